@@ -1,0 +1,29 @@
+"""nsyspipe: per-rank Nsight Systems reports in, one answer per training step out.
+
+>>> run = nsyspipe.load("ddp-8gpu_*.sqlite")  # doctest: +SKIP
+>>> run.summary().to_pylist()[0]["comm_share"]  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsyspipe.errors import NsyspipeError
+    from nsyspipe.run import Run, load
+
+__all__ = ["NsyspipeError", "Run", "__version__", "load"]
+
+__version__ = "0.1.0"
+
+# Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
+_HOMES = {"NsyspipeError": "nsyspipe.errors", "Run": "nsyspipe.run", "load": "nsyspipe.run"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    import importlib  # noqa: PLC0415 - only a first use needs it
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

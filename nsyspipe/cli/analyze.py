@@ -1,0 +1,173 @@
+"""``nsyspipe analyze``: the main job."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nsyspipe.labels import PHASE_PATTERNS
+from nsyspipe.settings import AUTO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from nsyspipe.run import Run
+
+__all__ = ["analyze"]
+
+_STRICT_FAILED = 2
+
+
+def _phase(name: str) -> Any:  # noqa: ANN401 - typer's own type
+    return typer.Option(
+        f"--{name}",
+        metavar="REGEX",
+        help=f"NVTX ranges of the {name} phase. [default: {PHASE_PATTERNS[name]}]",
+    )
+
+
+def analyze(
+    reports: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="REPORTS...", help="SQLite exports of one run: files, directories, globs."
+        ),
+    ],
+    step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="NVTX ranges that are the steps. [default: the family that holds the launches]",
+        ),
+    ] = None,
+    backward: Annotated[str | None, _phase("backward")] = None,
+    forward: Annotated[str | None, _phase("forward")] = None,
+    optimizer: Annotated[str | None, _phase("optimizer")] = None,
+    data: Annotated[str | None, _phase("data")] = None,
+    comm_kernel: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Communication kernels besides NCCL's."),
+    ] = None,
+    skip_first: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Complete steps to leave out at the start; auto: the first, if another remains.",
+        ),
+    ] = AUTO,
+    rank_map: Annotated[
+        str | None,
+        typer.Option(metavar='FILE|"a.sqlite=0,..."', help="Rank of each report."),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Name of the run. [default: from the file names]"),
+    ] = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Identifier of the run. [default: from the capture]"),
+    ] = None,
+    json_file: Annotated[
+        str | None,
+        typer.Option(
+            "--json",
+            metavar="FILE|-",
+            help="Write the JSON document; - prints it and nothing else.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace outputs of another run."),
+    ] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            min=1,
+            help="Processes. [default: cores, capped by memory and use]",
+        ),
+    ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="No summary and no progress: errors and asked-for outputs only."
+        ),
+    ] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Exit with 2 if there is any problem of severity error or warning."
+        ),
+    ] = False,
+) -> None:
+    """Say where each step's time goes: compute, communication (hidden or exposed), copies, idle.
+
+    \b
+    Examples:
+      nsyspipe analyze ddp-8gpu_*.sqlite
+      nsyspipe analyze "ddp-8gpu_*.sqlite" --step '^iter' --skip-first 3
+      nsyspipe analyze reports/ --json - | jq .summary.exposed_comm_share
+      nsyspipe analyze a.sqlite b.sqlite --rank-map "a.sqlite=0,b.sqlite=1"
+    """
+    from nsyspipe.run import load
+
+    with _progress(shown=not (quiet or no_progress)) as on_progress:
+        run = load(
+            reports,
+            step=step,
+            backward=backward,
+            forward=forward,
+            optimizer=optimizer,
+            data=data,
+            comm_kernel=comm_kernel,
+            skip_first=skip_first,
+            rank_map=rank_map,
+            jobs=jobs,
+            label=label,
+            run_id=run_id,
+            on_progress=on_progress,
+        )
+        _ = run.steps()
+    _write(run, json_file, force=force, quiet=quiet)
+    if strict and any(severity != "info" for severity in run.problems["severity"].to_pylist()):
+        raise typer.Exit(_STRICT_FAILED)
+
+
+def _write(run: Run, json_file: str | None, *, force: bool, quiet: bool) -> None:
+    """Write what was asked for: files first, so that a printed summary means they are there."""
+    if json_file is not None:
+        from nsyspipe.report.document import document, dumps
+        from nsyspipe.report.files import write_json
+
+        text = dumps(document(run))
+        if json_file == "-":
+            sys.stdout.write(text)
+            return
+        write_json(Path(json_file), text, run.header.run_id, force=force)
+    if not quiet:
+        from rich.console import Console
+
+        from nsyspipe.report.text import print_summary
+
+        print_summary(run, Console())
+
+
+@contextlib.contextmanager
+def _progress(*, shown: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield what draws a progress bar on stderr; nothing off a terminal."""
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading reports", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

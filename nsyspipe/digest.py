@@ -1,0 +1,174 @@
+"""The work on one report: a plain function of a path that returns small, picklable tables.
+
+Any `concurrent.futures.Executor` can run it. The step family is a decision of the whole run, which
+one report cannot take: the digest holds every candidate, and windows for the one that would win
+if this report were alone. Where the run decides otherwise, that report is digested again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.attribution import launch_times
+from nsyspipe.families import TextFamilies, candidates, choose, normalise
+from nsyspipe.metrics.breakdown import Recorded
+from nsyspipe.phases import phase_codes
+from nsyspipe.process_digest import ProcessDigest, ProcessEvents, digest_process
+from nsyspipe.read.capture import Capture, read_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsyspipe.problems import Problem
+    from nsyspipe.read.facts import ReportFacts
+    from nsyspipe.read.payload import CommRank
+    from nsyspipe.settings import Reading
+
+__all__ = ["FamilyChoice", "ReportDigest", "digest_report"]
+
+_SHOWN_FAMILIES = 8
+
+
+@dataclass(frozen=True)
+class FamilyChoice:
+    """The step family that a run decided on; None makes each rank's capture one window."""
+
+    name: str | None
+
+
+@dataclass(frozen=True)
+class ReportDigest:
+    """What the run needs of one report.
+
+    Attributes
+    ----------
+    mpi_ranks, comm_ranks
+        Rank by process, from MPI's thread names and from NCCL's payload.
+    family
+        The step family that the windows rest on; None when the capture is one window.
+    families
+        The largest families and their number of ranges, for messages.
+    """
+
+    path: str
+    facts: ReportFacts
+    mpi_ranks: dict[int, int]
+    comm_ranks: dict[int, CommRank]
+    processes: tuple[ProcessDigest, ...]
+    family: str | None
+    families: tuple[tuple[str, int], ...]
+    problems: tuple[Problem, ...]
+
+
+def digest_report(path: str, reading: Reading, family: FamilyChoice | None = None) -> ReportDigest:
+    """Read one report and reduce it to small tables.
+
+    Parameters
+    ----------
+    path
+        An SQLite export.
+    reading
+        The patterns that decide what an event is.
+    family
+        The step family to use; None lets this report choose its own best.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be used.
+    """
+    capture = read_capture(path, reading.comm_kernel)
+    texts = _texts(capture.ranges.table)
+    families = (
+        TextFamilies.by_option(texts, reading.step) if reading.step else TextFamilies.by_text(texts)
+    )
+    events = list(_split(capture))
+    capture = replace(capture, launches=None)  # a third of the memory, not needed any more
+    found = [candidates(one.ranges, families, one.operations) for one in events]
+    chosen = family.name if family else choose(found, [0] * len(found))
+    codes = phase_codes(texts, reading.phases)
+    recorded = Recorded(capture.memcpy_recorded, capture.memset_recorded)
+    digests = [
+        digest_process(one, families, own, family=chosen, codes=codes, recorded=recorded)
+        for one, own in zip(events, found, strict=True)
+    ]
+    return ReportDigest(
+        path=path,
+        facts=capture.facts,
+        mpi_ranks=capture.ranges.mpi_ranks,
+        comm_ranks=capture.comm_ranks,
+        processes=tuple(digest for digest, _ in digests),
+        family=chosen,
+        families=_largest_families(capture.ranges.table),
+        problems=(*capture.problems, *(problem for _, problems in digests for problem in problems)),
+    )
+
+
+def _texts(ranges: pa.Table) -> pa.StringArray:
+    """Return the dictionary of the ranges' texts."""
+    return (
+        ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
+    )
+
+
+def _split(capture: Capture) -> Iterator[ProcessEvents]:
+    """Yield the events of each process with device activity, in order of process id."""
+    kernels, copies, ranges = (
+        capture.operations.kernels,
+        capture.operations.copies,
+        capture.ranges.table,
+    )
+    kernel_process, copy_process = kernels["process_id"].to_numpy(), copies["process_id"].to_numpy()
+    kernel_launch = launch_times(kernel_process, kernels["correlation_id"], capture.launches)
+    copy_launch = launch_times(copy_process, copies["correlation_id"], capture.launches)
+    processes = np.union1d(_distinct(kernel_process), _distinct(copy_process)).tolist()
+    for process in processes:
+        own_ranges = _of_process(ranges, process)
+        if len(processes) == 1:
+            yield ProcessEvents.of(
+                process, kernels, copies, (kernel_launch, copy_launch), own_ranges
+            )
+            continue
+        launch = kernel_launch[kernel_process == process], copy_launch[copy_process == process]
+        yield ProcessEvents.of(
+            process, _of_process(kernels, process), _of_process(copies, process), launch, own_ranges
+        )
+
+
+def _distinct(processes: np.ndarray) -> np.ndarray:
+    """Return the distinct processes; a report mostly has one, which needs no sort."""
+    if processes.size and (processes == processes[0]).all():
+        return processes[:1]
+    return np.unique(processes)
+
+
+def _of_process(table: pa.Table, process: int) -> pa.Table:
+    mine = pc.equal(table["process_id"], process)
+    return table if pc.all(mine, min_count=0).as_py() else table.filter(mine)
+
+
+def _largest_families(ranges: pa.Table) -> tuple[tuple[str, int], ...]:
+    """Return the families with most time and their number of ranges."""
+    if not ranges.num_rows:
+        return ()
+    text = ranges["text"].combine_chunks()
+    names = normalise(text.dictionary).to_pylist()
+    index = text.indices.to_numpy()
+    lengths = ranges["end_ns"].to_numpy() - ranges["start_ns"].to_numpy()
+    total, count = Counter[str](), Counter[str]()
+    time = np.zeros(len(names), np.int64)
+    np.add.at(time, index, lengths)
+    for name, own_time, own_count in zip(
+        names, time.tolist(), np.bincount(index, minlength=len(names)).tolist(), strict=True
+    ):
+        total[name] += own_time
+        count[name] += own_count
+    return tuple(
+        (name, count[name]) for name, _ in total.most_common(_SHOWN_FAMILIES) if count[name]
+    )

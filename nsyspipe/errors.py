@@ -1,0 +1,109 @@
+"""Every error a user can cause, each with what was given, what was found, and what fixes it.
+
+::
+
+    NsyspipeError
+    ├── InputError            a report or a set of reports cannot be used
+    │   ├── ReportNotFoundError   a path or glob matches nothing
+    │   ├── NotAReportError       not SQLite, or SQLite that nsys did not write
+    │   ├── DamagedReportError    truncated, locked, still being written, unreadable
+    │   ├── MissingColumnError    an export without a column that every answer needs
+    │   └── RankConflictError     two reports that cannot be of one run
+    ├── OptionError           an option's value cannot be used
+    └── OutputError           a result cannot be written where it was asked for
+
+All of them end the program with exit code 2 and without a traceback. Anything else that escapes is
+a bug of nsyspipe and ends with exit code 1.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DamagedReportError",
+    "InputError",
+    "MissingColumnError",
+    "NotAReportError",
+    "NsyspipeError",
+    "OptionError",
+    "OutputError",
+    "RankConflictError",
+    "ReportNotFoundError",
+]
+
+
+class NsyspipeError(Exception):
+    """Base of all errors that nsyspipe raises on purpose.
+
+    Parameters
+    ----------
+    subject
+        What was given: a path, an option with its value.
+    problem
+        What was found, and what was needed.
+    found
+        The nearest things that do exist, one line; None when there is nothing to offer.
+    fix
+        One command or option that mends it; None when there is none.
+    """
+
+    exit_code = 2
+
+    def __init__(
+        self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None
+    ) -> None:
+        super().__init__(f"{subject}: {problem}")
+        self.subject = subject
+        self.problem = problem
+        self.found = found
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross process borders: rebuild them with their facts."""
+        return _rebuild, (type(self), self.subject, self.problem, self.found, self.fix)
+
+    def lines(self) -> list[str]:
+        """Return the message as the terminal shows it, without the word ``error``."""
+        extra = [
+            f"  {label}: {text}"
+            for label, text in (("found", self.found), ("fix", self.fix))
+            if text
+        ]
+        return [str(self), *extra]
+
+
+def _rebuild(
+    cls: type[NsyspipeError], subject: str, problem: str, found: str | None, fix: str | None
+) -> NsyspipeError:
+    return cls(subject, problem, found=found, fix=fix)
+
+
+class InputError(NsyspipeError):
+    """A report, or a set of reports, cannot be used."""
+
+
+class ReportNotFoundError(InputError):
+    """A path does not exist, or a glob or directory holds no report."""
+
+
+class NotAReportError(InputError):
+    """A file that is no SQLite database, or one that Nsight Systems did not write."""
+
+
+class DamagedReportError(InputError):
+    """A report that is truncated, corrupt, locked, still being written, or not readable."""
+
+
+class MissingColumnError(InputError):
+    """An export lacks a column without which no answer is possible."""
+
+
+class RankConflictError(InputError):
+    """Two reports that cannot belong to one run, or that claim the same rank."""
+
+
+class OptionError(NsyspipeError):
+    """The value of an option cannot be used."""
+
+
+class OutputError(NsyspipeError):
+    """A result cannot be written where it was asked for."""

@@ -1,0 +1,151 @@
+"""Digest all reports of a run, agree on one step family, and digest again those that chose another."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from concurrent.futures import Executor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsyspipe.digest import FamilyChoice, ReportDigest, digest_report
+from nsyspipe.errors import InputError, OptionError
+from nsyspipe.merge import choose_family
+from nsyspipe.parallel import executor_for, jobs_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from nsyspipe.settings import Reading
+
+__all__ = ["Gathered", "gather"]
+
+_SHOWN_FAMILIES = 6
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The digests of a run's reports, all on one step family.
+
+    Attributes
+    ----------
+    why_no_steps
+        Why there is no family; None when there is one.
+    """
+
+    digests: tuple[ReportDigest, ...]
+    family: str | None
+    why_no_steps: str | None
+
+
+def gather(
+    paths: Sequence[Path],
+    reading: Reading,
+    *,
+    jobs: int | None,
+    executor: Executor | None,
+    on_progress: Callable[[int, int], None] | None,
+) -> Gathered:
+    """Digest the reports of a run.
+
+    Raises
+    ------
+    InputError
+        If a report cannot be used; the first in order of argument.
+    OptionError
+        If a step pattern matches nothing.
+    """
+    with _executor(paths, jobs, executor) as running:
+        digests = _digest_all(running, [(path, None) for path in paths], reading, on_progress)
+        family = choose_family(digests)
+        if (
+            reading.step is not None
+            and family is None
+            and any(digest.processes for digest in digests)
+        ):
+            raise _no_match(reading.step.pattern, digests)
+        digests = _redo(running, digests, reading, family)
+        if family is not None and not any(p.windows.num_rows for d in digests for p in d.processes):
+            return Gathered(
+                tuple(_redo(running, digests, reading, None)),
+                None,
+                f"{family!r} ranges launched no kernel",
+            )
+    why = None if family is not None else "none qualifies on every rank"
+    return Gathered(tuple(digests), family, why)
+
+
+def _redo(
+    running: Executor, digests: Sequence[ReportDigest], reading: Reading, family: str | None
+) -> list[ReportDigest]:
+    """Digest again the reports whose windows rest on another family."""
+    result = list(digests)
+    wrong = [
+        at for at, digest in enumerate(digests) if digest.processes and digest.family != family
+    ]
+    calls = [(digests[at].path, FamilyChoice(family)) for at in wrong]
+    for at, digest in zip(wrong, _digest_all(running, calls, reading, None), strict=True):
+        result[at] = digest
+    return result
+
+
+def _digest_all(
+    running: Executor,
+    calls: Sequence[tuple[Path | str, FamilyChoice | None]],
+    reading: Reading,
+    on_progress: Callable[[int, int], None] | None,
+) -> list[ReportDigest]:
+    futures = []
+    for path, family in calls:
+        futures.append(running.submit(digest_report, str(path), reading, family))
+        if on_progress and futures[-1].done():  # a serial executor works while submitting
+            on_progress(len(futures), len(calls))
+    try:
+        if on_progress:
+            for n_done, _ in enumerate(as_completed(futures), start=1):
+                on_progress(n_done, len(calls))
+        return [future.result() for future in futures]
+    except BrokenProcessPool as error:
+        raise InputError(
+            "analysis", "a worker process was killed, probably for want of memory", fix="-j 1"
+        ) from error
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+
+
+@contextlib.contextmanager
+def _executor(
+    paths: Sequence[Path], jobs: int | None, executor: Executor | None
+) -> Iterator[Executor]:
+    """Yield the caller's executor, or our own for the time of the run."""
+    if executor is not None:
+        yield executor
+        return
+    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
+    own = executor_for(jobs_for(sizes, jobs))
+    try:
+        yield own
+    except KeyboardInterrupt:
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
+    finally:
+        own.shutdown(wait=True, cancel_futures=True)
+
+
+def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
+    families: dict[str, int] = {}
+    for digest in digests:
+        for name, n_ranges in digest.families:
+            families[name] = families.get(name, 0) + n_ranges
+    shown = ", ".join(f"{name!r} ({n})" for name, n in list(families.items())[:_SHOWN_FAMILIES])
+    return OptionError(
+        f"--step {pattern!r}",
+        "matches no NVTX range, needed for steps",
+        found=shown or "no NVTX ranges at all",
+        fix="leave --step out, or use one of these names",
+    )

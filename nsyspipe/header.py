@@ -1,0 +1,113 @@
+"""What identifies a run: id, label, sizes, versions, hosts, time of capture."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+    from nsyspipe.digest import ReportDigest
+
+__all__ = ["RunHeader", "header_of"]
+
+_RANK_SUFFIX = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """The ``run`` object of the JSON document, field by field.
+
+    Attributes
+    ----------
+    run_id
+        The user's, else the capture's start and a digest of what was captured: the same capture always
+        has the same id, wherever its reports lie and whichever nsys exported them.
+    world_size
+        As captured; None when nothing says.
+    captured_at_utc
+        Start of the earliest session, ISO 8601.
+    """
+
+    run_id: str
+    label: str
+    n_ranks: int
+    world_size: int | None
+    gpu_names: list[str]
+    hosts: list[str]
+    nsys_versions: list[str]
+    export_schema_versions: list[str]
+    captured_at_utc: str | None
+    reports: list[str]
+
+
+def header_of(
+    digests: Sequence[ReportDigest],
+    ranks: pa.Table,
+    names: Sequence[str],
+    *,
+    world_size: int | None,
+    label: str | None,
+    run_id: str | None,
+) -> RunHeader:
+    """Describe a run.
+
+    Parameters
+    ----------
+    ranks
+        `schema.RANKS`.
+    names
+        What to call each report.
+    """
+    facts = [digest.facts for digest in digests]
+    starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
+    captured = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
+    return RunHeader(
+        run_id=run_id or _run_id(digests, captured),
+        label=label or _label(digests),
+        n_ranks=ranks.num_rows,
+        world_size=world_size,
+        gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
+        hosts=_distinct(ranks["host"].to_pylist()),
+        nsys_versions=_distinct(one.nsys_version for one in facts),
+        export_schema_versions=_distinct(one.schema_version for one in facts),
+        captured_at_utc=captured.isoformat().replace("+00:00", "Z") if captured else None,
+        reports=list(names),
+    )
+
+
+def _distinct(values: Iterable[str | None]) -> list[str]:
+    return sorted({value for value in values if value})
+
+
+def _run_id(digests: Sequence[ReportDigest], captured: datetime | None) -> str:
+    captures = sorted(
+        (
+            digest.facts.session_start_utc_ns or 0,
+            process.process_id,
+            *process.span,
+            process.n_kernels,
+        )
+        for digest in digests
+        for process in digest.processes
+    )
+    fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
+    return f"{captured:%Y%m%dT%H%M%S}-{fingerprint}" if captured else fingerprint
+
+
+def _label(digests: Sequence[ReportDigest]) -> str:
+    """Return what the reports' names have in common, without rank numbers."""
+    stems = [Path(digest.path).stem for digest in digests]
+    if len(stems) > 1:
+        stems = [_RANK_SUFFIX.sub("", stem) for stem in stems]
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
+    return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"

@@ -1,0 +1,52 @@
+"""The NVTX vocabulary: how range texts are normalised, and which names mean a phase or no step at all."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "DIGITS_PATTERN",
+    "PHASES",
+    "PHASE_PATTERNS",
+    "SUFFIX_PATTERN",
+    "is_epoch",
+    "phase_of",
+    "step_number",
+]
+
+# In order of precedence: a text that matches several is the first.
+PHASE_PATTERNS: dict[str, str] = {
+    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
+    "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
+    "optimizer": r"(?i)\boptim",
+    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)",
+}
+PHASES = tuple(PHASE_PATTERNS)
+
+# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2
+# (Arrow) and to Python.
+SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
+DIGITS_PATTERN = r"[0-9]+"
+_LARGEST_STEP = 2**63 - 1
+
+
+def step_number(text: str) -> int | None:
+    """Return the one integer in the text, suffixes dropped; None when there is not exactly one."""
+    found = re.findall(DIGITS_PATTERN, re.sub(SUFFIX_PATTERN, "", text))
+    if len(found) != 1 or int(found[0]) > _LARGEST_STEP:
+        return None
+    return int(found[0])
+
+
+def is_epoch(family: str) -> bool:
+    """Tell whether a family is named like an epoch, which holds many steps."""
+    return "epoch" in family.lower()
+
+
+def phase_of(family: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
+    """Return the first phase whose pattern matches a normalised text, or None."""
+    return next((phase for phase in PHASES if patterns[phase].search(family)), None)

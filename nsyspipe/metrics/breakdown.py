@@ -1,0 +1,135 @@
+"""Where each step's wall time goes: a partition that sums exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.intervals import IntervalSet, union
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nsyspipe.attribution import ProcessOperations
+    from nsyspipe.steps import Windows
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["DTOD", "Recorded", "breakdown"]
+
+# CUPTI's copyKind of a device-to-device copy.
+DTOD = 8
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Which kinds of copies the report would show if there had been any."""
+
+    memcpy: bool = True
+    memset: bool = True
+
+
+def breakdown(
+    operations: ProcessOperations,
+    windows: Windows,
+    backward: NDArray[np.bool_] | None,
+    recorded: Recorded,
+) -> dict[str, Int64 | None]:
+    r"""Split each window of one rank into disjoint parts.
+
+    C, M, P are the unions of compute, comm and memory operations, clipped to the window whatever
+    step they belong to; D the device-to-device copies of P, B the backward kernels of C::
+
+        compute        = |C|                    overlap_compute  = |M n C|
+        comm           = |M|                    overlap_backward = |M n B|
+        exposed_comm   = |M \ C|                dtod             = |D|
+        exposed_memory = |P \ (C u M)|          exposed_dtod     = |D \ (C u M)|
+        idle           = wall - |C u M u P|
+
+    Parameters
+    ----------
+    operations
+        Device operations of the rank, report time, ns.
+    windows
+        Disjoint windows of the rank, in order.
+    backward
+        Flag per kernel: launched inside a backward range. None when the rank has no such range.
+    recorded
+        Without memcpys the copies' figures are null, without memcpys or memsets memory and idle are.
+
+    Returns
+    -------
+    dict
+        Columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where
+        nothing was recorded. Exactly:
+        ``compute + exposed_comm + exposed_memory + idle = wall`` and
+        ``exposed_comm + overlap_compute = comm``.
+
+    Notes
+    -----
+    Cost O(n log n): one union of the compute kernels, all else is measured on the few.
+    """
+    comm = operations.is_comm
+    is_dtod = operations.copy_kind == DTOD
+    compute_set = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
+    comm_set = union(operations.kernel_start[comm], operations.kernel_end[comm])
+    hidden = comm_set.intersect(compute_set)
+
+    def in_windows(covered: IntervalSet) -> Int64:
+        return covered.lengths(windows.starts, windows.ends)
+
+    def exposed(covered: IntervalSet) -> Int64:
+        r"""|X \ (C u M)| = |X| - |X n C| - |X n M| + |X n M n C|."""
+        under_both = covered.intersect(hidden)
+        parts = (covered.intersect(compute_set), covered.intersect(comm_set))
+        return in_windows(covered) - sum(map(in_windows, parts)) + in_windows(under_both)
+
+    memory_set = union(operations.copy_start, operations.copy_end)
+    dtod_set = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
+    wall = windows.ends - windows.starts
+    compute, comm_ns, overlap = in_windows(compute_set), in_windows(comm_set), in_windows(hidden)
+    exposed_memory = exposed(memory_set)
+    columns: dict[str, Int64 | None] = {
+        "wall_ns": wall,
+        "compute_ns": compute,
+        "comm_ns": comm_ns,
+        "exposed_comm_ns": comm_ns - overlap,
+        "exposed_memory_ns": exposed_memory,
+        "idle_ns": wall - compute - (comm_ns - overlap) - exposed_memory,
+        "dtod_ns": in_windows(dtod_set),
+        **_started(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows),
+        "exposed_dtod_ns": exposed(dtod_set),
+        "overlap_compute_ns": overlap,
+        "overlap_backward_ns": None,
+        "n_collectives": _count_started(np.sort(operations.kernel_start[comm]), windows),
+    }
+    if backward is not None:
+        kernels = backward & ~comm
+        backward_set = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
+        columns["overlap_backward_ns"] = in_windows(comm_set.intersect(backward_set))
+    for name in _unrecorded(recorded):
+        columns[name] = None
+    return columns
+
+
+def _unrecorded(recorded: Recorded) -> tuple[str, ...]:
+    dtod = () if recorded.memcpy else ("dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns")
+    memory = () if recorded.memcpy and recorded.memset else ("exposed_memory_ns", "idle_ns")
+    return dtod + memory
+
+
+def _started(starts: Int64, n_bytes: Int64, windows: Windows) -> dict[str, Int64 | None]:
+    """Return number and bytes of the copies that start in each window."""
+    order = np.argsort(starts, kind="stable")
+    starts = starts[order]
+    before = np.concatenate(([0], np.cumsum(n_bytes[order])))
+    first, last = np.searchsorted(starts, windows.starts), np.searchsorted(starts, windows.ends)
+    return {"dtod_bytes": before[last] - before[first], "n_dtod": last - first}
+
+
+def _count_started(sorted_starts: Int64, windows: Windows) -> Int64:
+    return np.searchsorted(sorted_starts, windows.ends) - np.searchsorted(
+        sorted_starts, windows.starts
+    )

@@ -1,0 +1,109 @@
+"""A run's figures and each rank's: pooled ratios, step time, means per step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["MEANS", "RATIOS", "rank_summary", "summary", "with_ratios"]
+
+# Ratio -> numerator, denominator; all columns of `schema.STEPS`.
+RATIOS = {
+    "comm_share": ("comm_ns", "wall_ns"),
+    "exposed_comm_share": ("exposed_comm_ns", "wall_ns"),
+    "overlap_ratio": ("overlap_compute_ns", "comm_ns"),
+    "backward_overlap_ratio": ("overlap_backward_ns", "comm_ns"),
+    "idle_share": ("idle_ns", "wall_ns"),
+    "compute_share": ("compute_ns", "wall_ns"),
+    "exposed_memory_share": ("exposed_memory_ns", "wall_ns"),
+}
+
+# Mean per (rank, step) -> column.
+MEANS = {
+    "dtod_ns_per_step": "dtod_ns",
+    "dtod_bytes_per_step": "dtod_bytes",
+    "collectives_per_step": "n_collectives",
+}
+
+_NS_PER_S = 1e9
+
+
+def with_ratios(
+    columns: Mapping[str, pa.Array | pa.ChunkedArray],
+) -> dict[str, pa.Array | pa.ChunkedArray]:
+    """Add each row's ratios; null where the numerator is, or where the denominator is 0."""
+    ratios = {}
+    for name, (above, below) in RATIOS.items():
+        denominator = pc.cast(columns[below], pa.float64(), safe=False)
+        nonzero = pc.if_else(pc.equal(denominator, 0.0), None, denominator)
+        ratios[name] = pc.divide(pc.cast(columns[above], pa.float64(), safe=False), nonzero)
+    return {**columns, **ratios}
+
+
+def summary(steps: pa.Table) -> pa.Table:
+    """Return the run's figures over its summary steps.
+
+    ``step_time`` takes for each summary step the largest window over ranks, and the median of those;
+    throughput is 1 over their mean. Ratios are pooled: the sum of numerators over all ranks and
+    summary steps divided by the sum of denominators. ``..._per_step`` is a mean over (rank, step).
+
+    Parameters
+    ----------
+    steps
+        `schema.STEPS`.
+
+    Returns
+    -------
+    pyarrow.Table
+        `schema.SUMMARY`, one row; a figure is null without summary steps, or where one of its parts is null.
+    """
+    chosen = steps.filter(steps["in_summary"])
+    per_step = chosen.group_by("step").aggregate([("wall_ns", "max")])["wall_ns_max"].to_numpy()
+    row = {
+        "n_steps": pc.count_distinct(steps["step"]).as_py(),
+        "n_summary_steps": per_step.size,
+        "step_time_ns": float(np.median(per_step)) if per_step.size else None,
+        "throughput_steps_per_s": _NS_PER_S * per_step.size / total
+        if (total := int(per_step.sum()))
+        else None,
+        **_figures(chosen),
+    }
+    return schema.SUMMARY.from_rows([row])
+
+
+def rank_summary(steps: pa.Table, ranks: pa.Table) -> pa.Table:
+    """Return each rank's figures over its summary steps: `schema.RANK_SUMMARY`, sorted by rank."""
+    chosen = steps.filter(steps["in_summary"])
+    rows = []
+    for rank in ranks["rank"].to_pylist():
+        own = chosen.filter(pc.equal(chosen["rank"], rank))
+        wall = own["wall_ns"].to_numpy()
+        step_time = float(np.median(wall)) if wall.size else None
+        rows.append({"rank": rank, "step_time_ns": step_time, **_figures(own)})
+    return schema.RANK_SUMMARY.from_rows(rows)
+
+
+def _figures(chosen: pa.Table) -> dict[str, float | None]:
+    sums = {name: _sum(chosen[name]) for pair in RATIOS.values() for name in pair}
+    means = {name: _sum(chosen[column]) for name, column in MEANS.items()}
+    return {
+        **{name: _divide(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
+        **{name: _divide(total, chosen.num_rows) for name, total in means.items()},
+    }
+
+
+def _sum(column: pa.ChunkedArray) -> int | None:
+    """Sum a column exactly; null if any part is, or without rows."""
+    return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
+
+
+def _divide(above: int | None, below: int | None) -> float | None:
+    return above / below if above is not None and below else None

@@ -1,0 +1,114 @@
+"""Where the work on reports runs: in this process, or in spawned ones, as many as cores and memory allow."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+
+__all__ = ["SerialExecutor", "executor_for", "jobs_for", "without_pandas"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Below this many bytes per extra process, starting it costs more than it saves.
+_WORTH_A_PROCESS = 96 * 2**20
+# A worker holds the imports, and at its peak about 1.7 times the bytes of a report (measured).
+_WORKER_BYTES = 100 * 2**20
+_BYTES_PER_REPORT_BYTE = 2
+
+
+class SerialExecutor(Executor):
+    """Runs each call at once, in this process."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call the function and return its finished future."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - an executor hands every error to the caller of result()
+            future.set_exception(error)
+        return future
+
+
+def jobs_for(
+    sizes: Sequence[int], requested: int | None = None, *, available: int | None = None
+) -> int:
+    """Return how many processes to use.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of each report.
+    requested
+        The user's number; None takes the cores there are, if the reports are worth it.
+    available
+        Free memory in bytes, for tests; None asks the system.
+
+    Returns
+    -------
+    int
+        At least 1, at most one per report, and never more than memory can hold at once.
+    """
+    if not sizes:
+        return 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
+    memory = _free_memory() if available is None else available
+    per_worker = _WORKER_BYTES + _BYTES_PER_REPORT_BYTE * max(sizes)
+    by_memory = memory // per_worker if memory else wanted
+    return max(1, min(wanted, len(sizes), by_memory))
+
+
+def executor_for(jobs: int) -> Executor:
+    """Return an executor of that many processes; one means this process."""
+    if jobs == 1:
+        return SerialExecutor()
+    # Spawned, not forked: the parent has threads (Arrow's), which a fork would lose.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(jobs, mp_context=context, initializer=without_pandas)
+
+
+def without_pandas() -> None:
+    """Keep pandas out of this process: Arrow loads it on its first conversion (0.15 s, 45 MB) if it can.
+
+    Only for processes that are ours alone: the command line's and its workers'.
+    """
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas())
+
+
+class _NoPandas:
+    """An import hook that knows one module and does not have it."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+        """Refuse pandas, leave all else to the other hooks."""
+        if name == "pandas":
+            message = "pandas is kept out of this process"
+            raise ModuleNotFoundError(message, name=name)
+        return None
+
+
+def _free_memory() -> int:
+    """Return the memory in bytes that new processes may take; 0 when the system does not say."""
+    limits = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits += [
+            int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+        ]
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        limits += [max(int(limit) - used, 1)] if limit.isdigit() else []
+    except (OSError, ValueError):
+        pass
+    return min(limits, default=0)

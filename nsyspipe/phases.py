@@ -1,0 +1,115 @@
+"""Which host ranges are phases (backward, forward, optimizer, data) of which step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.families import normalise
+from nsyspipe.labels import PHASES, phase_of
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from nsyspipe.families import Members
+
+    Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+__all__ = ["PhaseRanges", "phase_codes", "phase_ranges"]
+
+_NO_PHASE = -1
+
+
+@dataclass(frozen=True)
+class PhaseRanges:
+    """The ranges of one phase of one rank: disjoint or equal to none other, in order of start.
+
+    Attributes
+    ----------
+    member
+        Index of the step range that holds each.
+    """
+
+    member: Int64
+    starts: Int64
+    ends: Int64
+
+
+def phase_codes(texts: pa.StringArray, patterns: Mapping[str, re.Pattern[str]]) -> Int64:
+    """Return the phase of each text, as an index into `labels.PHASES`; -1 for none."""
+    encoded = normalise(texts).dictionary_encode()
+    named = [phase_of(family, patterns) for family in encoded.dictionary.to_pylist()]
+    codes = np.array([PHASES.index(phase) if phase else _NO_PHASE for phase in named] + [_NO_PHASE])
+    index: Int64 = encoded.indices.fill_null(len(named)).to_numpy()
+    return codes[index]
+
+
+def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, PhaseRanges]:
+    """Find the phase ranges of one rank.
+
+    They lie inside a step range, on its thread. A range without a phase, or one that contains a
+    range of another phase (a ``train_batch`` around everything), is transparent; of nested ranges
+    of one phase the outermost counts.
+
+    Parameters
+    ----------
+    ranges
+        `schema.RANGES` of one process.
+    codes
+        `phase_codes` of the ranges' text dictionary.
+
+    Returns
+    -------
+    dict
+        By phase, in `labels.PHASES` order; every phase has an entry, maybe empty.
+    """
+    if not ranges.num_rows or not members.starts.size:
+        return {phase: _outer(*(np.empty(0, np.int64),) * 3) for phase in PHASES}
+    text = ranges["text"].combine_chunks()
+    code = codes[text.indices.to_numpy()]
+    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    member = np.searchsorted(members.starts, starts, side="right") - 1
+    eligible = (
+        (code != _NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
+    )
+    eligible &= ends <= members.ends[np.maximum(member, 0)]
+    eligible[members.rows] = False
+    code, starts, ends, member = code[eligible], starts[eligible], ends[eligible], member[eligible]
+
+    visible = ~_contains_other(code, starts, ends)
+    code, starts, ends, member = code[visible], starts[visible], ends[visible], member[visible]
+    return {
+        phase: _outer(starts[code == index], ends[code == index], member[code == index])
+        for index, phase in enumerate(PHASES)
+    }
+
+
+def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
+    """Tell which ranges contain one of another phase: it starts no earlier and ends no later."""
+    contains = np.zeros(code.size, np.bool_)
+    for phase in np.unique(code):
+        own, other = code == phase, code != phase
+        order = np.argsort(starts[other], kind="stable")
+        other_starts, other_ends = starts[other][order], ends[other][order]
+        # The earliest end among all others that start at or after a given place.
+        earliest_end = np.append(
+            np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max
+        )
+        contains[own] = earliest_end[np.searchsorted(other_starts, starts[own])] <= ends[own]
+    return contains
+
+
+def _outer(starts: Int64, ends: Int64, member: Int64) -> PhaseRanges:
+    """Keep the outermost of nested ranges of one phase."""
+    order = np.lexsort((-ends, starts))
+    starts, ends, member = starts[order], ends[order], member[order]
+    outer = np.ones(starts.size, np.bool_)
+    outer[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
+    return PhaseRanges(member[outer], starts[outer], ends[outer])

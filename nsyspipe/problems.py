@@ -1,0 +1,163 @@
+"""What could not be read or answered: stable codes, what each costs, and the flag that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["CATALOGUE", "SEVERITIES", "Kind", "Problem", "problem"]
+
+SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of problem: its message is a template over the facts of the case."""
+
+    severity: str
+    message: str
+    fix: str | None = None
+
+
+_CUDA = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
+_ANNOTATE = "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX"
+_EXPORT_ALL = "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
+
+CATALOGUE: dict[str, Kind] = {
+    "no-gpu-activity": Kind(
+        "warning", "no GPU activity recorded: {what} has no kernel, copy or memset", _CUDA
+    ),
+    "no-comm-kernels": Kind(
+        "error",
+        "no communication kernel on {n} ranks: communication figures are 0 and probably wrong",
+        "name your kernels with --comm-kernel REGEX (NCCL's are known by their names)",
+    ),
+    "no-steps": Kind(
+        "warning",
+        "no NVTX range family marks the steps ({why}): the whole capture of each rank counts as one step",
+        _ANNOTATE,
+    ),
+    "no-nvtx": Kind(
+        "warning",
+        "NVTX ranges were not recorded: no steps, no phases",
+        "capture with nsys profile --trace=cuda,nvtx",
+    ),
+    "no-launches": Kind(
+        "warning",
+        "CUDA API calls were not recorded: {n} operations are placed by their device times, "
+        "backward figures are null",
+        _CUDA,
+    ),
+    "launch-missing": Kind(
+        "warning",
+        "{n} of {total} operations have no launch: they are placed by their device times",
+        _CUDA,
+    ),
+    "no-backward": Kind(
+        "warning",
+        "no backward range inside the steps: overlap with backward is null",
+        "wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX",
+    ),
+    "no-complete-step": Kind(
+        "warning",
+        "no step is complete on every rank: figures rest on cut-off steps, nothing is skipped",
+        "capture at least 4 steps",
+    ),
+    "no-common-step": Kind(
+        "error",
+        "no step has a window on every rank: there are no run figures",
+        "name the steps with --step REGEX",
+    ),
+    "few-steps": Kind(
+        "info",
+        "the figures rest on {n} step(s): they say nothing about variation",
+        "capture 10 steps or more",
+    ),
+    "step-missing": Kind(
+        "warning",
+        "no window of step {step} on rank {missing}: left out of figures across ranks",
+        "start and stop the capture at the same step on every rank",
+    ),
+    "steps-missing-on-rank": Kind(
+        "warning",
+        "no step range matches on this rank",
+        "check the --step pattern against this report",
+    ),
+    "step-without-window": Kind(
+        "info",
+        "{n} step range(s) launched no kernel that starts after the step before: they have no window",
+    ),
+    "dropped-operations": Kind(
+        "warning",
+        "{n} device operations end before they start or have no time: left out",
+        _EXPORT_ALL,
+    ),
+    "dropped-ranges": Kind("info", "{n} NVTX ranges end before they start: left out"),
+    "graphs-as-a-whole": Kind(
+        "warning",
+        "{n} CUDA graphs were captured as a whole and count as compute: communication inside them is not seen",
+        "capture with nsys profile --cuda-graph-trace=node",
+    ),
+    "no-memcpy": Kind(
+        "warning",
+        "copies were made but not recorded: copy, memory and idle figures are null",
+        _EXPORT_ALL,
+    ),
+    "no-memset": Kind(
+        "warning",
+        "memsets were made but not recorded: memory and idle figures are null",
+        _EXPORT_ALL,
+    ),
+    "no-session-start": Kind(
+        "warning",
+        "the report lacks the time its session started: ranks are not on one clock",
+        "export with nsys 2022.1 or newer",
+    ),
+    "rank-by-order": Kind(
+        "warning",
+        "nothing names the ranks: numbered by order of argument, device and process",
+        '--rank-map "a.sqlite=0,b.sqlite=1"',
+    ),
+    "ranks-missing": Kind(
+        "warning",
+        "{n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present",
+        "pass the reports of all ranks",
+    ),
+    "no-gpu-name": Kind("info", "the report does not say which GPU model rank {rank} ran on"),
+    "untested-version": Kind(
+        "info",
+        "export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats",
+    ),
+    "undecoded-payload": Kind("info", "{n} NVTX payloads do not fit their description: ignored"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One row of `schema.PROBLEMS`; `process_id` finds the rank once ranks have numbers."""
+
+    code: str
+    message: str
+    report: str | None = None
+    process_id: int | None = None
+    rank: int | None = None
+    severity: str = ""
+    fix: str | None = None
+
+    def at(self, *, report: str | None, rank: int | None = None) -> Problem:
+        """Return the same problem placed in a run."""
+        return replace(self, report=report, rank=rank)
+
+
+def problem(
+    code: str,
+    *,
+    severity: str | None = None,
+    process_id: int | None = None,
+    rank: int | None = None,
+    **facts: object,
+) -> Problem:
+    """State a problem of the catalogue; `facts` fill its message."""
+    kind = CATALOGUE[code]
+    message = kind.message.format(**{"rank": rank, **facts})
+    fix = kind.fix and kind.fix.format(**facts)
+    return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)

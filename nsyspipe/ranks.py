@@ -1,0 +1,140 @@
+"""Which process is which rank: the first source that numbers them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import OptionError
+from nsyspipe.one_run import check_one_run
+from nsyspipe.problems import Problem, problem
+from nsyspipe.read.facts import RANK_VARIABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nsyspipe.placing import PlacedProcess
+
+__all__ = ["number_ranks", "parse_rank_map"]
+
+_STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
+
+
+def number_ranks(
+    placed: Sequence[PlacedProcess], rank_map: Mapping[str, int] | None
+) -> tuple[list[int], str, list[Problem]]:
+    """Give each rank its number, from the first source that numbers every one, all different.
+
+    Sources: the rank map; captured ``RANK``; then ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``,
+    ``PMIX_RANK``, ``SLURM_PROCID``; NCCL's payload; MPI's thread names; the file's stem; order.
+
+    Returns
+    -------
+    tuple
+        Rank of each process, the source, and problems worth a row.
+
+    Raises
+    ------
+    RankConflictError
+        If two reports cannot be of one run (not asked when a rank map is given).
+    OptionError
+        If the rank map does not name every report, or gives one number twice.
+    """
+    if rank_map is not None:
+        return _by_map(placed, rank_map), "rank_map", []
+    check_one_run(placed)
+    for source, numbers in _sources(placed):
+        given = [number for number in numbers if number is not None]
+        if len(given) == len(numbers) and len(set(given)) == len(given):
+            return given, source, []
+    order = sorted(range(len(placed)), key=lambda at: _order_key(placed[at]))
+    ranks = [0] * len(placed)
+    for rank, at in enumerate(order):
+        ranks[at] = rank
+    severity = "info" if len(placed) == 1 else None
+    return ranks, "order", [problem("rank-by-order", severity=severity)] if placed else []
+
+
+def _order_key(placed: PlacedProcess) -> tuple[int, int, int]:
+    device = placed.process.device_id
+    return placed.argument, -1 if device is None else device, placed.process.process_id
+
+
+def _sources(placed: Sequence[PlacedProcess]) -> Iterator[tuple[str, list[int | None]]]:
+    for variable in RANK_VARIABLES:
+        yield (
+            f"env:{variable}",
+            [one.report.facts.number(variable) if one.is_alone else None for one in placed],
+        )
+    comm_ranks = [one.report.comm_ranks.get(one.process.process_id) for one in placed]
+    yield "nccl_payload", [comm.rank if comm else None for comm in comm_ranks]
+    yield "nvtx_mpi", [one.report.mpi_ranks.get(one.process.process_id) for one in placed]
+    yield "file_name", [_stem_rank(one.report.path) if one.is_alone else None for one in placed]
+
+
+def _stem_rank(path: str) -> int | None:
+    match = _STEM_RANK.search(Path(path).stem)
+    return int(match[1]) if match else None
+
+
+def _by_map(placed: Sequence[PlacedProcess], rank_map: Mapping[str, int]) -> list[int]:
+    ranks, used = [], set()
+    for one in placed:
+        keys = _map_keys(one)
+        key = next((key for key in keys if key in rank_map), None)
+        if key is None:
+            raise OptionError("--rank-map", f"gives no rank to {keys[0]}", fix=f'add "{keys[0]}=N"')
+        used.add(key)
+        if rank_map[key] in ranks:
+            raise OptionError(
+                "--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank"
+            )
+        ranks.append(rank_map[key])
+    if unused := sorted(set(rank_map) - used):
+        raise OptionError(
+            "--rank-map", f"names {unused[0]}, which is not among the reports with GPU activity"
+        )
+    return ranks
+
+
+def _map_keys(placed: PlacedProcess) -> list[str]:
+    """Return the names a rank map may use: file name, stem, path; of several processes with ``:PID``."""
+    path = Path(placed.report.path)
+    names = [path.name, path.stem, str(path)]
+    return names if placed.is_alone else [f"{name}:{placed.process.pid}" for name in names]
+
+
+def parse_rank_map(text: str) -> dict[str, int]:
+    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line.
+
+    Raises
+    ------
+    OptionError
+        If it is neither.
+    """
+    if "=" not in text:
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except OSError as error:
+            raise OptionError(
+                f"--rank-map {text}",
+                "neither pairs nor a readable file",
+                fix='--rank-map "a.sqlite=0,b.sqlite=1"',
+            ) from error
+    pairs = [
+        pair.strip()
+        for pair in re.split(r"[,\n]", text)
+        if pair.strip() and not pair.strip().startswith("#")
+    ]
+    found: dict[str, int] = {}
+    for pair in pairs:
+        name, _, number = pair.rpartition("=")
+        if not name or not number.strip().isdecimal():
+            raise OptionError(
+                f"--rank-map {pair}",
+                "not of the form REPORT=RANK",
+                fix='--rank-map "a.sqlite=0,b.sqlite=1"',
+            )
+        found[name.strip()] = int(number)
+    return found

@@ -1,0 +1,99 @@
+"""From what a user types to report files: paths, directories, globs (quoted ones too)."""
+
+from __future__ import annotations
+
+import glob
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import NotAReportError, ReportNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["display_names", "find_reports"]
+
+_EXPORT, _RAW = ".sqlite", ".nsys-rep"
+
+
+def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
+    """Return the report files that the arguments name, in their order; within a glob or directory by number.
+
+    A directory stands for its ``.sqlite`` files. A report that is there twice stays there twice:
+    whether that is an error is decided where ranks are.
+
+    Raises
+    ------
+    ReportNotFoundError
+        If an argument names no file.
+    NotAReportError
+        If only an ``.nsys-rep`` without its export is there.
+    """
+    found = [path for argument in arguments for path in _expand(Path(argument))]
+    for path in found:
+        if path.suffix == _RAW and path.is_file():
+            raise NotAReportError(
+                str(path),
+                "an nsys report that was not exported to SQLite",
+                fix=f"nsys export --type=sqlite --include-blobs=true {path}",
+            )
+    return found
+
+
+def display_names(paths: Sequence[str | Path]) -> list[str]:
+    """Return the shortest path tails that tell the reports apart: file names, if those differ."""
+    parts = [Path(path).parts for path in paths]
+    for depth in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(one[-depth:]) for one in parts]
+        if len(set(names)) == len(set(parts)):
+            return names
+    return [str(path) for path in paths]
+
+
+def _expand(argument: Path) -> list[Path]:
+    if argument.is_dir():
+        found = _exports_first(
+            [path for path in argument.iterdir() if path.suffix in (_EXPORT, _RAW)]
+        )
+        if not found:
+            raise ReportNotFoundError(
+                str(argument),
+                f"a directory without {_EXPORT} reports",
+                fix="pass the directory that nsys wrote to",
+            )
+        return found
+    if argument.exists() or not glob.has_magic(str(argument)):
+        return [argument]
+    matches = [Path(match) for match in glob.glob(str(argument), recursive=True)]  # noqa: PTH207 - absolute patterns
+    files = [path for path in matches if not path.is_dir()]
+    found = _exports_first([path for path in files if path.suffix in (_EXPORT, _RAW)]) or _sorted(
+        files
+    )
+    if not found:
+        raise ReportNotFoundError(
+            str(argument),
+            "this glob matches no report",
+            fix="check the path; a directory works too",
+        )
+    return found
+
+
+def _exports_first(paths: list[Path]) -> list[Path]:
+    """Drop raw reports whose export lies beside them."""
+    exported = {path.with_suffix("") for path in paths if path.suffix == _EXPORT}
+    return _sorted(
+        [path for path in paths if path.suffix == _EXPORT or path.with_suffix("") not in exported]
+    )
+
+
+def _sorted(paths: list[Path]) -> list[Path]:
+    """Sort by name with numbers as numbers: x_2 before x_10."""
+
+    def key(path: Path) -> list[tuple[int, str]]:
+        return [
+            (int(part), "") if part.isdecimal() else (-1, part)
+            for part in re.split(r"([0-9]+)", str(path))
+        ]
+
+    return sorted(paths, key=key)

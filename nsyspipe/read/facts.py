@@ -1,0 +1,151 @@
+"""What a report says about its capture: versions, host, GPUs, session start, a few allow-listed variables.
+
+Reports embed the whole environment of the profiled program, secrets included. Only the variables
+named here are ever selected; the rest never reaches this process's memory as a value.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nsyspipe.read import versions
+
+if TYPE_CHECKING:
+    from nsyspipe.read.report import Report
+
+__all__ = ["RANK_VARIABLES", "ReportFacts", "read_facts"]
+
+# In order of trust.
+RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+_VARIABLES = (*RANK_VARIABLES, "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
+_ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
+
+
+@dataclass(frozen=True)
+class ReportFacts:
+    """Facts that hold for a whole report; None is "not recorded".
+
+    Attributes
+    ----------
+    variables
+        Values of the allow-listed environment variables; one that was captured with two values is left out.
+    gpu_names
+        Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone.
+    exported_tables
+        What ``nsys export --tables`` was limited to; empty when it was not.
+    is_lazy
+        Whether the export left out tables without events.
+    """
+
+    nsys_version: str | None = None
+    schema_version: str | None = None
+    session_start_utc_ns: int | None = None
+    host: str | None = None
+    variables: dict[str, str] = field(default_factory=dict)
+    gpu_names: dict[int, str] = field(default_factory=dict)
+    gpu_of_ordinal: dict[tuple[int, int], int] = field(default_factory=dict)
+    gpu_of_device: dict[int, int] = field(default_factory=dict)
+    exported_tables: str = ""
+    is_lazy: bool = True
+
+    def number(self, variable: str) -> int | None:
+        """Return a variable's value as a non-negative integer, or None."""
+        value = self.variables.get(variable, "").strip()
+        return int(value) if value.isascii() and value.isdigit() else None
+
+    def gpu_name(self, pid: int, device: int | None) -> str | None:
+        """Return the model of a CUDA device of a process; None when the report cannot tell.
+
+        A CUDA ordinal counts the devices that the process sees, so without the mapping table
+        (3.17.1 on) it names a GPU only if nothing hides or reorders them, or if all are alike.
+        """
+        models = set(self.gpu_names.values())
+        if len(models) == 1:
+            return models.pop()
+        if device is None:
+            return None
+        gpu = self.gpu_of_ordinal.get((pid, device))
+        if gpu is None and "CUDA_VISIBLE_DEVICES" not in self.variables:
+            gpu = self.gpu_of_device.get(device)
+        return self.gpu_names.get(gpu) if gpu is not None else None
+
+
+def read_facts(report: Report) -> ReportFacts:
+    """Read a report's facts; whatever its version does not have stays None or empty."""
+    meta = _export_meta(report)
+    names, of_device = _gpus(report)
+    return ReportFacts(
+        nsys_version=meta.get("EXPORT_PRODUCT_VERSION"),
+        schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
+        session_start_utc_ns=_session_start(report),
+        host=_host(report),
+        variables=_variables(report),
+        gpu_names=names,
+        gpu_of_ordinal=_ordinals(report),
+        gpu_of_device=of_device,
+        exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
+        is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false",
+    )
+
+
+def _export_meta(report: Report) -> dict[str, str]:
+    table = report.catalog.export_meta
+    if table is None or not report.has(table, "name", "value"):
+        return {}
+    found = report.select(table, {"name": "text", "value": "text"})
+    return dict(zip(found["name"].to_pylist(), found["value"].to_pylist(), strict=True))
+
+
+def _session_start(report: Report) -> int | None:
+    if not report.has(versions.SESSION_START, "utcEpochNs"):
+        return None
+    found = report.select(versions.SESSION_START, {"utcEpochNs": "int"})["utcEpochNs"].drop_null()
+    return int(found[0].as_py()) if len(found) else None
+
+
+def _host(report: Report) -> str | None:
+    if not report.has(versions.SYSTEM_ENV, "name", "value"):
+        return None
+    found = report.select(versions.SYSTEM_ENV, {"value": "text"}, where="name = 'Hostname'")[
+        "value"
+    ].to_pylist()
+    return found[0] if found else None
+
+
+def _variables(report: Report) -> dict[str, str]:
+    if not report.has(versions.CAPTURE_META, "name", "value"):
+        return {}
+    wanted = " OR ".join(f"value LIKE '{name}=%'" for name in _VARIABLES)
+    where = f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
+    found: dict[str, set[str]] = {}
+    for text in report.select(versions.CAPTURE_META, {"value": "text"}, where=where)[
+        "value"
+    ].to_pylist():
+        # LIKE takes _ for any letter and ignores case, so compare the name again.
+        if (match := _ASSIGNMENT.match(text)) and match["name"] in _VARIABLES:
+            found.setdefault(match["name"], set()).add(match["value"])
+    return {name: values.pop() for name, values in found.items() if len(values) == 1}
+
+
+def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
+    """Return model by GPU id, and GPU id by CUDA device number; the id column was renamed."""
+    id_column = report.catalog.first(versions.GPU, "id", "deviceId")
+    if id_column is None or not report.has(versions.GPU, "name"):
+        return {}, {}
+    device_column = report.catalog.first(versions.GPU, "cuDevice", id_column) or id_column
+    columns = {id_column: "int", device_column: "int", "name": "text"}
+    rows = report.select(versions.GPU, columns).to_pylist()
+    names = {row[id_column]: row["name"] for row in rows if row["name"]}
+    return names, {
+        row[device_column]: row[id_column] for row in rows if row[device_column] is not None
+    }
+
+
+def _ordinals(report: Report) -> dict[tuple[int, int], int]:
+    columns = ("pid", "cudaId", "gpuId")
+    if not report.has(versions.CUDA_DEVICE, *columns):
+        return {}
+    rows = report.select(versions.CUDA_DEVICE, dict.fromkeys(columns, "int")).to_pylist()
+    return {(row["pid"], row["cudaId"]): row["gpuId"] for row in rows if row["gpuId"] is not None}

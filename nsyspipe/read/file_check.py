@@ -1,0 +1,89 @@
+"""Refuse what cannot be a closed, whole SQLite file, before an engine touches it."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError
+
+if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
+__all__ = ["BEING_WRITTEN", "EXPORT_AGAIN", "WAIT", "check_file"]
+
+EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
+BEING_WRITTEN = "is still being written, or its writer was killed"
+WAIT = "wait until nsys export has ended"
+
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
+_WAL_FORMAT = 2
+
+
+def check_file(path: Path) -> tuple[os.stat_result, str]:
+    """Check one file.
+
+    Returns
+    -------
+    tuple
+        The file's status, and the URI flags to open it with: a closed file in WAL mode is opened as
+        immutable, since without that SQLite makes ``-wal`` and ``-shm`` files, even for a reader.
+
+    Raises
+    ------
+    ReportNotFoundError, NotAReportError, DamagedReportError
+        If the file is missing, no SQLite, unreadable, truncated or being written.
+    """
+    status, header = _read_header(path)
+    if not header:
+        raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
+    if not header.startswith(_MAGIC[: len(header)]):
+        raise NotAReportError(
+            str(path), "not an SQLite database", fix="nsys export --type=sqlite REPORT.nsys-rep"
+        )
+    _check_size(path, header, status.st_size)
+    _check_side_files(path)
+    in_wal_mode = _WAL_FORMAT in header[18:20]
+    return status, "mode=ro&immutable=1" if in_wal_mode else "mode=ro"
+
+
+def _read_header(path: Path) -> tuple[os.stat_result, bytes]:
+    if path.is_dir():
+        raise NotAReportError(str(path), "a directory, where a report was needed")
+    try:
+        with path.open("rb") as file:
+            return path.stat(), file.read(_HEADER_BYTES)
+    except FileNotFoundError as error:
+        raise ReportNotFoundError(
+            str(path), "no such file", fix="check the path, or quote the glob"
+        ) from error
+    except PermissionError as error:
+        raise DamagedReportError(str(path), "permission denied", fix=f"chmod u+r {path}") from error
+    except OSError as error:
+        raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
+
+
+def _check_size(path: Path, header: bytes, size: int) -> None:
+    """Compare the file's size with the page count in its header."""
+    expected = _HEADER_BYTES
+    if len(header) == _HEADER_BYTES:
+        (page_size,) = struct.unpack(">H", header[16:18])
+        (pages,) = struct.unpack(">I", header[28:32])
+        expected = (65536 if page_size == 1 else page_size) * pages
+    if size < expected:
+        raise DamagedReportError(
+            str(path), f"is truncated: {size} bytes of at least {expected}", fix=EXPORT_AGAIN
+        )
+
+
+def _check_side_files(path: Path) -> None:
+    """Refuse a report whose writer has not finished: its journal lies beside it."""
+    for suffix in ("-journal", "-wal"):
+        side = path.with_name(path.name + suffix)
+        with contextlib.suppress(OSError):
+            if side.stat().st_size:
+                problem = f"{BEING_WRITTEN}: {side.name} lies beside it"
+                raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")

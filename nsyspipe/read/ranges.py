@@ -1,0 +1,152 @@
+"""NVTX ranges of a report: texts from two columns, domains per process, ends that were never recorded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe import schema
+from nsyspipe.read import versions
+from nsyspipe.read.events import process_of, process_of_thread
+from nsyspipe.read.report import as_int
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.read.report import Report
+    from nsyspipe.read.strings import Strings
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["Ranges", "read_ranges"]
+
+# NVTX_EVENTS.eventType
+_THREAD_NAME, _PUSH_POP, _START_END, _DOMAIN = 39, 59, 60, 75
+_WANTED = f"eventType IN ({_THREAD_NAME}, {_PUSH_POP}, {_START_END}, {_DOMAIN})"
+
+_LIBRARY_DOMAINS = ("NCCL", "MPI")
+# NCCL's ranges are known by this even where the row that names their domain is missing.
+_LIBRARY_TEXT = r"^(nccl|MPI_)"
+_MPI_RANK = re.compile(r"^MPI Rank (\d+)$")
+_ABSENT = -1
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What NVTX recorded.
+
+    Attributes
+    ----------
+    table
+        `schema.RANGES`: ranges of the default and the users' domains.
+    mpi_ranks
+        Rank by process, from thread-name rows ``MPI Rank N``.
+    n_dropped
+        Ranges that ended before they started.
+    is_recorded
+        Whether the report has the table at all.
+    """
+
+    table: pa.Table
+    mpi_ranks: dict[int, int]
+    n_dropped: int
+    is_recorded: bool
+
+
+def read_ranges(
+    report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]
+) -> Ranges:
+    """Read the ranges; one that was never closed ends 1 ns after the report's last event.
+
+    Parameters
+    ----------
+    operation_ends
+        End times of all device operations, for that last event.
+    """
+    needed = ("start", "end", "eventType", "globalTid")
+    if not report.has(versions.NVTX, *needed):
+        return Ranges(schema.RANGES.empty(), {}, 0, is_recorded=False)
+    columns = dict.fromkeys((*needed, "textId", "domainId"), "int") | {"text": "text"}
+    found = report.select(versions.NVTX, columns, where=_WANTED)
+    found = found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["globalTid"])))
+    found = found.set_column(found.schema.get_field_index("text"), "text", _texts(found, strings))
+
+    kind = found["eventType"]
+    is_range = pc.is_in(kind, value_set=pa.array([_PUSH_POP, _START_END]))
+    ranges = found.filter(is_range)
+    ends = _closed_ends(report, ranges, operation_ends)
+    starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
+    forwards = ends >= starts
+    kept = forwards & ~_is_library(ranges, found.filter(pc.equal(kind, _DOMAIN)))
+    kept &= pc.is_valid(ranges["text"]).to_numpy()
+    table = schema.RANGES.table(
+        {
+            "process_id": process_of(threads[kept]),
+            "thread_id": threads[kept],
+            "start_ns": starts[kept],
+            "end_ns": ends[kept],
+            "text": ranges["text"].filter(pa.array(kept)),
+        }
+    )
+    mpi_ranks = _mpi_ranks(found.filter(pc.equal(kind, _THREAD_NAME)))
+    return Ranges(table, mpi_ranks, int(np.count_nonzero(~forwards)), is_recorded=True)
+
+
+def _texts(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
+    """Merge ``text`` (inline) and ``textId`` (a string's id) into one dictionary column; neither is null."""
+    by_id = as_int(found["textId"], _ABSENT)
+    ids, id_index = np.unique(by_id, return_inverse=True)
+    named = strings.lookup(ids)
+    inline = found["text"].combine_chunks().dictionary_encode()
+    if inline.dictionary.to_pylist() in ([], [""]):
+        return pa.DictionaryArray.from_arrays(pa.array(id_index.astype(np.int32)), named)
+    text_index = inline.indices.to_numpy()
+    is_inline = pc.not_equal(found["text"], "").to_numpy()
+    index = np.where(is_inline, ids.size + text_index, id_index).astype(np.int32)
+    return pa.DictionaryArray.from_arrays(
+        pa.array(index), pa.concat_arrays([named, inline.dictionary])
+    )
+
+
+def _closed_ends(
+    report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]
+) -> Int64:
+    ends = ranges["end"]
+    if not ends.null_count:
+        return as_int(ends, 0)
+    last = [pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ends)]
+    calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
+    last += [report.maximum(versions.RUNTIME, name) for name in calls]
+    return as_int(ends, max(value for value in last if value is not None) + 1)
+
+
+def _is_library(ranges: pa.Table, domains: pa.Table) -> NDArray[np.bool_]:
+    """Tell which ranges are NCCL's or MPI's own; domain ids are per process."""
+    texts = ranges["text"].combine_chunks()
+    by_text = pc.match_substring_regex(texts.dictionary, _LIBRARY_TEXT)
+    library: NDArray[np.bool_] = pc.fill_null(
+        by_text.take(texts.indices), fill_value=False
+    ).to_numpy(zero_copy_only=False)
+    processes = process_of(ranges["globalTid"].to_numpy())
+    domain_ids = as_int(ranges["domainId"], 0)
+    for row in domains.select(["text", "globalTid", "domainId"]).to_pylist():
+        if row["text"] in _LIBRARY_DOMAINS and row["domainId"] is not None:
+            owner = process_of_thread(row["globalTid"])
+            library = library | ((processes == owner) & (domain_ids == row["domainId"]))
+    return library
+
+
+def _mpi_ranks(names: pa.Table) -> dict[int, int]:
+    """Return the rank of each process that one row names; contradicting rows name none."""
+    found: dict[int, set[int]] = {}
+    for thread, text in zip(names["globalTid"].to_pylist(), names["text"].to_pylist(), strict=True):
+        if match := _MPI_RANK.match(text or ""):
+            found.setdefault(process_of_thread(thread), set()).add(int(match[1]))
+    return {process: ranks.pop() for process, ranks in found.items() if len(ranks) == 1}

@@ -1,0 +1,197 @@
+"""Open one report, read-only, and select typed columns from it."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+
+from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError
+from nsyspipe.read.dialect import fetch_arrow, read_only_engine
+from nsyspipe.read.file_check import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file
+from nsyspipe.read.versions import Catalog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Report", "open_report"]
+
+# Arrow type by kind, and the SQL that pins it: the driver infers a column's type from its first rows.
+_TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
+
+
+@contextlib.contextmanager
+def open_report(path: str | Path) -> Iterator[Report]:
+    """Open a report for reading and close it again; its file and folder stay as they were.
+
+    Raises
+    ------
+    ReportNotFoundError, NotAReportError, DamagedReportError
+        If the file is missing, no SQLite, not nsys's, truncated, locked or being written.
+    """
+    path = Path(path)
+    before, flags = check_file(path)
+    engine = read_only_engine(f"{path.absolute().as_uri()}?{flags}")
+    try:
+        with _translated(path), engine.connect() as connection:
+            yield Report(path, connection)
+    finally:
+        engine.dispose()
+    if (after := path.stat()).st_size != before.st_size or after.st_mtime_ns != before.st_mtime_ns:
+        raise DamagedReportError(str(path), "changed while it was being read", fix=WAIT)
+
+
+class Report:
+    """One open report: what it has, and typed selections from it."""
+
+    def __init__(self, path: Path, connection: sa.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        reflected = sa.inspect(connection).get_multi_columns()
+        self._columns = {
+            table: {str(c["name"]): c for c in columns} for (_, table), columns in reflected.items()
+        }
+        self.catalog = Catalog(
+            {table: frozenset(columns) for table, columns in self._columns.items()}
+        )
+        if not self.catalog.is_nsys:
+            raise NotAReportError(
+                str(path),
+                "an SQLite database that Nsight Systems did not export",
+                found=f"tables {', '.join(sorted(self._columns)[:5]) or '(none)'}",
+                fix="nsys export --type=sqlite REPORT.nsys-rep",
+            )
+
+    @cached_property
+    def name(self) -> str:
+        """File name."""
+        return self.path.name
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Tell whether the report has a table with all of these columns."""
+        return self.catalog.has(table, *columns)
+
+    def require(self, table: str, *columns: str) -> None:
+        """Raise `MissingColumnError` unless a table has all of these columns."""
+        for column in columns:
+            if not self.has(table, column):
+                raise MissingColumnError(
+                    str(self.path),
+                    f"table {table} has no column {column}, without which no answer is possible",
+                    fix=EXPORT_AGAIN,
+                )
+
+    def select(
+        self, table: str, columns: Mapping[str, str], *, where: str | None = None
+    ) -> pa.Table:
+        """Select columns of a table as Arrow, exactly typed; no Python object is made per row.
+
+        Parameters
+        ----------
+        table
+            A name known to `versions`; it must exist.
+        columns
+            Kind by column: ``int`` (int64, nulls kept), ``text`` or ``blob`` (null becomes empty).
+            A column that the table lacks comes back all null (int) or empty.
+        where
+            An SQL condition.
+
+        Returns
+        -------
+        pyarrow.Table
+            One column per entry of `columns`, in their order and under their names; rows in any order.
+        """
+        source = self._source(table)
+        statement = sa.select(
+            *(_typed(source, name, kind).label(name) for name, kind in columns.items())
+        )
+        if where is not None:
+            statement = statement.where(sa.text(where))
+        with _translated(self.path):
+            found = fetch_arrow(self._connection, statement)
+            arrays = [_pinned(found.column(name), kind) for name, kind in columns.items()]
+        return pa.Table.from_arrays(arrays, names=list(columns))
+
+    def maximum(self, table: str, column: str) -> int | None:
+        """Return a column's largest value; None without rows."""
+        source = self._source(table)
+        with _translated(self.path):
+            return self._connection.execute(sa.select(sa.func.max(source.c[column]))).scalar()
+
+    def count(self, table: str, where: str) -> int:
+        """Return how many rows of a table meet an SQL condition."""
+        statement = (
+            sa.select(sa.func.count()).select_from(self._source(table)).where(sa.text(where))
+        )
+        with _translated(self.path):
+            return int(self._connection.execute(statement).scalar() or 0)
+
+    def _source(self, table: str) -> sa.TableClause:
+        physical = self.catalog.physical(table) or table
+        return sa.table(physical, *(sa.column(name) for name in self._columns[physical]))
+
+
+def _typed(source: sa.TableClause, name: str, kind: str) -> sa.ColumnElement[Any]:
+    missing = name not in source.c
+    if kind == "int":
+        return sa.literal_column("NULL") if missing else source.c[name]
+    if missing:
+        return sa.literal_column("''")
+    if kind == "text":
+        return sa.cast(sa.func.coalesce(source.c[name], sa.literal_column("''")), sa.Text)
+    return sa.func.coalesce(source.c[name], sa.literal_column("x''"))
+
+
+def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    wanted = _TYPES[kind]
+    if not len(column):
+        return pa.chunked_array([], wanted)
+    if kind == "text" and pa.types.is_string(column.type):
+        return _valid_utf8(column)
+    return column if column.type == wanted else column.cast(wanted)
+
+
+def _valid_utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace bytes that are not UTF-8: SQLite does not check, Arrow trusts, Python fails."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        binary = column.cast(pa.binary()).to_pylist()
+        return pa.chunked_array(
+            [pa.array([value.decode("utf-8", "replace") for value in binary], pa.string())]
+        )
+    return column
+
+
+def as_int(column: pa.ChunkedArray, null: int) -> NDArray[np.int64]:
+    """Return an int64 column as numpy, nulls as a given number (never through float)."""
+    filled = pc.fill_null(column, null) if column.null_count else column
+    values: NDArray[np.int64] = filled.to_numpy()
+    return values
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Turn the engine's errors into ours, each naming the file."""
+    try:
+        yield
+    except (sa.exc.DBAPIError, pa.ArrowException, OSError) as error:
+        text = str(getattr(error, "orig", None) or error)
+        if "locked" in text or "busy" in text.lower():
+            raise DamagedReportError(
+                str(path),
+                f"is locked by another program: it {BEING_WRITTEN}",
+                fix=WAIT,
+            ) from error
+        detail = text.splitlines()[0][:160] if text else type(error).__name__
+        raise DamagedReportError(
+            str(path), f"cannot be read as an nsys export ({detail})", fix=EXPORT_AGAIN
+        ) from error

@@ -1,0 +1,73 @@
+"""Writing results: whole or not at all, and never over another run's."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["write_json", "write_text"]
+
+
+def write_json(path: Path, text: str, run_id: str, *, force: bool) -> None:
+    """Write a JSON document; one that is there already is replaced only if it is of the same run, or by force.
+
+    Raises
+    ------
+    OutputError
+        If the file is of another run, or cannot be written.
+    """
+    write_text(path, text, may_replace=lambda: force or _run_id_of(path) == run_id)
+
+
+def write_text(path: Path, text: str, *, may_replace: Callable[[], bool]) -> None:
+    """Write a file under a temporary name beside it, then rename it.
+
+    Raises
+    ------
+    OutputError
+        If it exists and may not be replaced, or cannot be written.
+    """
+    if path.exists() and not may_replace():
+        raise OutputError(
+            str(path), "exists, and is not of this run", fix="--force, or another name"
+        )
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        raise OutputError(
+            str(path), f"cannot be written ({error.strerror})", fix="another directory"
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """Return the process's file mask; asking means setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _run_id_of(path: Path) -> str | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    run = found.get("run") if isinstance(found, dict) else None
+    return run.get("run_id") if isinstance(run, dict) else None

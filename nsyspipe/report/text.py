@@ -1,0 +1,148 @@
+"""The terminal summary: verdict first, then the run, one row per rank, and what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from nsyspipe.report.verdict import verdict
+from nsyspipe.units import bytes_text, count_text, ms_text, percent_text, rate_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nsyspipe.run import Run
+
+__all__ = ["MAX_WIDTH", "print_summary", "printable"]
+
+MAX_WIDTH = 100
+_SHOWN_RANKS = 16
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+
+# Heading and figure; the parts of the step come first and sum to it.
+_RANK_COLUMNS = (
+    ("compute", "compute_share"),
+    ("exposed\ncomm", "exposed_comm_share"),
+    ("exposed\ncopies", "exposed_memory_share"),
+    ("idle", "idle_share"),
+    ("comm\nin all", "comm_share"),
+    ("hidden\nby compute", "overlap_ratio"),
+    ("hidden by\nbackward", "backward_overlap_ratio"),
+)
+
+
+def print_summary(run: Run, console: Console) -> None:
+    """Print a run's summary, at most `MAX_WIDTH` columns wide."""
+    console.width = min(console.width, MAX_WIDTH)
+    console.print(Group(*_sections(run)), soft_wrap=False)
+
+
+def printable(text: str) -> str:
+    """Replace control characters: names come from traces and must not drive the terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _sections(run: Run) -> Iterable[RenderableType]:
+    summary = run.summary().to_pylist()[0]
+    yield Text(verdict(summary, run.header.n_ranks), style="bold")
+    yield Text(_subject(run, summary), style="dim")
+    if summary["n_summary_steps"]:
+        yield Padding(_run_table(summary), (1, 0, 0, 0))
+        yield Padding(_rank_table(run), (1, 0, 0, 0))
+    problems = run.problems.to_pylist()
+    if problems:
+        yield Padding(_problem_table(problems), (1, 0, 0, 0))
+
+
+def _subject(run: Run, summary: Mapping[str, Any]) -> str:
+    """Return one line: which run, how many ranks, on what, and which steps count."""
+    header = run.header
+    of_world = f" of {header.world_size}" if header.world_size not in (None, header.n_ranks) else ""
+    parts = [
+        header.label,
+        f"{header.n_ranks}{of_world} rank{'' if header.n_ranks == 1 else 's'}",
+        *header.gpu_names,
+    ]
+    if header.n_ranks:
+        family = f" {run.step_family!r}" if run.step_family and run.step_family != "--step" else ""
+        steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
+        skipped = ", ".join(map(str, run.skipped_steps))
+        parts.append(f"{steps}, first skipped ({skipped})" if skipped else steps)
+    return printable(" | ".join(parts))
+
+
+def _run_table(summary: Mapping[str, Any]) -> Table:
+    table = _grid()
+    for _ in range(2):
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+    figures = (
+        ("step time", ms_text(summary["step_time_ns"])),
+        ("throughput", rate_text(summary["throughput_steps_per_s"])),
+        ("collectives per step", count_text(summary["collectives_per_step"])),
+        (
+            "DtoD copies per step",
+            f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}",
+        ),
+    )
+    for (left, left_value), (right, right_value) in zip(figures[::2], figures[1::2], strict=True):
+        table.add_row(left, left_value, f"  {right}", right_value)
+    return table
+
+
+def _rank_table(run: Run) -> Group | Table:
+    rows = run.rank_summary().to_pylist()
+    shown = sorted(rows, key=lambda row: -(row["step_time_ns"] or 0))[:_SHOWN_RANKS]
+    table = _grid()
+    table.show_header = True
+    table.add_column("rank", justify="right")
+    table.add_column("step\ntime", justify="right")
+    for heading, _ in _RANK_COLUMNS:
+        table.add_column(heading, justify="right")
+    for row in sorted(shown, key=lambda row: row["rank"]):
+        table.add_row(
+            str(row["rank"]),
+            ms_text(row["step_time_ns"]),
+            *(percent_text(row[name]) for _, name in _RANK_COLUMNS),
+        )
+    if len(rows) == len(shown):
+        return table
+    return Group(
+        table, Text(f"the {len(shown)} slowest of {len(rows)} ranks; --json has all", style="dim")
+    )
+
+
+def _problem_table(problems: Sequence[Mapping[str, Any]]) -> Table:
+    """Show equal problems of several ranks once."""
+    where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
+    for row in problems:
+        where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
+    table = _grid()
+    table.add_column()
+    table.add_column(overflow="fold", ratio=1)
+    for (severity, message, fix), rows in where.items():
+        text = Text(printable(message))
+        if place := _place(rows):
+            text.append(f" ({printable(place)})", style="dim")
+        if fix:
+            text.append(f"\nfix: {fix}", style="dim")
+        table.add_row(Text(severity, style=_STYLES[severity]), text)
+    return table
+
+
+def _place(rows: Sequence[Mapping[str, Any]]) -> str:
+    ranks = sorted({row["rank"] for row in rows if row["rank"] is not None})
+    if ranks:
+        return f"rank {', '.join(map(str, ranks))}"
+    reports = sorted({row["report"] for row in rows if row["report"] is not None})
+    return ", ".join(reports)
+
+
+def _grid() -> Table:
+    return Table(
+        box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim"
+    )

@@ -1,0 +1,42 @@
+"""One sentence that says what a run's step time goes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.units import percent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["verdict"]
+
+
+def verdict(summary: Mapping[str, Any], n_ranks: int) -> str:
+    """Return the sentence for a run's figures.
+
+    Parameters
+    ----------
+    summary
+        The one row of `schema.SUMMARY`.
+    """
+    if not n_ranks:
+        return "No GPU activity was recorded, so there is nothing to measure."
+    if summary["comm_share"] is None:
+        return "No step has a window on every rank, so there are no figures for the run."
+    if summary["comm_share"] == 0:
+        idle = (
+            f", idle {_percent(summary['idle_share'])}" if summary["idle_share"] is not None else ""
+        )
+        return (
+            f"No communication: compute is {_percent(summary['compute_share'])} of step time{idle}."
+        )
+    share, exposed = _percent(summary["comm_share"]), _percent(summary["exposed_comm_share"])
+    hidden, where = summary["backward_overlap_ratio"], "backward"
+    if hidden is None:
+        hidden, where = summary["overlap_ratio"], "compute (backward was not marked)"
+    return f"Communication is {share} of step time, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
+
+
+def _percent(ratio: float | None) -> str:
+    return percent_text(ratio, 0)

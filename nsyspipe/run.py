@@ -1,0 +1,242 @@
+"""The public noun: a run of several ranks, read lazily, once, and never changed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from nsyspipe.errors import OptionError
+from nsyspipe.gather import Gathered, gather
+from nsyspipe.header import RunHeader, header_of
+from nsyspipe.merge import RunTables, merge
+from nsyspipe.metrics.summary import rank_summary, summary
+from nsyspipe.ranks import parse_rank_map
+from nsyspipe.read.discover import display_names, find_reports
+from nsyspipe.settings import AUTO, Reading, parse_skip_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    import pandas as pd
+
+__all__ = ["Run", "load"]
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """One training run, captured by one report per rank (or by fewer reports with several ranks).
+
+    Nothing is read until a table is asked for; then every report is read once. Tables are Arrow
+    tables with the schemas of `nsyspipe.schema`; times are int64 ns and null means "not recorded".
+    Build one with `load`.
+
+    Examples
+    --------
+    >>> run = nsyspipe.load("ddp-8gpu_*.sqlite")  # doctest: +SKIP
+    >>> run.summary().to_pylist()[0]["exposed_comm_share"]  # doctest: +SKIP
+    0.12
+    """
+
+    paths: tuple[Path, ...]
+    reading: Reading
+    skip_first: int | None = None
+    rank_map: Mapping[str, int] | None = None
+    jobs: int | None = None
+    label: str | None = None
+    run_id: str | None = None
+    executor: Executor | None = None
+    on_progress: Callable[[int, int], None] | None = None
+
+    @cached_property
+    def _gathered(self) -> Gathered:
+        return gather(
+            self.paths,
+            self.reading,
+            jobs=self.jobs,
+            executor=self.executor,
+            on_progress=self.on_progress,
+        )
+
+    @cached_property
+    def _tables(self) -> RunTables:
+        return merge(
+            self._gathered.digests,
+            display_names(self.paths),
+            rank_map=self.rank_map,
+            skip_first=self.skip_first,
+            why_no_steps=self._gathered.why_no_steps,
+        )
+
+    @cached_property
+    def header(self) -> RunHeader:
+        """What identifies the run: id, label, sizes, versions, hosts, time of capture."""
+        return header_of(
+            self._gathered.digests,
+            self._tables.ranks,
+            display_names(self.paths),
+            world_size=self._tables.world_size,
+            label=self.label,
+            run_id=self.run_id,
+        )
+
+    @property
+    def ranks(self) -> pa.Table:
+        """`schema.RANKS`: one row per rank, sorted by it."""
+        return self._tables.ranks
+
+    @property
+    def problems(self) -> pa.Table:
+        """`schema.PROBLEMS`: what could not be read, which answers it costs; the gravest first."""
+        return self._tables.problems
+
+    @property
+    def step_family(self) -> str | None:
+        """The NVTX texts that are the steps, digits as ``#``; None when nothing marks steps."""
+        return self._gathered.family
+
+    @property
+    def skipped_steps(self) -> list[int]:
+        """Complete steps at the start that the figures leave out."""
+        return [int(step) for step in self._tables.selection.skipped]
+
+    def steps(self) -> pa.Table:
+        """`schema.STEPS`: one row per (rank, step) with window, breakdown and ratios, sorted by (rank, start)."""
+        return self._tables.steps
+
+    def breakdown(self) -> pa.Table:
+        """Return the rows of `steps` that the figures rest on: complete on every rank, less the skipped."""
+        steps = self._tables.steps
+        return steps.filter(steps["in_summary"])
+
+    def phases(self) -> pa.Table:
+        """`schema.PHASES`: one row per (rank, step, phase), sorted so."""
+        return self._tables.phases
+
+    def summary(self) -> pa.Table:
+        """`schema.SUMMARY`: the run's figures, one row."""
+        return self._summary
+
+    def rank_summary(self) -> pa.Table:
+        """`schema.RANK_SUMMARY`: the same figures per rank, sorted by rank."""
+        return self._rank_summary
+
+    @cached_property
+    def _summary(self) -> pa.Table:
+        return summary(self.steps())
+
+    @cached_property
+    def _rank_summary(self) -> pa.Table:
+        return rank_summary(self.steps(), self.ranks)
+
+    def to_pandas(self, table: str) -> pd.DataFrame:
+        """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.
+
+        Parameters
+        ----------
+        table
+            ``ranks``, ``steps``, ``breakdown``, ``phases``, ``summary``, ``rank_summary`` or ``problems``.
+
+        Raises
+        ------
+        OptionError
+            If there is no such table.
+        """
+        import pandas as pd  # heavy, and only this edge needs it
+
+        if table not in _TABLES:
+            raise OptionError(
+                f"table {table!r}", "there is no such table", found=", ".join(_TABLES)
+            )
+        found = getattr(self, table)
+        found = found if isinstance(found, pa.Table) else found()
+        frame: pd.DataFrame = found.to_pandas(types_mapper=pd.ArrowDtype)
+        return frame
+
+    def __repr__(self) -> str:
+        if "_tables" not in self.__dict__:
+            return f"<Run of {len(self.paths)} reports, not read yet>"
+        summary_row = self.summary().to_pylist()[0]
+        return (
+            f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {summary_row['n_steps']} steps, "
+            f"{summary_row['n_summary_steps']} in the figures>"
+        )
+
+
+_TABLES = ("ranks", "steps", "breakdown", "phases", "summary", "rank_summary", "problems")
+
+
+def load(
+    reports: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    step: str | None = None,
+    backward: str | None = None,
+    forward: str | None = None,
+    optimizer: str | None = None,
+    data: str | None = None,
+    comm_kernel: str | None = None,
+    skip_first: int | str = AUTO,
+    rank_map: Mapping[str, int] | str | None = None,
+    jobs: int | None = None,
+    label: str | None = None,
+    run_id: str | None = None,
+    executor: Executor | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Run:
+    """Open a run; nothing is read yet.
+
+    Parameters
+    ----------
+    reports
+        A path, a directory, a glob, or several of them.
+    step
+        Regular expression for the texts of NVTX step ranges; None detects the family.
+    backward, forward, optimizer, data
+        Regular expressions for phase names; None keeps the default.
+    comm_kernel
+        Regular expression for communication kernels besides NCCL's.
+    skip_first
+        How many complete steps to leave out at the start; ``"auto"`` leaves out the first when another remains.
+    rank_map
+        Rank by report name, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
+    jobs
+        Processes to use; None takes what cores, memory and the reports' sizes suggest.
+    label, run_id
+        Name and identifier; None makes them from the reports.
+    executor
+        Runs the work on each report; None starts spawned processes (or none, for small reports).
+    on_progress
+        Called with (reports done, reports in all).
+
+    Raises
+    ------
+    InputError
+        If an argument names no report.
+    OptionError
+        If a regular expression, the rank map or skip_first cannot be used.
+    """
+    arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
+    reading = Reading.from_text(
+        step=step,
+        comm_kernel=comm_kernel,
+        backward=backward,
+        forward=forward,
+        optimizer=optimizer,
+        data=data,
+    )
+    return Run(
+        paths=tuple(find_reports([os.fspath(argument) for argument in arguments])),
+        reading=reading,
+        skip_first=parse_skip_first(skip_first),
+        rank_map=parse_rank_map(rank_map) if isinstance(rank_map, str) else rank_map,
+        jobs=jobs,
+        label=label,
+        run_id=run_id,
+        executor=executor,
+        on_progress=on_progress,
+    )

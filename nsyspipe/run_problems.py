@@ -1,0 +1,136 @@
+"""What a whole run could not answer, and the rows that say so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe import schema
+from nsyspipe.problems import SEVERITIES, Problem, problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from nsyspipe.digest import ReportDigest
+    from nsyspipe.placing import PlacedProcess
+    from nsyspipe.selection import Selection
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["of_ranks", "of_reports", "of_steps", "problems_table"]
+
+_FEW_STEPS = 3
+_SHOWN = 8
+
+
+def of_reports(
+    digests: Sequence[ReportDigest],
+    names: Sequence[str],
+    placed: Sequence[PlacedProcess],
+    ranks: Sequence[int],
+) -> list[Problem]:
+    """Place the reports' own problems, and name reports without GPU activity."""
+    rank_of = {
+        (one.argument, one.process.process_id): rank
+        for one, rank in zip(placed, ranks, strict=True)
+    }
+    found = []
+    for argument, (digest, name) in enumerate(zip(digests, names, strict=True)):
+        if not digest.processes:
+            severity = "error" if not placed else None
+            found.append(problem("no-gpu-activity", severity=severity, what=name).at(report=name))
+            continue
+        own = [rank_of[argument, process.process_id] for process in digest.processes]
+        for one in digest.problems:
+            rank = rank_of.get((argument, one.process_id)) if one.process_id is not None else None
+            found.append(
+                one.at(report=name, rank=own[0] if rank is None and len(own) == 1 else rank)
+            )
+        if digest.facts.session_start_utc_ns is None and len(digests) > 1:
+            found.append(problem("no-session-start").at(report=name))
+    return found
+
+
+def of_ranks(
+    placed: Sequence[PlacedProcess], ranks: Sequence[int], size: int | None
+) -> list[Problem]:
+    """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
+    found = []
+    for one, rank in zip(placed, ranks, strict=True):
+        if one.report.facts.gpu_name(one.process.pid, one.process.device_id) is None:
+            found.append(problem("no-gpu-name", rank=rank))
+    if (
+        (len(ranks) > 1 or (size or 0) > 1)
+        and placed
+        and not any(one.process.n_comm for one in placed)
+    ):
+        found.append(problem("no-comm-kernels", n=max(len(ranks), size or 0)))
+    if size is not None and placed and len(ranks) < size:
+        found.append(
+            problem(
+                "ranks-missing",
+                n=size - len(ranks),
+                world_size=size,
+                missing=_shown(set(range(size)) - set(ranks)),
+            )
+        )
+    return found
+
+
+def of_steps(
+    table: pa.Table, ranks: Sequence[int], selection: Selection, why_no_steps: str | None
+) -> list[Problem]:
+    """State what is wrong with the steps as a whole."""
+    if not ranks:
+        return []
+    if why_no_steps is not None:
+        return [problem("no-steps", why=why_no_steps)]
+    found = []
+    rank_column, step_column = table["rank"].to_numpy(), table["step"].to_numpy()
+    for missing, steps in _missing(rank_column, step_column, ranks).items():
+        found.append(problem("step-missing", step=_shown(steps), missing=_shown(missing)))
+    if not selection.steps.size:
+        found.append(problem("no-common-step"))
+    elif selection.is_fallback:
+        found.append(problem("no-complete-step"))
+    elif selection.steps.size < _FEW_STEPS:
+        found.append(problem("few-steps", n=selection.steps.size))
+    return found
+
+
+def _missing(rank: Int64, step: Int64, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
+    """Return the steps that some rank lacks, by the ranks that lack them."""
+    numbers, counts = np.unique(step, return_counts=True)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for number in numbers[counts < len(ranks)].tolist():
+        present = rank[step == number]
+        found.setdefault(tuple(np.setdiff1d(ranks, present).tolist()), []).append(number)
+    return found
+
+
+def _shown(numbers: Iterable[int]) -> str:
+    listed = sorted(numbers)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return ", ".join(map(str, listed[:_SHOWN])) + more
+
+
+def problems_table(found: Sequence[Problem]) -> pa.Table:
+    """Return `schema.PROBLEMS`, the gravest first; equal ones once."""
+
+    def key(one: Problem) -> tuple[int, str, int, str, str]:
+        return (
+            SEVERITIES.index(one.severity),
+            one.code,
+            -1 if one.rank is None else one.rank,
+            one.report or "",
+            one.message,
+        )
+
+    names = schema.PROBLEMS.names
+    return schema.PROBLEMS.from_rows(
+        [{name: getattr(one, name) for name in names} for one in sorted(set(found), key=key)]
+    )

@@ -1,0 +1,38 @@
+"""Every table that nsyspipe hands from one room to the next or to a user.
+
+Times are int64 nanoseconds; intervals are half-open. A null means "not recorded".
+"""
+
+from __future__ import annotations
+
+from nsyspipe.schema.events import COPIES, KERNELS, LAUNCHES, RANGES
+from nsyspipe.schema.model import SCHEMA_VERSION, Column, TableSchema, conform
+from nsyspipe.schema.results import (
+    DESCRIBED,
+    FIGURES,
+    PHASES,
+    PROBLEMS,
+    RANK_SUMMARY,
+    RANKS,
+    STEPS,
+    SUMMARY,
+)
+
+__all__ = [
+    "COPIES",
+    "DESCRIBED",
+    "FIGURES",
+    "KERNELS",
+    "LAUNCHES",
+    "PHASES",
+    "PROBLEMS",
+    "RANGES",
+    "RANKS",
+    "RANK_SUMMARY",
+    "SCHEMA_VERSION",
+    "STEPS",
+    "SUMMARY",
+    "Column",
+    "TableSchema",
+    "conform",
+]

@@ -1,0 +1,95 @@
+"""How reports are to be read: the options that change numbers, checked once, picklable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from nsyspipe.errors import OptionError
+from nsyspipe.labels import PHASE_PATTERNS, PHASES
+
+__all__ = ["AUTO", "Reading", "compile_pattern", "parse_skip_first"]
+
+# --skip-first auto: drop the first complete step when another one remains.
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Patterns that decide what an event is.
+
+    Attributes
+    ----------
+    step
+        Texts that are steps; None lets the step family be detected.
+    comm_kernel
+        Kernel names that are communication besides NCCL's.
+    phases
+        Pattern by phase, every phase of `labels.PHASES`.
+    """
+
+    step: re.Pattern[str] | None = None
+    comm_kernel: re.Pattern[str] | None = None
+    phases: dict[str, re.Pattern[str]] = field(
+        default_factory=lambda: {phase: re.compile(text) for phase, text in PHASE_PATTERNS.items()}
+    )
+
+    @classmethod
+    def from_text(
+        cls, *, step: str | None = None, comm_kernel: str | None = None, **phases: str | None
+    ) -> Reading:
+        """Compile regular expressions given as text; None keeps the default.
+
+        Raises
+        ------
+        OptionError
+            If one is no regular expression.
+        """
+        compiled = {
+            phase: compile_pattern(f"--{phase}", phases.get(phase) or PHASE_PATTERNS[phase])
+            for phase in PHASES
+        }
+        return cls(
+            step=None if step is None else compile_pattern("--step", step),
+            comm_kernel=None
+            if comm_kernel is None
+            else compile_pattern("--comm-kernel", comm_kernel),
+            phases=compiled,
+        )
+
+
+def compile_pattern(option: str, text: str) -> re.Pattern[str]:
+    """Compile a user's regular expression.
+
+    Raises
+    ------
+    OptionError
+        If it is none; the message says where it breaks.
+    """
+    try:
+        return re.compile(text)
+    except re.error as error:
+        where = "" if error.pos is None else f" at position {error.pos}"
+        raise OptionError(
+            f"{option} {text!r}",
+            f"not a regular expression: {error.msg}{where}",
+            fix="Python syntax; escape ( ) [ ] . with a backslash to match them as they are",
+        ) from error
+
+
+def parse_skip_first(value: str | int) -> int | None:
+    """Return how many complete steps to skip at the start; None is automatic.
+
+    Raises
+    ------
+    OptionError
+        If it is neither ``auto`` nor a number from 0.
+    """
+    text = str(value).strip().lower()
+    if text == AUTO:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise OptionError(
+            f"--skip-first {value}", "neither a number from 0 nor 'auto'", fix="--skip-first auto"
+        )
+    return int(text)

@@ -1,0 +1,94 @@
+"""Step windows on the device: each starts with its step's first kernel and ends where the next one starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.attribution import NEVER, Slices
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nsyspipe.attribution import ProcessOperations
+    from nsyspipe.families import Members
+
+    Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+__all__ = ["Windows", "capture_window", "step_windows"]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The step windows of one rank: they tile time, neither overlapping nor leaving a gap.
+
+    Attributes
+    ----------
+    member
+        Index of each window's step range among the rank's members.
+    starts, ends
+        Report time, ns.
+    is_complete
+        False for the last window, and for a first one whose step began before the capture.
+    """
+
+    member: Int64
+    starts: Int64
+    ends: Int64
+    is_complete: Flags
+
+    def __len__(self) -> int:
+        return int(self.starts.size)
+
+
+def capture_window(operations: ProcessOperations) -> Windows:
+    """Return the whole capture of a rank as one window, for a run without steps."""
+    first, last = operations.span
+    return Windows(np.array([0]), np.array([first]), np.array([last]), np.array([False]))
+
+
+def step_windows(members: Members, operations: ProcessOperations) -> Windows:
+    """Turn step ranges of the host into windows of the device.
+
+    A window starts at the start of the first compute or comm kernel launched inside its range, by
+    any thread, and ends where the next window starts; the last ends with the last operation
+    launched inside its range. A range without kernels, or whose first kernel does not start after
+    the start of the window before it, has none. On a rank without any launch the ranges' own host
+    times are the windows.
+    """
+    if not members.starts.size:
+        return _windows(np.empty(0, np.int64), np.empty(0, np.int64), 0)
+    if not operations.n_launched and not (operations.copy_launch != NEVER).any():
+        return _windows(np.arange(members.starts.size), members.starts, int(members.ends[-1]))
+    inside = operations.kernels_launched_in(members.starts, members.ends)
+    with_kernels = np.flatnonzero(inside.counts)
+    if not with_kernels.size:
+        return _windows(with_kernels, with_kernels, 0)
+    slices = Slices(inside.first[with_kernels], inside.last[with_kernels])
+    first_start = slices.minimum(operations.kernel_start[: operations.n_launched])
+    later = np.ones(first_start.size, np.bool_)
+    later[1:] = first_start[1:] > np.maximum.accumulate(first_start)[:-1]
+    member, starts = with_kernels[later], first_start[later]
+    return _windows(member, starts, _last_end(members, int(member[-1]), operations, inside))
+
+
+def _last_end(members: Members, last: int, operations: ProcessOperations, inside: Slices) -> int:
+    """Return the end of the last operation of any kind that belongs to a step range."""
+    end = int(operations.kernel_end[inside.first[last] : inside.last[last]].max())
+    first_copy, last_copy = np.searchsorted(
+        operations.copy_launch, (members.starts[last], members.ends[last])
+    )
+    if last_copy > first_copy:
+        end = max(end, int(operations.copy_end[first_copy:last_copy].max()))
+    return end
+
+
+def _windows(member: Int64, starts: Int64, last_end: int) -> Windows:
+    ends = np.append(starts[1:], last_end)[: starts.size]
+    is_complete = np.ones(starts.size, np.bool_)
+    is_complete[-1:] = False
+    is_complete[:1] &= member[:1] == 0
+    return Windows(member, starts, ends, is_complete)
