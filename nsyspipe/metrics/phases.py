@@ -44,7 +44,7 @@ def phase_costs(
         "host_ns": _sum_by(owner, pieces.ends - pieces.starts, members.starts.size)[member],
         **dict.fromkeys(("n_kernels", "compute_ns", "comm_ns")),
     }
-    if not operations.n_launched:
+    if not member.size or not operations.n_launched:
         return costs
     launched = operations.kernels_launched_in(pieces.starts, pieces.ends)
     costs["n_kernels"] = _sum_by(owner, launched.counts, members.starts.size)[member]

@@ -1,0 +1,99 @@
+"""A built run whose every figure is worked out by hand, in every export version."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from tests.build.trace import schemas, steady_rank
+
+# Window of step i: from its first kernel, 1000 i + 100, to the next step's, 1000 later.
+# compute [100, 300) = 200; all-reduce [270, 330) = 60, of which [300, 330) = 30 exposed and
+# [270, 300) = 30 under the backward kernel; copy [340, 350) = 10; idle = 1000 - 200 - 30 - 10.
+PARTS = {
+    "wall_ns": 1000,
+    "compute_ns": 200,
+    "comm_ns": 60,
+    "exposed_comm_ns": 30,
+    "exposed_memory_ns": 10,
+    "idle_ns": 760,
+    "dtod_ns": 10,
+    "dtod_bytes": 64,
+    "n_dtod": 1,
+    "exposed_dtod_ns": 10,
+    "overlap_compute_ns": 30,
+    "overlap_backward_ns": 30,
+    "n_collectives": 1,
+}
+
+
+def test_every_figure_of_a_complete_step_is_the_hand_computed_one(steady):
+    run = nsyspipe.load(steady)
+    row = run.breakdown().to_pylist()[0]
+    assert {name: row[name] for name in PARTS} == PARTS
+
+
+def test_run_figures_are_pooled_over_ranks_and_summary_steps(steady):
+    run = nsyspipe.load(steady)
+    assert run.summary().to_pylist() == [
+        {
+            "n_steps": 4,
+            "n_summary_steps": 2,  # 0 is skipped, 3 is cut off
+            "step_time_ns": 1000.0,
+            "throughput_steps_per_s": 1e6,
+            "comm_share": 0.06,
+            "exposed_comm_share": 0.03,
+            "overlap_ratio": 0.5,
+            "backward_overlap_ratio": 0.5,
+            "idle_share": 0.76,
+            "compute_share": 0.2,
+            "exposed_memory_share": 0.01,
+            "dtod_ns_per_step": 10.0,
+            "dtod_bytes_per_step": 64.0,
+            "collectives_per_step": 1.0,
+        }
+    ]
+    assert run.skipped_steps == [0]
+
+
+def test_the_last_window_ends_with_its_last_operation_and_is_incomplete(steady):
+    last = nsyspipe.load(steady).steps().to_pylist()[3]
+    assert (last["step"], last["start_ns"], last["end_ns"]) == (3, 3100, 3350)
+    assert not last["is_complete"]
+    assert not last["in_summary"]
+
+
+def test_times_are_aligned_by_session_start(steady):
+    run = nsyspipe.load(steady)  # rank 1's session starts 1 ns later
+    starts = {row["rank"]: row["start_ns"] for row in run.steps().to_pylist() if row["step"] == 0}
+    assert starts == {0: 100, 1: 101}
+
+
+def test_phases_hold_what_was_launched_inside_them_by_any_thread(steady):
+    rows = {(row["rank"], row["step"], row["phase"]): row for row in nsyspipe.load(steady).phases().to_pylist()}
+    assert rows[0, 1, "backward"] == {
+        "rank": 0, "step": 1, "phase": "backward", "host_ns": 100, "n_kernels": 2, "compute_ns": 100, "comm_ns": 60,
+    }  # fmt: skip
+    assert rows[0, 1, "forward"]["compute_ns"] == 100
+    assert rows[0, 1, "forward"]["host_ns"] == 45
+
+
+@pytest.mark.parametrize("version", list(schemas()))
+def test_every_export_version_gives_the_same_figures(tmp_path, version):
+    for rank in range(2):
+        steady_rank(rank, version=version).write(tmp_path / f"steady_{rank}.sqlite")
+    run = nsyspipe.load(tmp_path)
+    row = run.breakdown().to_pylist()[0]
+    assert {name: row[name] for name in PARTS} == PARTS
+    assert run.ranks["rank"].to_pylist() == [0, 1]
+    # Where the environment was not exported, the file name tells the rank.
+    has_environment = "META_DATA_CAPTURE" in schemas()[version]
+    assert set(run.ranks["rank_source"].to_pylist()) == {"env:RANK" if has_environment else "file_name"}
+    assert run.ranks["gpu_name"].to_pylist() == ["NVIDIA H200"] * 2
+
+
+def test_an_export_with_all_tables_gives_the_same_figures_as_a_lazy_one(tmp_path):
+    for rank in range(2):
+        steady_rank(rank).meta(EXPORT_PARAM_LAZY="false").write(tmp_path / f"a_{rank}.sqlite", lazy=False)
+    row = nsyspipe.load(tmp_path).breakdown().to_pylist()[0]
+    assert {name: row[name] for name in PARTS} == PARTS

@@ -1,0 +1,185 @@
+"""The definitions once more, as slow and plain as possible: every nanosecond is counted by itself.
+
+Written from the definitions, not from the code, and sharing nothing with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+LIBRARY_DOMAINS = ("NCCL", "MPI")
+ROLES = {
+    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
+    "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
+    "optimizer": r"(?i)\boptim",
+    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)",
+}
+
+
+@dataclass(frozen=True)
+class Op:
+    start: int
+    end: int
+    category: str  # compute, comm, dtod, other copy, memset
+    launch: int | None
+    n_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Range:
+    start: int
+    end: int
+    text: str
+    thread: int
+
+
+@dataclass
+class Process:
+    ops: list[Op] = field(default_factory=list)
+    ranges: list[Range] = field(default_factory=list)
+
+
+def family_of(text: str) -> str:
+    return re.sub(r"\d+", "#", re.sub(r", (seq|op_id) = \d+", "", text))
+
+
+def ticks(intervals) -> set[int]:
+    return {t for start, end in intervals for t in range(start, end)}
+
+
+def kernels(process: Process) -> list[Op]:
+    return [op for op in process.ops if op.category in ("compute", "comm")]
+
+
+def members_on(process: Process, family: str) -> list[Range]:
+    """Return the members on the family's best thread."""
+    own = [r for r in process.ranges if family_of(r.text) == family]
+    threads = sorted({r.thread for r in own})
+    if not threads:
+        return []
+    best = max(threads, key=lambda t: (len(ticks((r.start, r.end) for r in own if r.thread == t)), -t))
+    kept: list[Range] = []
+    for r in sorted((r for r in own if r.thread == best), key=lambda r: (r.start, -r.end)):
+        if not kept or r.start >= kept[-1].end:
+            kept.append(r)
+    return kept
+
+
+def union_on_best(process: Process, family: str) -> int:
+    own = [r for r in process.ranges if family_of(r.text) == family]
+    return max(len(ticks((r.start, r.end) for r in own if r.thread == t)) for t in {r.thread for r in own})
+
+
+def qualifies(process: Process, family: str) -> bool:
+    members = members_on(process, family)
+    if len(members) < 2:
+        return False
+    launched = [op.launch for op in kernels(process) if op.launch is not None]
+    inside = [t for t in launched if any(m.start <= t < m.end for m in members)]
+    return 2 * len(inside) >= len(launched)
+
+
+def choose_family(processes: list[Process]) -> str | None:
+    names = {family_of(r.text) for p in processes for r in p.ranges}
+    good = [f for f in names if all(qualifies(p, f) for p in processes)]
+    if not good:
+        return None
+
+    def order(family):
+        total = sum(union_on_best(p, family) for p in processes)
+        first = min(members_on(p, family)[0].start for p in processes)
+        return ("epoch" in family.lower(), -total, first, family)
+
+    return min(good, key=order)
+
+
+def belongs(process: Process, member: Range) -> list[Op]:
+    return [op for op in process.ops if op.launch is not None and member.start <= op.launch < member.end]
+
+
+def windows(process: Process, family: str | None) -> list[tuple[int, int, int, bool]]:
+    """Return (member, start, end, is_complete) of each window."""
+    if family is None:
+        first = min(op.start for op in process.ops)
+        return [(0, first, max(op.end for op in process.ops), False)]
+    members = members_on(process, family)
+    if all(op.launch is None for op in process.ops):
+        starts = [m.start for m in members] + [members[-1].end]
+        return [(i, starts[i], starts[i + 1], i < len(members) - 1) for i in range(len(members))]
+    begun: list[tuple[int, int]] = []
+    for index, member in enumerate(members):
+        first = [op.start for op in belongs(process, member) if op.category in ("compute", "comm")]
+        if first and (not begun or min(first) > begun[-1][1]):
+            begun.append((index, min(first)))
+    result = []
+    for at, (index, start) in enumerate(begun):
+        if at + 1 < len(begun):
+            complete = at > 0 or index == 0
+            result.append((index, start, begun[at + 1][1], complete))
+        else:
+            result.append((index, start, max(op.end for op in belongs(process, members[index])), False))
+    return result
+
+
+def phase_intervals(process: Process, family: str | None, role: str) -> list[tuple[int, int]]:
+    """Return the host ranges of a role inside the step ranges."""
+    if family is None:
+        return []
+
+    def role_of(r):
+        return next((name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None)
+
+    found = []
+    for member in members_on(process, family):
+        inside = [
+            r
+            for r in process.ranges
+            if r is not member and r.thread == member.thread and member.start <= r.start and r.end <= member.end
+        ]
+        inside = [r for r in inside if r not in members_on(process, family) and role_of(r)]
+        for r in inside:
+            others = [o for o in inside if o is not r and r.start <= o.start and o.end <= r.end]
+            if role_of(r) == role and all(role_of(o) == role for o in others):
+                found.append((r.start, r.end))
+    return found
+
+
+def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
+    compute = ticks((op.start, op.end) for op in process.ops if op.category == "compute")
+    comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")
+    memory = ticks((op.start, op.end) for op in process.ops if op.category in ("dtod", "copy", "memset"))
+    dtod = ticks((op.start, op.end) for op in process.ops if op.category == "dtod")
+    host = phase_intervals(process, family, "backward")
+    has_launch = any(op.launch is not None for op in kernels(process))
+    backward = ticks(
+        (op.start, op.end)
+        for op in process.ops
+        if op.category == "compute" and op.launch is not None and any(a <= op.launch < b for a, b in host)
+    )
+    rows = []
+    for index, start, end, complete in windows(process, family):
+        window = set(range(start, end))
+        copies = [op for op in process.ops if op.category == "dtod" and start <= op.start < end]
+        rows.append(
+            {
+                "member": index,
+                "start_ns": start,
+                "end_ns": end,
+                "is_complete": complete,
+                "wall_ns": len(window),
+                "compute_ns": len(compute & window),
+                "comm_ns": len(comm & window),
+                "exposed_comm_ns": len((comm - compute) & window),
+                "exposed_memory_ns": len((memory - compute - comm) & window),
+                "idle_ns": len(window - compute - comm - memory),
+                "dtod_ns": len(dtod & window),
+                "dtod_bytes": sum(op.n_bytes for op in copies),
+                "n_dtod": len(copies),
+                "exposed_dtod_ns": len((dtod - compute - comm) & window),
+                "overlap_compute_ns": len(comm & compute & window),
+                "overlap_backward_ns": len(comm & backward & window) if host and has_launch else None,
+                "n_collectives": sum(op.category == "comm" and start <= op.start < end for op in process.ops),
+            }
+        )
+    return rows
