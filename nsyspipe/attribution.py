@@ -38,7 +38,7 @@ class ProcessOperations:
     kernel_start, kernel_end, kernel_launch, is_comm
         Compute and comm operations; those without a launch come last, with `NEVER`.
     copy_start, copy_end, copy_launch, copy_kind, copy_bytes
-        Memcpys and memsets; kind 0 is a memset.
+        Memcpys and memsets; an unknown kind is -1, unknown bytes are 0.
     n_launched
         Kernels with a launch.
     """
@@ -186,7 +186,7 @@ def operations_of(
         copy_start=copies["start_ns"].to_numpy()[copy_order],
         copy_end=copies["end_ns"].to_numpy()[copy_order],
         copy_launch=copy_launch[copy_order],
-        copy_kind=pc.fill_null(copies["copy_kind"], 0).to_numpy()[copy_order],
+        copy_kind=pc.fill_null(copies["copy_kind"], -1).to_numpy()[copy_order],
         copy_bytes=pc.fill_null(copies["bytes"], 0).to_numpy()[copy_order],
         n_launched=int(np.searchsorted(launch, NEVER)),
     )

@@ -19,13 +19,13 @@ from nsyspipe.attribution import launch_times
 from nsyspipe.families import TextFamilies, candidates, choose, normalise
 from nsyspipe.metrics.breakdown import Recorded
 from nsyspipe.phases import phase_codes
+from nsyspipe.problems import Problem, problem
 from nsyspipe.process_digest import ProcessDigest, ProcessEvents, digest_process
 from nsyspipe.read.capture import Capture, read_capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsyspipe.problems import Problem
     from nsyspipe.read.facts import ReportFacts
     from nsyspipe.read.payload import CommRank
     from nsyspipe.settings import Reading
@@ -93,7 +93,7 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     found = [candidates(one.ranges, families, one.operations) for one in events]
     chosen = family.name if family else choose(found, [0] * len(found))
     codes = phase_codes(texts, reading.phases)
-    recorded = Recorded(capture.memcpy_recorded, capture.memset_recorded)
+    recorded, lacking = _recorded(capture)
     digests = [
         digest_process(one, families, own, family=chosen, codes=codes, recorded=recorded)
         for one, own in zip(events, found, strict=True)
@@ -106,8 +106,21 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         processes=tuple(digest for digest, _ in digests),
         family=chosen,
         families=_largest_families(capture.ranges.table),
-        problems=(*capture.problems, *(problem for _, problems in digests for problem in problems)),
+        problems=(
+            *capture.problems,
+            *lacking,
+            *(one for _, problems in digests for one in problems),
+        ),
     )
+
+
+def _recorded(capture: Capture) -> tuple[Recorded, list[Problem]]:
+    """Tell which facts about copies the report holds, with a problem for each that it lacks."""
+    copies = capture.operations.copies
+    kinds, sizes = (not copies[name].null_count for name in ("copy_kind", "bytes"))
+    lacking = {"no-copy-kind": kinds, "no-copy-bytes": sizes}
+    recorded = Recorded(capture.memcpy_recorded, capture.memset_recorded, kinds, sizes)
+    return recorded, [problem(code) for code, known in lacking.items() if not known]
 
 
 def _texts(ranges: pa.Table) -> pa.StringArray:

@@ -72,7 +72,7 @@ def merge(
         As `ranks.number_ranks` and `selection.select_steps` do.
     """
     placed = place(digests)
-    ranks, source, rank_problems = number_ranks(placed, rank_map)
+    ranks, source, rank_problems = number_ranks(digests, placed, rank_map)
     order = sorted(range(len(placed)), key=ranks.__getitem__)
     placed, ranks = [placed[at] for at in order], [ranks[at] for at in order]
     numbering = _step_numbers(placed, has_family=why_no_steps is None)

@@ -32,6 +32,12 @@ class PlacedProcess:
     shift_ns: int
 
     @property
+    def span(self) -> tuple[int, int]:
+        """First start and last end of its operations, aligned time."""
+        first, last = self.process.span
+        return first + self.shift_ns, last + self.shift_ns
+
+    @property
     def is_alone(self) -> bool:
         """Whether its report holds no other rank."""
         return len(self.report.processes) == 1

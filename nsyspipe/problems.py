@@ -33,7 +33,7 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-steps": Kind(
         "warning",
-        "no NVTX range family marks the steps ({why}): the whole capture of each rank counts as one step",
+        "no NVTX range family marks the steps ({why}): the whole capture of each rank counts as one step, backward figures are null",
         _ANNOTATE,
     ),
     "no-nvtx": Kind(
@@ -69,7 +69,7 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "few-steps": Kind(
         "info",
-        "the figures rest on {n} step(s): they say nothing about variation",
+        "steps in the figures: {n}, too few to show how much they vary",
         "capture 10 steps or more",
     ),
     "step-missing": Kind(
@@ -84,7 +84,7 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "step-without-window": Kind(
         "info",
-        "{n} step range(s) launched no kernel that starts after the step before: they have no window",
+        "step ranges without a window, because no kernel of theirs starts after the step before: {n}",
     ),
     "dropped-operations": Kind(
         "warning",
@@ -107,6 +107,10 @@ CATALOGUE: dict[str, Kind] = {
         "memsets were made but not recorded: memory and idle figures are null",
         _EXPORT_ALL,
     ),
+    "no-copy-kind": Kind(
+        "warning", "copies without a kind: figures of device-to-device copies are null", _EXPORT_ALL
+    ),
+    "no-copy-bytes": Kind("warning", "copies without a size: bytes are null", _EXPORT_ALL),
     "no-session-start": Kind(
         "warning",
         "the report lacks the time its session started: ranks are not on one clock",
@@ -115,7 +119,7 @@ CATALOGUE: dict[str, Kind] = {
     "rank-by-order": Kind(
         "warning",
         "nothing names the ranks: numbered by order of argument, device and process",
-        '--rank-map "a.sqlite=0,b.sqlite=1"',
+        '--rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes',
     ),
     "ranks-missing": Kind(
         "warning",

@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 from nsyspipe.attribution import ProcessOperations, operations_of
 from nsyspipe.families import Candidate, Members, TextFamilies, members_of
 from nsyspipe.labels import step_number
-from nsyspipe.metrics.breakdown import DTOD, Recorded, breakdown
+from nsyspipe.metrics.breakdown import Recorded, breakdown
 from nsyspipe.metrics.phases import phase_costs
 from nsyspipe.phases import PhaseRanges, phase_ranges
 from nsyspipe.problems import Problem, problem
+from nsyspipe.schema import DTOD_KIND
 from nsyspipe.steps import Windows, capture_window, step_windows
 
 if TYPE_CHECKING:
@@ -153,7 +154,9 @@ def digest_process(
         device_ids=tuple(sorted(events.devices)),
         n_kernels=operations.kernel_start.size,
         n_comm=int(np.count_nonzero(operations.is_comm)),
-        n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD)) if recorded.memcpy else None,
+        n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND))
+        if recorded.memcpy and recorded.kinds
+        else None,
         span=operations.span,
         candidates=tuple(found),
         members=_members_table(events.ranges, members),

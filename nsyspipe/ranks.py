@@ -14,6 +14,7 @@ from nsyspipe.read.facts import RANK_VARIABLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from nsyspipe.digest import ReportDigest
     from nsyspipe.placing import PlacedProcess
 
 __all__ = ["number_ranks", "parse_rank_map"]
@@ -22,7 +23,9 @@ _STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
 
 
 def number_ranks(
-    placed: Sequence[PlacedProcess], rank_map: Mapping[str, int] | None
+    digests: Sequence[ReportDigest],
+    placed: Sequence[PlacedProcess],
+    rank_map: Mapping[str, int] | None,
 ) -> tuple[list[int], str, list[Problem]]:
     """Give each rank its number, from the first source that numbers every one, all different.
 
@@ -43,7 +46,7 @@ def number_ranks(
     """
     if rank_map is not None:
         return _by_map(placed, rank_map), "rank_map", []
-    check_one_run(placed)
+    check_one_run(digests, placed)
     for source, numbers in _sources(placed):
         given = [number for number in numbers if number is not None]
         if len(given) == len(numbers) and len(set(given)) == len(given):

@@ -16,6 +16,8 @@ SAMPLES = Path(__file__).parent.parent / "sample_reports"
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="rewrite the expected outputs")
+    parser.addoption("--kernels", type=int, default=1_000_000, help="bench: kernels per report")
+    parser.addoption("--ranks", type=int, default=8, help="bench: reports")
 
 
 @pytest.fixture(scope="session")

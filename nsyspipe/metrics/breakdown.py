@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.intervals import IntervalSet, union
+from nsyspipe.schema import DTOD_KIND
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,18 +18,25 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["DTOD", "Recorded", "breakdown"]
-
-# CUPTI's copyKind of a device-to-device copy.
-DTOD = 8
+__all__ = ["Recorded", "breakdown"]
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Which kinds of copies the report would show if there had been any."""
+    """Which facts about copies the report holds, or would hold if there had been any.
+
+    Attributes
+    ----------
+    memcpy, memset
+        The operations themselves.
+    kinds, sizes
+        The kind of every copy, and its bytes.
+    """
 
     memcpy: bool = True
     memset: bool = True
+    kinds: bool = True
+    sizes: bool = True
 
 
 def breakdown(
@@ -57,7 +65,8 @@ def breakdown(
     backward
         Flag per kernel: launched inside a backward range. None when the rank has no such range.
     recorded
-        Without memcpys the copies' figures are null, without memcpys or memsets memory and idle are.
+        Without memcpys or their kinds the figures of DtoD copies are null; without memcpys or
+        memsets memory and idle are.
 
     Returns
     -------
@@ -72,7 +81,7 @@ def breakdown(
     Cost O(n log n): one union of the compute kernels, all else is measured on the few.
     """
     comm = operations.is_comm
-    is_dtod = operations.copy_kind == DTOD
+    is_dtod = operations.copy_kind == DTOD_KIND
     compute_set = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
     comm_set = union(operations.kernel_start[comm], operations.kernel_end[comm])
     hidden = comm_set.intersect(compute_set)
@@ -115,9 +124,14 @@ def breakdown(
 
 
 def _unrecorded(recorded: Recorded) -> tuple[str, ...]:
-    dtod = () if recorded.memcpy else ("dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns")
-    memory = () if recorded.memcpy and recorded.memset else ("exposed_memory_ns", "idle_ns")
-    return dtod + memory
+    names: tuple[str, ...] = ()
+    if not (recorded.memcpy and recorded.kinds):
+        names += ("dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns")
+    if not recorded.sizes:
+        names += ("dtod_bytes",)
+    if not (recorded.memcpy and recorded.memset):
+        names += ("exposed_memory_ns", "idle_ns")
+    return names
 
 
 def _started(starts: Int64, n_bytes: Int64, windows: Windows) -> dict[str, Int64 | None]:

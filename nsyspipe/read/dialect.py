@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import adbc_driver_sqlite.dbapi
 import sqlalchemy as sa
 from adbc_driver_sqlite import StatementOptions
+from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.pool import NullPool
 
@@ -84,10 +85,8 @@ class AdbcSqliteDialect(SQLiteDialect):
 
 def read_only_engine(uri: str) -> sa.Engine:
     """Return an engine for an SQLite URI; nothing is opened yet."""
-    sa.dialects.registry.impls.setdefault("sqlite.adbc", lambda: AdbcSqliteDialect)
-    return sa.create_engine(
-        sa.URL.create("sqlite+adbc", database=uri), isolation_level="SERIALIZABLE"
-    )
+    registry.register("sqlite.adbc", __name__, AdbcSqliteDialect.__name__)
+    return sa.create_engine(sa.URL.create("sqlite+adbc", database=uri))
 
 
 def fetch_arrow(connection: sa.Connection, statement: sa.Select[Any]) -> pa.Table:

@@ -41,6 +41,7 @@ _KERNEL_COLUMNS = _OPERATION_COLUMNS | {
     "stream_id": "streamId",
     "name_id": None,
 }
+_MEMSET_COLUMNS = _OPERATION_COLUMNS | {"copy_kind": None, "bytes": "bytes"}
 _COPY_COLUMNS = _OPERATION_COLUMNS | {
     "copy_kind": "copyKind",
     "bytes": "bytes",
@@ -89,7 +90,12 @@ def read_operations(
     kernels, bad_kernels = _read_kernels(report, strings, comm_ids, comm_pattern)
     graphs, bad_graphs = _read_rows(report, versions.GRAPH, schema.KERNELS, _KERNEL_COLUMNS)
     memcpys, bad_memcpys = _read_rows(report, versions.MEMCPY, schema.COPIES, _COPY_COLUMNS)
-    memsets, bad_memsets = _read_rows(report, versions.MEMSET, schema.COPIES, _COPY_COLUMNS)
+    memsets, bad_memsets = _read_rows(report, versions.MEMSET, schema.COPIES, _MEMSET_COLUMNS)
+    memsets = memsets.set_column(
+        memsets.schema.get_field_index("copy_kind"),
+        memsets.schema.field("copy_kind"),
+        pa.array(np.full(memsets.num_rows, schema.MEMSET_KIND)),
+    )
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=pa.concat_tables([memcpys, memsets]),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.run import Run
 
-__all__ = ["MAX_WIDTH", "print_summary", "printable"]
+__all__ = ["MAX_WIDTH", "print_fitted", "print_summary", "printable"]
 
 MAX_WIDTH = 100
 _SHOWN_RANKS = 16
@@ -37,8 +37,16 @@ _RANK_COLUMNS = (
 
 def print_summary(run: Run, console: Console) -> None:
     """Print a run's summary, at most `MAX_WIDTH` columns wide."""
+    print_fitted(Group(*_sections(run)), console)
+
+
+def print_fitted(content: RenderableType, console: Console) -> None:
+    """Print at most `MAX_WIDTH` columns, without the spaces that fill a line up."""
     console.width = min(console.width, MAX_WIDTH)
-    console.print(Group(*_sections(run)), soft_wrap=False)
+    with console.capture() as captured:
+        console.print(content)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    console.file.write("\n".join(lines) + "\n")
 
 
 def printable(text: str) -> str:

@@ -5,7 +5,7 @@ Times are int64 nanoseconds; intervals are half-open. A null means "not recorded
 
 from __future__ import annotations
 
-from nsyspipe.schema.events import COPIES, KERNELS, LAUNCHES, RANGES
+from nsyspipe.schema.events import COPIES, DTOD_KIND, KERNELS, LAUNCHES, MEMSET_KIND, RANGES
 from nsyspipe.schema.model import SCHEMA_VERSION, Column, TableSchema, conform
 from nsyspipe.schema.results import (
     DESCRIBED,
@@ -21,9 +21,11 @@ from nsyspipe.schema.results import (
 __all__ = [
     "COPIES",
     "DESCRIBED",
+    "DTOD_KIND",
     "FIGURES",
     "KERNELS",
     "LAUNCHES",
+    "MEMSET_KIND",
     "PHASES",
     "PROBLEMS",
     "RANGES",

@@ -6,7 +6,10 @@ import pyarrow as pa
 
 from nsyspipe.schema.model import FLAG, INT, TEXT, Column, TableSchema
 
-__all__ = ["COPIES", "KERNELS", "LAUNCHES", "RANGES"]
+__all__ = ["COPIES", "DTOD_KIND", "KERNELS", "LAUNCHES", "MEMSET_KIND", "RANGES"]
+
+# Values of COPIES.copy_kind that the analysis asks for.
+MEMSET_KIND, DTOD_KIND = 0, 8
 
 KERNELS = TableSchema(
     "kernels_of_report",
@@ -60,7 +63,7 @@ COPIES = TableSchema(
             "copy_kind",
             INT,
             "enum",
-            "1 HtoD, 2 DtoH, 8 DtoD, 10 PtoP; null for a memset",
+            "CUPTI's: 1 HtoD, 2 DtoH, 8 DtoD, 10 PtoP; 0 for a memset",
             "MEMCPY.copyKind",
             nullable=True,
         ),

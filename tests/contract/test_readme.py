@@ -1,0 +1,67 @@
+"""README.md says the truth: its commands run, its output is real, its first screen holds two command lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = [text.strip() for language, text in BLOCKS if language == "bash"]
+MAIN_JOB, TESTS = COMMANDS[:2]
+
+
+def test_the_first_screen_holds_exactly_two_command_lines():
+    first_screen = "\n".join(README.splitlines()[:24])
+    blocks = re.findall(r"```bash\n(.*?)```", first_screen, flags=re.DOTALL)
+    assert [block.strip() for block in blocks] == [MAIN_JOB, TESTS]
+    assert all("\n" not in command for command in (MAIN_JOB, TESTS))
+    assert "nsyspipe analyze" in MAIN_JOB
+    assert TESTS.endswith("pytest")
+
+
+@pytest.mark.parametrize("example", [text for language, text in BLOCKS if language == "console"])
+def test_console_examples_are_real_output(example):
+    command, expected = example.split("\n", maxsplit=1)
+    program, *arguments = shlex.split(command.removeprefix("$ "))
+    assert program == "nsyspipe"
+    done = subprocess.run(
+        [sys.executable, "-m", "nsyspipe", *arguments],
+        cwd=ROOT, env=os.environ | {"COLUMNS": "100"}, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == expected
+    assert len(expected.splitlines()) <= 25
+
+
+def test_the_main_jobs_command_runs_in_this_environment():
+    command = shlex.split(MAIN_JOB.rsplit("&&", maxsplit=1)[1])
+    assert command[:2] == [".venv/bin/nsyspipe", "analyze"]
+    done = subprocess.run(
+        [sys.executable, "-m", "nsyspipe", *command[1:]], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith("Communication is 12 % of step time, 12 % exposed")
+
+
+@pytest.mark.slow
+def test_the_main_jobs_line_sets_up_and_runs_in_a_fresh_copy(tmp_path):
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        ["bash", "-c", MAIN_JOB], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Communication is 12 % of step time, 12 % exposed" in done.stdout

@@ -1,0 +1,106 @@
+"""A few rows of the canonical tables, written as plainly as possible. Times are ns, the process is always 1."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from nsyspipe import schema
+from nsyspipe.attribution import NEVER, ProcessOperations, operations_of
+from nsyspipe.families import Members
+
+PROCESS = 1
+
+
+class Op(NamedTuple):
+    """A device operation; `launch` is the host time of its launch, None without one."""
+
+    category: str
+    start: int
+    end: int
+    launch: int | None = None
+    copy_kind: int | None = None
+    n_bytes: int | None = None
+
+
+def compute(start: int, end: int, launch: int | None = None) -> Op:
+    return Op("compute", start, end, launch)
+
+
+def comm(start: int, end: int, launch: int | None = None) -> Op:
+    return Op("comm", start, end, launch)
+
+
+def dtod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
+    return Op("copy", start, end, launch, 8, n_bytes)
+
+
+def htod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
+    return Op("copy", start, end, launch, 1, n_bytes)
+
+
+def memset(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
+    return Op("copy", start, end, launch, None, n_bytes)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def operations(*ops: Op) -> ProcessOperations:
+    kernels = [op for op in ops if op.category != "copy"]
+    copies = [op for op in ops if op.category == "copy"]
+    nothing = [None] * len(ops)
+    kernel_table = schema.KERNELS.table(
+        _times(kernels)
+        | {name: nothing[: len(kernels)] for name in ("device_id", "stream_id", "correlation_id")}
+        | {"name_id": nothing[: len(kernels)]}
+        | {"is_comm": np.array([op.category == "comm" for op in kernels], np.bool_)}
+    )
+    copy_table = schema.COPIES.table(
+        _times(copies)
+        | {name: nothing[: len(copies)] for name in ("device_id", "correlation_id")}
+        | {"copy_kind": [op.copy_kind for op in copies], "bytes": [op.n_bytes for op in copies]}
+    )
+    return operations_of(kernel_table, _launches(kernels), copy_table, _launches(copies))
+
+
+def ranges(*rows: tuple[int, int, int, str | None]):
+    """Build `schema.RANGES` from (thread, start, end, text)."""
+    return schema.RANGES.table(
+        {
+            "process_id": [PROCESS] * len(rows),
+            "thread_id": [row[0] for row in rows],
+            "start_ns": [row[1] for row in rows],
+            "end_ns": [row[2] for row in rows],
+            "text": [row[3] for row in rows],
+        }
+    )
+
+
+def texts_of(table):
+    """Return the dictionary of the ranges' texts, to which families and phase codes belong."""
+    return table["text"].combine_chunks().dictionary
+
+
+def members(*spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | None = None) -> Members:
+    """Build step ranges of the given times; row i is member i unless told."""
+    return Members(
+        thread,
+        ints(*(range(len(spans)) if rows is None else rows)),
+        ints(*(start for start, _ in spans)),
+        ints(*(end for _, end in spans)),
+    )
+
+
+def _times(ops: list[Op]) -> dict[str, list[int]]:
+    return {
+        "process_id": [PROCESS] * len(ops),
+        "start_ns": [op.start for op in ops],
+        "end_ns": [op.end for op in ops],
+    }
+
+
+def _launches(ops: list[Op]) -> np.ndarray:
+    return ints(*(NEVER if op.launch is None else op.launch for op in ops))
