@@ -128,11 +128,10 @@ def launch_times(process: Int64, correlation: pa.ChunkedArray, launches: pa.Tabl
     ids = (pc.fill_null(correlation, 0) if correlation.null_count else correlation).to_numpy()
     caller = launches["process_id"].to_numpy()
     times, calls = launches["start_ns"].to_numpy(), launches["correlation_id"].to_numpy()
-    processes = np.unique(process)
-    if processes.size == 1 and (caller == processes[0]).all():
+    if (process == process[0]).all() and (caller == process[0]).all():
         found = _join(ids, calls, times)
     else:
-        for one in processes:
+        for one in np.unique(process):
             mine, theirs = process == one, caller == one
             found[mine] = _join(ids[mine], calls[theirs], times[theirs])
     return np.where(has_id, found, NEVER) if correlation.null_count else found

@@ -7,7 +7,6 @@ if this report were alone. Where the run decides otherwise, that report is diges
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe import schema
 from nsyspipe.attribution import launch_times
-from nsyspipe.families import TextFamilies, candidates, choose, normalise
+from nsyspipe.families import TextFamilies, candidates, choose, largest_families
 from nsyspipe.metrics.breakdown import Recorded
 from nsyspipe.phases import phase_codes
 from nsyspipe.problems import Problem, problem
@@ -85,14 +85,13 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     """
     capture = read_capture(path, reading.comm_kernel)
     texts = _texts(capture.ranges.table)
-    families = (
-        TextFamilies.by_option(texts, reading.step) if reading.step else TextFamilies.by_text(texts)
-    )
+    named = TextFamilies.by_text(texts)
+    families = TextFamilies.by_option(texts, reading.step) if reading.step else named
     events = list(_split(capture))
     capture = replace(capture, launches=None)  # a third of the memory, not needed any more
     found = [candidates(one.ranges, families, one.operations) for one in events]
     chosen = family.name if family else choose(found, [0] * len(found))
-    codes = phase_codes(texts, reading.phases)
+    codes = phase_codes(named, reading.phases)
     recorded, lacking = _recorded(capture)
     digests = [
         digest_process(one, families, own, family=chosen, codes=codes, recorded=recorded)
@@ -105,7 +104,7 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         comm_ranks=capture.comm_ranks,
         processes=tuple(digest for digest, _ in digests),
         family=chosen,
-        families=_largest_families(capture.ranges.table),
+        families=largest_families(capture.ranges.table, named, _SHOWN_FAMILIES),
         problems=(
             *capture.problems,
             *lacking,
@@ -117,7 +116,8 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
 def _recorded(capture: Capture) -> tuple[Recorded, list[Problem]]:
     """Tell which facts about copies the report holds, with a problem for each that it lacks."""
     copies = capture.operations.copies
-    kinds, sizes = (not copies[name].null_count for name in ("copy_kind", "bytes"))
+    dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], schema.DTOD_KIND))
+    kinds, sizes = not copies["copy_kind"].null_count, not dtod_bytes.null_count
     lacking = {"no-copy-kind": kinds, "no-copy-bytes": sizes}
     recorded = Recorded(capture.memcpy_recorded, capture.memset_recorded, kinds, sizes)
     return recorded, [problem(code) for code, known in lacking.items() if not known]
@@ -164,24 +164,3 @@ def _distinct(processes: np.ndarray) -> np.ndarray:
 def _of_process(table: pa.Table, process: int) -> pa.Table:
     mine = pc.equal(table["process_id"], process)
     return table if pc.all(mine, min_count=0).as_py() else table.filter(mine)
-
-
-def _largest_families(ranges: pa.Table) -> tuple[tuple[str, int], ...]:
-    """Return the families with most time and their number of ranges."""
-    if not ranges.num_rows:
-        return ()
-    text = ranges["text"].combine_chunks()
-    names = normalise(text.dictionary).to_pylist()
-    index = text.indices.to_numpy()
-    lengths = ranges["end_ns"].to_numpy() - ranges["start_ns"].to_numpy()
-    total, count = Counter[str](), Counter[str]()
-    time = np.zeros(len(names), np.int64)
-    np.add.at(time, index, lengths)
-    for name, own_time, own_count in zip(
-        names, time.tolist(), np.bincount(index, minlength=len(names)).tolist(), strict=True
-    ):
-        total[name] += own_time
-        count[name] += own_count
-    return tuple(
-        (name, count[name]) for name, _ in total.most_common(_SHOWN_FAMILIES) if count[name]
-    )

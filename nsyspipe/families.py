@@ -33,11 +33,13 @@ __all__ = [
     "TextFamilies",
     "candidates",
     "choose",
+    "largest_families",
     "members_of",
 ]
 
-# Name of the family that --step makes of all ranges that match it.
-STEP_OPTION = "--step"
+# Name of the family that --step makes of all ranges that match it. It holds a digit, so that no
+# normalised text equals it.
+STEP_OPTION = "--step 1"
 _NOT_IN_FAMILY = -1
 _MIN_MEMBERS = 2
 
@@ -83,6 +85,26 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
     """
     bare = pc.replace_substring_regex(texts, SUFFIX_PATTERN, "")
     return pc.replace_substring_regex(bare, DIGITS_PATTERN, "#")
+
+
+def largest_families(
+    ranges: pa.Table, families: TextFamilies, n_shown: int
+) -> tuple[tuple[str, int], ...]:
+    """Return the families with most time and their number of ranges, for messages.
+
+    Parameters
+    ----------
+    ranges
+        `schema.RANGES` of a report.
+    families
+        Its texts by their normalised form.
+    """
+    family, _, starts, ends = _columns(ranges, families)
+    totals = np.zeros(len(families.names), np.int64)
+    np.add.at(totals, family, ends - starts)
+    counts = np.bincount(family, minlength=totals.size)
+    largest = np.argsort(-totals, kind="stable")[:n_shown].tolist()
+    return tuple((families.names[at], int(counts[at])) for at in largest if counts[at])
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 from concurrent.futures import Executor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING
 from nsyspipe.digest import FamilyChoice, ReportDigest, digest_report
 from nsyspipe.errors import InputError, OptionError
 from nsyspipe.merge import choose_family
-from nsyspipe.parallel import executor_for, jobs_for
+from nsyspipe.parallel import PRELOAD, executor_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from nsyspipe.settings import Reading
@@ -57,7 +56,10 @@ def gather(
     OptionError
         If a step pattern matches nothing.
     """
-    with _executor(paths, jobs, executor) as running:
+    own = (
+        contextlib.nullcontext(executor) if executor else executor_for(paths, jobs, preload=PRELOAD)
+    )
+    with own as running:
         digests = _digest_all(running, [(path, None) for path in paths], reading, on_progress)
         family = choose_family(digests)
         if (
@@ -115,26 +117,6 @@ def _digest_all(
         for future in futures:
             future.cancel()
         raise
-
-
-@contextlib.contextmanager
-def _executor(
-    paths: Sequence[Path], jobs: int | None, executor: Executor | None
-) -> Iterator[Executor]:
-    """Yield the caller's executor, or our own for the time of the run."""
-    if executor is not None:
-        yield executor
-        return
-    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
-    own = executor_for(jobs_for(sizes, jobs))
-    try:
-        yield own
-    except KeyboardInterrupt:
-        for worker in multiprocessing.active_children():
-            worker.terminate()
-        raise
-    finally:
-        own.shutdown(wait=True, cancel_futures=True)
 
 
 def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:

@@ -32,14 +32,16 @@ PHASES = tuple(PHASE_PATTERNS)
 SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
 DIGITS_PATTERN = r"[0-9]+"
 _LARGEST_STEP = 2**63 - 1
+_MOST_DIGITS = 19
 
 
 def step_number(text: str) -> int | None:
     """Return the one integer in the text, suffixes dropped; None when there is not exactly one."""
     found = re.findall(DIGITS_PATTERN, re.sub(SUFFIX_PATTERN, "", text))
-    if len(found) != 1 or int(found[0]) > _LARGEST_STEP:
+    if len(found) != 1 or len(found[0].lstrip("0")) > _MOST_DIGITS:
         return None
-    return int(found[0])
+    number = int(found[0].lstrip("0") or "0")
+    return number if number <= _LARGEST_STEP else None
 
 
 def is_epoch(family: str) -> bool:

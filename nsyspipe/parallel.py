@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import multiprocessing
 import os
+import signal
 import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
 
-__all__ = ["SerialExecutor", "executor_for", "jobs_for", "without_pandas"]
+__all__ = ["PRELOAD", "SerialExecutor", "executor_for", "jobs_for", "without_pandas"]
+
+# What workers run, and import before they are asked to.
+PRELOAD = "nsyspipe.digest"
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,13 +75,46 @@ def jobs_for(
     return max(1, min(wanted, len(sizes), by_memory))
 
 
-def executor_for(jobs: int) -> Executor:
-    """Return an executor of that many processes; one means this process."""
+@contextlib.contextmanager
+def executor_for(
+    paths: Sequence[Path], requested: int | None, *, preload: str
+) -> Iterator[Executor]:
+    """Yield an executor for the work on some reports; its processes end with the context.
+
+    Parameters
+    ----------
+    paths
+        The reports; one that does not exist counts nothing.
+    requested
+        Processes to use; None chooses.
+    preload
+        A module that workers import at once, while the caller is still busy with its own imports.
+    """
+    jobs = jobs_for([path.stat().st_size if path.exists() else 0 for path in paths], requested)
     if jobs == 1:
-        return SerialExecutor()
+        yield SerialExecutor()
+        return
     # Spawned, not forked: the parent has threads (Arrow's), which a fork would lose.
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(jobs, mp_context=context, initializer=without_pandas)
+    others = set(multiprocessing.active_children())
+    executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
+    for _ in range(jobs):
+        executor.submit(importlib.import_module, preload)
+    workers = set(multiprocessing.active_children()) - others
+    try:
+        yield executor
+    except BaseException:
+        for worker in workers:
+            worker.terminate()
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Prepare a worker: no pandas, and Ctrl-C is the parent's to handle."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    without_pandas()
 
 
 def without_pandas() -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsyspipe.families import normalise
 from nsyspipe.labels import PHASES, phase_of
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from nsyspipe.families import Members
+    from nsyspipe.families import Members, TextFamilies
 
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
@@ -42,13 +41,17 @@ class PhaseRanges:
     ends: Int64
 
 
-def phase_codes(texts: pa.StringArray, patterns: Mapping[str, re.Pattern[str]]) -> Int64:
-    """Return the phase of each text, as an index into `labels.PHASES`; -1 for none."""
-    encoded = normalise(texts).dictionary_encode()
-    named = [phase_of(family, patterns) for family in encoded.dictionary.to_pylist()]
-    codes = np.array([PHASES.index(phase) if phase else _NO_PHASE for phase in named] + [_NO_PHASE])
-    index: Int64 = encoded.indices.fill_null(len(named)).to_numpy()
-    return codes[index]
+def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:
+    """Return the phase of each text, as an index into `labels.PHASES`; -1 for none.
+
+    Parameters
+    ----------
+    families
+        The texts by their normalised form, which is what the patterns are asked about.
+    """
+    named = [phase_of(name, patterns) for name in families.names]
+    codes = [PHASES.index(phase) if phase else _NO_PHASE for phase in named]
+    return np.array([*codes, _NO_PHASE])[families.of_text]  # no family is -1, the last
 
 
 def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, PhaseRanges]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["number_ranks", "parse_rank_map"]
 
+_MOST_DIGITS = 18
 _STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
 
 
@@ -78,7 +79,7 @@ def _sources(placed: Sequence[PlacedProcess]) -> Iterator[tuple[str, list[int | 
 
 def _stem_rank(path: str) -> int | None:
     match = _STEM_RANK.search(Path(path).stem)
-    return int(match[1]) if match else None
+    return int(match[1]) if match and len(match[1]) <= _MOST_DIGITS else None
 
 
 def _by_map(placed: Sequence[PlacedProcess], rank_map: Mapping[str, int]) -> list[int]:
@@ -133,7 +134,7 @@ def parse_rank_map(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for pair in pairs:
         name, _, number = pair.rpartition("=")
-        if not name or not number.strip().isdecimal():
+        if not name or not re.fullmatch(r"\s*[0-9]{1,18}\s*", number):
             raise OptionError(
                 f"--rank-map {pair}",
                 "not of the form REPORT=RANK",

@@ -97,8 +97,9 @@ class Run:
 
     @property
     def step_family(self) -> str | None:
-        """The NVTX texts that are the steps, digits as ``#``; None when nothing marks steps."""
-        return self._gathered.family
+        """The NVTX texts that are the steps: digits as ``#``, or the given pattern; None without steps."""
+        family = self._gathered.family
+        return self.reading.step.pattern if family and self.reading.step else family
 
     @property
     def skipped_steps(self) -> list[int]:

@@ -68,11 +68,12 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
     """
     try:
         return re.compile(text)
-    except re.error as error:
-        where = "" if error.pos is None else f" at position {error.pos}"
+    except (re.error, OverflowError, RecursionError) as error:
+        position = getattr(error, "pos", None)
+        where = "" if position is None else f" at position {position}"
         raise OptionError(
             f"{option} {text!r}",
-            f"not a regular expression: {error.msg}{where}",
+            f"not a regular expression: {getattr(error, 'msg', error)}{where}",
             fix="Python syntax; escape ( ) [ ] . with a backslash to match them as they are",
         ) from error
 
@@ -88,7 +89,7 @@ def parse_skip_first(value: str | int) -> int | None:
     text = str(value).strip().lower()
     if text == AUTO:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not re.fullmatch(r"[0-9]{1,18}", text):
         raise OptionError(
             f"--skip-first {value}", "neither a number from 0 nor 'auto'", fix="--skip-first auto"
         )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 __all__ = ["absent", "bytes_text", "count_text", "ms_text", "percent_text", "rate_text"]
 
 _NS_PER_MS = 1e6
+_SMALLEST_MS = 0.001
+# From here on two decimals round up to the next unit.
+_ROUNDS_UP = 0.999995
 _BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 # What stands where nothing was recorded.
@@ -16,10 +21,17 @@ def ms_text(ns: float | None) -> str:
     if ns is None:
         return absent
     ms = ns / _NS_PER_MS
-    if ms == 0:
-        return "0 ms"
-    digits = 1 if ms >= 100 else 2 if ms >= 10 else 3  # noqa: PLR2004 - significant digits
-    return f"{ms:.{digits}f} ms"
+    if ms and abs(ms) < _SMALLEST_MS:
+        return f"<{_SMALLEST_MS} ms"
+    return f"{_significant(ms)} ms"
+
+
+def _significant(value: float) -> str:
+    """Write a number with four significant digits and no exponent."""
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(float(f"{value:.3e}"))))
+    return f"{value:.{max(3 - magnitude, 0)}f}"
 
 
 def percent_text(ratio: float | None, digits: int = 1) -> str:
@@ -36,15 +48,19 @@ def bytes_text(n_bytes: float | None) -> str:
     """Return bytes in decimal units, ``1.70 GB``."""
     if n_bytes is None:
         return absent
-    scale, unit = next(((scale, unit) for scale, unit in _BYTE_UNITS if n_bytes >= scale), (1, "B"))
-    return f"{n_bytes / scale:.2f} {unit}" if scale > 1 else f"{n_bytes:.0f} B"
+    for scale, unit in _BYTE_UNITS:
+        if n_bytes >= _ROUNDS_UP * scale:
+            return f"{n_bytes / scale:.2f} {unit}"
+    return f"{n_bytes:.0f} B"
 
 
 def rate_text(per_second: float | None) -> str:
-    """Return steps per second, ``1.55 steps/s``."""
-    return absent if per_second is None else f"{per_second:.3g} steps/s"
+    """Return steps per second with four significant digits, ``1.551 steps/s``."""
+    return absent if per_second is None else f"{_significant(per_second)} steps/s"
 
 
 def count_text(count: float | None) -> str:
-    """Return a count or a mean count without needless decimals."""
-    return absent if count is None else f"{count:.6g}"
+    """Return a count as it is, a mean count with four significant digits."""
+    if count is None:
+        return absent
+    return f"{count:.0f}" if count == round(count) else _significant(count)

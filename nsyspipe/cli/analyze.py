@@ -116,25 +116,31 @@ def analyze(
       nsyspipe analyze reports/ --json - | jq .summary.exposed_comm_share
       nsyspipe analyze a.sqlite b.sqlite --rank-map "a.sqlite=0,b.sqlite=1"
     """
-    from nsyspipe.run import load
+    from nsyspipe.parallel import PRELOAD, executor_for
+    from nsyspipe.read.discover import find_reports
 
-    with _progress(shown=not (quiet or no_progress)) as on_progress:
-        run = load(
-            reports,
-            step=step,
-            backward=backward,
-            forward=forward,
-            optimizer=optimizer,
-            data=data,
-            comm_kernel=comm_kernel,
-            skip_first=skip_first,
-            rank_map=rank_map,
-            jobs=jobs,
-            label=label,
-            run_id=run_id,
-            on_progress=on_progress,
-        )
-        _ = run.steps()
+    paths = find_reports(reports)
+    with executor_for(paths, jobs, preload=PRELOAD) as executor:
+        # Heavy, so imported while the workers do the same.
+        from nsyspipe.run import load
+
+        with _progress(shown=not (quiet or no_progress)) as on_progress:
+            run = load(
+                paths,
+                step=step,
+                backward=backward,
+                forward=forward,
+                optimizer=optimizer,
+                data=data,
+                comm_kernel=comm_kernel,
+                skip_first=skip_first,
+                rank_map=rank_map,
+                label=label,
+                run_id=run_id,
+                executor=executor,
+                on_progress=on_progress,
+            )
+            _ = run.steps()
     _write(run, json_file, force=force, quiet=quiet)
     if strict and any(severity != "info" for severity in run.problems["severity"].to_pylist()):
         raise typer.Exit(_STRICT_FAILED)

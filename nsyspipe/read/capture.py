@@ -12,7 +12,7 @@ from nsyspipe.read.facts import ReportFacts, read_facts
 from nsyspipe.read.payload import CommRank, read_comm_ranks
 from nsyspipe.read.ranges import Ranges, read_ranges
 from nsyspipe.read.report import Report, open_report
-from nsyspipe.read.strings import read_strings
+from nsyspipe.read.strings import Strings, read_strings
 
 if TYPE_CHECKING:
     import re
@@ -66,8 +66,8 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         ]
         ranges = read_ranges(report, strings, ends)
         comm_ranks, n_undecoded = read_comm_ranks(report)
-        memcpy_recorded = operations.has_memcpy or not _was_called(report, facts, "Memcpy")
-        memset_recorded = operations.has_memset or not _was_called(report, facts, "Memset")
+        memcpy_recorded = operations.has_memcpy or not _was_called(report, facts, strings, "Memcpy")
+        memset_recorded = operations.has_memset or not _was_called(report, facts, strings, "Memset")
     problems = [
         problem("untested-version", version=facts.schema_version)
         if versions.is_newer_than_tested(facts.schema_version)
@@ -92,7 +92,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     )
 
 
-def _was_called(report: Report, facts: ReportFacts, what: str) -> bool:
+def _was_called(report: Report, facts: ReportFacts, strings: Strings, what: str) -> bool:
     """Tell whether a table that is absent had rows in the capture.
 
     Exports are lazy: a table without rows is left out, so absence alone means "none happened". It
@@ -101,10 +101,7 @@ def _was_called(report: Report, facts: ReportFacts, what: str) -> bool:
     """
     if facts.exported_tables or not facts.is_lazy:
         return True
-    if not report.has(versions.RUNTIME, "nameId") or not report.has(
-        versions.STRINGS, "id", "value"
-    ):
+    names = ", ".join(map(str, strings.ids_beginning(f"cu{what}", f"cuda{what}").tolist()))
+    if not names or not report.has(versions.RUNTIME, "nameId"):
         return False
-    strings = report.catalog.physical(versions.STRINGS)
-    names = f"SELECT id FROM {strings} WHERE value LIKE 'cu%{what}%'"  # noqa: S608 - our own words
     return report.count(versions.RUNTIME, f"nameId IN ({names})") > 0

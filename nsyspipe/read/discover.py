@@ -92,7 +92,7 @@ def _sorted(paths: list[Path]) -> list[Path]:
 
     def key(path: Path) -> list[tuple[int, str]]:
         return [
-            (int(part), "") if part.isdecimal() else (-1, part)
+            (int(part), "") if part.isascii() and part.isdigit() else (-1, part)
             for part in re.split(r"([0-9]+)", str(path))
         ]
 

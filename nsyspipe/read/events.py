@@ -23,11 +23,21 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["Operations", "process_of", "process_of_thread", "read_launches", "read_operations"]
+__all__ = [
+    "TIME_LIMIT",
+    "Operations",
+    "process_of",
+    "process_of_thread",
+    "read_launches",
+    "read_operations",
+]
 
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
 _THREAD_BITS = 0xFFFFFF
 _COMM_PREFIX = "nccl"
+
+# No clock reaches this (73 years), and no sum or difference of two such times overflows.
+TIME_LIMIT = 2**61
 
 # Canonical column -> nsys's.
 _OPERATION_COLUMNS: dict[str, str | None] = {
@@ -37,7 +47,7 @@ _OPERATION_COLUMNS: dict[str, str | None] = {
     "device_id": "deviceId",
     "correlation_id": "correlationId",
 }
-_KERNEL_COLUMNS = _OPERATION_COLUMNS | {
+_OPERATION_COLUMNS = _OPERATION_COLUMNS | {
     "stream_id": "streamId",
     "name_id": None,
 }
@@ -86,9 +96,9 @@ def read_operations(
     report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> Operations:
     """Read all device operations; a table that the lazy export left out has no rows."""
-    comm_ids = strings.ids_with_prefix(_COMM_PREFIX)
+    comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
     kernels, bad_kernels = _read_kernels(report, strings, comm_ids, comm_pattern)
-    graphs, bad_graphs = _read_rows(report, versions.GRAPH, schema.KERNELS, _KERNEL_COLUMNS)
+    graphs, bad_graphs = _read_rows(report, versions.GRAPH, schema.KERNELS, _OPERATION_COLUMNS)
     memcpys, bad_memcpys = _read_rows(report, versions.MEMCPY, schema.COPIES, _COPY_COLUMNS)
     memsets, bad_memsets = _read_rows(report, versions.MEMSET, schema.COPIES, _MEMSET_COLUMNS)
     memsets = memsets.set_column(
@@ -135,9 +145,8 @@ def _read_kernels(
             is_comm = pc.or_(is_comm, _in_set(found[name], comm_ids, strings, comm_pattern))
         return is_comm
 
-    columns = _KERNEL_COLUMNS | {"name_id": names[-1] if names else None}
     return _read_rows(
-        report, versions.KERNEL, schema.KERNELS, columns, extra=names, is_comm=classify
+        report, versions.KERNEL, schema.KERNELS, _OPERATION_COLUMNS, extra=names, is_comm=classify
     )
 
 
@@ -170,7 +179,9 @@ def _read_rows(
     wanted = [source for source in columns.values() if source] + list(extra)
     found = report.select(table, dict.fromkeys(wanted, "int"))
     n_rows = found.num_rows
-    valid = pc.fill_null(pc.greater_equal(found["end"], found["start"]), fill_value=False)
+    in_order = pc.greater_equal(found["end"], found["start"])
+    in_range = pc.and_(pc.less(found["end"], TIME_LIMIT), pc.greater(found["start"], -TIME_LIMIT))
+    valid = pc.fill_null(pc.and_(in_order, in_range), fill_value=False)
     if not pc.all(valid, min_count=0).as_py():
         found = found.filter(valid)
     arrays = {

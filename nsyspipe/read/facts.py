@@ -53,7 +53,7 @@ class ReportFacts:
     def number(self, variable: str) -> int | None:
         """Return a variable's value as a non-negative integer, or None."""
         value = self.variables.get(variable, "").strip()
-        return int(value) if value.isascii() and value.isdigit() else None
+        return int(value) if re.fullmatch(r"[0-9]{1,18}", value) else None
 
     def gpu_name(self, pid: int, device: int | None) -> str | None:
         """Return the model of a CUDA device of a process; None when the report cannot tell.

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.read import versions
-from nsyspipe.read.events import process_of, process_of_thread
+from nsyspipe.read.events import TIME_LIMIT, process_of, process_of_thread
 from nsyspipe.read.report import as_int
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _WANTED = f"eventType IN ({_THREAD_NAME}, {_PUSH_POP}, {_START_END}, {_DOMAIN})"
 _LIBRARY_DOMAINS = ("NCCL", "MPI")
 # NCCL's ranges are known by this even where the row that names their domain is missing.
 _LIBRARY_TEXT = r"^(nccl|MPI_)"
-_MPI_RANK = re.compile(r"^MPI Rank (\d+)$")
+_MPI_RANK = re.compile(r"^MPI Rank ([0-9]{1,18})$")
 _ABSENT = -1
 
 
@@ -49,7 +49,7 @@ class Ranges:
     mpi_ranks
         Rank by process, from thread-name rows ``MPI Rank N``.
     n_dropped
-        Ranges that ended before they started.
+        Ranges that ended before they started, or at impossible times.
     is_recorded
         Whether the report has the table at all.
     """
@@ -83,7 +83,7 @@ def read_ranges(
     ranges = found.filter(is_range)
     ends = _closed_ends(report, ranges, operation_ends)
     starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
-    forwards = ends >= starts
+    forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     kept = forwards & ~_is_library(ranges, found.filter(pc.equal(kind, _DOMAIN)))
     kept &= pc.is_valid(ranges["text"]).to_numpy()
     table = schema.RANGES.table(

@@ -36,11 +36,13 @@ class Strings:
         rows = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
         return self._values.take(pa.array(rows, mask=self._ids[rows] != ids))
 
-    def ids_with_prefix(self, prefix: str) -> NDArray[np.int64]:
-        """Return the ids of all texts that begin with a prefix, in any case."""
-        hits = pc.starts_with(self._values, prefix, ignore_case=True)
-        mask: NDArray[np.bool_] = hits.to_numpy(zero_copy_only=False)
-        return self._ids[mask]
+    def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
+        """Return the ids of all texts that begin with one of some prefixes."""
+        hits = np.zeros(self._ids.size, np.bool_)
+        for prefix in prefixes:
+            found = pc.starts_with(self._values, prefix, ignore_case=ignore_case)
+            hits |= found.to_numpy(zero_copy_only=False)
+        return self._ids[hits]
 
     def ids_matching(self, pattern: re.Pattern[str], among: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return those of some ids whose text a regular expression matches anywhere."""

@@ -28,12 +28,8 @@ KERNELS = TableSchema(
             nullable=True,
         ),
         Column(
-            "stream_id", INT, "id", "stream, unique per context", "KERNEL.streamId", nullable=True
-        ),
-        Column(
             "correlation_id", INT, "id", "joins the launch", "KERNEL.correlationId", nullable=True
         ),
-        Column("name_id", INT, "id", "demangled name", "KERNEL.demangledName", nullable=True),
         Column(
             "is_comm", FLAG, "flag", "a communication kernel", "KERNEL.shortName, demangledName"
         ),

@@ -44,7 +44,12 @@ def test_the_main_jobs_command_runs_in_this_environment():
     command = shlex.split(MAIN_JOB.rsplit("&&", maxsplit=1)[1])
     assert command[:2] == [".venv/bin/nsyspipe", "analyze"]
     done = subprocess.run(
-        [sys.executable, "-m", "nsyspipe", *command[1:]], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", "nsyspipe", *command[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout.startswith("Communication is 12 % of step time, 12 % exposed")
 
@@ -59,9 +64,19 @@ def test_the_main_jobs_line_sets_up_and_runs_in_a_fresh_copy(tmp_path):
         if (ROOT / name).is_file() and not name.startswith("tests/"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
+    }
     done = subprocess.run(
-        ["bash", "-c", MAIN_JOB], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=900
+        ["bash", "-c", MAIN_JOB],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
     )
     assert done.returncode == 0, done.stderr
     assert "Communication is 12 % of step time, 12 % exposed" in done.stdout

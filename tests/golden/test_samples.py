@@ -15,10 +15,23 @@ RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")
 
 
 def analyze(run: str, *options: str) -> str:
-    command = [sys.executable, "-m", "nsyspipe", "analyze", f"sample_reports/{run}_*.sqlite", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "nsyspipe",
+        "analyze",
+        f"sample_reports/{run}_*.sqlite",
+        *options,
+    ]
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
     done = subprocess.run(
-        command, cwd=SAMPLES.parent, env=environment, capture_output=True, text=True, check=True, timeout=60
+        command,
+        cwd=SAMPLES.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stderr == ""
     return done.stdout
@@ -41,7 +54,9 @@ def test_sample_figures_follow_from_its_rows(run):
     wall = sum(row["wall_ns"] for row in rows)
     assert len(rows) == 4 * found["summary"]["n_summary_steps"]
     assert found["summary"]["comm_share"] == sum(row["comm_ns"] for row in rows) / wall
-    assert found["summary"]["exposed_comm_share"] == sum(row["exposed_comm_ns"] for row in rows) / wall
+    assert (
+        found["summary"]["exposed_comm_share"] == sum(row["exposed_comm_ns"] for row in rows) / wall
+    )
     slowest = {}
     for row in rows:
         slowest[row["step"]] = max(slowest.get(row["step"], 0), row["wall_ns"])

@@ -58,7 +58,9 @@ def members_on(process: Process, family: str) -> list[Range]:
     threads = sorted({r.thread for r in own})
     if not threads:
         return []
-    best = max(threads, key=lambda t: (len(ticks((r.start, r.end) for r in own if r.thread == t)), -t))
+    best = max(
+        threads, key=lambda t: (len(ticks((r.start, r.end) for r in own if r.thread == t)), -t)
+    )
     kept: list[Range] = []
     for r in sorted((r for r in own if r.thread == best), key=lambda r: (r.start, -r.end)):
         if not kept or r.start >= kept[-1].end:
@@ -68,7 +70,9 @@ def members_on(process: Process, family: str) -> list[Range]:
 
 def union_on_best(process: Process, family: str) -> int:
     own = [r for r in process.ranges if family_of(r.text) == family]
-    return max(len(ticks((r.start, r.end) for r in own if r.thread == t)) for t in {r.thread for r in own})
+    return max(
+        len(ticks((r.start, r.end) for r in own if r.thread == t)) for t in {r.thread for r in own}
+    )
 
 
 def qualifies(process: Process, family: str) -> bool:
@@ -95,7 +99,9 @@ def choose_family(processes: list[Process]) -> str | None:
 
 
 def belongs(process: Process, member: Range) -> list[Op]:
-    return [op for op in process.ops if op.launch is not None and member.start <= op.launch < member.end]
+    return [
+        op for op in process.ops if op.launch is not None and member.start <= op.launch < member.end
+    ]
 
 
 def windows(process: Process, family: str | None) -> list[tuple[int, int, int, bool]]:
@@ -118,7 +124,9 @@ def windows(process: Process, family: str | None) -> list[tuple[int, int, int, b
             complete = at > 0 or index == 0
             result.append((index, start, begun[at + 1][1], complete))
         else:
-            result.append((index, start, max(op.end for op in belongs(process, members[index])), False))
+            result.append(
+                (index, start, max(op.end for op in belongs(process, members[index])), False)
+            )
     return result
 
 
@@ -128,14 +136,19 @@ def phase_intervals(process: Process, family: str | None, role: str) -> list[tup
         return []
 
     def role_of(r):
-        return next((name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None)
+        return next(
+            (name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None
+        )
 
     found = []
     for member in members_on(process, family):
         inside = [
             r
             for r in process.ranges
-            if r is not member and r.thread == member.thread and member.start <= r.start and r.end <= member.end
+            if r is not member
+            and r.thread == member.thread
+            and member.start <= r.start
+            and r.end <= member.end
         ]
         inside = [r for r in inside if r not in members_on(process, family) and role_of(r)]
         for r in inside:
@@ -148,14 +161,18 @@ def phase_intervals(process: Process, family: str | None, role: str) -> list[tup
 def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
     compute = ticks((op.start, op.end) for op in process.ops if op.category == "compute")
     comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")
-    memory = ticks((op.start, op.end) for op in process.ops if op.category in ("dtod", "copy", "memset"))
+    memory = ticks(
+        (op.start, op.end) for op in process.ops if op.category in ("dtod", "copy", "memset")
+    )
     dtod = ticks((op.start, op.end) for op in process.ops if op.category == "dtod")
     host = phase_intervals(process, family, "backward")
     has_launch = any(op.launch is not None for op in kernels(process))
     backward = ticks(
         (op.start, op.end)
         for op in process.ops
-        if op.category == "compute" and op.launch is not None and any(a <= op.launch < b for a, b in host)
+        if op.category == "compute"
+        and op.launch is not None
+        and any(a <= op.launch < b for a, b in host)
     )
     rows = []
     for index, start, end, complete in windows(process, family):
@@ -178,8 +195,12 @@ def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
                 "n_dtod": len(copies),
                 "exposed_dtod_ns": len((dtod - compute - comm) & window),
                 "overlap_compute_ns": len(comm & compute & window),
-                "overlap_backward_ns": len(comm & backward & window) if host and has_launch else None,
-                "n_collectives": sum(op.category == "comm" and start <= op.start < end for op in process.ops),
+                "overlap_backward_ns": len(comm & backward & window)
+                if host and has_launch
+                else None,
+                "n_collectives": sum(
+                    op.category == "comm" and start <= op.start < end for op in process.ops
+                ),
             }
         )
     return rows

@@ -61,7 +61,9 @@ def processes(draw):
     edges = sorted({t for r in ranges for t in (r.start, r.start + 1, r.end - 1, r.end)})
     inside = st.sampled_from(edges)
     launches = st.one_of(inside, inside, inside, TIMES, st.none()) if has_launches else st.none()
-    return Process(draw(st.lists(ops(launches), min_size=1, max_size=14)), draw(st.permutations(ranges)))
+    return Process(
+        draw(st.lists(ops(launches), min_size=1, max_size=14)), draw(st.permutations(ranges))
+    )
 
 
 def build(process: Process, pid: int = 1000) -> TraceBuilder:
@@ -78,5 +80,7 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
             kind = 8 if op.category == "dtod" else 1
             builder.copy(op.start, op.end, kind, op.n_bytes, launch=op.launch)
     for one in process.ranges:
-        builder.range(one.start, one.end, one.text, thread="main" if one.thread == 1 else "autograd")
+        builder.range(
+            one.start, one.end, one.text, thread="main" if one.thread == 1 else "autograd"
+        )
     return builder

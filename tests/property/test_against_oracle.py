@@ -11,7 +11,11 @@ import nsyspipe
 from tests.property import oracle
 from tests.property.strategies import build, processes
 
-COLUMNS = [name for name in oracle.breakdown(oracle.Process([oracle.Op(0, 1, "compute", None)]), None)[0] if name != "member"]
+COLUMNS = [
+    name
+    for name in oracle.breakdown(oracle.Process([oracle.Op(0, 1, "compute", None)]), None)[0]
+    if name != "member"
+]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -30,7 +34,9 @@ def test_windows_and_breakdown_equal_counting_every_nanosecond(found):
     assert ranks == list(range(len(found)))
     for rank, process in enumerate(found):
         own = [{name: row[name] for name in COLUMNS} for row in rows if row["rank"] == rank]
-        expected = [{name: row[name] for name in COLUMNS} for row in oracle.breakdown(process, family)]
+        expected = [
+            {name: row[name] for name in COLUMNS} for row in oracle.breakdown(process, family)
+        ]
         assert own == expected
 
 
@@ -44,12 +50,22 @@ def test_row_order_time_shift_and_stream_names_change_nothing(process, random):
 
     shift = 2**60
     shuffled = oracle.Process(
-        [oracle.Op(o.start + shift, o.end + shift, o.category, None if o.launch is None else o.launch + shift, o.n_bytes) for o in process.ops],
+        [
+            oracle.Op(
+                o.start + shift,
+                o.end + shift,
+                o.category,
+                None if o.launch is None else o.launch + shift,
+                o.n_bytes,
+            )
+            for o in process.ops
+        ],
         [oracle.Range(r.start + shift, r.end + shift, r.text, r.thread) for r in process.ranges],
     )
     random.shuffle(shuffled.ops)
     random.shuffle(shuffled.ranges)
     moved = [
-        row | {"start_ns": row["start_ns"] - shift, "end_ns": row["end_ns"] - shift} for row in rows(shuffled)
+        row | {"start_ns": row["start_ns"] - shift, "end_ns": row["end_ns"] - shift}
+        for row in rows(shuffled)
     ]
     assert moved == rows(process)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from nsyspipe import schema
 from nsyspipe.attribution import NEVER, ProcessOperations, operations_of
@@ -33,7 +34,7 @@ def comm(start: int, end: int, launch: int | None = None) -> Op:
 
 
 def dtod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
-    return Op("copy", start, end, launch, 8, n_bytes)
+    return Op("copy", start, end, launch, schema.DTOD_KIND, n_bytes)
 
 
 def htod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
@@ -41,7 +42,7 @@ def htod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 
 
 
 def memset(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
-    return Op("copy", start, end, launch, None, n_bytes)
+    return Op("copy", start, end, launch, schema.MEMSET_KIND, n_bytes)
 
 
 def ints(*values: int) -> np.ndarray:
@@ -67,14 +68,16 @@ def operations(*ops: Op) -> ProcessOperations:
 
 
 def ranges(*rows: tuple[int, int, int, str | None]):
-    """Build `schema.RANGES` from (thread, start, end, text)."""
+    """Build `schema.RANGES` from (thread, start, end, text); the text's dictionary may hold a null, as when read."""
+    texts = list(dict.fromkeys(row[3] for row in rows))
+    index = pa.array([texts.index(row[3]) for row in rows], pa.int32())
     return schema.RANGES.table(
         {
             "process_id": [PROCESS] * len(rows),
             "thread_id": [row[0] for row in rows],
             "start_ns": [row[1] for row in rows],
             "end_ns": [row[2] for row in rows],
-            "text": [row[3] for row in rows],
+            "text": pa.DictionaryArray.from_arrays(index, pa.array(texts, pa.string())),
         }
     )
 
@@ -84,7 +87,9 @@ def texts_of(table):
     return table["text"].combine_chunks().dictionary
 
 
-def members(*spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | None = None) -> Members:
+def members(
+    *spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | None = None
+) -> Members:
     """Build step ranges of the given times; row i is member i unless told."""
     return Members(
         thread,

@@ -130,11 +130,16 @@ def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last
         "copy_start": [80, 70, 60],
         "copy_end": [82, 72, 62],
         "copy_launch": [2, 9, NEVER],
-        "copy_kind": [1, 0, 8],  # a memset has none: 0
+        "copy_kind": [1, 0, 8],
         "copy_bytes": [8, 7, 6],
     }
     assert (ops.n_launched, ops.n_without_launch, ops.n_operations) == (4, 2, 8)
     assert ops.span == (10, 82)
+
+
+def test_a_copy_of_unknown_kind_is_neither_a_memset_nor_device_to_device():
+    unknown = htod(0, 1)._replace(copy_kind=None)
+    assert operations(unknown, memset(0, 1)).copy_kind.tolist() == [-1, 0]
 
 
 def test_the_span_of_one_kind_of_operations_alone():

@@ -29,7 +29,9 @@ def one(name="step #", *, union=100, first=0, members=2, inside=1, launched=1):
 def measured(table, ops=NO_OPERATIONS, pattern=None):
     texts = texts_of(table)
     families = (
-        TextFamilies.by_option(texts, re.compile(pattern)) if pattern else TextFamilies.by_text(texts)
+        TextFamilies.by_option(texts, re.compile(pattern))
+        if pattern
+        else TextFamilies.by_text(texts)
     )
     return candidates(table, families, ops)
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.labels import PHASE_PATTERNS, PHASES
+from nsyspipe.families import TextFamilies
 from nsyspipe.phases import phase_codes, phase_ranges
 from tests.unit.make import members, ranges, texts_of
 
@@ -20,7 +21,9 @@ TWO_RANGES = (1, *STEP, "step 0"), (1, 100, 200, "step 1")
 def found(*rows, steps=TWO, patterns=DEFAULTS):
     """Return the non-empty phases of two steps and more ranges, as (step, start, end) each."""
     table = ranges(*TWO_RANGES, *rows)
-    phases = phase_ranges(table, phase_codes(texts_of(table), patterns), steps)
+    phases = phase_ranges(
+        table, phase_codes(TextFamilies.by_text(texts_of(table)), patterns), steps
+    )
     assert tuple(phases) == PHASES
     columns = {name: (one.member, one.starts, one.ends) for name, one in phases.items()}
     return {
@@ -31,7 +34,7 @@ def found(*rows, steps=TWO, patterns=DEFAULTS):
 
 
 def named(*texts, patterns=DEFAULTS):
-    codes = phase_codes(pa.array(texts, pa.string()), patterns)
+    codes = phase_codes(TextFamilies.by_text(pa.array(texts, pa.string())), patterns)
     return [PHASES[code] if code >= 0 else None for code in codes.tolist()]
 
 
@@ -113,6 +116,11 @@ def test_a_range_that_contains_another_role_is_transparent():
     ) == {"forward": [(0, 10, 40)], "backward": [(0, 40, 90)], "data": [(0, 90, 95)]}
 
 
+@pytest.mark.parametrize("inner", [(0, 40), (50, 90)])
+def test_a_range_contains_another_that_starts_or_ends_with_it(inner):
+    assert found((1, 0, 90, "batch"), (1, *inner, "forward")) == {"forward": [(0, *inner)]}
+
+
 def test_a_range_without_a_role_hides_nothing_and_is_no_phase():
     assert found((1, 0, 90, "train"), (1, 10, 40, "forward"), (1, 20, 30, "layer")) == {
         "forward": [(0, 10, 40)]
@@ -121,7 +129,10 @@ def test_a_range_without_a_role_hides_nothing_and_is_no_phase():
 
 def test_of_nested_ranges_of_one_role_the_outermost_counts():
     assert found(
-        (1, 20, 30, "forward 2"), (1, 10, 40, "forward"), (1, 10, 20, "forward 1"), (1, 40, 50, "fwd")
+        (1, 20, 30, "forward 2"),
+        (1, 10, 40, "forward"),
+        (1, 10, 20, "forward 1"),
+        (1, 40, 50, "fwd"),
     ) == {"forward": [(0, 10, 40), (0, 40, 50)]}
 
 
@@ -151,7 +162,7 @@ def test_ranges_of_one_role_that_only_overlap_both_count():
 
 def test_the_step_range_itself_is_no_phase():
     table = ranges((1, 0, 100, "Batch 1"), (1, 100, 200, "Batch 2"), (1, 120, 130, "load batch"))
-    phases = phase_ranges(table, phase_codes(texts_of(table), DEFAULTS), TWO)
+    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts_of(table)), DEFAULTS), TWO)
     assert {name: one.starts.tolist() for name, one in phases.items()} == {
         "backward": [], "forward": [], "optimizer": [], "data": [120],
     }  # fmt: skip
@@ -181,5 +192,7 @@ def test_a_range_as_long_as_its_step_is_a_phase():
 
 def test_without_ranges_or_steps_every_phase_is_empty():
     assert found(steps=members()) == {}
-    nothing = phase_ranges(ranges(), phase_codes(pa.array([], pa.string()), DEFAULTS), TWO)
+    nothing = phase_ranges(
+        ranges(), phase_codes(TextFamilies.by_text(pa.array([], pa.string())), DEFAULTS), TWO
+    )
     assert {name: one.member.tolist() for name, one in nothing.items()} == {p: [] for p in PHASES}

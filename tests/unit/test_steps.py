@@ -37,7 +37,9 @@ def test_a_window_starts_with_the_kernel_that_starts_first_not_the_one_launched_
 
 
 def test_copies_do_not_start_a_window():
-    found = windows(THREE, htod(5, 8, 1), compute(20, 30, 10), memset(101, 102, 101), compute(120, 130, 110))
+    found = windows(
+        THREE, htod(5, 8, 1), compute(20, 30, 10), memset(101, 102, 101), compute(120, 130, 110)
+    )
     assert found == [(0, 20, 120, True), (1, 120, 130, False)]
 
 
@@ -55,7 +57,10 @@ def test_the_last_window_ends_with_the_last_operation_that_belongs_to_it():
 
 def test_copies_and_memsets_extend_the_last_window():
     kernels = compute(20, 30, 10), compute(120, 150, 110)
-    assert windows(THREE, *kernels, dtod(140, 170, 199)) == [(0, 20, 120, True), (1, 120, 170, False)]
+    assert windows(THREE, *kernels, dtod(140, 170, 199)) == [
+        (0, 20, 120, True),
+        (1, 120, 170, False),
+    ]
     assert windows(THREE, *kernels, memset(140, 180, 100))[-1] == (1, 120, 180, False)
 
 
@@ -127,7 +132,9 @@ def test_where_only_copies_have_launches_there_are_no_windows():
 
 
 def test_operations_without_a_launch_do_not_shape_the_windows_of_others():
-    found = windows(THREE, compute(1, 5), compute(20, 30, 10), comm(110, 119), compute(120, 130, 110))
+    found = windows(
+        THREE, compute(1, 5), compute(20, 30, 10), comm(110, 119), compute(120, 130, 110)
+    )
     assert found == [(0, 20, 120, True), (1, 120, 130, False)]
 
 

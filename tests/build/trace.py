@@ -1,0 +1,293 @@
+"""Build real SQLite reports by hand: a few events, in the tables of any export version.
+
+Times are ns. Thread "main" is the process's first thread, "autograd" another one.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sqlite3
+import struct
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+_SCHEMAS = Path(__file__).with_name("schemas.json")
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+NVTX = "NVTX_EVENTS"
+STRINGS = "StringIds"
+DEFAULT = "3.11.1 2024.2.3"
+_THREADS = {"main": 1, "autograd": 2}
+_VM = 1 << 48
+
+
+@functools.cache
+def schemas() -> dict[str, dict[str, dict[str, str]]]:
+    """Column definitions by version and table, taken from real exports."""
+    return json.loads(_SCHEMAS.read_text())
+
+
+class TraceBuilder:
+    """Collects events, then writes one report."""
+
+    def __init__(self, version: str = DEFAULT, pid: int = 1000, base: int = _VM) -> None:
+        self.version = version
+        self.schema = schemas()[version]
+        self.rows: dict[str, list[dict[str, Any]]] = {STRINGS: []}
+        self.strings: dict[str, int] = {}
+        self.pid = pid
+        self.base = base
+        self.correlation = 0
+
+    # --- ids -------------------------------------------------------------------------------
+
+    def global_pid(self, pid: int | None = None) -> int:
+        return self.base + ((self.pid if pid is None else pid) << 24)
+
+    def global_tid(self, thread: str = "main", pid: int | None = None) -> int:
+        number = self.pid if pid is None else pid
+        return self.global_pid(number) + number + _THREADS[thread]
+
+    def string(self, text: str) -> int:
+        if text not in self.strings:
+            self.strings[text] = len(self.strings) + 1
+            self.rows[STRINGS].append({"id": self.strings[text], "value": text})
+        return self.strings[text]
+
+    def add(self, table: str, **row: Any) -> TraceBuilder:
+        self.rows.setdefault(table, []).append(row)
+        return self
+
+    # --- events ----------------------------------------------------------------------------
+
+    def launch(
+        self,
+        at: int | None,
+        *,
+        thread: str = "main",
+        pid: int | None = None,
+        api: str = "cudaLaunchKernel_v7000",
+    ) -> int:
+        """Add an API call and return its correlation id; no call for None."""
+        self.correlation += 1
+        if at is not None:
+            self.add(
+                RUNTIME,
+                start=at,
+                end=at + 1,
+                globalTid=self.global_tid(thread, pid),
+                correlationId=self.correlation,
+                nameId=self.string(api),
+            )
+        return self.correlation
+
+    def kernel(
+        self, start: int, end: int, name: str = "gemm", *, launch: int | None = None, thread: str = "main",
+        stream: int = 7, device: int = 0, pid: int | None = None,
+    ) -> TraceBuilder:  # fmt: skip
+        return self.add(
+            KERNEL,
+            start=start,
+            end=end,
+            deviceId=device,
+            streamId=stream,
+            correlationId=self.launch(launch, thread=thread, pid=pid),
+            globalPid=self.global_pid(pid),
+            shortName=self.string(name),
+            demangledName=self.string(f"{name}(float*)"),
+        )
+
+    def nccl(
+        self, start: int, end: int, *, launch: int | None = None, stream: int = 19, **more: Any
+    ) -> TraceBuilder:
+        name = more.pop("name", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+        return self.kernel(start, end, name, launch=launch, stream=stream, **more)
+
+    def copy(
+        self, start: int, end: int, kind: int = 8, n_bytes: int = 100, *, launch: int | None = None,
+        thread: str = "main", device: int = 0, pid: int | None = None,
+    ) -> TraceBuilder:  # fmt: skip
+        call = self.launch(launch, thread=thread, pid=pid, api="cudaMemcpyAsync_v3020")
+        return self.add(
+            MEMCPY,
+            start=start,
+            end=end,
+            deviceId=device,
+            streamId=7,
+            correlationId=call,
+            globalPid=self.global_pid(pid),
+            bytes=n_bytes,
+            copyKind=kind,
+        )
+
+    def memset(
+        self, start: int, end: int, n_bytes: int = 8, *, launch: int | None = None
+    ) -> TraceBuilder:
+        call = self.launch(launch, api="cudaMemsetAsync_v3020")
+        return self.add(
+            MEMSET,
+            start=start,
+            end=end,
+            deviceId=0,
+            streamId=7,
+            correlationId=call,
+            globalPid=self.global_pid(),
+            bytes=n_bytes,
+        )
+
+    def graph(self, start: int, end: int, *, launch: int | None = None) -> TraceBuilder:
+        call = self.launch(launch, api="cudaGraphLaunch_v10000")
+        return self.add(
+            GRAPH, start=start, end=end, deviceId=0, streamId=7, correlationId=call,
+            globalPid=self.global_pid(), graphId=1, graphExecId=2,
+        )  # fmt: skip
+
+    def range(
+        self, start: int, end: int | None, text: str | None, *, thread: str = "main", domain: int = 0,
+        kind: int = 59, inline: bool = False, pid: int | None = None,
+    ) -> TraceBuilder:  # fmt: skip
+        by_id = None if inline or text is None else self.string(text)
+        return self.add(
+            NVTX,
+            start=start,
+            end=end,
+            eventType=kind,
+            text=text if inline else None,
+            textId=by_id,
+            globalTid=self.global_tid(thread, pid),
+            domainId=domain,
+        )
+
+    def domain(self, name: str, domain: int, *, pid: int | None = None) -> TraceBuilder:
+        return self.range(-500, None, name, domain=domain, kind=75, inline=True, pid=pid)
+
+    # --- facts -----------------------------------------------------------------------------
+
+    def env(self, **variables: object) -> TraceBuilder:
+        for name, value in variables.items():
+            self.add(
+                "META_DATA_CAPTURE",
+                name="PROCESS_0:ENVIRONMENT_VARIABLE",
+                value=f'{name}="{value}"',
+            )
+        return self
+
+    def session(self, utc_ns: int) -> TraceBuilder:
+        return self.add(
+            "TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns, utcTime="", localTime=""
+        )
+
+    def meta(self, **values: str) -> TraceBuilder:
+        table = "META_DATA_EXPORT" if "META_DATA_EXPORT" in self.schema else "EXPORT_META_DATA"
+        for name, value in values.items():
+            self.add(table, name=name, value=value)
+        return self
+
+    def gpu(self, number: int = 0, name: str = "NVIDIA H200") -> TraceBuilder:
+        return self.add(
+            "TARGET_INFO_GPU", vmId=0, id=number, deviceId=number, cuDevice=number, name=name
+        )
+
+    def host(self, name: str) -> TraceBuilder:
+        return self.add(
+            "TARGET_INFO_SYSTEM_ENV",
+            globalVid=0,
+            devStateName="",
+            name="Hostname",
+            nameEnum=619,
+            value=name,
+        )
+
+    def comm_payload(
+        self, at: int, *, n_ranks: int, rank: int, swap: bool = False, pid: int | None = None
+    ) -> TraceBuilder:
+        """Add NCCL's ncclCommInitRank range with its payload; `swap` gives another release's layout."""
+        schema, (size_at, rank_at) = (8 if swap else 7), ((16, 8) if swap else (8, 12))
+        payload = bytearray(24)
+        struct.pack_into("<Q", payload, 0, 2**63 + 5)
+        struct.pack_into("<i", payload, size_at, n_ranks)
+        struct.pack_into("<i", payload, rank_at, rank)
+        if not any(row["schemaId"] == schema for row in self.rows.get("NVTX_PAYLOAD_SCHEMAS", [])):
+            self.add(
+                "NVTX_PAYLOAD_SCHEMAS",
+                domainId=1,
+                schemaId=schema,
+                type=1,
+                numEntries=3,
+                payloadSize=24,
+            )
+            entries = (
+                (18, "NCCL communicator ID", None),
+                (5, "No. of ranks", size_at),
+                (5, "Rank", rank_at),
+            )
+            for index, (kind, name, offset) in enumerate(entries):
+                self.add(
+                    "NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=schema, idx=index, type=kind,
+                    name=name, offset=offset,
+                )  # fmt: skip
+        header = struct.pack("<IIIIQQ", 1, 0, schema, 0, len(payload), 32 + len(payload))
+        self.range(at, at + 1, "ncclCommInitRank", domain=1, pid=pid)
+        self.rows[NVTX][-1]["binaryData"] = header + bytes(payload)
+        return self
+
+    # --- output ----------------------------------------------------------------------------
+
+    def write(self, path: Path, *, lazy: bool = True, without: tuple[str, ...] = ()) -> Path:
+        """Write the report; `lazy` leaves out tables without rows, `without` leaves out some that have."""
+        path.unlink(missing_ok=True)
+        with closing(sqlite3.connect(path)) as database:
+            for table, columns in self.schema.items():
+                rows = self.rows.get(table, [])
+                if table in without or (lazy and not rows and table != STRINGS):
+                    continue
+                definitions = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+                database.execute(f"CREATE TABLE {table} ({definitions})")
+                for row in rows:
+                    _insert(database, table, columns, row)
+            database.commit()
+        return path
+
+
+def _insert(
+    database: sqlite3.Connection, table: str, columns: dict[str, str], row: dict[str, Any]
+) -> None:
+    """Insert what the version has; what it requires and the row lacks is 0 or empty."""
+    values = {}
+    for name, kind in columns.items():
+        filler = ("" if kind.startswith("TEXT") else 0) if "NOT NULL" in kind else None
+        value = row.get(name)
+        values[name] = filler if value is None else value
+    marks = ", ".join("?" * len(values))
+    names = ", ".join(f'"{name}"' for name in values)
+    database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
+
+
+def steady_rank(
+    rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_size: int = 2
+) -> TraceBuilder:
+    """Return a rank of a small DDP run: per step 100 ns forward, 100 backward, 60 all-reduce half hidden.
+
+    Step i runs on the device from 1000 i: forward [0, 100), backward [100, 200) launched by the autograd
+    thread, all-reduce [170, 230), DtoD copy [240, 250), and idle until 1000.
+    """
+    builder = TraceBuilder(version, pid=1000 + rank)
+    builder.env(RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=rank).session(10**18 + rank).gpu()
+    builder.meta(
+        EXPORT_SCHEMA_VERSION=version.split(maxsplit=1)[0],
+        EXPORT_PRODUCT_VERSION=version.rsplit(maxsplit=1)[-1],
+    ).host("node0")
+    for step in range(n_steps):
+        at = 1000 * step
+        builder.range(at, at + 900, f"step {step}")
+        builder.range(at + 5, at + 50, "forward").range(at + 60, at + 160, "backward")
+        builder.kernel(at + 100, at + 200, launch=at + 10)
+        builder.kernel(at + 200, at + 300, launch=at + 70, thread="autograd")
+        builder.nccl(at + 270, at + 330, launch=at + 80, thread="autograd")
+        builder.copy(at + 340, at + 350, n_bytes=64, launch=at + 90, thread="autograd")
+    return builder

@@ -1,0 +1,45 @@
+"""Run the program as a user does: another process, its two streams, its exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nsyspipe
+
+ROOT = Path(nsyspipe.__file__).parents[1]
+# What a terminal, a CI service or a developer may have set, and what would change the output.
+_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CLICOLOR_FORCE")
+
+
+def environment(**variables):
+    """Return this process's environment without what changes terminal output, and with some variables."""
+    kept = {name: value for name, value in os.environ.items() if name not in _TERMINAL}
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")]))
+    return kept | {"PYTHONPATH": path} | variables
+
+
+def program(*arguments):
+    """Return the command line of the program."""
+    return [sys.executable, "-m", "nsyspipe", *map(str, arguments)]
+
+
+def nsyspipe_run(*arguments, cwd=None, timeout=60, **variables):
+    """Run the program to its end; streams are bytes decoded as they are."""
+    return subprocess.run(
+        program(*arguments), capture_output=True, check=False, timeout=timeout, cwd=cwd, env=environment(**variables),
+        encoding="utf-8", errors="surrogateescape",
+    )  # fmt: skip
+
+
+def assert_refused(done):
+    """Check the contract of unusable input: exit code 2, one line that says why, no result, no traceback."""
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("error: ")
+    assert sum(line.lower().startswith("error") for line in lines) == 1
+    assert all(line.startswith(("  found: ", "  fix: ")) for line in lines[1:]), lines

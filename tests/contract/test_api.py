@@ -1,0 +1,100 @@
+"""What the package promises besides numbers: names, schemas, docs, light imports."""
+
+from __future__ import annotations
+
+import string
+import subprocess
+import sys
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import nsyspipe
+from nsyspipe import schema
+from nsyspipe.errors import OptionError
+from nsyspipe.problems import CATALOGUE, SEVERITIES
+from nsyspipe.run import Run
+
+TABLES = {
+    "ranks": schema.RANKS,
+    "steps": schema.STEPS,
+    "breakdown": schema.STEPS,
+    "phases": schema.PHASES,
+    "summary": schema.SUMMARY,
+    "rank_summary": schema.RANK_SUMMARY,
+    "problems": schema.PROBLEMS,
+}
+
+
+def table_of(run: Run, name: str) -> pa.Table:
+    found = getattr(run, name)
+    return found if isinstance(found, pa.Table) else found()
+
+
+def test_public_names_are_sorted_and_exist():
+    assert nsyspipe.__all__ == ["NsyspipeError", "Run", "__version__", "load"]
+    assert all(getattr(nsyspipe, name) is not None for name in nsyspipe.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        nsyspipe.nothing  # noqa: B018 - asking is the test
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_its_declared_schema_with_docs_and_units(steady, name):
+    table = table_of(nsyspipe.load(steady), name)
+    assert table.schema.equals(TABLES[name].arrow, check_metadata=True)
+    assert table.num_rows or name == "problems"
+    for field in table.schema:
+        assert field.metadata[b"doc"]
+        assert field.metadata[b"unit"]
+        assert field.nullable or table[field.name].null_count == 0
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_is_empty_but_there_when_nothing_ran_on_a_gpu(tmp_path, name):
+    from tests.build.trace import TraceBuilder
+
+    TraceBuilder().range(0, 10, "step 1").write(tmp_path / "x_0.sqlite")
+    table = table_of(nsyspipe.load(tmp_path), name)
+    assert table.schema.equals(TABLES[name].arrow, check_metadata=True)
+
+
+def test_tables_are_sorted_by_their_key(steady):
+    run = nsyspipe.load(steady)
+    for name, declared in TABLES.items():
+        keys = [tuple(row[key] for key in declared.key) for row in table_of(run, name).to_pylist()]
+        assert keys == sorted(keys)
+
+
+def test_pandas_at_the_edge_keeps_integers_exact(steady):
+    frame = nsyspipe.load(steady).to_pandas("steps")
+    assert str(frame["overlap_backward_ns"].dtype) == "int64[pyarrow]"
+    assert isinstance(frame, pd.DataFrame)
+    with pytest.raises(OptionError, match="no such table"):
+        nsyspipe.load(steady).to_pandas("stepz")
+
+
+def test_a_run_reads_nothing_until_it_is_asked(steady):
+    run = nsyspipe.load(steady)
+    assert repr(run) == "<Run of 2 reports, not read yet>"
+    _ = run.steps()
+    assert repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
+    with pytest.raises(AttributeError):
+        run.skip_first = 3
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_every_problem_kind_has_a_severity_and_plain_placeholders(code):
+    kind = CATALOGUE[code]
+    assert kind.severity in SEVERITIES
+    for text in filter(None, (kind.message, kind.fix)):
+        assert all(name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text))
+
+
+def test_import_loads_nothing_heavy():
+    code = (
+        "import sys, nsyspipe, nsyspipe.cli.app; "
+        "print([m for m in ('numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch', 'nvtx') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,117 @@
+"""What the tests of built reports share: hand-computed figures, looser schemas, edits in SQL."""
+
+from __future__ import annotations
+
+import copy
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+import nsyspipe
+from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME
+
+# A complete step of `tests.build.trace.steady_rank`: window [1000 i + 100, 1000 i + 1100), compute
+# [100, 300), all-reduce [270, 330), copy [340, 350), so 1000 - 200 - 30 - 10 idle.
+STEADY = {
+    "wall_ns": 1000,
+    "compute_ns": 200,
+    "comm_ns": 60,
+    "exposed_comm_ns": 30,
+    "exposed_memory_ns": 10,
+    "idle_ns": 760,
+    "dtod_ns": 10,
+    "dtod_bytes": 64,
+    "n_dtod": 1,
+    "exposed_dtod_ns": 10,
+    "overlap_compute_ns": 30,
+    "overlap_backward_ns": 30,
+    "n_collectives": 1,
+}
+
+
+def figures(run, *, rank=0, step=1):
+    """Return the breakdown of one step of one rank, as a dict that compares with `STEADY`."""
+    (row,) = [one for one in run.steps().to_pylist() if (one["rank"], one["step"]) == (rank, step)]
+    return {name: row[name] for name in STEADY}
+
+
+def codes(run):
+    """Return the codes of all problems, each once, sorted."""
+    return sorted(set(run.problems["code"].to_pylist()))
+
+
+def problem_of(run, code):
+    """Return the only problem of a code."""
+    (row,) = [one for one in run.problems.to_pylist() if one["code"] == code]
+    return row
+
+
+def refuse(error, reports, **options):
+    """Return the error that an analysis ends with; its message is one line."""
+    with pytest.raises(error) as caught:
+        nsyspipe.load(reports, **options).steps()
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def nullable(builder):
+    """Let a report's columns be null, whatever its version declared."""
+    builder.schema = copy.deepcopy(builder.schema)
+    for columns in builder.schema.values():
+        for name, kind in columns.items():
+            columns[name] = kind.replace(" NOT NULL", "")
+    return builder
+
+
+def blank(builder, column, *tables):
+    """Make a column null in every row of some tables."""
+    for table in tables:
+        for row in builder.rows.get(table, []):
+            row[column] = None
+    return nullable(builder)
+
+
+def shift(builder, by):
+    """Move every event of a report in time."""
+    for table in (KERNEL, MEMCPY, RUNTIME, NVTX):
+        for row in builder.rows.get(table, []):
+            row["start"] += by
+            row["end"] = None if row["end"] is None else row["end"] + by
+    return builder
+
+
+def one_report(first, *others):
+    """Put the events of several builders, made by the same calls, into the first one's report."""
+    for other in others:
+        assert other.strings == first.strings
+        for table in (KERNEL, MEMCPY, RUNTIME, NVTX):
+            first.rows.setdefault(table, []).extend(other.rows.get(table, []))
+    return first
+
+
+def edit(path, *statements):
+    """Run SQL on a report that was written, and close it cleanly."""
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+    return path
+
+
+def pad(path, table, n_rows, **values):
+    """Put `n_rows` equal rows before all others of a table; columns not given are null."""
+    names = ", ".join(f'"{name}"' for name in values)
+    cells = ", ".join("?" * len(values))
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"CREATE TEMP TABLE kept AS SELECT * FROM {table}")
+        database.execute(f"DELETE FROM {table}")
+        database.execute(
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {n_rows}) "
+            f"INSERT INTO {table} ({names}) SELECT {cells} FROM n",
+            tuple(values.values()),
+        )
+        database.execute(f"INSERT INTO {table} SELECT * FROM kept")
+        database.commit()
+    return path

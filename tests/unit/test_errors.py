@@ -1,0 +1,81 @@
+"""Errors: their tree, their lines, and their way between processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from nsyspipe import errors
+from nsyspipe.errors import InputError, NsyspipeError, OptionError, RankConflictError
+
+CLASSES = [getattr(errors, name) for name in errors.__all__]
+FACTS = {"found": "b.sqlite", "fix": "nsyspipe analyze b.sqlite"}
+
+
+def test_every_class_of_the_tree_is_named_and_nothing_else():
+    defined = [
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and one.__module__ == errors.__name__
+    ]
+    assert {one.__name__ for one in defined} == set(errors.__all__)
+    assert errors.__all__ == sorted(errors.__all__)
+
+
+def test_parents_are_the_ones_that_the_docstring_draws():
+    assert {one.__name__: one.__base__.__name__ for one in CLASSES} == {
+        "NsyspipeError": "Exception",
+        "InputError": "NsyspipeError",
+        "ReportNotFoundError": "InputError",
+        "NotAReportError": "InputError",
+        "DamagedReportError": "InputError",
+        "MissingColumnError": "InputError",
+        "RankConflictError": "InputError",
+        "OptionError": "NsyspipeError",
+        "OutputError": "NsyspipeError",
+    }
+    assert all(
+        f" {one.__name__} " in errors.__doc__ for one in CLASSES[1:] if one is not NsyspipeError
+    )
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_error_ends_the_program_with_2(kind):
+    assert kind("a", "b").exit_code == 2
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("facts", [FACTS, {"found": None, "fix": None}, {**FACTS, "fix": None}])
+def test_pickling_keeps_the_class_and_the_facts(kind, facts):
+    error = pickle.loads(pickle.dumps(kind("a.sqlite", "not a report", **facts)))
+    assert type(error) is kind
+    assert (error.subject, error.problem) == ("a.sqlite", "not a report")
+    assert {"found": error.found, "fix": error.fix} == facts
+    assert str(error) == "a.sqlite: not a report"
+
+
+def test_lines_are_the_message_then_what_was_found_then_the_fix():
+    assert OptionError("--step 'x'", "matches nothing", **FACTS).lines() == [
+        "--step 'x': matches nothing",
+        "  found: b.sqlite",
+        "  fix: nsyspipe analyze b.sqlite",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "extra"),
+    [
+        ({}, []),
+        ({"fix": "-j 1"}, ["  fix: -j 1"]),
+        ({"found": "2 files"}, ["  found: 2 files"]),
+        ({"found": "", "fix": ""}, []),
+    ],
+)
+def test_lines_say_nothing_of_what_is_not_known(facts, extra):
+    assert InputError("a", "b", **facts).lines() == ["a: b", *extra]
+
+
+def test_any_error_of_ours_can_be_caught_as_one():
+    with pytest.raises(NsyspipeError, match=r"^a: b$"):
+        raise RankConflictError("a", "b")
