@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["NEVER", "ProcessOperations", "Slices", "launch_times", "operations_of"]
+__all__ = ["NEVER", "ProcessOperations", "Slices", "distinct", "launch_times", "operations_of"]
 
 # The launch time of an operation without a launch: after all others.
 NEVER = np.iinfo(np.int64).max
@@ -104,7 +104,7 @@ class Slices:
         return np.minimum.reduceat(padded, edges)[::2]
 
 
-def launch_times(process: Int64, correlation: pa.ChunkedArray, launches: pa.Table | None) -> Int64:
+def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
     """Return the host start of each operation's launch; `NEVER` where there is none.
 
     An operation's launch is the API call of the same process with the same correlation id (it is
@@ -112,54 +112,79 @@ def launch_times(process: Int64, correlation: pa.ChunkedArray, launches: pa.Tabl
 
     Parameters
     ----------
-    process, correlation
-        Process and correlation id (null: none) of each operation.
+    operations
+        `schema.KERNELS` or `schema.COPIES`.
     launches
         `schema.LAUNCHES`, or None when API calls were not recorded.
+
+    Notes
+    -----
+    Works batch by batch on the columns as they were read, so that a million rows need no second copy.
     """
-    found = np.full(process.size, NEVER)
-    if launches is None or not launches.num_rows or not process.size:
+    found = np.full(operations.num_rows, NEVER)
+    if launches is None or not launches.num_rows or not operations.num_rows:
         return found
-    has_id = (
-        pc.is_valid(correlation).to_numpy()
-        if correlation.null_count
-        else np.ones(process.size, np.bool_)
-    )
-    ids = (pc.fill_null(correlation, 0) if correlation.null_count else correlation).to_numpy()
-    caller = launches["process_id"].to_numpy()
-    times, calls = launches["start_ns"].to_numpy(), launches["correlation_id"].to_numpy()
-    if (process == process[0]).all() and (caller == process[0]).all():
-        found = _join(ids, calls, times)
-    else:
-        for one in np.unique(process):
-            mine, theirs = process == one, caller == one
-            found[mine] = _join(ids[mine], calls[theirs], times[theirs])
-    return np.where(has_id, found, NEVER) if correlation.null_count else found
+    processes = np.union1d(*(distinct(table["process_id"]) for table in (operations, launches)))
+    for process in distinct(operations["process_id"]):
+        calls = _FirstCalls(launches, process, is_only=processes.size == 1)
+        offset = 0
+        for batch in operations.select(["process_id", "correlation_id"]).to_batches():
+            own = slice(offset, offset + batch.num_rows)
+            offset += batch.num_rows
+            ids = batch["correlation_id"]
+            times = calls.times(pc.fill_null(ids, 0).to_numpy())
+            if ids.null_count:
+                times = np.where(pc.is_valid(ids).to_numpy(zero_copy_only=False), times, NEVER)
+            if processes.size > 1:
+                times = np.where(batch["process_id"].to_numpy() == process, times, found[own])
+            found[own] = times
+    return found
 
 
-def _join(ids: Int64, calls: Int64, times: Int64) -> Int64:
-    """Return the earliest time of each id among the calls, `NEVER` where it is missing."""
-    if not calls.size:
-        return np.full(ids.size, NEVER)
-    lowest, highest = int(calls.min()), int(calls.max())
-    if highest - lowest >= _SPARSE * (calls.size + ids.size):
-        return _join_sparse(ids, calls, times)
-    slots = calls - lowest
-    table = np.full(highest - lowest + 1, NEVER)
-    table[slots] = times
-    if (table[slots] != times).any():  # an id called more than once
-        np.minimum.at(table, slots, times)
-    inside = (ids >= lowest) & (ids <= highest)
-    if inside.all():
-        return table[ids - lowest]
-    return np.where(inside, table[np.where(inside, ids - lowest, 0)], NEVER)
+def distinct(column: pa.ChunkedArray) -> Int64:
+    """Return a column's distinct values in order; most columns of processes hold one, which needs no sort."""
+    bounds = pc.min_max(column).as_py()
+    if bounds["min"] == bounds["max"]:
+        return np.array([] if bounds["min"] is None else [bounds["min"]], np.int64)
+    values: Int64 = pc.unique(column).to_numpy()
+    return np.sort(values)
 
 
-def _join_sparse(ids: Int64, calls: Int64, times: Int64) -> Int64:
-    order = np.lexsort((times, calls))
-    calls, times = calls[order], times[order]
-    at = np.minimum(np.searchsorted(calls, ids), calls.size - 1)
-    return np.where(calls[at] == ids, times[at], NEVER)
+class _FirstCalls:
+    """The earliest call of each correlation id of one process: in a table by id, or sorted if ids are sparse."""
+
+    def __init__(self, launches: pa.Table, process: int, *, is_only: bool) -> None:
+        bounds = pc.min_max(launches["correlation_id"]).as_py()
+        self._lowest, self._highest = bounds["min"], bounds["max"]
+        self._is_dense = self._highest - self._lowest < _SPARSE * launches.num_rows
+        if self._is_dense:
+            self._table = np.full(self._highest - self._lowest + 1, NEVER)
+        kept: list[tuple[Int64, Int64]] = []
+        for batch in launches.to_batches():
+            ids, starts = batch["correlation_id"].to_numpy(), batch["start_ns"].to_numpy()
+            if not is_only:
+                mine = batch["process_id"].to_numpy() == process
+                ids, starts = ids[mine], starts[mine]
+            if self._is_dense:
+                np.minimum.at(self._table, ids - self._lowest, starts)
+            else:
+                kept.append((ids, starts))
+        if not self._is_dense:
+            ids, starts = (np.concatenate(column) for column in zip(*kept, strict=True))
+            order = np.lexsort((starts, ids))
+            self._ids, self._starts = ids[order], starts[order]
+
+    def times(self, ids: Int64) -> Int64:
+        """Return the earliest call of each id, `NEVER` where there is none."""
+        if not self._is_dense:
+            if not self._ids.size:
+                return np.full(ids.size, NEVER)
+            at = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
+            return np.where(self._ids[at] == ids, self._starts[at], NEVER)
+        inside = (ids >= self._lowest) & (ids <= self._highest)
+        if inside.all():
+            return self._table[ids - self._lowest]
+        return np.where(inside, self._table[np.where(inside, ids - self._lowest, 0)], NEVER)
 
 
 def operations_of(

@@ -7,7 +7,7 @@ if this report were alone. Where the run decides otherwise, that report is diges
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe import schema
-from nsyspipe.attribution import launch_times
+from nsyspipe.attribution import distinct, launch_times
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
 from nsyspipe.metrics.breakdown import Recorded
 from nsyspipe.phases import phase_codes
@@ -24,8 +24,6 @@ from nsyspipe.process_digest import ProcessDigest, ProcessEvents, digest_process
 from nsyspipe.read.capture import Capture, read_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nsyspipe.read.facts import ReportFacts
     from nsyspipe.read.payload import CommRank
     from nsyspipe.settings import Reading
@@ -87,12 +85,12 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     texts = _texts(capture.ranges.table)
     named = TextFamilies.by_text(texts)
     families = TextFamilies.by_option(texts, reading.step) if reading.step else named
-    events = list(_split(capture))
-    capture = replace(capture, launches=None)  # a third of the memory, not needed any more
+    events = _split(capture)
+    recorded, lacking = _recorded(capture)
+    capture = capture.without_events()  # most of the memory, not needed any more
     found = [candidates(one.ranges, families, one.operations) for one in events]
     chosen = family.name if family else choose(found, [0] * len(found))
     codes = phase_codes(named, reading.phases)
-    recorded, lacking = _recorded(capture)
     digests = [
         digest_process(one, families, own, family=chosen, codes=codes, recorded=recorded)
         for one, own in zip(events, found, strict=True)
@@ -130,35 +128,21 @@ def _texts(ranges: pa.Table) -> pa.StringArray:
     )
 
 
-def _split(capture: Capture) -> Iterator[ProcessEvents]:
-    """Yield the events of each process with device activity, in order of process id."""
-    kernels, copies, ranges = (
-        capture.operations.kernels,
-        capture.operations.copies,
-        capture.ranges.table,
-    )
-    kernel_process, copy_process = kernels["process_id"].to_numpy(), copies["process_id"].to_numpy()
-    kernel_launch = launch_times(kernel_process, kernels["correlation_id"], capture.launches)
-    copy_launch = launch_times(copy_process, copies["correlation_id"], capture.launches)
-    processes = np.union1d(_distinct(kernel_process), _distinct(copy_process)).tolist()
+def _split(capture: Capture) -> list[ProcessEvents]:
+    """Return the events of each process with device activity, in order of process id."""
+    kernels, copies = capture.operations.kernels, capture.operations.copies
+    launch = launch_times(kernels, capture.launches), launch_times(copies, capture.launches)
+    processes = np.union1d(distinct(kernels["process_id"]), distinct(copies["process_id"])).tolist()
+    events = []
     for process in processes:
-        own_ranges = _of_process(ranges, process)
-        if len(processes) == 1:
-            yield ProcessEvents.of(
-                process, kernels, copies, (kernel_launch, copy_launch), own_ranges
-            )
-            continue
-        launch = kernel_launch[kernel_process == process], copy_launch[copy_process == process]
-        yield ProcessEvents.of(
-            process, _of_process(kernels, process), _of_process(copies, process), launch, own_ranges
-        )
-
-
-def _distinct(processes: np.ndarray) -> np.ndarray:
-    """Return the distinct processes; a report mostly has one, which needs no sort."""
-    if processes.size and (processes == processes[0]).all():
-        return processes[:1]
-    return np.unique(processes)
+        tables, times = (kernels, copies), launch
+        if len(processes) > 1:
+            mine = [pc.equal(table["process_id"], process) for table in tables]
+            tables = tuple(table.filter(own) for table, own in zip(tables, mine, strict=True))
+            times = tuple(time[own.to_numpy()] for time, own in zip(launch, mine, strict=True))
+        ranges = _of_process(capture.ranges.table, process)
+        events.append(ProcessEvents.of(process, *tables, times, ranges))
+    return events
 
 
 def _of_process(table: pa.Table, process: int) -> pa.Table:

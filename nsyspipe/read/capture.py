@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from nsyspipe import schema
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
 from nsyspipe.read.events import Operations, read_launches, read_operations
@@ -45,6 +46,11 @@ class Capture:
     memset_recorded: bool
     problems: tuple[Problem, ...]
 
+    def without_events(self) -> Capture:
+        """Return the same without operations and launches, which hold most of its memory."""
+        empty = Operations(schema.KERNELS.empty(), schema.COPIES.empty(), 0, 0)
+        return replace(self, operations=empty, launches=None)
+
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     """Read one report.
@@ -66,8 +72,12 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         ]
         ranges = read_ranges(report, strings, ends)
         comm_ranks, n_undecoded = read_comm_ranks(report)
-        memcpy_recorded = operations.has_memcpy or not _was_called(report, facts, strings, "Memcpy")
-        memset_recorded = operations.has_memset or not _was_called(report, facts, strings, "Memset")
+        memcpy_recorded = report.has(versions.MEMCPY) or not _was_called(
+            report, facts, strings, "Memcpy"
+        )
+        memset_recorded = report.has(versions.MEMSET) or not _was_called(
+            report, facts, strings, "Memset"
+        )
     problems = [
         problem("untested-version", version=facts.schema_version)
         if versions.is_newer_than_tested(facts.schema_version)

@@ -25,7 +25,7 @@ _COLUMNS = sa.text(
 )
 
 
-_BATCH_ROWS = "262144"
+_BATCH_ROWS = "65536"
 # What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
 _ENGINE_VERSION = (3, 40, 0)
 

@@ -80,16 +80,12 @@ class Operations:
         Rows that ended before they started, or had no time.
     n_graphs
         CUDA graphs that were captured as a whole: their kernels cannot be told apart.
-    has_memcpy, has_memset
-        Whether the report has the tables.
     """
 
     kernels: pa.Table
     copies: pa.Table
     n_dropped: int
     n_graphs: int
-    has_memcpy: bool
-    has_memset: bool
 
 
 def read_operations(
@@ -111,8 +107,6 @@ def read_operations(
         copies=pa.concat_tables([memcpys, memsets]),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
         n_graphs=graphs.num_rows,
-        has_memcpy=report.has(versions.MEMCPY),
-        has_memset=report.has(versions.MEMSET),
     )
 
 

@@ -41,29 +41,64 @@ def totals(path: str) -> dict[str, int]:
     )
     copies = copies.merge(launches, on="correlationId")
     kernels["is_comm"] = kernels["value"].str.startswith("nccl")
+    ranges = ranges.merge(strings, how="left", left_on="textId", right_on="id")
+    ranges["text"] = ranges["text"].fillna(ranges["value"])
     steps = (
-        ranges[ranges["text"].fillna("").str.match(r"step \d+")]
-        .sort_values("start")
-        .reset_index(drop=True)
+        ranges[ranges["text"].str.match(r"step \d+")].sort_values("start").reset_index(drop=True)
     )
     steps["step"] = steps.index
-    found = pd.merge_asof(kernels.sort_values("launch"), steps[["start", "step"]].rename(columns={"start": "opened"}),
-                          left_on="launch", right_on="opened")  # fmt: skip
-    first = int(found.dropna(subset="step").groupby("step")["start"].min().iloc[0])
+    kernels = inside(kernels, steps, "step")
+    first = int(kernels.dropna(subset="step").groupby("step")["start"].min().iloc[0])
     opened, closed = steps["start"].iloc[-1], steps["end"].iloc[-1]
     last = max(
         int(one.loc[(one["launch"] >= opened) & (one["launch"] < closed), "end"].max())
-        for one in (found, copies)
+        for one in (kernels, copies)
     )
-    compute = covered(found[~found["is_comm"]], first, last)
-    comm = covered(found[found["is_comm"]], first, last)
-    busy = covered(found, first, last)
+    phases = ranges[ranges["text"] == "backward"].sort_values("start").reset_index(drop=True)
+    phases["phase"] = phases.index
+    kernels = inside(kernels, phases, "phase")
+
+    compute, comm = kernels[~kernels["is_comm"]], kernels[kernels["is_comm"]]
+    backward, dtod = compute[compute["phase"].notna()], copies[copies["copyKind"] == 8]
+    total = {
+        name: covered(pd.concat(parts), first, last)
+        for name, parts in {
+            "compute": [compute],
+            "comm": [comm],
+            "busy": [kernels],
+            "all": [kernels, copies],
+            "dtod": [dtod],
+            "busy or dtod": [kernels, dtod],
+            "backward": [backward],
+            "comm or backward": [comm, backward],
+        }.items()
+    }
+    counted = dtod[(dtod["start"] >= first) & (dtod["start"] < last)]
     return {
         "wall_ns": last - first,
-        "compute_ns": compute,
-        "comm_ns": comm,
-        "exposed_comm_ns": busy - compute,
+        "compute_ns": total["compute"],
+        "comm_ns": total["comm"],
+        "exposed_comm_ns": total["busy"] - total["compute"],
+        "exposed_memory_ns": total["all"] - total["busy"],
+        "idle_ns": last - first - total["all"],
+        "dtod_ns": total["dtod"],
+        "dtod_bytes": int(counted["bytes"].sum()),
+        "n_dtod": len(counted),
+        "exposed_dtod_ns": total["busy or dtod"] - total["busy"],
+        "overlap_compute_ns": total["comm"] + total["compute"] - total["busy"],
+        "overlap_backward_ns": total["comm"] + total["backward"] - total["comm or backward"],
+        "n_collectives": int(((comm["start"] >= first) & (comm["start"] < last)).sum()),
     }
+
+
+def inside(kernels: pd.DataFrame, ranges: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Add the range that holds each kernel's launch."""
+    opened = ranges[["start", "end", column]].rename(columns={"start": "opened", "end": "closed"})
+    found = pd.merge_asof(
+        kernels.sort_values("launch"), opened, left_on="launch", right_on="opened"
+    )
+    found[column] = found[column].where(found["launch"] < found["closed"])
+    return found.drop(columns=["opened", "closed"])
 
 
 def covered(rows: pd.DataFrame, low: int, high: int) -> int:

@@ -28,6 +28,10 @@ from tests.build.synthetic import generate
 
 pytestmark = pytest.mark.bench
 HERE = Path(__file__).parent
+PARTS = (
+    "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "dtod_ns", "dtod_bytes",
+    "n_dtod", "exposed_dtod_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +154,8 @@ def _children(pid: int) -> list[int]:
 
 
 def _totals(found: dict) -> list[dict[str, int]]:
-    names = ("wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns")
     ranks = [row["rank"] for row in found["ranks"]]
     return [
-        {name: sum(row[name] for row in found["steps"] if row["rank"] == rank) for name in names}
+        {name: sum(row[name] for row in found["steps"] if row["rank"] == rank) for name in PARTS}
         for rank in ranks
     ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -43,3 +45,18 @@ def assert_refused(done):
     assert lines[0].startswith("error: ")
     assert sum(line.lower().startswith("error") for line in lines) == 1
     assert all(line.startswith(("  found: ", "  fix: ")) for line in lines[1:]), lines
+
+
+def terminal_run(*arguments, columns=100, **variables):
+    """Run the program with both streams on one terminal; return exit code and what the terminal got."""
+    ours, theirs = pty.openpty()
+    settings = environment(COLUMNS=str(columns), **{"TERM": "xterm-256color"} | variables)
+    with subprocess.Popen(program(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as started:
+        os.close(theirs)
+        received = bytearray()
+        with contextlib.suppress(OSError):  # EIO: the other end was closed
+            while chunk := os.read(ours, 65536):
+                received += chunk
+        started.wait(timeout=60)
+    os.close(ours)
+    return started.returncode, received.decode("utf-8", "surrogateescape").replace("\r\n", "\n")

@@ -7,15 +7,15 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OptionError
 from tests.build.trace import TraceBuilder, steady_rank
-from tests.integration.tools import STEADY, codes, figures, one_report, problem_of, shift
+from tests.integration.tools import STEADY, codes, figures, problem_of
 
 NEW = "3.25.0 2026.2.1 mfu"
 VARIABLES = ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"]
 
 
-def bare(rank, *, version=NEW, **environment):
+def bare(number, /, *, version=NEW, **environment):
     """Return a rank whose report names it nowhere but in what is given."""
-    builder = steady_rank(rank, version=version)
+    builder = steady_rank(number, version=version)
     builder.rows.pop("META_DATA_CAPTURE")
     return builder.env(**environment)
 
@@ -73,7 +73,7 @@ def test_a_variable_that_says_the_same_of_all_ranks_is_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_ncclss_payload_names_the_rank_in_whatever_layout_the_release_has(tmp_path, swap):
+def test_the_payload_of_nccl_names_the_rank_in_any_layout(tmp_path, swap):
     for rank, report in ((5, "x_0"), (2, "x_1")):
         write(tmp_path, **{report: bare(rank).comm_payload(10, n_ranks=8, rank=rank, swap=swap)})
     run = nsyspipe.load(tmp_path)
@@ -160,41 +160,7 @@ def test_a_run_of_one_rank_may_be_nameless(tmp_path):
     assert problem_of(run, "rank-by-order")["severity"] == "info"
 
 
-# --- several processes, several devices, some ranks -----------------------------------------------
-
-
-def test_several_processes_of_one_report_are_several_ranks(tmp_path):
-    # The environment is the launcher's: what it says of a rank holds for none of them.
-    builder = one_report(steady_rank(0), shift(steady_rank(1), 50), shift(steady_rank(2), 90))
-    run = nsyspipe.load(builder.write(tmp_path / "node_5.sqlite"))
-    assert run.ranks.select(["rank", "pid", "rank_source", "local_rank"]).to_pylist() == [
-        {"rank": rank, "pid": 1000 + rank, "rank_source": "order", "local_rank": None} for rank in range(3)
-    ]
-    assert [figures(run, rank=rank) for rank in range(3)] == [STEADY] * 3
-
-
-def test_mpis_names_tell_the_processes_of_one_report_apart(tmp_path):
-    builder = one_report(steady_rank(0), steady_rank(1))
-    builder.range(0, None, "MPI Rank 1", kind=39, pid=1000).range(0, None, "MPI Rank 0", kind=39, pid=1001)
-    run = nsyspipe.load(builder.write(tmp_path / "a.sqlite"))
-    assert run.ranks["pid"].to_pylist() == [1001, 1000]
-
-
-def test_a_rank_map_names_a_process_of_a_report_by_pid(tmp_path):
-    path = one_report(steady_rank(0), steady_rank(1)).write(tmp_path / "a.sqlite")
-    run = nsyspipe.load(path, rank_map="a.sqlite:1000=6,a.sqlite:1001=2")
-    assert run.ranks.select(["rank", "pid"]).to_pylist() == [{"rank": 2, "pid": 1001}, {"rank": 6, "pid": 1000}]
-
-
-def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
-    builder = steady_rank(0)
-    for step in range(4):
-        # On device 1: [150, 250) runs beside device 0's kernels, [400, 450) runs alone.
-        builder.kernel(1000 * step + 150, 1000 * step + 250, launch=1000 * step + 11, device=1)
-        builder.kernel(1000 * step + 400, 1000 * step + 450, launch=1000 * step + 12, device=1)
-    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
-    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": 0, "device_ids": "0,1"}]
-    assert figures(run) == STEADY | {"compute_ns": 250, "idle_ns": 710}
+# --- what is passed over ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("partial", [*VARIABLES, "RANK"])
@@ -219,7 +185,7 @@ def test_names_that_only_resemble_a_variable_are_not_taken_for_it(tmp_path):
     assert nsyspipe.load(tmp_path).ranks["local_rank"].to_pylist() == [None]
 
 
-# --- the map's own errors, the size of the world --------------------------------------------------
+# --- the map's own errors ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -233,23 +199,3 @@ def test_a_rank_map_that_cannot_be_used_is_refused(tmp_path, text, says):
         nsyspipe.load(tmp_path, rank_map=text).steps()
     assert str(caught.value).startswith("--rank-map")
     assert says in f"{caught.value} {caught.value.fix}"
-
-
-def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path):
-    write(tmp_path, a=steady_rank(1, world_size=4), b=steady_rank(2, world_size=4))
-    run = nsyspipe.load(tmp_path)
-    row = problem_of(run, "ranks-missing")
-    assert row["severity"] == "warning"
-    assert "2 of 4 ranks" in row["message"]
-    assert "(0, 3)" in row["message"]
-    assert run.header.world_size == 4
-
-
-def test_a_complete_world_has_no_ranks_missing(steady):
-    assert "ranks-missing" not in codes(nsyspipe.load(steady))
-
-
-def test_without_a_captured_size_the_world_is_not_known(tmp_path):
-    run = nsyspipe.load(write(tmp_path, x_3=bare(0)))
-    assert run.header.world_size is None
-    assert "ranks-missing" not in codes(run)

@@ -19,10 +19,18 @@ def launches(*rows):
 
 def found(ops, calls):
     """Return the launch time of each (process, correlation id); None where there is none."""
-    process = ints(*(process for process, _ in ops))
-    correlation = pa.chunked_array([pa.array([one for _, one in ops], pa.int64())])
-    times = launch_times(process, correlation, calls).tolist()
+    times = launch_times(called(ops), calls).tolist()
     return [None if time == NEVER else time for time in times]
+
+
+def called(ops):
+    """Build `schema.COPIES` of which only process and correlation id matter."""
+    columns = dict.fromkeys(schema.COPIES.names, [0] * len(ops))
+    columns |= {
+        "process_id": [process for process, _ in ops],
+        "correlation_id": [one for _, one in ops],
+    }
+    return schema.COPIES.table(columns)
 
 
 # --- launch_times --------------------------------------------------------------------------
@@ -96,9 +104,9 @@ def test_the_farthest_ids_are_found_when_called():
 
 
 def test_ids_in_several_chunks_keep_their_order():
-    correlation = pa.chunked_array([[11, None], [12]], pa.int64())
-    calls = launches((1, 50, 11), (1, 60, 12))
-    assert launch_times(ints(1, 1, 1), correlation, calls).tolist() == [50, NEVER, 60]
+    chunked = pa.concat_tables([called([(1, 11), (1, None)]), called([(1, 12)])])
+    calls = pa.concat_tables([launches((1, 60, 12)), launches((1, 50, 11))])
+    assert launch_times(chunked, calls).tolist() == [50, NEVER, 60]
 
 
 def test_never_is_later_than_every_time():

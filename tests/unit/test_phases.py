@@ -7,8 +7,8 @@ import re
 import pyarrow as pa
 import pytest
 
-from nsyspipe.labels import PHASE_PATTERNS, PHASES
 from nsyspipe.families import TextFamilies
+from nsyspipe.labels import PHASE_PATTERNS, PHASES
 from nsyspipe.phases import phase_codes, phase_ranges
 from tests.unit.make import members, ranges, texts_of
 

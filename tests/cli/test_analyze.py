@@ -1,0 +1,169 @@
+"""`nsyspipe analyze`: what stands on stdout, on stderr and in files, and the exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import nsyspipe
+from nsyspipe.cli.app import app
+from nsyspipe.report.document import document
+from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
+from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.integration.tools import STEADY
+
+
+@pytest.fixture
+def invoke():
+    """Return a function that runs the program in this process, where that is enough."""
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["analyze", *map(str, arguments)], catch_exceptions=True)
+
+    return run
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+# --- the JSON document --------------------------------------------------------------------------
+
+
+def test_json_on_stdout_is_one_document_and_nothing_else(steady):
+    done = nsyspipe_run("analyze", steady, "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == document(nsyspipe.load(steady))
+
+
+def test_the_document_has_the_keys_of_the_contract(steady, invoke):
+    found = json.loads(invoke(steady, "--json", "-").stdout)
+    assert found["schema_version"] == 1
+    assert found["tool_version"] == nsyspipe.__version__
+    assert set(found) >= {"run", "summary", "ranks", "steps", "problems"}
+    assert set(found["run"]) == {
+        "run_id", "label", "n_ranks", "world_size", "gpu_names", "hosts", "nsys_versions", "export_schema_versions",
+        "captured_at_utc", "reports",
+    }  # fmt: skip
+    assert set(found["ranks"][0]) >= {
+        "rank", "local_rank", "report", "pid", "device_id", "gpu_name", "host", "rank_source", "n_kernels", "n_comm",
+        "n_dtod",
+    }  # fmt: skip
+    shares = {"comm_share", "exposed_comm_share", "idle_share", "compute_share", "exposed_memory_share"}
+    ratios = {*shares, "overlap_ratio", "backward_overlap_ratio"}
+    assert set(found["steps"][0]) >= {
+        "rank", "step", "start_ns", "end_ns", "is_complete", "in_summary", *STEADY, *ratios,
+    }  # fmt: skip
+    assert set(found["summary"]) >= {
+        "n_steps", "n_summary_steps", "skipped_steps", "step_time_ns", "throughput_steps_per_s", *ratios,
+        "dtod_ns_per_step", "dtod_bytes_per_step", "collectives_per_step", "by_rank",
+    }  # fmt: skip
+    assert set(found["problems"][0]) == {"code", "severity", "report", "rank", "message", "fix"}
+
+
+def test_the_document_holds_the_hand_computed_figures(steady, invoke):
+    found = json.loads(invoke(steady, "--json", "-").stdout)
+    assert found["run"]["captured_at_utc"] == "2001-09-09T01:46:40Z"  # 10^18 ns after 1970
+    assert found["run"]["n_ranks"] == found["run"]["world_size"] == 2
+    assert found["run"]["reports"] == ["steady_0.sqlite", "steady_1.sqlite"]
+    assert found["summary"]["skipped_steps"] == [0]
+    assert found["summary"]["by_rank"]["comm_share"] == {"lowest": [0, 0.06], "highest": [0, 0.06]}
+    assert [(row["rank"], row["step"]) for row in found["steps"]] == [(r, s) for r in range(2) for s in range(4)]
+    assert {name: found["steps"][1][name] for name in STEADY} == STEADY
+    assert all(type(found["steps"][1][name]) is int for name in STEADY)
+
+
+def test_the_lowest_and_highest_rank_are_named(tmp_path, invoke):
+    steady_rank(0).write(tmp_path / "a_0.sqlite")
+    builder = steady_rank(1)
+    for step in range(4):
+        builder.kernel(1000 * step + 400, 1000 * step + 500, launch=1000 * step + 95)
+    builder.write(tmp_path / "a_1.sqlite")
+    found = json.loads(invoke(tmp_path, "--json", "-").stdout)["summary"]
+    assert found["compute_share"] == 0.25
+    assert found["by_rank"]["compute_share"] == {"lowest": [0, 0.2], "highest": [1, 0.3]}
+    assert found["by_rank"]["idle_share"] == {"lowest": [1, 0.66], "highest": [0, 0.76]}
+
+
+def test_two_processes_give_the_document_of_one(steady):
+    one, two = (nsyspipe_run("analyze", steady, "--json", "-", "-j", jobs) for jobs in (1, 2))
+    assert one.stdout
+    assert (one.stdout, two.stderr) == (two.stdout, "")
+
+
+def test_null_is_what_was_not_recorded(tmp_path, invoke):
+    steady_rank(0).write(tmp_path / "a_0.sqlite", without=(RUNTIME, "TARGET_INFO_GPU"))
+    found = json.loads(invoke(tmp_path, "--json", "-").stdout)
+    assert found["summary"]["backward_overlap_ratio"] is None
+    assert found["summary"]["by_rank"]["backward_overlap_ratio"] is None
+    assert found["ranks"][0]["gpu_name"] is None
+
+
+# --- quiet, strict, other options -----------------------------------------------------------------
+
+
+def test_quiet_prints_nothing(steady, tmp_path):
+    done = nsyspipe_run("analyze", steady, "-q", "--json", tmp_path / "run.json")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert read(tmp_path / "run.json")["run"]["n_ranks"] == 2
+
+
+def test_quiet_still_prints_a_document_that_was_asked_for(steady, invoke):
+    assert json.loads(invoke(steady, "-q", "--json", "-").stdout)["run"]["n_ranks"] == 2
+
+
+def test_quiet_still_says_why_input_is_unusable(tmp_path):
+    assert_refused(nsyspipe_run("analyze", tmp_path / "no.sqlite", "-q"))
+
+
+def test_strict_passes_what_is_only_for_information(steady, invoke):
+    assert set(nsyspipe.load(steady).problems["severity"].to_pylist()) == {"info"}
+    assert invoke(steady, "--strict").exit_code == 0
+
+
+@pytest.mark.parametrize("missing", [NVTX, "TARGET_INFO_SESSION_START_TIME"])
+def test_strict_fails_on_a_warning_after_the_answer(tmp_path, missing):
+    for rank in range(2):
+        steady_rank(rank).write(tmp_path / f"a_{rank}.sqlite", without=(missing,))
+    lax, strict = (nsyspipe_run("analyze", tmp_path, *option) for option in ([], ["--strict"]))
+    assert (lax.returncode, strict.returncode) == (0, 2)
+    assert strict.stdout == lax.stdout
+    assert "Traceback" not in strict.stderr
+
+
+def test_a_report_without_gpu_activity_is_answered(tmp_path):
+    TraceBuilder().range(0, 5, "step 1").range(6, 9, "step 2").write(tmp_path / "a.sqlite")
+    done = nsyspipe_run("analyze", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("No GPU activity was recorded")
+    assert nsyspipe_run("analyze", tmp_path, "--strict").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "value"),
+    [
+        (["--step", "^step [12]$"], ("summary", "n_steps"), 2),
+        (["--skip-first", "2"], ("summary", "skipped_steps"), [0, 1]),
+        (["--skip-first", "0"], ("summary", "n_summary_steps"), 3),
+        (["--comm-kernel", "^gemm"], ("summary", "compute_share"), 0.0),
+        (["--backward", "^forward$"], ("summary", "backward_overlap_ratio"), 0.0),
+        (["--label", "mine"], ("run", "label"), "mine"),
+        (["--run-id", "id7"], ("run", "run_id"), "id7"),
+        (["--rank-map", "steady_0=4,steady_1=3"], ("ranks", 0, "rank"), 3),
+    ],
+)
+def test_every_option_reaches_the_analysis(steady, invoke, options, path, value):
+    found = json.loads(invoke(steady, "--json", "-", *options).stdout)
+    for key in path:
+        found = found[key]
+    assert found == value
+
+
+@pytest.mark.parametrize("arguments", [[], ["--no-such-option"], ["x.sqlite", "-j", "0"], ["x.sqlite", "-j", "two"]])
+def test_a_command_line_that_cannot_be_understood_exits_with_2(invoke, arguments):
+    done = invoke(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert "Error" in done.stderr

@@ -1,0 +1,76 @@
+"""What the program imports, and what it says of itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import nsyspipe
+from tests.cli.tools import environment, nsyspipe_run
+
+COMMANDS = ["analyze", "schema"]
+
+
+def imported(*arguments):
+    """Return the top-level packages that a run of the program imports."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "nsyspipe", *map(str, arguments)],
+        capture_output=True, text=True, check=False, timeout=60, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0
+    rows = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert "nsyspipe.cli.app" in rows
+    return {name.partition(".")[0] for name in rows}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["analyze", "--help"], ["schema", "-h"]], ids=" ".join)
+def test_help_and_version_import_nothing_heavy(arguments):
+    heavy = {"adbc_driver_manager", "adbc_driver_sqlite", "numpy", "pandas", "pyarrow", "rich", "sqlalchemy", "torch"}
+    assert imported(*arguments) & (heavy - {"rich"}) == set()
+
+
+def test_analysis_does_without_pandas_and_torch(steady):
+    found = imported("analyze", steady, "-j", 1)
+    assert {"pyarrow", "sqlalchemy"} <= found
+    assert found & {"pandas", "torch", "nvtx"} == set()
+
+
+def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
+    script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60, env=environment()
+    )
+    assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
+
+
+def test_the_version_is_one_line():
+    done = nsyspipe_run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"nsyspipe {nsyspipe.__version__}\n", "")
+
+
+def test_help_names_every_command_and_gives_examples():
+    text = nsyspipe_run("--help").stdout
+    assert all(re.search(rf"(?m)^ +{command} ", text) for command in COMMANDS)
+    assert "nsyspipe analyze ddp-8gpu_*.sqlite" in text
+
+
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_help_of_analysis_describes_every_option_within_the_terminal(columns):
+    done = nsyspipe_run("analyze", "--help", COLUMNS=columns)
+    options = [
+        "--step", "--backward", "--forward", "--optimizer", "--data", "--comm-kernel", "--skip-first", "--rank-map",
+        "--label", "--run-id", "--json", "--force", "--jobs", "--quiet", "--no-progress", "--strict",
+    ]  # fmt: skip
+    assert all(re.search(rf"(?<!\S){option}(?!\S)", done.stdout) for option in options)
+    assert "Examples:" in done.stdout
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_completion_offers_the_tables_of_schema():
+    done = nsyspipe_run(
+        "schema", _NSYSPIPE_COMPLETE="complete_bash", COMP_WORDS="nsyspipe schema st", COMP_CWORD="2"
+    )
+    assert "steps" in done.stdout
