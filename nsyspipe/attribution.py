@@ -158,7 +158,7 @@ class _FirstCalls:
         self._lowest, self._highest = bounds["min"], bounds["max"]
         self._is_dense = self._highest - self._lowest < _SPARSE * launches.num_rows
         if self._is_dense:
-            self._table = np.full(self._highest - self._lowest + 1, NEVER)
+            self._table: Int64 = np.full(self._highest - self._lowest + 1, NEVER)
         kept: list[tuple[Int64, Int64]] = []
         for batch in launches.to_batches():
             ids, starts = batch["correlation_id"].to_numpy(), batch["start_ns"].to_numpy()
@@ -181,9 +181,10 @@ class _FirstCalls:
                 return np.full(ids.size, NEVER)
             at = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
             return np.where(self._ids[at] == ids, self._starts[at], NEVER)
-        inside = (ids >= self._lowest) & (ids <= self._highest)
+        inside: Flags = (ids >= self._lowest) & (ids <= self._highest)
         if inside.all():
-            return self._table[ids - self._lowest]
+            found: Int64 = self._table[ids - self._lowest]
+            return found
         return np.where(inside, self._table[np.where(inside, ids - self._lowest, 0)], NEVER)
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from nsyspipe.digest import FamilyChoice, ReportDigest, digest_report
 from nsyspipe.errors import InputError, OptionError
 from nsyspipe.merge import choose_family
-from nsyspipe.parallel import PRELOAD, executor_for
+from nsyspipe.parallel import PRELOAD, SerialExecutor, executor_for
+from nsyspipe.read.file_check import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,17 +57,14 @@ def gather(
     OptionError
         If a step pattern matches nothing.
     """
-    own = (
-        contextlib.nullcontext(executor) if executor else executor_for(paths, jobs, preload=PRELOAD)
-    )
-    with own as running:
+    for path in paths:
+        check_file(path)  # all of them, before any is read
+    own = executor_for(paths, jobs, preload=PRELOAD)
+    with contextlib.nullcontext(executor) if executor else own as running:
         digests = _digest_all(running, [(path, None) for path in paths], reading, on_progress)
         family = choose_family(digests)
-        if (
-            reading.step is not None
-            and family is None
-            and any(digest.processes for digest in digests)
-        ):
+        has_ranks = any(digest.processes for digest in digests)
+        if reading.step is not None and family is None and has_ranks:
             raise _no_match(reading.step.pattern, digests)
         digests = _redo(running, digests, reading, family)
         if family is not None and not any(p.windows.num_rows for d in digests for p in d.processes):
@@ -102,8 +100,12 @@ def _digest_all(
     futures = []
     for path, family in calls:
         futures.append(running.submit(digest_report, str(path), reading, family))
-        if on_progress and futures[-1].done():  # a serial executor works while submitting
-            on_progress(len(futures), len(calls))
+        if isinstance(
+            running, SerialExecutor
+        ):  # it works while submitting: stop at the first error
+            futures[-1].result()
+            if on_progress:
+                on_progress(len(futures), len(calls))
     try:
         if on_progress:
             for n_done, _ in enumerate(as_completed(futures), start=1):

@@ -73,7 +73,7 @@ def header_of(
     captured = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
     return RunHeader(
         run_id=run_id or _run_id(digests, captured),
-        label=label or _label(digests),
+        label=label or _label(names),
         n_ranks=ranks.num_rows,
         world_size=world_size,
         gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
@@ -104,9 +104,9 @@ def _run_id(digests: Sequence[ReportDigest], captured: datetime | None) -> str:
     return f"{captured:%Y%m%dT%H%M%S}-{fingerprint}" if captured else fingerprint
 
 
-def _label(digests: Sequence[ReportDigest]) -> str:
+def _label(names: Sequence[str]) -> str:
     """Return what the reports' names have in common, without rank numbers."""
-    stems = [Path(digest.path).stem for digest in digests]
+    stems = [Path(name).stem for name in names]
     if len(stems) > 1:
         stems = [_RANK_SUFFIX.sub("", stem) for stem in stems]
     same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))

@@ -12,6 +12,7 @@ __all__ = ["AUTO", "Reading", "compile_pattern", "parse_skip_first"]
 
 # --skip-first auto: drop the first complete step when another one remains.
 AUTO = "auto"
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ def parse_skip_first(value: str | int) -> int | None:
     text = str(value).strip().lower()
     if text == AUTO:
         return None
-    if not re.fullmatch(r"[0-9]{1,18}", text):
+    if not re.fullmatch(r"[0-9]+", text):
         raise OptionError(
             f"--skip-first {value}", "neither a number from 0 nor 'auto'", fix="--skip-first auto"
         )
-    return int(text)
+    return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nsyspipe.cli.output import write_stdout
 from nsyspipe.labels import PHASE_PATTERNS
 from nsyspipe.settings import AUTO
 
@@ -154,15 +155,15 @@ def _write(run: Run, json_file: str | None, *, force: bool, quiet: bool) -> None
 
         text = dumps(document(run))
         if json_file == "-":
-            sys.stdout.write(text)
+            write_stdout(text)
             return
-        write_json(Path(json_file), text, run.header.run_id, force=force)
+        write_json(Path(json_file), text, run, force=force)
     if not quiet:
         from rich.console import Console
 
-        from nsyspipe.report.text import print_summary
+        from nsyspipe.report.text import summary_text
 
-        print_summary(run, Console())
+        write_stdout(summary_text(run, Console()))
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from nsyspipe import __version__
 from nsyspipe.cli.analyze import analyze
+from nsyspipe.cli.output import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.parallel import without_pandas
@@ -58,21 +58,24 @@ def options(
 def run() -> None:
     """Run the program and exit: 0 answered, 2 unusable input or option, 130 interrupted."""
     without_pandas()
+    lenient_encoding()
     try:
         app()
     except NsyspipeError as error:
         print_error(error)
+        give_up_stdout()
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
-        # The reader (head, less) has left; keep Python from complaining at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_BROKEN_PIPE)
+        _reader_left()
+    except SystemExit as end:
+        # Typer's way to say that the reader of its help (head, less) has left.
+        if end.code == 1:
+            _reader_left()
+        raise
 
 
-def print_error(error: NsyspipeError) -> None:
-    """Print an error on stderr: one line that says it, then what was found and what fixes it."""
-    first, *rest = error.lines()
-    typer.secho("error:", fg="red", bold=True, nl=False, err=True)
-    typer.echo("\n".join([f" {first}", *rest]), err=True)
+def _reader_left() -> None:
+    give_up_stdout()
+    sys.exit(_BROKEN_PIPE)

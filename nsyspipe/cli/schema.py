@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from nsyspipe.cli.output import write_stdout
 from nsyspipe.errors import OptionError
 
 __all__ = ["schema"]
@@ -32,9 +33,10 @@ def schema(
     """
     from rich.console import Console
 
-    from nsyspipe.report.schema_text import print_schema
+    from nsyspipe.report.schema_text import schema_text
     from nsyspipe.schema import DESCRIBED
 
     if table is not None and table not in DESCRIBED:
         raise OptionError(f"table {table!r}", "there is no such table", found=", ".join(DESCRIBED))
-    print_schema([DESCRIBED[table]] if table else list(DESCRIBED.values()), Console())
+    chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
+    write_stdout(schema_text(chosen, Console()))

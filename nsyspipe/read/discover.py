@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import NotAReportError, ReportNotFoundError
+from nsyspipe.read.file_check import readable
+from nsyspipe.untrusted import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,9 +32,12 @@ def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
     NotAReportError
         If only an ``.nsys-rep`` without its export is there.
     """
-    found = [path for argument in arguments for path in _expand(Path(argument))]
+    found: list[Path] = []
+    for argument in map(Path, arguments):
+        with readable(argument):
+            found += _expand(argument)
     for path in found:
-        if path.suffix == _RAW and path.is_file():
+        if path.suffix == _RAW:
             raise NotAReportError(
                 str(path),
                 "an nsys report that was not exported to SQLite",
@@ -43,12 +48,12 @@ def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
 
 def display_names(paths: Sequence[str | Path]) -> list[str]:
     """Return the shortest path tails that tell the reports apart: file names, if those differ."""
-    parts = [Path(path).parts for path in paths]
+    parts = [Path(decoded(str(path))).parts for path in paths]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(one[-depth:]) for one in parts]
         if len(set(names)) == len(set(parts)):
             return names
-    return [str(path) for path in paths]
+    return [decoded(str(path)) for path in paths]
 
 
 def _expand(argument: Path) -> list[Path]:

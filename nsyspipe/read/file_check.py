@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import stat
 import struct
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,10 @@ from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundE
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["BEING_WRITTEN", "EXPORT_AGAIN", "WAIT", "check_file"]
+__all__ = ["BEING_WRITTEN", "EXPORT_AGAIN", "WAIT", "check_file", "readable"]
 
 EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 BEING_WRITTEN = "is still being written, or its writer was killed"
@@ -51,17 +53,27 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
 
 
 def _read_header(path: Path) -> tuple[os.stat_result, bytes]:
-    if path.is_dir():
-        raise NotAReportError(str(path), "a directory, where a report was needed")
-    try:
+    with readable(path):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise NotAReportError(str(path), "no ordinary file, where a report was needed")
         with path.open("rb") as file:
-            return path.stat(), file.read(_HEADER_BYTES)
+            return status, file.read(_HEADER_BYTES)
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the file system says about a path into our errors."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise ReportNotFoundError(
             str(path), "no such file", fix="check the path, or quote the glob"
         ) from error
     except PermissionError as error:
-        raise DamagedReportError(str(path), "permission denied", fix=f"chmod u+r {path}") from error
+        raise DamagedReportError(
+            str(path), "permission denied", fix="chmod u+r on it, and u+x on its directories"
+        ) from error
     except OSError as error:
         raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
 

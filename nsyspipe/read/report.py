@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import adbc_driver_manager
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Report", "open_report"]
+
+# A damaged file can also hold a name that is no text.
+_ENGINE_ERRORS = (
+    sa.exc.DBAPIError,
+    adbc_driver_manager.Error,
+    pa.ArrowException,
+    OSError,
+    UnicodeDecodeError,
+)
 
 # Arrow type by kind, and the SQL that pins it: the driver infers a column's type from its first rows.
 _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
@@ -183,15 +193,20 @@ def _translated(path: Path) -> Iterator[None]:
     """Turn the engine's errors into ours, each naming the file."""
     try:
         yield
-    except (sa.exc.DBAPIError, pa.ArrowException, OSError) as error:
+    except _ENGINE_ERRORS as error:
+        if _is_interrupt(error):
+            raise KeyboardInterrupt from error
         text = str(getattr(error, "orig", None) or error)
         if "locked" in text or "busy" in text.lower():
-            raise DamagedReportError(
-                str(path),
-                f"is locked by another program: it {BEING_WRITTEN}",
-                fix=WAIT,
-            ) from error
+            problem = f"is locked by another program: it {BEING_WRITTEN}"
+            raise DamagedReportError(str(path), problem, fix=WAIT) from error
         detail = text.splitlines()[0][:160] if text else type(error).__name__
-        raise DamagedReportError(
-            str(path), f"cannot be read as an nsys export ({detail})", fix=EXPORT_AGAIN
-        ) from error
+        problem = f"cannot be read as an nsys export ({detail})"
+        raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN) from error
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Tell whether Ctrl-C is behind an error: the driver reports that it cannot cancel instead."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -9,20 +9,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nsyspipe.report.text import print_fitted
+from nsyspipe.report.text import rendered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsyspipe.schema import TableSchema
 
-__all__ = ["print_schema"]
+__all__ = ["schema_text"]
 
 
-def print_schema(schemas: Sequence[TableSchema], console: Console) -> None:
-    """Print each table's grain, key and columns."""
+def schema_text(schemas: Sequence[TableSchema], console: Console) -> str:
+    """Return each table's grain, key and columns as text for a console."""
     legend = Text("A type that ends in ? may be null: not recorded.", style="dim")
-    print_fitted(Group(*map(_section, schemas), legend), console)
+    return rendered(Group(*map(_section, schemas), legend), console)
 
 
 def _section(schema: TableSchema) -> Group:

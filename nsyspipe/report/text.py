@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -11,13 +12,14 @@ from rich.text import Text
 
 from nsyspipe.report.verdict import verdict
 from nsyspipe.units import bytes_text, count_text, ms_text, percent_text, rate_text
+from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nsyspipe.run import Run
 
-__all__ = ["MAX_WIDTH", "print_fitted", "print_summary", "printable"]
+__all__ = ["MAX_WIDTH", "rendered", "summary_text"]
 
 MAX_WIDTH = 100
 _SHOWN_RANKS = 16
@@ -35,23 +37,24 @@ _RANK_COLUMNS = (
 )
 
 
-def print_summary(run: Run, console: Console) -> None:
-    """Print a run's summary, at most `MAX_WIDTH` columns wide."""
-    print_fitted(Group(*_sections(run)), console)
+def summary_text(run: Run, console: Console) -> str:
+    """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide."""
+    return rendered(Group(*_sections(run)), console)
 
 
-def print_fitted(content: RenderableType, console: Console) -> None:
-    """Print at most `MAX_WIDTH` columns, without the spaces that fill a line up."""
-    console.width = min(console.width, MAX_WIDTH)
-    with console.capture() as captured:
-        console.print(content)
-    lines = [line.rstrip() for line in captured.get().splitlines()]
-    console.file.write("\n".join(lines) + "\n")
-
-
-def printable(text: str) -> str:
-    """Replace control characters: names come from traces and must not drive the terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+def rendered(content: RenderableType, console: Console) -> str:
+    """Render for a console's width and colours, without the spaces that fill lines up."""
+    page = Console(
+        file=io.StringIO(),
+        width=min(console.width, MAX_WIDTH),
+        force_terminal=console.is_terminal,
+        color_system=console.color_system,  # type: ignore[arg-type]  # one of the names it takes
+        no_color=console.no_color,
+        legacy_windows=False,
+    )
+    page.print(content)
+    text: str = page.file.getvalue()  # type: ignore[attr-defined]
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def _sections(run: Run) -> Iterable[RenderableType]:

@@ -51,7 +51,13 @@ def test_the_document_has_the_keys_of_the_contract(steady, invoke):
         "rank", "local_rank", "report", "pid", "device_id", "gpu_name", "host", "rank_source", "n_kernels", "n_comm",
         "n_dtod",
     }  # fmt: skip
-    shares = {"comm_share", "exposed_comm_share", "idle_share", "compute_share", "exposed_memory_share"}
+    shares = {
+        "comm_share",
+        "exposed_comm_share",
+        "idle_share",
+        "compute_share",
+        "exposed_memory_share",
+    }
     ratios = {*shares, "overlap_ratio", "backward_overlap_ratio"}
     assert set(found["steps"][0]) >= {
         "rank", "step", "start_ns", "end_ns", "is_complete", "in_summary", *STEADY, *ratios,
@@ -70,7 +76,9 @@ def test_the_document_holds_the_hand_computed_figures(steady, invoke):
     assert found["run"]["reports"] == ["steady_0.sqlite", "steady_1.sqlite"]
     assert found["summary"]["skipped_steps"] == [0]
     assert found["summary"]["by_rank"]["comm_share"] == {"lowest": [0, 0.06], "highest": [0, 0.06]}
-    assert [(row["rank"], row["step"]) for row in found["steps"]] == [(r, s) for r in range(2) for s in range(4)]
+    assert [(row["rank"], row["step"]) for row in found["steps"]] == [
+        (r, s) for r in range(2) for s in range(4)
+    ]
     assert {name: found["steps"][1][name] for name in STEADY} == STEADY
     assert all(type(found["steps"][1][name]) is int for name in STEADY)
 
@@ -124,13 +132,12 @@ def test_strict_passes_what_is_only_for_information(steady, invoke):
 
 
 @pytest.mark.parametrize("missing", [NVTX, "TARGET_INFO_SESSION_START_TIME"])
-def test_strict_fails_on_a_warning_after_the_answer(tmp_path, missing):
+def test_strict_fails_on_a_warning_after_the_answer(tmp_path, invoke, missing):
     for rank in range(2):
         steady_rank(rank).write(tmp_path / f"a_{rank}.sqlite", without=(missing,))
-    lax, strict = (nsyspipe_run("analyze", tmp_path, *option) for option in ([], ["--strict"]))
-    assert (lax.returncode, strict.returncode) == (0, 2)
+    lax, strict = invoke(tmp_path), invoke(tmp_path, "--strict")
+    assert (lax.exit_code, strict.exit_code) == (0, 2)
     assert strict.stdout == lax.stdout
-    assert "Traceback" not in strict.stderr
 
 
 def test_a_report_without_gpu_activity_is_answered(tmp_path):
@@ -161,7 +168,9 @@ def test_every_option_reaches_the_analysis(steady, invoke, options, path, value)
     assert found == value
 
 
-@pytest.mark.parametrize("arguments", [[], ["--no-such-option"], ["x.sqlite", "-j", "0"], ["x.sqlite", "-j", "two"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--no-such-option"], ["x.sqlite", "-j", "0"], ["x.sqlite", "-j", "two"]]
+)
 def test_a_command_line_that_cannot_be_understood_exits_with_2(invoke, arguments):
     done = invoke(*arguments)
     assert done.exit_code == 2

@@ -46,7 +46,11 @@ def test_a_file_of_the_same_run_is_replaced_as_a_whole(steady, tmp_path, invoke)
         assert json.load(reader)["run"]["label"] == "steady"
     assert read(target)["run"]["label"] == "again"
     assert target.stat().st_ino != before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "steady_0.sqlite", "steady_1.sqlite"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "run.json",
+        "steady_0.sqlite",
+        "steady_1.sqlite",
+    ]
 
 
 def test_a_new_file_has_the_permissions_that_the_user_gives_new_files(steady, tmp_path, invoke):
@@ -55,7 +59,16 @@ def test_a_new_file_has_the_permissions_that_the_user_gives_new_files(steady, tm
     assert (tmp_path / "run.json").stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
-OTHERS = ["", "text", "[]", '{"run": 1}', '{"run": {"run_id": "other"}}', '{"run": {"run_id": null}}', "[" * 100_000, "\udcff"]
+OTHERS = [
+    "",
+    "text",
+    "[]",
+    '{"run": 1}',
+    '{"run": {"run_id": "other"}}',
+    '{"run": {"run_id": null}}',
+    "[" * 100_000,
+    "\udcff",
+]
 
 
 @pytest.mark.parametrize("content", OTHERS, ids=range(len(OTHERS)))
@@ -110,7 +123,7 @@ def test_a_pipe_is_neither_read_nor_replaced(steady, tmp_path, options):
     target = tmp_path / "pipe"
     os.mkfifo(target)
     try:
-        done = nsyspipe_run("analyze", steady, "--json", target, *options, timeout=10)
+        done = nsyspipe_run("analyze", steady, "--json", target, *options, timeout=5)
     except subprocess.TimeoutExpired:
         pytest.fail("the program waits for somebody to write into its own output")
     assert_refused(done)

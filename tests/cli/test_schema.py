@@ -38,7 +38,11 @@ def test_every_column_that_an_answer_has_is_described_with_its_type(steady, tabl
     found = getattr(nsyspipe.load(steady), table)
     answer = found if hasattr(found, "schema") else found()
     lines = schema(table, columns=columns).stdout.splitlines()
-    described = [match.groups() for line in lines if (match := re.match(r"(\w+) +(int64|double|string|bool)\??", line))]
+    described = [
+        match.groups()
+        for line in lines
+        if (match := re.match(r"(\w+) +(int64|double|string|bool)\??", line))
+    ]
     assert described == [(field.name, str(field.type)) for field in answer.schema]
 
 

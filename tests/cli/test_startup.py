@@ -15,21 +15,36 @@ COMMANDS = ["analyze", "schema"]
 
 
 def imported(*arguments):
-    """Return the top-level packages that a run of the program imports."""
+    """Return the packages that a run of the program imports, with what they import of themselves."""
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "nsyspipe", *map(str, arguments)],
         capture_output=True, text=True, check=False, timeout=60, env=environment(),
     )  # fmt: skip
     assert done.returncode == 0
-    rows = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
+    rows = [
+        line.rpartition("|")[2].strip()
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    ]
     assert "nsyspipe.cli.app" in rows
-    return {name.partition(".")[0] for name in rows}
+    # A refused import is listed too, but nothing inside it.
+    return {name.partition(".")[0] for name in rows if "." in name}
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["analyze", "--help"], ["schema", "-h"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["analyze", "--help"], ["schema", "-h"]], ids=" ".join
+)
 def test_help_and_version_import_nothing_heavy(arguments):
-    heavy = {"adbc_driver_manager", "adbc_driver_sqlite", "numpy", "pandas", "pyarrow", "rich", "sqlalchemy", "torch"}
-    assert imported(*arguments) & (heavy - {"rich"}) == set()
+    heavy = {
+        "adbc_driver_manager",
+        "adbc_driver_sqlite",
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "sqlalchemy",
+        "torch",
+    }
+    assert imported(*arguments) & heavy == set()
 
 
 def test_analysis_does_without_pandas_and_torch(steady):
@@ -41,14 +56,23 @@ def test_analysis_does_without_pandas_and_torch(steady):
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
     script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60, env=environment()
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment(),
     )
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 
 
 def test_the_version_is_one_line():
     done = nsyspipe_run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"nsyspipe {nsyspipe.__version__}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"nsyspipe {nsyspipe.__version__}\n",
+        "",
+    )
 
 
 def test_help_names_every_command_and_gives_examples():
@@ -71,6 +95,9 @@ def test_help_of_analysis_describes_every_option_within_the_terminal(columns):
 
 def test_completion_offers_the_tables_of_schema():
     done = nsyspipe_run(
-        "schema", _NSYSPIPE_COMPLETE="complete_bash", COMP_WORDS="nsyspipe schema st", COMP_CWORD="2"
+        "schema",
+        _NSYSPIPE_COMPLETE="complete_bash",
+        COMP_WORDS="nsyspipe schema st",
+        COMP_CWORD="2",
     )
     assert "steps" in done.stdout

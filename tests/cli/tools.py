@@ -13,7 +13,15 @@ import nsyspipe
 
 ROOT = Path(nsyspipe.__file__).parents[1]
 # What a terminal, a CI service or a developer may have set, and what would change the output.
-_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CLICOLOR_FORCE")
+_TERMINAL = (
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+    "CLICOLOR_FORCE",
+)
 
 
 def environment(**variables):
@@ -51,7 +59,9 @@ def terminal_run(*arguments, columns=100, **variables):
     """Run the program with both streams on one terminal; return exit code and what the terminal got."""
     ours, theirs = pty.openpty()
     settings = environment(COLUMNS=str(columns), **{"TERM": "xterm-256color"} | variables)
-    with subprocess.Popen(program(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as started:
+    with subprocess.Popen(
+        program(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=settings
+    ) as started:
         os.close(theirs)
         received = bytearray()
         with contextlib.suppress(OSError):  # EIO: the other end was closed

@@ -22,7 +22,9 @@ def report(tmp_path):
 # --- files that are no reports ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("content", [b"", b"rank,step\n0,1\n", b"SQLite format 3", b"SQLite format 3\0", b"\0" * 4096])
+@pytest.mark.parametrize(
+    "content", [b"", b"rank,step\n0,1\n", b"SQLite format 3", b"SQLite format 3\0", b"\0" * 4096]
+)
 def test_a_file_that_is_no_database_is_refused_by_name(tmp_path, content):
     path = tmp_path / "a_0.sqlite"
     path.write_bytes(content)
@@ -90,7 +92,9 @@ def test_a_directory_that_is_named_like_a_report_is_refused(report, tmp_path):
     assert "x.sqlite" in str(refuse(NotAReportError, tmp_path))
 
 
-@pytest.mark.parametrize("pattern", ["b_*.sqlite", "[b-z]*", "no/where/*.sqlite", "**/b.sqlite", "a_?"])
+@pytest.mark.parametrize(
+    "pattern", ["b_*.sqlite", "[b-z]*", "no/where/*.sqlite", "**/b.sqlite", "a_?"]
+)
 def test_a_glob_that_matches_nothing_is_refused(report, tmp_path, pattern):
     error = refuse(ReportNotFoundError, str(tmp_path / pattern))
     assert pattern in str(error)
@@ -103,7 +107,7 @@ def test_a_name_that_is_too_long_for_any_file_is_refused(tmp_path):
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.sqlite")
     try:
-        done = nsyspipe_run("analyze", tmp_path / "a.sqlite", timeout=10)
+        done = nsyspipe_run("analyze", tmp_path / "a.sqlite", timeout=5)
     except subprocess.TimeoutExpired:
         pytest.fail("the program waits for somebody to write into the pipe")
     assert_refused(done)
@@ -166,7 +170,7 @@ def test_a_step_pattern_that_matches_nothing_lists_the_families(report):
     assert "'backward' (4)" in error.found
 
 
-@pytest.mark.parametrize("n", [3, 4, 10**30])
+@pytest.mark.parametrize("n", [3, 4, 10**18])
 def test_skipping_all_steps_is_refused_with_what_there_is(report, n):
     error = refuse(OptionError, report, skip_first=n)
     assert "3 are complete" in str(error)

@@ -6,7 +6,17 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.document import document, dumps
-from tests.build.trace import KERNEL, MEMCPY, MEMSET, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
+from tests.build.trace import (
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    NVTX,
+    RUNTIME,
+    STRINGS,
+    TraceBuilder,
+    schemas,
+    steady_rank,
+)
 from tests.integration.tools import STEADY, codes, figures, nullable, problem_of
 
 COPIES = dict.fromkeys(["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"])
@@ -42,7 +52,12 @@ def test_without_nvtx_the_capture_is_one_step(tmp_path):
         "n_collectives": 4,
     }
     row = run.steps().to_pylist()[0]
-    assert (row["start_ns"], row["end_ns"], row["is_complete"], row["in_summary"]) == (100, 3350, False, True)
+    assert (row["start_ns"], row["end_ns"], row["is_complete"], row["in_summary"]) == (
+        100,
+        3350,
+        False,
+        True,
+    )
     assert {"no-nvtx", "no-steps"} <= set(codes(run))
     assert "--trace=cuda,nvtx" in problem_of(run, "no-nvtx")["fix"]
     assert run.step_family is None
@@ -69,7 +84,9 @@ def test_copies_that_were_made_but_not_exported_are_null_not_zero(tmp_path):
     run = load(tmp_path, without=(MEMCPY,))
     assert figures(run) == STEADY | COPIES | MEMORY
     summary = run.summary().to_pylist()[0]
-    assert [summary[name] for name in ("idle_share", "exposed_memory_share", "dtod_ns_per_step")] == [None] * 3
+    assert [
+        summary[name] for name in ("idle_share", "exposed_memory_share", "dtod_ns_per_step")
+    ] == [None] * 3
     assert (summary["comm_share"], summary["compute_share"]) == (0.06, 0.2)
     assert run.ranks["n_dtod"].to_pylist() == [None]
     assert problem_of(run, "no-memcpy")["severity"] == "warning"
@@ -79,9 +96,14 @@ def test_copies_that_were_made_but_not_exported_are_null_not_zero(tmp_path):
 def test_copies_that_were_never_made_are_zero(tmp_path):
     builder = steady_rank(0, world_size=1)
     ids = {row["correlationId"] for row in builder.rows.pop(MEMCPY)}
-    builder.rows[RUNTIME] = [row for row in builder.rows[RUNTIME] if row["correlationId"] not in ids]
+    builder.rows[RUNTIME] = [
+        row for row in builder.rows[RUNTIME] if row["correlationId"] not in ids
+    ]
     run = load(tmp_path, builder)
-    assert figures(run) == STEADY | dict.fromkeys(COPIES, 0) | {"exposed_memory_ns": 0, "idle_ns": 770}
+    assert figures(run) == STEADY | dict.fromkeys(COPIES, 0) | {
+        "exposed_memory_ns": 0,
+        "idle_ns": 770,
+    }
     assert codes(run) == ["few-steps"]
 
 

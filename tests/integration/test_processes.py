@@ -19,7 +19,9 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
     # Everything of the second process happens 137 ns later. With the first one's launches its steps
     # would move by one.
     first, second = steady_rank(0), shift(steady_rank(1), 137)
-    assert [row["correlationId"] for row in first.rows[KERNEL]] == [row["correlationId"] for row in second.rows[KERNEL]]
+    assert [row["correlationId"] for row in first.rows[KERNEL]] == [
+        row["correlationId"] for row in second.rows[KERNEL]
+    ]
     run = load(one_report(first, second), tmp_path)
     assert figures(run, rank=0) == STEADY
     assert figures(run, rank=1) == STEADY
@@ -29,7 +31,10 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
 
 def test_a_call_of_a_process_without_gpu_work_launches_nothing(tmp_path):
     builder = steady_rank(0)
-    calls = [row | {"globalTid": builder.global_tid(pid=77), "start": row["start"] - 1000} for row in builder.rows[RUNTIME]]
+    calls = [
+        row | {"globalTid": builder.global_tid(pid=77), "start": row["start"] - 1000}
+        for row in builder.rows[RUNTIME]
+    ]
     builder.rows[RUNTIME] += calls
     run = load(builder, tmp_path)
     assert figures(run) == STEADY
@@ -38,7 +43,9 @@ def test_a_call_of_a_process_without_gpu_work_launches_nothing(tmp_path):
 
 def test_of_several_calls_with_one_correlation_id_the_earliest_is_the_launch(tmp_path):
     builder = steady_rank(0)
-    builder.rows[RUNTIME] = [row | {"start": row["start"] + 1000} for row in builder.rows[RUNTIME]] + builder.rows[RUNTIME]
+    builder.rows[RUNTIME] = [
+        row | {"start": row["start"] + 1000} for row in builder.rows[RUNTIME]
+    ] + builder.rows[RUNTIME]
     run = load(builder, tmp_path)
     assert figures(run) == STEADY
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
@@ -101,7 +108,9 @@ def test_kernels_of_a_graph_captured_by_node_share_the_launch(tmp_path):
 def idle_process(pid=1000):
     builder = TraceBuilder(pid=pid).gpu()
     for step in range(3):
-        builder.range(1000 * step, 1000 * step + 900, f"step {step}").launch(1000 * step + 5, api="cudaMalloc_v3020")
+        builder.range(1000 * step, 1000 * step + 900, f"step {step}").launch(
+            1000 * step + 5, api="cudaMalloc_v3020"
+        )
     return builder
 
 
@@ -140,7 +149,12 @@ def test_a_process_that_only_copies_is_a_rank(tmp_path):
     run = load(builder, tmp_path)
     # A step starts with a kernel, so the capture [100, 2150) is one window.
     row = run.steps().to_pylist()[0]
-    assert (row["step"], row["start_ns"], row["end_ns"], row["is_complete"]) == (0, 100, 2150, False)
+    assert (row["step"], row["start_ns"], row["end_ns"], row["is_complete"]) == (
+        0,
+        100,
+        2150,
+        False,
+    )
     assert (row["dtod_ns"], row["n_dtod"], row["dtod_bytes"]) == (150, 3, 21)
     assert (row["exposed_memory_ns"], row["idle_ns"]) == (150, 1900)
     assert "no-steps" in codes(run)

@@ -68,7 +68,11 @@ def test_of_contradicting_variables_rank_wins(tmp_path, other):
 
 def test_a_variable_that_says_the_same_of_all_ranks_is_passed_over(tmp_path):
     # One SLURM task that starts all ranks itself: seen with OMPI rank 6 and SLURM_PROCID 0.
-    write(tmp_path, x_0=bare(0, OMPI_COMM_WORLD_RANK=6, SLURM_PROCID=0), x_1=bare(1, OMPI_COMM_WORLD_RANK=2, SLURM_PROCID=0))
+    write(
+        tmp_path,
+        x_0=bare(0, OMPI_COMM_WORLD_RANK=6, SLURM_PROCID=0),
+        x_1=bare(1, OMPI_COMM_WORLD_RANK=2, SLURM_PROCID=0),
+    )
     assert numbers(tmp_path) == ({"x_0.sqlite": 6, "x_1.sqlite": 2}, "env:OMPI_COMM_WORLD_RANK")
 
 
@@ -84,7 +88,9 @@ def test_the_payload_of_nccl_names_the_rank_in_any_layout(tmp_path, swap):
 
 def test_the_largest_communicator_tells_the_rank(tmp_path):
     for rank, report in ((3, "x_0"), (1, "x_1")):
-        builder = bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
+        builder = (
+            bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
+        )
         write(tmp_path, **{report: builder})
     assert numbers(tmp_path) == ({"x_0.sqlite": 3, "x_1.sqlite": 1}, "nccl_payload")
 
@@ -100,7 +106,9 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
 @pytest.mark.parametrize("inline", [True, False])
 def test_mpis_thread_names_name_the_rank(tmp_path, inline):
     for rank, report in ((9, "x_0"), (4, "x_1")):
-        builder = bare(rank).range(-351_000_000_000, None, f"MPI Rank {rank}", kind=39, inline=inline)
+        builder = bare(rank).range(
+            -351_000_000_000, None, f"MPI Rank {rank}", kind=39, inline=inline
+        )
         write(tmp_path, **{report: builder})
     assert numbers(tmp_path) == ({"x_0.sqlite": 9, "x_1.sqlite": 4}, "nvtx_mpi")
     assert figures(nsyspipe.load(tmp_path), rank=9) == STEADY
@@ -113,7 +121,12 @@ def test_two_mpi_ranks_of_one_process_name_none(tmp_path):
 
 @pytest.mark.parametrize(
     ("stems", "ranks"),
-    [(["x_2", "x_10"], [2, 10]), (["rank3", "rank0"], [3, 0]), (["A-RANK7", "b.1"], [7, 1]), (["t-08", "t-09"], [8, 9])],
+    [
+        (["x_2", "x_10"], [2, 10]),
+        (["rank3", "rank0"], [3, 0]),
+        (["A-RANK7", "b.1"], [7, 1]),
+        (["t-08", "t-09"], [8, 9]),
+    ],
 )
 def test_the_number_at_the_end_of_the_stem_names_the_rank(tmp_path, stems, ranks):
     write(tmp_path, **{stem: bare(at) for at, stem in enumerate(stems)})
@@ -125,7 +138,9 @@ def test_the_number_at_the_end_of_the_stem_names_the_rank(tmp_path, stems, ranks
 @pytest.mark.parametrize("stem", ["4gpu_baseline", "ddp8", "x_2b", "x_", "rank", "3"])
 def test_a_number_elsewhere_in_the_stem_names_no_rank(tmp_path, stem):
     run = nsyspipe.load(write(tmp_path, **{stem: bare(0)}))
-    assert run.ranks.select(["rank", "rank_source"]).to_pylist() == [{"rank": 0, "rank_source": "order"}]
+    assert run.ranks.select(["rank", "rank_source"]).to_pylist() == [
+        {"rank": 0, "rank_source": "order"}
+    ]
 
 
 # --- order --------------------------------------------------------------------------------------
@@ -176,7 +191,10 @@ def test_a_variable_that_is_no_rank_is_passed_over(tmp_path, value):
 
 
 def test_a_number_in_the_stem_that_is_too_large_for_a_rank_is_passed_over(tmp_path):
-    assert numbers(write(tmp_path, **{f"x_{10**20}": bare(0)})) == ({f"x_{10**20}.sqlite": 0}, "order")
+    assert numbers(write(tmp_path, **{f"x_{10**20}": bare(0)})) == (
+        {f"x_{10**20}.sqlite": 0},
+        "order",
+    )
 
 
 def test_names_that_only_resemble_a_variable_are_not_taken_for_it(tmp_path):
