@@ -14,7 +14,7 @@ import nsyspipe
 from nsyspipe import schema
 from nsyspipe.errors import OptionError
 from nsyspipe.problems import CATALOGUE, SEVERITIES
-from nsyspipe.run import Run
+from tests.build.trace import TraceBuilder
 
 TABLES = {
     "ranks": schema.RANKS,
@@ -27,7 +27,7 @@ TABLES = {
 }
 
 
-def table_of(run: Run, name: str) -> pa.Table:
+def table_of(run, name) -> pa.Table:
     found = getattr(run, name)
     return found if isinstance(found, pa.Table) else found()
 
@@ -52,8 +52,6 @@ def test_every_table_has_its_declared_schema_with_docs_and_units(steady, name):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_table_is_empty_but_there_when_nothing_ran_on_a_gpu(tmp_path, name):
-    from tests.build.trace import TraceBuilder
-
     TraceBuilder().range(0, 10, "step 1").write(tmp_path / "x_0.sqlite")
     table = table_of(nsyspipe.load(tmp_path), name)
     assert table.schema.equals(TABLES[name].arrow, check_metadata=True)
@@ -88,7 +86,9 @@ def test_every_problem_kind_has_a_severity_and_plain_placeholders(code):
     kind = CATALOGUE[code]
     assert kind.severity in SEVERITIES
     for text in filter(None, (kind.message, kind.fix)):
-        assert all(name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text))
+        assert all(
+            name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text)
+        )
 
 
 def test_import_loads_nothing_heavy():
