@@ -1,0 +1,52 @@
+"""The sentence that a summary leads with."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.report.verdict import verdict
+
+
+def figures(comm, exposed, *, hidden=None, backward=None, compute=None, idle=None):
+    return {
+        "comm_share": comm,
+        "exposed_comm_share": exposed,
+        "overlap_ratio": hidden,
+        "backward_overlap_ratio": backward,
+        "compute_share": compute,
+        "idle_share": idle,
+    }
+
+
+@pytest.mark.parametrize(
+    ("summary", "sentence"),
+    [
+        (
+            figures(0.5, 0.48, hidden=0.04, backward=0.03),
+            "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward.",
+        ),
+        (
+            figures(0.5, 0.001, hidden=0.998),
+            "Communication is 50 % of step time, <1 % exposed; 100 % of it hides under compute (backward was not marked).",
+        ),
+        (
+            figures(0.0, 0.0, compute=0.957, idle=0.032),
+            "No communication: compute is 96 % of step time, idle 3 %.",
+        ),
+        (figures(0.0, 0.0, compute=0.957), "No communication: compute is 96 % of step time."),
+        (
+            figures(None, None),
+            "No step has a window on every rank, so there are no figures for the run.",
+        ),
+    ],
+)
+def test_the_verdict_says_what_step_time_goes_to(summary, sentence):
+    assert verdict(summary, n_ranks=2) == sentence
+
+
+def test_without_gpu_activity_there_is_nothing_to_measure():
+    nothing = figures(None, None)
+    assert (
+        verdict(nothing, n_ranks=0)
+        == "No GPU activity was recorded, so there is nothing to measure."
+    )
