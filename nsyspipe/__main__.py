@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command line."""
-    from nsyspipe.cli.app import run  # noqa: PLC0415 - workers must not pay for it
+    try:
+        from nsyspipe.cli.app import run  # noqa: PLC0415 - workers must not pay for it
 
-    run()
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,15 +70,12 @@ def of_ranks(
         and not any(one.process.n_comm for one in placed)
     ):
         found.append(problem("no-comm-kernels", n=max(len(ranks), size or 0)))
-    if size is not None and placed and len(ranks) < size:
-        found.append(
-            problem(
-                "ranks-missing",
-                n=size - len(ranks),
-                world_size=size,
-                missing=_shown(set(range(size)) - set(ranks)),
-            )
-        )
+    if size is not None and placed and (n_missing := size - sum(rank < size for rank in ranks)):
+        present = set(ranks)
+        missing = (rank for rank in range(size) if rank not in present)
+        shown = ", ".join(map(str, itertools.islice(missing, _SHOWN)))
+        more = f" and {n_missing - _SHOWN} more" if n_missing > _SHOWN else ""
+        found.append(problem("ranks-missing", n=n_missing, world_size=size, missing=shown + more))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, field
 
 from nsyspipe.errors import OptionError
@@ -68,7 +69,9 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
         If it is none; the message says where it breaks.
     """
     try:
-        return re.compile(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # [[ may mean a set some day
+            return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
         position = getattr(error, "pos", None)
         where = "" if position is None else f" at position {position}"

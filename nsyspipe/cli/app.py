@@ -16,7 +16,7 @@ from nsyspipe.parallel import without_pandas
 
 __all__ = ["app", "run"]
 
-_INTERRUPTED, _BROKEN_PIPE = 130, 141
+_BROKEN_PIPE = 141
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,7 +56,7 @@ def options(
 
 
 def run() -> None:
-    """Run the program and exit: 0 answered, 2 unusable input or option, 130 interrupted."""
+    """Run the program and exit: 0 answered, 2 unusable input or option; Ctrl-C is the caller's."""
     without_pandas()
     lenient_encoding()
     try:
@@ -65,8 +65,6 @@ def run() -> None:
         print_error(error)
         give_up_stdout()
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         _reader_left()
     except SystemExit as end:

@@ -21,6 +21,8 @@ def write_stdout(text: str) -> None:
     OutputError
         If it cannot be written; a reader that left is a BrokenPipeError instead.
     """
+    if sys.stdout is None:  # closed by whoever started the program
+        raise OutputError("standard output", "is closed", fix="write to a file: --json FILE")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -49,4 +51,5 @@ def lenient_encoding() -> None:
 
 def give_up_stdout() -> None:
     """Send what is still buffered nowhere: whoever should have read it is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -76,6 +76,8 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
+    except ValueError as error:  # a NUL character
+        raise DamagedReportError(repr(str(path)), f"is no file name ({error})") from error
 
 
 def _check_size(path: Path, header: bytes, size: int) -> None:

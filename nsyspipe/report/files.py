@@ -42,6 +42,7 @@ def write_text(
     """
     temporary = None
     try:
+        path = path.resolve()  # write through a link, not over it
         _check_target(path, inputs, may_replace)
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=".nsyspipe-", delete=False

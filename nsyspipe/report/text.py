@@ -73,13 +73,10 @@ def _subject(run: Run, summary: Mapping[str, Any]) -> str:
     """Return one line: which run, how many ranks, on what, and which steps count."""
     header = run.header
     of_world = f" of {header.world_size}" if header.world_size not in (None, header.n_ranks) else ""
-    parts = [
-        header.label,
-        f"{header.n_ranks}{of_world} rank{'' if header.n_ranks == 1 else 's'}",
-        *header.gpu_names,
-    ]
+    plural = "" if header.n_ranks == 1 and not of_world else "s"
+    parts = [header.label, f"{header.n_ranks}{of_world} rank{plural}", *header.gpu_names]
     if header.n_ranks:
-        family = f" {run.step_family!r}" if run.step_family and run.step_family != "--step" else ""
+        family = f" {run.step_family!r}" if run.step_family else ""
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
         skipped = ", ".join(map(str, run.skipped_steps))
         parts.append(f"{steps}, first skipped ({skipped})" if skipped else steps)

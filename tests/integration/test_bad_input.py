@@ -104,6 +104,10 @@ def test_a_name_that_is_too_long_for_any_file_is_refused(tmp_path):
     refuse(nsyspipe.NsyspipeError, tmp_path / ("x" * 300 + ".sqlite"))
 
 
+def test_a_name_with_a_zero_byte_is_refused():
+    refuse(nsyspipe.NsyspipeError, "a\0b.sqlite")
+
+
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.sqlite")
     try:
@@ -161,6 +165,11 @@ def test_a_bad_pattern_is_refused_with_its_option(report, option):
 @pytest.mark.parametrize("pattern", ["[a", "*", "a{2,1}", "(?P<x", "\\", "a{99999999999999999999}"])
 def test_every_kind_of_bad_pattern_is_refused(report, pattern):
     assert "not a regular expression" in str(refuse(OptionError, report, step=pattern))
+
+
+def test_a_pattern_that_python_may_read_otherwise_one_day_is_used_in_silence(report):
+    # re.compile warns of a nested set; on stderr that would be a line that is not ours.
+    assert nsyspipe.load(report, step="^[[s]tep").steps().num_rows == 4
 
 
 def test_a_step_pattern_that_matches_nothing_lists_the_families(report):

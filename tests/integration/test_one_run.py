@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 
 import pytest
 
@@ -208,6 +209,26 @@ def test_ranks_that_are_not_among_the_reports_are_a_problem(tmp_path):
     assert "2 of 4 ranks" in row["message"]
     assert "(0, 3)" in row["message"]
     assert run.header.world_size == 4
+
+
+def test_a_rank_beyond_the_world_does_not_stand_in_for_one_that_is_missing(tmp_path):
+    for rank in (0, 2):
+        steady_rank(rank, world_size=2).write(tmp_path / f"a_{rank}.sqlite")
+    row = problem_of(nsyspipe.load(tmp_path), "ranks-missing")
+    assert "1 of 2 ranks" in row["message"]
+    assert "(1)" in row["message"]
+
+
+def test_a_world_of_any_size_costs_no_memory(tmp_path):
+    path = steady_rank(0, world_size=1_000_000).write(tmp_path / "a_0.sqlite")
+    tracemalloc.start()
+    try:
+        row = problem_of(nsyspipe.load(path), "ranks-missing")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "999999 of 1000000 ranks" in row["message"]
+    assert peak < 10_000_000
 
 
 def test_a_complete_world_has_no_ranks_missing(steady):
