@@ -14,16 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe import schema
 from nsyspipe.attribution import distinct, launch_times
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
-from nsyspipe.metrics.breakdown import Recorded
 from nsyspipe.phases import phase_codes
-from nsyspipe.problems import Problem, problem
 from nsyspipe.process_digest import ProcessDigest, ProcessEvents, digest_process
 from nsyspipe.read.capture import Capture, read_capture
 
 if TYPE_CHECKING:
+    from nsyspipe.problems import Problem
     from nsyspipe.read.facts import ReportFacts
     from nsyspipe.read.payload import CommRank
     from nsyspipe.settings import Reading
@@ -86,7 +84,7 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     named = TextFamilies.by_text(texts)
     families = TextFamilies.by_option(texts, reading.step) if reading.step else named
     events = _split(capture)
-    recorded, lacking = _recorded(capture)
+    recorded = capture.recorded
     capture = capture.without_events()  # most of the memory, not needed any more
     found = [candidates(one.ranges, families, one.operations) for one in events]
     chosen = family.name if family else choose(found, [0] * len(found))
@@ -105,20 +103,9 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         families=largest_families(capture.ranges.table, named, _SHOWN_FAMILIES),
         problems=(
             *capture.problems,
-            *lacking,
             *(one for _, problems in digests for one in problems),
         ),
     )
-
-
-def _recorded(capture: Capture) -> tuple[Recorded, list[Problem]]:
-    """Tell which facts about copies the report holds, with a problem for each that it lacks."""
-    copies = capture.operations.copies
-    dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], schema.DTOD_KIND))
-    kinds, sizes = not copies["copy_kind"].null_count, not dtod_bytes.null_count
-    lacking = {"no-copy-kind": kinds, "no-copy-bytes": sizes}
-    recorded = Recorded(capture.memcpy_recorded, capture.memset_recorded, kinds, sizes)
-    return recorded, [problem(code) for code, known in lacking.items() if not known]
 
 
 def _texts(ranges: pa.Table) -> pa.StringArray:

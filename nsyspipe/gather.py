@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.digest import FamilyChoice, ReportDigest, digest_report
 from nsyspipe.errors import InputError, OptionError
-from nsyspipe.merge import choose_family
 from nsyspipe.parallel import PRELOAD, SerialExecutor, executor_for
+from nsyspipe.placing import choose_family
 from nsyspipe.read.file_check import check_file
 
 if TYPE_CHECKING:
@@ -67,11 +67,12 @@ def gather(
         if reading.step is not None and family is None and has_ranks:
             raise _no_match(reading.step.pattern, digests)
         digests = _redo(running, digests, reading, family)
+        named = reading.step.pattern if reading.step else family
         if family is not None and not any(p.windows.num_rows for d in digests for p in d.processes):
             return Gathered(
                 tuple(_redo(running, digests, reading, None)),
                 None,
-                f"{family!r} ranges launched no kernel",
+                f"{named!r} ranges launched no kernel",
             )
     why = None if family is not None else "none qualifies on every rank"
     return Gathered(tuple(digests), family, why)
@@ -107,13 +108,16 @@ def _digest_all(
             if on_progress:
                 on_progress(len(futures), len(calls))
     try:
-        if on_progress:
+        if on_progress and not isinstance(running, SerialExecutor):
             for n_done, _ in enumerate(as_completed(futures), start=1):
                 on_progress(n_done, len(calls))
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
         raise InputError(
-            "analysis", "a worker process was killed, probably for want of memory", fix="-j 1"
+            "analysis",
+            "a worker process died: no memory was left, or the calling script starts its work "
+            "outside of if __name__ == '__main__'",
+            fix="-j 1, or jobs=1 from Python",
         ) from error
     except BaseException:
         for future in futures:
@@ -127,9 +131,10 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
         for name, n_ranges in digest.families:
             families[name] = families.get(name, 0) + n_ranges
     shown = ", ".join(f"{name!r} ({n})" for name, n in list(families.items())[:_SHOWN_FAMILIES])
+    example = next(iter(families), "step #").replace("#", "[0-9]+")
     return OptionError(
         f"--step {pattern!r}",
         "matches no NVTX range, needed for steps",
         found=shown or "no NVTX ranges at all",
-        fix="leave --step out, or use one of these names",
+        fix=f"leave --step out, or name one of these, digits as [0-9]+: --step '^{example}$'",
     )

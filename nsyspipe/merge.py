@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe import schema
-from nsyspipe.families import choose
 from nsyspipe.metrics.summary import with_ratios
 from nsyspipe.placing import PlacedProcess, place, world_size
 from nsyspipe.ranks import number_ranks
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["RunTables", "choose_family", "merge"]
+__all__ = ["RunTables", "merge"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,6 @@ class RunTables:
     problems: pa.Table
     selection: Selection
     world_size: int | None
-
-
-def choose_family(digests: Sequence[ReportDigest]) -> str | None:
-    """Decide on the step family of a run; None for none."""
-    placed = place(digests)
-    return choose([one.process.candidates for one in placed], [one.shift_ns for one in placed])
 
 
 def merge(

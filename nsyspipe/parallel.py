@@ -90,7 +90,7 @@ def executor_for(
     preload
         A module that workers import at once, while the caller is still busy with its own imports.
     """
-    jobs = jobs_for([path.stat().st_size if path.exists() else 0 for path in paths], requested)
+    jobs = jobs_for([_size(path) for path in paths], requested)
     if jobs == 1:
         yield SerialExecutor()
         return
@@ -109,6 +109,13 @@ def executor_for(
         raise
     finally:
         executor.shutdown(cancel_futures=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (OSError, ValueError):
+        return 0  # whoever reads it will say what is wrong
 
 
 def _start_worker() -> None:

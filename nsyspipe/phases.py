@@ -28,7 +28,7 @@ _NO_PHASE = -1
 
 @dataclass(frozen=True)
 class PhaseRanges:
-    """The ranges of one phase of one rank: disjoint or equal to none other, in order of start.
+    """The ranges of one phase of one rank: in order of start, none inside another.
 
     Attributes
     ----------

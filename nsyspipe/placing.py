@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsyspipe.families import choose
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsyspipe.digest import ReportDigest
     from nsyspipe.process_digest import ProcessDigest
 
-__all__ = ["PlacedProcess", "clock_shifts", "place", "world_size"]
+__all__ = ["PlacedProcess", "choose_family", "clock_shifts", "place", "world_size"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ def place(digests: Sequence[ReportDigest]) -> list[PlacedProcess]:
         for argument, digest in enumerate(digests)
         for process in digest.processes
     ]
+
+
+def choose_family(digests: Sequence[ReportDigest]) -> str | None:
+    """Decide on the step family of a run; None for none."""
+    placed = place(digests)
+    return choose([one.process.candidates for one in placed], [one.shift_ns for one in placed])
 
 
 def world_size(digests: Sequence[ReportDigest]) -> int | None:

@@ -28,7 +28,7 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-comm-kernels": Kind(
         "error",
-        "no communication kernel on {n} ranks: communication figures are 0 and probably wrong",
+        "no communication kernel on the {n} rank(s) looked at: communication figures are 0 and probably wrong",
         "name your kernels with --comm-kernel REGEX (NCCL's are known by their names)",
     ),
     "no-steps": Kind(
@@ -43,7 +43,7 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-launches": Kind(
         "warning",
-        "CUDA API calls were not recorded: {n} operations are placed by their device times, "
+        "no launch of any of the {n} operations was recorded: they are placed by their device times, "
         "backward figures are null",
         _CUDA,
     ),
@@ -97,14 +97,24 @@ CATALOGUE: dict[str, Kind] = {
         "{n} CUDA graphs were captured as a whole and count as compute: communication inside them is not seen",
         "capture with nsys profile --cuda-graph-trace=node",
     ),
+    "no-kernels": Kind(
+        "error",
+        "kernels were launched, but the report has no table of them: figures that need them are null",
+        _EXPORT_ALL,
+    ),
+    "no-kernel-names": Kind(
+        "error",
+        "no kernel has a name: communication cannot be told from compute, both are null",
+        _EXPORT_ALL,
+    ),
     "no-memcpy": Kind(
         "warning",
-        "copies were made but not recorded: copy, memory and idle figures are null",
+        "calls that copy were made, but the report has no table of copies: copy, memory and idle figures are null",
         _EXPORT_ALL,
     ),
     "no-memset": Kind(
         "warning",
-        "memsets were made but not recorded: memory and idle figures are null",
+        "calls that set memory were made, but the report has no table of them: memory and idle figures are null",
         _EXPORT_ALL,
     ),
     "no-copy-kind": Kind(
@@ -163,5 +173,4 @@ def problem(
     """State a problem of the catalogue; `facts` fill its message."""
     kind = CATALOGUE[code]
     message = kind.message.format(**{"rank": rank, **facts})
-    fix = kind.fix and kind.fix.format(**facts)
-    return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)
+    return Problem(code, message, None, process_id, rank, severity or kind.severity, kind.fix)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.attribution import ProcessOperations, operations_of
 from nsyspipe.families import Candidate, Members, TextFamilies, members_of
 from nsyspipe.labels import step_number
-from nsyspipe.metrics.breakdown import Recorded, breakdown
+from nsyspipe.metrics.breakdown import breakdown
 from nsyspipe.metrics.phases import phase_costs
 from nsyspipe.phases import PhaseRanges, phase_ranges
 from nsyspipe.problems import Problem, problem
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
+
+    from nsyspipe.recorded import Recorded
 
     Int64 = NDArray[np.int64]
 
@@ -107,8 +109,8 @@ class ProcessDigest:
     process_id: int
     device_id: int | None
     device_ids: tuple[int, ...]
-    n_kernels: int
-    n_comm: int
+    n_kernels: int | None
+    n_comm: int | None
     n_dtod: int | None
     span: tuple[int, int]
     candidates: tuple[Candidate, ...]
@@ -148,12 +150,13 @@ def digest_process(
     phases = phase_ranges(events.ranges, codes, members)
     backward = _backward(phases, operations)
     parts = breakdown(operations, windows, backward, recorded)
+    has_comm = recorded.kernels and recorded.names
     digest = ProcessDigest(
         process_id=events.process_id,
         device_id=events.devices[0] if events.devices else None,
         device_ids=tuple(sorted(events.devices)),
-        n_kernels=operations.kernel_start.size,
-        n_comm=int(np.count_nonzero(operations.is_comm)),
+        n_kernels=operations.kernel_start.size if recorded.kernels else None,
+        n_comm=int(np.count_nonzero(operations.is_comm)) if has_comm else None,
         n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND))
         if recorded.memcpy and recorded.kinds
         else None,

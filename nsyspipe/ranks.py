@@ -103,9 +103,10 @@ def _by_map(placed: Sequence[PlacedProcess], rank_map: Mapping[str, int]) -> lis
 
 
 def _map_keys(placed: PlacedProcess) -> list[str]:
-    """Return the names a rank map may use: file name, stem, path; of several processes with ``:PID``."""
+    """Return the names a rank map may use: stem, and every tail of the path; of several processes with ``:PID``."""
     path = Path(placed.report.path)
-    names = [path.name, path.stem, str(path)]
+    tails = ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
+    names = [*tails, path.stem, str(path)]
     return names if placed.is_alone else [f"{name}:{placed.process.pid}" for name in names]
 
 
@@ -120,17 +121,14 @@ def parse_rank_map(text: str) -> dict[str, int]:
     if "=" not in text:
         try:
             text = Path(text).read_text(encoding="utf-8")
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise OptionError(
                 f"--rank-map {text}",
                 "neither pairs nor a readable file",
                 fix='--rank-map "a.sqlite=0,b.sqlite=1"',
             ) from error
-    pairs = [
-        pair.strip()
-        for pair in re.split(r"[,\n]", text)
-        if pair.strip() and not pair.strip().startswith("#")
-    ]
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    pairs = [pair.strip() for line in lines for pair in line.split(",") if pair.strip()]
     found: dict[str, int] = {}
     for pair in pairs:
         name, _, number = pair.rpartition("=")
@@ -139,6 +137,10 @@ def parse_rank_map(text: str) -> dict[str, int]:
                 f"--rank-map {pair}",
                 "not of the form REPORT=RANK",
                 fix='--rank-map "a.sqlite=0,b.sqlite=1"',
+            )
+        if name.strip() in found:
+            raise OptionError(
+                "--rank-map", f"names {name.strip()} twice", fix="one rank per report"
             )
         found[name.strip()] = int(number)
     return found

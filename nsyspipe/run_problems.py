@@ -67,9 +67,9 @@ def of_ranks(
     if (
         (len(ranks) > 1 or (size or 0) > 1)
         and placed
-        and not any(one.process.n_comm for one in placed)
+        and all(one.process.n_comm == 0 for one in placed)
     ):
-        found.append(problem("no-comm-kernels", n=max(len(ranks), size or 0)))
+        found.append(problem("no-comm-kernels", n=len(ranks)))
     if size is not None and placed and (n_missing := size - sum(rank < size for rank in ranks)):
         present = set(ranks)
         missing = (rank for rank in range(size) if rank not in present)

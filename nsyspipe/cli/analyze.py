@@ -143,7 +143,11 @@ def analyze(
             )
             _ = run.steps()
     _write(run, json_file, force=force, quiet=quiet)
-    if strict and any(severity != "info" for severity in run.problems["severity"].to_pylist()):
+    grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
+    if strict and grave:
+        typer.echo(
+            f"error: --strict: {len(grave)} problem(s): {', '.join(dict.fromkeys(grave))}", err=True
+        )
         raise typer.Exit(_STRICT_FAILED)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -43,6 +44,8 @@ def print_error(error: NsyspipeError) -> None:
 
 def lenient_encoding() -> None:
     """Let a terminal that knows few letters show the rest as question marks."""
+    if sys.stderr is None:  # closed by whoever started the program
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the program's life
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure:

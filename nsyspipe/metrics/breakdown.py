@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,29 +13,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.attribution import ProcessOperations
+    from nsyspipe.recorded import Recorded
     from nsyspipe.steps import Windows
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["Recorded", "breakdown"]
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """Which facts about copies the report holds, or would hold if there had been any.
-
-    Attributes
-    ----------
-    memcpy, memset
-        The operations themselves.
-    kinds, sizes
-        The kind of every copy, and its bytes.
-    """
-
-    memcpy: bool = True
-    memset: bool = True
-    kinds: bool = True
-    sizes: bool = True
+__all__ = ["breakdown"]
 
 
 def breakdown(
@@ -65,8 +47,8 @@ def breakdown(
     backward
         Flag per kernel: launched inside a backward range. None when the rank has no such range.
     recorded
-        Without memcpys or their kinds the figures of DtoD copies are null; without memcpys or
-        memsets memory and idle are.
+        Figures that need a lacking fact are null: all of compute and comm without kernels or their
+        names, DtoD copies without memcpys or their kinds, memory and idle without any of them.
 
     Returns
     -------
@@ -123,14 +105,30 @@ def breakdown(
     return columns
 
 
-def _unrecorded(recorded: Recorded) -> tuple[str, ...]:
-    names: tuple[str, ...] = ()
+_NEED_COMM = (
+    "compute_ns",
+    "comm_ns",
+    "exposed_comm_ns",
+    "overlap_compute_ns",
+    "overlap_backward_ns",
+    "n_collectives",
+)
+_NEED_DTOD = ("dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns")
+
+
+def _unrecorded(recorded: Recorded) -> set[str]:
+    """Return the figures that cannot be told from what the report holds."""
+    names: set[str] = set()
+    if not (recorded.kernels and recorded.names):
+        names |= set(_NEED_COMM)
+    if not recorded.kernels:
+        names |= {"exposed_memory_ns", "idle_ns", "exposed_dtod_ns"}
     if not (recorded.memcpy and recorded.kinds):
-        names += ("dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns")
+        names |= set(_NEED_DTOD)
     if not recorded.sizes:
-        names += ("dtod_bytes",)
+        names |= {"dtod_bytes"}
     if not (recorded.memcpy and recorded.memset):
-        names += ("exposed_memory_ns", "idle_ns")
+        names |= {"exposed_memory_ns", "idle_ns"}
     return names
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from nsyspipe import schema
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
@@ -14,6 +16,7 @@ from nsyspipe.read.payload import CommRank, read_comm_ranks
 from nsyspipe.read.ranges import Ranges, read_ranges
 from nsyspipe.read.report import Report, open_report
 from nsyspipe.read.strings import Strings, read_strings
+from nsyspipe.recorded import NOT_RECORDED, Recorded
 
 if TYPE_CHECKING:
     import re
@@ -33,8 +36,8 @@ class Capture:
         `schema.LAUNCHES`; None when API calls were not recorded.
     comm_ranks
         Rank and size by process, from NCCL's payload.
-    memcpy_recorded, memset_recorded
-        False when the report shows that there were such operations but lacks their rows.
+    recorded
+        Which facts the report lacks although there was something to record.
     """
 
     facts: ReportFacts
@@ -42,13 +45,12 @@ class Capture:
     launches: pa.Table | None
     ranges: Ranges
     comm_ranks: dict[int, CommRank]
-    memcpy_recorded: bool
-    memset_recorded: bool
+    recorded: Recorded
     problems: tuple[Problem, ...]
 
     def without_events(self) -> Capture:
         """Return the same without operations and launches, which hold most of its memory."""
-        empty = Operations(schema.KERNELS.empty(), schema.COPIES.empty(), 0, 0)
+        empty = Operations(schema.KERNELS.empty(), schema.COPIES.empty(), 0, 0, has_names=True)
         return replace(self, operations=empty, launches=None)
 
 
@@ -67,24 +69,20 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         operations = read_operations(report, strings, comm_kernel)
         ends = [
             operations.kernels["end_ns"],
-            operations.kernels["start_ns"],
             operations.copies["end_ns"],
         ]
         ranges = read_ranges(report, strings, ends)
         comm_ranks, n_undecoded = read_comm_ranks(report)
-        memcpy_recorded = report.has(versions.MEMCPY) or not _was_called(
-            report, facts, strings, "Memcpy"
-        )
-        memset_recorded = report.has(versions.MEMSET) or not _was_called(
-            report, facts, strings, "Memset"
-        )
+        recorded = _recorded(report, facts, strings, operations)
     problems = [
         problem("untested-version", version=facts.schema_version)
         if versions.is_newer_than_tested(facts.schema_version)
         else None,
         None if ranges.is_recorded else problem("no-nvtx"),
-        None if memcpy_recorded else problem("no-memcpy"),
-        None if memset_recorded else problem("no-memset"),
+        *(
+            None if getattr(recorded, fact) else problem(code)
+            for fact, code in NOT_RECORDED.items()
+        ),
         problem("dropped-operations", n=operations.n_dropped) if operations.n_dropped else None,
         problem("dropped-ranges", n=ranges.n_dropped) if ranges.n_dropped else None,
         problem("graphs-as-a-whole", n=operations.n_graphs) if operations.n_graphs else None,
@@ -96,22 +94,44 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         launches=launches,
         ranges=ranges,
         comm_ranks=comm_ranks,
-        memcpy_recorded=memcpy_recorded,
-        memset_recorded=memset_recorded,
+        recorded=recorded,
         problems=tuple(one for one in problems if one is not None),
     )
 
 
-def _was_called(report: Report, facts: ReportFacts, strings: Strings, what: str) -> bool:
+def _recorded(
+    report: Report, facts: ReportFacts, strings: Strings, operations: Operations
+) -> Recorded:
+    copies = operations.copies
+    dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], schema.DTOD_KIND))
+
+    def is_there(table: str, *calls: str) -> bool:
+        return report.has(table) or not _was_recordable(report, facts, strings, table, calls)
+
+    return Recorded(
+        kernels=operations.n_graphs > 0 or is_there(versions.KERNEL, "LaunchKernel", "GraphLaunch"),
+        names=operations.has_names,
+        memcpy=is_there(versions.MEMCPY, "Memcpy"),
+        memset=is_there(versions.MEMSET, "Memset"),
+        kinds=not copies["copy_kind"].null_count,
+        sizes=not dtod_bytes.null_count,
+    )
+
+
+def _was_recordable(
+    report: Report, facts: ReportFacts, strings: Strings, table: str, calls: tuple[str, ...]
+) -> bool:
     """Tell whether a table that is absent had rows in the capture.
 
     Exports are lazy: a table without rows is left out, so absence alone means "none happened". It
     means "not recorded" when the program called the API that makes such rows, or when the export
-    was limited to some tables.
+    was limited to other tables.
     """
-    if facts.exported_tables or not facts.is_lazy:
+    limited = facts.exported_tables and table not in facts.exported_tables
+    if limited or not facts.is_lazy:
         return True
-    names = ", ".join(map(str, strings.ids_beginning(f"cu{what}", f"cuda{what}").tolist()))
+    prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
+    names = ", ".join(map(str, strings.ids_beginning(*prefixes).tolist()))
     if not names or not report.has(versions.RUNTIME, "nameId"):
         return False
     return report.count(versions.RUNTIME, f"nameId IN ({names})") > 0

@@ -33,9 +33,13 @@ def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
         If only an ``.nsys-rep`` without its export is there.
     """
     found: list[Path] = []
-    for argument in map(Path, arguments):
-        with readable(argument):
-            found += _expand(argument)
+    for argument in arguments:
+        if not str(argument):
+            raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
+        with readable(Path(argument)):
+            found += _expand(Path(argument))
+    exported = {path.with_suffix("") for path in found if path.suffix == _EXPORT}
+    found = [path for path in found if path.suffix != _RAW or path.with_suffix("") not in exported]
     for path in found:
         if path.suffix == _RAW:
             raise NotAReportError(

@@ -1,4 +1,4 @@
-"""Device operations, API calls and NVTX ranges of a report as canonical Arrow tables."""
+"""Device operations and API calls of a report as canonical Arrow tables."""
 
 from __future__ import annotations
 
@@ -47,10 +47,6 @@ _OPERATION_COLUMNS: dict[str, str | None] = {
     "device_id": "deviceId",
     "correlation_id": "correlationId",
 }
-_OPERATION_COLUMNS = _OPERATION_COLUMNS | {
-    "stream_id": "streamId",
-    "name_id": None,
-}
 _MEMSET_COLUMNS = _OPERATION_COLUMNS | {"copy_kind": None, "bytes": "bytes"}
 _COPY_COLUMNS = _OPERATION_COLUMNS | {
     "copy_kind": "copyKind",
@@ -80,12 +76,15 @@ class Operations:
         Rows that ended before they started, or had no time.
     n_graphs
         CUDA graphs that were captured as a whole: their kernels cannot be told apart.
+    has_names
+        Whether any kernel's name is known; true without kernels.
     """
 
     kernels: pa.Table
     copies: pa.Table
     n_dropped: int
     n_graphs: int
+    has_names: bool
 
 
 def read_operations(
@@ -93,7 +92,7 @@ def read_operations(
 ) -> Operations:
     """Read all device operations; a table that the lazy export left out has no rows."""
     comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
-    kernels, bad_kernels = _read_kernels(report, strings, comm_ids, comm_pattern)
+    kernels, bad_kernels, names_known = _read_kernels(report, strings, comm_ids, comm_pattern)
     graphs, bad_graphs = _read_rows(report, versions.GRAPH, schema.KERNELS, _OPERATION_COLUMNS)
     memcpys, bad_memcpys = _read_rows(report, versions.MEMCPY, schema.COPIES, _COPY_COLUMNS)
     memsets, bad_memsets = _read_rows(report, versions.MEMSET, schema.COPIES, _MEMSET_COLUMNS)
@@ -107,6 +106,7 @@ def read_operations(
         copies=pa.concat_tables([memcpys, memsets]),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
         n_graphs=graphs.num_rows,
+        has_names=names_known,
     )
 
 
@@ -128,20 +128,25 @@ def read_launches(report: Report) -> pa.Table | None:
 
 def _read_kernels(
     report: Report, strings: Strings, comm_ids: Int64, comm_pattern: re.Pattern[str] | None
-) -> tuple[pa.Table, int]:
+) -> tuple[pa.Table, int, bool]:
     names = [name for name in ("shortName", "demangledName") if report.has(versions.KERNEL, name)]
     if report.has(versions.KERNEL) and not names:
         report.require(versions.KERNEL, "shortName")
 
+    known = [True]
+
     def classify(found: pa.Table) -> pa.ChunkedArray:
+        used = pc.unique(found[names[0]]).drop_null().to_numpy()
+        known[0] = not used.size or strings.lookup(used).null_count < used.size
         is_comm = _in_set(found[names[0]], comm_ids, strings, comm_pattern)
         for name in names[1:]:
             is_comm = pc.or_(is_comm, _in_set(found[name], comm_ids, strings, comm_pattern))
         return is_comm
 
-    return _read_rows(
+    table, n_dropped = _read_rows(
         report, versions.KERNEL, schema.KERNELS, _OPERATION_COLUMNS, extra=names, is_comm=classify
     )
+    return table, n_dropped, known[0]
 
 
 def _in_set(

@@ -1,7 +1,7 @@
 """What a report says about its capture: versions, host, GPUs, session start, a few allow-listed variables.
 
 Reports embed the whole environment of the profiled program, secrets included. Only the variables
-named here are ever selected; the rest never reaches this process's memory as a value.
+named here are selected from it, and nothing else of it reaches an output.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ __all__ = ["RANK_VARIABLES", "ReportFacts", "read_facts"]
 # In order of trust.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 _VARIABLES = (*RANK_VARIABLES, "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
+# No session starts later (73 years after 1970), and differences of two starts do not overflow.
+_LATEST_START = 2**61
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 
 
@@ -102,7 +104,8 @@ def _session_start(report: Report) -> int | None:
     if not report.has(versions.SESSION_START, "utcEpochNs"):
         return None
     found = report.select(versions.SESSION_START, {"utcEpochNs": "int"})["utcEpochNs"].drop_null()
-    return int(found[0].as_py()) if len(found) else None
+    start = int(found[0].as_py()) if len(found) else None
+    return start if start is not None and abs(start) < _LATEST_START else None
 
 
 def _host(report: Report) -> str | None:

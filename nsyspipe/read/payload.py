@@ -106,7 +106,7 @@ def read_layouts(report: Report) -> dict[tuple[int, int], Layout]:
     for entry in entries:
         layout = layouts.get((entry["domainId"], entry["schemaId"]))
         code = _FORMATS.get(entry["type"])
-        offset = entry["offset"] or 0  # a zero may be stored as null
+        offset = max(entry["offset"] or 0, 0)  # a zero may be stored as null
         if layout and code and entry["name"] and offset + np.dtype(code).itemsize <= layout.n_bytes:
             layout.fields[entry["name"]] = (code, offset)
     return layouts
@@ -140,7 +140,7 @@ def read_comm_ranks(report: Report) -> tuple[dict[int, CommRank], int]:
     """
     layouts = read_layouts(report)
     naming = {
-        key for key, layout in layouts.items() if layout.fields.keys() >= {_RANK_FIELD, _SIZE_FIELD}
+        key for key, layout in layouts.items() if _has_integers(layout, _RANK_FIELD, _SIZE_FIELD)
     }
     if not naming or not report.has(versions.NVTX, "binaryData", "globalTid"):
         return {}, 0
@@ -148,7 +148,7 @@ def read_comm_ranks(report: Report) -> tuple[dict[int, CommRank], int]:
         versions.NVTX, {"globalTid": "int", "binaryData": "blob"}, where="length(binaryData) > 0"
     )
     blobs = found["binaryData"].to_pylist()
-    records = decode(blobs, layouts, (_SIZE_FIELD, _RANK_FIELD))
+    records = decode(blobs, {key: layouts[key] for key in naming}, (_SIZE_FIELD, _RANK_FIELD))
     seen: dict[int, set[tuple[int, int]]] = {}
     for thread, record in zip(found["globalTid"].to_pylist(), records, strict=True):
         if record is not None and thread is not None:
@@ -162,6 +162,10 @@ def read_comm_ranks(report: Report) -> tuple[dict[int, CommRank], int]:
         if len(own) == 1 and 0 <= own[0] < n_ranks:
             ranks[process] = CommRank(own[0], n_ranks)
     return ranks, sum(_layout_of(blob, layouts) is None for blob in blobs)
+
+
+def _has_integers(layout: Layout, *names: str) -> bool:
+    return all(layout.fields.get(name, ("<f8", 0))[0].lstrip("<")[0] in "iu" for name in names)
 
 
 def _layout_of(blob: bytes, layouts: dict[tuple[int, int], Layout]) -> Layout | None:

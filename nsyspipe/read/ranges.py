@@ -124,7 +124,7 @@ def _closed_ends(
     last = [pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ends)]
     calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
     last += [report.maximum(versions.RUNTIME, name) for name in calls]
-    return as_int(ends, max(value for value in last if value is not None) + 1)
+    return as_int(ends, min(max(value for value in last if value is not None) + 1, TIME_LIMIT))
 
 
 def _is_library(ranges: pa.Table, domains: pa.Table) -> NDArray[np.bool_]:

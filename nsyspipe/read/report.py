@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,11 +78,6 @@ class Report:
                 found=f"tables {', '.join(sorted(self._columns)[:5]) or '(none)'}",
                 fix="nsys export --type=sqlite REPORT.nsys-rep",
             )
-
-    @cached_property
-    def name(self) -> str:
-        """File name."""
-        return self.path.name
 
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether the report has a table with all of these columns."""

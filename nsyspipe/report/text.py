@@ -23,6 +23,8 @@ __all__ = ["MAX_WIDTH", "rendered", "summary_text"]
 
 MAX_WIDTH = 100
 _SHOWN_RANKS = 16
+# A narrower terminal gets fewer columns rather than cut numbers.
+_FULL_WIDTH, _FEW_COLUMNS = 79, 2
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 # Heading and figure; the parts of the step come first and sum to it.
@@ -39,7 +41,7 @@ _RANK_COLUMNS = (
 
 def summary_text(run: Run, console: Console) -> str:
     """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide."""
-    return rendered(Group(*_sections(run)), console)
+    return rendered(Group(*_sections(run, console.width)), console)
 
 
 def rendered(content: RenderableType, console: Console) -> str:
@@ -57,13 +59,13 @@ def rendered(content: RenderableType, console: Console) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-def _sections(run: Run) -> Iterable[RenderableType]:
+def _sections(run: Run, width: int) -> Iterable[RenderableType]:
     summary = run.summary().to_pylist()[0]
     yield Text(verdict(summary, run.header.n_ranks), style="bold")
     yield Text(_subject(run, summary), style="dim")
     if summary["n_summary_steps"]:
-        yield Padding(_run_table(summary), (1, 0, 0, 0))
-        yield Padding(_rank_table(run), (1, 0, 0, 0))
+        yield Padding(_run_table(summary, width), (1, 0, 0, 0))
+        yield Padding(_rank_table(run, width), (1, 0, 0, 0))
     problems = run.problems.to_pylist()
     if problems:
         yield Padding(_problem_table(problems), (1, 0, 0, 0))
@@ -83,9 +85,10 @@ def _subject(run: Run, summary: Mapping[str, Any]) -> str:
     return printable(" | ".join(parts))
 
 
-def _run_table(summary: Mapping[str, Any]) -> Table:
+def _run_table(summary: Mapping[str, Any], width: int) -> Table:
     table = _grid()
-    for _ in range(2):
+    n_pairs = 2 if width >= _FULL_WIDTH else 1
+    for _ in range(n_pairs):
         table.add_column(style="dim")
         table.add_column(justify="right")
     figures = (
@@ -97,25 +100,27 @@ def _run_table(summary: Mapping[str, Any]) -> Table:
             f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}",
         ),
     )
-    for (left, left_value), (right, right_value) in zip(figures[::2], figures[1::2], strict=True):
-        table.add_row(left, left_value, f"  {right}", right_value)
+    for at in range(0, len(figures), n_pairs):
+        first, *more = figures[at : at + n_pairs]
+        table.add_row(*first, *(cell for name, value in more for cell in (f"  {name}", value)))
     return table
 
 
-def _rank_table(run: Run) -> Group | Table:
+def _rank_table(run: Run, width: int) -> Group | Table:
+    columns = _RANK_COLUMNS if width >= _FULL_WIDTH else _RANK_COLUMNS[:_FEW_COLUMNS]
     rows = run.rank_summary().to_pylist()
     shown = sorted(rows, key=lambda row: -(row["step_time_ns"] or 0))[:_SHOWN_RANKS]
     table = _grid()
     table.show_header = True
     table.add_column("rank", justify="right")
-    table.add_column("step\ntime", justify="right")
-    for heading, _ in _RANK_COLUMNS:
+    table.add_column("step\ntime", justify="right", no_wrap=True)
+    for heading, _ in columns:
         table.add_column(heading, justify="right")
     for row in sorted(shown, key=lambda row: row["rank"]):
         table.add_row(
             str(row["rank"]),
             ms_text(row["step_time_ns"]),
-            *(percent_text(row[name]) for _, name in _RANK_COLUMNS),
+            *(percent_text(row[name]) for _, name in columns),
         )
     if len(rows) == len(shown):
         return table

@@ -22,8 +22,12 @@ def verdict(summary: Mapping[str, Any], n_ranks: int) -> str:
     """
     if not n_ranks:
         return "No GPU activity was recorded, so there is nothing to measure."
-    if summary["comm_share"] is None:
+    if not summary["n_summary_steps"]:
         return "No step has a window on every rank, so there are no figures for the run."
+    if summary["comm_share"] is None:
+        return (
+            "What the steps' time goes to is not known: kernels or their names were not recorded."
+        )
     if summary["comm_share"] == 0:
         idle = (
             f", idle {_percent(summary['idle_share'])}" if summary["idle_share"] is not None else ""

@@ -20,7 +20,7 @@ _RANK = Column(
     INT,
     "id",
     "global rank",
-    "definitions 1: rank map, environment, NCCL payload, MPI, file name, order",
+    "the first of rank map, environment, NCCL payload, MPI thread name, file name, order that numbers every rank",
 )
 _STEP = Column(
     "step", INT, "id", "step number, the same on every rank", "NVTX range text, or its ordinal"
@@ -61,9 +61,22 @@ RANKS = TableSchema(
         ),
         Column("gpu_name", TEXT, "text", "model of that device", "TARGET_INFO_GPU", nullable=True),
         Column("host", TEXT, "text", "host name", "TARGET_INFO_SYSTEM_ENV", nullable=True),
-        Column("rank_source", TEXT, "text", "where the rank's number comes from", "definitions 1"),
-        Column("n_kernels", INT, "count", "compute and comm operations", "KERNEL, GRAPH_TRACE"),
-        Column("n_comm", INT, "count", "comm operations", "KERNEL names"),
+        Column(
+            "rank_source",
+            TEXT,
+            "text",
+            "where the number comes from: rank_map, env:RANK (or another variable), nccl_payload, nvtx_mpi, file_name, order",
+            "derived",
+        ),
+        Column(
+            "n_kernels",
+            INT,
+            "count",
+            "compute and comm operations",
+            "KERNEL, GRAPH_TRACE",
+            nullable=True,
+        ),
+        Column("n_comm", INT, "count", "comm operations", "KERNEL names", nullable=True),
         Column(
             "n_dtod", INT, "count", "device-to-device copies", "MEMCPY.copyKind = 8", nullable=True
         ),
@@ -88,7 +101,7 @@ STEPS = TableSchema(
         _STEP,
         _ns(
             "start_ns",
-            "window start, aligned time: start of the step's first compute or comm kernel",
+            "window start, aligned time: start of the step's first compute or comm kernel; on a rank without launches the step range's own start, without steps the first operation's",
             source="KERNEL.start",
         ),
         _ns(
@@ -97,9 +110,9 @@ STEPS = TableSchema(
             source="KERNEL.start",
         ),
         _ns("wall_ns", "end - start", source="derived"),
-        _ns("compute_ns", "|C|", source="KERNEL, GRAPH_TRACE"),
-        _ns("comm_ns", "|M|", source="KERNEL"),
-        _ns("exposed_comm_ns", "|M \\ C|", source="KERNEL"),
+        _ns("compute_ns", "|C|", source="KERNEL, GRAPH_TRACE", nullable=True),
+        _ns("comm_ns", "|M|", source="KERNEL", nullable=True),
+        _ns("exposed_comm_ns", "|M \\ C|", source="KERNEL", nullable=True),
         _ns("exposed_memory_ns", "|P \\ (C u M)|", source="MEMCPY, MEMSET", nullable=True),
         _ns("idle_ns", "wall - |C u M u P|", source="KERNEL, MEMCPY, MEMSET", nullable=True),
         _ns("dtod_ns", "|D|, D = the device-to-device copies", source="MEMCPY", nullable=True),
@@ -115,14 +128,21 @@ STEPS = TableSchema(
             "n_dtod", INT, "count", "DtoD copies that start in the window", "MEMCPY", nullable=True
         ),
         _ns("exposed_dtod_ns", "|D \\ (C u M)|", source="MEMCPY", nullable=True),
-        _ns("overlap_compute_ns", "|M n C|", source="KERNEL"),
+        _ns("overlap_compute_ns", "|M n C|", source="KERNEL", nullable=True),
         _ns(
             "overlap_backward_ns",
             f"|M n B|, B = compute kernels launched inside a backward range, by any thread; {_BACKWARD_NULL}",
             source="KERNEL, RUNTIME, NVTX_EVENTS",
             nullable=True,
         ),
-        Column("n_collectives", INT, "count", "comm operations that start in the window", "KERNEL"),
+        Column(
+            "n_collectives",
+            INT,
+            "count",
+            "comm operations that start in the window",
+            "KERNEL",
+            nullable=True,
+        ),
         Column(
             "is_complete",
             FLAG,
@@ -205,7 +225,7 @@ FIGURES = tuple(column.name for column in _FIGURES)
 
 SUMMARY = TableSchema(
     "summary",
-    "One row: the run's figures over its summary steps (complete on every rank, less the skipped).",
+    "One row: the run's figures over its summary steps: complete on every rank, less the skipped; if there are none, all that every rank has.",
     (),
     (
         Column("n_steps", INT, "count", "steps with a window on some rank", "derived"),

@@ -97,7 +97,7 @@ class DyingExecutor(Executor):
 
 
 def test_a_worker_that_dies_is_one_clear_error(steady):
-    with pytest.raises(InputError, match="worker process was killed"):
+    with pytest.raises(InputError, match="a worker process died"):
         nsyspipe.load(steady, executor=DyingExecutor()).steps()
 
 

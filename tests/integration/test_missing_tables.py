@@ -189,17 +189,47 @@ def test_without_strings_nothing_has_a_name_and_that_is_said(tmp_path):
     for rank in range(2):
         steady_rank(rank).write(tmp_path / f"a_{rank}.sqlite", without=(STRINGS,))
     run = nsyspipe.load(tmp_path)
-    assert figures(run, step=0)["comm_ns"] == 0
-    assert problem_of(run, "no-comm-kernels")["severity"] == "error"
-    assert "--comm-kernel" in problem_of(run, "no-comm-kernels")["fix"]
+    row = run.steps().to_pylist()[0]
+    # Compute cannot be told from communication, but busy from idle can: 4 x (230 + 10) ns are busy.
+    assert (row["compute_ns"], row["comm_ns"], row["n_collectives"]) == (None, None, None)
+    assert row["idle_ns"] == row["wall_ns"] - 4 * 240
+    assert run.ranks["n_comm"].to_pylist() == [None, None]
+    assert problem_of(run, "no-kernel-names")["severity"] == "error"
+    assert "no-comm-kernels" not in codes(run)
     assert "no-steps" in codes(run)
+
+
+def test_a_rank_without_names_makes_the_runs_communication_unknown(tmp_path):
+    steady_rank(0).write(tmp_path / "a_0.sqlite")
+    nameless = steady_rank(1)
+    for row in nameless.rows[KERNEL]:
+        row |= {"shortName": 999, "demangledName": 999}
+    nameless.write(tmp_path / "a_1.sqlite")
+    run = nsyspipe.load(tmp_path)
+    (summary,) = run.summary().to_pylist()
+    assert (summary["comm_share"], summary["compute_share"]) == (None, None)
+    assert (summary["idle_share"], summary["step_time_ns"]) == (0.76, 1000)
+    assert problem_of(run, "no-kernel-names")["rank"] == 1
 
 
 def test_without_kernels_copies_alone_are_one_window(tmp_path):
     run = load(tmp_path, without=(KERNEL,))
     row = figures(run, step=0)
-    assert (row["wall_ns"], row["compute_ns"], row["dtod_ns"]) == (3350 - 340, 0, 40)
-    assert "no-steps" in codes(run)
+    assert (row["wall_ns"], row["compute_ns"], row["dtod_ns"]) == (3350 - 340, None, 40)
+    assert (row["comm_ns"], row["idle_ns"], row["exposed_dtod_ns"]) == (None, None, None)
+    assert {"no-kernels", "no-steps"} <= set(codes(run))
+
+
+def test_a_program_that_launched_no_kernel_has_none(tmp_path):
+    builder = TraceBuilder().copy(100, 140, launch=5).range(0, 50, "step 1")
+    row = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite")).steps().to_pylist()[0]
+    assert (row["compute_ns"], row["comm_ns"], row["idle_ns"], row["dtod_ns"]) == (0, 0, 0, 40)
+
+
+def test_an_export_limited_to_some_tables_answers_from_those(tmp_path):
+    tables = "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_MEMCPY,CUPTI_ACTIVITY_KIND_MEMSET"
+    run = load(tmp_path, steady_rank(0, world_size=1).meta(EXPORT_PARAM_TABLES_TO_EXPORT=tables))
+    assert figures(run) == STEADY  # no memset was made, and the table would be there
 
 
 @pytest.mark.parametrize("version", [one for one in schemas() if one.startswith("3.2")])

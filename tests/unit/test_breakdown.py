@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from nsyspipe.metrics.breakdown import Recorded, breakdown
+from nsyspipe.metrics.breakdown import breakdown
+from nsyspipe.recorded import Recorded
 from nsyspipe.steps import Windows
 from tests.unit.make import comm, compute, dtod, htod, ints, memset, operations
 

@@ -7,8 +7,9 @@ import pytest
 from nsyspipe.report.verdict import verdict
 
 
-def figures(comm, exposed, *, hidden=None, backward=None, compute=None, idle=None):
+def figures(comm, exposed, *, hidden=None, backward=None, compute=None, idle=None, n_steps=3):
     return {
+        "n_summary_steps": n_steps,
         "comm_share": comm,
         "exposed_comm_share": exposed,
         "overlap_ratio": hidden,
@@ -35,8 +36,12 @@ def figures(comm, exposed, *, hidden=None, backward=None, compute=None, idle=Non
         ),
         (figures(0.0, 0.0, compute=0.957), "No communication: compute is 96 % of step time."),
         (
-            figures(None, None),
+            figures(None, None, n_steps=0),
             "No step has a window on every rank, so there are no figures for the run.",
+        ),
+        (
+            figures(None, None),
+            "What the steps' time goes to is not known: kernels or their names were not recorded.",
         ),
     ],
 )
