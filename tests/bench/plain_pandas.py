@@ -13,7 +13,7 @@ def totals(path: str) -> dict[str, int]:
     engine = sa.create_engine(f"sqlite:///{path}")
     kernels = pd.read_sql(
         sa.text(
-            "SELECT start, end, deviceId, streamId, correlationId, globalPid, demangledName, shortName "
+            "SELECT start, end, deviceId, correlationId, globalPid, demangledName, shortName "
             "FROM CUPTI_ACTIVITY_KIND_KERNEL"
         ),
         engine,
