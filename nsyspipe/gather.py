@@ -98,17 +98,16 @@ def _digest_all(
     reading: Reading,
     on_progress: Callable[[int, int], None] | None,
 ) -> list[ReportDigest]:
+    works_at_once = isinstance(running, SerialExecutor)  # while submitting
     futures = []
     for path, family in calls:
         futures.append(running.submit(digest_report, str(path), reading, family))
-        if isinstance(
-            running, SerialExecutor
-        ):  # it works while submitting: stop at the first error
-            futures[-1].result()
+        if works_at_once:
+            futures[-1].result()  # stop at the first error
             if on_progress:
                 on_progress(len(futures), len(calls))
     try:
-        if on_progress and not isinstance(running, SerialExecutor):
+        if on_progress and not works_at_once:
             for n_done, _ in enumerate(as_completed(futures), start=1):
                 on_progress(n_done, len(calls))
         return [future.result() for future in futures]

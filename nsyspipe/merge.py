@@ -168,9 +168,7 @@ def _phases_table(
     tables = []
     for one, rank, numbers in zip(placed, ranks, numbering, strict=True):
         phases = one.process.phases
-        columns = {name: phases[name] for name in ("phase", "host_ns", "n_kernels")}
-        for name in ("compute_ns", "comm_ns"):
-            columns[name] = pc.if_else(pc.less(phases[name], 0), None, phases[name])
+        columns = {name: phases[name] for name in phases.column_names if name != "member"}
         columns["rank"] = pa.array(np.full(phases.num_rows, rank))
         columns["step"] = pa.array(
             numbers[phases["member"].to_numpy()] if phases.num_rows else np.empty(0, np.int64)

@@ -13,9 +13,10 @@ from nsyspipe.attribution import ProcessOperations, operations_of
 from nsyspipe.families import Candidate, Members, TextFamilies, members_of
 from nsyspipe.labels import step_number
 from nsyspipe.metrics.breakdown import breakdown
-from nsyspipe.metrics.phases import phase_costs
+from nsyspipe.metrics.phases import NO_WINDOW, phase_costs
 from nsyspipe.phases import PhaseRanges, phase_ranges
 from nsyspipe.problems import Problem, problem
+from nsyspipe.read.events import pid_of
 from nsyspipe.schema import DTOD_KIND
 from nsyspipe.steps import Windows, capture_window, step_windows
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessDigest", "ProcessEvents", "digest_process"]
 
-_PID_SHIFT, _PID_MASK = 24, 0xFFFFFF
 _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
 
 
@@ -120,8 +120,8 @@ class ProcessDigest:
 
     @property
     def pid(self) -> int:
-        """The operating system's process id; right for negative ids too."""
-        return (self.process_id >> _PID_SHIFT) & _PID_MASK
+        """The operating system's process id."""
+        return pid_of(self.process_id)
 
 
 def digest_process(
@@ -218,7 +218,9 @@ def _phases_table(
         costs = phase_costs(ranges, members, operations, windows)
         n_rows = costs["member"].size  # type: ignore[union-attr]  # always given
         columns = {
-            name: pa.nulls(n_rows, pa.int64()) if one is None else pa.array(one)
+            name: pa.nulls(n_rows, pa.int64())
+            if one is None
+            else pa.array(one, mask=one == NO_WINDOW)
             for name, one in costs.items()
         }
         tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **columns}))

@@ -72,10 +72,9 @@ def of_ranks(
         found.append(problem("no-comm-kernels", n=len(ranks)))
     if size is not None and placed and (n_missing := size - sum(rank < size for rank in ranks)):
         present = set(ranks)
-        missing = (rank for rank in range(size) if rank not in present)
-        shown = ", ".join(map(str, itertools.islice(missing, _SHOWN)))
-        more = f" and {n_missing - _SHOWN} more" if n_missing > _SHOWN else ""
-        found.append(problem("ranks-missing", n=n_missing, world_size=size, missing=shown + more))
+        absent = (rank for rank in range(size) if rank not in present)
+        missing = _shown(absent, n_missing)
+        found.append(problem("ranks-missing", n=n_missing, world_size=size, missing=missing))
     return found
 
 
@@ -90,7 +89,8 @@ def of_steps(
     found = []
     rank_column, step_column = table["rank"].to_numpy(), table["step"].to_numpy()
     for missing, steps in _missing(rank_column, step_column, ranks).items():
-        found.append(problem("step-missing", step=_shown(steps), missing=_shown(missing)))
+        where, what = _shown(missing, len(missing)), _shown(steps, len(steps))
+        found.append(problem("step-missing", step=what, missing=where))
     if not selection.steps.size:
         found.append(problem("no-common-step"))
     elif selection.is_fallback:
@@ -110,10 +110,10 @@ def _missing(rank: Int64, step: Int64, ranks: Sequence[int]) -> dict[tuple[int, 
     return found
 
 
-def _shown(numbers: Iterable[int]) -> str:
-    listed = sorted(numbers)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(map(str, listed[:_SHOWN])) + more
+def _shown(numbers: Iterable[int], n_numbers: int) -> str:
+    """List the first of some ascending numbers, and say how many more there are; the rest is not made."""
+    listed = ", ".join(map(str, itertools.islice(numbers, _SHOWN)))
+    return f"{listed} and {n_numbers - _SHOWN} more" if n_numbers > _SHOWN else listed
 
 
 def problems_table(found: Sequence[Problem]) -> pa.Table:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["phase_costs"]
+__all__ = ["NO_WINDOW", "phase_costs"]
 
-_NO_WINDOW = np.int64(-1)
+NO_WINDOW = np.int64(-1)
 
 
 def phase_costs(
@@ -52,7 +52,7 @@ def phase_costs(
     for name, kernels in (("compute_ns", ~operations.is_comm), ("comm_ns", operations.is_comm)):
         chosen = belongs & kernels
         covered = union(operations.kernel_start[chosen], operations.kernel_end[chosen])
-        by_member = np.full(members.starts.size, _NO_WINDOW)
+        by_member = np.full(members.starts.size, NO_WINDOW)
         by_member[windows.member] = covered.lengths(windows.starts, windows.ends)
         costs[name] = by_member[member]
     return costs

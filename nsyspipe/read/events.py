@@ -14,7 +14,7 @@ from nsyspipe.read import versions
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TIME_LIMIT",
     "Operations",
+    "pid_of",
     "process_of",
     "process_of_thread",
     "read_launches",
@@ -33,25 +34,23 @@ __all__ = [
 ]
 
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
-_THREAD_BITS = 0xFFFFFF
+_THREAD_BITS = _PID_BITS = 0xFFFFFF
+_PID_SHIFT = 24
 _COMM_PREFIX = "nccl"
 
 # No clock reaches this (73 years), and no sum or difference of two such times overflows.
 TIME_LIMIT = 2**61
 
 # Canonical column -> nsys's.
-_OPERATION_COLUMNS: dict[str, str | None] = {
+_OPERATION_COLUMNS = {
     "process_id": "globalPid",
     "start_ns": "start",
     "end_ns": "end",
     "device_id": "deviceId",
     "correlation_id": "correlationId",
 }
-_MEMSET_COLUMNS = _OPERATION_COLUMNS | {"copy_kind": None, "bytes": "bytes"}
-_COPY_COLUMNS = _OPERATION_COLUMNS | {
-    "copy_kind": "copyKind",
-    "bytes": "bytes",
-}
+_MEMSET_COLUMNS = _OPERATION_COLUMNS | {"bytes": "bytes"}
+_COPY_COLUMNS = _MEMSET_COLUMNS | {"copy_kind": "copyKind"}
 
 
 def process_of(global_tid: Int64) -> Int64:
@@ -62,6 +61,11 @@ def process_of(global_tid: Int64) -> Int64:
 def process_of_thread(global_tid: int) -> int:
     """Return the globalPid of one globalTid."""
     return global_tid & ~_THREAD_BITS
+
+
+def pid_of(global_pid: int) -> int:
+    """Return the operating system's process id; right for negative ids too."""
+    return (global_pid >> _PID_SHIFT) & _PID_BITS
 
 
 @dataclass(frozen=True)
@@ -91,22 +95,19 @@ def read_operations(
     report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> Operations:
     """Read all device operations; a table that the lazy export left out has no rows."""
-    comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
-    kernels, bad_kernels, names_known = _read_kernels(report, strings, comm_ids, comm_pattern)
-    graphs, bad_graphs = _read_rows(report, versions.GRAPH, schema.KERNELS, _OPERATION_COLUMNS)
-    memcpys, bad_memcpys = _read_rows(report, versions.MEMCPY, schema.COPIES, _COPY_COLUMNS)
-    memsets, bad_memsets = _read_rows(report, versions.MEMSET, schema.COPIES, _MEMSET_COLUMNS)
-    memsets = memsets.set_column(
-        memsets.schema.get_field_index("copy_kind"),
-        memsets.schema.field("copy_kind"),
-        pa.array(np.full(memsets.num_rows, schema.MEMSET_KIND)),
-    )
+    kernels, bad_kernels, has_names = _read_kernels(report, strings, comm_pattern)
+    graphs, bad_graphs = _valid_rows(report, versions.GRAPH, _OPERATION_COLUMNS)
+    memcpys, bad_memcpys = _valid_rows(report, versions.MEMCPY, _COPY_COLUMNS)
+    memsets, bad_memsets = _valid_rows(report, versions.MEMSET, _MEMSET_COLUMNS)
+    graphs = schema.KERNELS.table(graphs | {"is_comm": _constant(graphs, value=False)})
+    memsets |= {"copy_kind": _constant(memsets, schema.MEMSET_KIND)}
+    copies = [schema.COPIES.table(memcpys), schema.COPIES.table(memsets)]
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
-        copies=pa.concat_tables([memcpys, memsets]),
+        copies=pa.concat_tables(copies),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
         n_graphs=graphs.num_rows,
-        has_names=names_known,
+        has_names=has_names,
     )
 
 
@@ -127,26 +128,21 @@ def read_launches(report: Report) -> pa.Table | None:
 
 
 def _read_kernels(
-    report: Report, strings: Strings, comm_ids: Int64, comm_pattern: re.Pattern[str] | None
+    report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> tuple[pa.Table, int, bool]:
     names = [name for name in ("shortName", "demangledName") if report.has(versions.KERNEL, name)]
     if report.has(versions.KERNEL) and not names:
         report.require(versions.KERNEL, "shortName")
-
-    known = [True]
-
-    def classify(found: pa.Table) -> pa.ChunkedArray:
-        used = pc.unique(found[names[0]]).drop_null().to_numpy()
-        known[0] = not used.size or strings.lookup(used).null_count < used.size
-        is_comm = _in_set(found[names[0]], comm_ids, strings, comm_pattern)
-        for name in names[1:]:
-            is_comm = pc.or_(is_comm, _in_set(found[name], comm_ids, strings, comm_pattern))
-        return is_comm
-
-    table, n_dropped = _read_rows(
-        report, versions.KERNEL, schema.KERNELS, _OPERATION_COLUMNS, extra=names, is_comm=classify
-    )
-    return table, n_dropped, known[0]
+    columns = _OPERATION_COLUMNS | {name: name for name in names}
+    rows, n_dropped = _valid_rows(report, versions.KERNEL, columns)
+    comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
+    is_comm, has_names = _constant(rows, value=False), True
+    if names:
+        used = pc.unique(rows[names[0]]).drop_null().to_numpy()
+        has_names = not used.size or strings.lookup(used).null_count < used.size
+    for name in names:
+        is_comm = pc.or_(is_comm, _in_set(rows[name], comm_ids, strings, comm_pattern))
+    return schema.KERNELS.table(rows | {"is_comm": is_comm}), n_dropped, has_names
 
 
 def _in_set(
@@ -158,42 +154,33 @@ def _in_set(
     return pc.is_in(ids, value_set=pa.array(comm_ids))
 
 
-def _read_rows(
-    report: Report,
-    table: str,
-    target: schema.TableSchema,
-    columns: Mapping[str, str | None],
-    *,
-    extra: Sequence[str] = (),
-    is_comm: Callable[[pa.Table], pa.ChunkedArray] | None = None,
-) -> tuple[pa.Table, int]:
-    """Read one table of operations into a canonical one; drop and count rows without a valid time.
+def _valid_rows(
+    report: Report, table: str, columns: Mapping[str, str]
+) -> tuple[dict[str, pa.ChunkedArray], int]:
+    """Read one table of operations; drop and count rows without a valid time.
 
-    `columns` names the source of each target column; one without a source, or that this export
-    lacks, is null. `is_comm` computes that column. A missing process is the report's only one.
+    `columns` names the source of each canonical column; one that this export lacks is null. A
+    missing process is the report's only one.
     """
     if not report.has(table):
-        return target.empty(), 0
+        return {name: pa.chunked_array([], pa.int64()) for name in columns}, 0
     report.require(table, "start", "end")
-    wanted = [source for source in columns.values() if source] + list(extra)
-    found = report.select(table, dict.fromkeys(wanted, "int"))
+    found = report.select(table, dict.fromkeys(columns.values(), "int"))
     n_rows = found.num_rows
     in_order = pc.greater_equal(found["end"], found["start"])
     in_range = pc.and_(pc.less(found["end"], TIME_LIMIT), pc.greater(found["start"], -TIME_LIMIT))
     valid = pc.fill_null(pc.and_(in_order, in_range), fill_value=False)
     if not pc.all(valid, min_count=0).as_py():
         found = found.filter(valid)
-    arrays = {
-        name: found[source] if source else pa.nulls(found.num_rows, pa.int64())
-        for name, source in columns.items()
-    }
-    if arrays["process_id"].null_count:
-        arrays["process_id"] = pc.fill_null(arrays["process_id"], _only_process(report))
-    if "is_comm" in target.names:
-        arrays["is_comm"] = (
-            is_comm(found) if is_comm else pa.array(np.zeros(found.num_rows, np.bool_))
-        )
-    return target.table(arrays), n_rows - found.num_rows
+    rows = {name: found[source] for name, source in columns.items()}
+    if rows["process_id"].null_count:
+        rows["process_id"] = pc.fill_null(rows["process_id"], _only_process(report))
+    return rows, n_rows - found.num_rows
+
+
+def _constant(rows: Mapping[str, pa.ChunkedArray], value: int) -> pa.Array:
+    """Return a column of one value, as long as the others."""
+    return pa.array(np.full(len(rows["start_ns"]), value))
 
 
 def _only_process(report: Report) -> int:

@@ -7,23 +7,11 @@ import os
 import subprocess
 
 import pytest
-from typer.testing import CliRunner
 
 import nsyspipe
-from nsyspipe.cli.app import app
 from nsyspipe.report.document import document
 from tests.build.trace import steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_run
-
-
-@pytest.fixture
-def invoke():
-    """Return a function that runs the program in this process, where that is enough."""
-
-    def run(*arguments):
-        return CliRunner().invoke(app, ["analyze", *map(str, arguments)], catch_exceptions=True)
-
-    return run
 
 
 def read(path):

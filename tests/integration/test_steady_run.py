@@ -6,31 +6,13 @@ import pytest
 
 import nsyspipe
 from tests.build.trace import schemas, steady_rank
-
-# Window of step i: from its first kernel, 1000 i + 100, to the next step's, 1000 later.
-# compute [100, 300) = 200; all-reduce [270, 330) = 60, of which [300, 330) = 30 exposed and
-# [270, 300) = 30 under the backward kernel; copy [340, 350) = 10; idle = 1000 - 200 - 30 - 10.
-PARTS = {
-    "wall_ns": 1000,
-    "compute_ns": 200,
-    "comm_ns": 60,
-    "exposed_comm_ns": 30,
-    "exposed_memory_ns": 10,
-    "idle_ns": 760,
-    "dtod_ns": 10,
-    "dtod_bytes": 64,
-    "n_dtod": 1,
-    "exposed_dtod_ns": 10,
-    "overlap_compute_ns": 30,
-    "overlap_backward_ns": 30,
-    "n_collectives": 1,
-}
+from tests.integration.tools import STEADY
 
 
 def test_every_figure_of_a_complete_step_is_the_hand_computed_one(steady):
     run = nsyspipe.load(steady)
     row = run.breakdown().to_pylist()[0]
-    assert {name: row[name] for name in PARTS} == PARTS
+    assert {name: row[name] for name in STEADY} == STEADY
 
 
 def test_run_figures_are_pooled_over_ranks_and_summary_steps(steady):
@@ -87,7 +69,7 @@ def test_every_export_version_gives_the_same_figures(tmp_path, version):
         steady_rank(rank, version=version).write(tmp_path / f"steady_{rank}.sqlite")
     run = nsyspipe.load(tmp_path)
     row = run.breakdown().to_pylist()[0]
-    assert {name: row[name] for name in PARTS} == PARTS
+    assert {name: row[name] for name in STEADY} == STEADY
     assert run.ranks["rank"].to_pylist() == [0, 1]
     # Where the environment was not exported, the file name tells the rank.
     has_environment = "META_DATA_CAPTURE" in schemas()[version]
@@ -103,4 +85,4 @@ def test_an_export_with_all_tables_gives_the_same_figures_as_a_lazy_one(tmp_path
             tmp_path / f"a_{rank}.sqlite", lazy=False
         )
     row = nsyspipe.load(tmp_path).breakdown().to_pylist()[0]
-    assert {name: row[name] for name in PARTS} == PARTS
+    assert {name: row[name] for name in STEADY} == STEADY
