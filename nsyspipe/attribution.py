@@ -19,10 +19,24 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["NEVER", "ProcessOperations", "Slices", "distinct", "launch_times", "operations_of"]
+__all__ = [
+    "NEVER",
+    "UNKNOWN",
+    "ProcessOperations",
+    "Slices",
+    "distinct",
+    "launch_times",
+    "operations_of",
+]
 
 # The launch time of an operation without a launch: after all others.
 NEVER = np.iinfo(np.int64).max
+
+# What stands for null in `ProcessOperations.kernel_column`; no id and no packed shape is that low.
+UNKNOWN = np.iinfo(np.int64).min
+
+# What few ask for.
+_RARE_COLUMNS = ("device_id", "stream_id", "name_id", "grid", "block")
 
 # A correlation id's slot is looked up in a table unless ids are so sparse that it would be this
 # many times longer than the rows.
@@ -41,6 +55,10 @@ class ProcessOperations:
         Memcpys and memsets; an unknown kind is -1, unknown bytes are 0.
     n_launched
         Kernels with a launch.
+    kernel_order
+        Row of each kernel among the process's; None when they stand in order of launch already.
+    kernel_rows
+        Columns of `schema.KERNELS` that few ask for, in order of row: see `kernel_column`.
     """
 
     kernel_start: Int64
@@ -53,6 +71,14 @@ class ProcessOperations:
     copy_kind: Int64
     copy_bytes: Int64
     n_launched: int
+    kernel_order: Int64 | None
+    kernel_rows: pa.Table
+
+    def kernel_column(self, name: str) -> Int64:
+        """Return device_id, stream_id, name_id, grid or block of each kernel; `UNKNOWN` for null."""
+        column = self.kernel_rows[name]
+        values: Int64 = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
+        return values if self.kernel_order is None else values[self.kernel_order]
 
     @property
     def n_without_launch(self) -> int:
@@ -200,18 +226,28 @@ def operations_of(
     kernel_launch, copy_launch
         Their launch times, as `launch_times` gives them.
     """
-    order = np.argsort(kernel_launch, kind="stable")
-    launch = kernel_launch[order]
+    order = None if _is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
+
+    def in_order(values: Int64) -> Int64:
+        return values if order is None else values[order]
+
+    launch = in_order(kernel_launch)
     copy_order = np.argsort(copy_launch, kind="stable")
     return ProcessOperations(
-        kernel_start=kernels["start_ns"].to_numpy()[order],
-        kernel_end=kernels["end_ns"].to_numpy()[order],
+        kernel_start=in_order(kernels["start_ns"].to_numpy()),
+        kernel_end=in_order(kernels["end_ns"].to_numpy()),
         kernel_launch=launch,
-        is_comm=kernels["is_comm"].to_numpy()[order],
+        is_comm=in_order(kernels["is_comm"].to_numpy()),
         copy_start=copies["start_ns"].to_numpy()[copy_order],
         copy_end=copies["end_ns"].to_numpy()[copy_order],
         copy_launch=copy_launch[copy_order],
         copy_kind=pc.fill_null(copies["copy_kind"], -1).to_numpy()[copy_order],
         copy_bytes=pc.fill_null(copies["bytes"], 0).to_numpy()[copy_order],
         n_launched=int(np.searchsorted(launch, NEVER)),
+        kernel_order=order,
+        kernel_rows=kernels.select(_RARE_COLUMNS),
     )
+
+
+def _is_sorted(values: Int64) -> bool:
+    return bool((values[1:] >= values[:-1]).all())

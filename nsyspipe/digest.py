@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 
 from nsyspipe.attribution import distinct, launch_times
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
+from nsyspipe.intervals import union
 from nsyspipe.phases import phase_codes
-from nsyspipe.process_digest import ProcessDigest, ProcessEvents, digest_process
+from nsyspipe.process_digest import ProcessDigest, ReportContext, digest_process
+from nsyspipe.process_events import ProcessEvents
 from nsyspipe.read.capture import Capture, read_capture
 
 if TYPE_CHECKING:
@@ -84,13 +86,18 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     named = TextFamilies.by_text(texts)
     families = TextFamilies.by_option(texts, reading.step) if reading.step else named
     events = _split(capture)
-    recorded = capture.recorded
     capture = capture.without_events()  # most of the memory, not needed any more
+    context = ReportContext(
+        families=families,
+        codes=phase_codes(named, reading.phases),
+        names=capture.operations.names,
+        recorded=capture.recorded,
+        overhead=None if capture.overhead is None else union(*capture.overhead),
+    )
     found = [candidates(one.ranges, families, one.operations) for one in events]
     chosen = family.name if family else choose(found, [0] * len(found))
-    codes = phase_codes(named, reading.phases)
     digests = [
-        digest_process(one, families, own, family=chosen, codes=codes, recorded=recorded)
+        digest_process(one, context, own, family=chosen)
         for one, own in zip(events, found, strict=True)
     ]
     return ReportDigest(
@@ -127,8 +134,16 @@ def _split(capture: Capture) -> list[ProcessEvents]:
             mine = [pc.equal(table["process_id"], process) for table in tables]
             tables = tuple(table.filter(own) for table, own in zip(tables, mine, strict=True))
             times = tuple(time[own.to_numpy()] for time, own in zip(launch, mine, strict=True))
-        ranges = _of_process(capture.ranges.table, process)
-        events.append(ProcessEvents.of(process, *tables, times, ranges))
+        calls = capture.blocking_calls
+        events.append(
+            ProcessEvents.of(
+                process,
+                *tables,
+                times,
+                _of_process(capture.ranges.table, process),
+                None if calls is None else _of_process(calls, process),
+            )
+        )
     return events
 
 

@@ -64,6 +64,12 @@ class IntervalSet:
         index = np.searchsorted(self.starts, times, side="right") - 1
         return (index >= 0) & (times < self.ends[np.maximum(index, 0)])
 
+    def complement(self) -> IntervalSet:
+        """Return all times that lie in no interval, between ``-2**62`` and ``2**62``."""
+        starts = np.concatenate(([-_FOREVER], self.ends))
+        ends = np.concatenate((self.starts, [_FOREVER]))
+        return IntervalSet(starts, ends)
+
     def intersect(self, other: IntervalSet) -> IntervalSet:
         """Return the times that lie in both sets.
 
@@ -84,6 +90,7 @@ class IntervalSet:
         )
 
 
+_FOREVER = 2**62
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe import schema
+from nsyspipe.collectives import collectives_table, step_bytes, stragglers_table
+from nsyspipe.cross_rank import CrossRank, communicator_sizes, cross_rank, step_waits
 from nsyspipe.metrics.summary import with_ratios
 from nsyspipe.placing import PlacedProcess, place, world_size
-from nsyspipe.ranks import number_ranks
+from nsyspipe.ranks import number_ranks, ranks_table
 from nsyspipe.run_problems import of_ranks, of_reports, of_steps, problems_table
 from nsyspipe.selection import Selection, select_steps
 
@@ -30,11 +32,23 @@ __all__ = ["RunTables", "merge"]
 
 @dataclass(frozen=True)
 class RunTables:
-    """The tables of one run: `schema.RANKS`, `STEPS`, `PHASES`, `PROBLEMS`, and how steps were selected."""
+    """The tables of one run, and how its steps were selected.
+
+    Attributes
+    ----------
+    ranks, steps, phases, collectives, stragglers, kernels, problems
+        The tables of `schema` by the same names; kernels are `schema.KERNEL_COSTS`.
+    blocked_ns_by_call
+        Idle time of all ranks by the API call that their hosts were blocked in.
+    """
 
     ranks: pa.Table
     steps: pa.Table
     phases: pa.Table
+    collectives: pa.Table
+    stragglers: pa.Table
+    kernels: pa.Table
+    blocked_ns_by_call: dict[str, int]
     problems: pa.Table
     selection: Selection
     world_size: int | None
@@ -69,10 +83,9 @@ def merge(
     order = sorted(range(len(placed)), key=ranks.__getitem__)
     placed, ranks = [placed[at] for at in order], [ranks[at] for at in order]
     numbering = _step_numbers(placed, has_family=why_no_steps is None)
-    steps = [
-        _rank_steps(one, rank, own) for one, rank, own in zip(placed, ranks, numbering, strict=True)
-    ]
-    table = pa.concat_tables([schema.conform(one, _WINDOWS) for one in steps] or [_WINDOWS.empty()])
+    across = cross_rank(placed, numbering, len(digests))
+    placed = list(across.placed)
+    table, place_of = _windows(placed, ranks, numbering)
     selection = select_steps(
         table["step"].to_numpy(),
         table["start_ns"].to_numpy(),
@@ -82,26 +95,33 @@ def merge(
         len(placed),
         skip_first,
     )
-    in_summary = pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64()))
-    columns = {name: table[name] for name in table.column_names} | {"in_summary": in_summary}
     size = world_size(digests)
+    sizes = communicator_sizes(across, size)
+    steps = _steps(table, place_of, across, sizes, selection)
+    collectives = collectives_table(across, ranks, selection.steps, sizes)
     found = [
         *of_reports(digests, names, placed, ranks),
         *rank_problems,
+        *across.problems,
         *of_ranks(placed, ranks, size),
         *of_steps(table, ranks, selection, why_no_steps),
     ]
     return RunTables(
-        ranks=_ranks_table(placed, ranks, source, names),
-        steps=schema.STEPS.table(with_ratios(columns)),
+        ranks=ranks_table(across, ranks, source, names),
+        steps=steps,
         phases=_phases_table(placed, ranks, numbering),
+        collectives=collectives,
+        stragglers=stragglers_table(collectives, steps, ranks),
+        kernels=_kernels_table(placed, ranks),
+        blocked_ns_by_call=_blocked(placed),
         problems=problems_table(found),
         selection=selection,
         world_size=size,
     )
 
 
-_DERIVED = {"in_summary", *(name for name in schema.FIGURES)}
+_ACROSS = ("wait_ns", "message_bytes")
+_DERIVED = {"in_summary", *_ACROSS, *(name for name in schema.FIGURES)}
 _WINDOWS = schema.TableSchema(
     "windows",
     "Steps before selection.",
@@ -118,6 +138,34 @@ def _step_numbers(placed: Sequence[PlacedProcess], *, has_family: bool) -> list[
     if all(not column.null_count and len(pc.unique(column)) == len(column) for column in columns):
         return [column.to_numpy() for column in columns]
     return [np.arange(len(column)) for column in columns]
+
+
+def _windows(
+    placed: Sequence[PlacedProcess], ranks: Sequence[int], numbering: Sequence[Int64]
+) -> tuple[pa.Table, Int64]:
+    """Return all windows, and for each the place of its rank among the run's."""
+    tables = [
+        _rank_steps(one, rank, own) for one, rank, own in zip(placed, ranks, numbering, strict=True)
+    ]
+    table = pa.concat_tables(
+        [schema.conform(one, _WINDOWS) for one in tables] or [_WINDOWS.empty()]
+    )
+    return table, np.repeat(np.arange(len(tables)), [one.num_rows for one in tables])
+
+
+def _steps(
+    table: pa.Table, place_of: Int64, across: CrossRank, sizes: Int64, selection: Selection
+) -> pa.Table:
+    """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
+    step, starts, ends = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
+    waits, is_known = step_waits(across, place_of, step, starts, ends)
+    n_bytes, is_sized = step_bytes(across, sizes, place_of, step)
+    has_comm = pc.is_valid(table["comm_ns"])
+    columns = {name: table[name] for name in table.column_names}
+    columns["wait_ns"] = pc.if_else(has_comm, pa.array(waits, mask=~is_known), None)
+    columns["message_bytes"] = pc.if_else(has_comm, pa.array(n_bytes, mask=~is_sized), None)
+    columns["in_summary"] = pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64()))
+    return schema.STEPS.table(with_ratios(columns))
 
 
 def _rank_steps(placed: PlacedProcess, rank: int, numbers: Int64) -> pa.Table:
@@ -138,30 +186,6 @@ def _rank_steps(placed: PlacedProcess, rank: int, numbers: Int64) -> pa.Table:
     )
 
 
-def _ranks_table(
-    placed: Sequence[PlacedProcess], ranks: Sequence[int], source: str, names: Sequence[str]
-) -> pa.Table:
-    rows = [
-        {
-            "rank": rank,
-            "local_rank": one.report.facts.number("LOCAL_RANK") if one.is_alone else None,
-            "report": names[one.argument],
-            "pid": one.process.pid,
-            "device_id": one.process.device_id,
-            "device_ids": ",".join(map(str, one.process.device_ids)),
-            "gpu_name": one.report.facts.gpu_name(one.process.pid, one.process.device_id),
-            "host": one.report.facts.host,
-            "rank_source": source,
-            "n_kernels": one.process.n_kernels,
-            "n_comm": one.process.n_comm,
-            "n_dtod": one.process.n_dtod,
-            "clock_shift_ns": one.shift_ns,
-        }
-        for one, rank in zip(placed, ranks, strict=True)
-    ]
-    return schema.RANKS.from_rows(rows)
-
-
 def _phases_table(
     placed: Sequence[PlacedProcess], ranks: Sequence[int], numbering: Sequence[Int64]
 ) -> pa.Table:
@@ -178,3 +202,33 @@ def _phases_table(
     return schema.conform(
         merged.sort_by([(name, "ascending") for name in schema.PHASES.key]), schema.PHASES
     )
+
+
+def _kernels_table(placed: Sequence[PlacedProcess], ranks: Sequence[int]) -> pa.Table:
+    """Return `schema.KERNEL_COSTS`; rows without a phase come last."""
+    tables = [schema.KERNEL_COSTS.empty()]
+    for one, rank in zip(placed, ranks, strict=True):
+        found = one.process.kernels
+        free = pc.cast(found["free_ns"], pa.float64(), safe=False)
+        ratio = pc.subtract(
+            pc.divide(pc.cast(found["slowed_ns"], pa.float64(), safe=False), free), 1
+        )
+        columns = {name: found[name] for name in found.column_names}
+        columns["rank"] = pa.array(np.full(found.num_rows, rank))
+        columns["mean_ns"] = pc.divide(found["total_ns"], found["n_kernels"])
+        columns["not_overlapped_ns"] = pc.subtract(found["total_ns"], found["overlapped_ns"])
+        columns["slowdown_ratio"] = pc.if_else(pc.greater(found["free_ns"], 0), ratio, None)
+        tables.append(schema.KERNEL_COSTS.table(columns))
+    merged = pa.concat_tables(tables)
+    return schema.conform(
+        merged.sort_by([(name, "ascending") for name in schema.KERNEL_COSTS.key]),
+        schema.KERNEL_COSTS,
+    )
+
+
+def _blocked(placed: Sequence[PlacedProcess]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for one in placed:
+        for call, blocked in one.process.blocked_ns_by_call.items():
+            totals[call] = totals.get(call, 0) + blocked
+    return dict(sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])))

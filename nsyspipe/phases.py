@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsyspipe.attribution import Slices
 from nsyspipe.labels import PHASES, phase_of
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["PhaseRanges", "phase_codes", "phase_ranges"]
+__all__ = ["NO_PHASE", "PhaseRanges", "phase_codes", "phase_ranges", "phases_of_launches"]
 
-_NO_PHASE = -1
+NO_PHASE = -1
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]])
         The texts by their normalised form, which is what the patterns are asked about.
     """
     named = [phase_of(name, patterns) for name in families.names]
-    codes = [PHASES.index(phase) if phase else _NO_PHASE for phase in named]
-    return np.array([*codes, _NO_PHASE])[families.of_text]  # no family is -1, the last
+    codes = [PHASES.index(phase) if phase else NO_PHASE for phase in named]
+    return np.array([*codes, NO_PHASE])[families.of_text]  # no family is -1, the last
 
 
 def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, PhaseRanges]:
@@ -80,7 +81,7 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
     member = np.searchsorted(members.starts, starts, side="right") - 1
     eligible = (
-        (code != _NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
+        (code != NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
     )
     eligible &= ends <= members.ends[np.maximum(member, 0)]
     eligible[members.rows] = False
@@ -92,6 +93,32 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
         phase: _outer(starts[code == index], ends[code == index], member[code == index])
         for index, phase in enumerate(PHASES)
     }
+
+
+def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
+    """Return the phase whose range contains each launch, as an index into `labels.PHASES`; -1 for none.
+
+    Parameters
+    ----------
+    launches
+        Sorted. Where ranges of two phases overlap, the first phase in order has the launch.
+    """
+    starts = np.concatenate([one.starts for one in phases.values()])
+    ends = np.concatenate([one.ends for one in phases.values()])
+    codes = np.repeat(np.arange(len(phases)), [one.starts.size for one in phases.values()])
+    order = np.argsort(starts, kind="stable")
+    starts, ends, codes = starts[order], ends[order], codes[order]
+    first, last = np.searchsorted(launches, starts), np.searchsorted(launches, ends)
+    found = np.full(launches.size, NO_PHASE, np.int8)
+    if (starts[1:] >= ends[:-1]).all():  # no two overlap: fill piece by piece
+        pieces = np.full(2 * codes.size + 1, NO_PHASE, np.int8)
+        pieces[1::2] = codes
+        edges = np.stack((first, last), axis=1).ravel()
+        return np.repeat(pieces, np.diff(edges, prepend=0, append=launches.size))
+    for code in range(len(phases) - 1, -1, -1):
+        own = codes == code
+        found[Slices(first[own], last[own]).mask(launches.size)] = code
+    return found
 
 
 def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:

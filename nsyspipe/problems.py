@@ -126,6 +126,30 @@ CATALOGUE: dict[str, Kind] = {
         "the report lacks the time its session started: ranks are not on one clock",
         "export with nsys 2022.1 or newer",
     ),
+    "no-common-clock": Kind(
+        "warning",
+        "nothing puts the ranks on one clock (no session start, fewer than 3 matching collectives): waiting and "
+        "transfer are null",
+        "export with nsys 2022.1 or newer",
+    ),
+    "clock-error-unknown": Kind(
+        "info",
+        "fewer than 3 collectives match across ranks: times of different ranks are as good as their sessions' starts",
+        "capture more steps",
+    ),
+    "unmatched-collectives": Kind(
+        "warning",
+        "{n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in "
+        "their steps",
+        "capture whole steps on every rank; with several process groups export with --include-blobs=true, so that "
+        "NCCL's payload names the communicator",
+    ),
+    "ended-before-last-arrived": Kind(
+        "warning",
+        "{n} communication operations end before their last rank arrives: they may be of different process groups, "
+        "their transfer counts as 0",
+        "export with nsys export --include-blobs=true, so that NCCL's payload names the communicator",
+    ),
     "rank-by-order": Kind(
         "warning",
         "nothing names the ranks: numbered by order of argument, device and process",

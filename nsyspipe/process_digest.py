@@ -7,16 +7,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from nsyspipe.attribution import ProcessOperations, operations_of
+from nsyspipe.comm_operations import CommOperations, comm_operations
+from nsyspipe.device_time import device_time
 from nsyspipe.families import Candidate, Members, TextFamilies, members_of
-from nsyspipe.labels import step_number
+from nsyspipe.gaps import idle_gaps
+from nsyspipe.intervals import union
+from nsyspipe.kernel_names import kernels_table
+from nsyspipe.labels import PHASES, step_number
 from nsyspipe.metrics.breakdown import breakdown
+from nsyspipe.metrics.copies import grad_copies
+from nsyspipe.metrics.idle import idle_causes, phase_idle
 from nsyspipe.metrics.phases import NO_WINDOW, phase_costs
-from nsyspipe.phases import PhaseRanges, phase_ranges
+from nsyspipe.phases import PhaseRanges, phase_ranges, phases_of_launches
 from nsyspipe.problems import Problem, problem
-from nsyspipe.read.events import pid_of
+from nsyspipe.read.rows import pid_of
 from nsyspipe.schema import DTOD_KIND
 from nsyspipe.steps import Windows, capture_window, step_windows
 
@@ -25,65 +30,40 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nsyspipe.attribution import ProcessOperations
+    from nsyspipe.intervals import IntervalSet
+    from nsyspipe.process_events import ProcessEvents
     from nsyspipe.recorded import Recorded
 
     Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
 
-__all__ = ["ProcessDigest", "ProcessEvents", "digest_process"]
+__all__ = ["ProcessDigest", "ReportContext", "digest_process"]
 
 _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
 
 
 @dataclass(frozen=True)
-class ProcessEvents:
-    """One process's share of a capture.
+class ReportContext:
+    """What the processes of one report share.
 
     Attributes
     ----------
-    ranges
-        `schema.RANGES` of the process.
-    devices
-        Operations by device, the device with most first (tie: the lowest).
+    families
+        The families of the ranges' texts.
+    codes
+        `phases.phase_codes` of the ranges' dictionary.
+    names
+        Text of each kernel name id.
+    overhead
+        When the profiler did its own work; None when not recorded.
     """
 
-    process_id: int
-    operations: ProcessOperations
-    ranges: pa.Table
-    devices: tuple[int, ...]
-    has_launches: bool
-
-    @classmethod
-    def of(
-        cls,
-        process_id: int,
-        kernels: pa.Table,
-        copies: pa.Table,
-        launch: tuple[Int64, Int64],
-        ranges: pa.Table,
-    ) -> ProcessEvents:
-        """Collect the events of one process.
-
-        Parameters
-        ----------
-        kernels, copies
-            `schema.KERNELS` and `schema.COPIES` of the process.
-        launch
-            Their launch times, as `attribution.launch_times` gives them.
-        """
-        devices = pc.value_counts(
-            pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())
-        )
-        counts = {
-            row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None
-        }
-        operations = operations_of(kernels, launch[0], copies, launch[1])
-        return cls(
-            process_id,
-            operations,
-            ranges,
-            tuple(sorted(counts, key=lambda device: (-counts[device], device))),
-            operations.n_without_launch < operations.n_operations,
-        )
+    families: TextFamilies
+    codes: Int64
+    names: Mapping[int, str]
+    recorded: Recorded
+    overhead: IntervalSet | None
 
 
 @dataclass(frozen=True)
@@ -104,6 +84,12 @@ class ProcessDigest:
         One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete`` and the breakdown.
     phases
         One row per (phase, member): ``phase``, ``member`` and the costs.
+    comm
+        Its communication operations.
+    kernels
+        One row per (phase, name): ``phase`` (null for none), ``name`` and the costs.
+    blocked_ns_by_call
+        Idle time inside the windows by the API call that the host was blocked in.
     """
 
     process_id: int
@@ -117,6 +103,9 @@ class ProcessDigest:
     members: pa.Table
     windows: pa.Table
     phases: pa.Table
+    comm: CommOperations
+    kernels: pa.Table
+    blocked_ns_by_call: dict[str, int]
 
     @property
     def pid(self) -> int:
@@ -125,13 +114,7 @@ class ProcessDigest:
 
 
 def digest_process(
-    events: ProcessEvents,
-    families: TextFamilies,
-    found: list[Candidate],
-    *,
-    family: str | None,
-    codes: Int64,
-    recorded: Recorded,
+    events: ProcessEvents, context: ReportContext, found: list[Candidate], *, family: str | None
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest.
 
@@ -141,16 +124,13 @@ def digest_process(
         The process's candidates.
     family
         The step family; None makes the capture one window. A family that this process lacks gives no window.
-    codes
-        `phases.phase_codes` of the ranges' dictionary.
     """
-    operations = events.operations
-    members = _members(events, families, found, family)
+    operations, recorded = events.operations, context.recorded
+    members = _members(events, context.families, found, family)
     windows = capture_window(operations) if family is None else step_windows(members, operations)
-    phases = phase_ranges(events.ranges, codes, members)
-    backward = _backward(phases, operations)
-    parts = breakdown(operations, windows, backward, recorded)
+    phases = phase_ranges(events.ranges, context.codes, members)
     has_comm = recorded.kernels and recorded.names
+    measured = _measure(events, context, windows, phases, members)
     digest = ProcessDigest(
         process_id=events.process_id,
         device_id=events.devices[0] if events.devices else None,
@@ -163,10 +143,66 @@ def digest_process(
         span=operations.span,
         candidates=tuple(found),
         members=_members_table(events.ranges, members),
-        windows=_windows_table(windows, parts),
-        phases=_phases_table(phases, members, operations, windows),
+        windows=measured.windows,
+        phases=measured.phases,
+        comm=comm_operations(
+            operations, context.names, members, windows, is_one_window=family is None
+        ),
+        kernels=measured.kernels,
+        blocked_ns_by_call=measured.blocked_ns_by_call,
     )
-    return digest, _problems(events, members, windows, backward, family)
+    return digest, _problems(events, members, windows, phases, family)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    windows: pa.Table
+    phases: pa.Table
+    kernels: pa.Table
+    blocked_ns_by_call: dict[str, int]
+
+
+def _measure(
+    events: ProcessEvents,
+    context: ReportContext,
+    windows: Windows,
+    phases: Mapping[str, PhaseRanges],
+    members: Members,
+) -> _Measured:
+    """Apply every metric to one process."""
+    operations, recorded = events.operations, context.recorded
+    device = device_time(operations)
+    kernel_phase = phases_of_launches(phases, operations.kernel_launch)
+    copy_phase = phases_of_launches(phases, operations.copy_launch)
+    backward = _flags(phases, operations, kernel_phase)
+    parts = breakdown(operations, windows, backward, recorded, device)
+    gaps = idle_gaps(operations)
+    data = union(phases["data"].starts, phases["data"].ends)
+    causes = idle_causes(gaps, windows, parts["idle_ns"], data, events.blocking_calls)
+    copies = grad_copies(
+        operations, windows, device, _flags(phases, operations, copy_phase), recorded
+    )
+    overhead = context.overhead
+    parts |= causes.columns | copies
+    parts["overhead_ns"] = (
+        None if overhead is None else overhead.lengths(windows.starts, windows.ends)
+    )
+    idle = phase_idle(
+        gaps,
+        windows,
+        np.concatenate((kernel_phase, copy_phase))[gaps.operation],
+        len(PHASES),
+    )
+    costs = [
+        phase_costs(ranges, members, operations, windows, device, own)
+        for ranges, own in zip(phases.values(), idle, strict=True)
+    ]
+    return _Measured(
+        _windows_table(windows, parts),
+        _phases_table(list(phases), costs),
+        kernels_table(operations, context.names, kernel_phase, device.comm),
+        causes.blocked_ns_by_call,
+    )
 
 
 def _members(
@@ -176,16 +212,13 @@ def _members(
     return _NO_MEMBERS if candidate is None else members_of(events.ranges, families, candidate)
 
 
-def _backward(
-    phases: Mapping[str, PhaseRanges], operations: ProcessOperations
-) -> NDArray[np.bool_] | None:
-    """Flag the kernels launched inside backward ranges; None without such ranges or without launches."""
-    ranges = phases["backward"]
-    if not ranges.starts.size or not operations.n_launched:
+def _flags(
+    phases: Mapping[str, PhaseRanges], operations: ProcessOperations, phase: NDArray[np.int8]
+) -> Flags | None:
+    """Flag what was launched inside backward ranges; None without such ranges or without launches."""
+    if not phases["backward"].starts.size or not operations.n_launched:
         return None
-    return operations.kernels_launched_in(ranges.starts, ranges.ends).mask(
-        operations.kernel_start.size
-    )
+    return phase == PHASES.index("backward")
 
 
 def _members_table(ranges: pa.Table, members: Members) -> pa.Table:
@@ -207,23 +240,17 @@ def _windows_table(windows: Windows, parts: Mapping[str, Int64 | None]) -> pa.Ta
     return pa.table({name: pa.array(values) for name, values in columns.items()})
 
 
-def _phases_table(
-    phases: Mapping[str, PhaseRanges],
-    members: Members,
-    operations: ProcessOperations,
-    windows: Windows,
-) -> pa.Table:
+def _phases_table(names: list[str], costs: list[dict[str, Int64 | None]]) -> pa.Table:
     tables = []
-    for phase, ranges in phases.items():
-        costs = phase_costs(ranges, members, operations, windows)
-        n_rows = costs["member"].size  # type: ignore[union-attr]  # always given
-        columns = {
+    for phase, columns in zip(names, costs, strict=True):
+        n_rows = columns["member"].size  # type: ignore[union-attr]  # always given
+        arrays = {
             name: pa.nulls(n_rows, pa.int64())
             if one is None
             else pa.array(one, mask=one == NO_WINDOW)
-            for name, one in costs.items()
+            for name, one in columns.items()
         }
-        tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **columns}))
+        tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
     return pa.concat_tables(tables)
 
 
@@ -231,7 +258,7 @@ def _problems(
     events: ProcessEvents,
     members: Members,
     windows: Windows,
-    backward: NDArray[np.bool_] | None,
+    phases: Mapping[str, PhaseRanges],
     family: str | None,
 ) -> list[Problem]:
     operations, process = events.operations, events.process_id
@@ -249,6 +276,6 @@ def _problems(
         found.append(
             problem("step-without-window", process_id=process, n=members.starts.size - len(windows))
         )
-    if backward is None and events.has_launches:
+    if not phases["backward"].starts.size and events.has_launches:
         found.append(problem("no-backward", process_id=process))
     return found

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe import schema
 from nsyspipe.errors import OptionError
 from nsyspipe.one_run import check_one_run
 from nsyspipe.problems import Problem, problem
@@ -14,10 +15,13 @@ from nsyspipe.read.facts import RANK_VARIABLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
+    from nsyspipe.cross_rank import CrossRank
     from nsyspipe.digest import ReportDigest
     from nsyspipe.placing import PlacedProcess
 
-__all__ = ["number_ranks", "parse_rank_map"]
+__all__ = ["number_ranks", "parse_rank_map", "ranks_table"]
 
 _MOST_DIGITS = 18
 _STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
@@ -58,6 +62,43 @@ def number_ranks(
         ranks[at] = rank
     severity = "info" if len(placed) == 1 else None
     return ranks, "order", [problem("rank-by-order", severity=severity)] if placed else []
+
+
+def ranks_table(
+    across: CrossRank, ranks: Sequence[int], source: str, names: Sequence[str]
+) -> pa.Table:
+    """Return `schema.RANKS`.
+
+    Parameters
+    ----------
+    ranks
+        Rank numbers in ascending order.
+    source
+        Where they come from.
+    names
+        What to call each report.
+    """
+    rows = [
+        {
+            "rank": rank,
+            "local_rank": one.report.facts.number("LOCAL_RANK") if one.is_alone else None,
+            "report": names[one.argument],
+            "pid": one.process.pid,
+            "device_id": one.process.device_id,
+            "device_ids": ",".join(map(str, one.process.device_ids)),
+            "gpu_name": one.report.facts.gpu_name(one.process.pid, one.process.device_id),
+            "host": one.report.facts.host,
+            "rank_source": source,
+            "n_kernels": one.process.n_kernels,
+            "n_comm": one.process.n_comm,
+            "n_dtod": one.process.n_dtod,
+            "clock_shift_ns": one.shift_ns,
+            "clock_offset_ns": across.offsets[one.argument].offset_ns,
+            "clock_error_ns": across.offsets[one.argument].error_ns,
+        }
+        for one, rank in zip(across.placed, ranks, strict=True)
+    ]
+    return schema.RANKS.from_rows(rows)
 
 
 def _order_key(placed: PlacedProcess) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.gather import Gathered, gather
 from nsyspipe.header import RunHeader, header_of
 from nsyspipe.merge import RunTables, merge
+from nsyspipe.metrics.kernels import costliest
 from nsyspipe.metrics.summary import rank_summary, summary
 from nsyspipe.ranks import parse_rank_map
 from nsyspipe.read.discover import display_names, find_reports
@@ -119,6 +120,25 @@ class Run:
         """`schema.PHASES`: one row per (rank, step, phase), sorted so."""
         return self._tables.phases
 
+    def collectives(self) -> pa.Table:
+        """`schema.COLLECTIVES`: one row per (step, collective, rank) with wait, transfer and skew, sorted so."""
+        return self._tables.collectives
+
+    def stragglers(self) -> pa.Table:
+        """`schema.STRAGGLERS`: how the others waited for each rank, sorted by rank."""
+        return self._tables.stragglers
+
+    def kernels(self, top: int | None = None) -> pa.Table:
+        """`schema.KERNEL_COSTS`: one row per (rank, phase, name), sorted so.
+
+        Parameters
+        ----------
+        top
+            Keep the kernels with most time of each rank and phase, this many; None keeps all.
+        """
+        found = self._tables.kernels
+        return found if top is None else costliest(found, top)
+
     def summary(self) -> pa.Table:
         """`schema.SUMMARY`: the run's figures, one row."""
         return self._summary
@@ -129,11 +149,11 @@ class Run:
 
     @cached_property
     def _summary(self) -> pa.Table:
-        return summary(self.steps())
+        return summary(self.steps(), self.collectives())
 
     @cached_property
     def _rank_summary(self) -> pa.Table:
-        return rank_summary(self.steps(), self.ranks)
+        return rank_summary(self.steps(), self.collectives(), self.ranks)
 
     def to_pandas(self, table: str) -> pd.DataFrame:
         """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.
@@ -141,7 +161,8 @@ class Run:
         Parameters
         ----------
         table
-            ``ranks``, ``steps``, ``breakdown``, ``phases``, ``summary``, ``rank_summary`` or ``problems``.
+            ``ranks``, ``steps``, ``breakdown``, ``phases``, ``collectives``, ``stragglers``, ``kernels``, ``summary``,
+            ``rank_summary`` or ``problems``.
 
         Raises
         ------
@@ -169,7 +190,18 @@ class Run:
         )
 
 
-_TABLES = ("ranks", "steps", "breakdown", "phases", "summary", "rank_summary", "problems")
+_TABLES = (
+    "ranks",
+    "steps",
+    "breakdown",
+    "phases",
+    "collectives",
+    "stragglers",
+    "kernels",
+    "summary",
+    "rank_summary",
+    "problems",
+)
 
 
 def load(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsyspipe.device_time import DeviceTime, device_time
 from nsyspipe.intervals import IntervalSet, union
 from nsyspipe.schema import DTOD_KIND
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["breakdown"]
+__all__ = ["breakdown", "started_in"]
 
 
 def breakdown(
@@ -26,6 +27,7 @@ def breakdown(
     windows: Windows,
     backward: NDArray[np.bool_] | None,
     recorded: Recorded,
+    device: DeviceTime | None = None,
 ) -> dict[str, Int64 | None]:
     r"""Split each window of one rank into disjoint parts.
 
@@ -49,6 +51,8 @@ def breakdown(
     recorded
         Figures that need a lacking fact are null: all of compute and comm without kernels or their
         names, DtoD copies without memcpys or their kinds, memory and idle without any of them.
+    device
+        The unions of the operations, when the caller has them already.
 
     Returns
     -------
@@ -62,26 +66,21 @@ def breakdown(
     -----
     Cost O(n log n): one union of the compute kernels, all else is measured on the few.
     """
+    device = device or device_time(operations)
     comm = operations.is_comm
     is_dtod = operations.copy_kind == DTOD_KIND
-    compute_set = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
-    comm_set = union(operations.kernel_start[comm], operations.kernel_end[comm])
-    hidden = comm_set.intersect(compute_set)
 
     def in_windows(covered: IntervalSet) -> Int64:
         return covered.lengths(windows.starts, windows.ends)
 
     def exposed(covered: IntervalSet) -> Int64:
-        r"""|X \ (C u M)| = |X| - |X n C| - |X n M| + |X n M n C|."""
-        under_both = covered.intersect(hidden)
-        parts = (covered.intersect(compute_set), covered.intersect(comm_set))
-        return in_windows(covered) - sum(map(in_windows, parts)) + in_windows(under_both)
+        whole, under_compute, under_comm, under_both = map(in_windows, device.exposed(covered))
+        return whole - under_compute - under_comm + under_both
 
-    memory_set = union(operations.copy_start, operations.copy_end)
     dtod_set = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
     wall = windows.ends - windows.starts
-    compute, comm_ns, overlap = in_windows(compute_set), in_windows(comm_set), in_windows(hidden)
-    exposed_memory = exposed(memory_set)
+    compute, comm_ns = in_windows(device.compute), in_windows(device.comm)
+    overlap, exposed_memory = in_windows(device.hidden), exposed(device.memory)
     columns: dict[str, Int64 | None] = {
         "wall_ns": wall,
         "compute_ns": compute,
@@ -90,7 +89,7 @@ def breakdown(
         "exposed_memory_ns": exposed_memory,
         "idle_ns": wall - compute - (comm_ns - overlap) - exposed_memory,
         "dtod_ns": in_windows(dtod_set),
-        **_started(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows),
+        **_dtod_started(operations, is_dtod, windows),
         "exposed_dtod_ns": exposed(dtod_set),
         "overlap_compute_ns": overlap,
         "overlap_backward_ns": None,
@@ -99,7 +98,7 @@ def breakdown(
     if backward is not None:
         kernels = backward & ~comm
         backward_set = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
-        columns["overlap_backward_ns"] = in_windows(comm_set.intersect(backward_set))
+        columns["overlap_backward_ns"] = in_windows(device.comm.intersect(backward_set))
     for name in _unrecorded(recorded):
         columns[name] = None
     return columns
@@ -132,13 +131,20 @@ def _unrecorded(recorded: Recorded) -> set[str]:
     return names
 
 
-def _started(starts: Int64, n_bytes: Int64, windows: Windows) -> dict[str, Int64 | None]:
+def _dtod_started(
+    operations: ProcessOperations, is_dtod: NDArray[np.bool_], windows: Windows
+) -> dict[str, Int64 | None]:
+    found = started_in(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows)
+    return {"dtod_bytes": found[1], "n_dtod": found[0]}
+
+
+def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, Int64]:
     """Return number and bytes of the copies that start in each window."""
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
     before = np.concatenate(([0], np.cumsum(n_bytes[order])))
     first, last = np.searchsorted(starts, windows.starts), np.searchsorted(starts, windows.ends)
-    return {"dtod_bytes": before[last] - before[first], "n_dtod": last - first}
+    return last - first, before[last] - before[first]
 
 
 def _count_started(sorted_starts: Int64, windows: Windows) -> Int64:

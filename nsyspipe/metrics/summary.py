@@ -13,7 +13,7 @@ from nsyspipe import schema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MEANS", "RATIOS", "rank_summary", "summary", "with_ratios"]
+__all__ = ["MEANS", "RATES", "RATIOS", "rank_summary", "summary", "with_ratios"]
 
 # Ratio -> numerator, denominator; all columns of `schema.STEPS`.
 RATIOS = {
@@ -24,6 +24,7 @@ RATIOS = {
     "idle_share": ("idle_ns", "wall_ns"),
     "compute_share": ("compute_ns", "wall_ns"),
     "exposed_memory_share": ("exposed_memory_ns", "wall_ns"),
+    "wait_share": ("wait_ns", "wall_ns"),
 }
 
 # Mean per (rank, step) -> column.
@@ -31,7 +32,11 @@ MEANS = {
     "dtod_ns_per_step": "dtod_ns",
     "dtod_bytes_per_step": "dtod_bytes",
     "collectives_per_step": "n_collectives",
+    "message_bytes_per_step": "message_bytes",
 }
+
+# Rate over transfer time -> column of `schema.COLLECTIVES`.
+RATES = {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}
 
 _NS_PER_S = 1e9
 
@@ -48,17 +53,19 @@ def with_ratios(
     return {**columns, **ratios}
 
 
-def summary(steps: pa.Table) -> pa.Table:
+def summary(steps: pa.Table, collectives: pa.Table) -> pa.Table:
     """Return the run's figures over its summary steps.
 
     ``step_time`` takes for each summary step the largest window over ranks, and the median of those;
     throughput is 1 over their mean. Ratios are pooled: the sum of numerators over all ranks and
     summary steps divided by the sum of denominators. ``..._per_step`` is a mean over (rank, step).
+    Bandwidths are the sum of bytes over matched collectives of summary steps divided by the sum of
+    their transfer times.
 
     Parameters
     ----------
-    steps
-        `schema.STEPS`.
+    steps, collectives
+        `schema.STEPS` and `schema.COLLECTIVES`.
 
     Returns
     -------
@@ -75,19 +82,22 @@ def summary(steps: pa.Table) -> pa.Table:
         if (total := int(per_step.sum()))
         else None,
         **_figures(chosen),
+        **_rates(_transferring(collectives)),
     }
     return schema.SUMMARY.from_rows([row])
 
 
-def rank_summary(steps: pa.Table, ranks: pa.Table) -> pa.Table:
+def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table) -> pa.Table:
     """Return each rank's figures over its summary steps: `schema.RANK_SUMMARY`, sorted by rank."""
     chosen = steps.filter(steps["in_summary"])
+    transferring = _transferring(collectives)
     rows = []
     for rank in ranks["rank"].to_pylist():
         own = chosen.filter(pc.equal(chosen["rank"], rank))
         wall = own["wall_ns"].to_numpy()
         step_time = float(np.median(wall)) if wall.size else None
-        rows.append({"rank": rank, "step_time_ns": step_time, **_figures(own)})
+        rates = _rates(transferring.filter(pc.equal(transferring["rank"], rank)))
+        rows.append({"rank": rank, "step_time_ns": step_time, **_figures(own), **rates})
     return schema.RANK_SUMMARY.from_rows(rows)
 
 
@@ -100,10 +110,24 @@ def _figures(chosen: pa.Table) -> dict[str, float | None]:
     }
 
 
-def _sum(column: pa.ChunkedArray) -> int | None:
+def _transferring(collectives: pa.Table) -> pa.Table:
+    chosen = pc.and_(collectives["in_summary"], collectives["is_matched"])
+    return collectives.select(["rank", "transfer_ns", *RATES.values()]).filter(chosen)
+
+
+def _rates(collectives: pa.Table) -> dict[str, float | None]:
+    transfer = _sum(collectives["transfer_ns"])
+    sums = {name: _sum(collectives[column]) for name, column in RATES.items()}
+    return {
+        name: _NS_PER_S * total / transfer if total is not None and transfer else None
+        for name, total in sums.items()
+    }
+
+
+def _sum(column: pa.ChunkedArray) -> float | None:
     """Sum a column exactly; null if any part is, or without rows."""
     return pc.sum(column, skip_nulls=False, min_count=1).as_py()  # type: ignore[no-any-return]
 
 
-def _divide(above: int | None, below: int | None) -> float | None:
+def _divide(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None

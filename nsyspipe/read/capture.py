@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from nsyspipe import schema
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
-from nsyspipe.read.events import Operations, read_launches, read_operations
+from nsyspipe.read.calls import read_blocking_calls, read_launches, read_overhead
+from nsyspipe.read.events import Operations, read_operations
 from nsyspipe.read.facts import ReportFacts, read_facts
 from nsyspipe.read.payload import CommRank, read_comm_ranks
 from nsyspipe.read.ranges import Ranges, read_ranges
@@ -21,7 +22,11 @@ from nsyspipe.recorded import NOT_RECORDED, Recorded
 if TYPE_CHECKING:
     import re
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
+
+    Int64 = NDArray[np.int64]
 
 __all__ = ["Capture", "read_capture"]
 
@@ -34,6 +39,10 @@ class Capture:
     ----------
     launches
         `schema.LAUNCHES`; None when API calls were not recorded.
+    blocking_calls
+        `schema.BLOCKING_CALLS`; None when calls have no end or no name.
+    overhead
+        Starts and ends of the profiler's own work, report time, ns; None when not recorded.
     comm_ranks
         Rank and size by process, from NCCL's payload.
     recorded
@@ -43,6 +52,8 @@ class Capture:
     facts: ReportFacts
     operations: Operations
     launches: pa.Table | None
+    blocking_calls: pa.Table | None
+    overhead: tuple[Int64, Int64] | None
     ranges: Ranges
     comm_ranks: dict[int, CommRank]
     recorded: Recorded
@@ -50,7 +61,9 @@ class Capture:
 
     def without_events(self) -> Capture:
         """Return the same without operations and launches, which hold most of its memory."""
-        empty = Operations(schema.KERNELS.empty(), schema.COPIES.empty(), 0, 0, has_names=True)
+        empty = replace(
+            self.operations, kernels=schema.KERNELS.empty(), copies=schema.COPIES.empty()
+        )
         return replace(self, operations=empty, launches=None)
 
 
@@ -67,6 +80,8 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         strings = read_strings(report)
         launches = read_launches(report)
         operations = read_operations(report, strings, comm_kernel)
+        blocking_calls = read_blocking_calls(report, strings)
+        overhead = read_overhead(report)
         ends = [
             operations.kernels["end_ns"],
             operations.copies["end_ns"],
@@ -92,6 +107,8 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         facts=facts,
         operations=operations,
         launches=launches,
+        blocking_calls=blocking_calls,
+        overhead=overhead,
         ranges=ranges,
         comm_ranks=comm_ranks,
         recorded=recorded,

@@ -1,79 +1,41 @@
-"""NCCL's own NVTX payloads, decoded by the layout that the report itself describes.
+"""What NCCL says of its own calls: communicator, size and number, from the payloads of its NVTX ranges.
 
-Offsets and types come from ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, never from constants: they change with
-the NCCL release. The blobs are there only after ``nsys export --include-blobs=true``.
+The blobs are there only after ``nsys export --include-blobs=true``, and nsys describes them from
+schema 3.20.3 on.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe.read import versions
-from nsyspipe.read.events import process_of_thread
+from nsyspipe.read.payload_fields import Fields, decode_fields, names_in
+from nsyspipe.read.payload_layouts import read_layouts
+from nsyspipe.read.report import as_int
+from nsyspipe.read.rows import TIME_LIMIT, process_of
+from nsyspipe.read.strings import read_strings
+from nsyspipe.schema.payloads import COMM_SIZES, PAYLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from nsyspipe.read.report import Report
+    from nsyspipe.read.strings import Strings
 
-__all__ = ["CommRank", "Layout", "decode", "read_comm_ranks", "read_layouts"]
+    Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
 
-# NVTX payload entry types (nvtxPayloadEntryType) as numpy formats, little endian.
-_FORMATS = {
-    1: "i1",
-    2: "u1",
-    3: "<i2",
-    4: "<u2",
-    5: "<i4",
-    6: "<u4",
-    7: "<i8",
-    8: "<u8",
-    9: "<i8",
-    10: "<u8",
-    11: "i1",
-    12: "u1",
-    13: "<i2",
-    14: "<u2",
-    15: "<i4",
-    16: "<u4",
-    17: "<i8",
-    18: "<u8",
-    19: "<f4",
-    20: "<f8",
-    22: "<u8",
-    23: "<u8",
-}
+__all__ = ["CommRank", "Payloads", "read_comm_ranks", "read_payloads"]
 
-# Each blob starts with: domain u32, flags u32, schema u32, flags u32, payload size u64, total size u64.
-_HEADER = struct.Struct("<IIIIQQ")
-
-_RANK_FIELD, _SIZE_FIELD = "Rank", "No. of ranks"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How one payload schema lies in memory: numpy format and offset by field name."""
-
-    n_bytes: int
-    fields: dict[str, tuple[str, int]]
-
-    def dtype(self, names: Iterable[str]) -> np.dtype[np.void]:
-        """Return a numpy record type of some of the fields."""
-        chosen = list(names)
-        return np.dtype(
-            {
-                "names": chosen,
-                "formats": [self.fields[name][0] for name in chosen],
-                "offsets": [self.fields[name][1] for name in chosen],
-                "itemsize": self.n_bytes,
-            }
-        )
+_DOMAIN_ROW = 75  # NVTX_EVENTS.eventType
+_DOMAIN, _PREFIX = "NCCL", "nccl"
+_ABSENT = -1
+_COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
 
 
 @dataclass(frozen=True)
@@ -84,96 +46,143 @@ class CommRank:
     n_ranks: int
 
 
-def read_layouts(report: Report) -> dict[tuple[int, int], Layout]:
-    """Read the layouts by (domain, schema); fields of unknown type are left out."""
-    if not report.has(versions.PAYLOAD_SCHEMAS, "domainId", "schemaId", "payloadSize"):
-        return {}
-    if not report.has(
-        versions.PAYLOAD_ENTRIES, "domainId", "schemaId", "idx", "type", "name", "offset"
-    ):
-        return {}
-    schemas = report.select(
-        versions.PAYLOAD_SCHEMAS, dict.fromkeys(("domainId", "schemaId", "payloadSize"), "int")
-    )
-    columns = dict.fromkeys(("domainId", "schemaId", "idx", "type", "offset"), "int")
-    columns |= {"name": "text"}
-    entries = report.select(versions.PAYLOAD_ENTRIES, columns).to_pylist()
-    layouts = {
-        (row["domainId"], row["schemaId"]): Layout(row["payloadSize"], {})
-        for row in schemas.to_pylist()
-        if row["payloadSize"]
-    }
-    for entry in entries:
-        layout = layouts.get((entry["domainId"], entry["schemaId"]))
-        code = _FORMATS.get(entry["type"])
-        offset = max(entry["offset"] or 0, 0)  # a zero may be stored as null
-        if layout and code and entry["name"] and offset + np.dtype(code).itemsize <= layout.n_bytes:
-            layout.fields[entry["name"]] = (code, offset)
-    return layouts
+@dataclass(frozen=True)
+class Payloads:
+    """The payloads of NCCL's ranges in one report.
+
+    Attributes
+    ----------
+    table
+        `schema.PAYLOADS`.
+    comm_sizes
+        `schema.COMM_SIZES`.
+    comm_ranks
+        Rank and size by process. A process may be in several communicators: the largest tells its
+        rank, unless two of that size disagree.
+    n_undecoded
+        Payloads of NCCL that do not fit their description.
+    """
+
+    table: pa.Table
+    comm_sizes: pa.Table
+    comm_ranks: dict[int, CommRank]
+    n_undecoded: int
 
 
-def decode(
-    blobs: list[bytes], layouts: dict[tuple[int, int], Layout], names: tuple[str, ...]
-) -> list[NDArray[np.void] | None]:
-    """Decode some fields of each blob; None where a blob's schema lacks one of them or does not fit it.
+def read_payloads(report: Report, strings: Strings | None = None) -> Payloads:
+    """Read and decode the payloads of NCCL's ranges, in one pass over the report's NVTX rows.
+
+    A range is NCCL's if its text or its domain says so; one without a text, in a domain that has no
+    name, is if it can be decoded into what NCCL reports.
+
+    Parameters
+    ----------
+    strings
+        The report's string table, if it was read already.
 
     Returns
     -------
-    list
-        Per blob a record with the fields `names`.
+    Payloads
+        Empty for an export without blobs or without their description.
     """
-    decoded: list[NDArray[np.void] | None] = []
-    for blob in blobs:
-        layout = _layout_of(blob, layouts)
-        if layout is None or not layout.fields.keys() >= set(names):
-            decoded.append(None)
-            continue
-        decoded.append(np.frombuffer(blob, layout.dtype(names), count=1, offset=_HEADER.size)[0])
-    return decoded
+    layouts = read_layouts(report)
+    is_described = any(names_in(layout) for layout in layouts.values())
+    if not is_described or not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
+        return Payloads(PAYLOADS.empty(), COMM_SIZES.empty(), {}, 0)
+    kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "start", "end", "textId"), "int")
+    kinds |= {"text": "text", "binaryData": "blob"}
+    where = f"binaryData IS NOT NULL OR eventType = {_DOMAIN_ROW}"
+    rows = report.select(versions.NVTX, kinds, where=where)
+    rows = rows.append_column("call", _calls(rows, strings or read_strings(report)))
+    has_blob = pc.greater(pc.binary_length(rows["binaryData"]), 0)
+    found = rows.filter(pc.and_(has_blob, pc.is_valid(rows["globalTid"])))
+    fields = decode_fields(found["binaryData"], layouts)
+    says_nccl, may_be = _ownership(found, rows.filter(pc.equal(rows["eventType"], _DOMAIN_ROW)))
+    is_known = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
+    is_call = fields.known["comm_id"] | fields.known["message_bytes"]
+    kept = is_known & (says_nccl | (may_be & is_call))
+    n_undecoded = int(np.count_nonzero((says_nccl | may_be) & ~fields.is_decoded))
+    table = _table(found, fields, kept)
+    return Payloads(table, _comm_sizes(table), _comm_ranks(table), n_undecoded)
 
 
 def read_comm_ranks(report: Report) -> tuple[dict[int, CommRank], int]:
-    """Read each process's rank from the payloads of communicator creation.
+    """Read each process's rank, and the number of payloads that do not fit their description."""
+    payloads = read_payloads(report)
+    return payloads.comm_ranks, payloads.n_undecoded
 
-    A process may be in several communicators: the largest tells its rank, unless two of that size
-    disagree. Returned with the number of payloads that do not fit their description.
-    """
-    layouts = read_layouts(report)
-    naming = {
-        key for key, layout in layouts.items() if _has_integers(layout, _RANK_FIELD, _SIZE_FIELD)
+
+def _calls(rows: pa.Table, strings: Strings) -> pa.ChunkedArray:
+    """Return the text of each row, from ``text`` (inline) or ``textId``; null without either."""
+    ids, index = np.unique(as_int(rows["textId"], _ABSENT), return_inverse=True)
+    by_id = strings.lookup(ids).take(pa.array(index))
+    is_inline = pc.not_equal(rows["text"], "")
+    texts = pc.if_else(is_inline, rows["text"], pa.chunked_array([by_id]))
+    return pc.dictionary_encode(texts.cast(pa.string()))
+
+
+def _ownership(found: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
+    """Tell which rows are NCCL's by text or domain, and which have neither; domain ids are per process."""
+    is_nameless = pc.is_null(found["call"]).to_numpy()
+    texts = found["call"].cast(pa.string())
+    starts = pc.starts_with(texts, _PREFIX, ignore_case=True)
+    says_nccl: Flags = pc.fill_null(starts, fill_value=False).to_numpy()
+    processes = process_of(found["globalTid"].to_numpy())
+    domain_ids = as_int(found["domainId"], 0)
+    named = domains.select(["globalTid", "domainId", "call"]).drop_null()
+    owners = process_of(named["globalTid"].to_numpy())
+    for owner, domain, name in zip(
+        owners, *(named[n].to_pylist() for n in named.column_names[1:]), strict=True
+    ):
+        inside = (processes == owner) & (domain_ids == domain)
+        says_nccl = says_nccl | inside if name == _DOMAIN else says_nccl
+        is_nameless = is_nameless & ~inside
+    return says_nccl, is_nameless & ~says_nccl
+
+
+def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
+    starts, threads = as_int(found["start"], TIME_LIMIT), found["globalTid"].to_numpy()
+    kept = kept & (starts > -TIME_LIMIT) & (starts < TIME_LIMIT)
+    ends = as_int(found["end"], TIME_LIMIT)
+    rows = np.flatnonzero(kept)
+    rows = rows[np.lexsort((threads[rows], starts[rows], process_of(threads)[rows]))]
+    columns = {
+        name: pa.array(fields.values[name][rows], mask=~fields.known[name][rows])
+        for name in _COLUMNS
     }
-    if not naming or not report.has(versions.NVTX, "binaryData", "globalTid"):
-        return {}, 0
-    found = report.select(
-        versions.NVTX, {"globalTid": "int", "binaryData": "blob"}, where="length(binaryData) > 0"
+    is_open = (ends < starts) | (ends >= TIME_LIMIT)
+    return PAYLOADS.table(
+        {
+            "process_id": process_of(threads[rows]),
+            "thread_id": threads[rows],
+            "start_ns": starts[rows],
+            "end_ns": pa.array(ends[rows], mask=is_open[rows]),
+            "call": found["call"].take(pa.array(rows)),
+            **columns,
+        }
     )
-    blobs = found["binaryData"].to_pylist()
-    records = decode(blobs, {key: layouts[key] for key in naming}, (_SIZE_FIELD, _RANK_FIELD))
+
+
+def _comm_sizes(table: pa.Table) -> pa.Table:
+    pairs = table.select(COMM_SIZES.names).drop_null()
+    pairs = pairs.filter(pc.greater(pairs["n_ranks"], 0)).group_by(COMM_SIZES.names).aggregate([])
+    keys = COMM_SIZES.names[:2]
+    sizes = pairs.group_by(keys).aggregate([("n_ranks", "min"), ("n_ranks", "count")])
+    sizes = sizes.filter(pc.equal(sizes["n_ranks_count"], 1)).sort_by(
+        [(key, "ascending") for key in keys]
+    )
+    return COMM_SIZES.table({**{key: sizes[key] for key in keys}, "n_ranks": sizes["n_ranks_min"]})
+
+
+def _comm_ranks(table: pa.Table) -> dict[int, CommRank]:
+    names = ["process_id", "n_ranks", "rank"]
     seen: dict[int, set[tuple[int, int]]] = {}
-    for thread, record in zip(found["globalTid"].to_pylist(), records, strict=True):
-        if record is not None and thread is not None:
-            seen.setdefault(process_of_thread(thread), set()).add(
-                (int(record[_SIZE_FIELD]), int(record[_RANK_FIELD]))
-            )
+    for row in table.select(names).drop_null().group_by(names).aggregate([]).to_pylist():
+        seen.setdefault(row["process_id"], set()).add((row["n_ranks"], row["rank"]))
     ranks = {}
     for process, pairs in seen.items():
         n_ranks = max(size for size, _ in pairs)
         own = [rank for size, rank in pairs if size == n_ranks]
         if len(own) == 1 and 0 <= own[0] < n_ranks:
             ranks[process] = CommRank(own[0], n_ranks)
-    return ranks, sum(_layout_of(blob, layouts) is None for blob in blobs)
-
-
-def _has_integers(layout: Layout, *names: str) -> bool:
-    return all(layout.fields.get(name, ("<f8", 0))[0].lstrip("<")[0] in "iu" for name in names)
-
-
-def _layout_of(blob: bytes, layouts: dict[tuple[int, int], Layout]) -> Layout | None:
-    if len(blob) < _HEADER.size:
-        return None
-    domain, _, schema, _, n_payload, n_total = _HEADER.unpack_from(blob)
-    layout = layouts.get((domain, schema))
-    fits = (
-        layout is not None and n_payload == layout.n_bytes and len(blob) >= _HEADER.size + n_payload
-    )
-    return layout if fits and n_total <= len(blob) else None
+    return ranks

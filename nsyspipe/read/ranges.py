@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.read import versions
-from nsyspipe.read.events import TIME_LIMIT, process_of, process_of_thread
+from nsyspipe.read.rows import TIME_LIMIT, process_of, process_of_thread
 from nsyspipe.read.report import as_int
 
 if TYPE_CHECKING:

@@ -94,7 +94,12 @@ class Report:
                 )
 
     def select(
-        self, table: str, columns: Mapping[str, str], *, where: str | None = None
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        *,
+        derived: Mapping[str, str] | None = None,
+        where: str | None = None,
     ) -> pa.Table:
         """Select columns of a table as Arrow, exactly typed; no Python object is made per row.
 
@@ -105,30 +110,43 @@ class Report:
         columns
             Kind by column: ``int`` (int64, nulls kept), ``text`` or ``blob`` (null becomes empty).
             A column that the table lacks comes back all null (int) or empty.
+        derived
+            SQL expressions of integers, by the name that each gets.
         where
             An SQL condition.
 
         Returns
         -------
         pyarrow.Table
-            One column per entry of `columns`, in their order and under their names; rows in any order.
+            One column per entry of `columns`, in their order and under their names, then the derived
+            ones; rows in any order.
         """
         source = self._source(table)
+        kinds = {**columns, **dict.fromkeys(derived or {}, "int")}
         statement = sa.select(
-            *(_typed(source, name, kind).label(name) for name, kind in columns.items())
-        )
+            *(_typed(source, name, kind).label(name) for name, kind in columns.items()),
+            *(sa.literal_column(sql).label(name) for name, sql in (derived or {}).items()),
+        ).select_from(source)
         if where is not None:
             statement = statement.where(sa.text(where))
         with _translated(self.path):
             found = fetch_arrow(self._connection, statement)
-            arrays = [_pinned(found.column(name), kind) for name, kind in columns.items()]
-        return pa.Table.from_arrays(arrays, names=list(columns))
+            arrays = [_pinned(found.column(name), kind) for name, kind in kinds.items()]
+        return pa.Table.from_arrays(arrays, names=list(kinds))
 
     def maximum(self, table: str, column: str) -> int | None:
         """Return a column's largest value; None without rows."""
         source = self._source(table)
         with _translated(self.path):
             return self._connection.execute(sa.select(sa.func.max(source.c[column]))).scalar()
+
+    def last_row(self, table: str) -> int:
+        """Return the largest row number of a table, which costs one look; 0 without rows."""
+        statement = sa.select(sa.func.max(sa.literal_column("rowid"))).select_from(
+            self._source(table)
+        )
+        with _translated(self.path):
+            return int(self._connection.execute(statement).scalar() or 0)
 
     def count(self, table: str, where: str) -> int:
         """Return how many rows of a table meet an SQL condition."""

@@ -35,6 +35,7 @@ def document(run: Run) -> dict[str, Any]:
         | {"by_rank": _extremes(run)},
         "ranks": ranks,
         "steps": run.steps().to_pylist(),
+        "stragglers": run.stragglers().to_pylist(),
         "problems": run.problems.to_pylist(),
     }
 

@@ -5,25 +5,36 @@ Times are int64 nanoseconds; intervals are half-open. A null means "not recorded
 
 from __future__ import annotations
 
-from nsyspipe.schema.events import COPIES, DTOD_KIND, KERNELS, LAUNCHES, MEMSET_KIND, RANGES
-from nsyspipe.schema.model import SCHEMA_VERSION, Column, TableSchema, conform
-from nsyspipe.schema.results import (
-    DESCRIBED,
-    FIGURES,
-    PHASES,
-    PROBLEMS,
-    RANK_SUMMARY,
-    RANKS,
-    STEPS,
-    SUMMARY,
+from nsyspipe.schema.collectives import COLLECTIVES, STRAGGLERS
+from nsyspipe.schema.events import (
+    BLOCKING_CALLS,
+    COMM_OPERATIONS,
+    COPIES,
+    DTOD_KIND,
+    KERNELS,
+    LAUNCHES,
+    MEMSET_KIND,
+    RANGES,
 )
+from nsyspipe.schema.figures import FIGURES, RANK_SUMMARY, SUMMARY
+from nsyspipe.schema.findings import FINDINGS, PROBLEMS
+from nsyspipe.schema.kernels import KERNEL_COSTS
+from nsyspipe.schema.model import SCHEMA_VERSION, Column, TableSchema, conform
+from nsyspipe.schema.ranks import RANKS
+from nsyspipe.schema.results import DESCRIBED
+from nsyspipe.schema.steps import PHASES, STEPS
 
 __all__ = [
+    "BLOCKING_CALLS",
+    "COLLECTIVES",
+    "COMM_OPERATIONS",
     "COPIES",
     "DESCRIBED",
     "DTOD_KIND",
     "FIGURES",
+    "FINDINGS",
     "KERNELS",
+    "KERNEL_COSTS",
     "LAUNCHES",
     "MEMSET_KIND",
     "PHASES",
@@ -33,6 +44,7 @@ __all__ = [
     "RANK_SUMMARY",
     "SCHEMA_VERSION",
     "STEPS",
+    "STRAGGLERS",
     "SUMMARY",
     "Column",
     "TableSchema",

@@ -6,7 +6,16 @@ import pyarrow as pa
 
 from nsyspipe.schema.model import FLAG, INT, TEXT, Column, TableSchema
 
-__all__ = ["COPIES", "DTOD_KIND", "KERNELS", "LAUNCHES", "MEMSET_KIND", "RANGES"]
+__all__ = [
+    "BLOCKING_CALLS",
+    "COMM_OPERATIONS",
+    "COPIES",
+    "DTOD_KIND",
+    "KERNELS",
+    "LAUNCHES",
+    "MEMSET_KIND",
+    "RANGES",
+]
 
 # Values of COPIES.copy_kind that the analysis asks for.
 MEMSET_KIND, DTOD_KIND = 0, 8
@@ -29,6 +38,33 @@ KERNELS = TableSchema(
         ),
         Column(
             "correlation_id", INT, "id", "joins the launch", "KERNEL.correlationId", nullable=True
+        ),
+        Column(
+            "stream_id", INT, "id", "stream inside its context", "KERNEL.streamId", nullable=True
+        ),
+        Column(
+            "name_id",
+            INT,
+            "id",
+            "its name in the report's strings; -1 for a graph",
+            "KERNEL.demangledName, else shortName",
+            nullable=True,
+        ),
+        Column(
+            "grid",
+            INT,
+            "id",
+            "gridX | gridY << 32 | gridZ << 48; null outside of the sample of large reports",
+            "KERNEL.gridX, gridY, gridZ",
+            nullable=True,
+        ),
+        Column(
+            "block",
+            INT,
+            "id",
+            "blockX | blockY << 11 | blockZ << 22; null where the grid is",
+            "KERNEL.blockX, blockY, blockZ",
+            nullable=True,
         ),
         Column(
             "is_comm", FLAG, "flag", "a communication kernel", "KERNEL.shortName, demangledName"
@@ -99,6 +135,49 @@ RANGES = TableSchema(
             "text",
             "the range's text",
             "NVTX_EVENTS.text, textId",
+        ),
+    ),
+)
+
+BLOCKING_CALLS = TableSchema(
+    "blocking_calls_of_report",
+    "One row per CUDA API call that synchronises, or allocates, frees or copies memory synchronously.",
+    (),
+    (
+        Column("process_id", INT, "id", "process of the calling thread", "RUNTIME.globalTid"),
+        Column("start_ns", INT, "ns", "host start of the call", "RUNTIME.start"),
+        Column("end_ns", INT, "ns", "host end of the call", "RUNTIME.end"),
+        Column("call", TEXT, "text", "name of the API, without its version", "RUNTIME.nameId"),
+    ),
+)
+
+COMM_OPERATIONS = TableSchema(
+    "comm_operations",
+    "One row per communication operation of one process that belongs to a step or to none, in order of start.",
+    ("start_ns",),
+    (
+        Column("start_ns", INT, "ns", "device start, report time", "KERNEL.start"),
+        Column("end_ns", INT, "ns", "device end, report time", "KERNEL.end"),
+        Column("member", INT, "id", "index of its step range; -1 for none", "RUNTIME, NVTX_EVENTS"),
+        Column("kind", INT, "id", "index into the process's kinds of comm kernel", "KERNEL names"),
+        Column(
+            "stream_order",
+            INT,
+            "id",
+            "how many other (device, stream) the process used before for that collective",
+            "KERNEL.deviceId, streamId",
+        ),
+        Column("comm_id", INT, "id", "NCCL's communicator", "NCCL payload", nullable=True),
+        Column(
+            "seq_number", INT, "count", "place in the communicator", "NCCL payload", nullable=True
+        ),
+        Column(
+            "message_bytes",
+            INT,
+            "bytes",
+            "as NCCL reports it: the per-rank part of all_gather, reduce_scatter, all_to_all",
+            "NCCL payload",
+            nullable=True,
         ),
     ),
 )

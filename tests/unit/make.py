@@ -56,7 +56,7 @@ def operations(*ops: Op) -> ProcessOperations:
     kernel_table = schema.KERNELS.table(
         _times(kernels)
         | {name: nothing[: len(kernels)] for name in ("device_id", "stream_id", "correlation_id")}
-        | {"name_id": nothing[: len(kernels)]}
+        | {name: nothing[: len(kernels)] for name in ("name_id", "grid", "block")}
         | {"is_comm": np.array([op.category == "comm" for op in kernels], np.bool_)}
     )
     copy_table = schema.COPIES.table(

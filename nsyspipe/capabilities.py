@@ -1,0 +1,159 @@
+"""What a set of reports can answer: one row per question, and the flag that would add each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsyspipe.capability_rules import DETAIL_RULES, EVENT_RULES, NO, PARTLY, YES, Finding, Rule
+from nsyspipe.problems import Problem, problem
+from nsyspipe.read import versions
+from nsyspipe.read.contents import Contents, read_contents
+from nsyspipe.read.discover import display_names
+from nsyspipe.run_capabilities import RUN_RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+__all__ = ["NO", "PARTLY", "YES", "Capability", "Examination", "examine"]
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One question, and whether the reports answer it.
+
+    Attributes
+    ----------
+    answers
+        What one gets.
+    status
+        `YES`; `PARTLY`: in part, or not from every report; `NO`.
+    fix
+        The flag that would add what is not there; None when nothing is to add.
+    is_used
+        Whether nsyspipe answers it; otherwise it is there for a look in Nsight Systems.
+    n_reports, n_with
+        All reports, and those that answer in full.
+    lacking
+        The others, by name.
+    """
+
+    name: str
+    answers: str
+    status: str
+    found: str
+    fix: str | None
+    is_used: bool
+    n_reports: int
+    n_with: int
+    lacking: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What some reports can answer.
+
+    Attributes
+    ----------
+    reports
+        What to call each report.
+    problems
+        What no capability says.
+    """
+
+    reports: tuple[str, ...]
+    nsys_versions: tuple[str, ...]
+    schema_versions: tuple[str, ...]
+    capabilities: tuple[Capability, ...]
+    problems: tuple[Problem, ...]
+
+
+def examine(paths: Sequence[Path]) -> Examination:
+    """Look into reports, which need not be of one run.
+
+    Raises
+    ------
+    InputError
+        If one of them is missing, damaged, or no nsys export.
+    """
+    names = display_names(paths)
+    reports = [read_contents(path) for path in paths]
+
+    def judged(rules: Iterable[Rule]) -> list[Capability]:
+        return [
+            _combined(
+                rule.name,
+                rule.answers,
+                [rule.judge(one) for one in reports],
+                names,
+                is_used=rule.is_used,
+            )
+            for rule in rules
+        ]
+
+    together = [
+        _combined(name, answers, judge(reports), names) for name, answers, judge in RUN_RULES
+    ]
+    return Examination(
+        reports=tuple(names),
+        nsys_versions=_distinct(one.facts.nsys_version for one in reports),
+        schema_versions=_distinct(one.facts.schema_version for one in reports),
+        capabilities=(*judged(EVENT_RULES), *together, *judged(DETAIL_RULES)),
+        problems=tuple(_problems(reports, names)),
+    )
+
+
+def _combined(
+    name: str,
+    answers: str,
+    findings: Sequence[Finding],
+    names: Sequence[str],
+    *,
+    is_used: bool = True,
+) -> Capability:
+    """Make one row of what each report has: counts add up, equal words are said once."""
+    lacking = [
+        (one, report) for one, report in zip(findings, names, strict=True) if one.status != YES
+    ]
+    n_with = len(findings) - len(lacking)
+    status = YES if not lacking else PARTLY
+    if all(one.status == NO for one in findings):
+        status = NO
+    counts: Counter[str] = Counter()
+    for one in findings:
+        for noun, n in one.counts:
+            counts[noun] += n
+    texts = dict.fromkeys(one.text for one in findings if one.text)
+    found = ", ".join(f"{n} {noun}" for noun, n in counts.items()) or "; ".join(texts)
+    if 0 < n_with < len(findings):
+        found = f"{n_with} of {len(findings)} reports: {found}"
+    fixes = Counter(one.fix for one, _ in lacking if one.fix)
+    return Capability(
+        name=name,
+        answers=answers,
+        status=status,
+        found=found,
+        fix=fixes.most_common(1)[0][0] if fixes else None,
+        is_used=is_used,
+        n_reports=len(findings),
+        n_with=n_with,
+        lacking=tuple(report for _, report in lacking),
+    )
+
+
+def _problems(reports: Sequence[Contents], names: Sequence[str]) -> Iterator[Problem]:
+    for report, name in zip(reports, names, strict=True):
+        version = report.facts.schema_version
+        if versions.is_newer_than_tested(version):
+            yield problem("untested-version", version=version).at(report=name)
+        if not any(report.rows[table] for table in _ACTIVITY):
+            yield problem("no-gpu-activity", what=name).at(report=name)
+
+
+_ACTIVITY = (versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH)
+
+
+def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(sorted({value for value in values if value}))

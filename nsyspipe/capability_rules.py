@@ -1,0 +1,249 @@
+"""What one report can answer: a rule per question, and the flag that would add what is not there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsyspipe.labels import PHASE_PATTERNS, PHASES, phase_of
+from nsyspipe.problems import CATALOGUE
+from nsyspipe.read import contents, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsyspipe.read.contents import Contents
+
+__all__ = ["DETAIL_RULES", "EVENT_RULES", "NO", "PARTLY", "YES", "Finding", "Rule"]
+
+YES, PARTLY, NO = "yes", "partly", "no"
+
+_PATTERNS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
+_SHOWN_FAMILIES, _LONGEST_TEXT = 3, 32
+_MIN_STEPS = 2
+_WITH_BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true"
+_TRACE_NVTX = (
+    "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), "
+    "NCCL_NVTX_DISABLE not set"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one report has for one question.
+
+    Attributes
+    ----------
+    counts
+        How many there are of what; counts of several reports add up.
+    text
+        What was found, in words; shown without counts.
+    """
+
+    status: str
+    counts: tuple[tuple[str, int], ...] = ()
+    text: str = ""
+    fix: str | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One question.
+
+    Attributes
+    ----------
+    is_used
+        Whether nsyspipe answers it; the others are for a look in Nsight Systems.
+    """
+
+    name: str
+    answers: str
+    judge: Callable[[Contents], Finding]
+    is_used: bool = True
+
+
+def _fix(code: str) -> str | None:
+    return CATALOGUE[code].fix
+
+
+def _steps(report: Contents) -> Finding:
+    if not report.rows[versions.NVTX]:
+        return Finding(NO, text="NVTX ranges were not recorded", fix=_fix("no-nvtx"))
+    if not report.families:
+        return Finding(NO, text="no NVTX range but libraries' own", fix=_fix("no-steps"))
+    shown = tuple((_short(text), n) for text, n in report.families[:_SHOWN_FAMILIES])
+    if all(n < _MIN_STEPS for _, n in report.families):
+        return Finding(PARTLY, shown, fix=_fix("no-steps"))
+    return Finding(YES, shown)
+
+
+def _phases(report: Contents) -> Finding:
+    if not report.n_launches:
+        return Finding(NO, text="API calls were not recorded", fix=_fix("no-launches"))
+    n_of = dict.fromkeys(PHASES, 0)
+    for at, (text, n) in enumerate(report.families):
+        phase = phase_of(text, _PATTERNS)
+        # Steps are often called batches, as their data are.
+        if phase is not None and not (at == 0 and phase == "data"):
+            n_of[phase] += n
+    counts = tuple((phase, n) for phase, n in n_of.items() if n)
+    if "backward" in dict(counts):
+        return Finding(YES, counts)
+    text = "" if counts else "no NVTX range is named like a phase"
+    return Finding(PARTLY if counts else NO, counts, text, _fix("no-backward"))
+
+
+def _kernels(report: Contents) -> Finding:
+    n_kernels = report.rows[versions.KERNEL]
+    if not n_kernels and report.rows[versions.GRAPH]:
+        text = "CUDA graphs as a whole, no kernel of its own"
+        return Finding(PARTLY, text=text, fix=_fix("graphs-as-a-whole"))
+    if not n_kernels:
+        launched = report.n_device_calls[versions.KERNEL] > 0
+        text = "kernels were launched, but not recorded" if launched else "no kernel"
+        return Finding(NO, text=text, fix=_fix("no-kernels" if launched else "no-gpu-activity"))
+    counts = (("kernels", n_kernels), ("of them NCCL's", report.n_comm))
+    if not report.rows[versions.STRINGS]:
+        return Finding(NO, text="no kernel has a name", fix=_fix("no-kernel-names"))
+    sizes = [report.facts.number("WORLD_SIZE") or 1]
+    sizes += [rank.n_ranks for rank in report.comm_ranks.values()]
+    if not report.n_comm and max(sizes) > 1:
+        return Finding(PARTLY, counts, fix=_fix("no-comm-kernels"))
+    return Finding(YES, counts)
+
+
+def _launches(report: Contents) -> Finding:
+    if not report.n_launches:
+        return Finding(NO, text="API calls were not recorded", fix=_fix("no-launches"))
+    return Finding(YES, (("API calls", report.n_launches),))
+
+
+def _copies(report: Contents) -> Finding:
+    kinds = {versions.MEMCPY: "copies", versions.MEMSET: "memsets"}
+    counts = tuple((noun, report.rows[table]) for table, noun in kinds.items())
+    lacking = [
+        noun
+        for table, noun in kinds.items()
+        if not report.rows[table] and (report.n_device_calls[table] or _was_left_out(report, table))
+    ]
+    if not lacking:
+        return Finding(YES, counts)
+    text = f"not recorded: {', '.join(lacking)}"
+    return Finding(NO if len(lacking) == len(kinds) else PARTLY, (), text, _fix("no-memcpy"))
+
+
+def _was_left_out(report: Contents, table: str) -> bool:
+    exported = report.facts.exported_tables
+    return bool(exported) and table not in exported
+
+
+def _gpu_model(report: Contents) -> Finding:
+    names = sorted(set(report.facts.gpu_names.values()))
+    if not names:
+        return Finding(NO, text="not recorded", fix=_fix("no-kernels"))
+    return Finding(YES, text=", ".join(map(_short, names)))
+
+
+def _nccl_ranges(report: Contents) -> Finding:
+    if report.n_nccl_ranges:
+        return Finding(YES, (("ranges", report.n_nccl_ranges),))
+    return Finding(NO, text="none recorded", fix=_TRACE_NVTX)
+
+
+def _message_bytes(report: Contents) -> Finding:
+    """Both are needed: the payloads of ranges, and the layout that explains them."""
+    if report.n_message_bytes:
+        return Finding(YES, (("calls with their size", report.n_message_bytes),))
+    if not report.n_nccl_ranges:
+        return Finding(NO, text="no NVTX range of NCCL", fix=_TRACE_NVTX)
+    if report.is_size_described and not report.n_payloads:
+        text = "described, but the payloads were not exported"
+        return Finding(NO, text=text, fix=f"export again: {_WITH_BLOBS} REPORT.nsys-rep")
+    text = "payloads without a description" if report.n_payloads else "no payloads"
+    fix = f"export again with nsys 2025.3 or newer: {_WITH_BLOBS} REPORT.nsys-rep"
+    return Finding(NO, text=text, fix=fix)
+
+
+def _idle_causes(report: Contents) -> Finding:
+    waits = ("waits", report.rows[contents.SYNCHRONIZATION])
+    if report.n_timed_calls:
+        return Finding(YES, (("timed calls", report.n_timed_calls), waits))
+    if waits[1]:
+        return Finding(PARTLY, (waits,), fix=_fix("no-launches"))
+    return Finding(NO, text="API calls were not recorded", fix=_fix("no-launches"))
+
+
+def _kernel_shapes(report: Contents) -> Finding:
+    if report.has_shapes and report.rows[versions.KERNEL]:
+        return Finding(YES, text="grid and block of every kernel")
+    return Finding(NO, text="not recorded", fix=_fix("no-kernels"))
+
+
+def _cuda_graphs(report: Contents) -> Finding:
+    n_whole = report.rows[versions.GRAPH]
+    counts = tuple(
+        (noun, n)
+        for noun, n in (("graphs as a whole", n_whole), ("kernels inside", report.n_graph_kernels))
+        if n
+    )
+    if n_whole:
+        return Finding(PARTLY, counts, fix=_fix("graphs-as-a-whole"))
+    return Finding(YES, counts, "no CUDA graph ran")
+
+
+def _table(table: str, noun: str, flag: str | None = None) -> Callable[[Contents], Finding]:
+    """Return a rule for what is there if its table has rows, and the flag of nsys that adds them."""
+
+    def judge(report: Contents) -> Finding:
+        if n := report.rows[table]:
+            return Finding(YES, ((noun, n),))
+        fix = f"capture with nsys profile {flag}" if flag else None
+        return Finding(NO, text="none recorded", fix=fix)
+
+    return judge
+
+
+def _short(text: str) -> str:
+    return (
+        text
+        if len(text) <= _LONGEST_TEXT
+        else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
+# What analysis rests on; what is known only from all reports together stands between the two.
+EVENT_RULES = (
+    Rule("steps", "time per step", _steps),
+    Rule("phases", "overlap with backward, cost by phase", _phases),
+    Rule("compute_and_comm", "where the time goes, overlap", _kernels),
+    Rule("launches", "which step launched what", _launches),
+    Rule("copies", "gradient copies and others", _copies),
+)
+DETAIL_RULES = (
+    Rule("gpu_model", "which GPU each rank ran on", _gpu_model),
+    Rule("nccl_ranges", "which collective each call was", _nccl_ranges),
+    Rule("message_bytes", "bytes and bandwidth of collectives", _message_bytes),
+    Rule("idle_causes", "why the GPU idles", _idle_causes),
+    Rule("kernel_shapes", "kernels slower beside communication", _kernel_shapes),
+    Rule("cuda_graphs", "communication inside CUDA graphs", _cuda_graphs),
+    Rule("profiler_overhead", "what the capture itself cost", _table(versions.OVERHEAD, "pauses")),
+    Rule(
+        "os_runtime",
+        "system calls the host waits in",
+        _table(contents.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt"),
+        is_used=False,
+    ),
+    Rule(
+        "cpu_samples",
+        "which host code runs",
+        _table(contents.CPU_SAMPLES, "samples", "--sample=process-tree"),
+        is_used=False,
+    ),
+    Rule(
+        "gpu_metrics",
+        "how busy GPU units and links are",
+        _table(contents.GPU_METRICS, "samples", "--gpu-metrics-devices=all"),
+        is_used=False,
+    ),
+)

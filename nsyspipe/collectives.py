@@ -1,0 +1,206 @@
+"""The tables of collectives and of stragglers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe import schema
+from nsyspipe.classify import COLLECTIVES
+from nsyspipe.comm_rows import ABSENT
+from nsyspipe.metrics.bandwidth import bus_factor, whole_message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.comm_rows import CommRows
+    from nsyspipe.cross_rank import CrossRank
+    from nsyspipe.metrics.waiting import Waiting
+
+    Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+__all__ = ["collectives_table", "step_bytes", "stragglers_table"]
+
+_NS_PER_S = 1e9
+_FROM_WAITING = ("arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns")
+
+
+def collectives_table(
+    across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
+) -> pa.Table:
+    """Return `schema.COLLECTIVES`: one row per operation that belongs to a step, sorted by (step, seq, rank).
+
+    Parameters
+    ----------
+    ranks
+        Rank numbers in ascending order.
+    sizes
+        Ranks of each communicator; 0 where it is not known.
+    """
+    rows, found = across.rows, across.waiting
+    chosen = np.flatnonzero(rows.in_step)
+    seq = _numbered(rows, found)
+    order = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
+    kind = rows.kind[order]
+    message, bus, is_sized = _bytes(rows, sizes)
+    is_matched = np.zeros(len(rows), np.bool_) if found is None else found.is_matched
+    columns: dict[str, object] = {
+        "step": rows.step[order],
+        "seq": seq[order],
+        "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
+        **{
+            name: pa.array([getattr(one, name) for one in rows.kinds], pa.string()).take(
+                pa.array(kind)
+            )
+            for name in ("collective", "datatype", "algorithm")
+        },
+        "comm_id": pa.array(rows.communicators, pa.string()).take(
+            pa.array(rows.communicator[order])
+        ),
+        "start_ns": rows.start_ns[order],
+        "end_ns": rows.end_ns[order],
+        "is_matched": is_matched[order],
+        "in_summary": np.isin(rows.step[order], summary_steps),
+        **_waiting_columns(found, order),
+        "message_bytes": pa.array(message[order], mask=message[order] == ABSENT),
+    }
+    transfer = columns["transfer_ns"]
+    bus_bytes = pa.array(bus[order], mask=~is_sized[order])
+    return schema.COLLECTIVES.table(
+        columns
+        | {
+            "bus_bytes": bus_bytes,
+            "algbw_bytes_per_s": _per_second(columns["message_bytes"], transfer),
+            "busbw_bytes_per_s": _per_second(bus_bytes, transfer),
+        }
+    )
+
+
+def _waiting_columns(found: Waiting | None, order: Int64) -> dict[str, pa.Array]:
+    if found is None:
+        nothing = dict.fromkeys(_FROM_WAITING, pa.nulls(order.size, pa.int64()))
+        return nothing | {
+            "n_ranks": pa.nulls(order.size, pa.int64()),
+            "is_significant": pa.nulls(order.size, pa.bool_()),
+            "is_late_significant": pa.nulls(order.size, pa.bool_()),
+        }
+    unknown = ~found.is_matched[order]
+    names = (*_FROM_WAITING, "n_ranks", "is_significant", "is_late_significant")
+    return {name: pa.array(getattr(found, name)[order], mask=unknown) for name in names}
+
+
+def _per_second(n_bytes: object, transfer: object) -> pa.Array:
+    """Divide bytes by ns; null where either is, or where nothing was transferred."""
+    seconds = pc.divide(pc.cast(transfer, pa.float64(), safe=False), _NS_PER_S)
+    return pc.divide(
+        pc.cast(n_bytes, pa.float64(), safe=False),
+        pc.if_else(pc.equal(seconds, 0.0), None, seconds),
+    )
+
+
+def _numbered(rows: CommRows, found: Waiting | None) -> Int64:
+    """Number the collectives of each step in order of first start; unmatched ones of a rank come after."""
+    if found is None:
+        is_matched, collective, first = np.zeros(len(rows), np.bool_), rows.rank, rows.start_ns
+    else:
+        is_matched, collective, first = found.is_matched, found.collective_id, found.first_start_ns
+    seq = np.zeros(len(rows), np.int64)
+    matched = np.flatnonzero(is_matched & rows.in_step)
+    order = matched[np.lexsort((collective[matched], first[matched], rows.step[matched]))]
+    is_new = np.ones(order.size, np.bool_)
+    is_new[1:] = collective[order[1:]] != collective[order[:-1]]
+    seq[order] = _count_within(rows.step[order], is_new)
+    steps, n_matched = np.unique(rows.step[order[is_new]], return_counts=True)
+    rest = np.flatnonzero(~is_matched & rows.in_step)
+    order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
+    owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]
+    seq[order] = _count_within(owner, np.ones(order.size, np.bool_))
+    if steps.size:
+        at = np.minimum(np.searchsorted(steps, rows.step[order]), steps.size - 1)
+        seq[order] += np.where(steps[at] == rows.step[order], n_matched[at], 0)
+    return seq
+
+
+def _count_within(owner: Int64, is_new: Flags) -> Int64:
+    """Count the new ones from 0 within each run of equal owners."""
+    count = np.cumsum(is_new)
+    first = np.ones(owner.size, np.bool_)
+    first[1:] = owner[1:] != owner[:-1]
+    begins = np.flatnonzero(first)
+    return count - np.repeat(count[begins], np.diff(begins, append=owner.size))
+
+
+def _bytes(rows: CommRows, sizes: Int64) -> tuple[Int64, NDArray[np.float64], Flags]:
+    """Return each operation's whole message (`ABSENT`: not known), its bus bytes, and whether those are known."""
+    n_ranks = sizes[rows.communicator] if len(rows) else rows.rank
+    message = np.full(len(rows), ABSENT)
+    bus = np.zeros(len(rows))
+    known = rows.message_bytes != ABSENT
+    for code, name in enumerate(COLLECTIVES):
+        own = known & (rows.collective == code)
+        whole = whole_message(name, rows.message_bytes[own], n_ranks[own])
+        needs_size = name in ("all_gather", "reduce_scatter", "all_to_all")
+        message[own] = np.where((n_ranks[own] == 0) & needs_size, ABSENT, whole)
+        factor = bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
+        bus[own] = whole * factor
+    return message, bus, known & (message != ABSENT) & (n_ranks > 0)
+
+
+def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
+    """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
+    rows = across.rows
+    message, _, _ = _bytes(rows, sizes)
+    width = len(across.placed)
+    wanted = step * width + rank
+    order = np.argsort(wanted, kind="stable")
+    own = np.flatnonzero(rows.in_step)
+    key = rows.step[own] * width + rows.rank[own]
+    at = np.minimum(np.searchsorted(wanted[order], key), max(wanted.size - 1, 0))
+    hit = wanted[order][at] == key if wanted.size else np.zeros(key.size, np.bool_)
+    place, found = order[at[hit]], message[own[hit]]
+    totals, n_absent = np.zeros(wanted.size, np.int64), np.zeros(wanted.size, np.int64)
+    np.add.at(totals, place, np.where(found == ABSENT, 0, found))
+    np.add.at(n_absent, place, found == ABSENT)
+    return totals, n_absent == 0
+
+
+def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int]) -> pa.Table:
+    """Return `schema.STRAGGLERS` over the summary steps; figures are null where nothing could be matched."""
+    chosen = collectives.filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
+    in_figures = steps.filter(steps["in_summary"])
+    has_comm = pc.sum(in_figures["n_collectives"]).as_py()
+    is_known = len(ranks) > 1 and (chosen.num_rows > 0 or has_comm == 0)
+    rank = chosen["rank"].to_numpy()
+    late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
+    lateness = _lateness(rank, chosen["step"].to_numpy(), late_by)
+    rows: list[Mapping[str, object]] = []
+    for number in ranks:
+        own = rank == number
+        waits = in_figures.filter(pc.equal(in_figures["rank"], number))["wait_ns"]
+        row: dict[str, object] = {"rank": number}
+        if is_known:
+            row |= {
+                "n_arrived_last": int(np.count_nonzero(late_by[own])),
+                "wait_caused_ns": int(late_by[own].sum()),
+                "lateness_ns": sum(lateness.get(number, {}).values()),
+            }
+        rows.append(row | {"wait_ns": pc.sum(waits, skip_nulls=False, min_count=1).as_py()})
+    return schema.STRAGGLERS.from_rows(rows)
+
+
+def _lateness(rank: Int64, step: Int64, late_by: Int64) -> dict[int, dict[int, int]]:
+    """Return by rank and step the largest delay of the step, for the rank that caused it (of equal ones the first)."""
+    order = np.lexsort((np.arange(step.size), -late_by, step))
+    first = np.ones(step.size, np.bool_)
+    first[1:] = step[order[1:]] != step[order[:-1]]
+    found: dict[int, dict[int, int]] = {}
+    for at in order[first].tolist():
+        if late_by[at]:
+            found.setdefault(int(rank[at]), {})[int(step[at])] = int(late_by[at])
+    return found

@@ -1,0 +1,139 @@
+"""The communication operations of one rank, each with its step, its kind and its communicator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nsyspipe import schema
+from nsyspipe.attribution import NEVER
+from nsyspipe.classify import COLLECTIVES, algorithm_of, collective_of, datatype_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.attribution import ProcessOperations
+    from nsyspipe.families import Members
+    from nsyspipe.steps import Windows
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["NO_MEMBER", "CommKind", "CommOperations", "comm_operations"]
+
+NO_MEMBER = -1
+
+
+@dataclass(frozen=True)
+class CommKind:
+    """What the name of a communication kernel says; None where it says nothing."""
+
+    collective: str
+    datatype: str | None
+    algorithm: str | None
+
+
+@dataclass(frozen=True)
+class CommOperations:
+    """The communication of one rank.
+
+    Attributes
+    ----------
+    kinds
+        What the column ``kind`` of the table counts.
+    table
+        `schema.COMM_OPERATIONS`.
+    """
+
+    kinds: tuple[CommKind, ...]
+    table: pa.Table
+
+
+def comm_operations(
+    operations: ProcessOperations,
+    names: Mapping[int, str],
+    members: Members,
+    windows: Windows,
+    *,
+    is_one_window: bool,
+) -> CommOperations:
+    """List the communication operations of one rank in order of start.
+
+    An operation belongs to the step range that holds its launch; one without a launch to the window
+    that its start falls in.
+
+    Parameters
+    ----------
+    names
+        Text by name id.
+    is_one_window
+        Whether the rank's capture is its only window, which holds all of them.
+    """
+    rows = np.flatnonzero(operations.is_comm)
+    rows = rows[np.argsort(operations.kernel_start[rows], kind="stable")]
+    start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
+    if is_one_window:
+        member = np.zeros(rows.size, np.int64)
+    else:
+        member = _inside(members.starts, members.ends, np.arange(members.starts.size), launch)
+        by_start = _inside(windows.starts, windows.ends, windows.member, start)
+        member = np.where(launch == NEVER, by_start, member)
+    kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
+    collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
+    order = _stream_order(
+        collective[kind] if kinds else kind,
+        *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
+    )
+    unknown = pa.nulls(rows.size, pa.int64())
+    table = schema.COMM_OPERATIONS.table(
+        {
+            "start_ns": start,
+            "end_ns": operations.kernel_end[rows],
+            "member": member,
+            "kind": kind,
+            "stream_order": order,
+            "comm_id": unknown,
+            "seq_number": unknown,
+            "message_bytes": unknown,
+        }
+    )
+    return CommOperations(tuple(kinds), table)
+
+
+def _inside(starts: Int64, ends: Int64, member: Int64, times: Int64) -> Int64:
+    """Return the member whose range holds each time; `NO_MEMBER` for none."""
+    if not starts.size:
+        return np.full(times.size, NO_MEMBER)
+    at = np.searchsorted(starts, times, side="right") - 1
+    return np.where((at >= 0) & (times < ends[at]), member[at], NO_MEMBER)
+
+
+def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], Int64]:
+    ids, index = np.unique(name_ids, return_inverse=True)
+    texts = [names.get(number, "") for number in ids.tolist()]
+    found = [CommKind(collective_of(one), datatype_of(one), algorithm_of(one)) for one in texts]
+    kinds = sorted(
+        set(found), key=lambda one: (one.collective, one.datatype or "", one.algorithm or "")
+    )
+    code = np.array([kinds.index(one) for one in found], np.int64)
+    return kinds, code[index] if found else index
+
+
+def _stream_order(collective: Int64, device: Int64, stream: Int64) -> Int64:
+    """Number the (device, stream) pairs of each collective in order of first use: a stream id means nothing elsewhere."""
+    if not collective.size:
+        return collective
+    codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]
+    pair = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
+    _, first, index = np.unique(pair, return_index=True, return_inverse=True)
+    order = np.zeros(first.size, np.int64)
+    seen: dict[int, int] = {}
+    for at in np.argsort(first, kind="stable").tolist():
+        own = int(collective[first[at]])
+        order[at] = seen.get(own, 0)
+        seen[own] = seen.get(own, 0) + 1
+    return order[index]

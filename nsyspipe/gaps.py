@@ -1,0 +1,72 @@
+"""When a rank's devices do nothing, and which operation ends each such gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nsyspipe.attribution import ProcessOperations
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["Gaps", "idle_gaps"]
+
+# No launch takes longer to reach an idle device: a larger least time means that it never was idle.
+_LONGEST_LATENCY_NS = 20_000
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The gaps between operations of one rank, in order of time, report time, ns.
+
+    Attributes
+    ----------
+    starts, ends
+        Where the last operation before ended, and where the next one starts.
+    launch
+        Launch of the operation that ends the gap; `attribution.NEVER` where it has none.
+    operation
+        Which operation that is: kernels in order of launch, then copies in order of launch.
+    latency_ns
+        The shortest time from a launch to the start of its kernel on this rank.
+    """
+
+    starts: Int64
+    ends: Int64
+    launch: Int64
+    operation: Int64
+    latency_ns: int
+
+    def __len__(self) -> int:
+        return int(self.starts.size)
+
+
+def idle_gaps(operations: ProcessOperations) -> Gaps:
+    """Find all gaps; of operations that start together a kernel ends the gap, then the first launched."""
+    starts = np.concatenate((operations.kernel_start, operations.copy_start))
+    ends = np.concatenate((operations.kernel_end, operations.copy_end))
+    order = np.argsort(starts, kind="stable")  # nearly sorted, which makes this cheap
+    starts = starts[order]
+    reached = np.maximum.accumulate(ends[order])
+    before = np.flatnonzero(starts[1:] > reached[:-1])
+    ending = order[before + 1]
+    n_kernels = operations.kernel_start.size
+    is_kernel = ending < n_kernels
+    launch = np.empty(ending.size, np.int64)
+    launch[is_kernel] = operations.kernel_launch[ending[is_kernel]]
+    launch[~is_kernel] = operations.copy_launch[ending[~is_kernel] - n_kernels]
+    return Gaps(reached[before], starts[before + 1], launch, ending, _latency(operations))
+
+
+def _latency(operations: ProcessOperations) -> int:
+    n_launched = operations.n_launched
+    if not n_launched:
+        return 0
+    times = operations.kernel_start[:n_launched] - operations.kernel_launch[:n_launched]
+    return min(max(int(times.min()), 0), _LONGEST_LATENCY_NS)

@@ -1,0 +1,81 @@
+"""Copies of gradients out of their buckets: DtoD copies that are launched one right after the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.intervals import union
+from nsyspipe.metrics.breakdown import started_in
+from nsyspipe.schema import DTOD_KIND
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nsyspipe.attribution import ProcessOperations
+    from nsyspipe.device_time import DeviceTime
+    from nsyspipe.recorded import Recorded
+    from nsyspipe.steps import Windows
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["GRAD_COPY_COLUMNS", "grad_copies"]
+
+GRAD_COPY_COLUMNS = ("grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_bytes", "n_grad_copies")
+
+# A model's own copies stand between kernels; DDP copies a bucket's gradients in one go.
+_SHORTEST_RUN = 8
+
+
+def grad_copies(
+    operations: ProcessOperations,
+    windows: Windows,
+    device: DeviceTime,
+    in_backward: NDArray[np.bool_] | None,
+    recorded: Recorded,
+) -> dict[str, Int64 | None]:
+    """Measure the copies between gradients and buckets in each window.
+
+    They are DtoD copies in runs of at least eight, launched with nothing else between them, inside
+    a backward range where the rank has any.
+
+    Parameters
+    ----------
+    in_backward
+        Flag per copy: launched inside a backward range; None when the rank has no such range.
+
+    Returns
+    -------
+    dict
+        `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm,
+        bytes and number of those that start in it. None where copies or their kinds were not recorded.
+    """
+    if not (recorded.kernels and recorded.memcpy and recorded.kinds):
+        return dict.fromkeys(GRAD_COPY_COLUMNS)
+    chosen = _in_runs(operations)
+    if in_backward is not None:
+        chosen &= in_backward
+    starts, ends = operations.copy_start[chosen], operations.copy_end[chosen]
+    covered = union(starts, ends)
+    whole, under_compute, under_comm, under_both = (
+        one.lengths(windows.starts, windows.ends) for one in device.exposed(covered)
+    )
+    number, n_bytes = started_in(starts, operations.copy_bytes[chosen], windows)
+    return {
+        "grad_copy_ns": whole,
+        "exposed_grad_copy_ns": whole - under_compute - under_comm + under_both,
+        "grad_copy_bytes": n_bytes if recorded.sizes else None,
+        "n_grad_copies": number,
+    }
+
+
+def _in_runs(operations: ProcessOperations) -> NDArray[np.bool_]:
+    """Tell which copies are DtoD and in a long run of such; copies without a launch never are."""
+    launch = operations.copy_launch
+    n_before = np.searchsorted(operations.kernel_launch[: operations.n_launched], launch)
+    is_dtod = (operations.copy_kind == DTOD_KIND) & (launch < np.iinfo(np.int64).max)
+    begins = np.ones(launch.size, np.bool_)
+    begins[1:] = (n_before[1:] != n_before[:-1]) | (is_dtod[1:] != is_dtod[:-1])
+    run = np.cumsum(begins) - 1
+    return is_dtod & (np.bincount(run)[run] >= _SHORTEST_RUN) if launch.size else is_dtod

@@ -1,0 +1,175 @@
+"""Why a rank's devices idle: each gap is explained by the launch of the operation that ends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nsyspipe.attribution import NEVER
+from nsyspipe.intervals import EMPTY, IntervalSet, union
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.gaps import Gaps
+    from nsyspipe.steps import Windows
+
+    Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+
+__all__ = ["CAUSES", "IdleCauses", "idle_causes", "phase_idle"]
+
+CAUSES = (
+    "idle_input_ns",
+    "idle_launch_ns",
+    "idle_blocked_ns",
+    "idle_dependency_ns",
+    "idle_unknown_ns",
+)
+
+
+@dataclass(frozen=True)
+class IdleCauses:
+    """The idle time of each window by cause.
+
+    Attributes
+    ----------
+    columns
+        `CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
+    blocked_ns_by_call
+        Idle time inside the windows by the API call that the host was blocked in, largest first.
+    """
+
+    columns: dict[str, Int64 | None]
+    blocked_ns_by_call: dict[str, int]
+
+
+def idle_causes(
+    gaps: Gaps,
+    windows: Windows,
+    idle_ns: Int64 | None,
+    data: IntervalSet,
+    calls: pa.Table | None,
+) -> IdleCauses:
+    r"""Split the idle time of each window by what held up the operation that ends each gap.
+
+    A gap ``[g0, g1)`` is ended by an operation launched at ``L``; ``R = min(max(L + latency, g0), g1)``
+    is when it could have started, latency being the rank's shortest time from launch to start::
+
+        late       = [g0, R)            the operation was not there yet
+        input      = |late n D|                     D = host ranges of the data phase
+        blocked    = |late \ D| if a blocking call was under way at g0, else |(late \ D) n S|
+                                                    S = synchronising and memory calls of the host
+        launch     = |late \ D| - blocked           the host was busy with anything else
+        dependency = g1 - R             launched in time: it waited for an event of another stream,
+                                        or for the device to start it
+        unknown    = idle - all of these            gaps that an operation without a launch ends
+
+    Parameters
+    ----------
+    idle_ns
+        Idle time of each window; None makes all causes None.
+    data
+        Host ranges of the data phase.
+    calls
+        `schema.BLOCKING_CALLS` of the process, sorted by start; None makes blocked and launch None.
+    """
+    if idle_ns is None:
+        return IdleCauses(dict.fromkeys(CAUSES), {})
+    known = gaps.launch != NEVER
+    starts, ends = gaps.starts[known], gaps.ends[known]
+    ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
+    late = _nonempty(starts, ready)
+    waiting = late.intersect(data.complement())
+
+    def in_windows(covered: IntervalSet) -> Int64:
+        return covered.lengths(windows.starts, windows.ends)
+
+    columns: dict[str, Int64 | None] = {
+        "idle_input_ns": in_windows(late) - in_windows(waiting),
+        "idle_launch_ns": None,
+        "idle_blocked_ns": None,
+        "idle_dependency_ns": in_windows(_nonempty(ready, ends)),
+    }
+    by_call: dict[str, int] = {}
+    late_ns = in_windows(waiting)
+    if calls is not None:
+        blocked, since = _blocked(late, waiting, calls)
+        columns["idle_blocked_ns"] = in_windows(blocked)
+        columns["idle_launch_ns"] = late_ns - columns["idle_blocked_ns"]
+        by_call = _by_call(blocked, since, calls, windows)
+    named = in_windows(late) + columns["idle_dependency_ns"]  # type: ignore[operator]  # just set
+    columns["idle_unknown_ns"] = idle_ns - named
+    return IdleCauses({name: columns[name] for name in CAUSES}, by_call)
+
+
+def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:
+    """Return for each phase the idle time of each window whose gaps an operation of that phase ends.
+
+    Parameters
+    ----------
+    phase
+        Phase of the operation that ends each gap, negative for none.
+    """
+    found = []
+    for code in range(n_phases):
+        own = phase == code
+        gone = IntervalSet(gaps.starts[own], gaps.ends[own])
+        found.append(gone.lengths(windows.starts, windows.ends))
+    return found
+
+
+def _nonempty(starts: Int64, ends: Int64) -> IntervalSet:
+    kept = ends > starts
+    return IntervalSet(starts[kept], ends[kept])
+
+
+def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
+    """Return the parts of the waiting time that calls explain, and a time at which the call was under way."""
+    blocking = union(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
+    if not len(blocking) or not len(waiting):
+        return EMPTY, EMPTY.starts
+    # Each part of the waiting time lies in one late stretch, and belongs to whatever began that.
+    owner = np.searchsorted(late.starts, waiting.starts, side="right") - 1
+    began = late.starts[owner]
+    whole = blocking.contains(began)
+    rest = IntervalSet(waiting.starts[~whole], waiting.ends[~whole]).intersect(blocking)
+    starts = np.concatenate((waiting.starts[whole], rest.starts))
+    ends = np.concatenate((waiting.ends[whole], rest.ends))
+    since = np.concatenate((began[whole], rest.starts))
+    order = np.argsort(starts, kind="stable")
+    return IntervalSet(starts[order], ends[order]), since[order]
+
+
+def _by_call(
+    blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windows
+) -> dict[str, int]:
+    """Sum the blocked time inside the windows by the call that lasted longest of those under way."""
+    if not len(blocked) or not len(windows):
+        return {}
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    lasting = _longest_so_far(ends)
+    call = lasting[np.searchsorted(starts, since, side="right") - 1]
+    first, last = windows.starts[0], windows.ends[-1]
+    length = np.clip(blocked.ends, first, last) - np.clip(blocked.starts, first, last)
+    per_call = np.zeros(starts.size, np.int64)
+    np.add.at(per_call, call, length)
+    totals: dict[str, int] = {}
+    rows = np.flatnonzero(per_call)
+    names: Sequence[str] = calls["call"].take(pa.array(rows)).to_pylist()
+    for name, total in zip(names, per_call[rows].tolist(), strict=True):
+        totals[name] = totals.get(name, 0) + total
+    return dict(sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _longest_so_far(ends: Int64) -> Int64:
+    """Return for each place the index of the largest end up to it (the first of equal ones)."""
+    reached = np.maximum.accumulate(ends)
+    is_new = np.ones(ends.size, np.bool_)
+    is_new[1:] = ends[1:] > reached[:-1]
+    return np.maximum.accumulate(np.where(is_new, np.arange(ends.size), 0))

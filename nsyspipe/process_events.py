@@ -1,0 +1,76 @@
+"""The events of one process of a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.attribution import ProcessOperations, operations_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["ProcessEvents"]
+
+
+@dataclass(frozen=True)
+class ProcessEvents:
+    """One process's share of a capture.
+
+    Attributes
+    ----------
+    ranges
+        `schema.RANGES` of the process.
+    devices
+        Operations by device, the device with most first (tie: the lowest).
+    blocking_calls
+        `schema.BLOCKING_CALLS` of the process; None when not recorded.
+    """
+
+    process_id: int
+    operations: ProcessOperations
+    ranges: pa.Table
+    devices: tuple[int, ...]
+    has_launches: bool
+    blocking_calls: pa.Table | None
+
+    @classmethod
+    def of(
+        cls,
+        process_id: int,
+        kernels: pa.Table,
+        copies: pa.Table,
+        launch: tuple[Int64, Int64],
+        ranges: pa.Table,
+        blocking_calls: pa.Table | None,
+    ) -> ProcessEvents:
+        """Collect the events of one process.
+
+        Parameters
+        ----------
+        kernels, copies
+            `schema.KERNELS` and `schema.COPIES` of the process.
+        launch
+            Their launch times, as `attribution.launch_times` gives them.
+        """
+        devices = pc.value_counts(
+            pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())
+        )
+        counts = {
+            row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None
+        }
+        operations = operations_of(kernels, launch[0], copies, launch[1])
+        return cls(
+            process_id,
+            operations,
+            ranges,
+            tuple(sorted(counts, key=lambda device: (-counts[device], device))),
+            operations.n_without_launch < operations.n_operations,
+            blocking_calls,
+        )

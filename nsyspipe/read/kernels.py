@@ -1,0 +1,107 @@
+"""Kernels of a report: which communicate, what they are called, and the shapes of a sample of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe import schema
+from nsyspipe.read import versions
+from nsyspipe.read.rows import OPERATION_COLUMNS, constant, valid_rows
+
+if TYPE_CHECKING:
+    import re
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.read.report import Report
+    from nsyspipe.read.strings import Strings
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["GRAPH_NAME_ID", "read_graphs", "read_kernels"]
+
+_COMM_PREFIX = "nccl"
+GRAPH_NAME_ID = -1
+_KERNEL_COLUMNS = OPERATION_COLUMNS | {"stream_id": "streamId"}
+
+# Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
+_SHAPES = {
+    "grid": "gridX | (gridY << 32) | (gridZ << 48)",
+    "block": "blockX | (blockY << 11) | (blockZ << 22)",
+}
+_SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+# Dimensions only serve to compare equal kernels, for which this many are enough.
+_MOST_SHAPES = 200_000
+
+
+def read_kernels(
+    report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
+) -> tuple[pa.Table, int, dict[int, str]]:
+    """Read the kernels as `schema.KERNELS`.
+
+    Returns
+    -------
+    tuple
+        The kernels, how many rows were dropped for want of a valid time, and the text of each name id.
+    """
+    sources = [name for name in ("shortName", "demangledName") if report.has(versions.KERNEL, name)]
+    if report.has(versions.KERNEL) and not sources:
+        report.require(versions.KERNEL, "shortName")
+    columns = _KERNEL_COLUMNS | {name: name for name in sources}
+    rows, n_dropped = valid_rows(report, versions.KERNEL, columns, _shapes(report))
+    if not sources:
+        nothing = {"name_id": rows["start_ns"], "is_comm": constant(rows, value=False)}
+        return schema.KERNELS.table(rows | nothing), n_dropped, {}
+    comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
+    flags = [_in_set(rows[name], comm_ids, strings, comm_pattern) for name in sources]
+    is_comm = pc.or_(*flags) if len(flags) > 1 else flags[0]
+    name_ids = rows[sources[-1]]
+    used = pc.unique(name_ids).drop_null().to_numpy()
+    texts = strings.lookup(used)
+    if texts.null_count == used.size and len(sources) > 1:  # demangled names may be left out
+        name_ids = rows[sources[0]]
+        used = pc.unique(name_ids).drop_null().to_numpy()
+        texts = strings.lookup(used)
+    pairs = zip(used.tolist(), texts.to_pylist(), strict=True)
+    names = {number: text for number, text in pairs if text is not None}
+    table = schema.KERNELS.table(rows | {"name_id": name_ids, "is_comm": is_comm})
+    return table, n_dropped, names
+
+
+def read_graphs(report: Report) -> tuple[pa.Table, int]:
+    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
+    columns = OPERATION_COLUMNS | {"stream_id": "streamId"}
+    rows, n_dropped = valid_rows(report, versions.GRAPH, columns)
+    unknown = pa.nulls(len(rows["start_ns"]), pa.int64())
+    rows |= {
+        "name_id": constant(rows, GRAPH_NAME_ID),
+        "grid": unknown,
+        "block": unknown,
+        "is_comm": constant(rows, value=False),
+    }
+    return schema.KERNELS.table(rows), n_dropped
+
+
+def _shapes(report: Report) -> dict[str, str]:
+    """Return SQL for the packed dimensions of the kernels in the middle of the table."""
+    if not report.has(versions.KERNEL, *_SHAPE_COLUMNS):
+        return dict.fromkeys(_SHAPES, "NULL")
+    last = report.last_row(versions.KERNEL)
+    if last <= _MOST_SHAPES:
+        return _SHAPES
+    first = (last - _MOST_SHAPES) // 2
+    sampled = f"rowid BETWEEN {first} AND {first + _MOST_SHAPES - 1}"
+    return {name: f"CASE WHEN {sampled} THEN {sql} END" for name, sql in _SHAPES.items()}
+
+
+def _in_set(
+    ids: pa.ChunkedArray, comm_ids: Int64, strings: Strings, comm_pattern: re.Pattern[str] | None
+) -> pa.ChunkedArray:
+    if comm_pattern is not None:
+        used = pc.unique(ids).drop_null().to_numpy()
+        comm_ids = np.union1d(comm_ids, strings.ids_matching(comm_pattern, used))
+    return pc.is_in(ids, value_set=pa.array(comm_ids))

@@ -1,0 +1,112 @@
+"""What only all reports together can answer: which ranks they are, of how many, and whether on one clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nsyspipe.capability_rules import NO, PARTLY, YES, Finding
+from nsyspipe.problems import CATALOGUE
+from nsyspipe.ranks import _stem_rank
+from nsyspipe.read.facts import RANK_VARIABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nsyspipe.read.contents import Contents
+
+__all__ = ["RUN_RULES"]
+
+_SHOWN_RANKS = 8
+_ONE_RUN = "pass the reports of one run, each once"
+
+
+def _ranks(reports: Sequence[Contents]) -> list[Finding]:
+    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
+    n_ranks = sum(report.n_processes for report in reports)
+    best = Finding(PARTLY, text="nothing names them", fix=CATALOGUE["rank-by-order"].fix)
+    for source, by_report in _sources(reports):
+        numbers = [number for own in by_report for number in own if number is not None]
+        if len(numbers) < n_ranks:
+            continue
+        repeated = sorted(number for number, n in Counter(numbers).items() if n > 1)
+        if not repeated:
+            best = Finding(YES, text=f"{_listed(numbers)} from {source}")
+            break
+        if best.text == "nothing names them":
+            text = f"rank {repeated[0]} is there {numbers.count(repeated[0])} times in {source}"
+            best = Finding(PARTLY, text=text, fix=_ONE_RUN)
+    if n_ranks == 1 and best.status != YES:
+        best = Finding(YES, text="only one")
+    without = Finding(NO, text="no GPU activity", fix=CATALOGUE["no-gpu-activity"].fix)
+    return [best if report.n_processes else without for report in reports]
+
+
+def _sources(reports: Sequence[Contents]) -> Iterator[tuple[str, list[Sequence[int | None]]]]:
+    """Yield each source of rank numbers with what it says of each report's processes."""
+
+    def of_report(report: Contents, number: int | None) -> list[int | None]:
+        # What is said of a report as a whole names its process only if that is alone.
+        return [number] if report.n_processes == 1 else []
+
+    for name in RANK_VARIABLES:
+        yield name, [of_report(one, one.facts.number(name)) for one in reports]
+    yield (
+        "NCCL's payload",
+        [[rank.rank for rank in one.comm_ranks.values()][: one.n_processes] for one in reports],
+    )
+    yield (
+        "MPI's thread names",
+        [list(one.mpi_ranks.values())[: one.n_processes] for one in reports],
+    )
+    yield "file names", [of_report(one, _stem_rank(one.path)) for one in reports]
+
+
+def _world_size(reports: Sequence[Contents]) -> list[Finding]:
+    sizes = [_size_of(report) for report in reports]
+    known = sorted({size for size in sizes if size is not None})
+    n_ranks = sum(report.n_processes for report in reports)
+    if len(known) > 1:
+        here = Finding(PARTLY, text=f"{_listed(known)} in different reports", fix=_ONE_RUN)
+    elif known and n_ranks < known[0]:
+        text = f"{known[0]}, of which {n_ranks} in these reports"
+        here = Finding(PARTLY, text=text, fix=CATALOGUE["ranks-missing"].fix)
+    else:
+        here = Finding(YES, text=_listed(known))
+    fix = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
+    absent = Finding(NO, text="not recorded", fix=fix)
+    return [absent if size is None else here for size in sizes]
+
+
+def _size_of(report: Contents) -> int | None:
+    captured = report.facts.number("WORLD_SIZE")
+    if captured is not None:
+        return captured
+    return max((rank.n_ranks for rank in report.comm_ranks.values()), default=None)
+
+
+def _one_clock(reports: Sequence[Contents]) -> list[Finding]:
+    hosts = {report.facts.host for report in reports if report.facts.host}
+    text = "session starts" if len(reports) > 1 else "session start"
+    if len(hosts) > 1:
+        text += f", on {len(hosts)} hosts whose clocks may differ"
+    there = Finding(YES, text=text)
+    absent = Finding(NO, text="no session start", fix=CATALOGUE["no-session-start"].fix)
+    return [absent if one.facts.session_start_utc_ns is None else there for one in reports]
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Write ``0-3`` for numbers without a gap, else the first few of them."""
+    ordered = sorted(numbers)
+    if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}-{ordered[-1]}"
+    more = ", ..." if len(ordered) > _SHOWN_RANKS else ""
+    return ", ".join(map(str, ordered[:_SHOWN_RANKS])) + more
+
+
+# Name, what one gets, and what each report contributes.
+RUN_RULES: tuple[tuple[str, str, Callable[[Sequence[Contents]], list[Finding]]], ...] = (
+    ("ranks", "which report is which rank", _ranks),
+    ("world_size", "whether ranks are missing", _world_size),
+    ("one_clock", "who waits for whom across ranks", _one_clock),
+)

@@ -1,0 +1,65 @@
+"""Kernels by phase and name."""
+
+from __future__ import annotations
+
+from nsyspipe.schema.columns import RANK, count, ns, ratio
+from nsyspipe.schema.model import TEXT, Column, TableSchema
+
+__all__ = ["KERNEL_COSTS"]
+
+_SLOWED = (
+    "equal in name, grid and block, their own and their three neighbours' on either side in order of launch, with at "
+    "least three that ran wholly beside no communication and three at least 90 % beside it (of a large report a "
+    "sample of 200 000 kernels is compared)"
+)
+
+KERNEL_COSTS = TableSchema(
+    "kernels",
+    "One row per (rank, phase, name) over the whole capture, its cut-off steps included.",
+    ("rank", "phase", "name"),
+    (
+        RANK,
+        Column(
+            "phase",
+            TEXT,
+            "text",
+            "phase that launched them; null outside of all",
+            "NVTX_EVENTS",
+            nullable=True,
+        ),
+        Column(
+            "name",
+            TEXT,
+            "text",
+            "without parameters and template arguments, with the functor that tells it apart in brackets",
+            "KERNEL.demangledName, else shortName",
+        ),
+        count("n_kernels", "how many", "KERNEL"),
+        ns("total_ns", "sum of durations", source="KERNEL"),
+        ns("mean_ns", "total / n, floored", source="derived"),
+        ns("min_ns", "shortest", source="KERNEL"),
+        ns("max_ns", "longest", source="KERNEL"),
+        ns(
+            "overlapped_ns",
+            "time with communication under way; 0 of communication itself",
+            source="KERNEL",
+        ),
+        ns("not_overlapped_ns", "total - overlapped", source="derived"),
+        count(
+            "n_slowed",
+            f"kernels under communication that have equal ones without it: {_SLOWED}",
+            "KERNEL",
+        ),
+        ns(
+            "slowed_ns",
+            "their time: number x median of those under communication",
+            source="derived",
+        ),
+        ns(
+            "free_ns",
+            "what they would take: number x median of the equal ones without it",
+            source="derived",
+        ),
+        ratio("slowdown_ratio", "slowed / free - 1; null where there are no equal ones"),
+    ),
+)
