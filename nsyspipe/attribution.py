@@ -231,13 +231,13 @@ def operations_of(
     def in_order(values: Int64) -> Int64:
         return values if order is None else values[order]
 
-    launch = in_order(kernel_launch)
+    launch, is_comm = in_order(kernel_launch), kernels["is_comm"].to_numpy()
     copy_order = np.argsort(copy_launch, kind="stable")
     return ProcessOperations(
         kernel_start=in_order(kernels["start_ns"].to_numpy()),
         kernel_end=in_order(kernels["end_ns"].to_numpy()),
         kernel_launch=launch,
-        is_comm=in_order(kernels["is_comm"].to_numpy()),
+        is_comm=is_comm if order is None else is_comm[order],
         copy_start=copies["start_ns"].to_numpy()[copy_order],
         copy_end=copies["end_ns"].to_numpy()[copy_order],
         copy_launch=copy_launch[copy_order],

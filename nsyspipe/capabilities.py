@@ -113,34 +113,36 @@ def _combined(
     *,
     is_used: bool = True,
 ) -> Capability:
-    """Make one row of what each report has: counts add up, equal words are said once."""
-    lacking = [
-        (one, report) for one, report in zip(findings, names, strict=True) if one.status != YES
-    ]
-    n_with = len(findings) - len(lacking)
+    """Make one row of what each report has."""
+    pairs = zip(findings, names, strict=True)
+    lacking = [(one, report) for one, report in pairs if one.status != YES]
+    fixes = Counter(one.fix for one, _ in lacking if one.fix)
     status = YES if not lacking else PARTLY
-    if all(one.status == NO for one in findings):
-        status = NO
+    return Capability(
+        name=name,
+        answers=answers,
+        status=NO if all(one.status == NO for one in findings) else status,
+        found=_found(findings),
+        fix=fixes.most_common(1)[0][0] if fixes else None,
+        is_used=is_used,
+        n_reports=len(findings),
+        n_with=len(findings) - len(lacking),
+        lacking=tuple(report for _, report in lacking),
+    )
+
+
+def _found(findings: Sequence[Finding]) -> str:
+    """Say what some reports have: counts add up, equal words are said once."""
     counts: Counter[str] = Counter()
     for one in findings:
         for noun, n in one.counts:
             counts[noun] += n
-    texts = dict.fromkeys(one.text for one in findings if one.text)
+    having = [one for one in findings if one.status == YES]
+    # Where some reports have it, what they have is said; the others are named elsewhere.
+    texts = dict.fromkeys(one.text for one in having or findings if one.text)
     found = ", ".join(f"{n} {noun}" for noun, n in counts.items()) or "; ".join(texts)
-    if 0 < n_with < len(findings):
-        found = f"{n_with} of {len(findings)} reports: {found}"
-    fixes = Counter(one.fix for one, _ in lacking if one.fix)
-    return Capability(
-        name=name,
-        answers=answers,
-        status=status,
-        found=found,
-        fix=fixes.most_common(1)[0][0] if fixes else None,
-        is_used=is_used,
-        n_reports=len(findings),
-        n_with=n_with,
-        lacking=tuple(report for _, report in lacking),
-    )
+    is_mixed = 0 < len(having) < len(findings)
+    return f"{len(having)} of {len(findings)} reports: {found}" if is_mixed else found
 
 
 def _problems(reports: Sequence[Contents], names: Sequence[str]) -> Iterator[Problem]:
@@ -148,11 +150,8 @@ def _problems(reports: Sequence[Contents], names: Sequence[str]) -> Iterator[Pro
         version = report.facts.schema_version
         if versions.is_newer_than_tested(version):
             yield problem("untested-version", version=version).at(report=name)
-        if not any(report.rows[table] for table in _ACTIVITY):
+        if not report.n_processes:
             yield problem("no-gpu-activity", what=name).at(report=name)
-
-
-_ACTIVITY = (versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH)
 
 
 def _distinct(values: Iterable[str | None]) -> tuple[str, ...]:

@@ -48,9 +48,13 @@ _ALGORITHM = re.compile(
 # The part of a template's arguments that tells what an elementwise kernel computes.
 _FUNCTOR = re.compile(r"\b(\w*(?:[Ff]unctor|Op|Ops|KernelImpl|_kernel_cuda)(?:_\w+)?)\b")
 _GENERIC = ("func_wrapper", "ReduceOp", "OpMathType")
-# Names that say nothing without their first template argument (CUTLASS, cuDNN).
+# Names that say little without the first template argument that does (CUTLASS, cuDNN, lambdas).
 _FACELESS = re.compile(r"(?:^|::)(?:\w*_)?[Kk]ernel2?$")
-_WORD = re.compile(r"[A-Za-z_]\w+")
+_WORD = re.compile(r"(?:\b[A-Za-z_]\w*::)*\b([A-Za-z_]\w+)")  # without its namespaces
+_SAYS_NOTHING = re.compile(
+    r"void|const|bool|char|short|int|long|(?:un)?signed|float|double|[Aa]rray|lambda|instance|operator|"
+    r"gpu_kernel_impl(?:_nocast)?|T\d+"
+)
 
 
 def collective_of(name: str) -> str:
@@ -89,12 +93,12 @@ def kernel_label(name: str) -> str:
     bare = bare.strip().split(" ")[-1].removeprefix("at::native::").removeprefix("::").strip(":")
     functors = [one for one in _FUNCTOR.findall(arguments) if not one.startswith(_GENERIC)]
     if not functors and _FACELESS.search(bare):
-        functors = _WORD.findall(arguments)
+        functors = [one for one in _WORD.findall(arguments) if not _SAYS_NOTHING.fullmatch(one)]
     return f"{bare} [{functors[0]}]" if functors and bare else bare or name
 
 
 def _without_brackets(name: str) -> tuple[str, str]:
-    """Split a name into what stands outside of all brackets and what stands inside of ``<...>``."""
+    """Split a name into what stands outside of all brackets, and its last word's template arguments."""
     name = name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("::::", "::")
     outside: list[str] = []
     inside: list[str] = []
@@ -102,6 +106,8 @@ def _without_brackets(name: str) -> tuple[str, str]:
     for at, char in enumerate(name):
         if char == "(" and depth == 0:
             break  # the parameters
+        if char == " " and depth == 0:
+            inside.clear()  # the result's
         if char == "<":
             depth += 1
         elif char == ">" and name[at - 1] != "-":

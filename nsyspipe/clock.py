@@ -41,7 +41,12 @@ class ClockOffset:
 
 
 def clock_offsets(
-    matched: Sequence[Int64], ends: Int64, report: Int64, n_reports: int
+    matched: Sequence[Int64],
+    ends: Int64,
+    report: Int64,
+    n_reports: int,
+    *,
+    is_one_clock: bool = False,
 ) -> list[ClockOffset]:
     """Return each report's offset: the median of (own end - median end over ranks).
 
@@ -52,15 +57,17 @@ def clock_offsets(
         collectives of `ALIGNING`.
     ends, report
         End of each operation (ns, on the clocks as they are) and the report it comes from.
+    is_one_clock
+        Whether one report holds all ranks: they share its clock.
 
     Returns
     -------
     list of ClockOffset
         One per report. The error is 1.4826 times the median absolute deviation, to the nearest ns.
-        A single report has one clock: offset and error are 0.
+        On one clock offset and error are 0.
     """
-    if n_reports == 1:
-        return [ClockOffset(0, 0)]
+    if is_one_clock:
+        return [ClockOffset(0, 0)] * n_reports
     differences, owner = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for rows in matched:
         own_end = ends[rows]

@@ -105,7 +105,7 @@ def _per_second(n_bytes: object, transfer: object) -> pa.Array:
 
 
 def _numbered(rows: CommRows, found: Waiting | None) -> Int64:
-    """Number the collectives of each step in order of first start; unmatched ones of a rank come after."""
+    """Return the place of each collective in its step, in order of first start; unmatched ones of a rank come after."""
     if found is None:
         is_matched, collective, first = np.zeros(len(rows), np.bool_), rows.rank, rows.start_ns
     else:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from nsyspipe import schema
 from nsyspipe.attribution import NEVER
 from nsyspipe.classify import COLLECTIVES, algorithm_of, collective_of, datatype_of
+from nsyspipe.messages import assign_messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,6 +60,7 @@ def comm_operations(
     members: Members,
     windows: Windows,
     *,
+    payloads: pa.Table,
     is_one_window: bool,
 ) -> CommOperations:
     """List the communication operations of one rank in order of start.
@@ -70,6 +72,8 @@ def comm_operations(
     ----------
     names
         Text by name id.
+    payloads
+        `schema.PAYLOADS` of the process.
     is_one_window
         Whether the rank's capture is its only window, which holds all of them.
     """
@@ -88,7 +92,7 @@ def comm_operations(
         collective[kind] if kinds else kind,
         *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
     )
-    unknown = pa.nulls(rows.size, pa.int64())
+    told = _messages(payloads, launch, [one.collective for one in kinds], kind)
     table = schema.COMM_OPERATIONS.table(
         {
             "start_ns": start,
@@ -96,12 +100,28 @@ def comm_operations(
             "member": member,
             "kind": kind,
             "stream_order": order,
-            "comm_id": unknown,
-            "seq_number": unknown,
-            "message_bytes": unknown,
+            **told,
         }
     )
     return CommOperations(tuple(kinds), table)
+
+
+def _messages(
+    payloads: pa.Table, launch: Int64, collectives: list[str], kind: Int64
+) -> dict[str, pa.Array]:
+    """Return what NCCL's payload says of each operation; null where nothing is certain."""
+    if not payloads.num_rows:
+        unknown = pa.nulls(launch.size, pa.int64())
+        return dict.fromkeys(("comm_id", "seq_number", "message_bytes"), unknown)
+    names = pa.DictionaryArray.from_arrays(
+        pa.array(kind.astype(np.int32)), pa.array(collectives, pa.string())
+    )
+    found = assign_messages(payloads, launch, None, names)
+    return {
+        "comm_id": pa.array(found.comm_id, mask=~found.has_comm_id),
+        "seq_number": pa.array(found.seq, mask=~found.has_seq),
+        "message_bytes": pa.array(found.message_bytes, mask=~found.has_bytes),
+    }
 
 
 def _inside(starts: Int64, ends: Int64, member: Int64, times: Int64) -> Int64:
@@ -124,7 +144,7 @@ def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], I
 
 
 def _stream_order(collective: Int64, device: Int64, stream: Int64) -> Int64:
-    """Number the (device, stream) pairs of each collective in order of first use: a stream id means nothing elsewhere."""
+    """Return which (device, stream) of its collective each uses, in order of first use: a stream id means nothing elsewhere."""
     if not collective.size:
         return collective
     codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["ABSENT", "CommRows", "comm_rows"]
+__all__ = ["ABSENT", "CommRows", "comm_rows", "communicator_name"]
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
 ABSENT = np.iinfo(np.int64).min
@@ -84,7 +84,8 @@ class CommRows:
             return group, np.empty(0, np.int64)
         columns = [self.communicator[chosen], self.step[chosen]]
         if self.has_ids and (self.seq_number[chosen] != ABSENT).all():
-            columns.append(self.seq_number[chosen])
+            # NCCL counts the calls of each kind by themselves.
+            columns += [self.collective[chosen], self.seq_number[chosen]]
         code = columns[0]
         for column in columns[1:]:
             values, index = np.unique(column, return_inverse=True)
@@ -158,7 +159,12 @@ def _joined(arrays: object) -> Int64:
 
 def _by_id(comm_id: Int64) -> tuple[tuple[str, ...], Int64]:
     ids, index = np.unique(comm_id, return_inverse=True)
-    return tuple(f"{number & (2**64 - 1):#x}" for number in ids.tolist()), index
+    return tuple(map(communicator_name, ids.tolist())), index
+
+
+def communicator_name(number: int) -> str:
+    """Return NCCL's 64-bit hash of a communicator as it logs it."""
+    return f"{number & (2**64 - 1):#x}"
 
 
 def _by_order(collective: Int64, order: Int64) -> tuple[tuple[str, ...], Int64]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nsyspipe.classify import COLLECTIVES
 from nsyspipe.clock import ALIGNING, ClockOffset, clock_offsets
-from nsyspipe.comm_rows import CommRows, comm_rows
+from nsyspipe.comm_rows import CommRows, comm_rows, communicator_name
 from nsyspipe.intervals import union
 from nsyspipe.matching import match
 from nsyspipe.metrics.waiting import Waiting, waiting
@@ -69,12 +69,9 @@ def cross_rank(
     group, n_required = rows.groups(len(placed))
     matched = match(group, rows.rank, n_required)
     aligning = np.array([name in ALIGNING for name in COLLECTIVES])
-    offsets = clock_offsets(
-        [block[aligning[rows.collective[block[:, 0]]]] for block in matched],
-        rows.end_ns,
-        rows.report,
-        n_reports,
-    )
+    blocks = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
+    is_one_clock = len({one.argument for one in placed}) == 1
+    offsets = clock_offsets(blocks, rows.end_ns, rows.report, n_reports, is_one_clock=is_one_clock)
     offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.report]
     rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
     errors = [_UNKNOWN_ERROR if one.error_ns is None else one.error_ns for one in offsets]
@@ -104,7 +101,18 @@ def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
     if world_size is None or world_size <= n_ranks:
         pairs = np.unique(rows.communicator * n_ranks + rows.rank) // max(n_ranks, 1)
         sizes = np.bincount(pairs, minlength=sizes.size)
-    return sizes
+    told = {
+        communicator_name(number): size
+        for one in across.placed
+        for number, size in one.report.comm_sizes.items()
+    }
+    return np.array(
+        [
+            told.get(name, size)
+            for name, size in zip(rows.communicators, sizes.tolist(), strict=True)
+        ],
+        np.int64,
+    )
 
 
 def step_waits(

@@ -25,7 +25,7 @@ from nsyspipe.read.capture import Capture, read_capture
 if TYPE_CHECKING:
     from nsyspipe.problems import Problem
     from nsyspipe.read.facts import ReportFacts
-    from nsyspipe.read.payload import CommRank
+    from nsyspipe.read.payload import CommRank, Payloads
     from nsyspipe.settings import Reading
 
 __all__ = ["FamilyChoice", "ReportDigest", "digest_report"]
@@ -48,6 +48,8 @@ class ReportDigest:
     ----------
     mpi_ranks, comm_ranks
         Rank by process, from MPI's thread names and from NCCL's payload.
+    comm_sizes
+        Number of ranks by communicator, from the same.
     family
         The step family that the windows rest on; None when the capture is one window.
     families
@@ -58,6 +60,7 @@ class ReportDigest:
     facts: ReportFacts
     mpi_ranks: dict[int, int]
     comm_ranks: dict[int, CommRank]
+    comm_sizes: dict[int, int]
     processes: tuple[ProcessDigest, ...]
     family: str | None
     families: tuple[tuple[str, int], ...]
@@ -104,7 +107,8 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         path=path,
         facts=capture.facts,
         mpi_ranks=capture.ranges.mpi_ranks,
-        comm_ranks=capture.comm_ranks,
+        comm_ranks=capture.payloads.comm_ranks,
+        comm_sizes=_comm_sizes(capture.payloads),
         processes=tuple(digest for digest, _ in digests),
         family=chosen,
         families=largest_families(capture.ranges.table, named, _SHOWN_FAMILIES),
@@ -140,11 +144,17 @@ def _split(capture: Capture) -> list[ProcessEvents]:
                 process,
                 *tables,
                 times,
-                _of_process(capture.ranges.table, process),
-                None if calls is None else _of_process(calls, process),
+                ranges=_of_process(capture.ranges.table, process),
+                payloads=_of_process(capture.payloads.table, process),
+                blocking_calls=None if calls is None else _of_process(calls, process),
             )
         )
     return events
+
+
+def _comm_sizes(payloads: Payloads) -> dict[int, int]:
+    sizes = payloads.comm_sizes
+    return dict(zip(sizes["comm_id"].to_pylist(), sizes["n_ranks"].to_pylist(), strict=True))
 
 
 def _of_process(table: pa.Table, process: int) -> pa.Table:

@@ -219,7 +219,7 @@ def _torch() -> Check:
     if version is None:
         return Check("torch", "missing", "not in this Python environment", CAPTURE, fix)
     if cuda is None:
-        return Check("torch", "warning", f"{version}, built without CUDA", CAPTURE, fix)
+        return Check("torch", "warning", f"{version}, which names no CUDA", CAPTURE, fix)
     return Check("torch", "ok", f"{version}, CUDA {cuda}", CAPTURE)
 
 

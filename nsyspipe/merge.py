@@ -15,7 +15,7 @@ from nsyspipe.cross_rank import CrossRank, communicator_sizes, cross_rank, step_
 from nsyspipe.metrics.summary import with_ratios
 from nsyspipe.placing import PlacedProcess, place, world_size
 from nsyspipe.ranks import number_ranks, ranks_table
-from nsyspipe.run_problems import of_ranks, of_reports, of_steps, problems_table
+from nsyspipe.run_problems import of_messages, of_ranks, of_reports, of_steps
 from nsyspipe.selection import Selection, select_steps
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.digest import ReportDigest
+    from nsyspipe.fabric import NcclLog
+    from nsyspipe.problems import Problem
 
     Int64 = NDArray[np.int64]
 
@@ -36,7 +38,7 @@ class RunTables:
 
     Attributes
     ----------
-    ranks, steps, phases, collectives, stragglers, kernels, problems
+    ranks, steps, phases, collectives, stragglers, kernels
         The tables of `schema` by the same names; kernels are `schema.KERNEL_COSTS`.
     blocked_ns_by_call
         Idle time of all ranks by the API call that their hosts were blocked in.
@@ -49,7 +51,7 @@ class RunTables:
     stragglers: pa.Table
     kernels: pa.Table
     blocked_ns_by_call: dict[str, int]
-    problems: pa.Table
+    problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
 
@@ -61,6 +63,7 @@ def merge(
     rank_map: Mapping[str, int] | None,
     skip_first: int | None,
     why_no_steps: str | None,
+    log: NcclLog | None = None,
 ) -> RunTables:
     """Join the digests of a run's reports.
 
@@ -72,6 +75,8 @@ def merge(
         What to call each report.
     why_no_steps
         Why the run has no step family; None when it has one.
+    log
+        What NCCL logged, for the size of the world when nothing else says it.
 
     Raises
     ------
@@ -95,7 +100,7 @@ def merge(
         len(placed),
         skip_first,
     )
-    size = world_size(digests)
+    size = world_size(digests, log)
     sizes = communicator_sizes(across, size)
     steps = _steps(table, place_of, across, sizes, selection)
     collectives = collectives_table(across, ranks, selection.steps, sizes)
@@ -104,6 +109,7 @@ def merge(
         *rank_problems,
         *across.problems,
         *of_ranks(placed, ranks, size),
+        *of_messages(collectives, len(placed)),
         *of_steps(table, ranks, selection, why_no_steps),
     ]
     return RunTables(
@@ -114,7 +120,7 @@ def merge(
         stragglers=stragglers_table(collectives, steps, ranks),
         kernels=_kernels_table(placed, ranks),
         blocked_ns_by_call=_blocked(placed),
-        problems=problems_table(found),
+        problems=tuple(found),
         selection=selection,
         world_size=size,
     )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsyspipe.digest import ReportDigest
+    from nsyspipe.fabric import NcclLog
     from nsyspipe.process_digest import ProcessDigest
 
 __all__ = ["PlacedProcess", "choose_family", "clock_shifts", "place", "world_size"]
@@ -48,13 +49,15 @@ class PlacedProcess:
 def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
     """Return what turns each report's time into aligned time: its session start less the earliest.
 
-    Zeros when any report does not say when its session started.
+    Zeros when any report that holds a rank does not say when its session started.
     """
     starts = [digest.facts.session_start_utc_ns for digest in digests]
-    known = [start for start in starts if start is not None]
-    if len(known) < len(starts):
+    if any(
+        digest.processes and start is None for digest, start in zip(digests, starts, strict=True)
+    ):
         return [0] * len(starts)
-    return [start - min(known) for start in known]
+    first = min((start for start in starts if start is not None), default=0)
+    return [0 if start is None else start - first for start in starts]
 
 
 def place(digests: Sequence[ReportDigest]) -> list[PlacedProcess]:
@@ -73,13 +76,12 @@ def choose_family(digests: Sequence[ReportDigest]) -> str | None:
     return choose([one.process.candidates for one in placed], [one.shift_ns for one in placed])
 
 
-def world_size(digests: Sequence[ReportDigest]) -> int | None:
-    """Return the captured WORLD_SIZE, else the size of NCCL's largest communicator, else None."""
+def world_size(digests: Sequence[ReportDigest], log: NcclLog | None = None) -> int | None:
+    """Return the captured WORLD_SIZE, else the size of NCCL's largest communicator (payload, then log), else None."""
     captured = [
         size for digest in digests if (size := digest.facts.number("WORLD_SIZE")) is not None
     ]
     if captured:
         return captured[0]
-    return max(
-        (comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()), default=None
-    )
+    sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
+    return max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)

@@ -11,7 +11,7 @@ SEVERITIES = ("error", "warning", "info")
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of problem: its message is a template over the facts of the case."""
+    """One kind of problem: its message and fix are templates over the facts of the case."""
 
     severity: str
     message: str
@@ -165,6 +165,12 @@ CATALOGUE: dict[str, Kind] = {
         "info",
         "export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats",
     ),
+    "no-message-size": Kind(
+        "info",
+        "message sizes were not recorded: bytes and bandwidths are null",
+        "export with nsys export --include-blobs=true, from a capture with --trace=nvtx (or nccl)",
+    ),
+    "not-judged": Kind("info", "not judged: {rules} ({reason})", "{how}"),
     "undecoded-payload": Kind("info", "{n} NVTX payloads do not fit their description: ignored"),
 }
 
@@ -197,4 +203,5 @@ def problem(
     """State a problem of the catalogue; `facts` fill its message."""
     kind = CATALOGUE[code]
     message = kind.message.format(**{"rank": rank, **facts})
-    return Problem(code, message, None, process_id, rank, severity or kind.severity, kind.fix)
+    fix = kind.fix and kind.fix.format(**facts)
+    return Problem(code, message, None, process_id, rank, severity or kind.severity, fix)

@@ -146,7 +146,12 @@ def digest_process(
         windows=measured.windows,
         phases=measured.phases,
         comm=comm_operations(
-            operations, context.names, members, windows, is_one_window=family is None
+            operations,
+            context.names,
+            members,
+            windows,
+            payloads=events.payloads,
+            is_one_window=family is None,
         ),
         kernels=measured.kernels,
         blocked_ns_by_call=measured.blocked_ns_by_call,
@@ -194,7 +199,7 @@ def _measure(
         len(PHASES),
     )
     costs = [
-        phase_costs(ranges, members, operations, windows, device, own)
+        phase_costs(ranges, members, operations, windows, device=device, idle_ns=own)
         for ranges, own in zip(phases.values(), idle, strict=True)
     ]
     return _Measured(
@@ -218,7 +223,8 @@ def _flags(
     """Flag what was launched inside backward ranges; None without such ranges or without launches."""
     if not phases["backward"].starts.size or not operations.n_launched:
         return None
-    return phase == PHASES.index("backward")
+    found: Flags = phase == PHASES.index("backward")
+    return found
 
 
 def _members_table(ranges: pa.Table, members: Members) -> pa.Table:

@@ -31,6 +31,8 @@ class ProcessEvents:
         Operations by device, the device with most first (tie: the lowest).
     blocking_calls
         `schema.BLOCKING_CALLS` of the process; None when not recorded.
+    payloads
+        `schema.PAYLOADS` of the process.
     """
 
     process_id: int
@@ -39,6 +41,7 @@ class ProcessEvents:
     devices: tuple[int, ...]
     has_launches: bool
     blocking_calls: pa.Table | None
+    payloads: pa.Table
 
     @classmethod
     def of(
@@ -47,8 +50,10 @@ class ProcessEvents:
         kernels: pa.Table,
         copies: pa.Table,
         launch: tuple[Int64, Int64],
+        *,
         ranges: pa.Table,
         blocking_calls: pa.Table | None,
+        payloads: pa.Table,
     ) -> ProcessEvents:
         """Collect the events of one process.
 
@@ -73,4 +78,5 @@ class ProcessEvents:
             tuple(sorted(counts, key=lambda device: (-counts[device], device))),
             operations.n_without_launch < operations.n_operations,
             blocking_calls,
+            payloads,
         )

@@ -115,7 +115,7 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
 def ask(command: Sequence[str], timeout_s: float) -> Output | None:
     """Run a program and return what it printed; None when it cannot be started.
 
-    It gets no input, and neither it nor anything that it started outlives the call.
+    It gets no input, and is ended with all of its process group.
     """
     try:
         process = subprocess.Popen(  # noqa: S603 - a list, no shell

@@ -5,26 +5,37 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from nsyspipe import schema
 from nsyspipe.errors import OptionError
+from nsyspipe.findings.judge import judge
+from nsyspipe.findings.model import Evidence
 from nsyspipe.gather import Gathered, gather
 from nsyspipe.header import RunHeader, header_of
+from nsyspipe.link import links
 from nsyspipe.merge import RunTables, merge
 from nsyspipe.metrics.kernels import costliest
 from nsyspipe.metrics.summary import rank_summary, summary
 from nsyspipe.ranks import parse_rank_map
 from nsyspipe.read.discover import display_names, find_reports
+from nsyspipe.read.nccl_log import read_nccl_logs
+from nsyspipe.read.topology import read_topology
+from nsyspipe.run_problems import problems_table
 from nsyspipe.settings import AUTO, Reading, parse_skip_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Executor
-    from pathlib import Path
 
     import pandas as pd
+
+    from nsyspipe.fabric import NcclLog, Topology
+    from nsyspipe.problems import Problem
 
 __all__ = ["Run", "load"]
 
@@ -51,11 +62,20 @@ class Run:
     jobs: int | None = None
     label: str | None = None
     run_id: str | None = None
+    nccl_logs: tuple[Path, ...] = ()
+    topology: Path | None = None
     executor: Executor | None = None
     on_progress: Callable[[int, int], None] | None = None
 
     @cached_property
+    def _fabric(self) -> tuple[NcclLog | None, Topology | None]:
+        """What the logs and the topology say; read first, since a wrong file is told before long work."""
+        log = read_nccl_logs(self.nccl_logs) if self.nccl_logs else None
+        return log, read_topology(self.topology) if self.topology else None
+
+    @cached_property
     def _gathered(self) -> Gathered:
+        _ = self._fabric
         return gather(
             self.paths,
             self.reading,
@@ -72,6 +92,51 @@ class Run:
             rank_map=self.rank_map,
             skip_first=self.skip_first,
             why_no_steps=self._gathered.why_no_steps,
+            log=self._fabric[0],
+        )
+
+    @cached_property
+    def _judged(self) -> tuple[pa.Table, list[Problem]]:
+        tables = self._tables
+        phases = tables.phases
+        chosen = pc.is_in(phases["step"], value_set=pa.array(tables.selection.steps, pa.int64()))
+        collectives = tables.collectives
+        return judge(
+            Evidence(
+                n_ranks=tables.ranks.num_rows,
+                world_size=tables.world_size,
+                summary=self.summary().to_pylist()[0],
+                steps=self.breakdown(),
+                all_steps=tables.steps,
+                phases=phases.filter(chosen),
+                collectives=collectives.filter(collectives["in_summary"]),
+                stragglers=tables.stragglers,
+                kernels=tables.kernels,
+                blocked_ns_by_call=tables.blocked_ns_by_call,
+                skipped_steps=tuple(self.skipped_steps),
+                gpu_names=tuple(self.header.gpu_names),
+                links=self._links,
+            )
+        )
+
+    @cached_property
+    def _links(self) -> pa.Table | None:
+        log, topology = self._fabric
+        if log is None and topology is None:
+            return None
+        rows = self.ranks.to_pylist()
+        by_rank = {row["rank"]: row for row in rows}
+        return links(
+            log,
+            topology,
+            {rank: row["gpu_name"] for rank, row in by_rank.items()},
+            n_ranks=self._tables.world_size or len(rows),
+            local_ranks={
+                rank: row["local_rank"] if row["local_rank"] is not None else row["device_id"]
+                for rank, row in by_rank.items()
+            },
+            hosts={rank: row["host"] for rank, row in by_rank.items()},
+            pids=[row["pid"] for row in rows],
         )
 
     @cached_property
@@ -93,8 +158,12 @@ class Run:
 
     @property
     def problems(self) -> pa.Table:
-        """`schema.PROBLEMS`: what could not be read, which answers it costs; the gravest first."""
-        return self._tables.problems
+        """`schema.PROBLEMS`: what could not be read or judged, which answers it costs; the gravest first."""
+        return self._problems
+
+    @cached_property
+    def _problems(self) -> pa.Table:
+        return problems_table([*self._tables.problems, *self._judged[1]])
 
     @property
     def step_family(self) -> str | None:
@@ -127,6 +196,14 @@ class Run:
     def stragglers(self) -> pa.Table:
         """`schema.STRAGGLERS`: how the others waited for each rank, sorted by rank."""
         return self._tables.stragglers
+
+    def links(self) -> pa.Table:
+        """`schema.LINKS`: what the ranks' communication crosses; no rows without NCCL's log and the topology."""
+        return schema.LINKS.empty() if self._links is None else self._links
+
+    def findings(self) -> pa.Table:
+        """`schema.FINDINGS`: what to change first, by what it could bring."""
+        return self._judged[0]
 
     def kernels(self, top: int | None = None) -> pa.Table:
         """`schema.KERNEL_COSTS`: one row per (rank, phase, name), sorted so.
@@ -161,8 +238,8 @@ class Run:
         Parameters
         ----------
         table
-            ``ranks``, ``steps``, ``breakdown``, ``phases``, ``collectives``, ``stragglers``, ``kernels``, ``summary``,
-            ``rank_summary`` or ``problems``.
+            ``ranks``, ``steps``, ``breakdown``, ``phases``, ``collectives``, ``stragglers``, ``kernels``, ``links``,
+            ``summary``, ``rank_summary``, ``findings`` or ``problems``.
 
         Raises
         ------
@@ -198,8 +275,10 @@ _TABLES = (
     "collectives",
     "stragglers",
     "kernels",
+    "links",
     "summary",
     "rank_summary",
+    "findings",
     "problems",
 )
 
@@ -218,6 +297,8 @@ def load(
     jobs: int | None = None,
     label: str | None = None,
     run_id: str | None = None,
+    nccl_log: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    topology: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Run:
@@ -241,6 +322,10 @@ def load(
         Processes to use; None takes what cores, memory and the reports' sizes suggest.
     label, run_id
         Name and identifier; None makes them from the reports.
+    nccl_log
+        Logs of the run with ``NCCL_DEBUG=INFO``, one or several.
+    topology
+        A file with the output of ``nvidia-smi topo -m`` on a host of the run.
     executor
         Runs the work on each report; None starts spawned processes (or none, for small reports).
     on_progress
@@ -249,11 +334,12 @@ def load(
     Raises
     ------
     InputError
-        If an argument names no report.
+        If an argument names no report, or a log or topology is none.
     OptionError
         If a regular expression, the rank map or skip_first cannot be used.
     """
     arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
+    logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
     reading = Reading.from_text(
         step=step,
         comm_kernel=comm_kernel,
@@ -270,6 +356,8 @@ def load(
         jobs=jobs,
         label=label,
         run_id=run_id,
+        nccl_logs=tuple(Path(log) for log in logs),
+        topology=None if topology is None else Path(topology),
         executor=executor,
         on_progress=on_progress,
     )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["of_ranks", "of_reports", "of_steps", "problems_table"]
+__all__ = ["of_messages", "of_ranks", "of_reports", "of_steps", "problems_table"]
 
 _FEW_STEPS = 3
 _SHOWN = 8
@@ -76,6 +76,12 @@ def of_ranks(
         missing = _shown(absent, n_missing)
         found.append(problem("ranks-missing", n=n_missing, world_size=size, missing=missing))
     return found
+
+
+def of_messages(collectives: pa.Table, n_ranks: int) -> list[Problem]:
+    """State that bandwidths are null for want of message sizes."""
+    sizes = collectives["message_bytes"]
+    return [problem("no-message-size")] if n_ranks > 1 and sizes.null_count else []
 
 
 def of_steps(

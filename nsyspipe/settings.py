@@ -9,10 +9,19 @@ from dataclasses import dataclass, field
 from nsyspipe.errors import OptionError
 from nsyspipe.labels import PHASE_PATTERNS, PHASES
 
-__all__ = ["AUTO", "Reading", "compile_pattern", "parse_skip_first"]
+__all__ = [
+    "AUTO",
+    "DEFAULT_FINDINGS",
+    "Reading",
+    "compile_pattern",
+    "parse_findings",
+    "parse_skip_first",
+]
 
 # --skip-first auto: drop the first complete step when another one remains.
 AUTO = "auto"
+# --findings: a screen has more to show.
+DEFAULT_FINDINGS = 5
 _MOST_DIGITS = 18
 
 
@@ -80,6 +89,24 @@ def compile_pattern(option: str, text: str) -> re.Pattern[str]:
             f"not a regular expression: {getattr(error, 'msg', error)}{where}",
             fix="Python syntax; escape ( ) [ ] . with a backslash to match them as they are",
         ) from error
+
+
+def parse_findings(value: str) -> int | None:
+    """Return how many findings to show; None is all of them.
+
+    Raises
+    ------
+    OptionError
+        If it is neither ``all`` nor a number from 0.
+    """
+    text = value.strip().lower()
+    if text == "all":
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        raise OptionError(
+            f"--findings {value}", "neither a number from 0 nor 'all'", fix="--findings all"
+        )
+    return int(text)
 
 
 def parse_skip_first(value: str | int) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["absent", "bytes_text", "count_text", "ms_text", "percent_text", "rate_text"]
+__all__ = ["absent", "bandwidth_text", "bytes_text", "count_text", "ms_text", "percent_text", "rate_text"]
 
 _NS_PER_MS = 1e6
 _SMALLEST_MS = 0.001
@@ -52,6 +52,11 @@ def bytes_text(n_bytes: float | None) -> str:
         if n_bytes >= _ROUNDS_UP * scale:
             return f"{n_bytes / scale:.2f} {unit}"
     return f"{n_bytes:.0f} B"
+
+
+def bandwidth_text(bytes_per_s: float | None) -> str:
+    """Return bytes per second as GB/s of 1e9 with four significant digits, ``24.07 GB/s``."""
+    return absent if bytes_per_s is None else f"{_significant(bytes_per_s / 1e9)} GB/s"
 
 
 def rate_text(per_second: float | None) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from nsyspipe.cli.output import write_stdout
 from nsyspipe.labels import PHASE_PATTERNS
-from nsyspipe.settings import AUTO
+from nsyspipe.settings import AUTO, DEFAULT_FINDINGS, parse_findings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,6 +72,21 @@ def analyze(
         str | None,
         typer.Option(metavar="TEXT", help="Identifier of the run. [default: from the capture]"),
     ] = None,
+    nccl_log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Log of the run with NCCL_DEBUG=INFO: what its ranks are connected by. Several times, or a glob.",
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Output of nvidia-smi topo -m: NVLink, or PCIe."),
+    ] = None,
+    findings: Annotated[
+        str,
+        typer.Option(metavar="N|all", help="How many findings to print."),
+    ] = str(DEFAULT_FINDINGS),
     json_file: Annotated[
         str | None,
         typer.Option(
@@ -115,11 +130,16 @@ def analyze(
       nsyspipe analyze ddp-8gpu_*.sqlite
       nsyspipe analyze "ddp-8gpu_*.sqlite" --step '^iter' --skip-first 3
       nsyspipe analyze reports/ --json - | jq .summary.exposed_comm_share
+      nsyspipe analyze "ddp-8gpu_*.sqlite" --nccl-log "nccl_*.log" --topology topo.txt
       nsyspipe analyze a.sqlite b.sqlite --rank-map "a.sqlite=0,b.sqlite=1"
     """
+    n_findings = parse_findings(findings)
     from nsyspipe.parallel import PRELOAD, executor_for
-    from nsyspipe.read.discover import find_reports
+    from nsyspipe.read.discover import find_logs, find_reports, split_logs
 
+    if nccl_log:
+        reports, more_logs = split_logs(reports)
+        nccl_log = [*nccl_log, *more_logs]
     paths = find_reports(reports)
     with executor_for(paths, jobs, preload=PRELOAD) as executor:
         # Heavy, so imported while the workers do the same.
@@ -138,11 +158,13 @@ def analyze(
                 rank_map=rank_map,
                 label=label,
                 run_id=run_id,
+                nccl_log=find_logs(nccl_log or []),
+                topology=topology,
                 executor=executor,
                 on_progress=on_progress,
             )
             _ = run.steps()
-    _write(run, json_file, force=force, quiet=quiet)
+    _write(run, json_file, force=force, quiet=quiet, n_findings=n_findings)
     grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     if strict and grave:
         typer.echo(
@@ -151,7 +173,9 @@ def analyze(
         raise typer.Exit(_STRICT_FAILED)
 
 
-def _write(run: Run, json_file: str | None, *, force: bool, quiet: bool) -> None:
+def _write(
+    run: Run, json_file: str | None, *, force: bool, quiet: bool, n_findings: int | None
+) -> None:
     """Write what was asked for: files first, so that a printed summary means they are there."""
     if json_file is not None:
         from nsyspipe.report.document import document, dumps
@@ -167,7 +191,7 @@ def _write(run: Run, json_file: str | None, *, force: bool, quiet: bool) -> None
 
         from nsyspipe.report.text import summary_text
 
-        write_stdout(summary_text(run, Console()))
+        write_stdout(summary_text(run, Console(), n_findings=n_findings))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ def doctor(
     reports: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[REPORTS...]",
+            metavar="REPORTS...",
             help="SQLite exports: files, directories, globs; without them this machine.",
         ),
     ] = None,
@@ -37,7 +37,9 @@ def doctor(
         bool, typer.Option("--force", help="Replace a file that is there already.")
     ] = False,
 ) -> None:
-    """Say what this machine has, or what reports can answer and the flag that would add the rest.
+    """Say what this machine, or a set of reports, can answer.
+
+    Each line that is not yes or ok comes with the flag or the step that would mend it.
 
     \b
     Examples:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsyspipe.attribution import NEVER
 from nsyspipe.intervals import union
 from nsyspipe.metrics.breakdown import started_in
 from nsyspipe.schema import DTOD_KIND
@@ -74,8 +75,10 @@ def _in_runs(operations: ProcessOperations) -> NDArray[np.bool_]:
     """Tell which copies are DtoD and in a long run of such; copies without a launch never are."""
     launch = operations.copy_launch
     n_before = np.searchsorted(operations.kernel_launch[: operations.n_launched], launch)
-    is_dtod = (operations.copy_kind == DTOD_KIND) & (launch < np.iinfo(np.int64).max)
+    is_dtod = (operations.copy_kind == DTOD_KIND) & (launch != NEVER)
     begins = np.ones(launch.size, np.bool_)
     begins[1:] = (n_before[1:] != n_before[:-1]) | (is_dtod[1:] != is_dtod[:-1])
     run = np.cumsum(begins) - 1
-    return is_dtod & (np.bincount(run)[run] >= _SHORTEST_RUN) if launch.size else is_dtod
+    is_long: NDArray[np.bool_] = np.bincount(run, minlength=1)[run] >= _SHORTEST_RUN
+    found: NDArray[np.bool_] = is_dtod & is_long
+    return found

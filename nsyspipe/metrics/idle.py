@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.attribution import NEVER
-from nsyspipe.intervals import EMPTY, IntervalSet, union
+from nsyspipe.intervals import EMPTY, IntervalSet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,22 +90,22 @@ def idle_causes(
     def in_windows(covered: IntervalSet) -> Int64:
         return covered.lengths(windows.starts, windows.ends)
 
-    columns: dict[str, Int64 | None] = {
-        "idle_input_ns": in_windows(late) - in_windows(waiting),
-        "idle_launch_ns": None,
-        "idle_blocked_ns": None,
-        "idle_dependency_ns": in_windows(_nonempty(ready, ends)),
-    }
+    late_ns, waiting_ns = in_windows(late), in_windows(waiting)
+    dependency_ns = in_windows(_nonempty(ready, ends))
+    blocked_ns: Int64 | None = None
     by_call: dict[str, int] = {}
-    late_ns = in_windows(waiting)
     if calls is not None:
         blocked, since = _blocked(late, waiting, calls)
-        columns["idle_blocked_ns"] = in_windows(blocked)
-        columns["idle_launch_ns"] = late_ns - columns["idle_blocked_ns"]
+        blocked_ns = in_windows(blocked)
         by_call = _by_call(blocked, since, calls, windows)
-    named = in_windows(late) + columns["idle_dependency_ns"]  # type: ignore[operator]  # just set
-    columns["idle_unknown_ns"] = idle_ns - named
-    return IdleCauses({name: columns[name] for name in CAUSES}, by_call)
+    columns = {
+        "idle_input_ns": late_ns - waiting_ns,
+        "idle_launch_ns": None if blocked_ns is None else waiting_ns - blocked_ns,
+        "idle_blocked_ns": blocked_ns,
+        "idle_dependency_ns": dependency_ns,
+        "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
+    }
+    return IdleCauses(columns, by_call)
 
 
 def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:
@@ -131,7 +131,7 @@ def _nonempty(starts: Int64, ends: Int64) -> IntervalSet:
 
 def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
     """Return the parts of the waiting time that calls explain, and a time at which the call was under way."""
-    blocking = union(calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy())
+    blocking = _one_after_another(calls)
     if not len(blocking) or not len(waiting):
         return EMPTY, EMPTY.starts
     # Each part of the waiting time lies in one late stretch, and belongs to whatever began that.
@@ -144,6 +144,14 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
     since = np.concatenate((began[whole], rest.starts))
     order = np.argsort(starts, kind="stable")
     return IntervalSet(starts[order], ends[order]), since[order]
+
+
+def _one_after_another(calls: pa.Table) -> IntervalSet:
+    """Return when any call was under way, cut where one ends and a later one goes on."""
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    fresh = starts.copy()
+    fresh[1:] = np.maximum(starts[1:], np.maximum.accumulate(ends)[:-1])
+    return _nonempty(fresh, ends)
 
 
 def _by_call(

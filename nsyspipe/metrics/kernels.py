@@ -112,9 +112,9 @@ def _slowed(
     row = np.searchsorted(keys, key[compute[found.kernel]])
     columns = {}
     for name, values in (
-        ("n_slowed", found.n_covered),
-        ("slowed_ns", found.n_covered * found.covered_ns),
-        ("free_ns", found.n_covered * found.free_ns),
+        ("n_slowed", np.ones(row.size, np.int64)),
+        ("slowed_ns", found.covered_ns),
+        ("free_ns", found.free_ns),
     ):
         columns[name] = np.zeros(keys.size, np.int64)
         np.add.at(columns[name], row, values)

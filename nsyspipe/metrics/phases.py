@@ -31,6 +31,7 @@ def phase_costs(
     members: Members,
     operations: ProcessOperations,
     windows: Windows,
+    *,
     device: DeviceTime,
     idle_ns: Int64,
 ) -> dict[str, Int64 | None]:

@@ -20,6 +20,7 @@ __all__ = ["Slowdown", "kernel_slowdown"]
 # Kernels are the same when their own name, grid and block are, and those of their neighbours: one
 # grid serves matrices of different depth, and the place in the model tells them apart.
 _NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
+_REACH = 3
 # A kernel counts as under communication when this share of it is (in per cent), as free when none is.
 _COVERED_PERCENT = 90
 _ENOUGH = 3
@@ -30,21 +31,17 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Kernels under communication that have a free match, one entry per kind of kernel.
+    """Kernels that ran under communication and have equal ones that ran free.
 
     Attributes
     ----------
     kernel
-        Index of one such kernel.
-    n_covered, n_free
-        How many ran under communication, and how many free.
+        Index of each such kernel.
     covered_ns, free_ns
-        Median duration of each.
+        Median duration of its equals, itself among them, under communication; and of those that ran free.
     """
 
     kernel: Int64
-    n_covered: Int64
-    n_free: Int64
     covered_ns: Int64
     free_ns: Int64
 
@@ -64,8 +61,8 @@ def kernel_slowdown(
     Returns
     -------
     Slowdown
-        One entry per kind of kernel with at least three of either sort; medians of even numbers
-        are floored.
+        One entry per kernel under communication of which there are at least three equal ones of
+        either sort; medians of even numbers are floored.
     """
     own = _mixed(
         _mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64)
@@ -74,7 +71,7 @@ def kernel_slowdown(
     is_covered = usable & (100 * covered >= _COVERED_PERCENT * duration)
     kept = np.flatnonzero(is_covered | (usable & (covered == 0)))
     if not kept.size or not is_covered.any():
-        return Slowdown(*(np.empty(0, np.int64),) * 5)
+        return Slowdown(*(np.empty(0, np.int64),) * 3)
     context = _in_context(own, kept)
     # Both sorts of one context stand side by side, each in order of duration.
     order = np.lexsort((duration[kept], is_covered[kept], context))
@@ -90,24 +87,28 @@ def kernel_slowdown(
         & (count[1:] >= _ENOUGH)
         & (count[:-1] >= _ENOUGH)
     )
-    return Slowdown(
-        rows[first[pairs + 1]], count[pairs + 1], count[pairs], median[pairs + 1], median[pairs]
-    )
+    is_matched = np.zeros(first.size, np.bool_)
+    is_matched[pairs + 1] = True
+    sort = np.cumsum(is_first) - 1
+    chosen = is_matched[sort]
+    return Slowdown(rows[chosen], median[sort[chosen]], median[sort[chosen] - 1])
 
 
 def _in_context(own: Hashes, rows: Int64) -> Hashes:
     """Combine the identity of some kernels with that of their neighbours in order of launch."""
     found = own[rows].copy()
+    nobody = np.full(_REACH, _MIX_2)  # before the first and after the last kernel
+    padded = np.concatenate((nobody, own, nobody))
     for place, offset in enumerate(_NEIGHBOURS, start=1):
-        neighbour = own[np.clip(rows + offset, 0, own.size - 1)]
-        found ^= _mixed(neighbour + np.uint64(place))
+        found ^= _mixed(padded[rows + (_REACH + offset)] + np.uint64(place))
     return found
 
 
 def _medians(values: Int64, first: Int64, count: Int64) -> Int64:
     """Return the floored median of each run of sorted values."""
     low, high = values[first + (count - 1) // 2], values[first + count // 2]
-    return low + (high - low) // 2
+    median: Int64 = low + (high - low) // 2
+    return median
 
 
 def _mixed(values: Hashes) -> Hashes:

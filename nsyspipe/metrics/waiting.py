@@ -43,7 +43,7 @@ class Waiting:
     late_by_ns
         For the rank that arrived last (alone): last start - second-last start; else 0.
     is_significant
-        The skew exceeds the larger clock error of the first and the last rank.
+        The skew exceeds the larger clock error of the first and the last rank (of several that tie, of all).
     is_late_significant
         The same of ``late_by_ns`` and the errors of the last rank and the second-last.
     n_negative
@@ -83,14 +83,12 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
     n_before = 0
     for rows in matched:
         own_start = starts[rows]
-        order = np.argsort(own_start, axis=1, kind="stable")
-        first, last = _at(own_start, order, 0), _at(own_start, order, -1)
-        skew = last - first
-        late_by = last - _at(own_start, order, -2)
+        ordered = np.sort(own_start, axis=1)
+        first, second_last, last = ordered[:, 0], ordered[:, -2], ordered[:, -1]
+        skew, late_by = last - first, last - second_last
         error = clock_error[rows]
-        last_error = _at(error, order, -1)
-        is_last = np.zeros(rows.shape, np.bool_)
-        np.put_along_axis(is_last, order[:, -1:], (late_by > 0)[:, np.newaxis], axis=1)
+        last_error = _error_at(last, own_start, error)
+        is_last = (own_start == last[:, np.newaxis]) & (late_by > 0)[:, np.newaxis]
         transfer = ends[rows] - last[:, np.newaxis]
 
         is_matched[rows] = True
@@ -103,9 +101,9 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
         columns["wait_ns"][rows] = last[:, np.newaxis] - own_start
         columns["transfer_ns"][rows] = transfer
         columns["late_by_ns"][rows] = np.where(is_last, late_by[:, np.newaxis], 0)
-        of_skew = np.maximum(_at(error, order, 0), last_error)
+        of_skew = np.maximum(_error_at(first, own_start, error), last_error)
         significant[rows] = (skew > of_skew)[:, np.newaxis]
-        of_late = np.maximum(_at(error, order, -2), last_error)
+        of_late = np.maximum(_error_at(second_last, own_start, error), last_error)
         late_significant[rows] = is_last & (late_by > of_late)[:, np.newaxis]
     negative = columns["transfer_ns"] < 0
     columns["transfer_ns"][negative] = 0
@@ -130,7 +128,8 @@ _COLUMNS = (
 )
 
 
-def _at(values: Int64, order: Int64, place: int) -> Int64:
-    """Return for each collective the value of the rank that arrived at a place in the order."""
-    found: Int64 = np.take_along_axis(values, order[:, place, np.newaxis], axis=1)[:, 0]
+def _error_at(time: Int64, own_start: Int64, error: Int64) -> Int64:
+    """Return for each collective the clock error of the rank that arrived then; of several the largest."""
+    arrived = own_start == time[:, np.newaxis]
+    found: Int64 = np.where(arrived, error, 0).max(axis=1)
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from nsyspipe import schema
@@ -13,6 +12,7 @@ from nsyspipe.read import versions
 from nsyspipe.read.rows import process_of
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from nsyspipe.read.report import Report

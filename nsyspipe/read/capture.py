@@ -13,7 +13,7 @@ from nsyspipe.read import versions
 from nsyspipe.read.calls import read_blocking_calls, read_launches, read_overhead
 from nsyspipe.read.events import Operations, read_operations
 from nsyspipe.read.facts import ReportFacts, read_facts
-from nsyspipe.read.payload import CommRank, read_comm_ranks
+from nsyspipe.read.payload import Payloads, read_payloads
 from nsyspipe.read.ranges import Ranges, read_ranges
 from nsyspipe.read.report import Report, open_report
 from nsyspipe.read.strings import Strings, read_strings
@@ -43,8 +43,8 @@ class Capture:
         `schema.BLOCKING_CALLS`; None when calls have no end or no name.
     overhead
         Starts and ends of the profiler's own work, report time, ns; None when not recorded.
-    comm_ranks
-        Rank and size by process, from NCCL's payload.
+    payloads
+        What NCCL's calls say of themselves.
     recorded
         Which facts the report lacks although there was something to record.
     """
@@ -55,7 +55,7 @@ class Capture:
     blocking_calls: pa.Table | None
     overhead: tuple[Int64, Int64] | None
     ranges: Ranges
-    comm_ranks: dict[int, CommRank]
+    payloads: Payloads
     recorded: Recorded
     problems: tuple[Problem, ...]
 
@@ -87,7 +87,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
             operations.copies["end_ns"],
         ]
         ranges = read_ranges(report, strings, ends)
-        comm_ranks, n_undecoded = read_comm_ranks(report)
+        payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
     problems = [
         problem("untested-version", version=facts.schema_version)
@@ -101,7 +101,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         problem("dropped-operations", n=operations.n_dropped) if operations.n_dropped else None,
         problem("dropped-ranges", n=ranges.n_dropped) if ranges.n_dropped else None,
         problem("graphs-as-a-whole", n=operations.n_graphs) if operations.n_graphs else None,
-        problem("undecoded-payload", n=n_undecoded) if n_undecoded else None,
+        problem("undecoded-payload", n=payloads.n_undecoded) if payloads.n_undecoded else None,
     ]
     return Capture(
         facts=facts,
@@ -110,7 +110,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         blocking_calls=blocking_calls,
         overhead=overhead,
         ranges=ranges,
-        comm_ranks=comm_ranks,
+        payloads=payloads,
         recorded=recorded,
         problems=tuple(one for one in problems if one is not None),
     )

@@ -34,9 +34,10 @@ SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 OS_RUNTIME = "OSRT_API"
 CPU_SAMPLES = "COMPOSITE_EVENTS"
 GPU_METRICS = "GPU_METRICS"
+_OPERATIONS = (versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH)
 _COUNTED = (
-    versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
-    versions.STRINGS, versions.OVERHEAD, SYNCHRONIZATION, OS_RUNTIME, CPU_SAMPLES, GPU_METRICS,
+    *_OPERATIONS, versions.RUNTIME, versions.NVTX, versions.STRINGS, versions.OVERHEAD, SYNCHRONIZATION,
+    OS_RUNTIME, CPU_SAMPLES, GPU_METRICS,
 )  # fmt: skip
 _SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _LIBRARY = "nccl"
@@ -56,7 +57,7 @@ class Contents:
     rows
         Rows by table; 0 for a table that is absent.
     n_processes
-        Processes that ran kernels.
+        Processes with device activity.
     n_comm, n_graph_kernels
         Kernels that NCCL named; kernels of CUDA graphs that were captured node by node.
     n_launches
@@ -117,7 +118,7 @@ def read_contents(path: str | Path) -> Contents:
             path=str(path),
             facts=read_facts(report),
             rows=rows,
-            n_processes=_total(report, versions.KERNEL, "count(DISTINCT globalPid)", "globalPid"),
+            n_processes=len(_processes(report)),
             n_comm=_comm_kernels(report, nccl_ids),
             n_graph_kernels=_total(
                 report, versions.KERNEL, "count(nullif(graphNodeId, 0))", "graphNodeId"
@@ -150,6 +151,19 @@ def _total(report: Report, table: str, sql: str, *columns: str) -> int:
     if not report.has(table, *columns):
         return 0
     return int(report.select(table, {}, derived={"total": sql})["total"][0].as_py() or 0)
+
+
+def _processes(report: Report) -> set[int]:
+    """Return the processes with device activity; without a column that says so, there is one."""
+    found: set[int] = set()
+    for table in _OPERATIONS:
+        if report.has(table, "globalPid"):
+            # One row per process reaches Python, not one per operation.
+            pids = report.select(table, {}, derived={"pid": "DISTINCT globalPid"})["pid"]
+            found.update(pid or 0 for pid in pids.to_pylist())
+        elif _total(report, table, "count(*)"):
+            found.add(0)
+    return found
 
 
 def _listed(strings: Strings, *prefixes: str) -> str:

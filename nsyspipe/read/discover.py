@@ -14,8 +14,9 @@ from nsyspipe.untrusted import decoded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["display_names", "find_reports"]
+__all__ = ["display_names", "find_logs", "find_reports", "split_logs"]
 
+_MAGIC = b"SQLite format 3"
 _EXPORT, _RAW = ".sqlite", ".nsys-rep"
 
 
@@ -47,6 +48,49 @@ def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
                 "an nsys report that was not exported to SQLite",
                 fix=f"nsys export --type=sqlite --include-blobs=true {path}",
             )
+    return found
+
+
+def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Tell text files among the arguments from reports: a shell expands ``--nccl-log nccl_*.log`` into several words.
+
+    Returns
+    -------
+    tuple
+        What are reports, and what are logs: files that are not SQLite's and not named like a report.
+    """
+    reports: list[str] = []
+    logs: list[str] = []
+    for argument in arguments:
+        path = Path(argument)
+        is_text = path.suffix not in (_EXPORT, _RAW) and path.is_file() and not _is_sqlite(path)
+        (logs if is_text else reports).append(argument)
+    return reports, logs
+
+
+def _is_sqlite(path: Path) -> bool:
+    with readable(path), path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
+    """Return the log files that the arguments name: paths, and globs in order of the alphabet.
+
+    Raises
+    ------
+    ReportNotFoundError
+        If an argument names no file.
+    """
+    found: list[Path] = []
+    for argument in arguments:
+        path = Path(argument)
+        with readable(path):
+            matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - absolute too
+        if not matches:
+            raise ReportNotFoundError(
+                decoded(str(path)), "matches no file, needed for the link", fix="check the path"
+            )
+        found += matches
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +36,7 @@ _SHAPES = {
 }
 _SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 # Dimensions only serve to compare equal kernels, for which this many are enough.
-_MOST_SHAPES = 200_000
+_MOST_SHAPES = 100_000
 
 
 def read_kernels(
@@ -52,7 +53,7 @@ def read_kernels(
     if report.has(versions.KERNEL) and not sources:
         report.require(versions.KERNEL, "shortName")
     columns = _KERNEL_COLUMNS | {name: name for name in sources}
-    rows, n_dropped = valid_rows(report, versions.KERNEL, columns, _shapes(report))
+    rows, n_dropped = _read_rows(report, columns)
     if not sources:
         nothing = {"name_id": rows["start_ns"], "is_comm": constant(rows, value=False)}
         return schema.KERNELS.table(rows | nothing), n_dropped, {}
@@ -72,6 +73,19 @@ def read_kernels(
     return table, n_dropped, names
 
 
+def _read_rows(
+    report: Report, columns: dict[str, str]
+) -> tuple[dict[str, pa.ChunkedArray], int]:
+    """Read the kernels' columns, with the shapes of all of them, or of a sample if there are many."""
+    if not report.has(versions.KERNEL, *_SHAPE_COLUMNS):
+        return valid_rows(report, versions.KERNEL, columns, dict.fromkeys(_SHAPES, "NULL"))
+    if report.last_row(versions.KERNEL) <= _MOST_SHAPES:
+        return valid_rows(report, versions.KERNEL, columns, _SHAPES)
+    return valid_rows(
+        report, versions.KERNEL, columns, beside=functools.partial(_with_shapes, report)
+    )
+
+
 def read_graphs(report: Report) -> tuple[pa.Table, int]:
     """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
     columns = OPERATION_COLUMNS | {"stream_id": "streamId"}
@@ -86,16 +100,20 @@ def read_graphs(report: Report) -> tuple[pa.Table, int]:
     return schema.KERNELS.table(rows), n_dropped
 
 
-def _shapes(report: Report) -> dict[str, str]:
-    """Return SQL for the packed dimensions of the kernels in the middle of the table."""
-    if not report.has(versions.KERNEL, *_SHAPE_COLUMNS):
-        return dict.fromkeys(_SHAPES, "NULL")
-    last = report.last_row(versions.KERNEL)
-    if last <= _MOST_SHAPES:
-        return _SHAPES
-    first = (last - _MOST_SHAPES) // 2
-    sampled = f"rowid BETWEEN {first} AND {first + _MOST_SHAPES - 1}"
-    return {name: f"CASE WHEN {sampled} THEN {sql} END" for name, sql in _SHAPES.items()}
+def _with_shapes(report: Report, found: pa.Table) -> pa.Table:
+    """Add the packed dimensions of the kernels in the middle of a large table, null for the others."""
+    n_rows = found.num_rows
+    first = (n_rows - _MOST_SHAPES) // 2
+    wanted = f"rowid > {first} AND rowid <= {first + _MOST_SHAPES}"
+    sample = report.select(versions.KERNEL, {"start": "int"}, derived=_SHAPES, where=wanted)
+    # Row numbers count the rows from 1, unless some were deleted.
+    is_aligned = sample["start"].equals(found["start"].slice(first, _MOST_SHAPES))
+    for name in _SHAPES:
+        rest = [pa.nulls(first, pa.int64()), pa.nulls(n_rows - first - _MOST_SHAPES, pa.int64())]
+        chunks = [rest[0], *sample[name].chunks, rest[1]]
+        column = pa.chunked_array(chunks) if is_aligned else pa.nulls(n_rows, pa.int64())
+        found = found.append_column(name, column)
+    return found
 
 
 def _in_set(

@@ -1,7 +1,7 @@
 """The lines of NCCL logs as facts; what is no NCCL line, or is mixed with another, is passed over.
 
 The forms are those of NCCL's ``INFO`` calls (init.cc, graph/rings.cc, transport/{p2p,shm,net,nvls}.cc)
-from 2.10 to 2.30.
+from 2.10 on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 _LONGEST_TEXT = 200
+# NCCL writes at most 1024 characters and a line end; a progress bar may stand before them.
+_LONGEST_LINE = 4096
 # Numbers are short, so that none overflows; launchers put words of their own before the host.
 _HEADER = re.compile(
     r"(?P<host>[^\s:\[\]<>()]{1,255}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[-?\d{1,9}\]"
@@ -59,16 +61,16 @@ _NVLS_OFF = re.compile(r"NVLS multicast support is not available")
 class Init(NamedTuple):
     """Begin or end of a communicator's initialisation; `split` is its count and colour under `parent`."""
 
-    is_complete: bool
-    pointer: str
     rank: int
     n_ranks: int
-    cuda_device: int | None
-    nvml_device: int | None
-    bus_id: str | None
-    comm_id: str | None
-    parent: str | None
-    split: str | None
+    pointer: str = ""
+    is_complete: bool = False
+    cuda_device: int | None = None
+    nvml_device: int | None = None
+    bus_id: str | None = None
+    comm_id: str | None = None
+    parent: str | None = None
+    split: str | None = None
 
 
 class Gone(NamedTuple):
@@ -98,7 +100,7 @@ class Connected(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Channels of collectives and of NVLink SHARP; the latter are not named before 2.17."""
+    """Channels of collectives and of NVLink SHARP; older releases do not name the latter."""
 
     n_channels: int
     n_nvls_channels: int | None
@@ -141,6 +143,7 @@ def parse_line(text: str) -> Line | None:
     """
     if "NCCL" not in text:
         return None
+    text = text[-_LONGEST_LINE:]
     header = _HEADER.search(text)
     if header is None:
         # NCCL_DEBUG=VERSION prints it bare.
@@ -160,13 +163,16 @@ def _fact(body: str) -> Fact | None:
     if match := _COUNTS.match(body):
         nvls = _NVLS_COUNT.search(body)
         return Counts(int(match[1]), int(nvls[1]) if nvls else None)
-    if match := _SETTING.match(body):
-        return Setting(match[1], printable(match[2][:_LONGEST_TEXT]))
-    if match := _VERSION.match(body):
-        return Version(match[1])
     if _NVLS_ON.match(body) or _NVLS_OFF.match(body):
         return Nvls(is_on=bool(_NVLS_ON.match(body)))
-    return None
+    return _of_process(body)
+
+
+def _of_process(body: str) -> Setting | Version | None:
+    if match := _SETTING.match(body):
+        return Setting(match[1], printable(match[2][:_LONGEST_TEXT]))
+    match = _VERSION.match(body)
+    return Version(match[1]) if match else None
 
 
 def _ring_or_connected(body: str) -> Ring | Connected | None:
@@ -192,16 +198,16 @@ def _init(match: re.Match[str]) -> Init | Gone:
         return Gone(match["pointer"])
     comm_id, parent, split = (form.search(match["rest"]) for form in (_COMM_ID, _PARENT, _SPLIT))
     return Init(
-        match["what"] == "Init COMPLETE",
-        match["pointer"],
-        int(match["rank"]),
-        int(match["n_ranks"]),
-        _index(match["cuda"]),
-        _index(match["nvml"]),
-        match["bus"],
-        comm_id[1] if comm_id else None,
-        parent[1] if parent else None,
-        f"{split[1]}.{split[2]}" if split else None,
+        rank=int(match["rank"]),
+        n_ranks=int(match["n_ranks"]),
+        pointer=match["pointer"],
+        is_complete=match["what"] == "Init COMPLETE",
+        cuda_device=_index(match["cuda"]),
+        nvml_device=_index(match["nvml"]),
+        bus_id=match["bus"],
+        comm_id=comm_id[1] if comm_id else None,
+        parent=parent[1] if parent else None,
+        split=f"{split[1]}.{split[2]}" if split else None,
     )
 
 

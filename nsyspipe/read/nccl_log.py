@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from nsyspipe.errors import InputError
 from nsyspipe.fabric import NcclLog
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from nsyspipe.read.nccl_groups import Process
+
 __all__ = ["read_nccl_logs"]
 
 _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
-
-Process: TypeAlias = tuple[str, int]
 
 
 def read_nccl_logs(paths: Sequence[Path]) -> NcclLog:

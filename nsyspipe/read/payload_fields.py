@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADER", "Fields", "decode_fields", "names_in"]
 
-# Each blob starts with this; NVIDIA does not document it. The words between were always 0: an id of
-# 64 bits reads the same.
+# Each blob starts with this. NVIDIA does not document it: whether the high words belong to the ids
+# or are flags is unknown, so that of the schema counts only for ids that need it.
 HEADER = np.dtype(
     [
         ("domain", "<u4"),
@@ -117,7 +117,7 @@ def _pieces(blobs: pa.ChunkedArray) -> Iterator[tuple[NDArray[np.uint8], Int64, 
     """Yield the bytes of each chunk, and of its blobs with a header: first byte, length, row."""
     at = 0
     for chunk in blobs.chunks:
-        lengths = pc.binary_length(chunk).to_numpy(zero_copy_only=False).astype(np.int64)
+        lengths = pc.fill_null(pc.binary_length(chunk), 0).to_numpy().astype(np.int64)
         rows = np.flatnonzero(lengths >= HEADER.itemsize)
         if rows.size:
             _, offsets, data = chunk.buffers()

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.read import versions
-from nsyspipe.read.rows import TIME_LIMIT, process_of, process_of_thread
 from nsyspipe.read.report import as_int
+from nsyspipe.read.rows import TIME_LIMIT, process_of, process_of_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

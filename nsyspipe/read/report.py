@@ -142,9 +142,8 @@ class Report:
 
     def last_row(self, table: str) -> int:
         """Return the largest row number of a table, which costs one look; 0 without rows."""
-        statement = sa.select(sa.func.max(sa.literal_column("rowid"))).select_from(
-            self._source(table)
-        )
+        largest: sa.ColumnElement[int] = sa.func.max(sa.literal_column("rowid", sa.Integer))
+        statement = sa.select(largest).select_from(self._source(table))
         with _translated(self.path):
             return int(self._connection.execute(statement).scalar() or 0)
 

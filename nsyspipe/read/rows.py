@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from nsyspipe.read import versions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -66,17 +66,20 @@ def valid_rows(
     table: str,
     columns: Mapping[str, str],
     derived: Mapping[str, str] | None = None,
+    beside: Callable[[pa.Table], pa.Table] | None = None,
 ) -> tuple[dict[str, pa.ChunkedArray], int]:
     """Read one table of operations; drop and count rows without a valid time.
 
     `columns` names the source of each canonical column; one that this export lacks is null. A
-    missing process is the report's only one. `derived` are SQL expressions by canonical column.
+    missing process is the report's only one. `derived` are SQL expressions by canonical column;
+    `beside` adds columns to all rows as they stand in the table.
     """
     derived = derived or {}
     if not report.has(table):
         return {name: pa.chunked_array([], pa.int64()) for name in (*columns, *derived)}, 0
     report.require(table, "start", "end")
     found = report.select(table, dict.fromkeys(columns.values(), "int"), derived=derived)
+    found = beside(found) if beside else found
     n_rows = found.num_rows
     in_order = pc.greater_equal(found["end"], found["start"])
     in_range = pc.and_(pc.less(found["end"], TIME_LIMIT), pc.greater(found["start"], -TIME_LIMIT))
@@ -84,7 +87,8 @@ def valid_rows(
     if not pc.all(valid, min_count=0).as_py():
         found = found.filter(valid)
     rows = {name: found[source] for name, source in columns.items()}
-    rows |= {name: found[name] for name in derived}
+    more = found.column_names[len(dict.fromkeys(columns.values())) :]
+    rows |= {name: found[name] for name in more}
     if rows["process_id"].null_count:
         rows["process_id"] = pc.fill_null(rows["process_id"], _only_process(report))
     return rows, n_rows - found.num_rows

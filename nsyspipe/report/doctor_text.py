@@ -93,13 +93,21 @@ def _header() -> dict[str, Any]:
 
 
 def _machine_verdict(checks: Sequence[Check]) -> str:
-    can: list[str] = []
-    cannot: list[str] = []
+    can: dict[str, list[str]] = {"yes": [], "unknown": [], "no": []}
     for task, words in _TASKS.items():
-        needed = [one.status for one in checks if task in one.needed_for.split(", ")]
-        (cannot if {"missing", "unknown"} & set(needed) else can).append(words)
-    able = f"This machine can {_and(can)}"
-    return f"{able}." if not cannot else f"{able}, but not {_and(cannot, 'or')}."
+        needed = {one.status for one in checks if task in one.needed_for.split(", ")}
+        answer = "no" if "missing" in needed else "unknown" if "unknown" in needed else "yes"
+        can[answer].append(words)
+    parts = [
+        f"{words} {_or(can[answer], joint)}"
+        for answer, words, joint in (
+            ("yes", "This machine can", "and"),
+            ("unknown", "unclear whether it can", "or"),
+            ("no", "it cannot", "or"),
+        )
+        if can[answer]
+    ]
+    return f"{'; '.join(parts)}."
 
 
 def _reports_verdict(found: Examination, used: Sequence[Capability]) -> str:
@@ -185,5 +193,5 @@ def _words(name: str) -> str:
     return " ".join(word.upper() if word in _ACRONYMS else word for word in name.split("_"))
 
 
-def _and(words: Sequence[str], joint: str = "and") -> str:
+def _or(words: Sequence[str], joint: str) -> str:
     return f" {joint} ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -36,6 +36,9 @@ def document(run: Run) -> dict[str, Any]:
         "ranks": ranks,
         "steps": run.steps().to_pylist(),
         "stragglers": run.stragglers().to_pylist(),
+        "findings": [
+            row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()
+        ],
         "problems": run.problems.to_pylist(),
     }
 

@@ -10,8 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nsyspipe.report.findings_text import findings_text, link_text
 from nsyspipe.report.verdict import verdict
-from nsyspipe.units import bytes_text, count_text, ms_text, percent_text, rate_text
+from nsyspipe.settings import DEFAULT_FINDINGS
+from nsyspipe.units import bandwidth_text, bytes_text, count_text, ms_text, percent_text, rate_text
 from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
@@ -36,12 +38,21 @@ _RANK_COLUMNS = (
     ("comm\nin all", "comm_share"),
     ("hidden\nby compute", "overlap_ratio"),
     ("hidden by\nbackward", "backward_overlap_ratio"),
+    ("waits for\nothers", "wait_share"),
 )
 
 
-def summary_text(run: Run, console: Console) -> str:
-    """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide."""
-    return rendered(Group(*_sections(run, console.width)), console)
+def summary_text(
+    run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS
+) -> str:
+    """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide.
+
+    Parameters
+    ----------
+    n_findings
+        How many findings to show; None shows all.
+    """
+    return rendered(Group(*_sections(run, console.width, n_findings)), console)
 
 
 def rendered(content: RenderableType, console: Console) -> str:
@@ -59,13 +70,18 @@ def rendered(content: RenderableType, console: Console) -> str:
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
-def _sections(run: Run, width: int) -> Iterable[RenderableType]:
+def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[RenderableType]:
     summary = run.summary().to_pylist()[0]
     yield Text(verdict(summary, run.header.n_ranks), style="bold")
     yield Text(_subject(run, summary), style="dim")
+    findings = run.findings().to_pylist()
+    if link := link_text(run.links(), findings, summary["busbw_bytes_per_s"]):
+        yield Text(link, style="dim")
     if summary["n_summary_steps"]:
         yield Padding(_run_table(summary, width), (1, 0, 0, 0))
         yield Padding(_rank_table(run, width), (1, 0, 0, 0))
+    if findings and n_findings != 0:
+        yield Padding(findings_text(findings, summary["step_time_ns"], n_findings), (1, 0, 0, 0))
     problems = run.problems.to_pylist()
     if problems:
         yield Padding(_problem_table(problems), (1, 0, 0, 0))
@@ -99,11 +115,19 @@ def _run_table(summary: Mapping[str, Any], width: int) -> Table:
             "DtoD copies per step",
             f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}",
         ),
+        *_message_figures(summary),
     )
     for at in range(0, len(figures), n_pairs):
         first, *more = figures[at : at + n_pairs]
         table.add_row(*first, *(cell for name, value in more for cell in (f"  {name}", value)))
     return table
+
+
+def _message_figures(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Return message sizes and bandwidth, where the reports say them."""
+    if summary["message_bytes_per_step"]:
+        yield "message bytes per step", bytes_text(summary["message_bytes_per_step"])
+        yield "bus bandwidth", bandwidth_text(summary["busbw_bytes_per_s"])
 
 
 def _rank_table(run: Run, width: int) -> Group | Table:

@@ -19,7 +19,9 @@ from nsyspipe.schema.events import (
 from nsyspipe.schema.figures import FIGURES, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
 from nsyspipe.schema.kernels import KERNEL_COSTS
+from nsyspipe.schema.links import LINK_KINDS, LINKS
 from nsyspipe.schema.model import SCHEMA_VERSION, Column, TableSchema, conform
+from nsyspipe.schema.payloads import COMM_SIZES, PAYLOADS
 from nsyspipe.schema.ranks import RANKS
 from nsyspipe.schema.results import DESCRIBED
 from nsyspipe.schema.steps import PHASES, STEPS
@@ -28,6 +30,7 @@ __all__ = [
     "BLOCKING_CALLS",
     "COLLECTIVES",
     "COMM_OPERATIONS",
+    "COMM_SIZES",
     "COPIES",
     "DESCRIBED",
     "DTOD_KIND",
@@ -36,7 +39,10 @@ __all__ = [
     "KERNELS",
     "KERNEL_COSTS",
     "LAUNCHES",
+    "LINKS",
+    "LINK_KINDS",
     "MEMSET_KIND",
+    "PAYLOADS",
     "PHASES",
     "PROBLEMS",
     "RANGES",

@@ -20,6 +20,7 @@ FINDINGS = TableSchema(
             "derived",
         ),
         Column("title", TEXT, "text", "what was found", ""),
+        Column("action", TEXT, "text", "what to change, in a few words", ""),
         Column("advice", TEXT, "text", "what to change, with the option's name", ""),
         Column(
             "saving_ns_per_step",

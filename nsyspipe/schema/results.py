@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nsyspipe.schema.collectives import COLLECTIVES, STRAGGLERS
 from nsyspipe.schema.figures import RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
 from nsyspipe.schema.kernels import KERNEL_COSTS
-from nsyspipe.schema.model import TableSchema
+from nsyspipe.schema.links import LINKS
 from nsyspipe.schema.ranks import RANKS
 from nsyspipe.schema.steps import PHASES, STEPS
+
+if TYPE_CHECKING:
+    from nsyspipe.schema.model import TableSchema
 
 __all__ = ["DESCRIBED"]
 
@@ -21,6 +26,7 @@ DESCRIBED: dict[str, TableSchema] = {
         COLLECTIVES,
         STRAGGLERS,
         KERNEL_COSTS,
+        LINKS,
         SUMMARY,
         RANK_SUMMARY,
         FINDINGS,

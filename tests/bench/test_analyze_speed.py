@@ -32,6 +32,13 @@ PARTS = (
     "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "dtod_ns", "dtod_bytes",
     "n_dtod", "exposed_dtod_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
 )  # fmt: skip
+_LENGTH = 'sum(length("{}"))'
+_SUMS = {
+    "int": 'sum("{}" & 16777215)',
+    "sql": "sum(({}) & 16777215)",
+    "text": _LENGTH,
+    "blob": _LENGTH,
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +47,7 @@ def reports(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     n_steps = max(n_kernels // 1000, 4)
     return [
-        generate(folder / f"bench_{rank}.sqlite", n_kernels, n_steps, rank)
+        generate(folder / f"bench_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks)
         for rank in range(n_ranks)
     ]
 
@@ -88,13 +95,13 @@ def _timed(work) -> float:
 
 
 def _loaded_columns(path: Path) -> dict[str, dict[str, str]]:
-    """Record which columns of which table the reader selects."""
+    """Record which columns of which table the reader selects, and SQL expressions of them."""
     seen: dict[str, dict[str, str]] = {}
     select = Report.select
 
-    def recording(self, table, columns, *, where=None):
-        seen.setdefault(table, {}).update(columns)
-        return select(self, table, columns, where=where)
+    def recording(self, table, columns, *, derived=None, **options):
+        seen.setdefault(table, {}).update(columns, **dict.fromkeys((derived or {}).values(), "sql"))
+        return select(self, table, columns, derived=derived, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Report, "select", recording)
@@ -107,9 +114,9 @@ def _scan(path: Path, columns: dict[str, dict[str, str]]) -> None:
     with open_report(path) as report:
         for table, kinds in columns.items():
             sums = [
-                f'sum("{name}" & 16777215)' if kind == "int" else f'sum(length("{name}"))'
+                _SUMS[kind].format(name)
                 for name, kind in kinds.items()
-                if report.has(table, name)
+                if kind == "sql" or report.has(table, name)
             ]
             report._connection.execute(sa.text(f"SELECT {', '.join(sums)} FROM {table}")).all()
 

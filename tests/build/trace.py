@@ -13,6 +13,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tests.build.nccl_layouts import PayloadLayout, blob
+
 _SCHEMAS = Path(__file__).with_name("schemas.json")
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -234,6 +236,21 @@ class TraceBuilder:
         header = struct.pack("<IIIIQQ", 1, 0, schema, 0, len(payload), 32 + len(payload))
         self.range(at, at + 1, "ncclCommInitRank", domain=1, pid=pid)
         self.rows[NVTX][-1]["binaryData"] = header + bytes(payload)
+        return self
+
+    def nccl_payload(
+        self, at: int, call: str | None, fields: dict[str, int], layout: PayloadLayout, *, end: int | None = None,
+        thread: str = "main", domain: int = 1, inline: bool = False, pid: int | None = None,
+    ) -> TraceBuilder:  # fmt: skip
+        """Add a range of NCCL with its payload, and the layout's description unless it is there."""
+        described, entries = layout.rows(domain)
+        if described not in self.rows.get("NVTX_PAYLOAD_SCHEMAS", []):
+            self.add("NVTX_PAYLOAD_SCHEMAS", **described)
+            for entry in entries:
+                self.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", **entry)
+        end = at + 1 if end is None else end
+        self.range(at, end, call, thread=thread, domain=domain, inline=inline, pid=pid)
+        self.rows[NVTX][-1]["binaryData"] = blob(layout, fields, domain)
         return self
 
     # --- output ----------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import pyarrow as pa
 from nsyspipe import schema
 from nsyspipe.attribution import NEVER, ProcessOperations, operations_of
 from nsyspipe.families import Members
+from nsyspipe.phases import PhaseRanges
+from nsyspipe.steps import Windows
 
 PROCESS = 1
 
@@ -23,14 +25,19 @@ class Op(NamedTuple):
     launch: int | None = None
     copy_kind: int | None = None
     n_bytes: int | None = None
+    name_id: int | None = None
+    grid: int | None = None
+    block: int | None = None
+    device_id: int | None = None
+    stream_id: int | None = None
 
 
-def compute(start: int, end: int, launch: int | None = None) -> Op:
-    return Op("compute", start, end, launch)
+def compute(start: int, end: int, launch: int | None = None, **more: int | None) -> Op:
+    return Op("compute", start, end, launch, **more)
 
 
-def comm(start: int, end: int, launch: int | None = None) -> Op:
-    return Op("comm", start, end, launch)
+def comm(start: int, end: int, launch: int | None = None, **more: int | None) -> Op:
+    return Op("comm", start, end, launch, **more)
 
 
 def dtod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
@@ -53,10 +60,11 @@ def operations(*ops: Op) -> ProcessOperations:
     kernels = [op for op in ops if op.category != "copy"]
     copies = [op for op in ops if op.category == "copy"]
     nothing = [None] * len(ops)
+    rare = ("device_id", "stream_id", "name_id", "grid", "block")
     kernel_table = schema.KERNELS.table(
         _times(kernels)
-        | {name: nothing[: len(kernels)] for name in ("device_id", "stream_id", "correlation_id")}
-        | {name: nothing[: len(kernels)] for name in ("name_id", "grid", "block")}
+        | {name: [getattr(op, name) for op in kernels] for name in rare}
+        | {"correlation_id": nothing[: len(kernels)]}
         | {"is_comm": np.array([op.category == "comm" for op in kernels], np.bool_)}
     )
     copy_table = schema.COPIES.table(
@@ -97,6 +105,34 @@ def members(
         ints(*(start for start, _ in spans)),
         ints(*(end for _, end in spans)),
     )
+
+
+def windows(*spans: tuple[int, int]) -> Windows:
+    """Build complete windows of the given times; window i is of member i."""
+    starts, ends = ints(*(start for start, _ in spans)), ints(*(end for _, end in spans))
+    return Windows(np.arange(len(spans)), starts, ends, np.ones(len(spans), np.bool_))
+
+
+def phase(*rows: tuple[int, int, int]) -> PhaseRanges:
+    """Build the ranges of a phase from (step, start, end)."""
+    return PhaseRanges(*(ints(*(row[at] for row in rows)) for at in range(3)))
+
+
+def calls(*rows: tuple[int, int, str]) -> pa.Table:
+    """Build `schema.BLOCKING_CALLS` from (start, end, call)."""
+    return schema.BLOCKING_CALLS.table(
+        {
+            "process_id": [PROCESS] * len(rows),
+            "start_ns": [row[0] for row in rows],
+            "end_ns": [row[1] for row in rows],
+            "call": [row[2] for row in rows],
+        }
+    )
+
+
+def listed(columns: dict[str, object]) -> dict[str, object]:
+    """Turn columns of arrays into lists, which compare whole; None stays."""
+    return {name: None if one is None else one.tolist() for name, one in columns.items()}
 
 
 def _times(ops: list[Op]) -> dict[str, list[int]]:

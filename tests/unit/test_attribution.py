@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe import schema
-from nsyspipe.attribution import NEVER, Slices, launch_times, operations_of
+from nsyspipe.attribution import NEVER, UNKNOWN, Slices, launch_times, operations_of
 from tests.unit.make import comm, compute, dtod, htod, ints, memset, operations
 
 
@@ -140,9 +140,32 @@ def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last
         "copy_launch": [2, 9, NEVER],
         "copy_kind": [1, 0, 8],
         "copy_bytes": [8, 7, 6],
+        "kernel_order": [4, 2, 1, 3, 0],
     }
     assert (ops.n_launched, ops.n_without_launch, ops.n_operations) == (4, 2, 8)
     assert ops.span == (10, 82)
+
+
+def test_columns_that_few_ask_for_follow_the_order_of_launch_and_say_where_they_are_null():
+    ops = operations(
+        compute(0, 1, 9, name_id=4, grid=-(2**63) + 1, stream_id=0),
+        comm(1, 2, 3, name_id=5, device_id=2),
+        dtod(2, 3, 1),
+    )
+    names = ("name_id", "grid", "block", "device_id", "stream_id")
+    assert {name: ops.kernel_column(name).tolist() for name in names} == {
+        "name_id": [5, 4],
+        "grid": [UNKNOWN, UNKNOWN + 1],
+        "block": [UNKNOWN, UNKNOWN],
+        "device_id": [2, UNKNOWN],
+        "stream_id": [UNKNOWN, 0],
+    }
+
+
+def test_kernels_that_stand_in_order_of_launch_already_keep_their_rows():
+    ops = operations(compute(9, 10, 1, name_id=7), compute(0, 1, 1, name_id=6), compute(0, 1))
+    assert ops.kernel_order is None
+    assert ops.kernel_column("name_id").tolist() == [7, 6, UNKNOWN]
 
 
 def test_a_copy_of_unknown_kind_is_neither_a_memset_nor_device_to_device():

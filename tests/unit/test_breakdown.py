@@ -10,8 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from nsyspipe.metrics.breakdown import breakdown
 from nsyspipe.recorded import Recorded
-from nsyspipe.steps import Windows
-from tests.unit.make import comm, compute, dtod, htod, ints, memset, operations
+from tests.unit.make import comm, compute, dtod, htod, ints, listed, memset, operations, windows
 
 ALL = Recorded()
 NAMES = [
@@ -45,16 +44,11 @@ MIXED_PARTS = {
 }
 
 
-def windows(*spans):
-    starts, ends = ints(*(a for a, _ in spans)), ints(*(b for _, b in spans))
-    return Windows(np.arange(len(spans)), starts, ends, np.ones(len(spans), np.bool_))
-
-
 def columns(spans, *ops, backward=None, recorded=ALL):
     flags = None if backward is None else np.array(backward, np.bool_)
     found = breakdown(operations(*ops), windows(*spans), flags, recorded)
     assert list(found) == NAMES
-    return {name: None if one is None else one.tolist() for name, one in found.items()}
+    return listed(found)
 
 
 def row(*ops, span=(0, 100), **options):

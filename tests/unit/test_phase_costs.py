@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from nsyspipe.device_time import device_time
 from nsyspipe.metrics.phases import phase_costs
-from nsyspipe.phases import PhaseRanges
 from nsyspipe.steps import Windows, step_windows
-from tests.unit.make import comm, compute, dtod, ints, members, operations
+from tests.unit.make import comm, compute, dtod, ints, listed, members, memset, operations, phase
 
 TWO = members((0, 100), (100, 200))
+TIMES = ("compute_ns", "comm_ns", "device_ns", "exposed_comm_ns", "idle_ns")
 
 
-def phase(*rows):
-    """Build the ranges of a phase from (step, start, end)."""
-    return PhaseRanges(*(ints(*(row[at] for row in rows)) for at in range(3)))
-
-
-def costs(ranges, *ops, windows=None):
+def costs(ranges, *ops, windows=None, idle=(0, 0)):
     made = operations(*ops)
-    found = phase_costs(ranges, TWO, made, step_windows(TWO, made) if windows is None else windows)
-    return {name: None if one is None else one.tolist() for name, one in found.items()}
+    windows = step_windows(TWO, made) if windows is None else windows
+    device, idle_ns = device_time(made), ints(*idle)[: len(windows)]
+    return listed(phase_costs(ranges, TWO, made, windows, device=device, idle_ns=idle_ns))
 
 
 def test_a_phase_costs_what_was_launched_inside_it_clipped_to_the_window():
@@ -31,51 +28,89 @@ def test_a_phase_costs_what_was_launched_inside_it_clipped_to_the_window():
         compute(110, 150, 20),  # at its start
         comm(40, 60, 59),
         comm(60, 70, 60),  # at its end
-        dtod(50, 90, 30),  # a copy is no kernel
+        dtod(50, 90, 30),  # a copy is no kernel, but the device's time
         compute(130, 190, 130),
+        idle=(7, 3),
     )
-    # In the second window: 20 of the first step's kernel, inside the 60 of its own.
+    # On the device [40, 90) and [110, 130); in the second window 20 of the first step's kernel,
+    # inside the 60 of its own.
     assert found == {
-        "member": [0, 1], "host_ns": [40, 30], "n_kernels": [2, 1], "compute_ns": [20, 60], "comm_ns": [20, 0],
-    }  # fmt: skip
+        "member": [0, 1],
+        "host_ns": [40, 30],
+        "n_kernels": [2, 1],
+        "compute_ns": [20, 60],
+        "comm_ns": [20, 0],
+        "device_ns": [70, 60],
+        "exposed_comm_ns": [20, 0],
+        "idle_ns": [7, 3],
+    }
+
+
+def test_communication_of_a_phase_is_exposed_beside_no_compute_of_any_phase():
+    found = costs(
+        phase((0, 20, 60)),
+        compute(10, 30, 5),  # of no phase; hides [20, 30)
+        comm(20, 60, 20),
+        compute(50, 70, 30),  # of the phase; hides [50, 60)
+        comm(55, 80, 70),  # of no phase: not its time
+    )
+    # Compute [50, 70), comm [20, 60), together [20, 70); exposed [30, 50).
+    assert [found[name] for name in TIMES] == [[20], [40], [50], [20], [0]]
+
+
+def test_copies_and_memsets_of_a_phase_are_its_device_time_though_it_has_no_kernel():
+    found = costs(
+        phase((0, 20, 60)),
+        compute(10, 100, 5),
+        dtod(15, 25, 20),
+        memset(20, 40, 59),
+        dtod(50, 60, 60),  # launched at the phase's end
+        dtod(70, 75),  # never launched
+    )
+    assert found["n_kernels"] == [0]
+    assert [found[name] for name in TIMES] == [[0], [0], [25], [0], [0]]
 
 
 def test_ranges_of_a_phase_that_overlap_or_touch_count_once():
     found = costs(
         phase((0, 10, 40), (0, 30, 60), (1, 100, 120), (1, 120, 130)),
         compute(10, 20, 35),  # inside both of the first
+        dtod(20, 25, 35),
         compute(130, 140, 120),
     )
-    assert found == {
-        "member": [0, 1], "host_ns": [50, 30], "n_kernels": [1, 1], "compute_ns": [10, 10], "comm_ns": [0, 0],
-    }  # fmt: skip
+    assert (found["host_ns"], found["n_kernels"]) == ([50, 30], [1, 1])
+    assert [found[name] for name in TIMES] == [[10, 10], [0, 0], [15, 10], [0, 0], [0, 0]]
 
 
 def test_a_phase_that_ends_with_its_step_does_not_run_into_the_next_one():
     found = costs(phase((0, 50, 100), (1, 100, 110)), compute(10, 20, 99), compute(120, 130, 100))
-    assert found == {
-        "member": [0, 1], "host_ns": [50, 10], "n_kernels": [1, 1], "compute_ns": [10, 10], "comm_ns": [0, 0],
-    }  # fmt: skip
+    assert (found["host_ns"], found["n_kernels"]) == ([50, 10], [1, 1])
+    assert [found[name] for name in TIMES] == [[10, 10], [0, 0], [10, 10], [0, 0], [0, 0]]
 
 
 def test_steps_without_the_phase_have_no_row():
-    found = costs(phase((1, 110, 120)), compute(10, 20, 5), compute(120, 130, 115))
+    found = costs(
+        phase((1, 110, 120)), compute(10, 20, 5), compute(120, 130, 115), idle=(90, 1)
+    )  # the first window's idle time is another step's
     assert found == {
         "member": [1], "host_ns": [10], "n_kernels": [1], "compute_ns": [10], "comm_ns": [0],
+        "device_ns": [10], "exposed_comm_ns": [0], "idle_ns": [1],
     }  # fmt: skip
 
 
 def test_a_step_without_a_window_has_no_device_times():
     only_second = Windows(ints(1), ints(110), ints(150), np.array([False]))
-    found = costs(phase((0, 10, 30), (1, 110, 120)), compute(110, 150, 115), windows=only_second)
-    assert found == {
-        "member": [0, 1], "host_ns": [20, 10], "n_kernels": [0, 1], "compute_ns": [-1, 40], "comm_ns": [-1, 0],
-    }  # fmt: skip
+    found = costs(
+        phase((0, 10, 30), (1, 110, 120)), compute(110, 150, 115), windows=only_second, idle=(6,)
+    )
+    assert (found["host_ns"], found["n_kernels"]) == ([20, 10], [0, 1])
+    assert [found[name] for name in TIMES] == [[-1, 40], [-1, 0], [-1, 40], [-1, 0], [-1, 6]]
 
 
 def test_without_launches_there_are_host_times_only():
+    nothing = dict.fromkeys(("n_kernels", *TIMES))
     assert costs(phase((0, 10, 30)), compute(10, 20)) == {
-        "member": [0], "host_ns": [20], "n_kernels": None, "compute_ns": None, "comm_ns": None,
+        "member": [0], "host_ns": [20], **nothing,
     }  # fmt: skip
 
 

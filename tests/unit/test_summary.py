@@ -11,7 +11,7 @@ from nsyspipe.metrics.summary import RATIOS, rank_summary, summary, with_ratios
 PARTS = {
     "wall_ns": 100, "compute_ns": 50, "comm_ns": 40, "exposed_comm_ns": 30, "exposed_memory_ns": 5, "idle_ns": 15,
     "dtod_ns": 8, "dtod_bytes": 64, "n_dtod": 1, "exposed_dtod_ns": 5, "overlap_compute_ns": 10,
-    "overlap_backward_ns": 4, "n_collectives": 2,
+    "overlap_backward_ns": 4, "n_collectives": 2, "wait_ns": 12, "message_bytes": 512,
 }  # fmt: skip
 FIGURES = {
     "comm_share": 0.4,
@@ -21,9 +21,13 @@ FIGURES = {
     "idle_share": 0.15,
     "compute_share": 0.5,
     "exposed_memory_share": 0.05,
+    "wait_share": 0.12,
     "dtod_ns_per_step": 8.0,
     "dtod_bytes_per_step": 64.0,
     "collectives_per_step": 2.0,
+    "message_bytes_per_step": 512.0,
+    "algbw_bytes_per_s": None,
+    "busbw_bytes_per_s": None,
 }
 NO_FIGURES = dict.fromkeys(FIGURES)
 
@@ -33,13 +37,14 @@ def step(rank, number, *, chosen=True, **parts):
 
 
 def of_run(*rows):
-    (found,) = summary(schema.STEPS.from_rows(rows)).to_pylist()
+    (found,) = summary(schema.STEPS.from_rows(rows), schema.COLLECTIVES.empty()).to_pylist()
     return found
 
 
 def of_ranks(ranks, *rows):
     numbers = schema.RANKS.from_rows([{"rank": rank} for rank in ranks])
-    return rank_summary(schema.STEPS.from_rows(rows), numbers).to_pylist()
+    steps = schema.STEPS.from_rows(rows)
+    return rank_summary(steps, schema.COLLECTIVES.empty(), numbers).to_pylist()
 
 
 # --- ratios of a row -----------------------------------------------------------------------
@@ -150,6 +155,7 @@ def test_without_summary_steps_there_are_no_figures():
 def test_a_null_on_one_row_makes_the_pooled_figure_null_and_no_other():
     nulls = {
         "overlap_backward_ns": None, "idle_ns": None, "exposed_memory_ns": None, "dtod_ns": None, "dtod_bytes": None,
+        "wait_ns": None, "message_bytes": None,
     }  # fmt: skip
     found = of_run(step(0, 1), step(1, 1, **nulls))
     lost = (
@@ -158,6 +164,8 @@ def test_a_null_on_one_row_makes_the_pooled_figure_null_and_no_other():
         "exposed_memory_share",
         "dtod_ns_per_step",
         "dtod_bytes_per_step",
+        "wait_share",
+        "message_bytes_per_step",
     )
     assert {name: found[name] for name in FIGURES} == FIGURES | dict.fromkeys(lost)
 
@@ -175,7 +183,7 @@ def test_ratios_over_comm_are_null_in_a_run_without_comm():
 def test_windows_of_no_length_have_neither_shares_nor_throughput():
     found = of_run(step(0, 1, **dict.fromkeys(PARTS, 0)))
     expected = NO_FIGURES | dict.fromkeys(
-        ("dtod_ns_per_step", "dtod_bytes_per_step", "collectives_per_step"), 0.0
+        (name for name in FIGURES if name.endswith("_per_step")), 0.0
     )
     assert {name: found[name] for name in FIGURES} == expected
     assert (found["step_time_ns"], found["throughput_steps_per_s"]) == (0.0, None)

@@ -1,0 +1,54 @@
+"""Rule ``comm-bound``: communication that no compute hides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+
+from nsyspipe.findings.model import Finding
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["comm_bound"]
+
+ID = "comm-bound"
+_LEAST_SHARE = 0.05
+_NO_PHASE = "no phase"
+
+
+def comm_bound(evidence: Evidence) -> Answer:
+    """Fire when at least 5 % of step time is exposed communication.
+
+    Saving: all of it, ``|M \\ C|`` per step.
+    """
+    exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
+    if exposed is None or evidence.share(exposed) < _LEAST_SHARE:
+        return None
+    by_phase = _by_phase(evidence, exposed)
+    return Finding(
+        id=ID,
+        title=f"communication is exposed, launched in {max(by_phase, key=by_phase.__getitem__)}",
+        action="hide communication under backward, or send less",
+        advice="hide it under backward (DDP bucket_cap_mb, FSDP prefetch), send less (gradient accumulation under "
+        "no_sync(), bf16_compress_hook), or use a faster link",
+        saving_ns_per_step=exposed,
+        evidence={
+            "exposed_comm_ns_per_step": exposed,
+            "exposed_comm_share": evidence.share(exposed),
+            "wait_ns_per_step": evidence.mean("wait_ns"),
+            "exposed_comm_ns_per_step_by_phase": by_phase,
+        },
+    )
+
+
+def _by_phase(evidence: Evidence, exposed: float) -> dict[str, float]:
+    """Split the exposed communication by the phase that launched it."""
+    sums = evidence.phases.group_by("phase").aggregate([("exposed_comm_ns", "sum")]).to_pylist()
+    n_rows = evidence.steps.num_rows
+    found = {row["phase"]: (row["exposed_comm_ns_sum"] or 0) / n_rows for row in sums}
+    found = {phase: found[phase] for phase in sorted(found) if found[phase]}
+    rest = exposed - sum(found.values())
+    return found | ({_NO_PHASE: rest} if rest > 0 or not found else {})
+
+

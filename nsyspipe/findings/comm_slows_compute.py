@@ -1,0 +1,66 @@
+"""Rule ``comm-slows-compute``: the same kernels take longer while communication runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from nsyspipe.findings.model import Finding, NotJudged
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["comm_slows_compute"]
+
+ID = "comm-slows-compute"
+_LEAST_SLOWDOWN = 0.02
+_LEAST_SHARE = 0.0025
+_ENOUGH_KERNELS = 30
+_LEAST_OVERLAP_SHARE = 0.02
+_SHOWN_KERNELS = 5
+
+
+def comm_slows_compute(evidence: Evidence) -> Answer:
+    """Fire when equal kernels take 2 % longer under communication, and that costs 0.25 % of step time.
+
+    With c = slowed / free - 1 over all kernels that can be compared, saving: overlapped compute x c / (1 + c).
+    """
+    overlap = evidence.mean("overlap_compute_ns")
+    if not evidence.has_comm or overlap is None or evidence.share(overlap) < _LEAST_OVERLAP_SHARE:
+        return None
+    kernels = evidence.kernels.filter(pc.greater(evidence.kernels["n_slowed"], 0))
+    n_slowed, slowed, free = (
+        pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
+    )
+    if n_slowed < _ENOUGH_KERNELS:
+        return NotJudged(
+            ID,
+            f"only {n_slowed} kernels under communication have equal ones without it",
+            "capture more steps, and export with nsys 2021 or newer, which names grid and block",
+        )
+    slowdown = slowed / free - 1
+    saving = overlap * max(slowdown, 0.0) / (1 + slowdown)
+    if slowdown < _LEAST_SLOWDOWN or evidence.share(saving) < _LEAST_SHARE:
+        return None
+    return Finding(
+        id=ID,
+        title="kernels run slower while communication is under way",
+        action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
+        advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
+        saving_ns_per_step=saving,
+        evidence={
+            "slowdown_ratio": slowdown,
+            "n_kernels_compared": n_slowed,
+            "overlap_compute_ns_per_step": overlap,
+            "slowdown_ratio_by_kernel": _by_kernel(evidence),
+        },
+    )
+
+
+def _by_kernel(evidence: Evidence) -> dict[str, float]:
+    """Return the slowdown of the kernels that lose most by it."""
+    sums = evidence.kernels.group_by("name").aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
+    rows = [row for row in sums.to_pylist() if row["free_ns_sum"]]
+    rows.sort(key=lambda row: (row["free_ns_sum"] - row["slowed_ns_sum"], row["name"]))
+    return {row["name"]: row["slowed_ns_sum"] / row["free_ns_sum"] - 1 for row in rows[:_SHOWN_KERNELS]}

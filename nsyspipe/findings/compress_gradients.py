@@ -1,0 +1,49 @@
+"""Rule ``compress-gradients``: over a slow link fewer bytes cost less."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsyspipe.findings.link_evidence import judge_link
+from nsyspipe.findings.model import Finding, NotJudged
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["compress_gradients"]
+
+ID = "compress-gradients"
+_LEAST_SHARE = 0.1
+# bf16 for fp32 halves the bytes.
+_SAVED_BY_BF16 = 0.5
+_WIDE = ("f32", "f64")
+
+
+def compress_gradients(evidence: Evidence) -> Answer:
+    """Fire when all-reduces of f32 over a slow link leave 10 % of step time exposed.
+
+    Saving: half of the exposed communication that is not waiting.
+    """
+    rows = evidence.only_kind("all_reduce")
+    exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
+    if evidence.n_ranks == 1 or not rows.num_rows or exposed is None:
+        return None
+    transferring = max(exposed - (evidence.mean("wait_ns") or 0.0), 0.0)
+    if evidence.share(transferring) < _LEAST_SHARE:
+        return None
+    if not any(datatype in _WIDE for datatype in rows["datatype"].unique().to_pylist()):
+        return None
+    verdict = judge_link(evidence)
+    if verdict.is_slow is None:
+        return NotJudged(ID, *verdict.lacking)
+    if not verdict.is_slow:
+        return None
+    return Finding(
+        id=ID,
+        title="f32 gradients cross a slow link without being hidden",
+        action="bf16_compress_hook halves the bytes; mind the precision",
+        advice="model.register_comm_hook(None, bf16_compress_hook), or PowerSGD: gradients lose precision, so check that "
+        "training still converges",
+        saving_ns_per_step=_SAVED_BY_BF16 * transferring,
+        evidence=dict(verdict.evidence) | {"exposed_transfer_ns_per_step": transferring},
+    )

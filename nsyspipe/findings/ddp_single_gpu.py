@@ -1,0 +1,34 @@
+"""Rule ``ddp-single-gpu``: DDP around a single process does its copies for nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsyspipe.findings.grad_copy import copy_evidence
+from nsyspipe.findings.model import Finding
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["ddp_single_gpu"]
+
+ID = "ddp-single-gpu"
+
+
+def ddp_single_gpu(evidence: Evidence) -> Answer:
+    """Fire when the only rank of a world of one copies gradients out of buckets.
+
+    Saving: the part of these copies beside compute.
+    """
+    if evidence.n_ranks != 1 or evidence.world_size not in (1, None) or evidence.has_comm:
+        return None
+    if not evidence.mean("n_grad_copies"):
+        return None
+    return Finding(
+        id=ID,
+        title="DDP wraps a single process, and copies its gradients for nothing",
+        action="drop DDP: there is only one process",
+        advice="use DistributedDataParallel only when torch.distributed.get_world_size() > 1",
+        saving_ns_per_step=evidence.mean("exposed_grad_copy_ns"),
+        evidence={"world_size": evidence.world_size, **copy_evidence(evidence)},
+    )

@@ -1,0 +1,46 @@
+"""Rule ``grad-copy``: DDP copies every gradient out of its bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsyspipe.findings.model import Finding
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["copy_evidence", "grad_copy"]
+
+ID = "grad-copy"
+_LEAST_SHARE = 0.002
+
+
+def grad_copy(evidence: Evidence) -> Answer:
+    """Fire when a run with all-reduces copies in long runs of DtoD copies, for at least 0.2 % of step time.
+
+    Saving: the part of these copies beside neither compute nor communication.
+    """
+    exposed = evidence.mean("exposed_grad_copy_ns")
+    if exposed is None or not evidence.only_kind("all_reduce").num_rows:
+        return None
+    if evidence.share(exposed) < _LEAST_SHARE:
+        return None
+    return Finding(
+        id=ID,
+        title="gradients are copied out of their buckets at the end of backward",
+        action="gradient_as_bucket_view=True: no copies out of buckets",
+        advice="DistributedDataParallel(gradient_as_bucket_view=True): gradients live in the buckets, which saves "
+        "their memory too",
+        saving_ns_per_step=exposed,
+        evidence=copy_evidence(evidence),
+    )
+
+
+def copy_evidence(evidence: Evidence) -> dict[str, float | None]:
+    """Return what the copies between gradients and buckets cost per step."""
+    return {
+        "grad_copy_ns_per_step": evidence.mean("grad_copy_ns"),
+        "exposed_grad_copy_ns_per_step": evidence.mean("exposed_grad_copy_ns"),
+        "grad_copy_bytes_per_step": evidence.mean("grad_copy_bytes"),
+        "grad_copies_per_step": evidence.mean("n_grad_copies"),
+    }

@@ -1,0 +1,32 @@
+"""What the rules about idle time share: the rank in the middle, so that one rank alone is no systemic finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Evidence
+
+__all__ = ["idle_evidence", "typical_ns"]
+
+_CAUSES = (
+    "idle_ns",
+    "idle_input_ns",
+    "idle_launch_ns",
+    "idle_blocked_ns",
+    "idle_dependency_ns",
+    "idle_unknown_ns",
+)
+
+
+def typical_ns(evidence: Evidence, column: str) -> float | None:
+    """Return the median over ranks (the lower of two) of a cause's mean per step; None where a rank's is null."""
+    if not evidence.steps.num_rows or evidence.steps[column].null_count:
+        return None
+    values: list[float] = sorted(evidence.mean_by_rank[column].to_pylist())
+    return values[(len(values) - 1) // 2]
+
+
+def idle_evidence(evidence: Evidence) -> dict[str, float | None]:
+    """Return the mean idle time per step by cause."""
+    return {f"{name}_per_step": evidence.mean(name) for name in _CAUSES}

@@ -1,0 +1,96 @@
+"""Ask every rule, and sort what they say."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from nsyspipe import schema
+from nsyspipe.findings.comm_bound import comm_bound
+from nsyspipe.findings.comm_slows_compute import comm_slows_compute
+from nsyspipe.findings.compress_gradients import compress_gradients
+from nsyspipe.findings.ddp_single_gpu import ddp_single_gpu
+from nsyspipe.findings.grad_copy import grad_copy
+from nsyspipe.findings.input_bound import input_bound
+from nsyspipe.findings.launch_bound import launch_bound
+from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.profiler_overhead import profiler_overhead
+from nsyspipe.findings.single_bucket import single_bucket
+from nsyspipe.findings.slow_link import slow_link
+from nsyspipe.findings.straggler import straggler
+from nsyspipe.findings.sync_bound import sync_bound
+from nsyspipe.findings.too_many_buckets import too_many_buckets
+from nsyspipe.problems import Problem, problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["RULES", "judge"]
+
+RULES: tuple[Callable[[Evidence], Answer], ...] = (
+    comm_bound,
+    single_bucket,
+    too_many_buckets,
+    grad_copy,
+    ddp_single_gpu,
+    compress_gradients,
+    slow_link,
+    straggler,
+    input_bound,
+    launch_bound,
+    sync_bound,
+    comm_slows_compute,
+    profiler_overhead,
+)
+
+_HIGH, _MEDIUM = 0.1, 0.03
+
+
+def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
+    """Apply all rules to a run.
+
+    Returns
+    -------
+    tuple
+        `schema.FINDINGS`, largest saving first (those without a bound last, then by id), and a
+        problem for each reason why rules could not be judged. Without summary steps nothing is asked.
+    """
+    if not evidence.steps.num_rows:
+        return schema.FINDINGS.empty(), []
+    answers = [rule(evidence) for rule in RULES]
+    found = [one for one in answers if isinstance(one, Finding)]
+    found.sort(key=lambda one: (one.saving_ns_per_step is None, -(one.saving_ns_per_step or 0), one.id))
+    rows = [
+        {
+            "id": one.id,
+            "severity": _severity(one, evidence),
+            "title": one.title,
+            "action": one.action,
+            "advice": one.advice,
+            "saving_ns_per_step": one.saving_ns_per_step,
+            "evidence": json.dumps(one.evidence, allow_nan=False),
+        }
+        for one in found
+    ]
+    return schema.FINDINGS.from_rows(rows), _not_judged(answers)
+
+
+def _severity(finding: Finding, evidence: Evidence) -> str:
+    share = evidence.share(finding.saving_ns_per_step or 0)
+    return "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
+
+
+def _not_judged(answers: list[Answer]) -> list[Problem]:
+    """State each reason once, with all the rules that it keeps from being judged."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in answers:
+        if isinstance(one, NotJudged):
+            reasons.setdefault((one.reason, one.fix), []).append(one.id)
+    return [
+        problem("not-judged", rules=", ".join(ids), reason=reason, how=fix)
+        for (reason, fix), ids in reasons.items()
+    ]

@@ -1,0 +1,43 @@
+"""Rule ``launch-bound``: the GPU waits for kernel launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsyspipe.findings.idle_share import idle_evidence, typical_ns
+from nsyspipe.findings.model import Finding, NotJudged
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["launch_bound"]
+
+ID = "launch-bound"
+_LEAST_SHARE = 0.02
+
+
+def launch_bound(evidence: Evidence) -> Answer:
+    """Fire when the middle rank idles for 2 % of step time because launches come late.
+
+    Saving: that idle time. Not judged where more idle time than that has no known cause.
+    """
+    idle, unknown = (typical_ns(evidence, name) for name in ("idle_launch_ns", "idle_unknown_ns"))
+    if evidence.steps.num_rows and (
+        idle is None or unknown is None or evidence.share(unknown) >= _LEAST_SHARE
+    ):
+        return NotJudged(
+            ID,
+            "why the GPU idles is not known without launches and their names, so input-bound and sync-bound are not either",
+            "capture with nsys profile --trace=cuda,nvtx and export without --tables",
+        )
+    if idle is None or evidence.share(idle) < _LEAST_SHARE:
+        return None
+    return Finding(
+        id=ID,
+        title="the GPU idles because kernels are launched late",
+        action="launch less: torch.compile, CUDA graphs, fused=True",
+        advice='launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers '
+        "(fused=True), larger batches",
+        saving_ns_per_step=idle,
+        evidence=idle_evidence(evidence),
+    )

@@ -1,0 +1,117 @@
+"""What a rule looks at, and what it may answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Answer", "Evidence", "Finding", "NotJudged"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that fired.
+
+    Attributes
+    ----------
+    action
+        What to change, in at most 56 characters.
+    advice
+        The same in a sentence, with the names of the options.
+    saving_ns_per_step
+        Upper bound on the step time that following the advice could give back; None when there is no bound.
+    evidence
+        The figures that the rule rests on, named with their units; plain JSON values.
+    """
+
+    id: str
+    title: str
+    action: str
+    advice: str
+    saving_ns_per_step: float | None
+    evidence: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """A rule that lacks what it needs: why, and what would bring it."""
+
+    id: str
+    reason: str
+    fix: str
+
+
+# None: judged, and nothing to say.
+Answer = Finding | NotJudged | None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A run's tables as rules see them.
+
+    Attributes
+    ----------
+    summary
+        The one row of `schema.SUMMARY`.
+    steps, collectives
+        `schema.STEPS` and `schema.COLLECTIVES` of the summary steps.
+    all_steps
+        `schema.STEPS`.
+    phases
+        `schema.PHASES` of the summary steps.
+    stragglers, kernels
+        `schema.STRAGGLERS` and `schema.KERNEL_COSTS`.
+    blocked_ns_by_call
+        Idle time of all ranks by the API call that their hosts were blocked in.
+    gpu_names
+        Models of the run's GPUs, each once.
+    links
+        `schema.LINKS`, from NCCL's log and the topology; None when neither was given.
+    """
+
+    n_ranks: int
+    world_size: int | None
+    summary: Mapping[str, Any]
+    steps: pa.Table
+    all_steps: pa.Table
+    phases: pa.Table
+    collectives: pa.Table
+    stragglers: pa.Table
+    kernels: pa.Table
+    blocked_ns_by_call: Mapping[str, int] = field(default_factory=dict)
+    skipped_steps: tuple[int, ...] = ()
+    gpu_names: tuple[str, ...] = ()
+    links: pa.Table | None = None
+
+    def mean(self, column: str) -> float | None:
+        """Return the mean over (rank, step) of a column of `steps`; None if any is null, or without steps."""
+        total = pc.sum(self.steps[column], skip_nulls=False, min_count=1).as_py()
+        return None if total is None else total / self.steps.num_rows
+
+    def share(self, ns_per_step: float) -> float:
+        """Return a time per step as a share of the mean wall time."""
+        wall = self.mean("wall_ns")
+        return ns_per_step / wall if wall else 0.0
+
+    @property
+    def has_comm(self) -> bool:
+        """Whether the summary steps hold communication; false when that is not known."""
+        return bool(self.summary["comm_share"])
+
+    @property
+    def mean_by_rank(self) -> pa.Table:
+        """Mean of every time per step of each rank, sorted by rank."""
+        names = [name for name in self.steps.column_names if name.endswith("_ns")]
+        found = self.steps.group_by("rank").aggregate([(name, "mean") for name in names])
+        columns = {"rank": found["rank"]} | {name: found[f"{name}_mean"] for name in names}
+        return pa.table(columns).sort_by("rank")
+
+    def only_kind(self, collective: str) -> pa.Table:
+        """Return the collectives of one kind."""
+        return self.collectives.filter(pc.equal(self.collectives["collective"], collective))

@@ -1,0 +1,69 @@
+"""Rule ``single-bucket``: all gradients go in one all-reduce, which nothing can hide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.findings.model import Finding
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["single_bucket"]
+
+ID = "single-bucket"
+_MOST_OVERLAP = 0.1
+_LEAST_SHARE = 0.01
+# A loss or a norm may be reduced as well: one all-reduce takes nearly all of the time.
+_MOST_ALL_REDUCES = 3
+_DOMINANT = 0.95
+
+
+def single_bucket(evidence: Evidence) -> Answer:
+    """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
+
+    Saving: what the backward pass could hide, the lesser of exposed communication and backward's
+    compute (all compute where backward is not marked).
+    """
+    if not evidence.has_comm:
+        return None
+    exposed = evidence.mean("exposed_comm_ns") or 0.0
+    rows = evidence.only_kind("all_reduce")
+    overlap = evidence.summary["overlap_ratio"] or 0.0
+    if not rows.num_rows or overlap >= _MOST_OVERLAP or evidence.share(exposed) < _LEAST_SHARE:
+        return None
+    duration = pc.subtract(rows["end_ns"], rows["start_ns"])
+    per_step = (
+        pa.table({"rank": rows["rank"], "step": rows["step"], "ns": duration})
+        .group_by(["rank", "step"])
+        .aggregate([("ns", "max"), ("ns", "count")])
+    )
+    longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
+    if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
+        return None
+    return Finding(
+        id=ID,
+        title="the gradients go in one all-reduce after the backward pass",
+        action="lower bucket_cap_mb: one all-reduce goes after backward",
+        advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
+        "backward still runs",
+        saving_ns_per_step=min(exposed, _hiding(evidence)),
+        evidence={
+            "collectives_per_step": evidence.summary["collectives_per_step"],
+            "overlap_ratio": evidence.summary["overlap_ratio"],
+            "exposed_comm_ns_per_step": exposed,
+            "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
+        },
+    )
+
+
+def _hiding(evidence: Evidence) -> float:
+    """Return the compute time per step that could hide communication."""
+    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
+    known = pc.sum(backward["compute_ns"]).as_py()
+    if known:
+        return float(known) / evidence.steps.num_rows
+    return evidence.mean("compute_ns") or 0.0

@@ -1,0 +1,104 @@
+"""Rule ``straggler``: one rank makes the others wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from nsyspipe.findings.model import Finding, NotJudged
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["straggler"]
+
+ID = "straggler"
+_LEAST_SHARE = 0.03
+# Of a step or two only a large delay is no chance.
+_FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
+_PHASE_FIGURES = ("host_ns", "device_ns", "idle_ns")
+
+
+def straggler(evidence: Evidence) -> Answer:
+    """Fire when one rank alone holds up at least half of the steps, beyond clock error, for 3 % of step time on average.
+
+    Of fewer than 3 steps, for 10 %. Saving: its ``lateness_ns`` per step.
+    """
+    if evidence.n_ranks == 1 or not evidence.has_comm:
+        return None
+    rows = [row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None]
+    if not rows:
+        return NotJudged(
+            ID, "waiting is not known", "see the problems about clocks and matching"
+        )
+    worst = max(rows, key=lambda row: (row["lateness_ns"], -row["rank"]))
+    n_steps = evidence.summary["n_summary_steps"]
+    saving = worst["lateness_ns"] / n_steps
+    least = _LEAST_SHARE if n_steps >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
+    held_up = _steps_held_up(evidence, worst["rank"])
+    if evidence.share(saving) < least or 2 * held_up.size < n_steps:
+        return None
+    phase, excess = _longer_phase(evidence, worst["rank"], held_up)
+    where = f", mostly in {phase}" if phase else ""
+    return Finding(
+        id=ID,
+        title=f"the others wait for rank {worst['rank']}{where}",
+        action=f"rank {worst['rank']} makes the others wait{where}",
+        advice=_ADVICE.get(phase or "", "compare what this rank does in those steps: its data, its host, its GPU's clocks"),
+        saving_ns_per_step=saving,
+        evidence={
+            "rank": worst["rank"],
+            "phase": phase,
+            "phase_excess_ns_per_step": excess,
+            "lateness_ns_per_step": saving,
+            "n_steps_held_up": int(held_up.size),
+            "n_summary_steps": n_steps,
+            "n_arrived_last": worst["n_arrived_last"],
+            "wait_caused_ns": worst["wait_caused_ns"],
+        },
+    )
+
+
+_ADVICE = {
+    "data": "balance the data of this rank: batch lengths, its shard's storage, DataLoader(num_workers=...)",
+    "forward": "look for what only this rank does in forward: longer sequences, logging, a slower host or GPU",
+    "backward": "look for what only this rank does in backward: longer sequences, hooks, a slower GPU",
+    "optimizer": "look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
+}
+
+
+def _steps_held_up(evidence: Evidence, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the steps whose largest delay is this rank's, and more than clock error."""
+    rows = evidence.collectives.filter(pc.fill_null(pc.greater(evidence.collectives["late_by_ns"], 0), fill_value=False))
+    largest = rows.group_by("step").aggregate([("late_by_ns", "max")])
+    by_step = dict(zip(largest["step"].to_pylist(), largest["late_by_ns_max"].to_pylist(), strict=True))
+    own = rows.filter(pc.and_(pc.equal(rows["rank"], rank), rows["is_late_significant"]))
+    pairs = zip(own["step"].to_pylist(), own["late_by_ns"].to_pylist(), strict=True)
+    return np.unique(np.array([step for step, late in pairs if late == by_step[step]], np.int64))
+
+
+def _longer_phase(
+    evidence: Evidence, rank: int, steps: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> tuple[str | None, float | None]:
+    """Return the phase that took longer on this rank than on the others in those steps, and by how much.
+
+    Looked at on the host, on the device, and as idle time; the largest excess counts.
+    """
+    own, others = {}, {}
+    for row in evidence.phases.to_pylist():
+        if row["step"] in steps:
+            target = own if row["rank"] == rank else others
+            for name in _PHASE_FIGURES:
+                if row[name] is not None:
+                    target.setdefault((row["phase"], name), []).append(row[name])
+    excess = {
+        key: float(np.mean(values) - np.mean(others[key]))
+        for key, values in sorted(own.items())
+        if key in others
+    }
+    if not excess:
+        return None, None
+    (phase, _), largest = max(excess.items(), key=lambda pair: pair[1])
+    return (phase, largest) if largest > 0 else (None, None)

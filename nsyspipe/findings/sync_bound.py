@@ -1,0 +1,38 @@
+"""Rule ``sync-bound``: the GPU runs dry because the host waits for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsyspipe.findings.idle_share import idle_evidence, typical_ns
+from nsyspipe.findings.model import Finding
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["sync_bound"]
+
+ID = "sync-bound"
+_LEAST_SHARE = 0.02
+_SHOWN_CALLS = 5
+
+
+def sync_bound(evidence: Evidence) -> Answer:
+    """Fire when the middle rank idles for 2 % of step time after or during synchronising and memory calls.
+
+    Saving: that idle time. Without launches `launch_bound` says that this cannot be judged.
+    """
+    idle = typical_ns(evidence, "idle_blocked_ns")
+    if idle is None or evidence.share(idle) < _LEAST_SHARE:
+        return None
+    calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
+    name = next(iter(calls), "a synchronising call")
+    return Finding(
+        id=ID,
+        title=f"the GPU idles because the host was blocked in {name}",
+        action=f"keep {name} out of the step",
+        advice="avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with "
+        "pin_memory=True and non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc",
+        saving_ns_per_step=idle,
+        evidence=idle_evidence(evidence) | {"idle_ns_by_call": calls},
+    )

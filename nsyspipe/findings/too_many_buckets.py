@@ -1,0 +1,58 @@
+"""Rule ``too-many-buckets``: many small all-reduces, each of which costs little more than its latency."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from nsyspipe.findings.model import Finding, NotJudged
+
+if TYPE_CHECKING:
+    from nsyspipe.findings.model import Answer, Evidence
+
+__all__ = ["too_many_buckets"]
+
+ID = "too-many-buckets"
+_MANY = 20
+# What an all-reduce of hardly any bytes takes, within a host or over a fast network.
+_FLOOR_NS = 100_000
+# Buckets of this size are limited by the link, not by latency, however short they take.
+_SMALL_BYTES = 4e6
+_LEAST_SHARE = 0.01
+
+
+def too_many_buckets(evidence: Evidence) -> Answer:
+    """Fire when a step has 20 all-reduces or more, whose median transfer is below 100 us (and size below 4 MB, if known).
+
+    Saving: the lesser of exposed communication and that number times the median transfer.
+    """
+    rows = evidence.only_kind("all_reduce")
+    n_per_step = rows.num_rows / evidence.steps.num_rows if evidence.steps.num_rows else 0
+    if evidence.n_ranks == 1 or n_per_step < _MANY:
+        return None
+    transfer = rows["transfer_ns"].drop_null()
+    if not len(transfer):
+        return NotJudged(
+            ID, "transfer times are not known", "see the problems about clocks and matching"
+        )
+    median = pc.approximate_median(transfer).as_py()
+    n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
+    exposed = evidence.mean("exposed_comm_ns") or 0.0
+    saving = min(exposed, n_per_step * median)
+    is_small = n_bytes is None or n_bytes <= _SMALL_BYTES
+    if median > _FLOOR_NS or not is_small or evidence.share(saving) < _LEAST_SHARE:
+        return None
+    return Finding(
+        id=ID,
+        title="many small all-reduces, each bound by latency",
+        action="raise bucket_cap_mb: small all-reduces, latency-bound",
+        advice="raise DistributedDataParallel(bucket_cap_mb=...), or reduce small tensors together",
+        saving_ns_per_step=saving,
+        evidence={
+            "all_reduces_per_step": n_per_step,
+            "median_transfer_ns": median,
+            "median_message_bytes": n_bytes,
+            "exposed_comm_ns_per_step": exposed,
+        },
+    )

@@ -1,0 +1,90 @@
+"""Findings and the link, for the terminal: what to change first, and what it could bring at most."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from nsyspipe.slowest_link import slowest
+from nsyspipe.units import absent, bandwidth_text, ms_text, percent_text
+from nsyspipe.untrusted import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+__all__ = ["findings_text", "link_text"]
+
+_cut = {"no_wrap": True, "overflow": "ellipsis"}
+_STYLES = {"high": "bold red", "medium": "yellow", "low": "dim"}
+
+
+def findings_text(
+    findings: Sequence[Mapping[str, Any]], step_time_ns: float | None, n_shown: int | None
+) -> RenderableType:
+    """Return what to change first, each with the most that it could bring: a line per finding, or all in full.
+
+    Parameters
+    ----------
+    findings
+        Rows of `schema.FINDINGS`.
+    n_shown
+        How many of them, a line each; None shows all with what was found and the whole advice.
+    """
+    shown = findings[:n_shown]
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for _ in range(2):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, **_cut if n_shown is not None else {"overflow": "fold"})  # type: ignore[arg-type]
+    for row in shown:
+        saving = row["saving_ns_per_step"]
+        share = saving / step_time_ns if saving and step_time_ns else None
+        what = Text(printable(row["action"]))
+        if n_shown is None:
+            what = Text(f"{printable(row['title'])}\n").append(row["advice"], style="dim")
+        bound = f"<= {ms_text(saving)}" if saving else absent
+        name = Text(row["id"], style=_STYLES[row["severity"]])
+        table.add_row(bound, percent_text(share), name, what)
+    more = len(findings) - len(shown)
+    title = "What to change first, with the most it could give back per step"
+    hint = f" ({more} more, and why: --findings all)" if more else " (why: --findings all)"
+    return Group(
+        Text(title, style="bold").append("" if n_shown is None else hint, style="not bold dim"), table
+    )
+
+
+def link_text(
+    links: pa.Table, findings: Sequence[Mapping[str, Any]], busbw: float | None
+) -> str | None:
+    """Return one line on what communication crosses, and how much of its bandwidth the run reached; None without links.
+
+    Parameters
+    ----------
+    links, findings
+        `schema.LINKS` and rows of `schema.FINDINGS`.
+    busbw
+        Measured bus bandwidth; without it the estimate of a finding, if there is one.
+    """
+    link = slowest(links)
+    if link is None:
+        return None
+    text = f"link: {link.text}"
+    about = ""
+    if busbw is None:
+        for row in findings:
+            evidence = json.loads(row["evidence"])
+            if evidence.get("busbw_bytes_per_s"):
+                busbw, about = evidence["busbw_bytes_per_s"], "about "
+    if busbw is not None:
+        text += f"; bus bandwidth {about}{bandwidth_text(busbw)}"
+        if link.nominal_bytes_per_s:
+            text += f" of {bandwidth_text(link.nominal_bytes_per_s)} nominal"
+    elif link.nominal_bytes_per_s:
+        text += f"; nominal {bandwidth_text(link.nominal_bytes_per_s)}"
+    return printable(text)

@@ -1,0 +1,61 @@
+"""Fake programs that print what real ones do, and fake files of the system."""
+
+from __future__ import annotations
+
+# As nsys 2024.2.3 prints them; 2025.6 adds 'nccl' to the values.
+VERSION = "NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0\n"
+HELP = """\
+\t-o, --output=
+
+\t   Output report filename.
+\t   Note that this switch is applicable only when --trace=opengl is specified.
+
+\t-t, --trace=
+
+\t   Possible values are 'cuda', 'nvtx', 'cublas-verbose',
+\t   'osrt', 'python-gil' or 'none'.
+\t   If 'none' is selected, no APIs are traced.
+\t   Default is 'cuda,nvtx,osrt,opengl'. Application scope.
+"""
+STATUS = """\
+CPU Profiling Environment Check
+Linux Kernel Paranoid Level = 2
+CPU Profiling Environment (process-tree): OK
+CPU Profiling Environment (system-wide): Fail
+"""
+# As driver 580 prints them on two H200s.
+GPUS = "580.159.04, NVIDIA H200\n580.159.04, NVIDIA H200\n"
+TOPOLOGY = """\
+\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV18\t0-31\t0\t\tN/A
+GPU1\tNV18\t X \t0-31\t0\t\tN/A
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes
+"""
+DRIVER_FILE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+
+
+def program(folder, name, script):
+    """Write an executable shell script."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def printing(**outputs):
+    """Return a script that prints a text by its first argument."""
+    cases = "\n".join(
+        f"{name}) cat <<'END'\n{text}\nEND\n;;" for name, text in outputs.items() if text
+    )
+    return f"case $(echo $1 | tr -d -) in\n{cases}\n*) exit 3;;\nesac"
+
+
+def put(root, path, text):
+    target = root / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)

@@ -1,0 +1,276 @@
+"""`nsyspipe doctor`: this machine, or what reports can answer; text, JSON, exit codes, no secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import unicodedata
+
+import pytest
+from typer.testing import CliRunner
+
+import nsyspipe
+from nsyspipe.cli.app import app
+from tests.build.programs import GPUS, HELP, TOPOLOGY, VERSION, printing, program
+from tests.build.trace import NVTX, TraceBuilder, steady_rank
+from tests.cli.tools import assert_refused, environment, nsyspipe_run, terminal_run
+from tests.integration.tools import edit
+
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10[0-7])(?:;\d+)*m")
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
+CHECKS = [
+    "nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_sampling", "cuda_driver", "topology", "torch",
+    "nccl", "nvtx",
+]  # fmt: skip
+SECRETS = ("hunter2", "alice", "TOKEN", "node77")
+
+
+def doctor(*arguments, columns=100):
+    """Return what a pipe gets, made in this process."""
+    done = CliRunner().invoke(
+        app, ["doctor", *map(str, arguments)], env={"COLUMNS": str(columns)}, catch_exceptions=False
+    )
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Return variables that put fake programs before all others."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    return folder, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def good_programs(folder):
+    program(folder, "nsys", printing(version=VERSION, profile=HELP))
+    rows = GPUS.replace("\n", "\\n")
+    query = f"case $1 in --query-gpu*) printf '{rows}'; exit;; esac\n"
+    program(folder, "nvidia-smi", query + printing(topo=TOPOLOGY))
+
+
+# --- this machine -------------------------------------------------------------------------------
+
+
+def test_any_machine_is_described():
+    done = nsyspipe_run("doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("This machine can analyze reports")
+    assert "nsyspipe" in done.stdout
+
+
+def test_a_machine_with_nsys_and_gpus_is_described(machine):
+    folder, variables = machine
+    good_programs(folder)
+    done = nsyspipe_run("doctor", COLUMNS="100", **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {tuple(re.split(r" {2,}", line)[:3]) for line in done.stdout.splitlines()}
+    assert ("ok", "nsys", "2024.2.3.38 on PATH") in rows
+    assert ("ok", "CUDA driver", "580.159.04, 2 x NVIDIA H200") in rows
+    assert ("ok", "topology", "2 GPUs linked by NV18") in rows
+    assert "--trace=cuda,nvtx,osrt" in done.stdout
+
+
+def test_what_is_unclear_is_called_so(machine):
+    folder, variables = machine
+    good_programs(folder)
+    program(folder, "nsys", "exit 127")
+    text = nsyspipe_run("doctor", **variables).stdout
+    assert "unclear whether it can convert .nsys-rep files" in " ".join(text.split())
+
+
+@pytest.mark.slow
+def test_a_hanging_nsys_costs_seconds_and_no_answer(machine):
+    folder, variables = machine
+    good_programs(folder)
+    program(folder, "nsys", "sleep 60 & wait")
+    start = time.monotonic()
+    done = nsyspipe_run("doctor", COLUMNS="100", **variables)
+    assert time.monotonic() - start < 20
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "does not answer" in done.stdout
+    assert "2 x NVIDIA H200" in done.stdout
+
+
+def test_checks_are_json_for_programs(machine):
+    folder, variables = machine
+    good_programs(folder)
+    done = nsyspipe_run("doctor", "--json", "-", **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert list(found) == ["schema_version", "tool_version", "checks"]
+    assert (found["schema_version"], found["tool_version"]) == (1, nsyspipe.__version__)
+    assert [one["name"] for one in found["checks"]] == CHECKS
+    keys = ["name", "status", "found", "needed_for", "fix", "found_bytes"]
+    assert all(list(one) == keys for one in found["checks"])
+    (disk,) = [one for one in found["checks"] if one["name"] == "disk_space"]
+    assert type(disk["found_bytes"]) is int
+
+
+# --- reports ------------------------------------------------------------------------------------
+
+
+def test_a_real_run_is_described_with_the_flag_for_what_is_missing(real):
+    done = nsyspipe_run("doctor", real / "ddp-4gpu-shm_*.sqlite", COLUMNS="100")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "These 4 reports answer 14 of 15 questions; not at all: message bytes."
+    assert lines[1] == (
+        "ddp-4gpu-shm_0.sqlite ... ddp-4gpu-shm_3.sqlite | exported by nsys 2024.2.3.38 | schema 3.11.1"
+    )
+    rows = {tuple(re.split(r" {2,}", line)) for line in lines}
+    assert ("yes", "steps", "12 Batch #, 12 backward, 12 forward", "time per step") in rows
+    assert ("no", "message bytes", "no payloads", "bytes and bandwidth of collectives") in rows
+    assert "--include-blobs=true" in done.stdout
+
+
+def test_one_report_lacking_something_is_named(tmp_path):
+    for rank in range(6):
+        without = (NVTX,) if rank else ()
+        steady_rank(rank, world_size=6).write(tmp_path / f"a_{rank}.sqlite", without=without)
+    text = " ".join(doctor(tmp_path).split())
+    assert "1 of 6 reports: 4 step #" in text
+    assert "(for a_1.sqlite, a_2.sqlite, a_3.sqlite and 2 more)" in text
+
+
+def test_capabilities_are_json_for_programs(real):
+    done = nsyspipe_run("doctor", real / "ddp-4gpu-shm_*.sqlite", "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert list(found) == [
+        "schema_version", "tool_version", "reports", "capabilities", "problems",
+    ]  # fmt: skip
+    assert len(found["reports"]) == 4
+    assert found["problems"] == []
+    assert {tuple(one) for one in found["capabilities"]} == {
+        ("name", "answers", "status", "found", "fix", "is_used", "n_reports", "n_with", "lacking")
+    }
+    status = {one["name"]: one["status"] for one in found["capabilities"]}
+    assert (status["steps"], status["message_bytes"]) == ("yes", "no")
+
+
+def test_problems_are_told_in_text_and_json(tmp_path):
+    TraceBuilder().range(0, 5, "x").meta(EXPORT_SCHEMA_VERSION="9.1.0").write(tmp_path / "a.sqlite")
+    text = doctor(tmp_path)
+    assert "export schema 9.1.0 is newer than any" in text
+    assert "fix: capture with nsys profile --trace=cuda,nvtx" in text
+    problems = json.loads(doctor(tmp_path, "--json", "-"))["problems"]
+    assert [one["code"] for one in problems] == ["untested-version", "no-gpu-activity"]
+    assert set(problems[0]) == {"code", "severity", "report", "rank", "message", "fix"}
+
+
+# --- files, refusals ----------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_only_by_force(steady, tmp_path):
+    target = tmp_path / "doctor.json"
+    assert doctor(steady, "--json", target).startswith("These 2 reports answer")
+    before = target.read_bytes()
+    refused = nsyspipe_run("doctor", steady, "--json", target)
+    assert_refused(refused)
+    assert "--force" in refused.stderr
+    assert target.read_bytes() == before
+    doctor(steady, "--json", target, "--force")
+    assert target.read_bytes() == before
+    assert_refused(nsyspipe_run("doctor", steady, "--json", steady / "steady_0.sqlite", "--force"))
+
+
+@pytest.mark.parametrize(
+    "name", ["no.sqlite", "", "text.sqlite", "empty.sqlite", "raw.nsys-rep", "."]
+)
+@pytest.mark.parametrize("options", [[], ["--json", "-"]])
+def test_unusable_input_is_refused(tmp_path, name, options):
+    (tmp_path / "text.sqlite").write_text("no database")
+    (tmp_path / "empty.sqlite").touch()
+    (tmp_path / "raw.nsys-rep").touch()
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    target = folder if name == "." else name and tmp_path / name
+    assert_refused(nsyspipe_run("doctor", target, *options))
+
+
+# --- terminal -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [200, 100, 80, 60, 50])
+@pytest.mark.parametrize("what", ["machine", "reports", "long names"])
+def test_the_text_fits_the_terminal_and_never_exceeds_100_columns(tmp_path, columns, what):
+    name = "a" * 120 if what == "long names" else "a"
+    for rank in range(2):
+        builder = steady_rank(rank).range(0, 900, "r" * 150).gpu(1, "G" * 150)
+        builder.write(tmp_path / f"{name}_{rank}.sqlite", without=() if rank else (NVTX,))
+    lines = doctor(*([] if what == "machine" else [tmp_path]), columns=columns).splitlines()
+    assert max(map(len, lines)) <= min(columns, 100)
+    assert not any(line.endswith(" ") for line in lines)
+
+
+@pytest.mark.slow
+def test_no_color_is_respected_and_a_pipe_gets_none(steady):
+    assert COLOUR.search(terminal_run("doctor", steady)[1])
+    assert not COLOUR.search(terminal_run("doctor", steady, NO_COLOR="1")[1])
+    assert "\x1b" not in terminal_run("doctor", steady, TERM="dumb")[1]
+    assert "\x1b" not in nsyspipe_run("doctor", steady, TERM="xterm-256color").stdout
+    assert "\x1b" not in nsyspipe_run("doctor", TERM="xterm-256color").stdout
+
+
+def test_names_from_reports_and_programs_never_drive_the_terminal(tmp_path, machine):
+    folder, variables = machine
+    program(folder, "nvidia-smi", f"printf '580.1, H200{EVIL}\\n'")
+    builder = steady_rank(0).gpu(1, f"H200{EVIL}").range(0, 900, f"step {EVIL}")
+    builder.meta(EXPORT_PRODUCT_VERSION=f"2024{EVIL}").write(tmp_path / f"a{EVIL}_0.sqlite")
+    for arguments in ([], [tmp_path]):
+        done = nsyspipe_run("doctor", *arguments, **variables)
+        assert done.returncode == 0
+        assert "H200" in done.stdout
+        found = {unicodedata.category(char) for char in done.stdout.replace("\n", "")}
+        assert found & {"Cc", "Cf"} == set()
+
+
+def test_a_terminal_that_knows_few_letters_gets_the_text(steady):
+    builder = steady_rank(0).range(0, 900, "\N{SNOWMAN}" * 50)
+    builder.write(steady / "steady_0.sqlite")
+    done = nsyspipe_run("doctor", steady, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- secrets and imports ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [[], ["--json", "-"]])
+def test_no_environment_user_host_or_path_is_told(tmp_path, machine, options):
+    folder, variables = machine
+    program(folder, "nsys", f"echo TOKEN=hunter2 /home/alice; {printing(version=VERSION)}")
+    builder = steady_rank(0).env(TOKEN="hunter2", HOME="/home/alice", USER="alice").host("node77")
+    path = builder.write(tmp_path / "a_0.sqlite")
+    edit(path, "CREATE TABLE PROCESSES (name TEXT)", "INSERT INTO PROCESSES VALUES ('/home/alice')")
+    for arguments in ([], [path]):
+        done = nsyspipe_run(
+            "doctor", *arguments, *options, TOKEN="hunter2", USER="alice", HOME="/home/alice", **variables
+        )  # fmt: skip
+        assert done.returncode == 0
+        assert not [word for word in (*SECRETS, str(tmp_path)) if word in done.stdout + done.stderr]
+
+
+def test_this_machine_is_checked_without_anything_heavy():
+    script = (
+        "import sys; from nsyspipe.machine import check_machine; check_machine(); "
+        "print(sorted({'numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_help_gives_examples_and_every_option():
+    done = nsyspipe_run("doctor", "--help", COLUMNS="80")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(word in done.stdout for word in ("Examples:", "--json", "--force", "[REPORTS...]"))

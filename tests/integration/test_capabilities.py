@@ -1,0 +1,357 @@
+"""What reports can answer, of real and built ones, and the flag that would add what is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe.capabilities import examine
+from nsyspipe.errors import InputError
+from nsyspipe.read.discover import find_reports
+from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
+from tests.build.trace import (
+    KERNEL,
+    MEMCPY,
+    NVTX,
+    RUNTIME,
+    STRINGS,
+    TraceBuilder,
+    steady_rank,
+)
+from tests.integration.tools import edit, one_report
+
+NEW = "3.25.0 2026.2.1 mfu"
+NAMES = [
+    "steps", "phases", "compute_and_comm", "launches", "copies", "ranks", "world_size", "one_clock", "gpu_model",
+    "nccl_ranges", "message_bytes", "idle_causes", "kernel_shapes", "cuda_graphs", "profiler_overhead", "os_runtime",
+    "cpu_samples", "gpu_metrics",
+]  # fmt: skip
+# What the builder's reports have no tables for.
+NEVER_BUILT = {"profiler_overhead", "os_runtime", "cpu_samples", "gpu_metrics"}
+
+
+def capabilities(*arguments):
+    """Return the capabilities of reports by name, after checks that hold for all."""
+    found = examine(find_reports(arguments))
+    assert [one.name for one in found.capabilities] == NAMES
+    for one in found.capabilities:
+        assert (one.status == "yes") == (one.n_with == one.n_reports) == (not one.lacking)
+        assert one.n_with + len(one.lacking) == one.n_reports == len(found.reports)
+        assert one.found
+        assert one.status != "yes" or one.fix is None
+    return {one.name: one for one in found.capabilities}
+
+
+def statuses(*arguments):
+    return {name: one.status for name, one in capabilities(*arguments).items()}
+
+
+def lacking(*arguments):
+    """Return what is not answered in full, besides what the builder never has."""
+    return {
+        name: status
+        for name, status in statuses(*arguments).items()
+        if status != "yes" and name not in NEVER_BUILT
+    }
+
+
+# --- real reports -------------------------------------------------------------------------------
+
+
+def test_a_real_run_answers_all_but_message_bytes(real):
+    found = capabilities(real / "ddp-4gpu-shm_*.sqlite")
+    assert {name for name, one in found.items() if one.status != "yes"} == {
+        "message_bytes", "cpu_samples", "gpu_metrics",
+    }  # fmt: skip
+    # Counts are SQLite's, over the four files.
+    assert found["compute_and_comm"].found == "20832 kernels, 12 of them NCCL's"
+    assert found["steps"].found == "12 Batch #, 12 backward, 12 forward"
+    assert found["phases"].found == "12 backward, 12 forward, 12 optimizer, 12 data"
+    assert found["ranks"].found == "0-3 from RANK"
+    assert found["gpu_model"].found == "NVIDIA H200"
+
+
+def test_the_fix_for_message_bytes_depends_on_what_the_export_has(real):
+    old = capabilities(real / "ddp-2gpu-bucket100_*.sqlite")["message_bytes"]
+    new = capabilities(real / "ddp-2gpu-bucket100-nsys2025_*.sqlite")["message_bytes"]
+    assert "--include-blobs=true" in old.fix
+    assert "nsys 2025.3 or newer" in old.fix
+    assert "--include-blobs=true" in new.fix
+    assert "2025.3" not in new.fix
+    assert (new.status, new.found) == ("no", "described, but the payloads were not exported")
+
+
+def test_a_report_around_torchrun_names_neither_ranks_nor_their_number(real):
+    found = capabilities(real / "ddp-4gpu-onefile.sqlite")
+    assert (found["ranks"].status, found["world_size"].status) == ("partly", "no")
+    assert "--rank-map" in found["ranks"].fix
+
+
+@pytest.mark.parametrize(
+    "run",
+    ["baseline", "ddp-1gpu_*", "ddp-2gpu_*", "ddp-2gpu-straggler_*", "ddp-4gpu-onefile", "fsdp-4gpu_*"],
+)  # fmt: skip
+def test_the_doctor_agrees_with_the_analysis(real, run):
+    found = statuses(real / f"{run}.sqlite")
+    analysed = nsyspipe.load(real / f"{run}.sqlite")
+    problems = [row["code"] for row in analysed.problems.to_pylist() if row["severity"] != "info"]
+    assert (found["steps"] == "yes") == ("no-steps" not in problems)
+    assert (found["phases"] == "yes") == ("no-backward" not in problems)
+    assert (found["ranks"] == "yes") == ("rank-by-order" not in problems)
+    assert (found["gpu_model"] == "yes") == (None not in analysed.ranks["gpu_name"].to_pylist())
+
+
+def test_reports_of_several_runs_may_be_examined_together(real):
+    found = capabilities(real / "ddp-2gpu_*.sqlite", real / "ddp-4gpu_*.sqlite")
+    assert found["ranks"].status == "partly"
+    assert found["ranks"].found == "rank 0 is there 2 times in RANK"
+    assert found["world_size"].found == "2, 4 in different reports"
+    assert "one run" in found["ranks"].fix
+
+
+# --- built reports, one thing missing --------------------------------------------------------------
+
+
+def built(folder, *, without=(), version=NEW, n_ranks=2):
+    for rank in range(n_ranks):
+        builder = steady_rank(rank, version=version, world_size=n_ranks)
+        builder.range(1, 2, "ncclAllReduce", domain=1).write(
+            folder / f"a_{rank}.sqlite", without=without
+        )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("table", "expected", "flag"),
+    [
+        (NVTX, {"steps": "no", "phases": "no", "nccl_ranges": "no"}, "--trace=cuda,nvtx"),
+        (RUNTIME, {"launches": "no", "phases": "no", "idle_causes": "no"}, "--trace=cuda,nvtx"),
+        (KERNEL, {"compute_and_comm": "no", "kernel_shapes": "no"}, "without --tables"),
+        (MEMCPY, {"copies": "partly"}, "without --tables"),
+        (STRINGS, {"compute_and_comm": "no", "steps": "no", "phases": "no", "nccl_ranges": "no"}, ""),
+        ("TARGET_INFO_GPU", {"gpu_model": "no"}, "without --tables"),
+        ("TARGET_INFO_SESSION_START_TIME", {"one_clock": "no"}, "nsys 2022.1"),
+        ("META_DATA_CAPTURE", {"world_size": "no"}, "torchrun"),
+    ],
+)  # fmt: skip
+def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(
+    tmp_path, table, expected, flag
+):
+    found = capabilities(built(tmp_path, without=(table,)))
+    assert lacking(tmp_path) == {"message_bytes": "no"} | expected
+    assert all(flag in found[name].fix for name in list(expected)[:1])
+
+
+def test_what_one_report_lacks_is_partly_there_and_the_report_is_named(tmp_path):
+    built(tmp_path)
+    steady_rank(1, version=NEW).write(tmp_path / "a_1.sqlite", without=(NVTX,))
+    found = capabilities(tmp_path)["steps"]
+    assert (found.status, found.n_with, found.lacking) == ("partly", 1, ("a_1.sqlite",))
+    assert found.found == "1 of 2 reports: 4 step #, 4 backward, 4 forward"
+
+
+def test_nothing_is_missing_where_nothing_happened(tmp_path):
+    TraceBuilder().kernel(0, 9, launch=0).gpu().session(5).write(tmp_path / "a.sqlite")
+    found = capabilities(tmp_path)
+    assert found["copies"].status == found["cuda_graphs"].status == "yes"
+    assert found["copies"].found == "0 copies, 0 memsets"
+    assert found["ranks"].found == "only one"
+
+
+def test_an_export_of_some_tables_says_nothing_about_the_others(tmp_path):
+    builder = TraceBuilder().kernel(0, 9, launch=0)
+    builder.meta(EXPORT_PARAM_TABLES_TO_EXPORT=KERNEL).write(tmp_path / "a.sqlite")
+    assert capabilities(tmp_path)["copies"].status == "no"
+
+
+def test_a_report_without_gpu_activity_is_examined(tmp_path):
+    TraceBuilder().range(0, 5, "step 1").range(6, 9, "step 2").write(tmp_path / "a.sqlite")
+    found = examine([tmp_path / "a.sqlite"])
+    assert [one.code for one in found.problems] == ["no-gpu-activity"]
+    by_name = {one.name: one for one in found.capabilities}
+    assert by_name["steps"].status == "yes"
+    assert by_name["compute_and_comm"].found == "no kernel"
+
+
+def test_a_newer_schema_than_any_tested_is_a_problem(tmp_path):
+    builder = TraceBuilder().kernel(0, 9).meta(EXPORT_SCHEMA_VERSION="9.1.0")
+    found = examine([builder.write(tmp_path / "a.sqlite")])
+    assert [(one.code, one.report) for one in found.problems] == [("untested-version", "a.sqlite")]
+    assert found.schema_versions == ("9.1.0",)
+
+
+# --- steps and kernels ------------------------------------------------------------------------------
+
+
+def test_ranges_that_come_once_are_no_steps(tmp_path):
+    builder = TraceBuilder().kernel(0, 9, launch=0).range(0, 9, "training").range(1, 2, "forward")
+    found = capabilities(builder.write(tmp_path / "a.sqlite"))
+    assert (found["steps"].status, found["steps"].found) == ("partly", "1 training, 1 forward")
+    assert "--step" in found["steps"].fix
+    assert (found["phases"].status, found["phases"].found) == ("partly", "1 forward")
+    assert "backward" in found["phases"].fix
+
+
+def test_ranges_of_libraries_are_no_steps(tmp_path):
+    builder = TraceBuilder().kernel(0, 9, launch=0).domain("NCCL", 1)
+    builder.range(0, 1, "ncclAllReduce", domain=1).range(2, 3, "Group", domain=1)
+    found = capabilities(builder.write(tmp_path / "a.sqlite"))
+    assert found["steps"].found == "no NVTX range but libraries' own"
+    assert found["nccl_ranges"].found == "2 ranges"
+
+
+def test_several_ranks_without_a_kernel_of_nccl_are_suspicious(tmp_path):
+    TraceBuilder().kernel(0, 9, launch=0).env(WORLD_SIZE=2).write(tmp_path / "a.sqlite")
+    found = capabilities(tmp_path)["compute_and_comm"]
+    assert (found.status, found.found) == ("partly", "1 kernels, 0 of them NCCL's")
+    assert "--comm-kernel" in found.fix
+
+
+@pytest.mark.parametrize(("nodes", "status"), [(0, "partly"), (5, "yes")])
+def test_graphs_need_their_nodes(tmp_path, nodes, status):
+    builder = TraceBuilder().kernel(0, 9, launch=0)
+    builder.rows[KERNEL][0]["graphNodeId"] = nodes or None
+    if not nodes:
+        builder.graph(10, 20, launch=10)
+    found = capabilities(builder.write(tmp_path / "a.sqlite"))["cuda_graphs"]
+    assert found.status == status
+    assert found.found == ("1 kernels inside" if nodes else "1 graphs as a whole")
+    assert nodes or "--cuda-graph-trace=node" in found.fix
+
+
+def test_a_report_of_graphs_only_answers_in_part(tmp_path):
+    TraceBuilder().graph(10, 20, launch=10).write(tmp_path / "a.sqlite", without=(KERNEL,))
+    assert capabilities(tmp_path)["compute_and_comm"].status == "partly"
+
+
+# --- payloads, ranks, world size, clock ----------------------------------------------------------------
+
+
+def test_message_bytes_need_payloads_and_their_description(tmp_path):
+    def message_bytes(**options):
+        builder = steady_rank(0, version=NEW)
+        builder.nccl_payload(5, "ncclAllReduce", {COMM: 7, BYTES: 4096}, NCCL_2_21)
+        return capabilities(builder.write(tmp_path / "a.sqlite", **options))["message_bytes"]
+
+    found = message_bytes()
+    assert (found.status, found.found) == ("yes", "1 calls with their size")
+    found = message_bytes(without=("NVTX_PAYLOAD_SCHEMAS", "NVTX_PAYLOAD_SCHEMA_ENTRIES"))
+    assert (found.status, found.found) == ("no", "payloads without a description")
+
+
+def test_nccls_payload_names_ranks_and_their_number(tmp_path):
+    for rank in (1, 0):
+        builder = TraceBuilder(NEW).kernel(0, 9, launch=0)
+        builder.comm_payload(1, n_ranks=2, rank=rank).write(tmp_path / f"x{rank}y.sqlite")
+    found = capabilities(tmp_path)
+    assert found["ranks"].found == "0-1 from NCCL's payload"
+    assert (found["world_size"].status, found["world_size"].found) == ("yes", "2")
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "text"),
+    [
+        (("a_0", "a_1"), "yes", "0-1 from file names"),
+        (("a_7", "a_3"), "yes", "3, 7 from file names"),
+        (("a", "b"), "partly", "nothing names them"),
+        (("a_0", "b_0"), "partly", "rank 0 is there 2 times in file names"),
+    ],
+)  # fmt: skip
+def test_file_names_are_the_last_source_of_ranks(tmp_path, names, status, text):
+    for name in names:
+        TraceBuilder().kernel(0, 9, launch=0).write(tmp_path / f"{name}.sqlite")
+    found = capabilities(tmp_path)["ranks"]
+    assert (found.status, found.found) == (status, text)
+
+
+def test_threads_named_by_mpi_number_the_processes_of_one_report(tmp_path):
+    builders = [TraceBuilder(pid=pid).kernel(0, 9, launch=0) for pid in (5, 6)]
+    for rank, builder in enumerate(builders):
+        builder.string("MPI Rank 0")
+        builder.string("MPI Rank 1")
+        builder.range(0, None, f"MPI Rank {rank}", kind=39)
+    one_report(*builders).write(tmp_path / "a.sqlite")
+    assert capabilities(tmp_path)["ranks"].found == "0-1 from MPI's thread names"
+
+
+def test_operations_that_name_no_process_are_of_one(tmp_path):
+    path = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
+    edit(path, *(f"ALTER TABLE {table} DROP COLUMN globalPid" for table in (KERNEL, MEMCPY)))
+    assert capabilities(path)["ranks"].found == "0 from RANK"
+
+
+def test_missing_ranks_are_counted(tmp_path):
+    steady_rank(0, world_size=8).write(tmp_path / "a_0.sqlite")
+    found = capabilities(tmp_path)["world_size"]
+    assert (found.status, found.found) == ("partly", "8, of which 1 in these reports")
+    assert found.fix == "pass the reports of all ranks"
+
+
+def test_many_ranks_with_gaps_are_listed_in_part(tmp_path):
+    for rank in range(0, 20, 2):
+        steady_rank(rank, world_size=20).write(tmp_path / f"a_{rank}.sqlite")
+    assert capabilities(tmp_path)["ranks"].found == "0, 2, 4, 6, 8, 10, 12, 14, ... from RANK"
+
+
+def test_clocks_of_several_hosts_may_differ(tmp_path):
+    built(tmp_path)
+    steady_rank(2).host("node1").write(tmp_path / "a_2.sqlite")
+    edit(tmp_path / "a_2.sqlite", "DELETE FROM TARGET_INFO_SYSTEM_ENV WHERE value = 'node0'")
+    assert "2 hosts" in capabilities(tmp_path)["one_clock"].found
+
+
+# --- tables that only a look in Nsight Systems uses ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "flag"),
+    [
+        ("os_runtime", "OSRT_API", "--trace=cuda,nvtx,osrt"),
+        ("cpu_samples", "COMPOSITE_EVENTS", "--sample=process-tree"),
+        ("gpu_metrics", "GPU_METRICS", "--gpu-metrics-devices=all"),
+        ("profiler_overhead", "PROFILER_OVERHEAD", None),
+    ],
+)  # fmt: skip
+def test_other_tables_are_told_with_their_flag(tmp_path, name, table, flag):
+    path = built(tmp_path, n_ranks=1) / "a_0.sqlite"
+    found = capabilities(path)[name]
+    assert found.status == "no"
+    assert (flag or "") in (found.fix or "")
+    edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
+    assert capabilities(path)[name].status == "yes"
+
+
+def test_waits_alone_tell_part_of_why_the_gpu_idles(tmp_path):
+    path = built(tmp_path, n_ranks=1, without=(RUNTIME,)) / "a_0.sqlite"
+    table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+    edit(path, f'CREATE TABLE {table} (start INT, "end" INT)', f"INSERT INTO {table} VALUES (1, 2)")
+    assert capabilities(path)["idle_causes"].found == "1 waits"
+    assert capabilities(path)["idle_causes"].status == "partly"
+
+
+# --- versions and bad input -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["(none) martisu", "2.9.1 2022.1.3", "3.4.0 2023.3.1", NEW])
+@pytest.mark.parametrize("lazy", [True, False])
+def test_every_version_is_examined(tmp_path, version, lazy):
+    steady_rank(0, version=version, world_size=1).write(tmp_path / "a_0.sqlite", lazy=lazy)
+    found = statuses(tmp_path)
+    assert {found[name] for name in ("steps", "phases", "compute_and_comm", "launches")} == {"yes"}
+    assert found["one_clock"] == ("no" if version.startswith("(none)") else "yes")
+    assert found["cuda_graphs"] == "yes"
+
+
+def test_a_report_stays_as_it_is(tmp_path):
+    path = built(tmp_path, n_ranks=1) / "a_0.sqlite"
+    before = path.read_bytes(), path.stat().st_mtime_ns
+    capabilities(path)
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert [one.name for one in tmp_path.iterdir()] == ["a_0.sqlite"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all", b"SQLite format 3\0 cut"])
+def test_what_is_no_report_is_an_input_error(tmp_path, content):
+    (tmp_path / "a.sqlite").write_bytes(content)
+    with pytest.raises(InputError):
+        examine([tmp_path / "a.sqlite"])

@@ -1,0 +1,27 @@
+"""The communication of ranks, without their reports."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from nsyspipe import schema
+from nsyspipe.comm_operations import CommKind, CommOperations
+from nsyspipe.placing import PlacedProcess
+
+SUM = CommKind("all_reduce", "f32", "RING_LL")
+GATHER = CommKind("all_gather", None, "RING_LL")
+SEND = CommKind("send_recv", None, None)
+
+
+def op(start, *, kind=SUM, member=0, order=0, comm=None, seq=None, n_bytes=None):
+    """Return an operation of 10 ns."""
+    return {
+        "start_ns": start, "end_ns": start + 10, "member": member, "kind": kind, "stream_order": order,
+        "comm_id": comm, "seq_number": seq, "message_bytes": n_bytes,
+    }  # fmt: skip
+
+
+def rank(*operations, kinds=(SUM, GATHER, SEND), report=0, shift=0):
+    rows = [one | {"kind": kinds.index(one["kind"])} for one in operations]
+    comm = CommOperations(kinds, schema.COMM_OPERATIONS.from_rows(rows))
+    return PlacedProcess(report, None, SimpleNamespace(comm=comm), shift)  # type: ignore[arg-type]

@@ -1,0 +1,393 @@
+"""What the edges of a ring cross, and which is the slowest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsyspipe.fabric import CommMember, Communicator, Edge, NcclLog, Topology
+from nsyspipe.link import classify_transport, links
+from nsyspipe.link_speeds import nvlink_speed, pcie_speed
+from nsyspipe.read.nccl_log import read_nccl_logs
+from nsyspipe.read.topology import read_topology
+from nsyspipe.schema.links import LINK_KINDS, LINKS
+from nsyspipe.slowest_link import SlowestLink, slowest
+
+REAL = Path(__file__).parent.parent / "real" / "logs"
+H200 = "NVIDIA H200"
+# 32 GT/s and lane x 16 lanes x 128/130 / 8 bits = 63.0 GB/s; 31.5 for half, 15.75 for a quarter.
+PCIE_5, PCIE_4, PCIE_3 = 512e9 / 8.125, 256e9 / 8.125, 128e9 / 8.125
+
+
+def topology(**paths):
+    """Return a topology from words like ``g01="NV18"``."""
+    both = {}
+    for name, path in paths.items():
+        one, other = f"GPU{name[1]}", f"GPU{name[2]}"
+        both |= {(one, other): path, (other, one): path}
+    return Topology(tuple(sorted({int(name[3:]) for pair in both for name in pair})), both)
+
+
+def members(*hosts):
+    """Return a member per host name; GPUs are numbered from 0 on each."""
+    return tuple(
+        CommMember(rank, host, 100 + rank, nvml_device=hosts[:rank].count(host))
+        for rank, host in enumerate(hosts)
+    )
+
+
+def ring(*transports, hosts=None, comm_id="0x1", rings=True):
+    """Return a communicator whose ring 0 -> 1 -> ... -> 0 has these transports; None was not logged."""
+    n_ranks = len(transports)
+    edges = tuple(
+        Edge(rank, (rank + 1) % n_ranks, tuple(transport.split(", ")), 2)
+        for rank, transport in enumerate(transports)
+        if transport
+    )
+    around = {0: tuple(range(n_ranks))} if rings else None
+    place = members(*(hosts or ["a"] * n_ranks))
+    return Communicator(comm_id, n_ranks, place, around, 2, None, edges or None)
+
+
+def one_log(*comms):
+    return NcclLog("2.28.9", tuple(comms))
+
+
+def row(start, end, transport, path, kind, speed=None, source=None, *, comm_id="0x1", n=2):
+    return dict(
+        zip(
+            LINKS.names, (comm_id, start, end, transport, n, path, kind, speed, source), strict=True
+        )
+    )
+
+
+def rows(*args, **options):
+    table = links(*args, **options)
+    assert table.schema == LINKS.arrow
+    return table.to_pylist()
+
+
+# --- transports ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("transport", "kind"),
+    [
+        ("P2P/CUMEM", "p2p"),
+        ("P2P/CUMEM/read", "p2p"),
+        ("P2P/IPC", "p2p"),
+        ("P2P/direct pointer", "p2p"),
+        ("P2P/MNNVL", "nvlink"),
+        ("P2P/indirect/1[1]", "nvlink"),
+        ("SHM/direct/direct", "shm"),
+        ("SHM", "shm"),
+        ("direct shared memory", "shm"),
+        ("NET/IB/0/GDRDMA", "net"),
+        ("NET/AWS Libfabric/0", "net"),
+        ("COLLNET/SHARP/0", "net"),
+        ("CXL/0", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_transports_say_what_they_can_say_alone(transport, kind):
+    assert classify_transport(transport) == kind
+
+
+def test_kinds_are_those_of_the_schema():
+    assert LINK_KINDS == ("nvlink", "p2p", "p2p_pcie", "shm", "net", "unknown")
+
+
+# --- data sheets --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "total_gb_per_s"),
+    [
+        ("Tesla P100-SXM2-16GB", 160),
+        ("Tesla V100-SXM2-32GB", 300),
+        ("NVIDIA A100-SXM4-80GB", 600),
+        ("NVIDIA A800-SXM4-80GB", 400),
+        ("NVIDIA A30", 200),
+        ("NVIDIA A40", 112.5),
+        ("NVIDIA RTX A6000", 112.5),
+        ("NVIDIA H100 80GB HBM3", 900),
+        ("NVIDIA H200", 900),
+        ("NVIDIA H20", 900),
+        ("NVIDIA H800", 400),
+        ("NVIDIA GH200 480GB", 900),
+        ("NVIDIA B200", 1800),
+        ("NVIDIA GB200", 1800),
+        ("NVIDIA L40S", None),
+        ("NVIDIA A10", None),
+        ("NVIDIA RTX 6000 Ada Generation", None),
+        ("AMD Instinct MI300X", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_all_nvlinks_of_a_model_in_both_directions_are_what_its_data_sheet_says(
+    name, total_gb_per_s
+):
+    speed = nvlink_speed([name, name])
+    assert (speed and speed.bytes_per_s * 2 / 1e9) == total_gb_per_s
+
+
+def test_fewer_links_and_the_slower_model_count():
+    assert nvlink_speed(["NVIDIA H100 PCIe"] * 2, 12).bytes_per_s == 300e9
+    slower = nvlink_speed(["NVIDIA B200", "NVIDIA H200"], 2)
+    assert (slower.bytes_per_s, slower.source) == (50e9, "NVLink 4, 2 x 25 GB/s (H200)")
+    assert nvlink_speed([H200, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_per_s"),
+    [
+        ("Tesla V100-SXM2-32GB", PCIE_3),
+        ("NVIDIA A100-SXM4-80GB", PCIE_4),
+        ("NVIDIA L4", PCIE_4),
+        ("NVIDIA L40S", PCIE_4),
+        ("NVIDIA A10G", PCIE_4),
+        ("NVIDIA H100 80GB HBM3", PCIE_5),
+        ("NVIDIA H200", PCIE_5),
+        # Its sources differ, and a GH200 has no PCIe to its CPU.
+        ("NVIDIA B200", None),
+        ("NVIDIA GH200 480GB", None),
+    ],
+)
+def test_sixteen_lanes_of_pcie(name, bytes_per_s):
+    speed = pcie_speed([name, name])
+    assert (speed and speed.bytes_per_s) == (bytes_per_s and pytest.approx(bytes_per_s))
+
+
+# --- edges --------------------------------------------------------------------------------------
+
+
+def test_direct_access_over_the_wires_that_the_topology_names():
+    log = one_log(ring("P2P/CUMEM", "P2P/IPC", "P2P/CUMEM"))
+    topo = topology(g01="NV18", g12="SYS")
+    source = "NVLink 4, 18 x 25 GB/s (H200)"
+    assert rows(log, topo, dict.fromkeys(range(3), H200)) == [
+        row(0, 1, "P2P/CUMEM", "NV18", "nvlink", 450e9, source),
+        row(1, 2, "P2P/IPC", "SYS", "p2p_pcie", pytest.approx(PCIE_5), "PCIe 5.0 x16 (H200)"),
+        row(2, 0, "P2P/CUMEM", None, "p2p"),
+    ]
+
+
+def test_shared_memory_is_as_fast_as_the_way_to_host_memory_whatever_connects_the_gpus():
+    log = one_log(ring("SHM/direct/direct", "SHM/direct/direct"))
+    speed = pytest.approx(PCIE_4), "PCIe 4.0 x16 (A100) to host memory"
+    assert rows(log, topology(g01="NV12"), {0: "A100-SXM4", 1: "NVIDIA H200"}) == [
+        row(start, 1 - start, "SHM/direct/direct", "NV12", "shm", *speed) for start in (0, 1)
+    ]
+
+
+def test_the_topology_holds_inside_hosts_only():
+    # Rank 1 and 2 are on different hosts, on GPU 1 and GPU 0.
+    log = one_log(ring("P2P/IPC", "NET/IB/0", "P2P/IPC", "NET/IB/0", hosts=["a", "a", "b", "b"]))
+    found = rows(log, topology(g01="NV18"), dict.fromkeys(range(4), H200))
+    assert [(one["path"], one["kind"]) for one in found] == [("NV18", "nvlink"), (None, "net")] * 2
+    assert [one["nominal_bytes_per_s"] for one in found] == [450e9, None, 450e9, None]
+
+
+def test_nvlink_between_hosts_has_all_links_of_the_model_and_through_a_third_gpu_none_that_is_known():
+    log = one_log(ring("P2P/MNNVL", "P2P/indirect/2[2]", hosts=["a", "b"]))
+    found = rows(log, topology(g01="SYS"), dict.fromkeys(range(2), "NVIDIA GB200"))
+    assert [(one["kind"], one["path"], one["nominal_bytes_per_s"]) for one in found] == [
+        ("nvlink", None, 900e9),
+        ("nvlink", None, None),
+    ]
+
+
+def test_of_several_transports_on_an_edge_the_slowest_is_its_kind():
+    log = one_log(ring("NET/IB/0, P2P/CUMEM", "P2P/CUMEM, SHM"))
+    found = rows(log, topology(g01="NV18"), {})
+    assert [(one["transport"], one["kind"]) for one in found] == [
+        ("NET/IB/0, P2P/CUMEM", "net"),
+        ("P2P/CUMEM, SHM", "shm"),
+    ]
+
+
+def test_without_a_topology_direct_access_is_not_called_nvlink():
+    log = one_log(ring("P2P/CUMEM", "P2P/CUMEM"))
+    assert rows(log, None, dict.fromkeys(range(2), H200)) == [
+        row(start, 1 - start, "P2P/CUMEM", None, "p2p") for start in (0, 1)
+    ]
+
+
+def test_an_edge_that_was_not_logged_has_no_transport_and_no_channels():
+    log = one_log(ring("SHM", None))
+    found = rows(log, topology(g01="PIX"), {0: "NVIDIA L4", 1: "NVIDIA L4"})
+    assert found[1] == row(
+        1, 0, None, "PIX", "unknown", pytest.approx(PCIE_4), "PCIe 4.0 x16 (L4)", n=None
+    )
+
+
+def test_another_communicator_of_the_same_gpus_tells_the_transport_but_not_the_channels():
+    pair = Communicator(
+        "0x2", 2, (CommMember(0, "a", 101, nvml_device=1), CommMember(1, "a", 100, nvml_device=0)),
+        None, 2, None, (Edge(0, 1, ("SHM",), 2),),
+    )  # fmt: skip
+    found = rows(one_log(ring("SHM", None), pair), None)
+    assert found[1] == row(1, 0, "SHM", None, "shm", n=None)
+
+
+def test_without_rings_all_connected_edges_count():
+    log = one_log(ring("SHM", "SHM", None, rings=False))
+    assert [(one["from_rank"], one["to_rank"]) for one in rows(log, None)] == [(0, 1), (1, 2)]
+
+
+def test_one_rank_has_no_edges():
+    assert rows(one_log(ring(None)), topology(g01="NV18"), local_ranks={0: 0, 1: 1}) == []
+
+
+# --- which communicator, which ranks ------------------------------------------------------------
+
+
+def test_the_communicator_of_most_ranks_then_the_first_then_the_one_of_the_runs_processes():
+    first, second = ring("SHM", "SHM", comm_id="0x1"), ring("SHM", "SHM", comm_id="0x2")
+    small = ring(None, comm_id="0x0")
+    assert rows(one_log(small, first, second), None)[0]["comm_id"] == "0x1"
+    other = Communicator("0x3", 2, (CommMember(0, "a", 7),), {0: (0, 1)})
+    assert rows(one_log(first, other), None, pids=[7, 8])[0]["comm_id"] == "0x3"
+    assert rows(one_log(first, other), None, pids=[9])[0]["comm_id"] == "0x1"
+
+
+def test_a_communicator_of_fewer_ranks_than_the_run_uses_only_a_name_that_all_share():
+    log, topo = one_log(ring("P2P/IPC", "P2P/IPC")), topology(g01="NV4")
+    same = rows(log, topo, dict.fromkeys(range(4), "NVIDIA A40"), n_ranks=4)
+    assert same[0]["nominal_bytes_per_s"] == 56.25e9
+    mixed = rows(log, topo, {0: "NVIDIA A40", 1: "NVIDIA A40", 2: H200, 3: H200}, n_ranks=4)
+    assert mixed[0]["nominal_bytes_per_s"] is None
+
+
+def test_gpus_are_found_by_nvml_then_cuda_then_local_rank():
+    place = CommMember(0, "a", 1, cuda_device=0, nvml_device=3), CommMember(1, "a", 2, 1)
+    comm = Communicator("0x1", 3, place, None, 1, None, (Edge(0, 1, ("P2P/IPC",), 1),))
+    more = Communicator("0x1", 3, place, None, 1, None, (Edge(0, 2, ("P2P/IPC",), 1),))
+    topo = topology(g31="PIX", g32="PHB")
+    assert rows(one_log(comm), topo, local_ranks={0: 0, 1: 0, 2: 2})[0]["path"] == "PIX"
+    assert rows(one_log(more), topo, local_ranks={0: 0, 1: 0, 2: 2})[0]["path"] == "PHB"
+
+
+def test_an_index_that_two_ranks_of_a_host_have_is_no_index_of_the_host():
+    place = tuple(CommMember(rank, "a", rank, cuda_device=rank // 2) for rank in range(3))
+    edges = Edge(0, 1, ("P2P/IPC",), 1), Edge(1, 2, ("P2P/IPC",), 1)
+    comm = Communicator("0x1", 3, place, None, 1, None, edges)
+    assert [one["path"] for one in rows(one_log(comm), topology(g01="NV18"))] == [None, None]
+
+
+# --- only one of the two ------------------------------------------------------------------------
+
+
+def test_a_topology_alone_gives_pairs_that_nothing_says_are_used():
+    topo = topology(g01="NV18", g02="SYS", g12="SYS")
+    places = {"local_ranks": {0: 0, 1: 1, 2: 2}, "hosts": dict.fromkeys(range(3), "a")}
+    names = dict.fromkeys(range(3), H200)
+    nvlink, pcie = "NVLink 4, 18 x 25 GB/s (H200)", "PCIe 5.0 x16 (H200)"
+    nothing = {"comm_id": None, "n": None}
+    expected = [
+        row(0, 1, None, "NV18", "unknown", 450e9, nvlink, **nothing),
+        row(0, 2, None, "SYS", "unknown", pytest.approx(PCIE_5), pcie, **nothing),
+        row(1, 2, None, "SYS", "unknown", pytest.approx(PCIE_5), pcie, **nothing),
+    ]
+    assert rows(None, topo, names, **places) == expected
+    # A log that does not say who connects to whom is no better.
+    assert rows(NcclLog("2.28.9"), topo, names, **places) == expected
+    silent = NcclLog("2.28.9", (Communicator("0x1", 3, members("a", "a", "a")),))
+    assert rows(silent, topo, names) == expected
+
+
+def test_pairs_are_of_one_host():
+    topo = topology(g01="NV18")
+    hosts = {0: "a", 1: "a", 2: "b", 3: "b", 4: "b"}
+    local_ranks = {0: 0, 1: 1, 2: 0, 3: 1, 4: None}
+    found = rows(None, topo, local_ranks=local_ranks, hosts=hosts)
+    assert [(one["from_rank"], one["to_rank"]) for one in found] == [(0, 1), (2, 3)]
+
+
+def test_nothing_gives_nothing():
+    assert rows(None, None, {0: H200}, local_ranks={0: 0, 1: 1}) == []
+    assert rows(None, topology(g01="NV18")) == []
+    assert slowest(links(None, None)) is None
+
+
+# --- the slowest --------------------------------------------------------------------------------
+
+
+def text_of(log, topo=None, names=None, **options):
+    return slowest(links(log, topo, names or {}, **options)).text
+
+
+def test_shared_memory_although_there_is_nvlink():
+    log = read_nccl_logs([REAL / "ddp-4gpu-shm.nccl.log"])
+    table = links(log, read_topology(REAL / "topo-4gpu.txt"), dict.fromkeys(range(4), H200))
+    text = "SHM through host memory, although the GPUs are connected by NV18"
+    assert slowest(table) == SlowestLink("shm", 0, 1, pytest.approx(PCIE_5), text, 4, 0)
+    assert [(one["transport"], one["n_channels"], one["path"]) for one in table.to_pylist()] == [
+        ("SHM/direct/direct", 4, "NV18")
+    ] * 4
+
+
+@pytest.mark.parametrize("n_gpus", [2, 4])
+def test_nvlink_everywhere(n_gpus):
+    log = read_nccl_logs([REAL / f"ddp-{n_gpus}gpu.nccl.log"])
+    topo = read_topology(REAL / f"topo-{n_gpus}gpu.txt")
+    table = links(log, topo, dict.fromkeys(range(n_gpus), H200), n_ranks=n_gpus)
+    text = "NVLink (P2P/CUMEM over NV18)"
+    assert slowest(table) == SlowestLink("nvlink", 0, 1, 450e9, text, n_gpus, 0)
+
+
+def test_the_slowest_kind_then_the_least_bandwidth():
+    log = one_log(ring("P2P/CUMEM", "P2P/CUMEM", "P2P/CUMEM"))
+    names = {0: H200, 1: H200, 2: "NVIDIA A100"}
+    found = slowest(links(log, topology(g01="NV18", g12="NV4", g02="NV2"), names))
+    assert (found.from_rank, found.to_rank, found.nominal_bytes_per_s) == (2, 0, 50e9)
+    found = slowest(links(log, topology(g01="PIX", g12="NV4", g02="NV2"), names))
+    assert (found.kind, found.from_rank, found.n_links) == ("p2p_pcie", 0, 1)
+
+
+def test_a_bandwidth_that_one_link_of_the_kind_lacks_is_not_known():
+    log = one_log(ring("P2P/CUMEM", "P2P/CUMEM", "P2P/CUMEM"))
+    topo = topology(g01="NV18", g12="NV18", g02="NV18")
+    found = slowest(links(log, topo, {0: H200, 1: H200, 2: None}))
+    assert (found.from_rank, found.nominal_bytes_per_s) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("transport", "path", "text"),
+    [
+        ("P2P/MNNVL", "SYS", "NVLink (P2P/MNNVL)"),
+        (
+            "P2P/IPC",
+            "PHB",
+            "direct access over PCIe (P2P/IPC, PHB: across a PCIe host bridge, usually the CPU)",
+        ),
+        ("SHM/direct/direct", "SYS", "SHM through host memory"),
+        ("direct shared memory", "NV2", "SHM through host memory, although the GPUs are connected by NV2"),
+        ("NET/IB/0/GDRDMA", "SYS", "network (NET/IB/0/GDRDMA)"),
+        (
+            "NET/IB/0/GDRDMA, NET/IB/1",
+            "NV4",
+            "network (NET/IB/0/GDRDMA, NET/IB/1) through host memory, although the GPUs are connected by NV4",
+        ),
+        ("NET/Socket/0", "SYS", "network (NET/Socket/0) through host memory"),
+        (
+            "CXL/0",
+            "SYS",
+            "CXL/0, a transport that nsyspipe does not know; the GPUs are connected by SYS",
+        ),
+        (None, "NV18", "no NCCL log says what NCCL uses; the GPUs are connected by NV18"),
+    ],
+)  # fmt: skip
+def test_texts(transport, path, text):
+    assert text_of(one_log(ring(transport, transport)), topology(g01=path)) == text
+
+
+def test_texts_without_a_topology():
+    asked = "direct access to GPU memory (P2P/CUMEM); nvidia-smi topo -m tells whether over NVLink or PCIe"
+    assert text_of(one_log(ring("P2P/CUMEM", "P2P/CUMEM"))) == asked
+    assert text_of(one_log(ring(None, None))) == "no NCCL log says what NCCL uses"
+    assert text_of(one_log(ring("SHM", None))) == (
+        "SHM through host memory; nothing says what 1 of 2 links use"
+    )

@@ -1,0 +1,322 @@
+"""Probes of a machine: fake programs and a fake file system, no GPU and no nsys needed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from nsyspipe.machine import STATUSES, check_machine
+from nsyspipe.programs import Output, ask
+from tests.build.programs import (
+    DRIVER_FILE,
+    GPUS,
+    HELP,
+    STATUS,
+    TOPOLOGY,
+    VERSION,
+    printing,
+    program,
+    put,
+)
+
+NAMES = [
+    "nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_sampling", "cuda_driver", "topology", "torch",
+    "nccl", "nvtx",
+]  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Return an empty file system and a search path with the shell's own programs only."""
+    root, bin_ = tmp_path / "root", tmp_path / "bin"
+    root.mkdir()
+    bin_.mkdir()
+    return root, bin_
+
+
+@pytest.fixture
+def checks(place):
+    """Return a function that checks the fake machine and returns its checks by name."""
+    root, bin_ = place
+
+    def run(**options):
+        found = check_machine(root=root, search_path=str(bin_), **options)
+        assert [one.name for one in found] == NAMES
+        assert {one.status for one in found} <= set(STATUSES)
+        assert all(one.found and one.needed_for for one in found)
+        return {one.name: one for one in found}
+
+    return run
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Return a function that puts packages on Python's path; torch says so if it is imported."""
+    site = tmp_path / "site"
+    site.mkdir()
+
+    def install(version_file=None, **versions):
+        if version_file is not None:
+            put(site, "torch/__init__.py", "raise RuntimeError('torch was imported')")
+            put(site, "torch/version.py", version_file)
+        for name, version in versions.items():
+            text = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+            put(site, f"{name}-{version}.dist-info/METADATA", text)
+        monkeypatch.syspath_prepend(str(site))
+
+    return install
+
+
+# --- a laptop -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_there_and_nothing_fails(checks, tmp_path):
+    found = checks(folder=tmp_path)
+    assert {name for name, one in found.items() if one.status == "missing"} >= {
+        "nsys", "importer", "trace_values", "cuda_driver", "topology",
+    }  # fmt: skip
+    assert found["nsyspipe"].status == "ok"
+    assert found["disk_space"].found_bytes == pytest.approx(
+        shutil.disk_usage(tmp_path).free, rel=0.1
+    )
+    assert found["cpu_sampling"].status == "unknown"
+    assert all(found[name].fix for name in ("nsys", "cuda_driver"))
+
+
+def test_little_disk_space_is_a_warning(checks, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
+    assert (checks()["disk_space"].status, checks()["disk_space"].found_bytes) == ("warning", 1)
+
+
+def test_a_directory_that_was_deleted_has_unknown_space(checks, tmp_path):
+    assert checks(folder=tmp_path / "gone")["disk_space"].status == "unknown"
+
+
+# --- nsys ---------------------------------------------------------------------------------------
+
+
+def test_nsys_2024_2_is_found_with_its_values_but_has_no_nccl(checks, place):
+    program(place[1], "nsys", printing(version=VERSION, profile=HELP))
+    found = checks()
+    assert (found["nsys"].status, found["nsys"].found) == ("ok", "2024.2.3.38 on PATH")
+    values = found["trace_values"]
+    assert values.status == "warning"
+    assert values.found == "no nccl; cuda, nvtx, cublas-verbose, osrt, python-gil, none"
+    assert "--trace=cuda,nvtx,osrt" in values.fix
+    assert "NVTX still carries NCCL's ranges" in values.fix
+
+
+def test_nsys_2025_6_takes_nccl(checks, place):
+    with_nccl = HELP.replace("'osrt'", "'osrt', 'nccl'")
+    program(place[1], "nsys", printing(version=VERSION, profile=with_nccl))
+    values = checks()["trace_values"]
+    assert (values.status, values.fix) == ("ok", None)
+    assert "nccl" in values.found.split(", ")
+
+
+def test_help_that_cannot_be_understood_leaves_the_values_unknown(checks, place):
+    program(place[1], "nsys", printing(version=VERSION, profile="usage: something new"))
+    values = checks()["trace_values"]
+    assert values.status == "unknown"
+    assert "--trace=cuda,nvtx,osrt" in values.fix
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("exit 127", "on PATH, but fails with status 127"),
+        ("echo hello", "on PATH, but fails with status 0"),
+    ],
+)
+def test_an_nsys_without_a_version_is_unknown(checks, place, script, found):
+    program(place[1], "nsys", script)
+    assert (checks()["nsys"].status, checks()["nsys"].found) == ("unknown", found)
+
+
+def test_an_nsys_of_another_processor_is_unknown(checks, place):
+    program(place[1], "nsys", "").write_bytes(b"\x7fELF\x02\x01\x01")
+    assert checks()["nsys"].found == "on PATH, but cannot be started"
+
+
+def test_a_hanging_nsys_is_asked_once_and_leaves_nobody_behind(checks, place):
+    pids = place[1] / "pids"
+    program(place[1], "nsys", f"sleep 60 & echo $! $$ >> {pids}; wait")
+    start = time.monotonic()
+    found = checks(run=lambda command, timeout_s: ask(command, min(timeout_s, 0.5)))
+    assert time.monotonic() - start < 5
+    assert found["nsys"].status == found["trace_values"].status == "unknown"
+    assert found["nsys"].found == "on PATH, but does not answer"
+    (line,) = pids.read_text().splitlines()
+    deadline = time.monotonic() + 5
+    while any(is_running(pid) for pid in line.split()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(is_running(pid) for pid in line.split())
+
+
+def is_running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def test_no_program_is_started_once_the_time_is_up(checks, place):
+    for name in ("nsys", "nvidia-smi"):
+        program(place[1], name, "exit 0")
+    asked = []
+    found = checks(run=lambda command, timeout_s: asked.append(command), total_s=0)
+    assert asked == []
+    assert {found[name].status for name in ("nsys", "trace_values", "topology")} == {"unknown"}
+
+
+def test_all_programs_together_get_less_than_ten_seconds(checks, place, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for name in ("nsys", "nvidia-smi"):
+        program(place[1], name, "exit 0")
+
+    def slow(command, timeout_s):
+        now[0] += timeout_s * 0.99
+        return Output(0, "")
+
+    checks(run=slow)
+    assert now[0] < 10
+
+
+def test_the_newest_nsys_of_the_usual_places_is_found_off_the_path(checks, place):
+    for version in ("2024.2.3", "2025.10.1", "2025.9.1"):
+        folder = place[0] / "opt/nvidia/nsight-systems" / version
+        program(folder / "bin", "nsys", printing(version=VERSION))
+        program(folder / "host-linux-x64", "QdstrmImporter", "")
+    found = checks()
+    assert found["nsys"].status == "warning"
+    assert found["nsys"].fix == "export PATH=/opt/nvidia/nsight-systems/2025.10.1/bin:$PATH"
+    assert str(place[0]) not in repr(found)
+
+
+def test_an_nsys_without_importer_may_still_have_one_elsewhere(checks, place):
+    program(place[1], "nsys", printing(version=VERSION))
+    assert checks()["importer"].status == "unknown"
+
+
+# --- permissions, driver, links -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "said", "status"),
+    [("2", "", "ok"), ("4", "", "warning"), ("4", STATUS, "ok"), ("-1", STATUS.replace("OK", "Fail"), "warning")],
+)  # fmt: skip
+def test_cpu_sampling_goes_by_nsys_before_the_kernels_setting(checks, place, level, said, status):
+    put(place[0], "proc/sys/kernel/perf_event_paranoid", f"{level}\n")
+    program(place[1], "nsys", printing(version=VERSION, status=said))
+    found = checks()["cpu_sampling"]
+    assert found.status == status
+    assert f"perf_event_paranoid is {level}" in found.found
+    assert (found.fix is None) == (status == "ok")
+
+
+def test_driver_and_links_come_from_nvidia_smi(checks, place):
+    script = printing(topo=TOPOLOGY) + "\n"
+    query = f"case $1 in --query-gpu*) printf '{GPUS}'; exit;; esac\n".replace("\n5", "\\n5")
+    program(place[1], "nvidia-smi", query + script)
+    found = checks()
+    assert (found["cuda_driver"].status, found["cuda_driver"].found) == (
+        "ok",
+        "580.159.04, 2 x NVIDIA H200",
+    )
+    assert found["topology"].found == "2 GPUs linked by NV18"
+
+
+def test_one_gpu_has_no_links(checks, place):
+    alone = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n"
+    program(place[1], "nvidia-smi", printing(topo=alone))
+    assert checks()["topology"].found == "one GPU, no links"
+
+
+@pytest.mark.parametrize("script", ["echo 'NVIDIA-SMI has failed'; exit 9", "sleep 60"])
+def test_a_loaded_driver_is_named_when_nvidia_smi_does_not_work(checks, place, script):
+    program(place[1], "nvidia-smi", script)
+    put(place[0], "proc/driver/nvidia/version", DRIVER_FILE)
+    found = checks(total_s=1)
+    assert found["cuda_driver"].status == found["topology"].status == "unknown"
+    assert found["cuda_driver"].found.startswith("580.159.04 is loaded")
+
+
+# --- packages -----------------------------------------------------------------------------------
+
+TORCH = "__version__ = '2.11.0+cu130'\ndebug = False\ncuda: Optional[str] = '13.0'\nhip = None\n"
+
+
+def test_torch_and_nccl_are_read_and_not_imported(checks, packages):
+    packages(TORCH, nvidia_nccl_cu13="2.28.9")
+    found = checks()
+    assert (found["torch"].status, found["torch"].found) == ("ok", "2.11.0+cu130, CUDA 13.0")
+    assert (found["nccl"].status, found["nccl"].found) == ("ok", "2.28.9")
+
+
+def test_a_torch_without_cuda_is_a_warning_and_its_nccl_unknown(checks, packages):
+    packages("__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n")
+    found = checks()
+    assert (found["torch"].status, found["nccl"].status) == ("warning", "unknown")
+
+
+def test_a_torch_that_does_not_say_its_version_is_known_by_its_package(checks, packages):
+    packages("", torch="2.4.0")
+    found = checks()["torch"]
+    assert (found.status, found.found) == ("warning", "2.4.0, which names no CUDA")
+
+
+def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
+    (tmp_path / "site/torch").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert checks()["torch"].status == "missing"
+
+
+def test_the_systems_nccl_counts_too(checks, place):
+    for version in ("2.9.6", "2.28.3"):
+        put(place[0], f"usr/lib/x86_64-linux-gnu/libnccl.so.{version}", "")
+    assert checks()["nccl"].found == "2.28.3"
+
+
+@pytest.mark.parametrize(
+    ("nvtx", "nsys", "status"),
+    [
+        ("0.2.12", "2024.2.3", "warning"), ("0.2.15", "2023.4.1", "warning"), ("0.2.11", "2024.2.3", "ok"),
+        ("0.2.12", "2025.3.2", "ok"),
+    ],
+)  # fmt: skip
+def test_a_new_nvtx_does_not_reach_an_old_nsys(checks, place, packages, nvtx, nsys, status):
+    packages(nvtx=nvtx)
+    program(place[1], "nsys", printing(version=f"NVIDIA Nsight Systems version {nsys}.38-24v0"))
+    found = checks()["nvtx"]
+    assert found.status == status
+    assert found.found.startswith(nvtx)
+
+
+# --- what programs print --------------------------------------------------------------------------
+
+
+def test_nothing_but_known_words_is_kept_of_what_programs_print(checks, place):
+    secret = "/home/alice TOKEN=hunter2"
+    text = f"{secret}\n{VERSION}{HELP}{STATUS}{GPUS}{TOPOLOGY}{secret}"
+    put(place[0], "proc/sys/kernel/perf_event_paranoid", "2\n")
+    for name in ("nsys", "nvidia-smi"):
+        program(place[1], name, f"cat <<'END'\n{text}\nEND")
+    found = checks()
+    assert {found[name].status for name in ("nsys", "cuda_driver", "topology")} == {"ok"}
+    assert not any(word in repr(found) for word in ("alice", "hunter2", str(place[1])))
+
+
+@given(text=st.text(), status=st.sampled_from([0, 1, None]))
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_no_output_makes_a_probe_fail(checks, place, text, status):
+    for name in ("nsys", "nvidia-smi"):
+        program(place[1], name, "")
+    checks(run=lambda command, timeout_s: Output(status, text))

@@ -1,0 +1,492 @@
+"""NCCL logs of several releases, mixed, cut and appended: who talks to whom, and over what."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from nsyspipe.errors import InputError, NsyspipeError
+from nsyspipe.fabric import CommMember, Communicator, Edge, NcclLog
+from nsyspipe.read.nccl_lines import Connected, Line, parse_line
+from nsyspipe.read.nccl_log import read_nccl_logs
+
+REAL = Path(__file__).parent.parent / "real" / "logs"
+WORLD = "0x1111"
+
+
+def said(body, *, host="node0", pid=10, thread=None, gpu=0):
+    return f"{host}:{pid}:{thread or pid} [{gpu}] NCCL INFO {body}"
+
+
+def init(rank, n_ranks, what, *, pointer=None, gpu=None, comm_id=WORLD, tail=None):
+    gpu = rank if gpu is None else gpu
+    tail = f"commId {comm_id}" if tail is None else tail
+    return (
+        f"ncclCommInitRankConfig comm {pointer or f'0xa{rank}'} rank {rank} nranks {n_ranks}"
+        f" cudaDev {gpu} nvmlDev {gpu} busId {gpu + 6}0 {tail} - Init {what}"
+    )
+
+
+def via(start, end, transport, *, channel=0, side=""):
+    return f"Channel {channel:02d}/0 : {start}[{start}] -> {end}[{end}]{side} via {transport}"
+
+
+def two_ranks():
+    """Return the lines of two processes that make a ring of one channel over NVLink."""
+    zero = [
+        "NCCL version 2.28.9+cuda13.0",
+        "NCCL_P2P_LEVEL set by environment to NVL",
+        init(0, 2, "START"),
+        "Channel 00/01 : 0 1",
+        "1 coll channels, 1 collnet channels, 0 nvls channels, 2 p2p channels, 2 p2p channels per peer",
+        init(0, 2, "COMPLETE"),
+        via(0, 1, "P2P/CUMEM"),
+    ]
+    one = [init(1, 2, "START"), init(1, 2, "COMPLETE"), via(1, 0, "P2P/CUMEM")]
+    return [said(body) for body in zero], [said(body, pid=11, gpu=1) for body in one]
+
+
+TWO_RANKS = NcclLog(
+    "2.28.9+cuda13.0",
+    (
+        Communicator(
+            WORLD,
+            2,
+            (CommMember(0, "node0", 10, 0, 0, "60"), CommMember(1, "node0", 11, 1, 1, "70")),
+            {0: (0, 1)},
+            1,
+            False,
+            (Edge(0, 1, ("P2P/CUMEM",), 1), Edge(1, 0, ("P2P/CUMEM",), 1)),
+        ),
+    ),
+    {"NCCL_P2P_LEVEL": "NVL"},
+)
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Return a function that writes files, each from lines or bytes, and reads them together."""
+
+    def write_and_read(*files):
+        paths = []
+        for number, lines in enumerate(files):
+            path = tmp_path / f"{number}.log"
+            text = lines if isinstance(lines, bytes) else "\n".join([*lines, ""]).encode()
+            path.write_bytes(text)
+            paths.append(path)
+        return read_nccl_logs(paths)
+
+    return write_and_read
+
+
+def only(log):
+    (comm,) = log.communicators
+    return comm
+
+
+def edges(comm):
+    return {(edge.from_rank, edge.to_rank): edge.transport for edge in comm.edges or ()}
+
+
+# --- mixed, several files -----------------------------------------------------------------------
+
+
+def test_lines_of_two_ranks_in_one_file_are_told_apart(read):
+    zero, one = two_ranks()
+    mixed = list(chain.from_iterable(zip(zero, [*one, *["a step"] * 4], strict=True)))
+    assert read(mixed) == TWO_RANKS
+
+
+def test_a_file_per_rank_gives_the_same_in_any_order_and_twice(read, tmp_path):
+    zero, one = two_ranks()
+    assert read(zero, one) == TWO_RANKS
+    paths = [tmp_path / "1.log", tmp_path / "0.log", tmp_path / "1.log"]
+    assert read_nccl_logs(paths) == TWO_RANKS
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_order_of_lines_of_different_ranks_does_not_matter(tmp_path_factory, data):
+    ranks = [
+        [said(body, pid=20 + rank, gpu=rank) for body in world_and_pairs(rank)] for rank in range(4)
+    ]
+    turns = data.draw(
+        st.permutations([rank for rank, lines in enumerate(ranks) for _ in lines]), label="turns"
+    )
+    queues = [iter(lines) for lines in ranks]
+    path = tmp_path_factory.mktemp("logs") / "mixed.log"
+    path.write_text("".join(next(queues[rank]) + "\n" for rank in turns))
+    found = read_nccl_logs([path])
+    path.write_text("".join(f"{line}\n" for lines in ranks for line in lines))
+    assert found == read_nccl_logs([path])
+    assert [comm.comm_id for comm in found.communicators] == [WORLD, "0x2220", "0x2221"]
+
+
+# --- several communicators ----------------------------------------------------------------------
+
+
+def world_and_pairs(rank):
+    """Return what a rank of four logs that is also in a pair: 0 with 1, 2 with 3; all connect at the end."""
+    pair, own = divmod(rank, 2)
+    bodies = [init(rank, 4, "START"), init(rank, 4, "COMPLETE")]
+    ids = {"pointer": f"0xb{rank}", "comm_id": f"0x222{pair}", "gpu": rank}
+    bodies += [init(own, 2, "START", **ids)]
+    bodies += ["Channel 00/01 : 0 1"] if own == 0 else []
+    bodies += [init(own, 2, "COMPLETE", **ids)]
+    bodies[1:1] = ["Channel 00/01 : 0 1 2 3"] if rank == 0 else []
+    after, other = (rank + 1) % 4, rank - own + 1 - own
+    in_pair = f"Channel 00/0 : {own}[{rank}] -> {1 - own}[{other}] via SHM/direct/direct"
+    return [*bodies, in_pair, via(rank, after, "P2P/IPC")]
+
+
+def test_a_world_and_pairs_are_three_communicators_and_lines_go_by_rank_and_gpu(read):
+    log = read([said(body, pid=20 + r, gpu=r) for r in range(4) for body in world_and_pairs(r)])
+    world, first, second = log.communicators
+    assert [(comm.comm_id, comm.n_ranks) for comm in log.communicators] == [
+        (WORLD, 4),
+        ("0x2220", 2),
+        ("0x2221", 2),
+    ]
+    # Rank 0's line to 1 fits both; the younger has its own by then.
+    assert edges(world) == dict.fromkeys([(0, 1), (1, 2), (2, 3), (3, 0)], "P2P/IPC")
+    assert edges(first) == edges(second) == dict.fromkeys([(0, 1), (1, 0)], "SHM/direct/direct")
+    assert [member.pid for member in second.members] == [22, 23]
+    assert (world.rings, second.rings) == ({0: (0, 1, 2, 3)}, {0: (0, 1)})
+
+
+def test_a_split_is_named_by_its_parent_and_colour(read):
+    def rank(number):
+        tail = f"parent 0xa{number} splitCount 1 color {number % 2} key {number}"
+        ids = {"pointer": f"0xc{number}", "gpu": number, "tail": tail}
+        bodies = [init(number, 4, "START"), init(number, 4, "COMPLETE")]
+        bodies += [init(number // 2, 2, what, **ids) for what in ("START", "COMPLETE")]
+        # As 2.19 wrote it: no space before the hyphen.
+        bodies[2] = bodies[2].replace(" - Init", "- Init")
+        return [said(body, pid=30 + number, gpu=number) for body in bodies]
+
+    log = read(*(rank(number) for number in range(4)))
+    assert [comm.comm_id for comm in log.communicators] == [WORLD, f"{WORLD}/1.0", f"{WORLD}/1.1"]
+    assert [member.pid for member in log.communicators[2].members] == [31, 33]
+
+
+def test_an_appended_log_has_both_runs(read):
+    second = [
+        line.replace(":10:10", ":50:50").replace(":11:11", ":51:51").replace(WORLD, "0x3333")
+        for lines in two_ranks()
+        for line in lines
+    ]
+    log = read([*two_ranks()[0], *two_ranks()[1], *second])
+    assert [comm.comm_id for comm in log.communicators] == [WORLD, "0x3333"]
+    assert [len(comm.edges) for comm in log.communicators] == [2, 2]
+
+
+def test_a_pointer_that_is_used_again_is_another_communicator(read):
+    bodies = [
+        init(0, 2, "START"),
+        init(0, 2, "COMPLETE"),
+        "comm 0xa0 rank 0 nranks 2 cudaDev 0 busId 60 - Destroy COMPLETE",
+        init(0, 2, "START", comm_id="0x9999"),
+        init(0, 2, "COMPLETE", comm_id="0x9999"),
+        via(0, 1, "P2P/CUMEM"),
+    ]
+    first, second = read([said(body) for body in bodies]).communicators
+    assert (first.comm_id, first.edges) == (WORLD, None)
+    assert (second.comm_id, edges(second)) == ("0x9999", {(0, 1): "P2P/CUMEM"})
+
+
+def test_one_process_with_a_thread_per_gpu(read):
+    lines = [
+        said(body, thread=100 + rank, gpu=rank)
+        for rank in range(2)
+        for body in (
+            init(rank, 2, "START"),
+            via(rank, 1 - rank, "P2P/direct pointer"),
+            init(rank, 2, "COMPLETE"),
+        )
+    ]
+    comm = only(read(lines))
+    assert [(member.rank, member.pid, member.nvml_device) for member in comm.members] == [
+        (0, 10, 0),
+        (1, 10, 1),
+    ]
+    assert edges(comm) == dict.fromkeys([(0, 1), (1, 0)], "P2P/direct pointer")
+
+
+# --- older releases -----------------------------------------------------------------------------
+
+
+def old(pid, rank, n_ranks, bus, lines, *, host="node0", thread=None):
+    """Return what a process of NCCL 2.10 logs: only the end has the name, GPUs are PCI addresses."""
+    end = f"comm 0x7f{pid} rank {rank} nranks {n_ranks} cudaDev {rank} busId {bus} - Init COMPLETE"
+    return [said(body, host=host, pid=pid, thread=thread, gpu=rank) for body in [*lines, end]]
+
+
+def test_an_old_log_without_ids_and_with_pci_addresses(read):
+    zero = ["Channel 00/02 :    0   1", "Channel 01/02 :    0   1"]
+    zero += [f"Channel {c:02d} : 0[1a000] -> 1[1b000] via P2P/IPC/read" for c in range(2)]
+    zero += ["2 coll channels, 2 p2p channels, 2 p2p channels per peer"]
+    one = [f"Channel {c:02d} : 1[1b000] -> 0[1a000] via P2P/IPC/read" for c in range(2)]
+    comm = only(read([*old(5, 0, 2, "1a000", zero), *old(6, 1, 2, "1b000", one)]))
+    assert (comm.comm_id, comm.n_channels, comm.is_nvls_on) == ("comm0", 2, None)
+    assert comm.edges == (Edge(0, 1, ("P2P/IPC/read",), 2), Edge(1, 0, ("P2P/IPC/read",), 2))
+    assert comm.members[1] == CommMember(1, "node0", 6, 1, None, "1b000")
+
+
+def test_old_pairs_of_one_host_are_told_apart_by_gpu_though_process_ids_are_mixed(read):
+    def process(pid, rank, bus, other):
+        line = f"Channel 00 : {rank}[{bus}] -> {1 - rank}[{other}] via SHM"
+        return old(pid, rank, 2, bus, [line])
+
+    # 1a000 with 1b000 are processes 5 and 8, 2a000 with 2b000 are 7 and 6.
+    files = process(5, 0, "1a000", "1b000"), process(8, 1, "1b000", "1a000")
+    log = read(*files, process(7, 0, "2a000", "2b000"), process(6, 1, "2b000", "2a000"))
+    members = [[member.pid for member in comm.members] for comm in log.communicators]
+    assert members == [[5, 8], [7, 6]]
+
+
+def test_old_pairs_on_equal_hosts_are_told_apart_by_host(read):
+    def process(host, rank):
+        line = f"Channel 00 : {rank}[{rank}a] -> {1 - rank}[{1 - rank}a] via P2P/IPC"
+        return old(5 + rank, rank, 2, f"{rank}a", [line], host=host)
+
+    log = read(*(process(host, rank) for rank in (1, 0) for host in ("b", "a")))
+    assert [[member.host for member in comm.members] for comm in log.communicators] == [
+        ["a", "a"],
+        ["b", "b"],
+    ]
+
+
+def test_an_old_process_that_makes_two_communicators_keeps_their_lines_apart(read):
+    first = ["Channel 00 : 0[1a] -> 1[1b] via P2P/IPC"]
+    second = ["Channel 00 : 0[1a] -> 1[2b] via SHM"]
+    lines = [*old(5, 0, 4, "1a", first), *old(5, 0, 2, "1a", second)]
+    world, pair = read(lines).communicators
+    assert (world.n_ranks, edges(world)) == (4, {(0, 1): "P2P/IPC"})
+    assert (pair.n_ranks, edges(pair)) == (2, {(0, 1): "SHM"})
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM", (0, 0, 1, 2, "P2P/CUMEM")),
+        ("Channel 03/1 : 1[1] -> 2[2] via P2P/CUMEM/read", (3, 1, 1, 2, "P2P/CUMEM/read")),
+        ("Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC/read", (0, 0, 0, 1, "P2P/IPC/read")),
+        ("Channel 11 : 0[0] -> 1[1] via SHM/direct/CE", (11, 0, 0, 1, "SHM/direct/CE")),
+        ("Channel 00 : 0[0] -> 1[1] via P2P/direct pointer", (0, 0, 0, 1, "P2P/direct pointer")),
+        ("Channel 0/0 : 0[0] -> 3[3] via P2P/indirect/1[1]", (0, 0, 0, 3, "P2P/indirect/1[1]")),
+        ("Ring 00 : 3 -> 0 via direct shared memory", (0, 0, 3, 0, "direct shared memory")),
+        (
+            "Channel 02/0 : 7[7] -> 8[0] [send] via NET/IB/0(1)/GDRDMA(PCI)/Shared",
+            (2, 0, 7, 8, "NET/IB/0(1)/GDRDMA(PCI)/Shared"),
+        ),
+        (
+            "Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0/GDRDMA",
+            (0, 0, 1, 8, "NET/AWS Libfabric/0/GDRDMA"),
+        ),
+        (
+            "Channel 00/0 : 0[83000] -> 1[c3000] via P2P/IPC comm 0x5fa3 nRanks 02",
+            (0, 0, 0, 1, "P2P/IPC"),
+        ),
+    ],
+)
+def test_connections_as_releases_write_them(line, expected):
+    fact = parse_line(said(line)).fact
+    assert isinstance(fact, Connected)
+    found = (fact.channel, fact.connection, fact.from_rank, fact.to_rank, fact.transport)
+    assert found == expected
+
+
+# --- networks, NVLink SHARP ---------------------------------------------------------------------
+
+
+def test_edges_between_hosts_have_the_senders_words_else_the_receivers(read):
+    def rank(number, *bodies):
+        host = "ab"[number]
+        both = [init(number, 2, "START", gpu=0), init(number, 2, "COMPLETE", gpu=0), *bodies]
+        return [said(body, host=host, pid=7) for body in both]
+
+    to_one = "Channel {:02d}/0 : 0[0] -> 1[0] [{}] via NET/IB/{}/GDRDMA"
+    to_zero = "Channel {:02d}/0 : 1[0] -> 0[0] [{}] via NET/Socket/0"
+    zero = [to_one.format(0, "send", 0), to_one.format(1, "send", 1), to_zero.format(0, "receive")]
+    one = [to_one.format(0, "receive", 5), to_one.format(1, "receive", 5)]
+    comm = only(read(rank(0, *zero), rank(1, *one)))
+    assert [member.host for member in comm.members] == ["a", "b"]
+    assert comm.edges == (
+        Edge(0, 1, ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"), 2),
+        Edge(1, 0, ("NET/Socket/0",), 1),
+    )
+    assert comm.edges[0].transport == "NET/IB/0/GDRDMA, NET/IB/1/GDRDMA"
+
+
+def test_connections_of_point_to_point_calls_count_only_where_there_are_no_others(read):
+    bodies = [init(0, 3, "START"), init(0, 3, "COMPLETE"), via(0, 1, "P2P/CUMEM")]
+    bodies += [f"Channel {c:02d}/1 : 0[0] -> {to}[{to}] via SHM" for to in (1, 2) for c in (5, 6)]
+    comm = only(read([said(body) for body in bodies]))
+    assert comm.edges == (Edge(0, 1, ("P2P/CUMEM",), 1), Edge(0, 2, ("SHM",), 2))
+
+
+@pytest.mark.parametrize(
+    ("body", "is_on"),
+    [
+        ("24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels", True),
+        ("NVLS comm 0x55 headRank 0 nHeads 2 buffSize 1048576 memSize 2097152", True),
+        ("24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels", False),
+        ("NVLS multicast support is not available on dev 0", False),
+        ("NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)", None),
+        ("24 coll channels, 32 p2p channels, 32 p2p channels per peer", None),
+    ],
+)
+def test_nvlink_sharp_is_on_when_it_has_channels(read, body, is_on):
+    bodies = [init(0, 2, "START"), body, init(0, 2, "COMPLETE")]
+    assert only(read([said(one) for one in bodies])).is_nvls_on is is_on
+
+
+# --- what is not in the log ---------------------------------------------------------------------
+
+
+def test_a_log_of_the_version_alone_has_no_communicator(read):
+    assert read(["NCCL version 2.21.5+cuda12.4", "epoch 1"]) == NcclLog("2.21.5+cuda12.4")
+
+
+def test_warnings_alone_are_a_log(read):
+    line = "node0:5:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect failed"
+    assert read([line]) == NcclLog()
+
+
+def test_a_communicator_that_did_not_connect_has_no_edges_and_no_rings(read):
+    comm = only(read([said(init(0, 2, "START"))]))
+    assert comm == Communicator(WORLD, 2, (CommMember(0, "node0", 10, 0, 0, "60"),))
+
+
+def test_a_log_without_the_lines_that_name_the_communicator(read):
+    zero = [said("Channel 00/01 : 0 1 2"), said(via(0, 1, "SHM"))]
+    one = [said(via(1, 2, "SHM"), pid=11, gpu=1)]
+    comm = only(read([*one, *zero]))
+    assert (comm.comm_id, comm.n_ranks, comm.rings) == ("comm0", 3, {0: (0, 1, 2)})
+    assert edges(comm) == {(0, 1): "SHM", (1, 2): "SHM"}
+
+
+def test_settings_are_nccls_only_and_all_their_values(read):
+    names = "NCCL_IB_HCA set by environment to {}", "OTHER set by environment to secret"
+    lines = [said(names[0].format("mlx5_1")), said(names[0].format("mlx5_0."), pid=11)]
+    log = read([*lines, said(names[1]), said("NCCL_ALGO set by environment to ring,tree")])
+    assert log.settings == {"NCCL_ALGO": "ring,tree", "NCCL_IB_HCA": "mlx5_0 | mlx5_1"}
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def test_launchers_prefixes_colours_and_line_ends_of_windows_do_not_matter(read):
+    zero, one = two_ranks()
+    prefixes = ["[1,0]<stdout>:", "[default0]:", "\x1b[36m(Worker pid=9)\x1b[0m ", "[2026-11-20] "]
+    lines = [prefixes[at % 4] + line + "\r" for at, line in enumerate([*zero, *one])]
+    assert read(lines) == TWO_RANKS
+
+
+def test_a_last_line_without_its_end_is_not_trusted(read):
+    zero, one = two_ranks()
+    text = "\n".join([*zero, *one])
+    assert edges(only(read(text.encode()))) == {(0, 1): "P2P/CUMEM"}
+    assert edges(only(read(text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
+
+
+def test_two_lines_in_one_are_both_left_out(read):
+    zero, one = two_ranks()
+    glued = [*zero[:-1], zero[-1].removesuffix("EM") + one[-1], *one[:-1]]
+    assert only(read(glued)).edges is None
+
+
+def test_garbage_between_the_lines_is_passed_over(read):
+    zero, one = two_ranks()
+    garbage = b"\xff\xfe\x00 NCCL INFO\n\x1b]0;title\x07\x9b\nnode0:1 [0] NCCL INFO Channel\n"
+    lines = [line.encode() + b"\n" + garbage for line in [*zero, *one]]
+    assert read(b"".join(lines)) == TWO_RANKS
+
+
+def test_cut_rings_and_impossible_ranks_are_left_out(read):
+    bodies = ["Channel 00/03 : 0 1 2 3", "Channel 01/03 : 0 1", "Channel 02/03 : 0 1 2 2"]
+    bodies = [init(0, 4, "START"), *bodies, init(0, 4, "COMPLETE")]
+    bodies += [via(0, 9, "SHM"), via(0, 0, "SHM"), via(2, 1, "SHM"), init(7, 4, "START")]
+    bodies += [f"Channel 00/0 : {10**30}[0] -> 1[1] via SHM", "Channel 00/0 : 0[0] -> 1[1] via"]
+    comm = only(read([said(body) for body in bodies]))
+    assert (comm.rings, comm.edges) == ({0: (0, 1, 2, 3)}, None)
+
+
+@given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(range(10))), max_size=20))
+@settings(max_examples=100, deadline=None)
+def test_any_bytes_are_read_or_refused(tmp_path_factory, pieces):
+    lines = [line.encode() for lines in two_ranks() for line in lines]
+    path = tmp_path_factory.mktemp("logs") / "any.log"
+    path.write_bytes(b"\n".join(p if isinstance(p, bytes) else lines[p] for p in pieces))
+    try:
+        log = read_nccl_logs([path])
+    except InputError as error:
+        log = error.fix
+    assert isinstance(log, NcclLog) or "NCCL_DEBUG=INFO" in log
+
+
+def test_a_real_log_cut_anywhere_is_read(tmp_path):
+    whole = (REAL / "ddp-4gpu-shm.nccl.log").read_bytes()
+    path = tmp_path / "cut.log"
+    for size in range(200, len(whole), 997):
+        path.write_bytes(whole[:size])
+        log = read_nccl_logs([path])
+        transports = {edge.transport for comm in log.communicators for edge in comm.edges or ()}
+        assert transports <= {"SHM/direct/direct"}
+
+
+def test_a_file_without_nccl_is_refused_with_a_way_out(read, tmp_path):
+    with pytest.raises(InputError, match=r"0\.log: no line of NCCL's in it") as refused:
+        read(["Throughput: 5 steps/s", "NCCL"])
+    assert "NCCL_DEBUG=INFO" in refused.value.fix
+    for path in (tmp_path / "missing.log", tmp_path, tmp_path / "a\0b"):
+        with pytest.raises(NsyspipeError):
+            read_nccl_logs([path])
+
+
+def test_a_line_after_a_long_progress_bar_is_found(read):
+    zero, one = two_ranks()
+    bar = "".join(f"\r{at}/9999 [00:01]" for at in range(1000))
+    assert read([bar + line for line in [*zero, *one]]) == TWO_RANKS
+
+
+def test_a_host_name_cannot_drive_a_terminal():
+    assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == Line(
+        ("a\N{REPLACEMENT CHARACTER}b", 1), 2, None
+    )
+
+
+# --- real logs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "n_ranks", "n_channels", "transport"),
+    [
+        ("ddp-2gpu", 2, 24, "P2P/CUMEM"),
+        ("ddp-4gpu", 4, 24, "P2P/CUMEM"),
+        ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct"),
+    ],
+)
+def test_real_logs(name, n_ranks, n_channels, transport):
+    log = read_nccl_logs([REAL / f"{name}.nccl.log"])
+    comm = only(log)
+    assert log.version == "2.28.9+cuda13.0"
+    assert (comm.n_ranks, comm.n_channels, comm.is_nvls_on) == (n_ranks, n_channels, False)
+    assert comm.rings == dict.fromkeys(range(n_channels), tuple(range(n_ranks)))
+    around = [(rank, (rank + 1) % n_ranks) for rank in range(n_ranks)]
+    assert comm.ring_edges() == around
+    assert comm.edges == tuple(Edge(*pair, (transport,), n_channels) for pair in around)
+    places = [(one.rank, one.host, one.cuda_device, one.nvml_device) for one in comm.members]
+    assert places == [(rank, "node0", rank, rank) for rank in range(n_ranks)]
+    # In hexadecimal: 60, 70, 80, 90.
+    assert [one.bus_id for one in comm.members] == [f"{rank + 6}0" for rank in range(n_ranks)]
+
+
+def test_real_settings():
+    assert read_nccl_logs([REAL / "ddp-4gpu-shm.nccl.log"]).settings == {
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_P2P_DISABLE": "1",
+    }

@@ -1,0 +1,375 @@
+"""Where NVTX payloads hold their fields, and what the fields are, however a release lays them out."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, strategies as st
+
+from nsyspipe.read.payload_fields import decode_fields, names_in
+from nsyspipe.read.payload_layouts import Layout, bare_name, place_entries
+from tests.build.nccl_layouts import (
+    CODES,
+    COMM_INIT,
+    IMPLICIT,
+    INT,
+    NCCL_2_19,
+    NCCL_2_19_SEND,
+    NCCL_2_21,
+    NCCL_2_28,
+    SIZE,
+    UINT64,
+    Entry,
+    PayloadLayout,
+    blob,
+)
+
+CHAR, SHORT, LONGDOUBLE, STRING, UNKNOWN, ENUM = 1, 3, 21, 75, 9999, 2**24 + 1
+POINTER, FROM_BASE, FIXED, TERMINATED, BY_LENGTH = 1 << 1, 1 << 2, 1 << 4, 2 << 4, 3 << 4
+
+
+def placed(*entries, pack=0, enums=None):
+    """Return the offset of each number among some entries."""
+    rows = {n: {k: v or 0 for k, v in entry.row().items()} for n, entry in enumerate(entries)}
+    return {name: at for name, (_, at) in place_entries(rows, pack=pack, enums=enums).items()}
+
+
+def implicit(name, kind, **more):
+    return Entry(name, kind, 0, is_stated=False, **more)
+
+
+def read(layout):
+    """Return a test's layout as nsyspipe understands its description."""
+    schema, entries = layout.rows(1)
+    rows = {row["idx"]: {key: value or 0 for key, value in row.items()} for row in entries}
+    fields = place_entries(rows, pack=schema["alignTo"] or 0)
+    ends = [at + np.dtype(code).itemsize for code, at in fields.values()]
+    return Layout(schema["payloadSize"] or max(ends), bool(schema["payloadSize"]), fields)
+
+
+def decoded(layout, *blobs, chunks=1):
+    """Return, for each blob, the known fields; None where it was not decoded."""
+    parts = [list(part) for part in np.array_split(np.array([*blobs, None])[:-1], chunks)]
+    column = pa.chunked_array([pa.array(part, pa.binary()) for part in parts], pa.binary())
+    fields = decode_fields(column, {(1, layout.schema): read(layout)})
+    return [
+        {name: int(fields.values[name][row]) for name in fields.values if fields.known[name][row]}
+        if fields.is_decoded[row]
+        else None
+        for row in range(len(blobs))
+    ]
+
+
+# --- offsets ----------------------------------------------------------------------------------------
+
+
+def test_an_entry_without_an_offset_follows_at_its_natural_alignment():
+    entries = [implicit("a", CHAR), implicit("b", INT), implicit("c", CHAR), implicit("d", UINT64)]
+    assert placed(*entries) == {"a": 0, "b": 4, "c": 8, "d": 16}
+
+
+@pytest.mark.parametrize(
+    ("pack", "places"), [(1, [0, 1, 5]), (2, [0, 2, 6]), (4, [0, 4, 8]), (16, [0, 4, 8])]
+)
+def test_a_packed_struct_aligns_to_no_more_than_its_packing(pack, places):
+    entries = [implicit("a", CHAR), implicit("b", INT), implicit("c", UINT64)]
+    assert list(placed(*entries, pack=pack).values()) == places
+
+
+def test_a_stated_offset_wins_and_what_follows_goes_on_from_there():
+    entries = [implicit("a", INT), Entry("b", INT, 20), implicit("c", UINT64), Entry("d", CHAR, 9)]
+    assert placed(*entries) == {"a": 0, "b": 20, "c": 24, "d": 9}
+
+
+@pytest.mark.parametrize(
+    ("skipped", "end"),
+    [
+        (implicit("x", INT, flags=FIXED, detail=3), 4 + 12),
+        (implicit("x", CHAR, flags=POINTER), 8 + 8),
+        (implicit("x", STRING, detail=5), 4 + 5),
+        (implicit("x", LONGDOUBLE), 16 + 16),
+        (implicit("x", 128), 8 + 8),  # a timestamp
+        (implicit(None, SHORT), 4 + 2),
+    ],
+)  # fmt: skip
+def test_what_is_no_single_number_is_skipped_but_takes_its_room(skipped, end):
+    entries = [implicit("a", INT), skipped, implicit("b", CHAR)]
+    assert placed(*entries) == {"a": 0, "b": end}
+
+
+@pytest.mark.parametrize(
+    "skipped",
+    [
+        implicit("x", UNKNOWN),
+        implicit("x", ENUM),
+        implicit("x", INT, flags=TERMINATED),
+        implicit("x", INT, flags=BY_LENGTH),
+        implicit("x", INT, flags=4 << 4),
+        implicit("x", INT, flags=FROM_BASE),
+        implicit("x", STRING),
+        implicit("x", STRING, flags=TERMINATED, detail=8),
+        Entry("x", INT, -4),
+    ],
+)
+def test_behind_an_unknown_size_only_stated_offsets_count(skipped):
+    entries = [
+        implicit("a", INT),
+        skipped,
+        implicit("b", INT),
+        Entry("c", INT, 40),
+        implicit("d", INT),
+    ]
+    assert placed(*entries) == {"a": 0, "c": 40, "d": 44}
+
+
+def test_an_enum_is_a_number_of_its_declared_size():
+    entries = [implicit("a", CHAR), implicit("e", ENUM), implicit("b", CHAR)]
+    assert placed(*entries, enums={ENUM: 4}) == {"a": 0, "e": 4, "b": 8}
+    assert placed(*entries, enums={ENUM: 3}) == {"a": 0}
+
+
+def test_a_missing_entry_makes_the_place_of_the_next_unknown():
+    row = {"type": INT, "flags": 0, "arrayOrUnionDetail": 0, "offset": 0}
+    rows = {0: row | {"name": "a"}, 2: row | {"name": "c"}, 3: row | {"name": "d", "offset": 4}}
+    assert place_entries(rows) == {"a": ("<i4", 0), "d": ("<i4", 4)}
+    assert place_entries({1: row | {"name": "b"}}) == {}
+
+
+def test_names_lose_case_spacing_and_punctuation():
+    spellings = ["Message size [bytes]", "MESSAGE_SIZE_BYTES", "message-size (bytes)"]
+    assert {bare_name(one) for one in spellings} == {"messagesizebytes"}
+
+
+# --- fields -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("layout", "fields", "values"),
+    [
+        (NCCL_2_19, {"Message size [bytes]": 4096}, {"message_bytes": 4096}),
+        (NCCL_2_19_SEND, {"Bytes": 7, "Peer rank": 3}, {"message_bytes": 7}),
+        (
+            NCCL_2_21,
+            {"NCCL communicator ID": 2**63 + 5, "Message size [bytes]": 2**40},
+            {"comm_id": 5 - 2**63, "message_bytes": 2**40},
+        ),
+        (
+            COMM_INIT,
+            {"NCCL communicator ID": 9, "No. of ranks": 4, "Rank": 3, "CUDA device": 1},
+            {"comm_id": 9, "n_ranks": 4, "rank": 3},
+        ),
+        (
+            IMPLICIT,
+            {"my-rank": 1, "NCCL Communicator Id": 2**64 - 1, "n_ranks": 2, "message size (bytes)": 0},
+            {"rank": 1, "comm_id": -1, "n_ranks": 2, "message_bytes": 0},
+        ),
+    ],
+)  # fmt: skip
+def test_a_payload_of_each_release_gives_its_fields(layout, fields, values):
+    assert decoded(layout, blob(layout, fields)) == [values]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "size"), [*enumerate([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None, None])]
+)
+def test_count_and_datatype_make_the_message_size(datatype, size):
+    fields = {
+        "commHash": 77,
+        "dataType": datatype,
+        "count": 10,
+        "seqNumber": 3,
+        "commRank": 0,
+        "nRanks": 8,
+    }
+    (values,) = decoded(NCCL_2_28, blob(NCCL_2_28, fields))
+    assert values.get("message_bytes") == (None if size is None else 10 * size)
+    assert (values["comm_id"], values["seq"], values["n_ranks"]) == (77, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [(2**63 - 1, None), (2**61 - 1, 2**63 - 4), (2**61, None), (2**63, None), (0, 0)],
+)
+def test_a_size_beyond_int64_is_none(count, size):
+    fields = {
+        "commHash": 1,
+        "dataType": 2,
+        "count": count,
+        "seqNumber": 0,
+        "commRank": 0,
+        "nRanks": 1,
+    }
+    (values,) = decoded(NCCL_2_28, blob(NCCL_2_28, fields))
+    assert values.get("message_bytes") == size
+
+
+def test_a_stated_size_goes_before_count_and_datatype():
+    entries = (Entry("count", SIZE, 0), Entry("Datatype", INT, 8), Entry("Bytes", SIZE, 16))
+    layout = PayloadLayout(5, 24, entries)
+    assert (
+        decoded(layout, blob(layout, {"count": 3, "Datatype": 2, "Bytes": 100}))[0]["message_bytes"]
+        == 100
+    )
+
+
+def test_a_communicator_of_0_or_a_negative_count_is_unknown():
+    fields = {"NCCL communicator ID": 0, "No. of ranks": -1, "Rank": 0}
+    assert decoded(COMM_INIT, blob(COMM_INIT, fields)) == [{"rank": 0}]
+    layout = replace(NCCL_2_21, schema=3)
+    fields = {"NCCL communicator ID": 1, "Message size [bytes]": 2**63}
+    assert decoded(layout, blob(layout, fields)) == [{"comm_id": 1}]
+
+
+def test_similar_names_are_not_taken_for_a_field():
+    names = [
+        "Parent NCCL communicator ID",
+        "Peer rank",
+        "Root",
+        "No. of devices",
+        "Reduction count",
+    ]
+    layout = Layout(40, is_exact=True, fields={bare_name(name): ("<i8", 0) for name in names})
+    assert names_in(layout) == {}
+    assert names_in(replace(layout, fields={"rank": ("<f4", 0), "myrank": ("<i4", 4)})) == {
+        "rank": "myrank"
+    }
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+FITTING = blob(NCCL_2_21, {"NCCL communicator ID": 1, "Message size [bytes]": 2})
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        FITTING[:31],
+        FITTING[:32],
+        FITTING[:-1],
+        FITTING[:16] + struct.pack("<QQ", 16, 48) + FITTING[32:48],  # another size than described
+        FITTING[:16] + struct.pack("<QQ", 2**64 - 1, 56) + FITTING[32:],
+        FITTING[:24] + struct.pack("<Q", 57) + FITTING[32:],  # more than there is
+        struct.pack("<I", 2) + FITTING[4:],  # another domain
+        FITTING[:8] + struct.pack("<I", 2**24 + 7) + FITTING[12:],  # another schema
+        b"\x01" * 56,
+    ],
+    ids=["empty", "no header", "no payload", "cut", "shorter", "huge", "too long", "domain", "schema", "noise"],
+)  # fmt: skip
+def test_a_blob_that_does_not_fit_is_not_decoded(broken):
+    values = {"comm_id": 1, "message_bytes": 2}
+    found = decoded(NCCL_2_21, FITTING, broken, FITTING + b"tail", None, FITTING, chunks=2)
+    assert found == [values, None, values, None, values]
+
+
+def test_a_batch_without_any_whole_header_is_passed_over():
+    assert decoded(NCCL_2_21, b"short", FITTING, chunks=2)[0] is None
+
+
+def test_an_unstated_size_holds_at_least_the_fields():
+    whole = blob(IMPLICIT, {"my-rank": 1})
+    shorter = whole[:16] + struct.pack("<QQ", 31, 63) + whole[32:63]
+    longer = whole[:16] + struct.pack("<QQ", 40, 72) + whole[32:] + b"\0" * 8
+    assert [found is not None for found in decoded(IMPLICIT, shorter, longer)] == [False, True]
+
+
+def test_an_id_of_64_bits_that_the_tool_gave_is_matched_in_full():
+    own = replace(NCCL_2_21, schema=2**32 + 7)
+    fields = {"NCCL communicator ID": 1, "Message size [bytes]": 2}
+    assert decoded(own, blob(own, fields), blob(replace(own, schema=2**33 + 7), fields)) == [
+        {"comm_id": 1, "message_bytes": 2},
+        None,
+    ]
+
+
+def test_a_layout_without_fields_of_nccl_is_decoded_into_nothing():
+    layout = PayloadLayout(5, 8, (Entry("mine", UINT64, 0),))
+    assert decoded(layout, blob(layout, {"mine": 1})) == [{}]
+
+
+# --- any layout -----------------------------------------------------------------------------------
+
+NAMES = ["commHash", "seqNumber", "Bytes", "No. of ranks", "Rank", *(f"own {n}" for n in range(6))]
+FIELDS = dict(zip(NAMES, ["comm_id", "seq", "message_bytes", "n_ranks", "rank"], strict=False))
+# Size, alignment, and the description of what is skipped.
+SKIPPED = [
+    (12, 4, {"kind": INT, "flags": FIXED, "detail": 3}),
+    (8, 8, {"kind": CHAR, "flags": POINTER}),
+    (5, 1, {"kind": STRING, "detail": 5}),
+    (16, 16, {"kind": LONGDOUBLE}),
+    (3, None, {"kind": UNKNOWN}),
+]
+
+
+@st.composite
+def structs(draw):
+    """Draw a layout: runs of entries that follow each other, the runs anywhere in memory."""
+    parts = [(name, draw(st.sampled_from(sorted(CODES)))) for name in draw(st.permutations(NAMES))]
+    parts += [(None, draw(st.sampled_from(SKIPPED))) for _ in range(draw(st.integers(0, 4)))]
+    parts = draw(st.permutations(parts[: draw(st.integers(1, len(parts)))]))
+    runs = [[]]
+    for name, part in parts:
+        if runs[-1] and (draw(st.booleans()) or runs[-1][-1][1] == SKIPPED[-1]):
+            runs.append([])
+        runs[-1].append((name, part))
+    entries, cursor = {}, 0
+    for run in draw(st.permutations(range(len(runs)))):
+        cursor += draw(st.integers(0, 9))
+        cursor = max(cursor, 1) if run else cursor  # 0 is stated by the first entry only
+        for n, (name, part) in enumerate(runs[run]):
+            size, align, more = (
+                part if name is None else (*[struct.calcsize(CODES[part])] * 2, {"kind": part})
+            )
+            cursor = cursor if n == 0 else -(-cursor // (align or 1)) * (align or 1)
+            entries[run, n] = Entry(name or "", at=cursor, is_stated=n == 0, **more)
+            cursor += size
+    return PayloadLayout(
+        77, cursor, tuple(entries[key] for key in sorted(entries)), draw(st.booleans())
+    )
+
+
+def numbers(kind):
+    code = CODES[kind]
+    if code in "fd":
+        return st.floats(width=32, allow_nan=False)
+    bits = 8 * struct.calcsize(code)
+    return (
+        st.integers(0, 2**bits - 1)
+        if code.isupper()
+        else st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
+
+
+@given(structs(), st.data())
+def test_any_layout_gives_back_what_was_written(layout, data):
+    named = {entry.name: numbers(entry.kind) for entry in layout.entries if entry.name}
+    written = data.draw(st.lists(st.fixed_dictionaries(named), min_size=1, max_size=4))
+    found = read(layout) if named else Layout(0, is_exact=False, fields={})
+    assert found.fields.keys() == {bare_name(name) for name in named}
+    if named:
+        joined = b"".join(layout.pack(values)[: found.n_bytes] for values in written)
+        records = np.frombuffer(joined, found.dtype(found.fields))
+        for name in named:
+            assert records[bare_name(name)].tolist() == [values[name] for values in written]
+        is_number = {
+            entry.name: CODES[entry.kind] not in "fd" for entry in layout.entries if entry.name
+        }
+        expected = [
+            {FIELDS[name]: as_read(FIELDS[name], value) for name, value in values.items()
+             if name in FIELDS and is_number[name] and as_read(FIELDS[name], value) is not None}
+            for values in written
+        ]  # fmt: skip
+        assert decoded(layout, *(blob(layout, values) for values in written)) == expected
+
+
+def as_read(field, value):
+    """Return a number as the fields hold it: ids as signed 64 bits, counts from 0, None else."""
+    signed = value - 2**64 if value >= 2**63 else value
+    if field == "comm_id":
+        return signed or None
+    return signed if field == "seq" or signed >= 0 else None

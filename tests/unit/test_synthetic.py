@@ -1,0 +1,101 @@
+"""Generated runs are what the benchmarks take them for: their collectives match and end together."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from contextlib import closing
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tests.build.matching import collective_rows
+from tests.build.synthetic import generate
+from tests.build.synthetic_times import clock_errors
+
+N_RANKS, N_KERNELS, N_STEPS = 2, 2000, 4
+COLLECTIVES = """
+    SELECT n.text, s.value, k.streamId, k.start + e.utcEpochNs, k.end + e.utcEpochNs
+    FROM CUPTI_ACTIVITY_KIND_KERNEL k
+    JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId)
+    JOIN NVTX_EVENTS n ON n.text LIKE 'step %' AND r.start BETWEEN n.start AND n.end
+    JOIN StringIds s ON s.id = k.demangledName AND s.value LIKE 'nccl%'
+    JOIN TARGET_INFO_SESSION_START_TIME e
+    ORDER BY k.start
+"""
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("synthetic")
+    return [
+        generate(folder / f"synthetic_{rank}.sqlite", N_KERNELS, N_STEPS, rank, N_RANKS)
+        for rank in range(N_RANKS)
+    ]
+
+
+def rows(path, query):
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute(query).fetchall()
+
+
+def collectives(path, error):
+    """Return start and end by (step, name, stream) in order, on one clock for all ranks."""
+    found = defaultdict(list)
+    for step, name, stream, start, end in rows(path, COLLECTIVES):
+        found[step, name, stream].append((start - error, end - error))
+    return found
+
+
+def test_every_rank_has_the_same_collectives_in_each_step(paths):
+    first, second = (Counter(row[:3] for row in sorted(rows(path, COLLECTIVES))) for path in paths)
+    assert first == second
+    assert {step for step, _, _ in first} == {f"step {i}" for i in range(N_STEPS)}
+    assert 0.06 < first.total() / N_KERNELS < 0.10
+
+
+def test_collectives_end_together_after_the_last_rank_has_arrived(paths):
+    errors = clock_errors(N_RANKS).tolist()
+    first, second = (collectives(path, error) for path, error in zip(paths, errors, strict=True))
+    pairs = [pair for key in first for pair in zip(first[key], second[key], strict=True)]
+    assert max(abs(one[1] - other[1]) for one, other in pairs) < 20_000
+    assert all(max(one[0], other[0]) < min(one[1], other[1]) for one, other in pairs)
+    assert len({one[0] - other[0] for one, other in pairs}) > len(pairs) // 2
+
+
+def test_clocks_disagree_by_more_than_the_ends_of_a_collective():
+    one, other = clock_errors(N_RANKS).tolist()
+    assert abs(one - other) > 100_000
+
+
+def test_a_report_is_in_order_of_launch_and_each_kernel_starts_after_its_launch(paths):
+    times = rows(
+        paths[1],
+        "SELECT r.start, r.end, k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k "
+        "JOIN CUPTI_ACTIVITY_KIND_RUNTIME r USING (correlationId) ORDER BY k.rowid",
+    )
+    assert len(times) == N_KERNELS
+    assert all(before[1] <= after[0] for before, after in pairwise(times))
+    assert all(called < returned < start < end for called, returned, start, end in times)
+
+
+def test_a_stream_runs_one_kernel_at_a_time(paths):
+    times = rows(
+        paths[0],
+        "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start",
+    )
+    assert all(before[2] <= after[1] for before, after in pairwise(times) if before[0] == after[0])
+
+
+def test_rows_for_matching_agree_on_all_ranks():
+    columns = collective_rows(3, 200, seed=5)
+    by_rank = {name: column.reshape(3, 200) for name, column in columns.items()}
+    for name in ("step", "collective", "stream_order"):
+        assert (by_rank[name] == by_rank[name][0]).all()
+    error = clock_errors(3, 5)[:, None]
+    start, end = by_rank["start_ns"] - error, by_rank["end_ns"] - error
+    assert np.ptp(end, axis=0).max() < 20_000
+    assert (start.max(axis=0) < end.min(axis=0)).all()
+    for code in range(4):
+        assert by_rank["stream_order"][0][by_rank["collective"][0] == code][0] == 0

@@ -1,0 +1,167 @@
+"""What nvidia-smi topo -m prints, as files hold it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from nsyspipe.errors import InputError, NsyspipeError
+from nsyspipe.fabric import Topology
+from nsyspipe.read.topology import read_topology
+
+REAL = Path(__file__).parent.parent / "real" / "logs"
+
+# Two GPUs and two NICs; nvidia-smi underlines its header.
+WITH_NICS = (
+    "\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tNV12\tPXB\tSYS\t0-63,128-191\t0\t\tN/A\n"
+    "GPU1\tNV12\t X \tSYS\tPIX\t64-127,192-255\t1\t\tN/A\n"
+    "NIC0\tPXB\tSYS\t X \tSYS\t\t\t\t\n"
+    "NIC1\tSYS\tPIX\tSYS\t X \t\t\t\t\n"
+    "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe as well as the SMP interconnect\n"
+    "  NV#  = Connection traversing a bonded set of # NVLinks\n"
+    "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_bond_0\n"
+)
+TWO_NICS = Topology(
+    gpus=(0, 1),
+    paths={
+        ("GPU0", "GPU1"): "NV12",
+        ("GPU0", "NIC0"): "PXB",
+        ("GPU0", "NIC1"): "SYS",
+        ("GPU1", "GPU0"): "NV12",
+        ("GPU1", "NIC0"): "SYS",
+        ("GPU1", "NIC1"): "PIX",
+        ("NIC0", "GPU0"): "PXB",
+        ("NIC0", "GPU1"): "SYS",
+        ("NIC0", "NIC1"): "SYS",
+        ("NIC1", "GPU0"): "SYS",
+        ("NIC1", "GPU1"): "PIX",
+        ("NIC1", "NIC0"): "SYS",
+    },
+    nic_names={"NIC0": "mlx5_0", "NIC1": "mlx5_bond_0"},
+    numa_nodes={0: "0", 1: "1"},
+)
+
+
+@pytest.fixture
+def read(tmp_path):
+    def write_and_read(text):
+        path = tmp_path / "topo.txt"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_topology(path)
+
+    return write_and_read
+
+
+def test_gpus_nics_affinities_and_the_legend_under_an_underlined_header(read):
+    assert read(WITH_NICS) == TWO_NICS
+
+
+def test_links_by_index_and_by_name():
+    assert (TWO_NICS.link(0, 1), TWO_NICS.link(1, 0)) == ("NV12", "NV12")
+    assert (TWO_NICS.link(0, 0), TWO_NICS.link(0, 5)) == (None, None)
+    assert (TWO_NICS.nic_link(1, "mlx5_bond_0"), TWO_NICS.nic_link(1, "NIC1")) == ("PIX", "PIX")
+    assert TWO_NICS.nic_link(1, "mlx5_7") is None
+
+
+def test_line_ends_of_windows_and_other_output_around_do_not_matter(read):
+    text = "Fri Nov 20\n| GPU  Name |\n\n" + WITH_NICS + "\ndone GPU0 GPU1\n"
+    assert read(text.replace("\n", "\r\n")) == TWO_NICS
+
+
+def test_columns_may_be_aligned_by_spaces_but_then_affinities_are_not_told_apart(read):
+    found = read(WITH_NICS.expandtabs(9))
+    assert found.paths == TWO_NICS.paths
+    assert found.numa_nodes == {}
+
+
+def test_older_drivers_name_nics_themselves_and_sys_soc(read):
+    text = (
+        "        GPU0    GPU1    mlx5_0  CPU Affinity\n"
+        "GPU0     X      SOC     PHB     0-7\n"
+        "GPU1    SOC      X      NODE    8-15\n"
+        "mlx5_0  PHB     NODE     X \n"
+    )
+    found = read(text)
+    assert (found.link(0, 1), found.nic_link(0, "mlx5_0")) == ("SYS", "PHB")
+    assert found.nic_link(1, "mlx5_0") == "NODE"
+
+
+def test_indices_need_not_be_dense(read):
+    text = "\tGPU2\tGPU5\tCPU Affinity\nGPU2\t X \tNV4\t0-7\nGPU5\tNV4\t X \t0-7\n"
+    found = read(text)
+    assert (found.gpus, found.link(2, 5)) == ((2, 5), "NV4")
+
+
+def test_one_gpu_is_a_topology_without_paths(read):
+    found = read("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-31\t0\t\tN/A\n")
+    assert found == Topology((0,), {}, {}, {0: "0"})
+
+
+def test_a_cut_matrix_keeps_what_a_remaining_row_says(read):
+    # Cut inside the row of GPU1: the row of GPU0 says both directions.
+    found = read(WITH_NICS[: WITH_NICS.index("GPU1\tNV12") + 7])
+    assert (found.link(1, 0), found.nic_link(0, "NIC1"), found.nic_link(1, "NIC1")) == (
+        "NV12",
+        "SYS",
+        None,
+    )
+
+
+def test_unknown_words_are_not_paths(read):
+    text = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tN/A\nGPU1\tPIX\t X \tERR\nGPU2\tN/A\tPHB\t X \n"
+    found = read(text)
+    assert (found.link(0, 1), found.link(0, 2), found.link(2, 1)) == ("PIX", None, "PHB")
+    # The row of GPU1 ends at what is no cell, so that of GPU2 tells.
+    assert found.link(1, 2) == "PHB"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "GPU0\n",
+        "hello\n\x00\xff",
+        "\tGPU0\tGPU1\tCPU Affinity\n",
+        # topo -p2p r: another matrix.
+        "\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n",
+        "GPU 0: NVIDIA H200 (UUID: GPU-0)\n",
+    ],
+)
+def test_other_files_are_refused_with_a_way_out(read, text):
+    with pytest.raises(InputError, match=r"topo\.txt: .*matrix") as refused:
+        read(text)
+    assert "nvidia-smi topo -m" in refused.value.fix
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(NsyspipeError):
+            read_topology(path)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_any_change_of_the_text_is_read_or_refused(tmp_path_factory, data):
+    raw = WITH_NICS.encode()
+    start = data.draw(st.integers(0, len(raw)))
+    end = data.draw(st.integers(start, len(raw)))
+    path = tmp_path_factory.mktemp("topo") / "topo.txt"
+    path.write_bytes(raw[:start] + data.draw(st.binary(max_size=30)) + raw[end:])
+    try:
+        paths = set(read_topology(path).paths.values())
+    except InputError:
+        paths = set()
+    assert all(path in {"PIX", "PXB", "PHB", "NODE", "SYS"} or path[:2] == "NV" for path in paths)
+
+
+@pytest.mark.parametrize("n_gpus", [2, 4])
+def test_real_matrices(n_gpus):
+    found = read_topology(REAL / f"topo-{n_gpus}gpu.txt")
+    assert found.gpus == tuple(range(n_gpus))
+    pairs = [(a, b) for a in range(n_gpus) for b in range(n_gpus) if a != b]
+    assert {found.link(*pair) for pair in pairs} == {"NV18"}
+    assert len(found.paths) == len(pairs)
+    assert found.numa_nodes == dict.fromkeys(range(n_gpus), "0")
