@@ -74,11 +74,24 @@ class ProcessOperations:
     kernel_order: Int64 | None
     kernel_rows: pa.Table
 
-    def kernel_column(self, name: str) -> Int64:
-        """Return device_id, stream_id, name_id, grid or block of each kernel; `UNKNOWN` for null."""
+    def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
+        """Return device_id, stream_id, name_id, grid or block of some kernels; `UNKNOWN` for null."""
         column = self.kernel_rows[name]
+        if self.kernel_order is None:
+            column = column.slice(first, None if last is None else last - first)
         values: Int64 = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
-        return values if self.kernel_order is None else values[self.kernel_order]
+        return values if self.kernel_order is None else values[self.kernel_order[first:last]]
+
+    @property
+    def sampled(self) -> tuple[int, int]:
+        """First kernel whose grid is known, and the one after the last."""
+        if self.kernel_order is not None:
+            known = np.flatnonzero(self.kernel_column("grid") != UNKNOWN)
+            return (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
+        chunks = self.kernel_rows["grid"].chunks
+        edges = np.cumsum([0, *map(len, chunks)]).tolist()
+        some = [at for at, chunk in enumerate(chunks) if chunk.null_count < len(chunk)]
+        return (edges[some[0]], edges[some[-1] + 1]) if some else (0, 0)
 
     @property
     def n_without_launch(self) -> int:

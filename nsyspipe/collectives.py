@@ -34,7 +34,9 @@ _FROM_WAITING = ("arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns")
 def collectives_table(
     across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
 ) -> pa.Table:
-    """Return `schema.COLLECTIVES`: one row per operation that belongs to a step, sorted by (step, seq, rank).
+    """Return one row per operation that belongs to a step, sorted by (step, seq, rank).
+
+    It is `schema.COLLECTIVES` but for its texts, which are dictionaries: a million equal words cost.
 
     Parameters
     ----------
@@ -55,14 +57,10 @@ def collectives_table(
         "seq": seq[order],
         "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
         **{
-            name: pa.array([getattr(one, name) for one in rows.kinds], pa.string()).take(
-                pa.array(kind)
-            )
+            name: _words(kind, [getattr(one, name) for one in rows.kinds])
             for name in ("collective", "datatype", "algorithm")
         },
-        "comm_id": pa.array(rows.communicators, pa.string()).take(
-            pa.array(rows.communicator[order])
-        ),
+        "comm_id": _words(rows.communicator[order], rows.communicators),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
         "is_matched": is_matched[order],
@@ -72,13 +70,17 @@ def collectives_table(
     }
     transfer = columns["transfer_ns"]
     bus_bytes = pa.array(bus[order], mask=~is_sized[order])
-    return schema.COLLECTIVES.table(
-        columns
-        | {
-            "bus_bytes": bus_bytes,
-            "algbw_bytes_per_s": _per_second(columns["message_bytes"], transfer),
-            "busbw_bytes_per_s": _per_second(bus_bytes, transfer),
-        }
+    columns |= {
+        "bus_bytes": bus_bytes,
+        "algbw_bytes_per_s": _per_second(columns["message_bytes"], transfer),
+        "busbw_bytes_per_s": _per_second(bus_bytes, transfer),
+    }
+    return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
+
+
+def _words(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes.astype(np.int32)), pa.array(words, pa.string())
     )
 
 
@@ -172,10 +174,12 @@ def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tup
 
 def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int]) -> pa.Table:
     """Return `schema.STRAGGLERS` over the summary steps; figures are null where nothing could be matched."""
-    chosen = collectives.filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
+    counts = pc.and_(collectives["in_summary"], collectives["is_matched"])
+    chosen = collectives.select(["rank", "step", "late_by_ns"]).filter(counts)
     in_figures = steps.filter(steps["in_summary"])
-    has_comm = pc.sum(in_figures["n_collectives"]).as_py()
-    is_known = len(ranks) > 1 and (chosen.num_rows > 0 or has_comm == 0)
+    # Where every waiting time is known and nothing matched, there was no communication.
+    has_waits = in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count
+    is_known = chosen.num_rows > 0 or has_waits
     rank = chosen["rank"].to_numpy()
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
     lateness = _lateness(rank, chosen["step"].to_numpy(), late_by)

@@ -86,16 +86,28 @@ class CommRows:
         if self.has_ids and (self.seq_number[chosen] != ABSENT).all():
             # NCCL counts the calls of each kind by themselves.
             columns += [self.collective[chosen], self.seq_number[chosen]]
-        code = columns[0]
-        for column in columns[1:]:
-            values, index = np.unique(column, return_inverse=True)
-            code = code * values.size + index
-        found, first, group[chosen] = np.unique(code, return_index=True, return_inverse=True)
+        code, width = np.zeros(columns[0].size, np.int64), 1
+        for column in columns:
+            own, n_values = _dense(column)
+            code, width = _dense(code * n_values + own)
+        group[chosen] = code
         users = np.full(len(self.communicators), n_ranks)
         if self.has_ids:
             pairs = np.unique(self.communicator * n_ranks + self.rank) // n_ranks
             users = np.bincount(pairs, minlength=users.size)
-        return group, users[columns[0][first]] if found.size else found
+        n_required = np.zeros(width, np.int64)
+        n_required[code] = users[columns[0]]
+        return group, n_required
+
+
+def _dense(values: Int64) -> tuple[Int64, int]:
+    """Return a number from 0 for each distinct value, with holes where that is cheap, and the first not used."""
+    lowest = int(values.min())
+    width = int(values.max()) - lowest + 1
+    if width <= 2 * values.size:
+        return values - lowest, width
+    distinct, index = np.unique(values, return_inverse=True)
+    return index, distinct.size
 
 
 def comm_rows(placed: Sequence[PlacedProcess], step_numbers: Sequence[Int64]) -> CommRows:

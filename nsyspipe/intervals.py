@@ -49,9 +49,18 @@ class IntervalSet:
         """Return the length covered before each time, ns; any order of times."""
         if not len(self):
             return np.zeros(np.shape(times), np.int64)
-        index = _counts_up_to(self.starts, times)
+        index = self.counts_up_to(times)
         overshoot = np.maximum(self.ends[np.maximum(index - 1, 0)] - times, 0)
         return self._covered_before[index] - np.where(index > 0, overshoot, 0)
+
+    def counts_up_to(self, times: Int64) -> Int64:
+        """Return how many intervals have begun by each time; any order of times."""
+        if np.ndim(times) == 1 and times.size > len(self) and _is_sorted(times):
+            # Many times in order: look the few starts up among them instead.
+            places = np.searchsorted(times, self.starts, side="left")
+            runs = np.diff(places, prepend=0, append=times.size)
+            return np.repeat(np.arange(len(self) + 1), runs)
+        return np.searchsorted(self.starts, times, side="right")
 
     def lengths(self, starts: Int64, ends: Int64) -> Int64:
         """Return the covered length inside each window ``[starts, ends)``, ns."""
@@ -124,16 +133,6 @@ def _sorted(values: Int64) -> Int64:
 
 def _is_sorted(values: Int64) -> bool:
     return bool((values[1:] >= values[:-1]).all())
-
-
-def _counts_up_to(edges: Int64, times: Int64) -> Int64:
-    """Return for each time how many of the sorted edges are not after it."""
-    if np.ndim(times) == 1 and times.size > edges.size and _is_sorted(times):
-        # Many times in order: look the few edges up among them instead.
-        places = np.searchsorted(times, edges, side="left")
-        runs = np.diff(places, prepend=0, append=times.size)
-        return np.repeat(np.arange(edges.size + 1), runs)
-    return np.searchsorted(edges, times, side="right")
 
 
 def outermost(starts: Int64, ends: Int64) -> Int64:

@@ -38,8 +38,10 @@ class RunTables:
 
     Attributes
     ----------
-    ranks, steps, phases, collectives, stragglers, kernels
+    ranks, steps, phases, stragglers, kernels
         The tables of `schema` by the same names; kernels are `schema.KERNEL_COSTS`.
+    collectives
+        As `collectives.collectives_table` returns them.
     blocked_ns_by_call
         Idle time of all ranks by the API call that their hosts were blocked in.
     """

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nsyspipe.attribution import ProcessOperations
     from nsyspipe.intervals import IntervalSet
     from nsyspipe.process_events import ProcessEvents
     from nsyspipe.recorded import Recorded
@@ -179,14 +178,12 @@ def _measure(
     device = device_time(operations)
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
     copy_phase = phases_of_launches(phases, operations.copy_launch)
-    backward = _flags(phases, operations, kernel_phase)
+    backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(operations, windows, backward, recorded, device)
     gaps = idle_gaps(operations)
     data = union(phases["data"].starts, phases["data"].ends)
     causes = idle_causes(gaps, windows, parts["idle_ns"], data, events.blocking_calls)
-    copies = grad_copies(
-        operations, windows, device, _flags(phases, operations, copy_phase), recorded
-    )
+    copies = grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
     overhead = context.overhead
     parts |= causes.columns | copies
     parts["overhead_ns"] = (
@@ -199,15 +196,36 @@ def _measure(
         len(PHASES),
     )
     costs = [
-        phase_costs(ranges, members, operations, windows, device=device, idle_ns=own)
-        for ranges, own in zip(phases.values(), idle, strict=True)
+        phase_costs(
+            ranges,
+            members,
+            operations,
+            windows,
+            belongs=(kernel_phase == code, copy_phase == code),
+            device=device,
+            idle_ns=own,
+        )
+        for code, (ranges, own) in enumerate(zip(phases.values(), idle, strict=True))
     ]
+    for name in _unrecorded(recorded):
+        for one in costs:
+            one[name] = None
     return _Measured(
         _windows_table(windows, parts),
         _phases_table(list(phases), costs),
         kernels_table(operations, context.names, kernel_phase, device.comm),
         causes.blocked_ns_by_call,
     )
+
+
+def _unrecorded(recorded: Recorded) -> list[str]:
+    """Return the figures of phases that cannot be told from what the report holds."""
+    found = []
+    if not recorded.names:
+        found += ["compute_ns", "comm_ns", "exposed_comm_ns"]
+    if not (recorded.memcpy and recorded.memset):
+        found += ["device_ns", "idle_ns"]
+    return found
 
 
 def _members(
@@ -217,11 +235,9 @@ def _members(
     return _NO_MEMBERS if candidate is None else members_of(events.ranges, families, candidate)
 
 
-def _flags(
-    phases: Mapping[str, PhaseRanges], operations: ProcessOperations, phase: NDArray[np.int8]
-) -> Flags | None:
-    """Flag what was launched inside backward ranges; None without such ranges or without launches."""
-    if not phases["backward"].starts.size or not operations.n_launched:
+def _in_backward(phases: Mapping[str, PhaseRanges], phase: NDArray[np.int8]) -> Flags | None:
+    """Flag what was launched inside backward ranges; None without such ranges."""
+    if not phases["backward"].starts.size:
         return None
     found: Flags = phase == PHASES.index("backward")
     return found

@@ -115,10 +115,10 @@ def _sources(placed: Sequence[PlacedProcess]) -> Iterator[tuple[str, list[int | 
     comm_ranks = [one.report.comm_ranks.get(one.process.process_id) for one in placed]
     yield "nccl_payload", [comm.rank if comm else None for comm in comm_ranks]
     yield "nvtx_mpi", [one.report.mpi_ranks.get(one.process.process_id) for one in placed]
-    yield "file_name", [_stem_rank(one.report.path) if one.is_alone else None for one in placed]
+    yield "file_name", [stem_rank(one.report.path) if one.is_alone else None for one in placed]
 
 
-def _stem_rank(path: str) -> int | None:
+def stem_rank(path: str) -> int | None:
     match = _STEM_RANK.search(Path(path).stem)
     return int(match[1]) if match and len(match[1]) <= _MOST_DIGITS else None
 

@@ -100,7 +100,6 @@ class Run:
         tables = self._tables
         phases = tables.phases
         chosen = pc.is_in(phases["step"], value_set=pa.array(tables.selection.steps, pa.int64()))
-        collectives = tables.collectives
         return judge(
             Evidence(
                 n_ranks=tables.ranks.num_rows,
@@ -109,7 +108,7 @@ class Run:
                 steps=self.breakdown(),
                 all_steps=tables.steps,
                 phases=phases.filter(chosen),
-                collectives=collectives.filter(collectives["in_summary"]),
+                all_collectives=tables.collectives,
                 stragglers=tables.stragglers,
                 kernels=tables.kernels,
                 blocked_ns_by_call=tables.blocked_ns_by_call,
@@ -191,7 +190,11 @@ class Run:
 
     def collectives(self) -> pa.Table:
         """`schema.COLLECTIVES`: one row per (step, collective, rank) with wait, transfer and skew, sorted so."""
-        return self._tables.collectives
+        return self._collectives
+
+    @cached_property
+    def _collectives(self) -> pa.Table:
+        return schema.conform(self._tables.collectives, schema.COLLECTIVES)
 
     def stragglers(self) -> pa.Table:
         """`schema.STRAGGLERS`: how the others waited for each rank, sorted by rank."""
@@ -226,11 +229,11 @@ class Run:
 
     @cached_property
     def _summary(self) -> pa.Table:
-        return summary(self.steps(), self.collectives())
+        return summary(self.steps(), self._tables.collectives)
 
     @cached_property
     def _rank_summary(self) -> pa.Table:
-        return rank_summary(self.steps(), self.collectives(), self.ranks)
+        return rank_summary(self.steps(), self._tables.collectives, self.ranks)
 
     def to_pandas(self, table: str) -> pd.DataFrame:
         """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.

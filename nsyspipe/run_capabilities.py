@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.capability_rules import NO, PARTLY, YES, Finding
 from nsyspipe.problems import CATALOGUE
-from nsyspipe.ranks import _stem_rank
+from nsyspipe.ranks import stem_rank
 from nsyspipe.read.facts import RANK_VARIABLES
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _sources(reports: Sequence[Contents]) -> Iterator[tuple[str, list[Sequence[i
         "MPI's thread names",
         [list(one.mpi_ranks.values())[: one.n_processes] for one in reports],
     )
-    yield "file names", [of_report(one, _stem_rank(one.path)) for one in reports]
+    yield "file names", [of_report(one, stem_rank(one.path)) for one in reports]
 
 
 def _world_size(reports: Sequence[Contents]) -> list[Finding]:

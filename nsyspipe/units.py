@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["absent", "bandwidth_text", "bytes_text", "count_text", "ms_text", "percent_text", "rate_text"]
+__all__ = [
+    "absent",
+    "bandwidth_text",
+    "bytes_text",
+    "count_text",
+    "ms_text",
+    "percent_text",
+    "rate_text",
+]
 
 _NS_PER_MS = 1e6
 _SMALLEST_MS = 0.001

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-
 from nsyspipe.findings.model import Finding
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ _NO_PHASE = "no phase"
 
 
 def comm_bound(evidence: Evidence) -> Answer:
-    """Fire when at least 5 % of step time is exposed communication.
+    r"""Fire when at least 5 % of step time is exposed communication.
 
     Saving: all of it, ``|M \\ C|`` per step.
     """
@@ -50,5 +49,3 @@ def _by_phase(evidence: Evidence, exposed: float) -> dict[str, float]:
     found = {phase: found[phase] for phase in sorted(found) if found[phase]}
     rest = exposed - sum(found.values())
     return found | ({_NO_PHASE: rest} if rest > 0 or not found else {})
-
-

@@ -63,4 +63,6 @@ def _by_kernel(evidence: Evidence) -> dict[str, float]:
     sums = evidence.kernels.group_by("name").aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
     rows = [row for row in sums.to_pylist() if row["free_ns_sum"]]
     rows.sort(key=lambda row: (row["free_ns_sum"] - row["slowed_ns_sum"], row["name"]))
-    return {row["name"]: row["slowed_ns_sum"] / row["free_ns_sum"] - 1 for row in rows[:_SHOWN_KERNELS]}
+    return {
+        row["name"]: row["slowed_ns_sum"] / row["free_ns_sum"] - 1 for row in rows[:_SHOWN_KERNELS]
+    }

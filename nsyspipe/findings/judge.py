@@ -63,7 +63,9 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         return schema.FINDINGS.empty(), []
     answers = [rule(evidence) for rule in RULES]
     found = [one for one in answers if isinstance(one, Finding)]
-    found.sort(key=lambda one: (one.saving_ns_per_step is None, -(one.saving_ns_per_step or 0), one.id))
+    found.sort(
+        key=lambda one: (one.saving_ns_per_step is None, -(one.saving_ns_per_step or 0), one.id)
+    )
     rows = [
         {
             "id": one.id,

@@ -14,6 +14,8 @@ from nsyspipe.slowest_link import slowest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pyarrow as pa
+
     from nsyspipe.findings.model import Evidence
     from nsyspipe.slowest_link import SlowestLink
 
@@ -62,7 +64,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     15 % of NVLink's on GPUs that have it. The bandwidth is measured from payload sizes, or estimated
     from the bytes of all gradients that DDP copied, over the time that all-reduces transferred.
     """
-    link = None if evidence.links is None else slowest(evidence.links)
+    links = evidence.links
+    link = None if links is None else slowest(links)
     promised = nvlink_speed(evidence.gpu_names) if evidence.gpu_names else None
     reached, source = _busbw(evidence)
     facts = {
@@ -73,7 +76,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         "busbw_bytes_per_s": reached,
         "busbw_source": source,
     }
-    is_slow = _by_link(link, evidence) if link else None
+    is_slow = _by_link(link, links) if link and links is not None else None
     if is_slow is not None and link is not None:
         return LinkVerdict(is_slow, link.text, LACKING, facts)
     if reached is not None and promised is not None:
@@ -83,15 +86,15 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     return LinkVerdict(None, "", lacking, facts)
 
 
-def _by_link(link: SlowestLink, evidence: Evidence) -> bool | None:
+def _by_link(link: SlowestLink, links: pa.Table) -> bool | None:
     """Judge by what NCCL or the topology says; None when that leaves it open."""
     if link.kind in ("shm", "p2p_pcie"):
         return True
     if link.kind == "nvlink":
         return False
-    paths = [path for path in evidence.links["path"].to_pylist() if path]
+    paths = [path for path in links["path"].to_pylist() if path]
     if link.kind == "net":
-        transports = " ".join(filter(None, evidence.links["transport"].to_pylist()))
+        transports = " ".join(filter(None, links["transport"].to_pylist()))
         return "Socket" in transports or any(path.startswith("NV") for path in paths)
     if link.kind == "unknown" and paths and not any(path.startswith("NV") for path in paths):
         return True  # whatever NCCL uses, it crosses PCIe

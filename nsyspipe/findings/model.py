@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -47,6 +48,20 @@ class NotJudged:
     fix: str
 
 
+_OF_COLLECTIVES = (
+    "step",
+    "rank",
+    "collective",
+    "datatype",
+    "start_ns",
+    "end_ns",
+    "n_ranks",
+    "transfer_ns",
+    "late_by_ns",
+    "is_late_significant",
+    "message_bytes",
+)
+
 # None: judged, and nothing to say.
 Answer = Finding | NotJudged | None
 
@@ -59,10 +74,10 @@ class Evidence:
     ----------
     summary
         The one row of `schema.SUMMARY`.
-    steps, collectives
-        `schema.STEPS` and `schema.COLLECTIVES` of the summary steps.
-    all_steps
-        `schema.STEPS`.
+    steps
+        `schema.STEPS` of the summary steps.
+    all_steps, all_collectives
+        `schema.STEPS` and `schema.COLLECTIVES`.
     phases
         `schema.PHASES` of the summary steps.
     stragglers, kernels
@@ -81,13 +96,19 @@ class Evidence:
     steps: pa.Table
     all_steps: pa.Table
     phases: pa.Table
-    collectives: pa.Table
+    all_collectives: pa.Table
     stragglers: pa.Table
     kernels: pa.Table
     blocked_ns_by_call: Mapping[str, int] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
     gpu_names: tuple[str, ...] = ()
     links: pa.Table | None = None
+
+    @cached_property
+    def collectives(self) -> pa.Table:
+        """What rules ask of `schema.COLLECTIVES`, of the summary steps."""
+        chosen = self.all_collectives.select(_OF_COLLECTIVES)
+        return chosen.filter(self.all_collectives["in_summary"])
 
     def mean(self, column: str) -> float | None:
         """Return the mean over (rank, step) of a column of `steps`; None if any is null, or without steps."""

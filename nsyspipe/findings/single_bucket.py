@@ -31,9 +31,11 @@ def single_bucket(evidence: Evidence) -> Answer:
     if not evidence.has_comm:
         return None
     exposed = evidence.mean("exposed_comm_ns") or 0.0
-    rows = evidence.only_kind("all_reduce")
     overlap = evidence.summary["overlap_ratio"] or 0.0
-    if not rows.num_rows or overlap >= _MOST_OVERLAP or evidence.share(exposed) < _LEAST_SHARE:
+    if overlap >= _MOST_OVERLAP or evidence.share(exposed) < _LEAST_SHARE:
+        return None
+    rows = evidence.only_kind("all_reduce")
+    if not rows.num_rows:
         return None
     duration = pc.subtract(rows["end_ns"], rows["start_ns"])
     per_step = (
@@ -63,7 +65,8 @@ def single_bucket(evidence: Evidence) -> Answer:
 def _hiding(evidence: Evidence) -> float:
     """Return the compute time per step that could hide communication."""
     backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
-    known = pc.sum(backward["compute_ns"]).as_py()
-    if known:
-        return float(known) / evidence.steps.num_rows
-    return evidence.mean("compute_ns") or 0.0
+    known: float | None = pc.sum(backward["compute_ns"]).as_py()
+    if known is not None and known > 0:
+        return float(known / evidence.steps.num_rows)
+    compute = evidence.mean("compute_ns")
+    return 0.0 if compute is None else compute

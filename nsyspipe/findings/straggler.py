@@ -30,9 +30,7 @@ def straggler(evidence: Evidence) -> Answer:
         return None
     rows = [row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None]
     if not rows:
-        return NotJudged(
-            ID, "waiting is not known", "see the problems about clocks and matching"
-        )
+        return NotJudged(ID, "waiting is not known", "see the problems about clocks and matching")
     worst = max(rows, key=lambda row: (row["lateness_ns"], -row["rank"]))
     n_steps = evidence.summary["n_summary_steps"]
     saving = worst["lateness_ns"] / n_steps
@@ -46,7 +44,10 @@ def straggler(evidence: Evidence) -> Answer:
         id=ID,
         title=f"the others wait for rank {worst['rank']}{where}",
         action=f"rank {worst['rank']} makes the others wait{where}",
-        advice=_ADVICE.get(phase or "", "compare what this rank does in those steps: its data, its host, its GPU's clocks"),
+        advice=_ADVICE.get(
+            phase or "",
+            "compare what this rank does in those steps: its data, its host, its GPU's clocks",
+        ),
         saving_ns_per_step=saving,
         evidence={
             "rank": worst["rank"],
@@ -71,9 +72,13 @@ _ADVICE = {
 
 def _steps_held_up(evidence: Evidence, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the steps whose largest delay is this rank's, and more than clock error."""
-    rows = evidence.collectives.filter(pc.fill_null(pc.greater(evidence.collectives["late_by_ns"], 0), fill_value=False))
+    rows = evidence.collectives.filter(
+        pc.fill_null(pc.greater(evidence.collectives["late_by_ns"], 0), fill_value=False)
+    )
     largest = rows.group_by("step").aggregate([("late_by_ns", "max")])
-    by_step = dict(zip(largest["step"].to_pylist(), largest["late_by_ns_max"].to_pylist(), strict=True))
+    by_step = dict(
+        zip(largest["step"].to_pylist(), largest["late_by_ns_max"].to_pylist(), strict=True)
+    )
     own = rows.filter(pc.and_(pc.equal(rows["rank"], rank), rows["is_late_significant"]))
     pairs = zip(own["step"].to_pylist(), own["late_by_ns"].to_pylist(), strict=True)
     return np.unique(np.array([step for step, late in pairs if late == by_step[step]], np.int64))
@@ -86,7 +91,8 @@ def _longer_phase(
 
     Looked at on the host, on the device, and as idle time; the largest excess counts.
     """
-    own, others = {}, {}
+    own: dict[tuple[str, str], list[int]] = {}
+    others: dict[tuple[str, str], list[int]] = {}
     for row in evidence.phases.to_pylist():
         if row["step"] in steps:
             target = own if row["rank"] == rank else others

@@ -39,7 +39,7 @@ def grad_copies(
     """Measure the copies between gradients and buckets in each window.
 
     They are DtoD copies in runs of at least eight, launched with nothing else between them, inside
-    a backward range where the rank has any.
+    a backward range where the rank has any. What is launched in the same nanosecond comes after.
 
     Parameters
     ----------
@@ -73,12 +73,15 @@ def grad_copies(
 
 def _in_runs(operations: ProcessOperations) -> NDArray[np.bool_]:
     """Tell which copies are DtoD and in a long run of such; copies without a launch never are."""
-    launch = operations.copy_launch
-    n_before = np.searchsorted(operations.kernel_launch[: operations.n_launched], launch)
-    is_dtod = (operations.copy_kind == DTOD_KIND) & (launch != NEVER)
-    begins = np.ones(launch.size, np.bool_)
-    begins[1:] = (n_before[1:] != n_before[:-1]) | (is_dtod[1:] != is_dtod[:-1])
+    launch, is_dtod = operations.copy_launch, operations.copy_kind == DTOD_KIND
+    chosen = np.flatnonzero(is_dtod & (launch != NEVER))
+    own = launch[chosen]
+    others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
+    n_before = np.sum([np.searchsorted(one, own) for one in others], axis=0)
+    begins = np.ones(own.size, np.bool_)
+    begins[1:] = n_before[1:] != n_before[:-1]
     run = np.cumsum(begins) - 1
-    is_long: NDArray[np.bool_] = np.bincount(run, minlength=1)[run] >= _SHORTEST_RUN
-    found: NDArray[np.bool_] = is_dtod & is_long
+    is_long = np.bincount(run, minlength=1)[run] >= _SHORTEST_RUN
+    found = np.zeros(launch.size, np.bool_)
+    found[chosen[is_long]] = True
     return found

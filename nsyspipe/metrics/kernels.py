@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.attribution import UNKNOWN
 from nsyspipe.metrics.slowdown import kernel_slowdown
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
 
 __all__ = ["costliest", "kernel_costs"]
+
+_IDENTITY = ("name_id", "grid", "block")
 
 
 def kernel_costs(
@@ -51,29 +52,45 @@ def kernel_costs(
         ``free_ns``, which are that number times either median.
     """
     duration = operations.kernel_end - operations.kernel_start
-    overlapped = comm.lengths(operations.kernel_start, operations.kernel_end)
-    overlapped[operations.is_comm] = 0
+    covered_rows, covered = _covered(operations, comm)
     n_labels = int(label.max()) + 1 if label.size else 1
-    phase_code = np.where(phase < 0, n_phases, phase)
-    key = phase_code * np.int64(n_labels) + label
-    # A radix sort, if the keys are short enough.
-    short = key.astype(np.uint16) if (n_phases + 1) * n_labels <= 2**16 else key
-    order = np.argsort(short, kind="stable")
-    sorted_key = key[order]
-    is_first = np.ones(key.size, np.bool_)
-    is_first[1:] = sorted_key[1:] != sorted_key[:-1]
-    first = np.flatnonzero(is_first)
-    keys, lengths = sorted_key[first], duration[order]
+    first_of_phase = np.arange(n_phases + 1) * n_labels
+    key: Int64 = label + first_of_phase[phase]  # no phase is -1, the last place
+    size = (n_phases + 1) * n_labels
+    count, total, overlapped = np.bincount(key, minlength=size), *np.zeros((2, size), np.int64)
+    shortest, longest = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
+    np.add.at(total, key, duration)
+    np.minimum.at(shortest, key, duration)
+    np.maximum.at(longest, key, duration)
+    np.add.at(overlapped, key[covered_rows], covered)
+    slowed = _slowed(operations, (covered_rows, covered), duration, key=key, size=size)
+    kept = np.flatnonzero(count)
     columns = {
-        "phase": keys // n_labels,
-        "label": keys % n_labels,
-        "n_kernels": np.diff(first, append=key.size),
-        "total_ns": np.add.reduceat(lengths, first) if key.size else lengths,
-        "min_ns": np.minimum.reduceat(lengths, first) if key.size else lengths,
-        "max_ns": np.maximum.reduceat(lengths, first) if key.size else lengths,
-        "overlapped_ns": np.add.reduceat(overlapped[order], first) if key.size else lengths,
+        "n_kernels": count,
+        "total_ns": total,
+        "min_ns": shortest,
+        "max_ns": longest,
+        "overlapped_ns": overlapped,
+        **slowed,
     }
-    return columns | _slowed(operations, duration, overlapped, key, keys)
+    return {"phase": kept // n_labels, "label": kept % n_labels} | {
+        name: values[kept] for name, values in columns.items()
+    }
+
+
+def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
+    """Return which compute kernels run while communication does, in order, and for how long of their time."""
+    starts, ends = operations.kernel_start, operations.kernel_end
+    if not len(comm):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    before = comm.counts_up_to(starts)  # intervals that began by the kernel's start
+    # Either the last of them is still under way, or another begins before the kernel ends.
+    last_end = comm.ends[np.maximum(before - 1, 0)]
+    next_start = np.append(comm.starts, np.iinfo(np.int64).max)[before]
+    rows = np.flatnonzero(
+        ~operations.is_comm & (((before > 0) & (last_end > starts)) | (next_start < ends))
+    )
+    return rows, comm.lengths(starts[rows], ends[rows])
 
 
 def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
@@ -97,31 +114,35 @@ def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
 
 
 def _slowed(
-    operations: ProcessOperations, duration: Int64, overlapped: Int64, key: Int64, keys: Int64
+    operations: ProcessOperations,
+    covered: tuple[Int64, Int64],
+    duration: Int64,
+    *,
+    key: Int64,
+    size: int,
 ) -> dict[str, Int64]:
-    compute = np.flatnonzero(~operations.is_comm)
-    grid = operations.kernel_column("grid")
-    compute = _around(compute, grid[compute] != UNKNOWN)
-    found = kernel_slowdown(
-        operations.kernel_column("name_id")[compute],
-        grid[compute],
-        operations.kernel_column("block")[compute],
-        duration[compute],
-        overlapped[compute],
+    """Sum by key what equal kernels take under communication and without."""
+    columns = {name: np.zeros(size, np.int64) for name in ("n_slowed", "slowed_ns", "free_ns")}
+    first, last = operations.sampled
+    compute = np.flatnonzero(~operations.is_comm[first:last]) + first
+    if not compute.size:
+        return columns
+    beside = np.zeros(last - first, np.int64)
+    rows, lengths = covered
+    inside = slice(*np.searchsorted(rows, (first, last)))
+    beside[rows[inside] - first] = lengths[inside]
+    name_id, grid, block = (
+        operations.kernel_column(name, first, last)[compute - first] for name in _IDENTITY
     )
-    row = np.searchsorted(keys, key[compute[found.kernel]])
-    columns = {}
-    for name, values in (
-        ("n_slowed", np.ones(row.size, np.int64)),
-        ("slowed_ns", found.covered_ns),
-        ("free_ns", found.free_ns),
-    ):
-        columns[name] = np.zeros(keys.size, np.int64)
-        np.add.at(columns[name], row, values)
+    found = kernel_slowdown(
+        name_id,
+        grid,
+        block,
+        duration[compute],
+        beside[compute - first],
+    )
+    at = key[compute[found.kernel]]
+    np.add.at(columns["n_slowed"], at, 1)
+    np.add.at(columns["slowed_ns"], at, found.covered_ns)
+    np.add.at(columns["free_ns"], at, found.free_ns)
     return columns
-
-
-def _around(rows: Int64, is_sampled: NDArray[np.bool_]) -> Int64:
-    """Return the part of some rows that holds all sampled ones."""
-    sampled = np.flatnonzero(is_sampled)
-    return rows[sampled[0] : sampled[-1] + 1] if sampled.size else rows[:0]

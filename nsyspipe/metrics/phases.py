@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsyspipe.attribution import Slices
 from nsyspipe.intervals import IntervalSet, union
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from nsyspipe.steps import Windows
 
     Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
 
 __all__ = ["NO_WINDOW", "phase_costs"]
 
@@ -32,6 +32,7 @@ def phase_costs(
     operations: ProcessOperations,
     windows: Windows,
     *,
+    belongs: tuple[Flags, Flags],
     device: DeviceTime,
     idle_ns: Int64,
 ) -> dict[str, Int64 | None]:
@@ -39,6 +40,10 @@ def phase_costs(
 
     Parameters
     ----------
+    belongs
+        Flag per kernel and per copy: launched in the phase.
+    device
+        The unions of the rank's operations.
     idle_ns
         Idle time of each window that the phase's operations end, as `idle.phase_idle` gives it.
 
@@ -64,7 +69,7 @@ def phase_costs(
         return costs
     launched = operations.kernels_launched_in(pieces.starts, pieces.ends)
     costs["n_kernels"] = _sum_by(owner, launched.counts, members.starts.size)[member]
-    compute, comm, copies = _of_phase(operations, pieces, launched)
+    compute, comm, copies = _of_phase(operations, belongs)
     hidden = comm.intersect(device.compute)
     for name, covered in (
         ("compute_ns", compute),
@@ -82,17 +87,16 @@ def phase_costs(
 
 
 def _of_phase(
-    operations: ProcessOperations, pieces: IntervalSet, launched: Slices
+    operations: ProcessOperations, belongs: tuple[Flags, Flags]
 ) -> tuple[IntervalSet, IntervalSet, IntervalSet]:
     """Return when a phase's compute, communication and copies run."""
-    belongs = launched.mask(operations.kernel_start.size)
-    found = []
-    for kernels in (~operations.is_comm, operations.is_comm):
-        chosen = belongs & kernels
-        found.append(union(operations.kernel_start[chosen], operations.kernel_end[chosen]))
-    edges = (np.searchsorted(operations.copy_launch, one) for one in (pieces.starts, pieces.ends))
-    copied = Slices(*edges).mask(operations.copy_start.size)
-    return *found, union(operations.copy_start[copied], operations.copy_end[copied])  # type: ignore[return-value]  # two were found
+    rows, copies = (np.flatnonzero(flags) for flags in belongs)
+    is_comm = operations.is_comm[rows]
+    compute, comm = (
+        union(operations.kernel_start[own], operations.kernel_end[own])
+        for own in (rows[~is_comm], rows[is_comm])
+    )
+    return compute, comm, union(operations.copy_start[copies], operations.copy_end[copies])
 
 
 def _merged(*sets: IntervalSet) -> IntervalSet:

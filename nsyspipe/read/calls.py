@@ -34,7 +34,8 @@ _MEMORY = (
     "cuMemRelease", "cuMemSetAccess", "cuMemcpy", "cuMemset",
 )  # fmt: skip
 _ASYNC = "Async"
-_API_VERSION = re.compile(r"(_v[0-9]+)?(_ptsz|_ptds)?$")
+# The runtime's names end in _ptsz_v7000, the driver's in _v2_ptsz.
+_API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
 
 
 def read_launches(report: Report) -> pa.Table | None:

@@ -73,9 +73,7 @@ def read_kernels(
     return table, n_dropped, names
 
 
-def _read_rows(
-    report: Report, columns: dict[str, str]
-) -> tuple[dict[str, pa.ChunkedArray], int]:
+def _read_rows(report: Report, columns: dict[str, str]) -> tuple[dict[str, pa.ChunkedArray], int]:
     """Read the kernels' columns, with the shapes of all of them, or of a sample if there are many."""
     if not report.has(versions.KERNEL, *_SHAPE_COLUMNS):
         return valid_rows(report, versions.KERNEL, columns, dict.fromkeys(_SHAPES, "NULL"))

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["findings_text", "link_text"]
 
-_cut = {"no_wrap": True, "overflow": "ellipsis"}
 _STYLES = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
@@ -37,26 +36,30 @@ def findings_text(
         How many of them, a line each; None shows all with what was found and the whole advice.
     """
     shown = findings[:n_shown]
+    figures = [_figures(row["saving_ns_per_step"], step_time_ns) for row in shown]
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for _ in range(2):
-        table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(ratio=1, **_cut if n_shown is not None else {"overflow": "fold"})  # type: ignore[arg-type]
-    for row in shown:
-        saving = row["saving_ns_per_step"]
-        share = saving / step_time_ns if saving and step_time_ns else None
+    columns = [*zip(*figures, strict=True), [row["id"] for row in shown]]
+    for cells, side in zip(columns, ("right", "right", "left"), strict=True):
+        table.add_column(justify=side, no_wrap=True, min_width=max(map(len, cells)))  # type: ignore[arg-type]  # a side
+    is_brief = n_shown is not None
+    table.add_column(ratio=1, min_width=20)
+    for row, cells in zip(shown, figures, strict=True):
         what = Text(printable(row["action"]))
-        if n_shown is None:
+        if not is_brief:
             what = Text(f"{printable(row['title'])}\n").append(row["advice"], style="dim")
-        bound = f"<= {ms_text(saving)}" if saving else absent
-        name = Text(row["id"], style=_STYLES[row["severity"]])
-        table.add_row(bound, percent_text(share), name, what)
+        table.add_row(*cells, Text(row["id"], style=_STYLES[row["severity"]]), what)
     more = len(findings) - len(shown)
-    title = "What to change first, with the most it could give back per step"
-    hint = f" ({more} more, and why: --findings all)" if more else " (why: --findings all)"
-    return Group(
-        Text(title, style="bold").append("" if n_shown is None else hint, style="not bold dim"), table
-    )
+    hint = f"; {more} more, and why: --findings all" if more else "; why: --findings all"
+    title = Text("What to change first", style="bold")
+    title.append(f" (most it gives back per step{hint if is_brief else ''})", style="not bold dim")
+    return Group(title, table)
+
+
+def _figures(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:
+    """Return a saving's bound, and what share of the step time it is."""
+    if not saving:
+        return absent, absent
+    return f"<= {ms_text(saving)}", percent_text(saving / step_time_ns if step_time_ns else None)
 
 
 def link_text(

@@ -27,6 +27,7 @@ MAX_WIDTH = 100
 _SHOWN_RANKS = 16
 # A narrower terminal gets fewer columns rather than cut numbers.
 _FULL_WIDTH, _FEW_COLUMNS = 79, 2
+_WAIT_WIDTH, _WAIT = 92, "wait_share"
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 # Heading and figure; the parts of the step come first and sum to it.
@@ -42,9 +43,7 @@ _RANK_COLUMNS = (
 )
 
 
-def summary_text(
-    run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS
-) -> str:
+def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS) -> str:
     """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide.
 
     Parameters
@@ -131,8 +130,10 @@ def _message_figures(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _rank_table(run: Run, width: int) -> Group | Table:
-    columns = _RANK_COLUMNS if width >= _FULL_WIDTH else _RANK_COLUMNS[:_FEW_COLUMNS]
     rows = run.rank_summary().to_pylist()
+    columns = _RANK_COLUMNS if width >= _FULL_WIDTH else _RANK_COLUMNS[:_FEW_COLUMNS]
+    if width < _WAIT_WIDTH or all(row[_WAIT] is None for row in rows):
+        columns = tuple(column for column in columns if column[1] != _WAIT)
     shown = sorted(rows, key=lambda row: -(row["step_time_ns"] or 0))[:_SHOWN_RANKS]
     table = _grid()
     table.show_header = True

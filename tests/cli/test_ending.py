@@ -113,6 +113,8 @@ COMMANDS = [
     ["analyze", "{}"],
     ["analyze", "{}", "--json", "-"],
     ["schema"],
+    ["doctor"],
+    ["doctor", "{}"],
     ["--help"],
 ]
 

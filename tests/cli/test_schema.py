@@ -12,7 +12,10 @@ from nsyspipe.cli.app import app
 from nsyspipe.errors import OptionError
 from tests.cli.tools import assert_refused, nsyspipe_run
 
-TABLES = ["ranks", "steps", "phases", "summary", "rank_summary", "problems"]
+TABLES = [
+    "ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary", "findings",
+    "problems",
+]  # fmt: skip
 
 
 def schema(*arguments, columns=100):

@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = ["analyze", "schema"]
+COMMANDS = ["analyze", "doctor", "schema"]
 
 
 def imported(*arguments):

@@ -55,9 +55,9 @@ def test_the_summary_shows_the_run_then_each_rank_then_the_problems(steady):
     ranks = [line.split() for line in text.splitlines() if RANK_ROW.match(line)]
     assert [row[0] for row in ranks] == ["0", "1"]
     assert [float(row[1]) for row in ranks] == [0.001, 0.001]
-    # Compute, exposed comm, exposed copies, idle; comm in all; hidden by compute, by backward.
+    # Compute, exposed comm, exposed copies, idle; comm in all; hidden by compute, by backward; waits for others.
     assert [row[3::2] for row in ranks] == [
-        ["20.0", "3.0", "1.0", "76.0", "6.0", "50.0", "50.0"]
+        ["20.0", "3.0", "1.0", "76.0", "6.0", "50.0", "50.0", "0.0"]
     ] * 2
 
 

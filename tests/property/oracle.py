@@ -24,6 +24,16 @@ class Op:
     category: str  # compute, comm, dtod, other copy, memset
     launch: int | None
     n_bytes: int = 0
+    name: str = "gemm"  # of a compute kernel
+    grid: int = 1
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the API that blocks the host."""
+
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,7 @@ class Range:
 class Process:
     ops: list[Op] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
 
 def family_of(text: str) -> str:
@@ -130,31 +141,42 @@ def windows(process: Process, family: str | None) -> list[tuple[int, int, int, b
     return result
 
 
-def phase_intervals(process: Process, family: str | None, role: str) -> list[tuple[int, int]]:
-    """Return the host ranges of a role inside the step ranges."""
+def numbers(processes: list[Process], family: str | None) -> list[list[int]]:
+    """Return the step number of each member of each process."""
+    if family is None:
+        return [[0] for _ in processes]
+    texts = [[m.text for m in members_on(process, family)] for process in processes]
+    found = [[re.findall(r"\d+", re.sub(r", seq = \d+", "", t)) for t in own] for own in texts]
+    if all(len(one) == 1 for own in found for one in own):
+        steps = [[int(one[0]) for one in own] for own in found]
+        if all(len(set(own)) == len(own) for own in steps):
+            return steps
+    return [list(range(len(own))) for own in texts]
+
+
+def role_of(r: Range) -> str | None:
+    return next(
+        (name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None
+    )
+
+
+def phase_ranges(process: Process, family: str | None, role: str) -> list[tuple[int, int, int]]:
+    """Return (member, start, end) of the host ranges of a role inside the step ranges."""
     if family is None:
         return []
-
-    def role_of(r):
-        return next(
-            (name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None
-        )
-
+    members = members_on(process, family)
+    inside = []
+    for r in process.ranges:
+        begun = [i for i, m in enumerate(members) if m.start <= r.start]
+        if begun and r not in members and role_of(r):
+            member = members[begun[-1]]
+            if r.thread == member.thread and r.end <= member.end:
+                inside.append((begun[-1], r))
     found = []
-    for member in members_on(process, family):
-        inside = [
-            r
-            for r in process.ranges
-            if r is not member
-            and r.thread == member.thread
-            and member.start <= r.start
-            and r.end <= member.end
-        ]
-        inside = [r for r in inside if r not in members_on(process, family) and role_of(r)]
-        for r in inside:
-            others = [o for o in inside if o is not r and r.start <= o.start and o.end <= r.end]
-            if role_of(r) == role and all(role_of(o) == role for o in others):
-                found.append((r.start, r.end))
+    for index, r in inside:
+        others = [o for _, o in inside if o is not r and r.start <= o.start and o.end <= r.end]
+        if role_of(r) == role and all(role_of(o) == role for o in others):
+            found.append((index, r.start, r.end))
     return found
 
 
@@ -165,14 +187,14 @@ def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
         (op.start, op.end) for op in process.ops if op.category in ("dtod", "copy", "memset")
     )
     dtod = ticks((op.start, op.end) for op in process.ops if op.category == "dtod")
-    host = phase_intervals(process, family, "backward")
+    host = phase_ranges(process, family, "backward")
     has_launch = any(op.launch is not None for op in kernels(process))
     backward = ticks(
         (op.start, op.end)
         for op in process.ops
         if op.category == "compute"
         and op.launch is not None
-        and any(a <= op.launch < b for a, b in host)
+        and any(a <= op.launch < b for _, a, b in host)
     )
     rows = []
     for index, start, end, complete in windows(process, family):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
-from tests.build.trace import TraceBuilder
-from tests.property.oracle import Op, Process, Range
+from tests.build.trace import KERNEL, RUNTIME, TraceBuilder
+from tests.property.oracle import Call, Op, Process, Range
 
 TIMES = st.integers(-20, 80)
+BLOCKING = ("cudaDeviceSynchronize_v3020", "cudaMalloc_v3020")
 LENGTHS = st.integers(0, 25)
+NAMES, GRIDS = st.sampled_from(["gemm", "relu"]), st.sampled_from([1, 1, 2])
 CATEGORIES = st.sampled_from(["compute", "comm", "dtod", "copy", "memset"])
 TEXTS = st.sampled_from(
     ["step 1", "step 2", "step 3", "it 4, seq = 9", "it 5, seq = 7", "epoch 0", "epoch 1", "forward", "backward",
-     "optimizer", "train_batch", "layer"]
+     "optimizer", "train_batch", "layer", "get batch"]
 )  # fmt: skip
 
 
@@ -25,7 +29,44 @@ def intervals(draw):
 @st.composite
 def ops(draw, launches):
     start, end = draw(intervals())
-    return Op(start, end, draw(CATEGORIES), draw(launches), draw(st.integers(0, 9)))
+    return Op(
+        start,
+        end,
+        draw(CATEGORIES),
+        draw(launches),
+        draw(st.integers(0, 9)),
+        draw(NAMES),
+        draw(GRIDS),
+    )
+
+
+@st.composite
+def bursts(draw, at):
+    """Draw DtoD copies launched one after the other, as DDP copies a bucket's gradients."""
+    launch, start = draw(at), draw(TIMES)
+    found = []
+    for _ in range(draw(st.integers(7, 9))):
+        end = start + draw(st.integers(0, 3))
+        found.append(Op(start, end, "dtod", launch, draw(st.integers(0, 9))))
+        launch, start = launch + draw(st.integers(0, 2)), end + draw(st.integers(-2, 2))
+    return found
+
+
+@st.composite
+def trains(draw):
+    """Draw many equal kernels one after the other, some of them under communication."""
+    names = draw(st.sampled_from(["a", "a", "ab"]))
+    found, at = [], 0
+    for number in range(draw(st.integers(14, 22))):
+        name, length = names[number % len(names)], draw(st.sampled_from([0, 1, 2, 3, 9, 10, 11]))
+        under = draw(st.sampled_from([*["all"] * 4, *["none"] * 4, "some"]))
+        found.append(Op(at, at + length, "compute", number, name=name))
+        if under != "none":
+            begin = at if under == "all" else at + draw(st.integers(0, length))
+            found.append(Op(begin, at + length, "comm", number))
+        at += length + draw(st.integers(0, 1))
+    steps = [Range(0, 10, "step 1", 1), Range(10, 20, "step 2", 1), Range(2, 7, "forward", 1)]
+    return Process(found, steps)
 
 
 @st.composite
@@ -35,7 +76,7 @@ def steady_ranges(draw):
     for number in range(draw(st.integers(2, 5))):
         end = at + draw(st.integers(1, 20))
         found.append(Range(at, end, f"step {number}", 1))
-        for text in ("forward", "backward"):
+        for text in ("forward", "backward", "get batch"):
             a, b = sorted((draw(st.integers(at, end)), draw(st.integers(at, end))))
             found.append(Range(a, b, text, 1))
         at = end + draw(st.integers(0, 4))
@@ -61,9 +102,34 @@ def processes(draw):
     edges = sorted({t for r in ranges for t in (r.start, r.start + 1, r.end - 1, r.end)})
     inside = st.sampled_from(edges)
     launches = st.one_of(inside, inside, inside, TIMES, st.none()) if has_launches else st.none()
-    return Process(
-        draw(st.lists(ops(launches), min_size=1, max_size=14)), draw(st.permutations(ranges))
-    )
+    found = draw(st.lists(ops(launches), min_size=1, max_size=14))
+    if has_launches and draw(st.booleans()):
+        found += draw(bursts(st.one_of(inside, TIMES)))
+    calls = [Call(*span) for span in draw(st.lists(intervals(), max_size=3))]
+    return Process(found, draw(st.permutations(ranges)), calls)
+
+
+@st.composite
+def workloads(draw):
+    """Draw steps as training has them: phases one after the other, kernels launched in them that run soon after."""
+    found, ranges, calls, at, busy = [], [], [], draw(TIMES), -20
+    for number in range(draw(st.integers(2, 4))):
+        begin = at
+        for text in draw(st.permutations(["get batch", "forward", "backward"])):
+            start, at = at, at + draw(st.integers(0, 12))
+            ranges.append(Range(start, at, text, 1))
+            for _ in range(draw(st.integers(0, 3))):
+                launch = draw(st.one_of(st.integers(start, at), st.integers(start, at), st.none()))
+                first = max(busy, start if launch is None else launch) + draw(st.integers(-1, 5))
+                op = draw(ops(st.just(launch)))
+                found.append(replace(op, start=first, end=first + draw(st.integers(0, 6))))
+                busy = draw(st.sampled_from([busy, found[-1].end]))
+            if draw(st.booleans()):
+                called = draw(st.integers(start, at))
+                calls.append(Call(called, called + draw(st.integers(0, 9))))
+        ranges.append(Range(begin, at, f"step {number}", 1))
+        at += draw(st.integers(0, 3))
+    return Process(found or [draw(ops(st.none()))], draw(st.permutations(ranges)), calls)
 
 
 def build(process: Process, pid: int = 1000) -> TraceBuilder:
@@ -71,7 +137,8 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
     builder = TraceBuilder(pid=pid)
     for op in process.ops:
         if op.category == "compute":
-            builder.kernel(op.start, op.end, launch=op.launch)
+            builder.kernel(op.start, op.end, op.name, launch=op.launch)
+            builder.rows[KERNEL][-1]["gridX"] = op.grid
         elif op.category == "comm":
             builder.nccl(op.start, op.end, launch=op.launch)
         elif op.category == "memset":
@@ -79,6 +146,9 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
         else:
             kind = 8 if op.category == "dtod" else 1
             builder.copy(op.start, op.end, kind, op.n_bytes, launch=op.launch)
+    for number, call in enumerate(process.calls):
+        builder.launch(call.start, api=BLOCKING[number % 2])
+        builder.rows[RUNTIME][-1]["end"] = call.end
     for one in process.ranges:
         builder.range(
             one.start, one.end, one.text, thread="main" if one.thread == 1 else "autograd"

@@ -3,69 +3,135 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import nsyspipe
-from tests.property import oracle
-from tests.property.strategies import build, processes
+from nsyspipe.schema import KERNEL_COSTS, PHASES
+from tests.property import oracle, oracle_costs
+from tests.property.strategies import build, processes, trains, workloads
 
-COLUMNS = [
-    name
-    for name in oracle.breakdown(oracle.Process([oracle.Op(0, 1, "compute", None)]), None)[0]
-    if name != "member"
-]
+CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
+KEYS = {"rank", "step", "phase", "name"}
+PROCESSES = st.one_of(processes(), workloads())
+RUNS = st.lists(PROCESSES, min_size=1, max_size=2)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(processes(), min_size=1, max_size=2))
-def test_windows_and_breakdown_equal_counting_every_nanosecond(found):
+def examples(number):
+    return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def loaded(found):
+    """Read a run of one report per process; return it and its step family as the oracle sees it."""
     with tempfile.TemporaryDirectory() as folder:
         for rank, process in enumerate(found):
             build(process, pid=1000 + rank).write(Path(folder, f"r_{rank}.sqlite"))
         run = nsyspipe.load(folder)
-        rows = run.steps().to_pylist()
-        ranks = run.ranks["rank"].to_pylist()
+        run.steps()
     family = oracle.choose_family(found)
     if family is not None and not any(oracle.windows(process, family) for process in found):
         family = None
     assert run.step_family == family
-    assert ranks == list(range(len(found)))
+    assert run.ranks["rank"].to_pylist() == list(range(len(found)))
+    return run, family
+
+
+def rows_of(table, rank):
+    return [row for row in table.to_pylist() if row["rank"] == rank]
+
+
+def by_key(table, rank, *keys):
+    """Return the rows of a rank by some of their columns, without them."""
+    return {
+        tuple(row[key] for key in keys): {n: v for n, v in row.items() if n not in KEYS}
+        for row in rows_of(table, rank)
+    }
+
+
+@examples(120)
+@given(RUNS)
+def test_steps_equal_counting_every_nanosecond(found):
+    run, family = loaded(found)
+    shifts = run.ranks["clock_shift_ns"].to_pylist()
     for rank, process in enumerate(found):
-        own = [{name: row[name] for name in COLUMNS} for row in rows if row["rank"] == rank]
+        numbers = oracle.numbers(found, family)[rank]
         expected = [
-            {name: row[name] for name in COLUMNS} for row in oracle.breakdown(process, family)
-        ]
-        assert own == expected
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(processes(), st.randoms(use_true_random=False))
-def test_row_order_time_shift_and_stream_names_change_nothing(process, random):
-    def rows(one: oracle.Process) -> list[dict[str, object]]:
-        with tempfile.TemporaryDirectory() as folder:
-            run = nsyspipe.load(build(one).write(Path(folder, "r_0.sqlite")))
-            return run.steps().to_pylist()
-
-    shift = 2**60
-    shuffled = oracle.Process(
-        [
-            oracle.Op(
-                o.start + shift,
-                o.end + shift,
-                o.category,
-                None if o.launch is None else o.launch + shift,
-                o.n_bytes,
+            whole | causes | copies | {"step": numbers[whole["member"]]}
+            for whole, causes, copies in zip(
+                oracle.breakdown(process, family),
+                oracle_costs.idle_causes(process, family),
+                oracle_costs.grad_copies(process, family),
+                strict=True,
             )
-            for o in process.ops
-        ],
-        [oracle.Range(r.start + shift, r.end + shift, r.text, r.thread) for r in process.ranges],
-    )
-    random.shuffle(shuffled.ops)
-    random.shuffle(shuffled.ranges)
-    moved = [
-        row | {"start_ns": row["start_ns"] - shift, "end_ns": row["end_ns"] - shift}
-        for row in rows(shuffled)
-    ]
-    assert moved == rows(process)
+        ]
+        for row in expected:
+            row.pop("member")
+            row |= {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")}
+        own = rows_of(run.steps(), rank)
+        assert [{name: row[name] for name in expected[0]} for row in own] == expected
+
+
+@examples(60)
+@given(RUNS)
+def test_idle_causes_are_never_negative_and_sum_to_idle_exactly(found):
+    run, _ = loaded(found)
+    for row in run.steps().to_pylist():
+        causes = [row[f"idle_{cause}_ns"] for cause in CAUSES]
+        assert all(one is None or one >= 0 for one in causes)
+        assert None in causes or sum(causes) == row["idle_ns"]
+
+
+@examples(120)
+@given(RUNS)
+def test_phases_and_kernels_equal_counting_every_nanosecond(found):
+    run, family = loaded(found)
+    for rank, process in enumerate(found):
+        numbers = oracle.numbers(found, family)[rank]
+        expected = {
+            (numbers[member], phase): row
+            for (member, phase), row in oracle_costs.phases(process, family).items()
+        }
+        assert by_key(run.phases(), rank, "step", "phase") == expected
+        expected = oracle_costs.kernel_costs(process, family)
+        assert by_key(run.kernels(), rank, "phase", "name") == expected
+    assert (run.phases().schema, run.kernels().schema) == (PHASES.arrow, KERNEL_COSTS.arrow)
+
+
+@examples(60)
+@given(trains())
+def test_kernels_slowed_by_communication_equal_comparing_each_with_all_others(process):
+    run, family = loaded([process])
+    found = by_key(run.kernels(), 0, "phase", "name")
+    expected = oracle_costs.kernel_costs(process, family)
+    assert {key: row for key, row in found.items() if row["n_slowed"]} == {
+        key: row for key, row in expected.items() if row["n_slowed"]
+    }
+
+
+def moved(process, by, random):
+    """Return the same process some time later, its rows in another order."""
+
+    def later(one):
+        launch = {} if getattr(one, "launch", None) is None else {"launch": one.launch + by}
+        return replace(one, start=one.start + by, end=one.end + by, **launch)
+
+    columns = [[later(one) for one in column] for column in (process.ops, process.ranges, process.calls)]  # fmt: skip
+    for column in columns:
+        random.shuffle(column)
+    return oracle.Process(*columns)
+
+
+@examples(60)
+@given(PROCESSES, st.randoms(use_true_random=False))
+def test_row_order_and_time_shift_change_nothing(process, random):
+    def rows(one, by=0):
+        run, _ = loaded([one])
+        steps = [
+            row | {"start_ns": row["start_ns"] - by, "end_ns": row["end_ns"] - by}
+            for row in run.steps().to_pylist()
+        ]
+        return steps, run.phases().to_pylist()
+
+    assert rows(moved(process, 2**60, random), 2**60) == rows(process)

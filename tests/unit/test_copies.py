@@ -61,6 +61,12 @@ def test_another_kind_of_copy_breaks_a_run():
         assert number(*copies, other(500, 501, 12), other(600, 601, 20)) == 0
 
 
+def test_what_is_launched_in_the_same_nanosecond_comes_after_the_copies():
+    # After the 7th of 15 copies: [1, 7] and [8, 15]; at the first or the last it breaks nothing.
+    for other in compute, htod:
+        assert [number(*run(15), other(500, 501, at)) for at in (1, 7, 8, 15)] == [14, 8, 8, 15]
+
+
 def test_copies_of_other_kinds_are_no_run_however_many():
     assert number(*(htod(10 * at, 10 * at + 2, at) for at in range(9))) == 0
     assert number(*(memset(10 * at, 10 * at + 2, at) for at in range(9))) == 0

@@ -114,6 +114,13 @@ def test_the_intersection_is_what_both_hold_whichever_is_asked(other, common):
     assert pairs(found.intersect(TWO)) == common
 
 
+def test_the_complement_is_every_other_time():
+    far = 2**62
+    assert pairs(TWO.complement()) == [(-far, 0), (10, 20), (30, far)]
+    assert pairs(EMPTY.complement()) == [(-far, far)]
+    assert pairs(TWO.complement().complement())[1:-1] == pairs(TWO)
+
+
 def test_of_nested_intervals_the_outermost_is_picked():
     assert picks((2, 4), (0, 10), (12, 15), (3, 4), (10, 12)) == [1, 4, 2]
 

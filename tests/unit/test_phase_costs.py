@@ -16,8 +16,21 @@ TIMES = ("compute_ns", "comm_ns", "device_ns", "exposed_comm_ns", "idle_ns")
 def costs(ranges, *ops, windows=None, idle=(0, 0)):
     made = operations(*ops)
     windows = step_windows(TWO, made) if windows is None else windows
-    device, idle_ns = device_time(made), ints(*idle)[: len(windows)]
-    return listed(phase_costs(ranges, TWO, made, windows, device=device, idle_ns=idle_ns))
+    found = phase_costs(
+        ranges,
+        TWO,
+        made,
+        windows,
+        belongs=(launched_in(ranges, made.kernel_launch), launched_in(ranges, made.copy_launch)),
+        device=device_time(made),
+        idle_ns=ints(*idle)[: len(windows)],
+    )
+    return listed(found)
+
+
+def launched_in(ranges, launches):
+    spans = list(zip(ranges.starts, ranges.ends, strict=True))
+    return np.array([any(a <= at < b for a, b in spans) for at in launches], np.bool_)
 
 
 def test_a_phase_costs_what_was_launched_inside_it_clipped_to_the_window():

@@ -7,10 +7,11 @@ import re
 import pyarrow as pa
 import pytest
 
+from nsyspipe.attribution import NEVER
 from nsyspipe.families import TextFamilies
 from nsyspipe.labels import PHASE_PATTERNS, PHASES
-from nsyspipe.phases import phase_codes, phase_ranges
-from tests.unit.make import members, ranges, texts_of
+from nsyspipe.phases import phase_codes, phase_ranges, phases_of_launches
+from tests.unit.make import ints, members, phase, ranges, texts_of
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 STEP = (0, 100)
@@ -196,3 +197,49 @@ def test_without_ranges_or_steps_every_phase_is_empty():
         ranges(), phase_codes(TextFamilies.by_text(pa.array([], pa.string())), DEFAULTS), TWO
     )
     assert {name: one.member.tolist() for name, one in nothing.items()} == {p: [] for p in PHASES}
+
+
+# --- phases_of_launches --------------------------------------------------------------------
+
+
+def of_launches(*launches, **spans):
+    """Return the phase of each launch; `spans` are the ranges of each phase."""
+    phases = {name: phase(*((0, *span) for span in spans.get(name, ()))) for name in PHASES}
+    codes = phases_of_launches(phases, ints(*launches)).tolist()
+    return [PHASES[code] if code >= 0 else None for code in codes]
+
+
+def test_a_launch_at_a_ranges_start_is_in_it_and_one_at_its_end_is_not():
+    found = of_launches(9, 10, 19, 20, forward=[(10, 20)])
+    assert found == [None, "forward", "forward", None]
+
+
+def test_ranges_of_several_phases_each_have_their_launches():
+    # Two touch, one follows a gap; several launches share a time, some have none.
+    found = of_launches(
+        5, 10, 10, 15, 25, 30, NEVER, NEVER, forward=[(0, 10), (20, 30)], backward=[(10, 20)]
+    )
+    assert found == ["forward", *["backward"] * 3, "forward", None, None, None]
+
+
+def test_of_two_phases_whose_ranges_overlap_the_first_in_order_has_the_launch():
+    # Backward before forward before optimizer before data, whichever began first.
+    found = of_launches(5, 15, 25, forward=[(0, 20)], backward=[(10, 30)])
+    assert found == ["forward", "backward", "backward"]
+    found = of_launches(5, 15, 25, 35, data=[(0, 40)], optimizer=[(10, 30)], forward=[(20, 30)])
+    assert found == ["data", "optimizer", "forward", "data"]
+
+
+def test_ranges_of_one_phase_that_overlap_hold_their_launches_once():
+    assert of_launches(5, 15, 25, 35, forward=[(0, 20), (10, 30)]) == [*["forward"] * 3, None]
+
+
+def test_a_range_of_no_length_holds_nothing_whether_others_overlap_or_not():
+    assert of_launches(9, 10, 11, forward=[(10, 10)], backward=[(10, 12)]) == [None, *["backward"] * 2]  # fmt: skip
+    assert of_launches(9, 10, 11, forward=[(5, 20)], backward=[(10, 10)]) == ["forward"] * 3
+
+
+def test_without_launches_or_ranges_nothing_is_in_a_phase():
+    assert of_launches(forward=[(0, 10)]) == []
+    assert of_launches(1, 2, NEVER) == [None] * 3
+    assert of_launches(NEVER, NEVER, forward=[(0, 10)]) == [None] * 2

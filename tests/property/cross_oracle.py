@@ -1,0 +1,248 @@
+"""Section 6 of the definitions once more, as slow and plain as possible: loops over ranks, steps and nanoseconds.
+
+Written from the definitions, not from the code, and sharing nothing with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.property.cross_model import Kernel, Rank, Run
+
+TELL_CLOCKS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def median(values) -> int:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    return (ordered[middle - 1] + ordered[middle]) // 2
+
+
+# --- steps of one rank ----------------------------------------------------------------------------
+
+
+def launched_in(rank: Rank, step) -> list[Kernel]:
+    _, start, end = step
+    return [k for k in rank.kernels if k.launch is not None and start <= k.launch < end]
+
+
+def windows(rank: Rank) -> list[tuple[int, int, int, bool]]:
+    """Return (step, start, end, is_complete) of each window, on the report's clock."""
+    begun: list[tuple[int, int]] = []
+    for place, step in enumerate(rank.steps):
+        starts = [k.start for k in launched_in(rank, step)]
+        if starts and (not begun or min(starts) > begun[-1][1]):
+            begun.append((place, min(starts)))
+    found = []
+    for (place, start), following in zip(begun, [*begun[1:], None], strict=True):
+        if following is None:
+            end, complete = max(k.end for k in launched_in(rank, rank.steps[place])), False
+        else:
+            end, complete = following[1], place == 0 or bool(found)
+        found.append((rank.steps[place][0], start, end, complete))
+    return found
+
+
+def step_of(rank: Rank, kernel: Kernel) -> int | None:
+    if kernel.launch is None:
+        inside = [number for number, start, end, _ in windows(rank) if start <= kernel.start < end]
+    else:
+        inside = [number for number, start, end in rank.steps if start <= kernel.launch < end]
+    return inside[0] if inside else None
+
+
+def comm_of(rank: Rank) -> list[Kernel]:
+    return sorted((k for k in rank.kernels if k.collective), key=lambda k: k.start)
+
+
+def communicator_of(rank: Rank, kernel: Kernel) -> str:
+    """Name the communicator: the collective, and how many streams it was used on before this one."""
+    streams: list[int] = []
+    for other in comm_of(rank):
+        if other.collective == kernel.collective and other.stream not in streams:
+            streams.append(other.stream)
+    return f"{kernel.collective}/{streams.index(kernel.stream)}"
+
+
+# --- across ranks ---------------------------------------------------------------------------------
+
+
+def matched_collectives(run: Run) -> dict[tuple[int, str, int], list[Kernel]]:
+    """Return by (step, communicator, k) the operations of all ranks."""
+    lists: dict[tuple[int, str], list[list[Kernel]]] = {}
+    for number, rank in enumerate(run.ranks):
+        for kernel in comm_of(rank):
+            step = step_of(rank, kernel)
+            if step is not None:
+                key = step, communicator_of(rank, kernel)
+                lists.setdefault(key, [[] for _ in run.ranks])[number].append(kernel)
+    found = {}
+    for (step, communicator), own in lists.items():
+        if len(run.ranks) > 1 and len({len(one) for one in own}) == 1:
+            for k, operations in enumerate(zip(*own, strict=True)):
+                found[step, communicator, k] = list(operations)
+    return found
+
+
+def session_shifts(run: Run) -> list[int]:
+    if any(start is None for start in run.sessions):
+        return [0] * len(run.sessions)
+    return [start - min(run.sessions) for start in run.sessions]
+
+
+def clocks(run: Run) -> list[tuple[int, int | None]]:
+    """Return (what is applied, error) of each report."""
+    if len(run.sessions) == 1:
+        return [(0, 0)]
+    shifts = session_shifts(run)
+    differences: list[list[int]] = [[] for _ in run.sessions]
+    for operations in matched_collectives(run).values():
+        if operations[0].collective in TELL_CLOCKS:
+            ends = [k.end + shifts[r.report] for k, r in zip(operations, run.ranks, strict=True)]
+            for end, rank in zip(ends, run.ranks, strict=True):
+                differences[rank.report].append(end - median(ends))
+    found = []
+    for own in differences:
+        if len(own) < 3:
+            found.append((0, None))
+            continue
+        offset = median(own)
+        spread = median([abs(one - offset) for one in own])
+        error = (14826 * spread + 5000) // 10000
+        found.append((offset if abs(offset) > error else 0, error))
+    return found
+
+
+def to_aligned(run: Run) -> list[int]:
+    """Return what turns each rank's own times into aligned time."""
+    shifts, offsets = session_shifts(run), clocks(run)
+    return [shifts[rank.report] - offsets[rank.report][0] for rank in run.ranks]
+
+
+def has_common_clock(run: Run) -> bool:
+    if len(run.sessions) == 1 or all(start is not None for start in run.sessions):
+        return True
+    return all(error is not None for _, error in clocks(run))
+
+
+def summary_steps(run: Run) -> list[int]:
+    own = [windows(rank) for rank in run.ranks]
+    complete = [{number for number, _, _, done in one if done} for one in own]
+    common = sorted(set.intersection(*complete))
+    if not common:
+        return sorted(set.intersection(*({number for number, *_ in one} for one in own)))
+    return common[1:] if len(common) > 1 else common
+
+
+def collectives(run: Run) -> list[dict[str, object]]:
+    """Return a row per operation that belongs to a step; `id` stands for its collective, None unmatched."""
+    move, errors = to_aligned(run), [clocks(run)[rank.report][1] for rank in run.ranks]
+    chosen, known = summary_steps(run), has_common_clock(run)
+    matched = matched_collectives(run) if known else {}
+    rows = []
+    for number, rank in enumerate(run.ranks):
+        for kernel in comm_of(rank):
+            step = step_of(rank, kernel)
+            if step is None:
+                continue
+            key = next((key for key, own in matched.items() if own[number] is kernel), None)
+            rows.append(
+                {
+                    "id": key,
+                    "step": step,
+                    "rank": number,
+                    "collective": kernel.collective,
+                    "comm_id": communicator_of(rank, kernel),
+                    "start_ns": kernel.start + move[number],
+                    "end_ns": kernel.end + move[number],
+                    "is_matched": key is not None,
+                    "in_summary": step in chosen,
+                    **arrival(number, kernel, matched.get(key), move, errors),
+                }
+            )
+    return rows
+
+
+def arrival(number, kernel, operations, move, errors) -> dict[str, object]:
+    names = "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns"
+    if operations is None:
+        return dict.fromkeys([*names, "is_significant", "is_late_significant"])
+    starts = [one.start + move[place] for place, one in enumerate(operations)]
+    ordered = sorted(starts)
+    first, second_last, last = ordered[0], ordered[-2], ordered[-1]
+    late_by = last - second_last if starts[number] == last else 0
+
+    def exceeds(size: int, *times: int) -> bool:
+        """Tell whether no clock of the ranks that arrived at those times is off by that much."""
+        concerned = [errors[place] for place, start in enumerate(starts) if start in times]
+        return all(error is not None and size > error for error in concerned)
+
+    return {
+        "n_ranks": len(starts),
+        "arrival_skew_ns": last - first,
+        "wait_ns": last - starts[number],
+        "transfer_ns": max(kernel.end + move[number] - last, 0),
+        "late_by_ns": late_by,
+        "is_significant": exceeds(last - first, first, last),
+        "is_late_significant": late_by > 0 and exceeds(late_by, second_last, last),
+    }
+
+
+def steps(run: Run) -> list[dict[str, object]]:
+    """Return rank, step, window and waiting time, every nanosecond counted by itself."""
+    rows, move = collectives(run), to_aligned(run)
+    found = []
+    for number, rank in enumerate(run.ranks):
+        own = [row for row in rows if row["rank"] == number]
+        waiting = {
+            t
+            for row in own
+            if row["is_matched"]
+            for t in range(row["start_ns"], min(row["start_ns"] + row["wait_ns"], row["end_ns"]))
+        }
+        for step, *window, _ in windows(rank):
+            start, end = (one + move[number] for one in window)
+            is_known = all(row["is_matched"] for row in own if row["step"] == step)
+            is_known = is_known and len(run.ranks) > 1 and has_common_clock(run)
+            wait = sum(start <= t < end for t in waiting) if is_known else None
+            times = {"start_ns": start, "end_ns": end, "wait_ns": wait}
+            found.append({"rank": number, "step": step, **times})
+    return found
+
+
+def lateness(run: Run) -> list[dict[int, int]]:
+    """Return the lateness by rank; several where ranks were last by the same largest delay of a step."""
+    found: list[dict[int, int]] = [{}]
+    rows = [row for row in collectives(run) if row["in_summary"] and row["late_by_ns"]]
+    for step in {row["step"] for row in rows}:
+        own = [row for row in rows if row["step"] == step]
+        largest = max(row["late_by_ns"] for row in own)
+        last = {row["rank"] for row in own if row["late_by_ns"] == largest}
+        found = [{**one, rank: one.get(rank, 0) + largest} for one in found for rank in last]
+    return found
+
+
+def stragglers(run: Run) -> list[list[dict[str, object]]]:
+    """Return the table, one for each way to settle ties of lateness."""
+    chosen, tables = summary_steps(run), []
+    rows = [row for row in collectives(run) if row["in_summary"] and row["is_matched"]]
+    waits = [row for row in steps(run) if row["step"] in chosen]
+    is_known = rows or (waits and all(row["wait_ns"] is not None for row in waits))
+    for late in lateness(run):
+        table = []
+        for number in range(len(run.ranks)):
+            delays = [row["late_by_ns"] for row in rows if row["rank"] == number]
+            waited = [row["wait_ns"] for row in waits if row["rank"] == number]
+            figures = {
+                "n_arrived_last": sum(delay > 0 for delay in delays),
+                "wait_caused_ns": sum(delays),
+                "lateness_ns": late.get(number, 0),
+            }
+            wait = None if None in waited or not waited else sum(waited)
+            figures = figures if is_known else dict.fromkeys(figures)
+            table.append({"rank": number, **figures, "wait_ns": wait})
+        tables.append(table)
+    return tables

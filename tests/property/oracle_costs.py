@@ -1,0 +1,247 @@
+"""Idle causes, gradient copies, phases and kernels once more: every nanosecond is asked by itself.
+
+Written from the docstrings and the schema's text, not from the code, and sharing nothing with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.property.oracle import (
+    ROLES,
+    Op,
+    Process,
+    kernels,
+    members_on,
+    phase_ranges,
+    ticks,
+    windows,
+)
+
+LABELS = {"comm": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
+MEASURED = ("compute_ns", "comm_ns", "exposed_comm_ns", "device_ns", "idle_ns")
+
+
+def is_kernel(op: Op) -> bool:
+    return op.category in ("compute", "comm")
+
+
+def holds(spans, time: int | None) -> bool:
+    return time is not None and any(start <= time < end for start, end in spans)
+
+
+def roles(process: Process, family: str | None) -> dict[str, list[tuple[int, int]]]:
+    return {role: [span[1:] for span in phase_ranges(process, family, role)] for role in ROLES}
+
+
+def phase_of(op: Op, spans: dict[str, list[tuple[int, int]]]) -> str | None:
+    return next((role for role in ROLES if holds(spans[role], op.launch)), None)
+
+
+# --- idle ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gap:
+    start: int
+    end: int
+    ending: Op
+
+
+def gap_at(process: Process, tick: int) -> Gap | None:
+    """Return the gap between two operations that an idle nanosecond lies in."""
+    before = [op.end for op in process.ops if op.start <= tick]
+    after = [op for op in process.ops if op.start > tick]
+    if not before or not after:
+        return None
+    first = min(op.start for op in after)
+    together = [op for op in after if op.start == first]
+
+    def order(op: Op):
+        return not is_kernel(op), op.launch is None, op.launch or 0
+
+    return Gap(max(before), first, min(together, key=order))
+
+
+def latency(process: Process) -> int:
+    return max(
+        min((op.start - op.launch for op in kernels(process) if op.launch is not None), default=0),
+        0,
+    )
+
+
+def cause(process: Process, tick: int, data: list[tuple[int, int]]) -> str:
+    gap = gap_at(process, tick)
+    if gap is None or gap.ending.launch is None:
+        return "unknown"
+    ready = min(max(gap.ending.launch + latency(process), gap.start), gap.end)
+    if tick >= ready:
+        return "dependency"
+    if holds(data, tick):
+        return "input"
+    calls = [(call.start, call.end) for call in process.calls]
+    return "blocked" if holds(calls, gap.start) or holds(calls, tick) else "launch"
+
+
+def idle_ticks(process: Process, start: int, end: int) -> set[int]:
+    return set(range(start, end)) - ticks((op.start, op.end) for op in process.ops)
+
+
+def idle_causes(process: Process, family: str | None) -> list[dict[str, int | None]]:
+    """Return the five causes of each window."""
+    data = roles(process, family)["data"]
+    can_block = process.calls or any(op.launch is not None for op in process.ops)
+    rows = []
+    for _, start, end, _ in windows(process, family):
+        causes = [cause(process, tick, data) for tick in idle_ticks(process, start, end)]
+        names = ("input", "launch", "blocked", "dependency", "unknown")
+        row: dict[str, int | None] = {f"idle_{name}_ns": causes.count(name) for name in names}
+        if not can_block:  # no call of the API was recorded
+            row |= {"idle_launch_ns": None, "idle_blocked_ns": None}
+        rows.append(row)
+    return rows
+
+
+# --- gradient copies -----------------------------------------------------------------------
+
+
+def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
+    """Return the figures of the copies of gradients in each window."""
+    backward = roles(process, family)["backward"]
+    launched = sorted(
+        (op for op in process.ops if op.category == "dtod" and op.launch is not None),
+        key=lambda op: op.launch or 0,
+    )
+    others = [op.launch for op in process.ops if op.category != "dtod" and op.launch is not None]
+    runs: list[list[Op]] = []
+    for op in launched:
+        between = runs and [t for t in others if runs[-1][-1].launch <= t < op.launch]
+        if not runs or between:
+            runs.append([])
+        runs[-1].append(op)
+    found = [op for run in runs if len(run) >= 8 for op in run]
+    if backward:
+        found = [op for op in found if holds(backward, op.launch)]
+    covered = ticks((op.start, op.end) for op in found)
+    busy = ticks((op.start, op.end) for op in kernels(process))
+    rows = []
+    for _, start, end, _ in windows(process, family):
+        begun = [op for op in found if start <= op.start < end]
+        rows.append(
+            {
+                "grad_copy_ns": len(covered & set(range(start, end))),
+                "exposed_grad_copy_ns": len((covered - busy) & set(range(start, end))),
+                "grad_copy_bytes": sum(op.n_bytes for op in begun),
+                "n_grad_copies": len(begun),
+            }
+        )
+    return rows
+
+
+# --- phases --------------------------------------------------------------------------------
+
+
+def phases(process: Process, family: str | None) -> dict[tuple[int, str], dict[str, int | None]]:
+    """Return the costs of each (member, phase) that has a range."""
+    spans = roles(process, family)
+    has_launch = any(op.launch is not None for op in kernels(process))
+    of_member = {index: set(range(a, b)) for index, a, b, _ in windows(process, family)}
+    compute = ticks((op.start, op.end) for op in process.ops if op.category == "compute")
+    found = {}
+    for role in ROLES:
+        own = [op for op in process.ops if phase_of(op, spans) == role]
+        sets = {
+            category: ticks((op.start, op.end) for op in own if op.category == category)
+            for category in ("compute", "comm")
+        }
+        device = ticks((op.start, op.end) for op in own)
+        for index in {index for index, _, _ in phase_ranges(process, family, role)}:
+            member = members_on(process, family)[index]
+            host = [(a, b) for i, a, b in phase_ranges(process, family, role) if i == index]
+            row: dict[str, int | None] = {
+                "host_ns": len(ticks(host) & set(range(member.start, member.end))),
+                **dict.fromkeys(("n_kernels", *MEASURED)),
+            }
+            if has_launch:
+                row["n_kernels"] = sum(holds(host, op.launch) for op in kernels(process))
+            if has_launch and index in of_member:
+                window = of_member[index]
+                idle = idle_ticks(process, min(window, default=0), max(window, default=-1) + 1)
+                gaps = [gap_at(process, tick) for tick in idle]
+                row |= {
+                    "compute_ns": len(sets["compute"] & window),
+                    "comm_ns": len(sets["comm"] & window),
+                    "exposed_comm_ns": len((sets["comm"] - compute) & window),
+                    "device_ns": len(device & window),
+                    "idle_ns": sum(gap is not None and phase_of(gap.ending, spans) == role for gap in gaps),
+                }  # fmt: skip
+            found[index, role] = row
+    return found
+
+
+# --- kernels -------------------------------------------------------------------------------
+
+
+def kernel_costs(
+    process: Process, family: str | None
+) -> dict[tuple[str | None, str], dict[str, float | None]]:
+    """Return the costs of the kernels of each (phase, name)."""
+    spans = roles(process, family)
+    comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")
+    equals = _equal_kernels(process, comm)
+    groups: dict[tuple[str | None, str], list[int]] = {}
+    for at, op in enumerate(process.ops):
+        if is_kernel(op):
+            name = LABELS.get(op.category, op.name)
+            groups.setdefault((phase_of(op, spans), name), []).append(at)
+    found = {}
+    for key, places in groups.items():
+        ops = [process.ops[at] for at in places]
+        lengths = [op.end - op.start for op in ops]
+        beside = [len(comm & ticks([(op.start, op.end)])) for op in ops if op.category == "compute"]
+        slowed = [equals[at] for at in places if at in equals]
+        slow, free = (sum(pair[side] for pair in slowed) for side in (0, 1))
+        found[key] = {
+            "n_kernels": len(ops),
+            "total_ns": sum(lengths),
+            "mean_ns": sum(lengths) // len(ops),
+            "min_ns": min(lengths),
+            "max_ns": max(lengths),
+            "overlapped_ns": sum(beside),
+            "not_overlapped_ns": sum(lengths) - sum(beside),
+            "n_slowed": len(slowed),
+            "slowed_ns": slow,
+            "free_ns": free,
+            "slowdown_ratio": slow / free - 1 if free else None,
+        }
+    return found
+
+
+def _equal_kernels(process: Process, comm: set[int]) -> dict[int, tuple[int, int]]:
+    """Return for each kernel under communication with enough equals the medians under it and free."""
+    order = [at for at, op in enumerate(process.ops) if op.category == "compute"]
+    order.sort(key=lambda at: (process.ops[at].launch is None, process.ops[at].launch or 0))
+    identity = [(process.ops[at].name, process.ops[at].grid) for at in order]
+    under: dict[object, list[int]] = {}
+    free: dict[object, list[int]] = {}
+    for place in range(3, len(order) - 3):
+        op = process.ops[order[place]]
+        length, beside = op.end - op.start, len(comm & ticks([(op.start, op.end)]))
+        around = tuple(identity[place - 3 : place + 4])
+        if length and not beside:
+            free.setdefault(around, []).append(order[place])
+        elif length and beside >= 0.9 * length:
+            under.setdefault(around, []).append(order[place])
+    found = {}
+    for around, places in under.items():
+        both = places, free.get(around, [])
+        if min(map(len, both)) >= 3:
+            medians = tuple(_median([process.ops[at].end - process.ops[at].start for at in one]) for one in both)  # fmt: skip
+            found |= dict.fromkeys(places, medians)
+    return found
+
+
+def _median(values: list[int]) -> int:
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2

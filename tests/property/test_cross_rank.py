@@ -1,0 +1,153 @@
+"""Waiting across ranks equals the plain loops of the oracle, and what must not matter does not."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
+
+from tests.property import cross_oracle as oracle
+from tests.property.cross_model import moved
+from tests.property.cross_runs import load, runs
+
+SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+COLLECTIVE = (
+    "step", "rank", "collective", "comm_id", "start_ns", "end_ns", "is_matched", "in_summary", "n_ranks",
+    "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "is_significant", "is_late_significant",
+)  # fmt: skip
+STEP = ("rank", "step", "start_ns", "end_ns", "wait_ns")
+KEYS = {
+    "ranks": ("rank",),
+    "steps": ("rank", "start_ns"),
+    "collectives": ("step", "seq", "rank"),
+    "stragglers": ("rank",),
+}
+FIGURES = ("arrival_skew_ns", "wait_ns", "transfer_ns")
+# Medians of even numbers are floored: of ends and of differences, in both runs.
+FLOORS = 4
+
+
+def tables(run, **more):
+    """Return everything about waiting, as rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = load(run, Path(folder), **more)
+        return {
+            "ranks": found.ranks.select(["rank", "clock_offset_ns", "clock_error_ns"]).to_pylist(),
+            "steps": found.steps().to_pylist(),
+            "collectives": found.collectives().to_pylist(),
+            "stragglers": found.stragglers().to_pylist(),
+            "summary": found.summary().to_pylist(),
+        }
+
+
+def shifted(run, which, by):
+    """Return the run with one report's clock ahead by so much; only runs whose clock errors are known."""
+    which %= len(run.sessions)
+    ranks = [moved(rank, by) if rank.report == which else rank for rank in run.ranks]
+    after = replace(run, ranks=tuple(ranks))
+    assume(all(error is not None for one in (run, after) for _, error in oracle.clocks(one)))
+    return after
+
+
+def only(rows, names):
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def in_order(rows):
+    return sorted(rows, key=lambda row: (row["step"], row["rank"], row["start_ns"], row["comm_id"]))
+
+
+@settings(max_examples=80, **SLOW)
+@given(runs())
+def test_waiting_equals_the_plain_loops(run):
+    found = tables(run)
+    clocks = [oracle.clocks(run)[rank.report] for rank in run.ranks]
+    assert [tuple(row.values())[1:] for row in found["ranks"]] == clocks
+    expected = in_order(oracle.collectives(run))
+    assert only(in_order(found["collectives"]), COLLECTIVE) == only(expected, COLLECTIVE)
+    assert only(found["steps"], STEP) == oracle.steps(run)
+    assert found["stragglers"] in oracle.stragglers(run)
+    check_places(found["collectives"], expected)
+
+
+def check_places(rows, expected):
+    """Check that `seq` names the same collective on all ranks, in order of first start, and then the unmatched."""
+    assert rows == sorted(rows, key=lambda row: (row["step"], row["seq"], row["rank"]))
+    places = {(r["step"], r["rank"], r["start_ns"], r["comm_id"]): r["seq"] for r in rows}
+    for step in {row["step"] for row in rows}:
+        own = [row for row in expected if row["step"] == step]
+        seqs: dict[object, set[int]] = {}
+        for row in own:
+            own_key = row["rank"], row["start_ns"], row["comm_id"]
+            seqs.setdefault(row["id"] or own_key, set()).add(places[(step, *own_key)])
+        assert all(len(one) == 1 for one in seqs.values())
+        first: dict[object, int] = {}
+        for row in own:
+            if row["id"]:
+                first[row["id"]] = min(row["start_ns"], first.get(row["id"], row["start_ns"]))
+        matched = sorted((min(seqs[key]), start) for key, start in first.items())
+        assert [place for place, _ in matched] == list(range(len(first)))
+        assert [start for _, start in matched] == sorted(first.values())
+        for rank in {row["rank"] for row in own}:
+            rest = [row for row in rows if (row["step"], row["rank"]) == (step, rank)]
+            rest = [row for row in rest if not row["is_matched"]]
+            assert [row["seq"] for row in rest] == [len(first) + k for k in range(len(rest))]
+            assert [row["start_ns"] for row in rest] == sorted(row["start_ns"] for row in rest)
+
+
+# --- what must not matter -------------------------------------------------------------------------
+
+
+@settings(max_examples=40, **SLOW)
+@given(
+    runs(),
+    st.integers(0, 3),
+    st.one_of(st.integers(-50, 50), st.sampled_from([10**6, -(10**9), 10**10])),
+)
+def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run, which, by):
+    before, after = tables(run), tables(shifted(run, which, by))
+    pairs = zip(before["ranks"], after["ranks"], strict=True)
+    errors = sorted(one["clock_error_ns"] + other["clock_error_ns"] for one, other in pairs)
+    allowed = sum(errors[-2:]) + FLOORS  # of the two ranks that a figure compares
+    left, right = (in_order(found["collectives"]) for found in (before, after))
+    assert only(left, ("is_matched", "n_ranks")) == only(right, ("is_matched", "n_ranks"))
+    for one, other in zip(left, right, strict=True):
+        for name in FIGURES if one["is_matched"] else ():
+            assert abs(one[name] - other[name]) <= allowed
+
+
+@settings(max_examples=40, **SLOW)
+@given(runs(steady=True), st.integers(0, 3), st.integers(-(10**10), 10**10))
+def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, which, by):
+    before, after = tables(run), tables(shifted(run, which, by))
+    timeless = [name for name in before["collectives"][0] if name not in {"start_ns", "end_ns"}]
+    assert only(before["collectives"], timeless) == only(after["collectives"], timeless)
+    assert only(before["steps"], ("rank", "step", "wait_ns", "wall_ns")) == only(
+        after["steps"], ("rank", "step", "wait_ns", "wall_ns")
+    )
+    assert before["stragglers"] == after["stragglers"]
+    assert before["summary"] == after["summary"]
+
+
+@settings(max_examples=40, **SLOW)
+@given(runs(), st.randoms(use_true_random=False))
+def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random):
+    numbers, order = list(range(len(run.ranks))), list(range(len(run.sessions)))
+    random.shuffle(numbers)
+    random.shuffle(order)
+    before, after = tables(run), tables(run, ranks=numbers, order=order)
+    for name, key in KEYS.items():
+        for row in after[name]:
+            row["rank"] = numbers.index(row["rank"])
+        after[name].sort(key=lambda row, key=key: [row[one] for one in key])
+    assert before == after
+
+
+@settings(max_examples=40, **SLOW)
+@given(runs(steady=True))
+def test_one_report_of_several_processes_says_what_a_report_per_rank_says(run):
+    ranks = tuple(replace(rank, report=0) for rank in run.ranks)
+    assume(all(error is not None for _, error in oracle.clocks(run)))
+    assert tables(run) == tables(replace(run, ranks=ranks, sessions=run.sessions[:1]))
