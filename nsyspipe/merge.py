@@ -128,7 +128,7 @@ def merge(
     )
 
 
-_ACROSS = ("wait_ns", "message_bytes")
+_ACROSS = ("wait_ns", "transfer_ns", "message_bytes")
 _DERIVED = {"in_summary", *_ACROSS, *(name for name in schema.FIGURES)}
 _WINDOWS = schema.TableSchema(
     "windows",
@@ -171,6 +171,7 @@ def _steps(
     has_comm = pc.is_valid(table["comm_ns"])
     columns = {name: table[name] for name in table.column_names}
     columns["wait_ns"] = pc.if_else(has_comm, pa.array(waits, mask=~is_known), None)
+    columns["transfer_ns"] = pc.subtract(table["comm_ns"], columns["wait_ns"])
     columns["message_bytes"] = pc.if_else(has_comm, pa.array(n_bytes, mask=~is_sized), None)
     columns["in_summary"] = pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64()))
     return schema.STEPS.table(with_ratios(columns))

@@ -20,7 +20,7 @@ from nsyspipe.header import RunHeader, header_of
 from nsyspipe.link import links
 from nsyspipe.merge import RunTables, merge
 from nsyspipe.metrics.kernels import costliest
-from nsyspipe.metrics.summary import rank_summary, summary
+from nsyspipe.metrics.summary import phase_summary, rank_summary, summary
 from nsyspipe.ranks import parse_rank_map
 from nsyspipe.read.discover import display_names, find_reports
 from nsyspipe.read.nccl_log import read_nccl_logs
@@ -98,8 +98,6 @@ class Run:
     @cached_property
     def _judged(self) -> tuple[pa.Table, list[Problem]]:
         tables = self._tables
-        phases = tables.phases
-        chosen = pc.is_in(phases["step"], value_set=pa.array(tables.selection.steps, pa.int64()))
         return judge(
             Evidence(
                 n_ranks=tables.ranks.num_rows,
@@ -107,7 +105,7 @@ class Run:
                 summary=self.summary().to_pylist()[0],
                 steps=self.breakdown(),
                 all_steps=tables.steps,
-                phases=phases.filter(chosen),
+                phases=self._summary_phases,
                 all_collectives=tables.collectives,
                 stragglers=tables.stragglers,
                 kernels=tables.kernels,
@@ -223,6 +221,15 @@ class Run:
         """`schema.SUMMARY`: the run's figures, one row."""
         return self._summary
 
+    def phase_summary(self) -> pa.Table:
+        """`schema.PHASE_SUMMARY`: the mean times of each phase, sorted by phase."""
+        return phase_summary(self._summary_phases)
+
+    @cached_property
+    def _summary_phases(self) -> pa.Table:
+        phases, steps = self._tables.phases, self._tables.selection.steps
+        return phases.filter(pc.is_in(phases["step"], value_set=pa.array(steps, pa.int64())))
+
     def rank_summary(self) -> pa.Table:
         """`schema.RANK_SUMMARY`: the same figures per rank, sorted by rank."""
         return self._rank_summary
@@ -242,7 +249,7 @@ class Run:
         ----------
         table
             ``ranks``, ``steps``, ``breakdown``, ``phases``, ``collectives``, ``stragglers``, ``kernels``, ``links``,
-            ``summary``, ``rank_summary``, ``findings`` or ``problems``.
+            ``summary``, ``rank_summary``, ``phase_summary``, ``findings`` or ``problems``.
 
         Raises
         ------
@@ -281,6 +288,7 @@ _TABLES = (
     "links",
     "summary",
     "rank_summary",
+    "phase_summary",
     "findings",
     "problems",
 )

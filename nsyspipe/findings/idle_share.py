@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsyspipe.schema import IDLE_CAUSES
+
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Evidence
 
 __all__ = ["idle_evidence", "typical_ns"]
 
-_CAUSES = (
-    "idle_ns",
-    "idle_input_ns",
-    "idle_launch_ns",
-    "idle_blocked_ns",
-    "idle_dependency_ns",
-    "idle_unknown_ns",
-)
+_CAUSES = ("idle_ns", *IDLE_CAUSES)
 
 
 def typical_ns(evidence: Evidence, column: str) -> float | None:

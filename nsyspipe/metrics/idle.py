@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from nsyspipe.attribution import NEVER
 from nsyspipe.intervals import EMPTY, IntervalSet
+from nsyspipe.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,15 +23,7 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["CAUSES", "IdleCauses", "idle_causes", "phase_idle"]
-
-CAUSES = (
-    "idle_input_ns",
-    "idle_launch_ns",
-    "idle_blocked_ns",
-    "idle_dependency_ns",
-    "idle_unknown_ns",
-)
+__all__ = ["IdleCauses", "idle_causes", "phase_idle"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class IdleCauses:
     Attributes
     ----------
     columns
-        `CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
+        `schema.IDLE_CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
     blocked_ns_by_call
         Idle time inside the windows by the API call that the host was blocked in, largest first.
     """
@@ -80,7 +73,7 @@ def idle_causes(
         `schema.BLOCKING_CALLS` of the process, sorted by start; None makes blocked and launch None.
     """
     if idle_ns is None:
-        return IdleCauses(dict.fromkeys(CAUSES), {})
+        return IdleCauses(dict.fromkeys(IDLE_CAUSES), {})
     known = gaps.launch != NEVER
     starts, ends = gaps.starts[known], gaps.ends[known]
     ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)

@@ -13,7 +13,7 @@ from nsyspipe import schema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MEANS", "RATES", "RATIOS", "rank_summary", "summary", "with_ratios"]
+__all__ = ["MEANS", "RATES", "RATIOS", "phase_summary", "rank_summary", "summary", "with_ratios"]
 
 # Ratio -> numerator, denominator; all columns of `schema.STEPS`.
 RATIOS = {
@@ -25,6 +25,7 @@ RATIOS = {
     "compute_share": ("compute_ns", "wall_ns"),
     "exposed_memory_share": ("exposed_memory_ns", "wall_ns"),
     "wait_share": ("wait_ns", "wall_ns"),
+    "transfer_share": ("transfer_ns", "wall_ns"),
 }
 
 # Mean per (rank, step) -> column.
@@ -32,6 +33,7 @@ MEANS = {
     "dtod_ns_per_step": "dtod_ns",
     "dtod_bytes_per_step": "dtod_bytes",
     "collectives_per_step": "n_collectives",
+    **{f"{name}_per_step": name for name in schema.IDLE_CAUSES},
     "message_bytes_per_step": "message_bytes",
 }
 
@@ -99,6 +101,25 @@ def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table) -> pa.
         rates = _rates(transferring.filter(pc.equal(transferring["rank"], rank)))
         rows.append({"rank": rank, "step_time_ns": step_time, **_figures(own), **rates})
     return schema.RANK_SUMMARY.from_rows(rows)
+
+
+def phase_summary(phases: pa.Table) -> pa.Table:
+    """Return the mean times of each phase: `schema.PHASE_SUMMARY`, sorted by phase; null where any is.
+
+    Parameters
+    ----------
+    phases
+        `schema.PHASES` of the summary steps.
+    """
+    rows = []
+    for phase in sorted(phases["phase"].unique().to_pylist()):
+        own = phases.filter(pc.equal(phases["phase"], phase))
+        means = {
+            f"{name}_per_step": _divide(_sum(own[name]), own.num_rows)
+            for name in schema.PHASE_TIMES
+        }
+        rows.append({"phase": phase, **means})
+    return schema.PHASE_SUMMARY.from_rows(rows)
 
 
 def _figures(chosen: pa.Table) -> dict[str, float | None]:

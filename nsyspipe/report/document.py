@@ -35,7 +35,9 @@ def document(run: Run) -> dict[str, Any]:
         | {"by_rank": _extremes(run)},
         "ranks": ranks,
         "steps": run.steps().to_pylist(),
+        "phases": run.phase_summary().to_pylist(),
         "stragglers": run.stragglers().to_pylist(),
+        "links": run.links().to_pylist(),
         "findings": [
             row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()
         ],

@@ -25,6 +25,13 @@ __all__ = ["MAX_WIDTH", "rendered", "summary_text"]
 
 MAX_WIDTH = 100
 _SHOWN_RANKS = 16
+_LOOP = ("data", "forward", "backward", "optimizer")
+_PHASE_COLUMNS = (
+    ("host", "host_ns"),
+    ("device", "device_ns"),
+    ("exposed\ncomm", "exposed_comm_ns"),
+    ("idle", "idle_ns"),
+)
 # A narrower terminal gets fewer columns rather than cut numbers.
 _FULL_WIDTH, _FEW_COLUMNS = 79, 2
 _WAIT_WIDTH, _WAIT = 92, "wait_share"
@@ -71,14 +78,16 @@ def rendered(content: RenderableType, console: Console) -> str:
 
 def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[RenderableType]:
     summary = run.summary().to_pylist()[0]
-    yield Text(verdict(summary, run.header.n_ranks), style="bold")
-    yield Text(_subject(run, summary), style="dim")
     findings = run.findings().to_pylist()
+    yield Text(verdict(summary, run.header.n_ranks, findings), style="bold")
+    yield Text(_subject(run, summary), style="dim")
     if link := link_text(run.links(), findings, summary["busbw_bytes_per_s"]):
         yield Text(link, style="dim")
     if summary["n_summary_steps"]:
         yield Padding(_run_table(summary, width), (1, 0, 0, 0))
         yield Padding(_rank_table(run, width), (1, 0, 0, 0))
+    if phases := run.phase_summary().to_pylist():
+        yield Padding(_phase_table(phases), (1, 0, 0, 0))
     if findings and n_findings != 0:
         yield Padding(findings_text(findings, summary["step_time_ns"], n_findings), (1, 0, 0, 0))
     problems = run.problems.to_pylist()
@@ -152,6 +161,20 @@ def _rank_table(run: Run, width: int) -> Group | Table:
     return Group(
         table, Text(f"the {len(shown)} slowest of {len(rows)} ranks; --json has all", style="dim")
     )
+
+
+def _phase_table(phases: Sequence[Mapping[str, Any]]) -> Table:
+    """Show what each phase takes per step, in the order of a training loop."""
+    table = _grid()
+    table.show_header = True
+    table.add_column("phase")
+    for heading, _ in _PHASE_COLUMNS:
+        table.add_column(heading, justify="right")
+    for row in sorted(phases, key=lambda row: _LOOP.index(row["phase"])):
+        table.add_row(
+            row["phase"], *(ms_text(row[f"{name}_per_step"]) for _, name in _PHASE_COLUMNS)
+        )
+    return table
 
 
 def _problem_table(problems: Sequence[Mapping[str, Any]]) -> Table:

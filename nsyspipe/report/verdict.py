@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.units import percent_text
+from nsyspipe.units import ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["verdict"]
 
 
-def verdict(summary: Mapping[str, Any], n_ranks: int) -> str:
+def verdict(
+    summary: Mapping[str, Any], n_ranks: int, findings: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """Return the sentence for a run's figures.
 
     Parameters
     ----------
     summary
         The one row of `schema.SUMMARY`.
+    findings
+        Rows of `schema.FINDINGS`: a straggler belongs to the verdict, since the others' figures follow from it.
     """
     if not n_ranks:
         return "No GPU activity was recorded, so there is nothing to measure."
@@ -39,7 +43,12 @@ def verdict(summary: Mapping[str, Any], n_ranks: int) -> str:
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         hidden, where = summary["overlap_ratio"], "compute (backward was not marked)"
-    return f"Communication is {share} of step time, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
+    text = f"Communication is {share} of step time, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
+    late = next((row for row in findings if row["id"] == "straggler"), None)
+    if late is None:
+        return text
+    cost = ms_text(late["saving_ns_per_step"])
+    return f"{text}\n{late['action'].capitalize()}: {cost} per step."
 
 
 def _percent(ratio: float | None) -> str:

@@ -16,7 +16,7 @@ from nsyspipe.schema.events import (
     MEMSET_KIND,
     RANGES,
 )
-from nsyspipe.schema.figures import FIGURES, RANK_SUMMARY, SUMMARY
+from nsyspipe.schema.figures import FIGURES, PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
 from nsyspipe.schema.kernels import KERNEL_COSTS
 from nsyspipe.schema.links import LINK_KINDS, LINKS
@@ -24,7 +24,7 @@ from nsyspipe.schema.model import SCHEMA_VERSION, Column, TableSchema, conform
 from nsyspipe.schema.payloads import COMM_SIZES, PAYLOADS
 from nsyspipe.schema.ranks import RANKS
 from nsyspipe.schema.results import DESCRIBED
-from nsyspipe.schema.steps import PHASES, STEPS
+from nsyspipe.schema.steps import IDLE_CAUSES, PHASE_TIMES, PHASES, STEPS
 
 __all__ = [
     "BLOCKING_CALLS",
@@ -36,6 +36,7 @@ __all__ = [
     "DTOD_KIND",
     "FIGURES",
     "FINDINGS",
+    "IDLE_CAUSES",
     "KERNELS",
     "KERNEL_COSTS",
     "LAUNCHES",
@@ -44,6 +45,8 @@ __all__ = [
     "MEMSET_KIND",
     "PAYLOADS",
     "PHASES",
+    "PHASE_SUMMARY",
+    "PHASE_TIMES",
     "PROBLEMS",
     "RANGES",
     "RANKS",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from nsyspipe.schema.columns import RANK, ratio
-from nsyspipe.schema.model import FLOAT, INT, Column, TableSchema
+from nsyspipe.schema.model import FLOAT, INT, TEXT, Column, TableSchema
+from nsyspipe.schema.steps import IDLE_CAUSES, PHASE_TIMES
 
-__all__ = ["FIGURES", "RANK_SUMMARY", "SUMMARY"]
+__all__ = ["FIGURES", "PHASE_SUMMARY", "RANK_SUMMARY", "SUMMARY"]
 
 _POOLED = "pooled: sum over ranks and summary steps of the numerator / sum of the denominator"
 
@@ -17,7 +18,8 @@ _FIGURES = (
     ratio("idle_share", "idle / wall, pooled"),
     ratio("compute_share", "compute / wall, pooled"),
     ratio("exposed_memory_share", "exposed_memory / wall, pooled"),
-    ratio("wait_share", "wait / wall, pooled; what is left of communication is transfer"),
+    ratio("wait_share", "wait / wall, pooled"),
+    ratio("transfer_share", "(comm - wait) / wall, pooled"),
     Column(
         "dtod_ns_per_step", FLOAT, "ns", "mean dtod_ns over (rank, step)", "derived", nullable=True
     ),
@@ -36,6 +38,17 @@ _FIGURES = (
         "mean n_collectives over (rank, step)",
         "derived",
         nullable=True,
+    ),
+    *(
+        Column(
+            f"{name}_per_step",
+            FLOAT,
+            "ns",
+            f"mean {name} over (rank, step): idle time by cause",
+            "derived",
+            nullable=True,
+        )
+        for name in IDLE_CAUSES
     ),
     Column(
         "message_bytes_per_step",
@@ -102,5 +115,25 @@ RANK_SUMMARY = TableSchema(
             "step_time_ns", FLOAT, "ns", "median of the rank's windows", "derived", nullable=True
         ),
         *_FIGURES,
+    ),
+)
+
+PHASE_SUMMARY = TableSchema(
+    "phase_summary",
+    "One row per phase: means over the (rank, step) of the figures that have it.",
+    ("phase",),
+    (
+        Column("phase", TEXT, "text", "backward, forward, optimizer or data", "NVTX_EVENTS"),
+        *(
+            Column(
+                f"{name}_per_step",
+                FLOAT,
+                "ns",
+                f"mean of {name} of phases",
+                "derived",
+                nullable=True,
+            )
+            for name in PHASE_TIMES
+        ),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsyspipe.schema.collectives import COLLECTIVES, STRAGGLERS
-from nsyspipe.schema.figures import RANK_SUMMARY, SUMMARY
+from nsyspipe.schema.figures import PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
 from nsyspipe.schema.kernels import KERNEL_COSTS
 from nsyspipe.schema.links import LINKS
@@ -29,6 +29,7 @@ DESCRIBED: dict[str, TableSchema] = {
         LINKS,
         SUMMARY,
         RANK_SUMMARY,
+        PHASE_SUMMARY,
         FINDINGS,
         PROBLEMS,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsyspipe.schema.columns import RANK, STEP, ns, ratio
 from nsyspipe.schema.model import FLAG, INT, TEXT, Column, TableSchema
 
-__all__ = ["PHASES", "STEPS"]
+__all__ = ["IDLE_CAUSES", "PHASES", "PHASE_TIMES", "STEPS"]
 
 _BACKWARD_NULL = "null on a rank without a backward range or without launches"
 
@@ -40,6 +40,8 @@ _IDLE = (
     ),
     ns("idle_unknown_ns", "idle - all of these: no launch recorded", nullable=True),
 )
+
+IDLE_CAUSES = tuple(column.name for column in _IDLE)
 
 _GRAD_COPIES = (
     ns(
@@ -133,6 +135,12 @@ STEPS = TableSchema(
             source="KERNEL",
             nullable=True,
         ),
+        ns(
+            "transfer_ns",
+            "comm - wait: communication with all ranks there; null where wait is",
+            source="KERNEL",
+            nullable=True,
+        ),
         Column(
             "message_bytes",
             INT,
@@ -165,6 +173,7 @@ STEPS = TableSchema(
         ratio("compute_share", "compute / wall"),
         ratio("exposed_memory_share", "exposed_memory / wall"),
         ratio("wait_share", "wait / wall"),
+        ratio("transfer_share", "transfer / wall"),
     ),
 )
 
@@ -214,3 +223,5 @@ PHASES = TableSchema(
         ),
     ),
 )
+
+PHASE_TIMES = tuple(column.name for column in PHASES.columns if column.unit == "ns")

@@ -6,7 +6,8 @@ import numpy as np
 
 from nsyspipe.gaps import idle_gaps
 from nsyspipe.intervals import EMPTY, union
-from nsyspipe.metrics.idle import CAUSES, idle_causes, phase_idle
+from nsyspipe.metrics.idle import idle_causes, phase_idle
+from nsyspipe.schema import IDLE_CAUSES as CAUSES
 from tests.unit.make import calls, comm, compute, dtod, ints, operations, windows
 
 SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
