@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,30 +12,29 @@ import pyarrow.compute as pc
 from nsyspipe import schema
 from nsyspipe.errors import OptionError
 from nsyspipe.findings.judge import judge
-from nsyspipe.findings.model import Evidence
 from nsyspipe.gather import Gathered, gather
 from nsyspipe.header import RunHeader, header_of
-from nsyspipe.link import links
+from nsyspipe.judging import evidence_of, links_of
 from nsyspipe.merge import RunTables, merge
 from nsyspipe.metrics.kernels import costliest
 from nsyspipe.metrics.summary import phase_summary, rank_summary, summary
-from nsyspipe.ranks import parse_rank_map
-from nsyspipe.read.discover import display_names, find_reports
+from nsyspipe.read.discover import display_names
 from nsyspipe.read.nccl_log import read_nccl_logs
 from nsyspipe.read.topology import read_topology
 from nsyspipe.run_problems import problems_table
-from nsyspipe.settings import AUTO, Reading, parse_skip_first
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Executor
+    from pathlib import Path
 
     import pandas as pd
 
     from nsyspipe.fabric import NcclLog, Topology
     from nsyspipe.problems import Problem
+    from nsyspipe.settings import Reading
 
-__all__ = ["Run", "load"]
+__all__ = ["Run"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +43,7 @@ class Run:
 
     Nothing is read until a table is asked for; then every report is read once. Tables are Arrow
     tables with the schemas of `nsyspipe.schema`; times are int64 ns and null means "not recorded".
-    Build one with `load`.
+    Build one with `nsyspipe.load`.
 
     Examples
     --------
@@ -97,44 +94,19 @@ class Run:
 
     @cached_property
     def _judged(self) -> tuple[pa.Table, list[Problem]]:
-        tables = self._tables
         return judge(
-            Evidence(
-                n_ranks=tables.ranks.num_rows,
-                world_size=tables.world_size,
-                summary=self.summary().to_pylist()[0],
-                steps=self.breakdown(),
-                all_steps=tables.steps,
-                phases=self._summary_phases,
-                all_collectives=tables.collectives,
-                stragglers=tables.stragglers,
-                kernels=tables.kernels,
-                blocked_ns_by_call=tables.blocked_ns_by_call,
-                skipped_steps=tuple(self.skipped_steps),
-                gpu_names=tuple(self.header.gpu_names),
+            evidence_of(
+                self._tables,
+                self._summary,
+                self._summary_phases,
+                gpu_names=self.header.gpu_names,
                 links=self._links,
             )
         )
 
     @cached_property
     def _links(self) -> pa.Table | None:
-        log, topology = self._fabric
-        if log is None and topology is None:
-            return None
-        rows = self.ranks.to_pylist()
-        by_rank = {row["rank"]: row for row in rows}
-        return links(
-            log,
-            topology,
-            {rank: row["gpu_name"] for rank, row in by_rank.items()},
-            n_ranks=self._tables.world_size or len(rows),
-            local_ranks={
-                rank: row["local_rank"] if row["local_rank"] is not None else row["device_id"]
-                for rank, row in by_rank.items()
-            },
-            hosts={rank: row["host"] for rank, row in by_rank.items()},
-            pids=[row["pid"] for row in rows],
-        )
+        return links_of(*self._fabric, self.ranks, self._tables.world_size)
 
     @cached_property
     def header(self) -> RunHeader:
@@ -292,83 +264,3 @@ _TABLES = (
     "findings",
     "problems",
 )
-
-
-def load(
-    reports: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    *,
-    step: str | None = None,
-    backward: str | None = None,
-    forward: str | None = None,
-    optimizer: str | None = None,
-    data: str | None = None,
-    comm_kernel: str | None = None,
-    skip_first: int | str = AUTO,
-    rank_map: Mapping[str, int] | str | None = None,
-    jobs: int | None = None,
-    label: str | None = None,
-    run_id: str | None = None,
-    nccl_log: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
-    topology: str | os.PathLike[str] | None = None,
-    executor: Executor | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Run:
-    """Open a run; nothing is read yet.
-
-    Parameters
-    ----------
-    reports
-        A path, a directory, a glob, or several of them.
-    step
-        Regular expression for the texts of NVTX step ranges; None detects the family.
-    backward, forward, optimizer, data
-        Regular expressions for phase names; None keeps the default.
-    comm_kernel
-        Regular expression for communication kernels besides NCCL's.
-    skip_first
-        How many complete steps to leave out at the start; ``"auto"`` leaves out the first when another remains.
-    rank_map
-        Rank by report name, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
-    jobs
-        Processes to use; None takes what cores, memory and the reports' sizes suggest.
-    label, run_id
-        Name and identifier; None makes them from the reports.
-    nccl_log
-        Logs of the run with ``NCCL_DEBUG=INFO``, one or several.
-    topology
-        A file with the output of ``nvidia-smi topo -m`` on a host of the run.
-    executor
-        Runs the work on each report; None starts spawned processes (or none, for small reports).
-    on_progress
-        Called with (reports done, reports in all).
-
-    Raises
-    ------
-    InputError
-        If an argument names no report, or a log or topology is none.
-    OptionError
-        If a regular expression, the rank map or skip_first cannot be used.
-    """
-    arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
-    logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
-    reading = Reading.from_text(
-        step=step,
-        comm_kernel=comm_kernel,
-        backward=backward,
-        forward=forward,
-        optimizer=optimizer,
-        data=data,
-    )
-    return Run(
-        paths=tuple(find_reports([os.fspath(argument) for argument in arguments])),
-        reading=reading,
-        skip_first=parse_skip_first(skip_first),
-        rank_map=parse_rank_map(rank_map) if isinstance(rank_map, str) else rank_map,
-        jobs=jobs,
-        label=label,
-        run_id=run_id,
-        nccl_logs=tuple(Path(log) for log in logs),
-        topology=None if topology is None else Path(topology),
-        executor=executor,
-        on_progress=on_progress,
-    )

@@ -143,7 +143,7 @@ def analyze(
     paths = find_reports(reports)
     with executor_for(paths, jobs, preload=PRELOAD) as executor:
         # Heavy, so imported while the workers do the same.
-        from nsyspipe.run import load
+        from nsyspipe.loading import load
 
         with _progress(shown=not (quiet or no_progress)) as on_progress:
             run = load(

@@ -1,0 +1,98 @@
+"""Open a run: from what a user names to a `Run` that reads nothing yet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.ranks import parse_rank_map
+from nsyspipe.read.discover import find_reports
+from nsyspipe.run import Run
+from nsyspipe.settings import AUTO, Reading, parse_skip_first
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Executor
+
+__all__ = ["load"]
+
+
+def load(
+    reports: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    step: str | None = None,
+    backward: str | None = None,
+    forward: str | None = None,
+    optimizer: str | None = None,
+    data: str | None = None,
+    comm_kernel: str | None = None,
+    skip_first: int | str = AUTO,
+    rank_map: Mapping[str, int] | str | None = None,
+    jobs: int | None = None,
+    label: str | None = None,
+    run_id: str | None = None,
+    nccl_log: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    topology: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Run:
+    """Open a run; nothing is read yet.
+
+    Parameters
+    ----------
+    reports
+        A path, a directory, a glob, or several of them.
+    step
+        Regular expression for the texts of NVTX step ranges; None detects the family.
+    backward, forward, optimizer, data
+        Regular expressions for phase names; None keeps the default.
+    comm_kernel
+        Regular expression for communication kernels besides NCCL's.
+    skip_first
+        How many complete steps to leave out at the start; ``"auto"`` leaves out the first when another remains.
+    rank_map
+        Rank by report name, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
+    jobs
+        Processes to use; None takes what cores, memory and the reports' sizes suggest.
+    label, run_id
+        Name and identifier; None makes them from the reports.
+    nccl_log
+        Logs of the run with ``NCCL_DEBUG=INFO``, one or several.
+    topology
+        A file with the output of ``nvidia-smi topo -m`` on a host of the run.
+    executor
+        Runs the work on each report; None starts spawned processes (or none, for small reports).
+    on_progress
+        Called with (reports done, reports in all).
+
+    Raises
+    ------
+    InputError
+        If an argument names no report, or a log or topology is none.
+    OptionError
+        If a regular expression, the rank map or skip_first cannot be used.
+    """
+    arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
+    logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
+    reading = Reading.from_text(
+        step=step,
+        comm_kernel=comm_kernel,
+        backward=backward,
+        forward=forward,
+        optimizer=optimizer,
+        data=data,
+    )
+    return Run(
+        paths=tuple(find_reports([os.fspath(argument) for argument in arguments])),
+        reading=reading,
+        skip_first=parse_skip_first(skip_first),
+        rank_map=parse_rank_map(rank_map) if isinstance(rank_map, str) else rank_map,
+        jobs=jobs,
+        label=label,
+        run_id=run_id,
+        nccl_logs=tuple(Path(log) for log in logs),
+        topology=None if topology is None else Path(topology),
+        executor=executor,
+        on_progress=on_progress,
+    )
