@@ -150,10 +150,8 @@ def step_waits(
 def _has_common_clock(placed: Sequence[PlacedProcess], offsets: Sequence[ClockOffset]) -> bool:
     """Tell whether times of different ranks can be compared: by session starts, or by collectives."""
     used = {one.argument for one in placed}
-    return (
-        len(used) == 1
-        or all(one.report.facts.session_start_utc_ns is not None for one in placed)
-        or all(offsets[argument].error_ns is not None for argument in used)
+    return all(one.report.facts.session_start_utc_ns is not None for one in placed) or all(
+        offsets[argument].error_ns is not None for argument in used
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from nsyspipe.findings.model import Evidence
 from nsyspipe.link import links
 
@@ -49,6 +51,7 @@ def evidence_of(
         kernels=tables.kernels,
         blocked_ns_by_call=tables.blocked_ns_by_call,
         skipped_steps=tuple(int(step) for step in tables.selection.skipped),
+        n_hosts=max(pc.count_distinct(tables.ranks["host"]).as_py(), 1),
         gpu_names=tuple(gpu_names),
         links=links,
     )

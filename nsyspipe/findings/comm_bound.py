@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from nsyspipe.findings.model import Finding
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ def comm_bound(evidence: Evidence) -> Answer:
     exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
     if exposed is None or evidence.share(exposed) < _LEAST_SHARE:
         return None
-    by_phase = _by_phase(evidence, exposed)
+    by_phase = _by_phase(evidence)
     return Finding(
         id=ID,
         title=f"communication is exposed, launched in {max(by_phase, key=by_phase.__getitem__)}",
@@ -41,11 +43,11 @@ def comm_bound(evidence: Evidence) -> Answer:
     )
 
 
-def _by_phase(evidence: Evidence, exposed: float) -> dict[str, float]:
-    """Split the exposed communication by the phase that launched it."""
+def _by_phase(evidence: Evidence) -> dict[str, float]:
+    """Split the exposed communication, ns per step, by the phase that launched it."""
     sums = evidence.phases.group_by("phase").aggregate([("exposed_comm_ns", "sum")]).to_pylist()
-    n_rows = evidence.steps.num_rows
-    found = {row["phase"]: (row["exposed_comm_ns_sum"] or 0) / n_rows for row in sums}
+    found = {row["phase"]: row["exposed_comm_ns_sum"] or 0 for row in sums}
     found = {phase: found[phase] for phase in sorted(found) if found[phase]}
-    rest = exposed - sum(found.values())
-    return found | ({_NO_PHASE: rest} if rest > 0 or not found else {})
+    rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(found.values())
+    found |= {_NO_PHASE: rest} if rest > 0 else {}
+    return {phase: total / evidence.steps.num_rows for phase, total in found.items()}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from nsyspipe.findings.link_evidence import judge_link
 from nsyspipe.findings.model import Finding, NotJudged
 
@@ -22,16 +25,14 @@ _WIDE = ("f32", "f64")
 def compress_gradients(evidence: Evidence) -> Answer:
     """Fire when all-reduces of f32 over a slow link leave 10 % of step time exposed.
 
-    Saving: half of the exposed communication that is not waiting.
+    Saving: the lesser of exposed communication and half of what these all-reduces transfer.
     """
-    rows = evidence.only_kind("all_reduce")
     exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
-    if evidence.n_ranks == 1 or not rows.num_rows or exposed is None:
+    if evidence.n_ranks == 1 or exposed is None:
         return None
-    transferring = max(exposed - (evidence.mean("wait_ns") or 0.0), 0.0)
+    transfer = _wide_transfer_ns(evidence)
+    transferring = min(exposed, transfer)
     if evidence.share(transferring) < _LEAST_SHARE:
-        return None
-    if not any(datatype in _WIDE for datatype in rows["datatype"].unique().to_pylist()):
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
@@ -44,6 +45,14 @@ def compress_gradients(evidence: Evidence) -> Answer:
         action="bf16_compress_hook halves the bytes; mind the precision",
         advice="model.register_comm_hook(None, bf16_compress_hook), or PowerSGD: gradients lose precision, so check that "
         "training still converges",
-        saving_ns_per_step=_SAVED_BY_BF16 * transferring,
+        saving_ns_per_step=min(exposed, _SAVED_BY_BF16 * transfer),
         evidence=dict(verdict.evidence) | {"exposed_transfer_ns_per_step": transferring},
     )
+
+
+def _wide_transfer_ns(evidence: Evidence) -> float:
+    """Return how long all-reduces of wide types transfer per step; their whole time where that is not known."""
+    rows = evidence.gradient_all_reduces
+    rows = rows.filter(pc.is_in(rows["datatype"].cast(pa.string()), value_set=pa.array(_WIDE)))
+    spent = pc.coalesce(rows["transfer_ns"], pc.subtract(rows["end_ns"], rows["start_ns"]))
+    return float((pc.sum(spent).as_py() or 0) / evidence.steps.num_rows)

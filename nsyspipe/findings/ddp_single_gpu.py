@@ -18,9 +18,12 @@ ID = "ddp-single-gpu"
 def ddp_single_gpu(evidence: Evidence) -> Answer:
     """Fire when the only rank of a world of one copies gradients out of buckets.
 
-    Saving: the part of these copies beside compute.
+    Saving: the part of these copies beside compute. Where nothing says the size of the world, only
+    copies inside marked backward ranges are known to be DDP's.
     """
     if evidence.n_ranks != 1 or evidence.world_size not in (1, None) or evidence.has_comm:
+        return None
+    if evidence.world_size is None and evidence.mean("overlap_backward_ns") is None:
         return None
     if not evidence.mean("n_grad_copies"):
         return None

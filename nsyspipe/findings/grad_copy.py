@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 __all__ = ["copy_evidence", "grad_copy"]
 
 ID = "grad-copy"
-_LEAST_SHARE = 0.002
+_LEAST_SHARE = 0.001
 
 
 def grad_copy(evidence: Evidence) -> Answer:
-    """Fire when a run with all-reduces copies in long runs of DtoD copies, for at least 0.2 % of step time.
+    """Fire when a run with all-reduces copies in long runs of DtoD copies, for at least 0.1 % of step time.
 
     Saving: the part of these copies beside neither compute nor communication.
     """
     exposed = evidence.mean("exposed_grad_copy_ns")
-    if exposed is None or not evidence.only_kind("all_reduce").num_rows:
+    if exposed is None or not evidence.gradient_all_reduces.num_rows:
         return None
     if evidence.share(exposed) < _LEAST_SHARE:
         return None

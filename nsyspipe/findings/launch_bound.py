@@ -14,12 +14,14 @@ __all__ = ["launch_bound"]
 
 ID = "launch-bound"
 _LEAST_SHARE = 0.02
+_UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
 
 
 def launch_bound(evidence: Evidence) -> Answer:
     """Fire when the middle rank idles for 2 % of step time because launches come late.
 
-    Saving: that idle time. Not judged where more idle time than that has no known cause.
+    Saving: that idle time. Not judged where more idle time than that has no known cause. Where no
+    range marks the data phase, the host may have been waiting for data, and the finding says so.
     """
     idle, unknown = (typical_ns(evidence, name) for name in ("idle_launch_ns", "idle_unknown_ns"))
     if evidence.steps.num_rows and (
@@ -27,17 +29,20 @@ def launch_bound(evidence: Evidence) -> Answer:
     ):
         return NotJudged(
             ID,
-            "why the GPU idles is not known without launches and their names, so input-bound and sync-bound are not either",
+            "why the GPU idles is not known without copies, launches and their names, so input-bound and sync-bound are not either",
             "capture with nsys profile --trace=cuda,nvtx and export without --tables",
         )
     if idle is None or evidence.share(idle) < _LEAST_SHARE:
         return None
+    has_data = "data" in evidence.phases["phase"].unique().to_pylist()
     return Finding(
         id=ID,
         title="the GPU idles because kernels are launched late",
-        action="launch less: torch.compile, CUDA graphs, fused=True",
+        action="launch less: torch.compile, CUDA graphs, fused=True"
+        if has_data
+        else "launch less (torch.compile), or load data faster",
         advice='launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers '
-        "(fused=True), larger batches",
+        f"(fused=True), larger batches{'' if has_data else _UNMARKED}",
         saving_ns_per_step=idle,
         evidence=idle_evidence(evidence),
     )

@@ -26,13 +26,19 @@ LACKING = (
     "neither NCCL's log nor message sizes say how fast the link is",
     "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi topo -m)",
 )
+_ASK_SIZES = (
+    "NCCL's log names a network, and message sizes are needed to tell how fast it is",
+    "export with nsys export --include-blobs=true, from a capture with --trace=nvtx (or nccl)",
+)
 _ASK_TOPOLOGY = (
     "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",
     "pass --topology FILE (nvidia-smi topo -m)",
 )
+_ASK = {"p2p": _ASK_TOPOLOGY, "net": _ASK_SIZES}
 # Below this share of what NVLink promises, it is not NVLink that carries the data.
 _SLOW_RATIO = 0.15
 _PER_S = 1e9
+_NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class LinkVerdict:
     ----------
     is_slow
         None when it cannot be told.
+    is_seen
+        NCCL's log or the topology says so, not only the bandwidth that was reached.
     text
         What the data crosses, in words.
     lacking
@@ -52,6 +60,7 @@ class LinkVerdict:
     """
 
     is_slow: bool | None
+    is_seen: bool
     text: str
     lacking: tuple[str, str]
     evidence: Mapping[str, Any]
@@ -62,7 +71,9 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
 
     Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below
     15 % of NVLink's on GPUs that have it. The bandwidth is measured from payload sizes, or estimated
-    from the bytes of all gradients that DDP copied, over the time that all-reduces transferred.
+    from the bytes of all gradients that DDP copied, over the time that all-reduces transferred; not
+    at all where ranks are absent, nor from copies where a narrow type shows that gradients may have been
+    compressed.
     """
     links = evidence.links
     link = None if links is None else slowest(links)
@@ -78,12 +89,13 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     }
     is_slow = _by_link(link, links) if link and links is not None else None
     if is_slow is not None and link is not None:
-        return LinkVerdict(is_slow, link.text, LACKING, facts)
+        return LinkVerdict(is_slow, is_seen=True, text=link.text, lacking=LACKING, evidence=facts)
     if reached is not None and promised is not None:
+        is_slow = reached < _SLOW_RATIO * promised.bytes_per_s
         text = "far less bandwidth than NVLink gives"
-        return LinkVerdict(reached < _SLOW_RATIO * promised.bytes_per_s, text, LACKING, facts)
-    lacking = _ASK_TOPOLOGY if link and link.kind == "p2p" else LACKING
-    return LinkVerdict(None, "", lacking, facts)
+        return LinkVerdict(is_slow, is_seen=False, text=text, lacking=LACKING, evidence=facts)
+    lacking = _ASK.get(link.kind, LACKING) if link else LACKING
+    return LinkVerdict(None, is_seen=False, text="", lacking=lacking, evidence=facts)
 
 
 def _by_link(link: SlowestLink, links: pa.Table) -> bool | None:
@@ -92,11 +104,13 @@ def _by_link(link: SlowestLink, links: pa.Table) -> bool | None:
         return True
     if link.kind == "nvlink":
         return False
-    paths = [path for path in links["path"].to_pylist() if path]
+    rows = [row for row in links.to_pylist() if row["kind"] == link.kind]
+    has_nvlink = [row["path"].startswith("NV") for row in rows if row["path"]]
     if link.kind == "net":
-        transports = " ".join(filter(None, links["transport"].to_pylist()))
-        return "Socket" in transports or any(path.startswith("NV") for path in paths)
-    if link.kind == "unknown" and paths and not any(path.startswith("NV") for path in paths):
+        # Between hosts nothing beats a network; within one it stands in for what NCCL could not use.
+        is_socket = any("Socket" in (row["transport"] or "") for row in rows)
+        return True if is_socket or any(has_nvlink) else None
+    if link.kind == "unknown" and has_nvlink and not any(has_nvlink):
         return True  # whatever NCCL uses, it crosses PCIe
     return None
 
@@ -104,9 +118,13 @@ def _by_link(link: SlowestLink, links: pa.Table) -> bool | None:
 def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     """Return the bus bandwidth that the run reached, and where its bytes come from."""
     measured = evidence.summary["busbw_bytes_per_s"]
+    if evidence.has_absent_ranks:
+        return None, None
     if measured is not None:
         return float(measured), "payload"
     rows = evidence.collectives
+    if any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist()):
+        return None, None
     n_bytes = pc.sum(evidence.steps["grad_copy_bytes"], skip_nulls=False, min_count=1).as_py()
     transfer = pc.sum(rows["transfer_ns"], skip_nulls=False, min_count=1).as_py()
     is_all_reduce = pc.all(pc.equal(rows["collective"], "all_reduce"), min_count=1).as_py()

@@ -84,6 +84,8 @@ class Evidence:
         `schema.STRAGGLERS` and `schema.KERNEL_COSTS`.
     blocked_ns_by_call
         Idle time of all ranks by the API call that their hosts were blocked in.
+    n_hosts
+        Hosts that the ranks ran on; 1 where that is not known.
     gpu_names
         Models of the run's GPUs, each once.
     links
@@ -101,6 +103,7 @@ class Evidence:
     kernels: pa.Table
     blocked_ns_by_call: Mapping[str, int] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
+    n_hosts: int = 1
     gpu_names: tuple[str, ...] = ()
     links: pa.Table | None = None
 
@@ -109,6 +112,25 @@ class Evidence:
         """What rules ask of `schema.COLLECTIVES`, of the summary steps."""
         chosen = self.all_collectives.select(_OF_COLLECTIVES)
         return chosen.filter(self.all_collectives["in_summary"])
+
+    @cached_property
+    def gradient_all_reduces(self) -> pa.Table:
+        """The all-reduces, which may be DDP's: none in a run that reduce-scatters too (FSDP), as its options differ."""
+        kinds = self.collectives["collective"]
+        is_sharded = pc.any(pc.equal(kinds, "reduce_scatter")).as_py()
+        rows = self.only_kind("all_reduce")
+        return rows.slice(0, 0) if is_sharded else rows
+
+    @cached_property
+    def has_absent_ranks(self) -> bool:
+        """Whether ranks of the world are known to be missing, so that waiting for them looks like transfer."""
+        return self.world_size is not None and self.n_ranks < self.world_size
+
+    @property
+    def transfer_ns_per_step(self) -> float:
+        """Communication per step with all ranks there; all communication where waiting is not known."""
+        transfer = self.mean("transfer_ns")
+        return (self.mean("comm_ns") or 0.0) if transfer is None else transfer
 
     def mean(self, column: str) -> float | None:
         """Return the mean over (rank, step) of a column of `steps`; None if any is null, or without steps."""

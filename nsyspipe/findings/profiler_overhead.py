@@ -21,12 +21,14 @@ _LEAST_SHARE = 0.01
 def profiler_overhead(evidence: Evidence) -> Answer:
     """Fire when the first step takes 1.5 times the median, or the profiler's own work overlaps 1 % of the figures' steps.
 
-    Saving: that overlap per step; none when only the first step is distorted and left out.
+    The first step must be the longest too: where few steps have communication, it may just be one of
+    them. Saving: that overlap per step; none when only the first step is distorted.
     """
     overhead = evidence.mean("overhead_ns") or 0.0
-    ratio, is_skipped = _first_step(evidence)
+    ratio, is_longest = _first_step(evidence)
+    is_skipped = bool(evidence.skipped_steps)
     is_busy = evidence.share(overhead) >= _LEAST_SHARE
-    is_distorted = ratio is not None and ratio >= _DISTORTED
+    is_distorted = ratio is not None and ratio >= _DISTORTED and is_longest
     if not (is_busy or is_distorted):
         return None
     left_out = ", and is left out of the figures" if is_skipped else ""
@@ -49,17 +51,12 @@ def profiler_overhead(evidence: Evidence) -> Answer:
 
 
 def _first_step(evidence: Evidence) -> tuple[float | None, bool]:
-    """Return how the first complete step compares with the median of the figures' steps, and whether it is left out."""
+    """Return the first complete step over the median of the figures' steps, and whether it is longer than each."""
     chosen = evidence.steps["step"].unique().to_pylist()
-    first = evidence.skipped_steps[0] if evidence.skipped_steps else None
-    is_skipped = first is not None
-    if first is None and chosen:
-        first = chosen[0]
+    first = (*evidence.skipped_steps, *chosen)[0]
     walls: dict[int, int] = {}
     for row in evidence.all_steps.select(["step", "wall_ns"]).to_pylist():
         walls[row["step"]] = max(walls.get(row["step"], 0), row["wall_ns"])
     others = [walls[step] for step in chosen if step != first]
-    if first is None or not others:
-        return None, is_skipped
-    median = float(np.median(others))
-    return (walls[first] / median if median else None), is_skipped
+    median = float(np.median(others)) if others else 0.0
+    return (walls[first] / median, walls[first] > max(others)) if median else (None, False)

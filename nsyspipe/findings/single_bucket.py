@@ -25,14 +25,15 @@ _DOMINANT = 0.95
 def single_bucket(evidence: Evidence) -> Answer:
     """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
 
-    Saving: what the backward pass could hide, the lesser of exposed communication and backward's
-    compute (all compute where backward is not marked).
+    Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing hides waiting for
+    a slower rank) and backward's compute (all compute where backward is not marked).
     """
     if not evidence.has_comm:
         return None
     exposed = evidence.mean("exposed_comm_ns") or 0.0
+    to_hide = min(exposed, evidence.transfer_ns_per_step)
     overlap = evidence.summary["overlap_ratio"] or 0.0
-    if overlap >= _MOST_OVERLAP or evidence.share(exposed) < _LEAST_SHARE:
+    if overlap >= _MOST_OVERLAP or evidence.share(to_hide) < _LEAST_SHARE:
         return None
     rows = evidence.only_kind("all_reduce")
     if not rows.num_rows:
@@ -52,11 +53,12 @@ def single_bucket(evidence: Evidence) -> Answer:
         action="lower bucket_cap_mb: one all-reduce goes after backward",
         advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
         "backward still runs",
-        saving_ns_per_step=min(exposed, _hiding(evidence)),
+        saving_ns_per_step=min(to_hide, _hiding(evidence)),
         evidence={
             "collectives_per_step": evidence.summary["collectives_per_step"],
             "overlap_ratio": evidence.summary["overlap_ratio"],
             "exposed_comm_ns_per_step": exposed,
+            "transfer_ns_per_step": evidence.mean("transfer_ns"),
             "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
         },
     )
@@ -65,8 +67,8 @@ def single_bucket(evidence: Evidence) -> Answer:
 def _hiding(evidence: Evidence) -> float:
     """Return the compute time per step that could hide communication."""
     backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
-    known: float | None = pc.sum(backward["compute_ns"]).as_py()
-    if known is not None and known > 0:
-        return float(known / evidence.steps.num_rows)
+    known: float | None = pc.mean(backward["compute_ns"]).as_py()
+    if known:
+        return known
     compute = evidence.mean("compute_ns")
     return 0.0 if compute is None else compute

@@ -19,18 +19,21 @@ _LEAST_SHARE = 0.05
 
 
 def slow_link(evidence: Evidence) -> Answer:
-    """Fire when communication takes 5 % of step time over a link that is slow (see `link_evidence.judge_link`).
+    """Fire when transfer takes 5 % of step time over a link that is slow (see `link_evidence.judge_link`).
 
-    Saving: exposed communication, less the share that NVLink would still need where both bandwidths are known.
+    Between hosts only what NCCL's log or the topology says counts: there a network is all there is, and
+    slower than NVLink. Saving: the lesser of exposed communication and transfer, less the share of
+    transfer that NVLink would still need where both bandwidths are known.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
-    if evidence.summary["comm_share"] < _LEAST_SHARE:
+    transfer = evidence.transfer_ns_per_step
+    if evidence.share(transfer) < _LEAST_SHARE:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
         return NotJudged(ID, *verdict.lacking)
-    if not verdict.is_slow:
+    if not verdict.is_slow or (evidence.n_hosts > 1 and not verdict.is_seen):
         return None
     exposed = evidence.mean("exposed_comm_ns") or 0.0
     reached, promised = (
@@ -43,8 +46,9 @@ def slow_link(evidence: Evidence) -> Answer:
         action=f"use NVLink or P2P: data goes over {_now(verdict.evidence)}",
         advice="unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
         "containers share memory and IPC (--ipc=host)",
-        saving_ns_per_step=exposed * (1 - kept),
-        evidence=dict(verdict.evidence) | {"exposed_comm_ns_per_step": exposed},
+        saving_ns_per_step=min(exposed, transfer * (1 - kept)),
+        evidence=dict(verdict.evidence)
+        | {"exposed_comm_ns_per_step": exposed, "transfer_ns_per_step": transfer},
     )
 
 

@@ -15,6 +15,8 @@ __all__ = ["sync_bound"]
 ID = "sync-bound"
 _LEAST_SHARE = 0.02
 _SHOWN_CALLS = 5
+# Names of calls come from the report; all of CUDA's are shorter.
+_LONGEST_NAME = 35
 
 
 def sync_bound(evidence: Evidence) -> Answer:
@@ -26,7 +28,7 @@ def sync_bound(evidence: Evidence) -> Answer:
     if idle is None or evidence.share(idle) < _LEAST_SHARE:
         return None
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
-    name = next(iter(calls), "a synchronising call")
+    name = next(iter(calls), "a synchronising call")[:_LONGEST_NAME]
     return Finding(
         id=ID,
         title=f"the GPU idles because the host was blocked in {name}",

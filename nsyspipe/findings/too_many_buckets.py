@@ -27,7 +27,7 @@ def too_many_buckets(evidence: Evidence) -> Answer:
 
     Saving: the lesser of exposed communication and that number times the median transfer.
     """
-    rows = evidence.only_kind("all_reduce")
+    rows = evidence.gradient_all_reduces
     n_per_step = rows.num_rows / evidence.steps.num_rows if evidence.steps.num_rows else 0
     if evidence.n_ranks == 1 or n_per_step < _MANY:
         return None

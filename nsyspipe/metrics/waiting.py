@@ -88,7 +88,7 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
         skew, late_by = last - first, last - second_last
         error = clock_error[rows]
         last_error = _error_at(last, own_start, error)
-        is_last = (own_start == last[:, np.newaxis]) & (late_by > 0)[:, np.newaxis]
+        is_last = own_start == last[:, np.newaxis]
         transfer = ends[rows] - last[:, np.newaxis]
 
         is_matched[rows] = True

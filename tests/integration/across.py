@@ -41,7 +41,8 @@ def every_step(builders, *arrivals, end, steps=range(4), launch=20, **more):
     """Add one collective to each step: when each rank arrives, and when all are done."""
     for builder, arrival in zip(builders, arrivals, strict=True):
         for at in (1000 * step for step in steps):
-            builder.nccl(at + arrival, at + end, launch=at + launch, **more)
+            called = None if launch is None else at + launch
+            builder.nccl(at + arrival, at + end, launch=called, **more)
     return builders
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.across import (
-    BROADCAST,
     CLOCK,
     collectives,
     every_step,
@@ -64,8 +63,14 @@ def test_one_report_without_a_session_start_takes_it_from_all(tmp_path):
     assert waits(run) == [[40] * 4, [0] * 4]
 
 
-def test_without_session_starts_and_with_few_collectives_there_is_no_common_clock(tmp_path):
-    run = load(late(steps=(0, 1)), tmp_path, without=(CLOCK,))
+@pytest.mark.parametrize("has_start", [False, True])
+def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_clock(
+    tmp_path, has_start
+):
+    builders = late(steps=(0, 1))
+    for builder in builders[has_start:]:
+        builder.rows.pop(CLOCK)
+    run = load(builders, tmp_path)
     assert clocks(run) == [(0, 0, None)] * 2
     names = ("is_matched", "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns")
     assert collectives(run, *names) == [(False, *[None] * 5)] * 2
@@ -88,11 +93,22 @@ def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_s
     assert problem_of(run, "clock-error-unknown")["severity"] == "info"
 
 
-def test_a_broadcast_tells_nothing_of_clocks(tmp_path):
-    # The root of a broadcast may be done long before the others.
-    run = load(late(name=BROADCAST), tmp_path)
-    assert clocks(run) == [(0, 0, None)] * 2
-    assert collectives(run, "collective", "wait_ns") == [("broadcast", 40), ("broadcast", 0)]
+@pytest.mark.parametrize(
+    ("name", "collective", "error"),
+    [
+        ("AllReduce_Sum_f32_RING_LL", "all_reduce", 0),
+        ("AllGather_RING_LL", "all_gather", 0),
+        ("ReduceScatter_Sum_f32_RING_LL", "reduce_scatter", 0),
+        ("AllToAll", "all_to_all", 0),
+        ("Broadcast_RING_LL", "broadcast", None),  # its root may be done long before the others
+        ("Reduce_Sum_f32_RING_LL", "reduce", None),
+        ("SendRecv", "send_recv", None),
+    ],
+)
+def test_only_collectives_that_all_leave_at_once_tell_clocks(tmp_path, name, collective, error):
+    run = load(late(name=f"ncclDevKernel_{name}"), tmp_path)
+    assert clocks(run) == [(0, 0, error)] * 2
+    assert collectives(run, "collective", "wait_ns") == [(collective, 40), (collective, 0)]
 
 
 def test_a_skew_within_the_clocks_error_is_not_significant(tmp_path):

@@ -34,6 +34,12 @@ def test_run_figures_are_pooled_over_ranks_and_summary_steps(steady):
             "dtod_bytes_per_step": 64.0,
             "collectives_per_step": 1.0,
             "wait_share": 0.0,  # both ranks start together
+            "transfer_share": 0.06,
+            "idle_input_ns_per_step": 0.0,
+            "idle_launch_ns_per_step": 750.0,
+            "idle_blocked_ns_per_step": 0.0,
+            "idle_dependency_ns_per_step": 10.0,
+            "idle_unknown_ns_per_step": 0.0,
             "message_bytes_per_step": None,  # no payload says them
             "algbw_bytes_per_s": None,
             "busbw_bytes_per_s": None,

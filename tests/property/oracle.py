@@ -177,7 +177,11 @@ def phase_ranges(process: Process, family: str | None, role: str) -> list[tuple[
         others = [o for _, o in inside if o is not r and r.start <= o.start and o.end <= r.end]
         if role_of(r) == role and all(role_of(o) == role for o in others):
             found.append((index, r.start, r.end))
-    return found
+    return [
+        (index, a, b)
+        for index, a, b in found
+        if not any(start <= a and b <= end and (start, end) != (a, b) for _, start, end in found)
+    ]
 
 
 def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:

@@ -143,6 +143,9 @@ def test_a_step_with_one_unknown_message_is_not_known_and_one_without_any_is_0()
 
 
 def test_steps_without_windows_add_nothing():
-    across = across_of(rank(op(0, n_bytes=10)), rank())
-    found, known = step_bytes(across, ints(2), ints(), ints())
+    # Step 0 has a window on rank 1 only, and step 1 on rank 0 only.
+    both = rank(op(0, n_bytes=10), op(20, member=1, n_bytes=7))
+    found, known = step_bytes(across_of(both, both), ints(2), ints(1, 0), ints(0, 1))
+    assert (found.tolist(), known.tolist()) == ([10, 7], [True, True])
+    found, known = step_bytes(across_of(both, both), ints(2), ints(), ints())
     assert (found.size, known.size) == (0, 0)

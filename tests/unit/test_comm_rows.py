@@ -170,4 +170,5 @@ def test_where_one_operation_lacks_its_communicator_none_counts():
 
 def test_operations_outside_steps_need_no_id():
     first = rank(op(0, comm=LEFT), op(10, member=NO_MEMBER))
+    assert side_by_side(first, first).has_ids
     assert matched(first, first) == [[[0, 0]]]

@@ -34,6 +34,8 @@ def causes(*ops, data=(), blocking=(), spans=((0, 110),)):
     if blocking is not None:
         assert sum(found.columns.values()).tolist() == idle.tolist()
         assert all((one >= 0).all() for one in found.columns.values())
+        blocked = int(found.columns["idle_blocked_ns"].sum())
+        assert sum(found.blocked_ns_by_call.values()) == blocked
     return found
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from nsyspipe import schema
 from nsyspipe.device_time import device_time
 from nsyspipe.metrics.phases import phase_costs
+from nsyspipe.metrics.summary import phase_summary
 from nsyspipe.steps import Windows, step_windows
 from tests.unit.make import comm, compute, dtod, ints, listed, members, memset, operations, phase
 
@@ -130,3 +132,31 @@ def test_without_launches_there_are_host_times_only():
 def test_a_phase_without_ranges_has_no_rows():
     found = costs(phase(), compute(10, 20, 5))
     assert (found["member"], found["host_ns"]) == ([], [])
+
+
+# --- the phases of a run -------------------------------------------------------------------
+
+ALL_TIMES = ("host_ns", *TIMES)
+
+
+def means(*rows):
+    """Return the means of rows of (phase, host time, ...), all other times being equal to the last given."""
+    filled = [(row[0], *row[1:], *[row[-1]] * (len(ALL_TIMES) + 1 - len(row))) for row in rows]
+    keys = ("phase", *ALL_TIMES)
+    table = schema.PHASES.from_rows([dict(zip(keys, row, strict=True)) for row in filled])
+    found = phase_summary(table).to_pylist()
+    return {one.pop("phase"): list(one.values()) for one in found}
+
+
+def test_a_phase_of_a_run_has_the_means_over_the_ranks_and_steps_that_have_it():
+    found = means(("forward", 10, 4), ("backward", 30, 2), ("forward", 13, 5))
+    assert found == {"backward": [30.0, *[2.0] * 5], "forward": [11.5, *[4.5] * 5]}
+    assert list(found) == ["backward", "forward"]
+
+
+def test_the_mean_of_a_time_that_is_null_anywhere_is_null_and_no_other():
+    assert means(("data", 10, 4), ("data", 12, None)) == {"data": [11.0, *[None] * 5]}
+
+
+def test_a_run_without_phases_has_no_means():
+    assert means() == {}

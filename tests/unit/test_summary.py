@@ -11,7 +11,8 @@ from nsyspipe.metrics.summary import RATIOS, rank_summary, summary, with_ratios
 PARTS = {
     "wall_ns": 100, "compute_ns": 50, "comm_ns": 40, "exposed_comm_ns": 30, "exposed_memory_ns": 5, "idle_ns": 15,
     "dtod_ns": 8, "dtod_bytes": 64, "n_dtod": 1, "exposed_dtod_ns": 5, "overlap_compute_ns": 10,
-    "overlap_backward_ns": 4, "n_collectives": 2, "wait_ns": 12, "message_bytes": 512,
+    "overlap_backward_ns": 4, "n_collectives": 2, "wait_ns": 12, "transfer_ns": 28, "message_bytes": 512,
+    "idle_input_ns": 3, "idle_launch_ns": 4, "idle_blocked_ns": 5, "idle_dependency_ns": 2, "idle_unknown_ns": 1,
 }  # fmt: skip
 FIGURES = {
     "comm_share": 0.4,
@@ -22,9 +23,15 @@ FIGURES = {
     "compute_share": 0.5,
     "exposed_memory_share": 0.05,
     "wait_share": 0.12,
+    "transfer_share": 0.28,
     "dtod_ns_per_step": 8.0,
     "dtod_bytes_per_step": 64.0,
     "collectives_per_step": 2.0,
+    "idle_input_ns_per_step": 3.0,
+    "idle_launch_ns_per_step": 4.0,
+    "idle_blocked_ns_per_step": 5.0,
+    "idle_dependency_ns_per_step": 2.0,
+    "idle_unknown_ns_per_step": 1.0,
     "message_bytes_per_step": 512.0,
     "algbw_bytes_per_s": None,
     "busbw_bytes_per_s": None,
@@ -155,7 +162,7 @@ def test_without_summary_steps_there_are_no_figures():
 def test_a_null_on_one_row_makes_the_pooled_figure_null_and_no_other():
     nulls = {
         "overlap_backward_ns": None, "idle_ns": None, "exposed_memory_ns": None, "dtod_ns": None, "dtod_bytes": None,
-        "wait_ns": None, "message_bytes": None,
+        "wait_ns": None, "message_bytes": None, "idle_blocked_ns": None,
     }  # fmt: skip
     found = of_run(step(0, 1), step(1, 1, **nulls))
     lost = (
@@ -165,6 +172,7 @@ def test_a_null_on_one_row_makes_the_pooled_figure_null_and_no_other():
         "dtod_ns_per_step",
         "dtod_bytes_per_step",
         "wait_share",
+        "idle_blocked_ns_per_step",
         "message_bytes_per_step",
     )
     assert {name: found[name] for name in FIGURES} == FIGURES | dict.fromkeys(lost)

@@ -1,0 +1,190 @@
+"""What rules look at, from a few plain rows; and what holds for whatever a rule says. Times are ns."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from nsyspipe import schema
+from nsyspipe.collectives import stragglers_table
+from nsyspipe.findings.judge import judge
+from nsyspipe.findings.model import Evidence, Finding, NotJudged
+from nsyspipe.metrics.summary import summary
+
+WALL = 1000
+# The table of contract.md, and sync-bound.
+IDS = (
+    "comm-bound",
+    "single-bucket",
+    "too-many-buckets",
+    "grad-copy",
+    "ddp-single-gpu",
+    "compress-gradients",
+    "slow-link",
+    "straggler",
+    "input-bound",
+    "launch-bound",
+    "comm-slows-compute",
+    "profiler-overhead",
+    "sync-bound",
+)
+LONGEST_ACTION = 56
+_UNIT = re.compile(
+    r"(_ns|_bytes|_bytes_per_s|_ratio|_share)(_per_step)?(_by_[a-z]+)?$|s_per_step$|^n_|^rank$|^world_size$"
+)
+_TIMES = [column.name for column in schema.STEPS.columns if column.unit == "ns"]
+_COUNTS = ["dtod_bytes", "n_dtod", "n_collectives", "grad_copy_bytes", "n_grad_copies"]
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures):
+    """Return a step; what is neither idle nor exposed is compute. A figure given as None is null."""
+    idle = sum(figures.get(name) or 0 for name in schema.IDLE_CAUSES)
+    row = dict.fromkeys([*_TIMES, *_COUNTS], 0) | {
+        "rank": rank,
+        "step": number,
+        "start_ns": wall * number,
+        "end_ns": wall * (number + 1),
+        "wall_ns": wall,
+        "compute_ns": wall - exposed - idle,
+        "comm_ns": exposed + hidden,
+        "exposed_comm_ns": exposed,
+        "overlap_compute_ns": hidden,
+        "overlap_backward_ns": hidden,
+        "idle_ns": idle,
+        "wait_ns": wait,
+        "transfer_ns": exposed + hidden - wait,
+        "n_collectives": 1 if exposed + hidden else 0,
+        "is_complete": True,
+        "in_summary": True,
+    }
+    return row | figures
+
+
+def steps(n_ranks, *numbers, **figures):
+    """Return equal steps of several ranks."""
+    return [step(rank, number, **figures) for rank in range(n_ranks) for number in numbers or (1,)]
+
+
+def collective(number, starts, end, *, kind="all_reduce", datatype="f32", seq=0, **more):
+    """Return a matched collective's rows, one per rank in order of `starts`; the last to start is late by its lead."""
+    *_, before, last = sorted([min(starts), *starts])
+    common = {
+        "step": number,
+        "seq": seq,
+        "collective": kind,
+        "datatype": datatype,
+        "comm_id": f"{kind}/0",
+        "end_ns": end,
+        "is_matched": True,
+        "in_summary": True,
+        "n_ranks": len(starts),
+        "transfer_ns": end - last,
+        "is_late_significant": True,
+        "is_significant": True,
+    }
+    return [
+        common
+        | {
+            "rank": rank,
+            "start_ns": start,
+            "wait_ns": last - start,
+            "late_by_ns": last - before if start == last else 0,
+        }
+        | more
+        for rank, start in enumerate(starts)
+    ]
+
+
+def unmatched(rows):
+    """Return collectives of which nothing across ranks is known."""
+    names = ("n_ranks", "wait_ns", "transfer_ns", "late_by_ns", "is_late_significant")
+    return [row | dict.fromkeys(names) | {"is_matched": False} for row in rows]
+
+
+def phase(name, rank=0, number=1, **figures):
+    return {"phase": name, "rank": rank, "step": number, "host_ns": 0} | figures
+
+
+def kernel(name, n_slowed, slowed, free, rank=0):
+    known = {"n_slowed": n_slowed, "slowed_ns": slowed, "free_ns": free}
+    return {"rank": rank, "name": name, "n_kernels": n_slowed} | known
+
+
+def link(kind, transport=None, path=None, *, nominal=None, edge=(0, 1)):
+    return {
+        "from_rank": edge[0],
+        "to_rank": edge[1],
+        "kind": kind,
+        "transport": transport,
+        "path": path,
+        "nominal_bytes_per_s": nominal,
+    }
+
+
+def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, world_size=0, **more):
+    """Build what rules see; the world is as large as the ranks unless told, its figures are those of the rows."""
+    table = schema.STEPS.from_rows(step_rows)
+    met = schema.COLLECTIVES.from_rows(list(collectives))
+    ranks = sorted({row["rank"] for row in step_rows})
+    return Evidence(
+        n_ranks=len(ranks),
+        world_size=len(ranks) if world_size == 0 else world_size,
+        summary=summary(table, met).to_pylist()[0],
+        steps=table.filter(table["in_summary"]),
+        all_steps=table,
+        phases=schema.PHASES.from_rows(list(phases)),
+        all_collectives=met,
+        stragglers=stragglers_table(met, table, ranks),
+        kernels=schema.KERNEL_COSTS.from_rows(list(kernels)),
+        links=None if links is None else schema.LINKS.from_rows(list(links)),
+        **more,
+    )
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+def fired(rule, given):
+    """Return what a rule found, after checking what holds for every finding."""
+    found = rule(given)
+    assert isinstance(found, Finding), found
+    assert found.id in IDS
+    assert rule.__name__ == found.id.replace("-", "_")
+    assert found.title
+    assert found.advice
+    assert len(found.action) <= LONGEST_ACTION
+    assert "\n" not in found.title + found.action + found.advice
+    if found.saving_ns_per_step is not None:
+        assert 0 <= found.saving_ns_per_step <= given.mean("wall_ns")
+    assert json.loads(json.dumps(dict(found.evidence), allow_nan=False)) == found.evidence
+    assert_named_with_units(found.evidence)
+    return found
+
+
+def assert_named_with_units(figures):
+    for name, value in figures.items():
+        one = next(iter(value.values()), None) if isinstance(value, dict) else value
+        if isinstance(one, bool):
+            assert name.startswith("is_") or "_is_" in name, name
+        elif isinstance(one, int | float):
+            assert _UNIT.search(name), name
+
+
+def silent(rule, given):
+    """Check that a rule was judged and has nothing to say."""
+    assert rule(given) is None
+
+
+def not_judged(rule, given):
+    """Return why a rule could not be judged, after checking that the run says so."""
+    found = rule(given)
+    assert isinstance(found, NotJudged), found
+    rows, problems = judge(given)
+    (said,) = [one for one in problems if found.reason in one.message]
+    assert (said.code, said.severity, said.fix) == ("not-judged", "info", found.fix)
+    assert found.id in said.message
+    assert found.id not in rows["id"].to_pylist()
+    return found.reason

@@ -1,0 +1,107 @@
+"""What holds of the findings of every run, whatever its figures are."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given, settings, strategies as st
+
+from nsyspipe import schema
+from nsyspipe.findings.judge import judge
+from tests.findings.make import (
+    IDS,
+    LONGEST_ACTION,
+    WALL,
+    assert_named_with_units,
+    collective,
+    evidence,
+    kernel,
+    link,
+    phase,
+    step,
+)
+
+_CAUSES = (*schema.IDLE_CAUSES, "exposed_comm_ns", "exposed_grad_copy_ns")
+_LINKS = (
+    None,
+    [link("shm", "SHM/direct")],
+    [link("nvlink", "P2P/IPC", "NV4")],
+    [link("net", "NET/IB/0")],
+)
+
+
+@st.composite
+def step_rows(draw, rank, number):
+    """Draw a step whose parts fit into it; some figures may not have been recorded."""
+    cuts = sorted(
+        draw(st.lists(st.integers(0, WALL), min_size=len(_CAUSES), max_size=len(_CAUSES)))
+    )
+    parts = [after - before for before, after in zip([0, *cuts], cuts, strict=False)]
+    figures = dict(zip(_CAUSES, parts, strict=True))
+    exposed = figures.pop("exposed_comm_ns")
+    hidden = draw(st.integers(0, WALL - exposed))
+    row = step(rank, number, exposed=exposed, hidden=hidden, **figures)
+    row |= {
+        "wait_ns": (wait := draw(st.integers(0, exposed + hidden))),
+        "transfer_ns": exposed + hidden - wait,
+        "overhead_ns": draw(st.integers(0, WALL)),
+        "n_grad_copies": draw(st.sampled_from([0, 8])),
+        "grad_copy_bytes": draw(st.integers(0, 10**6)),
+    }
+    for name in draw(st.sets(st.sampled_from(sorted(row)), max_size=2)):
+        if schema.STEPS.arrow.field(name).nullable:
+            row[name] = None
+    return row
+
+
+@st.composite
+def runs(draw):
+    n_ranks, n_steps = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    rows, met = [], []
+    for number in range(n_steps):
+        rows += [draw(step_rows(rank, number)) for rank in range(n_ranks)]
+        for seq in range(draw(st.integers(0, 3))):
+            starts = draw(st.lists(st.integers(0, WALL), min_size=n_ranks, max_size=n_ranks))
+            kind = draw(st.sampled_from(["all_reduce", "reduce_scatter"]))
+            datatype = draw(st.sampled_from(["f32", "bf16"]))
+            end = draw(st.integers(max(starts), WALL))
+            met += collective(number, starts, end, seq=seq, kind=kind, datatype=datatype)
+    names = draw(st.sets(st.sampled_from(["backward", "forward", "data"])))
+    phases = [
+        phase(
+            name, row["rank"], row["step"], exposed_comm_ns=draw(st.integers(0, WALL)), compute_ns=5
+        )
+        for name in names
+        for row in rows
+    ]
+    slowed = draw(st.integers(1, 5000))
+    return evidence(
+        rows,
+        met,
+        phases=phases,
+        kernels=[kernel("gemm", draw(st.integers(0, 60)), slowed, 1000)],
+        links=draw(st.sampled_from(_LINKS)),
+        gpu_names=draw(st.sampled_from([(), ("NVIDIA H200",)])),
+        n_hosts=draw(st.integers(1, 2)),
+        blocked_ns_by_call={"cudaMalloc": 7},
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(runs())
+def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
+    table, problems = judge(run)
+    rows = table.to_pylist()
+    assert {row["id"] for row in rows} <= set(IDS)
+    assert len({row["id"] for row in rows}) == len(rows)
+    savings = [row["saving_ns_per_step"] for row in rows]
+    known = [one for one in savings if one is not None]
+    assert savings == sorted(known, reverse=True) + [None] * (len(savings) - len(known))
+    for row in rows:
+        assert 0 <= (row["saving_ns_per_step"] or 0) <= run.mean("wall_ns")
+        assert 0 < len(row["action"]) <= LONGEST_ACTION
+        assert_named_with_units(json.loads(row["evidence"]))
+    said = [one.message.partition(" (")[0].removeprefix("not judged: ") for one in problems]
+    open_rules = [name for names in said for name in names.split(", ")]
+    assert len(set(open_rules)) == len(open_rules)
+    assert not set(open_rules) & {row["id"] for row in rows}

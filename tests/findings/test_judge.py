@@ -1,0 +1,176 @@
+"""All rules together: the order of findings, how grave each is, and what could not be judged."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+
+import pytest
+
+from nsyspipe import schema
+from nsyspipe.findings import judge as judge_module
+from nsyspipe.findings.judge import RULES, judge
+from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.problems import CATALOGUE
+from tests.findings.make import IDS, collective, evidence, step, steps
+
+COPIES = {"exposed_grad_copy_ns": 50, "grad_copy_ns": 50, "n_grad_copies": 8}
+
+
+def rules(monkeypatch, *answers):
+    """Let these be what the rules answer."""
+    monkeypatch.setattr(
+        judge_module, "RULES", tuple(lambda _, answer=answer: answer for answer in answers)
+    )
+
+
+def finding(name, saving, **more):
+    return Finding(name, "a title", "an action", "some advice", saving, more)
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def test_every_rule_is_in_its_own_file_under_its_own_id():
+    assert sorted(rule.__module__ for rule in RULES) == sorted(
+        f"nsyspipe.findings.{name.replace('-', '_')}" for name in IDS
+    )
+    for rule in RULES:
+        module = import_module(rule.__module__)
+        assert module.ID.replace("-", "_") == rule.__name__ == rule.__module__.rpartition(".")[2]
+        assert rule.__name__ in module.__all__
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_every_rule_is_tested_on_both_sides(rule):
+    module = import_module(f"tests.findings.test_{rule.__name__}")
+    used = {name for one in vars(module).values() if callable(one) for name in _names(one)}
+    assert {"fired", "silent"} <= used
+
+
+def _names(function):
+    code = getattr(function, "__code__", None)
+    return code.co_names if code else ()
+
+
+# --- order and severity ---------------------------------------------------------------------------
+
+
+def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypatch):
+    found = [finding("b", 5.0), finding("d", None), finding("a", 5.0), finding("c", None)]
+    rules(monkeypatch, *found, finding("e", 7.0), finding("f", 0.0))
+    table, problems = judge(evidence([step()]))
+    assert table["id"].to_pylist() == ["e", "a", "b", "f", "c", "d"]
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("saving", "severity"),
+    [
+        (100.0, "high"),
+        (99.9, "medium"),
+        (30.0, "medium"),
+        (29.9, "low"),
+        (0.0, "low"),
+        (None, "low"),
+    ],
+)
+def test_severity_is_the_share_of_step_time(monkeypatch, saving, severity):
+    rules(monkeypatch, finding("a", saving))
+    assert judge(evidence([step(wall=1000)]))[0]["severity"].to_pylist() == [severity]
+
+
+def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
+    rules(monkeypatch, finding("a", None, share_ns=1.5, link=None, by={"\x1b[2J": 1}))
+    table, _ = judge(evidence([step()]))
+    assert table.schema.equals(schema.FINDINGS.arrow, check_metadata=True)
+    (row,) = table.to_pylist()
+    assert row == {
+        "id": "a",
+        "severity": "low",
+        "title": "a title",
+        "action": "an action",
+        "advice": "some advice",
+        "saving_ns_per_step": None,
+        "evidence": '{"share_ns": 1.5, "link": null, "by": {"\\u001b[2J": 1}}',
+    }
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_json_cannot_say_is_a_bug(monkeypatch, value):
+    rules(monkeypatch, finding("a", None, ratio=value))
+    with pytest.raises(ValueError, match="JSON"):
+        judge(evidence([step()]))
+
+
+# --- a whole run ----------------------------------------------------------------------------------
+
+
+def test_a_run_gets_all_that_its_figures_say():
+    # Exposed 300 of 1000, in one all-reduce; 50 copy gradients. The link is not known.
+    rows = steps(2, 1, 2, exposed=300, **COPIES)
+    met = [row for number in (1, 2) for row in collective(number, (0, 0), 300)]
+    table, problems = judge(evidence(rows, met))
+    assert list(
+        zip(*(table[name].to_pylist() for name in ("id", "saving_ns_per_step")), strict=True)
+    ) == [
+        ("comm-bound", 300),
+        ("single-bucket", 300),
+        ("grad-copy", 50),
+    ]
+    assert table["severity"].to_pylist() == ["high", "high", "medium"]
+    assert [one.code for one in problems] == ["not-judged"]
+    assert problems[0].message.startswith("not judged: compress-gradients, slow-link (")
+    for text in table["evidence"].to_pylist():
+        assert json.loads(text)
+
+
+def test_a_run_that_is_well_has_no_findings():
+    table, problems = judge(evidence(steps(2, 1, 2, 3)))
+    assert table.equals(schema.FINDINGS.empty())
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [evidence([]), evidence(steps(2, exposed=900, in_summary=False, **COPIES))],
+    ids=["no steps", "none in the figures"],
+)
+def test_without_summary_steps_nothing_is_asked(monkeypatch, given):
+    rules(monkeypatch, NotJudged("a", "never", "asked"), finding("b", 1.0))
+    table, problems = judge(given)
+    assert table.equals(schema.FINDINGS.empty())
+    assert problems == []
+
+
+# --- not judged -----------------------------------------------------------------------------------
+
+
+def test_rules_that_lack_the_same_share_a_row(monkeypatch):
+    answers = [NotJudged("a", "why", "how"), NotJudged("b", "else", "how"), None]
+    rules(monkeypatch, *answers, NotJudged("c", "why", "how"), NotJudged("d", "why", "other"))
+    table, problems = judge(evidence([step()]))
+    assert table.num_rows == 0
+    assert [(one.message, one.fix) for one in problems] == [
+        ("not judged: a, c (why)", "how"),
+        ("not judged: b (else)", "how"),
+        ("not judged: d (why)", "other"),
+    ]
+    assert {(one.code, one.severity) for one in problems} == {("not-judged", "info")}
+    assert "not-judged" in CATALOGUE
+
+
+def test_nothing_recorded_is_nothing_found_and_no_error():
+    nothing = {
+        column.name: None
+        for column in schema.STEPS.columns
+        if column.nullable and column.unit in {"ns", "bytes", "count"}
+    }
+    table, problems = judge(evidence(steps(2, **nothing)))
+    assert table.num_rows == 0
+    assert [one.message.partition(" (")[0] for one in problems] == ["not judged: launch-bound"]
+
+
+def test_windows_without_length_are_no_error():
+    table, problems = judge(evidence(steps(2, wall=0)))
+    assert (table.num_rows, problems) == (0, [])

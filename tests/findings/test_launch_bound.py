@@ -1,0 +1,83 @@
+"""Rule launch-bound: the GPU idles because kernels are launched late; and it speaks for all rules about idle time."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.findings.launch_bound import launch_bound
+from nsyspipe.schema import IDLE_CAUSES
+from tests.findings.make import evidence, fired, not_judged, phase, silent, step, steps
+
+DATA = [phase("data"), phase("forward")]
+
+
+def late(*by_rank, phases=DATA, **more):
+    rows = [step(rank, idle_launch_ns=idle, **more) for rank, idle in enumerate(by_rank)]
+    return evidence(rows, phases=phases)
+
+
+def test_idle_time_for_want_of_launches_is_the_saving():
+    found = fired(launch_bound, late(250, idle_dependency_ns=30))
+    assert found.saving_ns_per_step == 250
+    assert found.action == "launch less: torch.compile, CUDA graphs, fused=True"
+    assert found.evidence == {
+        "idle_ns_per_step": 280,
+        "idle_input_ns_per_step": 0,
+        "idle_launch_ns_per_step": 250,
+        "idle_blocked_ns_per_step": 0,
+        "idle_dependency_ns_per_step": 30,
+        "idle_unknown_ns_per_step": 0,
+    }
+
+
+@pytest.mark.parametrize(("idle", "fires"), [(20, True), (19, False)])
+def test_it_needs_2_percent_of_step_time(idle, fires):
+    (fired if fires else silent)(launch_bound, late(idle))
+
+
+@pytest.mark.parametrize("by_rank", [(0, 900), (900, 0, 0)])
+def test_one_slow_host_is_a_straggler(by_rank):
+    silent(launch_bound, late(*by_rank))
+
+
+@pytest.mark.parametrize("phases", [[], [phase("forward")]])
+def test_without_a_data_phase_the_host_may_have_been_loading(phases):
+    found = fired(launch_bound, late(250, phases=phases))
+    assert found.action == "launch less (torch.compile), or load data faster"
+    assert "'data'" in found.advice
+
+
+@pytest.mark.parametrize(
+    "given",
+    [late(0, idle_input_ns=300), late(0, idle_blocked_ns=300), late(0, idle_dependency_ns=300)],
+    ids=["input", "blocked", "dependency"],
+)
+def test_other_causes_are_other_rules(given):
+    silent(launch_bound, given)
+
+
+# --- what cannot be judged ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("unknown", "is_judged"), [(19, True), (20, False)])
+def test_idle_time_without_a_cause_leaves_it_open(unknown, is_judged):
+    (fired if is_judged else not_judged)(launch_bound, late(300, idle_unknown_ns=unknown))
+
+
+@pytest.mark.parametrize("missing", ["idle_launch_ns", "idle_unknown_ns"])
+def test_causes_that_were_not_recorded_leave_all_three_rules_open(missing):
+    reason = not_judged(launch_bound, evidence([step(**{missing: None})]))
+    assert "input-bound and sync-bound" in reason
+
+
+def test_a_report_without_copies_knows_no_idle_time():
+    nothing = dict.fromkeys(["idle_ns", "exposed_memory_ns", *IDLE_CAUSES])
+    assert "copies" in not_judged(launch_bound, evidence(steps(2, **nothing)))
+
+
+def test_one_rank_of_which_it_is_not_known_leaves_it_open():
+    not_judged(launch_bound, late(300, None))
+
+
+def test_windows_without_length_idle_for_no_share_of_time():
+    silent(launch_bound, evidence([step(wall=0)]))

@@ -1,0 +1,179 @@
+"""Rule slow-link: what NCCL's log, the topology or the bandwidth that was reached says of the link."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.findings.slow_link import slow_link
+from tests.findings.make import collective, evidence, fired, link, not_judged, silent, step, steps
+
+SHM = link("shm", "SHM/direct/direct", "NV18", nominal=63e9)
+NVLINK = link("nvlink", "P2P/CUMEM", "NV18", nominal=450e9)
+H200 = ("NVIDIA H200",)
+# NVLink of an H200 promises 450 GB/s; 15 % of that are 67.5 bytes per ns.
+PROMISED = 450
+
+
+def run(links=None, *, transfer=1000, wall=5000, hidden=0, gpu_names=H200, figures=(), **more):
+    """Return a run of two ranks whose all-reduce transfers for `transfer` ns."""
+    rows = steps(2, wall=wall, exposed=transfer - hidden, hidden=hidden, **dict(figures))
+    met = collective(1, (0, 0), transfer, **more.pop("of_collective", {}))
+    return evidence(rows, met, links=links, gpu_names=gpu_names, **more)
+
+
+def sized(per_ns):
+    """Return a collective's columns when the payload tells its bus bytes, in bytes per ns of 1000 ns."""
+    return {"message_bytes": 1, "bus_bytes": 1000 * per_ns}
+
+
+# --- by what NCCL or the topology says ------------------------------------------------------------
+
+
+def test_shared_memory_is_slow_and_all_that_is_exposed_could_go():
+    found = fired(slow_link, run([SHM]))
+    assert found.saving_ns_per_step == 1000
+    assert found.action == "use NVLink or P2P: data goes over host memory (SHM)"
+    assert found.title.endswith("although the GPUs are connected by NV18")
+    assert found.evidence == {
+        "link_kind": "shm",
+        "link": "SHM through host memory, although the GPUs are connected by NV18",
+        "link_nominal_bytes_per_s": 63e9,
+        "nvlink_nominal_bytes_per_s": 450e9,
+        "busbw_bytes_per_s": None,
+        "busbw_source": None,
+        "exposed_comm_ns_per_step": 1000,
+        "transfer_ns_per_step": 1000,
+    }
+
+
+def test_what_nvlink_would_still_need_is_no_saving():
+    # 45 bytes per ns were reached, a tenth of NVLink's: 100 of the 1000 ns would stay.
+    found = fired(slow_link, run([SHM], of_collective=sized(PROMISED // 10)))
+    assert found.saving_ns_per_step == 900
+    assert (found.evidence["busbw_bytes_per_s"], found.evidence["busbw_source"]) == (
+        45e9,
+        "payload",
+    )
+
+
+def test_where_most_is_hidden_all_that_is_exposed_could_go():
+    # 700 of 1000 hidden: NVLink would need 100, which fit under what hides 700.
+    found = fired(slow_link, run([SHM], hidden=700, of_collective=sized(PROMISED // 10)))
+    assert found.saving_ns_per_step == 300
+
+
+def test_waiting_would_not_go():
+    # Rank 0 waits 600 of its 1000 for rank 1: exposed (1000 + 400) / 2 = 700, transfer 400.
+    rows = [step(0, exposed=1000, wait=600, wall=5000), step(1, exposed=400, wall=5000)]
+    found = fired(slow_link, evidence(rows, collective(1, (0, 600), 1000), links=[SHM]))
+    assert found.saving_ns_per_step == 400
+
+
+@pytest.mark.parametrize(
+    ("one", "over"),
+    [
+        (link("p2p_pcie", "P2P/IPC", "SYS"), "PCIe"),
+        (link("net", "NET/Socket/0"), "a network"),
+        (link("net", "NET/IB/0", "NV18"), "a network"),
+        (link("unknown", None, "PHB"), "something slower"),
+        (link("unknown", "NEW/THING", "NODE"), "something slower"),
+    ],
+    ids=["PCIe", "TCP", "a network inside a host", "PCIe whatever NCCL uses", "unknown transport"],
+)
+def test_less_than_nvlink_is_slow(one, over):
+    assert fired(slow_link, run([one])).action == f"use NVLink or P2P: data goes over {over}"
+
+
+def test_the_slowest_edge_of_the_ring_counts():
+    found = fired(slow_link, run([NVLINK, link("shm", "SHM/direct/direct", edge=(1, 0))]))
+    assert found.evidence["link_kind"] == "shm"
+
+
+def test_nvlink_is_not_slow_even_if_little_came_of_it():
+    silent(slow_link, run([NVLINK], of_collective=sized(1)))
+
+
+def test_a_network_between_hosts_is_all_there_is():
+    # The ring of two hosts: NVLink inside each, InfiniBand between them.
+    ring = [NVLINK, link("net", "NET/IB/0/GDRDMA", edge=(1, 2))]
+    reason = not_judged(slow_link, run(ring, n_hosts=2))
+    assert (
+        reason == "NCCL's log names a network, and message sizes are needed to tell how fast it is"
+    )
+    silent(slow_link, run(ring, n_hosts=2, of_collective=sized(PROMISED // 10)))
+
+
+@pytest.mark.parametrize(("transfer", "fires"), [(250, True), (249, False)])
+def test_it_needs_5_percent_of_step_time(transfer, fires):
+    (fired if fires else silent)(slow_link, run([SHM], transfer=transfer))
+
+
+def test_one_rank_or_no_communication_has_no_link():
+    silent(slow_link, evidence([step(exposed=500)], collective(1, (0,), 500), links=[SHM]))
+    silent(slow_link, evidence(steps(2), links=[SHM]))
+    silent(slow_link, evidence(steps(2, comm_ns=None), links=[SHM]))
+
+
+# --- by the bandwidth that was reached ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("per_ns", "fires"), [(67.4, True), (67.5, False)])
+def test_below_15_percent_of_nvlink_it_is_not_nvlink(per_ns, fires):
+    (fired if fires else silent)(slow_link, run(of_collective=sized(per_ns)))
+
+
+def test_bytes_of_copied_gradients_stand_in_for_payloads():
+    # 45 000 bytes of gradients per rank and 1000 ns; with two ranks busbw = algbw = 45 bytes per ns.
+    found = fired(slow_link, run(figures={"grad_copy_bytes": 45_000}))
+    assert found.evidence["busbw_bytes_per_s"] == 45e9
+    assert found.evidence["busbw_source"] == "gradient copies"
+    assert found.title.endswith("far less bandwidth than NVLink gives")
+    assert found.saving_ns_per_step == 900
+
+
+def test_of_four_ranks_half_as_much_again_goes_over_the_bus():
+    # 2 x 3/4 of 40 bytes per ns.
+    rows = steps(4, wall=5000, exposed=1000, grad_copy_bytes=40_000)
+    given = evidence(rows, collective(1, (0,) * 4, 1000), gpu_names=H200)
+    assert fired(slow_link, given).evidence["busbw_bytes_per_s"] == 60e9
+
+
+@pytest.mark.parametrize("per_ns", [1, PROMISED])
+def test_ranks_that_are_absent_may_be_what_the_others_wait_for(per_ns):
+    not_judged(slow_link, run(world_size=4, of_collective=sized(per_ns)))
+    not_judged(slow_link, run(world_size=4, figures={"grad_copy_bytes": 1000 * per_ns}))
+
+
+def test_between_hosts_a_bandwidth_below_nvlinks_is_no_fault():
+    silent(slow_link, run(n_hosts=2, of_collective=sized(10)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        run(),
+        run(figures={"grad_copy_bytes": 10_000}, of_collective={"datatype": "bf16"}),
+        run(figures={"grad_copy_bytes": 10_000}, of_collective={"kind": "all_gather"}),
+        run(figures={"grad_copy_bytes": None}),
+        run(figures={"grad_copy_bytes": 10_000}, of_collective={"transfer_ns": None}),
+        run(gpu_names=("NVIDIA L4",), of_collective=sized(1)),
+        run(gpu_names=(), of_collective=sized(1)),
+    ],
+    ids=[
+        "no sizes",
+        "compressed, perhaps",
+        "not gradients",
+        "copies not recorded",
+        "not matched",
+        "a GPU without NVLink",
+        "no GPU name",
+    ],
+)
+def test_without_sizes_or_a_promise_it_cannot_be_judged(given):
+    assert not_judged(slow_link, given).startswith("neither NCCL's log nor message sizes")
+
+
+def test_direct_access_needs_the_topology():
+    reason = not_judged(slow_link, run([link("p2p", "P2P/CUMEM")]))
+    assert "topology" in reason
+    fired(slow_link, run([link("p2p", "P2P/CUMEM")], of_collective=sized(10)))
