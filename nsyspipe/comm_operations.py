@@ -89,6 +89,7 @@ def comm_operations(
     kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
     collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
     order = _stream_order(
+        np.where(launch == NEVER, start, launch),
         collective[kind] if kinds else kind,
         *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
     )
@@ -143,16 +144,21 @@ def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], I
     return kinds, code[index] if found else index
 
 
-def _stream_order(collective: Int64, device: Int64, stream: Int64) -> Int64:
-    """Return which (device, stream) of its collective each uses, in order of first use: a stream id means nothing elsewhere."""
+def _stream_order(used: Int64, collective: Int64, device: Int64, stream: Int64) -> Int64:
+    """Return which (device, stream) of its collective each uses, in order of first use: a stream id means nothing elsewhere.
+
+    Used is when it was launched: the host does so in the same order on every rank, the device may not.
+    """
     if not collective.size:
         return collective
     codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]
     pair = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
     _, first, index = np.unique(pair, return_index=True, return_inverse=True)
+    first_use = np.full(first.size, NEVER)
+    np.minimum.at(first_use, index, used)
     order = np.zeros(first.size, np.int64)
     seen: dict[int, int] = {}
-    for at in np.argsort(first, kind="stable").tolist():
+    for at in np.lexsort((first, first_use)).tolist():
         own = int(collective[first[at]])
         order[at] = seen.get(own, 0)
         seen[own] = seen.get(own, 0) + 1

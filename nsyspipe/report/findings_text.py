@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["findings_text", "link_text"]
 
+# On a narrower terminal a column of words would be a few letters wide.
+_TABLE_WIDTH = 79
 _STYLES = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
 def findings_text(
-    findings: Sequence[Mapping[str, Any]], step_time_ns: float | None, n_shown: int | None
+    findings: Sequence[Mapping[str, Any]],
+    step_time_ns: float | None,
+    n_shown: int | None,
+    width: int = _TABLE_WIDTH,
 ) -> RenderableType:
     """Return what to change first, each with the most that it could bring: a line per finding, or all in full.
 
@@ -34,25 +40,47 @@ def findings_text(
         Rows of `schema.FINDINGS`.
     n_shown
         How many of them, a line each; None shows all with what was found and the whole advice.
+    width
+        Columns of the terminal; on a narrow one what to change stands below its figures, as the whole advice does.
     """
     shown = findings[:n_shown]
-    figures = [_figures(row["saving_ns_per_step"], step_time_ns) for row in shown]
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    columns = [*zip(*figures, strict=True), [row["id"] for row in shown]]
-    for cells, side in zip(columns, ("right", "right", "left"), strict=True):
-        table.add_column(justify=side, no_wrap=True, min_width=max(map(len, cells)))  # type: ignore[arg-type]  # a side
     is_brief = n_shown is not None
-    table.add_column(ratio=1, min_width=20)
-    for row, cells in zip(shown, figures, strict=True):
-        what = Text(printable(row["action"]))
-        if not is_brief:
-            what = Text(f"{printable(row['title'])}\n").append(row["advice"], style="dim")
-        table.add_row(*cells, Text(row["id"], style=_STYLES[row["severity"]]), what)
     more = len(findings) - len(shown)
     hint = f"; {more} more, and why: --findings all" if more else "; why: --findings all"
     title = Text("What to change first", style="bold")
     title.append(f" (most it gives back per step{hint if is_brief else ''})", style="not bold dim")
-    return Group(title, table)
+    rows = [
+        (
+            *_figures(row["saving_ns_per_step"], step_time_ns),
+            Text(row["id"], style=_STYLES[row["severity"]]),
+            _what(row, is_brief=is_brief),
+        )
+        for row in shown
+    ]
+    if is_brief and width >= _TABLE_WIDTH:
+        return Group(title, _table(rows))
+    below = [
+        (Text(f"{most}  {share}  ").append(name), Padding(what, (0, 0, 0, 4)))
+        for most, share, name, what in rows
+    ]
+    return Group(title, *(part for parts in below for part in parts))
+
+
+def _what(row: Mapping[str, Any], *, is_brief: bool) -> Text:
+    """Return what to change in a few words, or what was found and the whole advice."""
+    if is_brief:
+        return Text(printable(row["action"]))
+    return Text(f"{printable(row['title'])}\n").append(row["advice"], style="dim")
+
+
+def _table(rows: Sequence[tuple[str, str, Text, Text]]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for column, side in zip(zip(*rows, strict=True), ("right", "right", "left"), strict=False):
+        table.add_column(justify=side, no_wrap=True, min_width=max(map(len, column)))  # type: ignore[arg-type]  # a side
+    table.add_column(ratio=1)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _figures(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:

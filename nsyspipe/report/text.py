@@ -89,7 +89,8 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     if phases := run.phase_summary().to_pylist():
         yield Padding(_phase_table(phases), (1, 0, 0, 0))
     if findings and n_findings != 0:
-        yield Padding(findings_text(findings, summary["step_time_ns"], n_findings), (1, 0, 0, 0))
+        found = findings_text(findings, summary["step_time_ns"], n_findings, width)
+        yield Padding(found, (1, 0, 0, 0))
     problems = run.problems.to_pylist()
     if problems:
         yield Padding(_problem_table(problems), (1, 0, 0, 0))

@@ -164,7 +164,7 @@ COMM_OPERATIONS = TableSchema(
             "stream_order",
             INT,
             "id",
-            "how many other (device, stream) the process used before for that collective",
+            "how many other (device, stream) the process launched that collective on before",
             "KERNEL.deviceId, streamId",
         ),
         Column("comm_id", INT, "id", "NCCL's communicator", "NCCL payload", nullable=True),

@@ -30,7 +30,7 @@ def load(tmp_path, builder=None, *, without=(), **options):
 
 
 def test_the_complete_report_has_no_problem_but_few_steps(tmp_path):
-    assert codes(load(tmp_path)) == ["few-steps"]
+    assert codes(load(tmp_path)) == ["few-steps", "not-judged"]
 
 
 def test_without_nvtx_the_capture_is_one_step(tmp_path):
@@ -104,14 +104,14 @@ def test_copies_that_were_never_made_are_zero(tmp_path):
         "exposed_memory_ns": 0,
         "idle_ns": 770,
     }
-    assert codes(run) == ["few-steps"]
+    assert codes(run) == ["few-steps", "not-judged"]
 
 
 def test_memsets_that_were_made_but_not_exported_leave_the_copies_known(tmp_path):
     builder = steady_rank(0, world_size=1).memset(1400, 1420, launch=1095)
     run = load(tmp_path, builder, without=(MEMSET,))
     assert figures(run) == STEADY | MEMORY
-    assert codes(run) == ["few-steps", "no-memset"]
+    assert codes(run) == ["few-steps", "no-memset", "not-judged"]
 
 
 def test_memsets_count_as_memory_but_not_as_copies(tmp_path):
@@ -134,7 +134,7 @@ def test_a_table_that_is_there_without_rows_is_zero(tmp_path, table):
     builder.rows[table] = []
     run = load(tmp_path, builder, lazy=False)
     assert figures(run)["dtod_ns"] == (0 if table == MEMCPY else 10)
-    assert codes(run) == ["few-steps"]
+    assert codes(run) == ["few-steps", "not-judged"]
 
 
 @pytest.mark.parametrize("missing", [0, 1])
@@ -150,7 +150,7 @@ def test_ranks_without_a_common_clock_are_not_aligned_at_all(tmp_path, missing):
 
 def test_one_report_needs_no_common_clock(tmp_path):
     run = load(tmp_path, without=("TARGET_INFO_SESSION_START_TIME",))
-    assert codes(run) == ["few-steps"]
+    assert codes(run) == ["few-steps", "not-judged"]
     assert run.header.captured_at_utc is None
 
 

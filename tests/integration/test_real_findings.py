@@ -206,6 +206,33 @@ def test_the_slow_rank_comes_first(loaded):
     assert not {"slow-link", "single-bucket"} & set(found)
 
 
+# --- what following the advice brought ------------------------------------------------------------
+
+PAIRS = {
+    "smaller buckets that are views": (
+        ("ddp-4gpu-shm_?.sqlite", {}, ("single-bucket", "grad-copy")),
+        "ddp-4gpu-shm-bucket100_?.sqlite",
+    ),
+    "NVLink": (("ddp-4gpu-shm_?.sqlite", SHM, ("slow-link",)), "ddp-4gpu_?.sqlite"),
+    "NVLink, 100 MB buckets": (
+        ("ddp-4gpu-shm-bucket100_?.sqlite", SHM, ("slow-link",)),
+        "ddp-4gpu-onefile.sqlite",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PAIRS)
+def test_following_the_advice_brought_most_of_the_bound_and_no_more(loaded, what):
+    (name, options, followed), name_after = PAIRS[what]
+    before, after = loaded(name, **options), loaded(name_after)
+    brought = (
+        before.summary()["step_time_ns"][0].as_py() - after.summary()["step_time_ns"][0].as_py()
+    )
+    found = findings(before)
+    promised = sum(found[one]["saving_ns_per_step"] for one in followed)
+    assert 0.75 * promised < brought < promised
+
+
 # --- one GPU --------------------------------------------------------------------------------------
 
 

@@ -59,9 +59,9 @@ def comm_of(rank: Rank) -> list[Kernel]:
 
 
 def communicator_of(rank: Rank, kernel: Kernel) -> str:
-    """Name the communicator: the collective, and how many streams it was used on before this one."""
+    """Name the communicator: the collective, and how many streams it was launched on before this one."""
     streams: list[int] = []
-    for other in comm_of(rank):
+    for other in sorted(comm_of(rank), key=lambda k: k.start if k.launch is None else k.launch):
         if other.collective == kernel.collective and other.stream not in streams:
             streams.append(other.stream)
     return f"{kernel.collective}/{streams.index(kernel.stream)}"

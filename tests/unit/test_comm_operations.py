@@ -149,9 +149,9 @@ def test_unknown_streams_are_one_stream():
     assert orders((1, None, None), (1, 0, 7), (1, None, None)) == [0, 1, 0]
 
 
-def test_streams_are_numbered_by_start_and_not_by_launch():
+def test_streams_are_numbered_by_launch_and_not_by_start():
     late = comm(10, 20, 9, name_id=1, stream_id=5), comm(30, 40, 1, name_id=1, stream_id=6)
-    assert found(*late).table["stream_order"].to_pylist() == [0, 1]
+    assert found(*late).table["stream_order"].to_pylist() == [1, 0]
 
 
 # --- payloads ------------------------------------------------------------------------------
