@@ -18,8 +18,8 @@ from nsyspipe.attribution import distinct, launch_times
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
 from nsyspipe.intervals import union
 from nsyspipe.phases import phase_codes
-from nsyspipe.process_digest import ProcessDigest, ReportContext, digest_process
-from nsyspipe.process_events import ProcessEvents
+from nsyspipe.process_digest import ProcessDigest, digest_process
+from nsyspipe.process_events import ProcessEvents, ReportContext
 from nsyspipe.read.capture import Capture, read_capture
 
 if TYPE_CHECKING:

@@ -9,17 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.comm_operations import CommOperations, comm_operations
-from nsyspipe.device_time import device_time
 from nsyspipe.families import Candidate, Members, TextFamilies, members_of
-from nsyspipe.gaps import idle_gaps
-from nsyspipe.intervals import union
-from nsyspipe.kernel_names import kernels_table
-from nsyspipe.labels import PHASES, step_number
-from nsyspipe.metrics.breakdown import breakdown
-from nsyspipe.metrics.copies import grad_copies
-from nsyspipe.metrics.idle import idle_causes, phase_idle
-from nsyspipe.metrics.phases import NO_WINDOW, phase_costs
-from nsyspipe.phases import PhaseRanges, phase_ranges, phases_of_launches
+from nsyspipe.labels import step_number
+from nsyspipe.measuring import measure
+from nsyspipe.phases import PhaseRanges, phase_ranges
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read.rows import pid_of
 from nsyspipe.schema import DTOD_KIND
@@ -30,39 +23,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nsyspipe.intervals import IntervalSet
-    from nsyspipe.process_events import ProcessEvents
-    from nsyspipe.recorded import Recorded
+    from nsyspipe.process_events import ProcessEvents, ReportContext
 
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["ProcessDigest", "ReportContext", "digest_process"]
+__all__ = ["ProcessDigest", "digest_process"]
 
 _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
-
-
-@dataclass(frozen=True)
-class ReportContext:
-    """What the processes of one report share.
-
-    Attributes
-    ----------
-    families
-        The families of the ranges' texts.
-    codes
-        `phases.phase_codes` of the ranges' dictionary.
-    names
-        Text of each kernel name id.
-    overhead
-        When the profiler did its own work; None when not recorded.
-    """
-
-    families: TextFamilies
-    codes: Int64
-    names: Mapping[int, str]
-    recorded: Recorded
-    overhead: IntervalSet | None
 
 
 @dataclass(frozen=True)
@@ -129,7 +97,7 @@ def digest_process(
     windows = capture_window(operations) if family is None else step_windows(members, operations)
     phases = phase_ranges(events.ranges, context.codes, members)
     has_comm = recorded.kernels and recorded.names
-    measured = _measure(events, context, windows, phases, members)
+    measured = measure(events, context, windows, phases, members)
     digest = ProcessDigest(
         process_id=events.process_id,
         device_id=events.devices[0] if events.devices else None,
@@ -158,76 +126,6 @@ def digest_process(
     return digest, _problems(events, members, windows, phases, family)
 
 
-@dataclass(frozen=True)
-class _Measured:
-    windows: pa.Table
-    phases: pa.Table
-    kernels: pa.Table
-    blocked_ns_by_call: dict[str, int]
-
-
-def _measure(
-    events: ProcessEvents,
-    context: ReportContext,
-    windows: Windows,
-    phases: Mapping[str, PhaseRanges],
-    members: Members,
-) -> _Measured:
-    """Apply every metric to one process."""
-    operations, recorded = events.operations, context.recorded
-    device = device_time(operations)
-    kernel_phase = phases_of_launches(phases, operations.kernel_launch)
-    copy_phase = phases_of_launches(phases, operations.copy_launch)
-    backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
-    parts = breakdown(operations, windows, backward, recorded, device)
-    gaps = idle_gaps(operations)
-    data = union(phases["data"].starts, phases["data"].ends)
-    causes = idle_causes(gaps, windows, parts["idle_ns"], data, events.blocking_calls)
-    copies = grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
-    overhead = context.overhead
-    parts |= causes.columns | copies
-    parts["overhead_ns"] = (
-        None if overhead is None else overhead.lengths(windows.starts, windows.ends)
-    )
-    idle = phase_idle(
-        gaps,
-        windows,
-        np.concatenate((kernel_phase, copy_phase))[gaps.operation],
-        len(PHASES),
-    )
-    costs = [
-        phase_costs(
-            ranges,
-            members,
-            operations,
-            windows,
-            belongs=(kernel_phase == code, copy_phase == code),
-            device=device,
-            idle_ns=own,
-        )
-        for code, (ranges, own) in enumerate(zip(phases.values(), idle, strict=True))
-    ]
-    for name in _unrecorded(recorded):
-        for one in costs:
-            one[name] = None
-    return _Measured(
-        _windows_table(windows, parts),
-        _phases_table(list(phases), costs),
-        kernels_table(operations, context.names, kernel_phase, device.comm),
-        causes.blocked_ns_by_call,
-    )
-
-
-def _unrecorded(recorded: Recorded) -> list[str]:
-    """Return the figures of phases that cannot be told from what the report holds."""
-    found = []
-    if not recorded.names:
-        found += ["compute_ns", "comm_ns", "exposed_comm_ns"]
-    if not (recorded.memcpy and recorded.memset):
-        found += ["device_ns", "idle_ns"]
-    return found
-
-
 def _members(
     events: ProcessEvents, families: TextFamilies, found: list[Candidate], family: str | None
 ) -> Members:
@@ -235,45 +133,9 @@ def _members(
     return _NO_MEMBERS if candidate is None else members_of(events.ranges, families, candidate)
 
 
-def _in_backward(phases: Mapping[str, PhaseRanges], phase: NDArray[np.int8]) -> Flags | None:
-    """Flag what was launched inside backward ranges; None without such ranges."""
-    if not phases["backward"].starts.size:
-        return None
-    found: Flags = phase == PHASES.index("backward")
-    return found
-
-
 def _members_table(ranges: pa.Table, members: Members) -> pa.Table:
     texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
     return pa.table({"number": pa.array([step_number(text) for text in texts], pa.int64())})
-
-
-def _windows_table(windows: Windows, parts: Mapping[str, Int64 | None]) -> pa.Table:
-    columns = {
-        "member": windows.member,
-        "start_ns": windows.starts,
-        "end_ns": windows.ends,
-        "is_complete": windows.is_complete,
-        **{
-            name: pa.nulls(len(windows), pa.int64()) if part is None else part
-            for name, part in parts.items()
-        },
-    }
-    return pa.table({name: pa.array(values) for name, values in columns.items()})
-
-
-def _phases_table(names: list[str], costs: list[dict[str, Int64 | None]]) -> pa.Table:
-    tables = []
-    for phase, columns in zip(names, costs, strict=True):
-        n_rows = columns["member"].size  # type: ignore[union-attr]  # always given
-        arrays = {
-            name: pa.nulls(n_rows, pa.int64())
-            if one is None
-            else pa.array(one, mask=one == NO_WINDOW)
-            for name, one in columns.items()
-        }
-        tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
-    return pa.concat_tables(tables)
 
 
 def _problems(

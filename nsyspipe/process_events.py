@@ -11,12 +11,18 @@ import pyarrow.compute as pc
 from nsyspipe.attribution import ProcessOperations, operations_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     from numpy.typing import NDArray
 
+    from nsyspipe.families import TextFamilies
+    from nsyspipe.intervals import IntervalSet
+    from nsyspipe.recorded import Recorded
+
     Int64 = NDArray[np.int64]
 
-__all__ = ["ProcessEvents"]
+__all__ = ["ProcessEvents", "ReportContext"]
 
 
 @dataclass(frozen=True)
@@ -80,3 +86,26 @@ class ProcessEvents:
             blocking_calls,
             payloads,
         )
+
+
+@dataclass(frozen=True)
+class ReportContext:
+    """What the processes of one report share.
+
+    Attributes
+    ----------
+    families
+        The families of the ranges' texts.
+    codes
+        `phases.phase_codes` of the ranges' dictionary.
+    names
+        Text of each kernel name id.
+    overhead
+        When the profiler did its own work; None when not recorded.
+    """
+
+    families: TextFamilies
+    codes: Int64
+    names: Mapping[int, str]
+    recorded: Recorded
+    overhead: IntervalSet | None

@@ -13,7 +13,7 @@ from nsyspipe.errors import OptionError
 from tests.cli.tools import assert_refused, nsyspipe_run
 
 TABLES = [
-    "ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary", "findings",
+    "ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary", "phase_summary", "findings",
     "problems",
 ]  # fmt: skip
 
