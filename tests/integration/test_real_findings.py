@@ -15,10 +15,7 @@ LOGS = REAL / "logs"
 TOPOLOGY = LOGS / "topo-4gpu.txt"
 SHM = {"nccl_log": LOGS / "ddp-4gpu-shm.nccl.log", "topology": TOPOLOGY}
 NVLINK = {"nccl_log": LOGS / "ddp-4gpu.nccl.log", "topology": TOPOLOGY}
-AFTER = {
-    "nccl_log": SAMPLES / "ddp-4gpu-after.nccl.log",
-    "topology": SAMPLES / "topo-4gpu.txt",
-}
+AFTER = {"nccl_log": SAMPLES / "ddp-4gpu-after.nccl.log", "topology": SAMPLES / "topo-4gpu.txt"}
 GLOBS = (
     "baseline.sqlite",
     "ddp-1gpu_?.sqlite",
@@ -33,14 +30,8 @@ GLOBS = (
     "fsdp-4gpu_?.sqlite",
 )
 OF_COMMUNICATION = {
-    "comm-bound",
-    "single-bucket",
-    "too-many-buckets",
-    "grad-copy",
-    "compress-gradients",
-    "slow-link",
-    "straggler",
-    "comm-slows-compute",
+    *("comm-bound", "single-bucket", "too-many-buckets", "grad-copy"),
+    *("compress-gradients", "slow-link", "straggler", "comm-slows-compute"),
 }
 
 
@@ -117,14 +108,9 @@ def test_one_bucket_over_shared_memory(loaded, options):
     assert link["busbw_bytes_per_s"] == pytest.approx(25.6e9, rel=0.02)
     assert link["busbw_source"] == "gradient copies"
     assert link["link_kind"] == ("shm" if options else None)
+    assert ("although the GPUs are connected by NV18" in str(link["link"])) == bool(options)
     # Compared with the same job over NVLink (93.2 ms): 66.5 ms of 159.7 went.
     assert 66.5 * MS < found["slow-link"]["saving_ns_per_step"] < exposed
-
-
-def test_nccl_says_that_nvlink_was_there_but_not_used(loaded):
-    found = findings(loaded("ddp-4gpu-shm_?.sqlite", **SHM))["slow-link"]
-    assert "although the GPUs are connected by NV18" in found["title"]
-    assert found["evidence"]["link_nominal_bytes_per_s"] < 64e9
 
 
 # --- buckets of 100 MB over shared memory ---------------------------------------------------------
