@@ -18,7 +18,8 @@ ID = "ddp-single-gpu"
 def ddp_single_gpu(evidence: Evidence) -> Answer:
     """Fire when the only rank of a world of one copies gradients out of buckets.
 
-    Saving: the part of these copies beside compute. Where nothing says the size of the world, only
+    Saving: the part of these copies beside compute, and all idle time, since DDP also launches a small
+    kernel for each gradient. Where nothing says the size of the world, only
     copies inside marked backward ranges are known to be DDP's.
     """
     if evidence.n_ranks != 1 or evidence.world_size not in (1, None) or evidence.has_comm:
@@ -27,11 +28,16 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
         return None
     if not evidence.mean("n_grad_copies"):
         return None
+    exposed, idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
     return Finding(
         id=ID,
         title="DDP wraps a single process, and copies its gradients for nothing",
         action="drop DDP: there is only one process",
         advice="use DistributedDataParallel only when torch.distributed.get_world_size() > 1",
-        saving_ns_per_step=evidence.mean("exposed_grad_copy_ns"),
-        evidence={"world_size": evidence.world_size, **copy_evidence(evidence)},
+        saving_ns_per_step=None if exposed is None or idle is None else exposed + idle,
+        evidence={
+            "world_size": evidence.world_size,
+            "idle_ns_per_step": idle,
+            **copy_evidence(evidence),
+        },
     )

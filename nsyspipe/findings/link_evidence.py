@@ -38,6 +38,9 @@ _ASK = {"p2p": _ASK_TOPOLOGY, "net": _ASK_SIZES}
 # Below this share of what NVLink promises, it is not NVLink that carries the data.
 _SLOW_RATIO = 0.15
 _PER_S = 1e9
+_LARGE_BYTES = 16e6
+_COPIES = "gradient copies"
+_NEAR = ("PIX", "PXB", "PHB")
 _NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 
 
@@ -51,6 +54,8 @@ class LinkVerdict:
         None when it cannot be told.
     is_seen
         NCCL's log or the topology says so, not only the bandwidth that was reached.
+    is_near
+        The slow link is the shortest way there is without NVLink: peer to peer below one PCIe host bridge.
     text
         What the data crosses, in words.
     lacking
@@ -61,6 +66,7 @@ class LinkVerdict:
 
     is_slow: bool | None
     is_seen: bool
+    is_near: bool
     text: str
     lacking: tuple[str, str]
     evidence: Mapping[str, Any]
@@ -70,14 +76,14 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     """Tell whether the ranks of a run are connected by less than NVLink could give, or by TCP.
 
     Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below
-    15 % of NVLink's on GPUs that have it. The bandwidth is measured from payload sizes, or estimated
+    15 % of NVLink's on GPUs that have it. The bandwidth is measured on messages of 16 MB and more, or estimated
     from the bytes of all gradients that DDP copied, over the time that all-reduces transferred; not
     at all where ranks are absent, nor from copies where a narrow type shows that gradients may have been
     compressed.
     """
     links = evidence.links
     link = None if links is None else slowest(links)
-    promised = nvlink_speed(evidence.gpu_names) if evidence.gpu_names else None
+    promised = None if _may_lack_nvlink(evidence) else nvlink_speed(evidence.gpu_names)
     reached, source = _busbw(evidence)
     facts = {
         "link_kind": link.kind if link else None,
@@ -88,14 +94,28 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         "busbw_source": source,
     }
     is_slow = _by_link(link, links) if link and links is not None else None
-    if is_slow is not None and link is not None:
-        return LinkVerdict(is_slow, is_seen=True, text=link.text, lacking=LACKING, evidence=facts)
-    if reached is not None and promised is not None:
-        is_slow = reached < _SLOW_RATIO * promised.bytes_per_s
-        text = "far less bandwidth than NVLink gives"
-        return LinkVerdict(is_slow, is_seen=False, text=text, lacking=LACKING, evidence=facts)
+    text = link.text if link else ""
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
-    return LinkVerdict(None, is_seen=False, text="", lacking=lacking, evidence=facts)
+    is_seen = is_slow is not None
+    if not is_seen and promised is not None:
+        large = reached if source == _COPIES else _large_busbw(evidence)
+        if large is not None:
+            is_slow = large < _SLOW_RATIO * promised.bytes_per_s
+            text = "far less bandwidth than NVLink gives"
+    is_near = is_seen and links is not None and _is_near(link, links)
+    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts)
+
+
+def _may_lack_nvlink(evidence: Evidence) -> bool:
+    """Tell whether the GPUs are cards, which NVLink connects only in pairs, if at all."""
+    return not evidence.gpu_names or any("PCI" in name.upper() for name in evidence.gpu_names)
+
+
+def _is_near(link: SlowestLink | None, links: pa.Table) -> bool:
+    if link is None or link.kind not in ("p2p_pcie", "unknown"):
+        return False
+    rows = [row for row in links.to_pylist() if row["kind"] == link.kind]
+    return all(row["path"] in _NEAR for row in rows)
 
 
 def _by_link(link: SlowestLink, links: pa.Table) -> bool | None:
@@ -115,6 +135,20 @@ def _by_link(link: SlowestLink, links: pa.Table) -> bool | None:
     return None
 
 
+def _large_busbw(evidence: Evidence) -> float | None:
+    """Return the bus bandwidth of large messages, which latency does not hide."""
+    if evidence.has_absent_ranks:
+        return None
+    rows = evidence.collectives
+    chosen = pc.fill_null(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES), fill_value=False)
+    large = rows.filter(chosen)
+    n_bytes, transfer = (
+        pc.sum(large[name], skip_nulls=False, min_count=1).as_py()
+        for name in ("bus_bytes", "transfer_ns")
+    )
+    return _PER_S * n_bytes / transfer if n_bytes and transfer else None
+
+
 def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     """Return the bus bandwidth that the run reached, and where its bytes come from."""
     measured = evidence.summary["busbw_bytes_per_s"]
@@ -131,4 +165,4 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     if not (n_bytes and transfer and is_all_reduce):
         return None, None
     factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
-    return _PER_S * n_bytes * float(factor) / transfer, "gradient copies"
+    return _PER_S * n_bytes * float(factor) / transfer, _COPIES

@@ -60,6 +60,7 @@ _OF_COLLECTIVES = (
     "late_by_ns",
     "is_late_significant",
     "message_bytes",
+    "bus_bytes",
 )
 
 # None: judged, and nothing to say.

@@ -22,7 +22,7 @@ def slow_link(evidence: Evidence) -> Answer:
     """Fire when transfer takes 5 % of step time over a link that is slow (see `link_evidence.judge_link`).
 
     Between hosts only what NCCL's log or the topology says counts: there a network is all there is, and
-    slower than NVLink. Saving: the lesser of exposed communication and transfer, less the share of
+    slower than NVLink. Peer to peer below one PCIe host bridge is the best there is without NVLink. Saving: the lesser of exposed communication and transfer, less the share of
     transfer that NVLink would still need where both bandwidths are known.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
@@ -33,7 +33,9 @@ def slow_link(evidence: Evidence) -> Answer:
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
         return NotJudged(ID, *verdict.lacking)
-    if not verdict.is_slow or (evidence.n_hosts > 1 and not verdict.is_seen):
+    if not verdict.is_slow or verdict.is_near:
+        return None
+    if evidence.n_hosts > 1 and not verdict.is_seen:
         return None
     exposed = evidence.mean("exposed_comm_ns") or 0.0
     reached, promised = (

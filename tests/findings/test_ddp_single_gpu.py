@@ -16,10 +16,11 @@ COPIES = {
 
 
 def test_copies_of_gradients_in_a_world_of_one_are_for_nothing():
-    found = fired(ddp_single_gpu, evidence([step(**COPIES)]))
-    assert found.saving_ns_per_step == 40
+    found = fired(ddp_single_gpu, evidence([step(**COPIES, idle_launch_ns=25)]))
+    assert found.saving_ns_per_step == 65
     assert found.evidence == {
         "world_size": 1,
+        "idle_ns_per_step": 25,
         "grad_copy_ns_per_step": 60,
         "exposed_grad_copy_ns_per_step": 40,
         "grad_copy_bytes_per_step": 4000,

@@ -8,7 +8,7 @@ from nsyspipe.findings.grad_copy import grad_copy
 from tests.findings.make import collective, evidence, fired, silent, step
 
 WALL = 100_000
-COPIES = {"grad_copy_bytes": 4000, "n_grad_copies": 8}
+COPIES = {"grad_copy_bytes": 16_000_000, "n_grad_copies": 8}
 ONE = collective(1, (500, 500), 800)
 
 
@@ -23,7 +23,7 @@ def test_the_exposed_part_of_the_copies_is_the_saving():
     assert found.evidence == {
         "grad_copy_ns_per_step": 900,
         "exposed_grad_copy_ns_per_step": 400,
-        "grad_copy_bytes_per_step": 4000,
+        "grad_copy_bytes_per_step": 16e6,
         "grad_copies_per_step": 8,
     }
     assert "gradient_as_bucket_view=True" in found.action
@@ -36,11 +36,18 @@ def test_it_needs_a_thousandth_of_step_time(exposed, fires):
 
 def test_it_is_a_mean_over_ranks_and_steps():
     rows = [
-        step(rank, number, wall=WALL, exposed_grad_copy_ns=900 if (rank, number) == (1, 2) else 0)
+        step(rank, number, wall=WALL, **COPIES)
+        | {"exposed_grad_copy_ns": 900 if (rank, number) == (1, 2) else 0}
         for rank in range(2)
         for number in (1, 2)
     ]
     assert fired(grad_copy, evidence(rows, ONE)).saving_ns_per_step == 225
+
+
+def test_copies_of_less_than_16_mb_need_half_a_per_cent_of_step_time():
+    silent(grad_copy, run(499, grad_copy_bytes=15_999_999))
+    fired(grad_copy, run(500, grad_copy_bytes=15_999_999))
+    fired(grad_copy, run(100, grad_copy_bytes=None))
 
 
 @pytest.mark.parametrize(

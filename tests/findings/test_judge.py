@@ -14,7 +14,12 @@ from nsyspipe.findings.model import Finding, NotJudged
 from nsyspipe.problems import CATALOGUE
 from tests.findings.make import IDS, collective, evidence, step, steps
 
-COPIES = {"exposed_grad_copy_ns": 50, "grad_copy_ns": 50, "n_grad_copies": 8}
+COPIES = {
+    "exposed_grad_copy_ns": 50,
+    "grad_copy_ns": 50,
+    "grad_copy_bytes": 16_000_000,
+    "n_grad_copies": 8,
+}
 
 
 def rules(monkeypatch, *answers):

@@ -23,7 +23,7 @@ def run(links=None, *, transfer=1000, wall=5000, hidden=0, gpu_names=H200, figur
 
 def sized(per_ns):
     """Return a collective's columns when the payload tells its bus bytes, in bytes per ns of 1000 ns."""
-    return {"message_bytes": 1, "bus_bytes": 1000 * per_ns}
+    return {"message_bytes": 16_000_000, "bus_bytes": 1000 * per_ns}
 
 
 # --- by what NCCL or the topology says ------------------------------------------------------------
@@ -75,7 +75,7 @@ def test_waiting_would_not_go():
         (link("p2p_pcie", "P2P/IPC", "SYS"), "PCIe"),
         (link("net", "NET/Socket/0"), "a network"),
         (link("net", "NET/IB/0", "NV18"), "a network"),
-        (link("unknown", None, "PHB"), "something slower"),
+        (link("unknown", None, "SYS"), "something slower"),
         (link("unknown", "NEW/THING", "NODE"), "something slower"),
     ],
     ids=["PCIe", "TCP", "a network inside a host", "PCIe whatever NCCL uses", "unknown transport"],
@@ -177,3 +177,18 @@ def test_direct_access_needs_the_topology():
     reason = not_judged(slow_link, run([link("p2p", "P2P/CUMEM")]))
     assert "topology" in reason
     fired(slow_link, run([link("p2p", "P2P/CUMEM")], of_collective=sized(10)))
+
+
+@pytest.mark.parametrize("path", ["PIX", "PXB", "PHB"])
+def test_peer_to_peer_below_a_host_bridge_is_the_best_there_is_without_nvlink(path):
+    silent(slow_link, run([link("p2p_pcie", "P2P/IPC", path)]))
+    silent(slow_link, run([link("unknown", None, path)]))
+
+
+def test_small_messages_do_not_tell_how_fast_the_link_is():
+    assert not_judged(slow_link, run(of_collective=sized(1) | {"message_bytes": 15_999_999}))
+
+
+def test_cards_may_have_no_nvlink_at_all():
+    cards = ("NVIDIA A100-PCIE-40GB",)
+    assert not_judged(slow_link, run(of_collective=sized(1), gpu_names=cards))
