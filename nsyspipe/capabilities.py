@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from nsyspipe.capability_rules import DETAIL_RULES, EVENT_RULES, NO, PARTLY, YES, Finding, Rule
+from nsyspipe.parallel import SerialExecutor, telling_dead_workers
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
 from nsyspipe.read.contents import Contents, read_contents
 from nsyspipe.read.discover import display_names
-from nsyspipe.run_capabilities import RUN_RULES
+from nsyspipe.read.file_check import check_file
+from nsyspipe.run_capabilities import RUN_RULES, Beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
     from pathlib import Path
 
-__all__ = ["NO", "PARTLY", "YES", "Capability", "Examination", "examine"]
+    from nsyspipe.settings import Reading
+
+__all__ = ["NO", "PARTLY", "YES", "Beside", "Capability", "Examination", "examine"]
 
 
 @dataclass(frozen=True)
@@ -70,16 +76,38 @@ class Examination:
     problems: tuple[Problem, ...]
 
 
-def examine(paths: Sequence[Path]) -> Examination:
+def examine(
+    paths: Sequence[Path],
+    reading: Reading | None = None,
+    beside: Beside | None = None,
+    *,
+    executor: Executor | None = None,
+) -> Examination:
     """Look into reports, which need not be of one run.
+
+    Parameters
+    ----------
+    reading
+        What is a step, a phase, a communication kernel; None for the defaults.
+    beside
+        What was given beside the reports.
+    executor
+        Runs the work on each report; None works in this process.
 
     Raises
     ------
     InputError
         If one of them is missing, damaged, or no nsys export.
+    OptionError
+        If a rank map does not fit the reports.
     """
     names = display_names(paths)
-    reports = [read_contents(path) for path in paths]
+    beside = beside or Beside()
+    for path in paths:
+        check_file(path)  # all of them, before any is read
+    with telling_dead_workers():
+        running = executor or SerialExecutor()
+        reports = list(running.map(read_contents, paths, repeat(reading)))
 
     def judged(rules: Iterable[Rule]) -> list[Capability]:
         return [
@@ -94,7 +122,8 @@ def examine(paths: Sequence[Path]) -> Examination:
         ]
 
     together = [
-        _combined(name, answers, judge(reports), names) for name, answers, judge in RUN_RULES
+        _combined(name, answers, judge(reports, beside), names)
+        for name, answers, judge in RUN_RULES
     ]
     return Examination(
         reports=tuple(names),
@@ -134,7 +163,8 @@ def _combined(
 def _found(findings: Sequence[Finding]) -> str:
     """Say what some reports have: counts add up, equal words are said once."""
     counts: Counter[str] = Counter()
-    for one in findings:
+    # What there is instead counts only where no report has what is asked for.
+    for one in [one for one in findings if one.status != NO] or findings:
         for noun, n in one.counts:
             counts[noun] += n
     having = [one for one in findings if one.status == YES]

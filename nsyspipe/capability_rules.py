@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsyspipe.labels import PHASE_PATTERNS, PHASES, phase_of
+from nsyspipe.labels import PHASES, phase_of
 from nsyspipe.problems import CATALOGUE
 from nsyspipe.read import contents, versions
 
@@ -19,7 +18,6 @@ __all__ = ["DETAIL_RULES", "EVENT_RULES", "NO", "PARTLY", "YES", "Finding", "Rul
 
 YES, PARTLY, NO = "yes", "partly", "no"
 
-_PATTERNS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 _SHOWN_FAMILIES, _LONGEST_TEXT = 3, 32
 _MIN_STEPS = 2
 _WITH_BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true"
@@ -70,12 +68,25 @@ def _fix(code: str) -> str | None:
 def _steps(report: Contents) -> Finding:
     if not report.rows[versions.NVTX]:
         return Finding(NO, text="NVTX ranges were not recorded", fix=_fix("no-nvtx"))
-    if not report.families:
+    if not report.families and not report.n_steps:
         return Finding(NO, text="no NVTX range but libraries' own", fix=_fix("no-steps"))
     shown = tuple((_short(text), n) for text, n in report.families[:_SHOWN_FAMILIES])
+    if report.reading.step is not None:
+        return _named_steps(report.reading.step.pattern, report.n_steps or 0, shown)
     if all(n < _MIN_STEPS for _, n in report.families):
         return Finding(PARTLY, shown, fix=_fix("no-steps"))
     return Finding(YES, shown)
+
+
+def _named_steps(pattern: str, n_steps: int, others: tuple[tuple[str, int], ...]) -> Finding:
+    """Tell whether the ranges that the user named are steps; if there are none, what else there is."""
+    matching = (f"match --step {_short(pattern)!r}", n_steps)
+    if not n_steps:
+        fix = "leave --step out, or let it match one of the ranges that there are"
+        return Finding(NO, (matching, *others), fix=fix)
+    if n_steps < _MIN_STEPS:
+        return Finding(PARTLY, (matching,), fix=_fix("no-complete-step"))
+    return Finding(YES, (matching,))
 
 
 def _phases(report: Contents) -> Finding:
@@ -83,9 +94,10 @@ def _phases(report: Contents) -> Finding:
         return Finding(NO, text="API calls were not recorded", fix=_fix("no-launches"))
     n_of = dict.fromkeys(PHASES, 0)
     for at, (text, n) in enumerate(report.families):
-        phase = phase_of(text, _PATTERNS)
+        phase = phase_of(text, report.reading.phases)
         # Steps are often called batches, as their data are.
-        if phase is not None and not (at == 0 and phase == "data"):
+        is_step = at == 0 and phase == "data" and not report.n_steps
+        if phase is not None and not is_step:
             n_of[phase] += n
     counts = tuple((phase, n) for phase, n in n_of.items() if n)
     if "backward" in dict(counts):
@@ -103,7 +115,8 @@ def _kernels(report: Contents) -> Finding:
         launched = report.n_device_calls[versions.KERNEL] > 0
         text = "kernels were launched, but not recorded" if launched else "no kernel"
         return Finding(NO, text=text, fix=_fix("no-kernels" if launched else "no-gpu-activity"))
-    counts = (("kernels", n_kernels), ("of them NCCL's", report.n_comm))
+    whose = "of them NCCL's" if report.reading.comm_kernel is None else "of them communication"
+    counts = (("kernels", n_kernels), (whose, report.n_comm))
     if not report.rows[versions.STRINGS]:
         return Finding(NO, text="no kernel has a name", fix=_fix("no-kernel-names"))
     sizes = [report.facts.number("WORLD_SIZE") or 1]

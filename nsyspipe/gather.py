@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from concurrent.futures import Executor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsyspipe.digest import FamilyChoice, ReportDigest, digest_report
-from nsyspipe.errors import InputError, OptionError
-from nsyspipe.parallel import PRELOAD, SerialExecutor, executor_for
+from nsyspipe.errors import OptionError
+from nsyspipe.parallel import PRELOAD, SerialExecutor, executor_for, telling_dead_workers
 from nsyspipe.placing import choose_family
 from nsyspipe.read.file_check import check_file
 
@@ -107,17 +106,11 @@ def _digest_all(
             if on_progress:
                 on_progress(len(futures), len(calls))
     try:
-        if on_progress and not works_at_once:
-            for n_done, _ in enumerate(as_completed(futures), start=1):
-                on_progress(n_done, len(calls))
-        return [future.result() for future in futures]
-    except BrokenProcessPool as error:
-        raise InputError(
-            "analysis",
-            "a worker process died: no memory was left, or the calling script starts its work "
-            "outside of if __name__ == '__main__'",
-            fix="-j 1, or jobs=1 from Python",
-        ) from error
+        with telling_dead_workers():
+            if on_progress and not works_at_once:
+                for n_done, _ in enumerate(as_completed(futures), start=1):
+                    on_progress(n_done, len(calls))
+            return [future.result() for future in futures]
     except BaseException:
         for future in futures:
             future.cancel()

@@ -9,14 +9,24 @@ import os
 import signal
 import sys
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from nsyspipe.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
 
-__all__ = ["PRELOAD", "SerialExecutor", "executor_for", "jobs_for", "without_pandas"]
+__all__ = [
+    "PRELOAD",
+    "SerialExecutor",
+    "executor_for",
+    "jobs_for",
+    "telling_dead_workers",
+    "without_pandas",
+]
 
 # What workers run, and import before they are asked to.
 PRELOAD = "nsyspipe.digest"
@@ -42,6 +52,26 @@ class SerialExecutor(Executor):
         except Exception as error:  # noqa: BLE001 - an executor hands every error to the caller of result()
             future.set_exception(error)
         return future
+
+
+@contextlib.contextmanager
+def telling_dead_workers() -> Iterator[None]:
+    """Turn the end of a worker process into an error that says what may have ended it.
+
+    Raises
+    ------
+    InputError
+        If a worker died.
+    """
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise InputError(
+            "analysis",
+            "a worker process died: no memory was left, or the calling script starts its work "
+            "outside of if __name__ == '__main__'",
+            fix="-j 1, or jobs=1 from Python",
+        ) from error
 
 
 def jobs_for(

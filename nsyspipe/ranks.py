@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsyspipe.digest import ReportDigest
     from nsyspipe.placing import PlacedProcess
 
-__all__ = ["number_ranks", "parse_rank_map", "ranks_table"]
+__all__ = ["number_ranks", "parse_rank_map", "ranks_by_map", "ranks_table", "stem_rank"]
 
 _MOST_DIGITS = 18
 _STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
@@ -50,7 +50,8 @@ def number_ranks(
         If the rank map does not name every report, or gives one number twice.
     """
     if rank_map is not None:
-        return _by_map(placed, rank_map), "rank_map", []
+        processes = [(one.report.path, None if one.is_alone else one.process.pid) for one in placed]
+        return ranks_by_map(processes, rank_map), "rank_map", []
     check_one_run(digests, placed)
     for source, numbers in _sources(placed):
         given = [number for number in numbers if number is not None]
@@ -119,14 +120,29 @@ def _sources(placed: Sequence[PlacedProcess]) -> Iterator[tuple[str, list[int | 
 
 
 def stem_rank(path: str) -> int | None:
+    """Return the number at the end of a file's name, or None."""
     match = _STEM_RANK.search(Path(path).stem)
     return int(match[1]) if match and len(match[1]) <= _MOST_DIGITS else None
 
 
-def _by_map(placed: Sequence[PlacedProcess], rank_map: Mapping[str, int]) -> list[int]:
+def ranks_by_map(
+    processes: Sequence[tuple[str, int | None]], rank_map: Mapping[str, int]
+) -> list[int]:
+    """Return the rank that a map gives to each process.
+
+    Parameters
+    ----------
+    processes
+        Path of the report, and the pid where the report has several processes.
+
+    Raises
+    ------
+    OptionError
+        If the map does not name every process, names another, or gives one number twice.
+    """
     ranks, used = [], set()
-    for one in placed:
-        keys = _map_keys(one)
+    for path, pid in processes:
+        keys = _map_keys(Path(path), pid)
         key = next((key for key in keys if key in rank_map), None)
         if key is None:
             raise OptionError("--rank-map", f"gives no rank to {keys[0]}", fix=f'add "{keys[0]}=N"')
@@ -143,12 +159,11 @@ def _by_map(placed: Sequence[PlacedProcess], rank_map: Mapping[str, int]) -> lis
     return ranks
 
 
-def _map_keys(placed: PlacedProcess) -> list[str]:
+def _map_keys(path: Path, pid: int | None) -> list[str]:
     """Return the names a rank map may use: stem, and every tail of the path; of several processes with ``:PID``."""
-    path = Path(placed.report.path)
     tails = ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
     names = [*tails, path.stem, str(path)]
-    return names if placed.is_alone else [f"{name}:{placed.process.pid}" for name in names]
+    return names if pid is None else [f"{name}:{pid}" for name in names]
 
 
 def parse_rank_map(text: str) -> dict[str, int]:

@@ -1,28 +1,70 @@
-"""What only all reports together can answer: which ranks they are, of how many, and whether on one clock."""
+"""What only all reports together can answer: which ranks, of how many, on one clock, connected by what."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsyspipe.capability_rules import NO, PARTLY, YES, Finding
+from nsyspipe.link import links
 from nsyspipe.problems import CATALOGUE
-from nsyspipe.ranks import stem_rank
+from nsyspipe.ranks import ranks_by_map, stem_rank
 from nsyspipe.read.facts import RANK_VARIABLES
+from nsyspipe.slowest_link import slowest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from nsyspipe.fabric import NcclLog, Topology
     from nsyspipe.read.contents import Contents
 
-__all__ = ["RUN_RULES"]
+__all__ = ["RUN_RULES", "Beside"]
 
 _SHOWN_RANKS = 8
 _ONE_RUN = "pass the reports of one run, each once"
 
 
-def _ranks(reports: Sequence[Contents]) -> list[Finding]:
-    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
+_LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
+_TOPOLOGY = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
+# Direct access is over NVLink or PCIe, which the topology tells.
+_UNCLEAR_KINDS = {"p2p", "unknown"}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a user gave beside the reports; None is "not given"."""
+
+    rank_map: Mapping[str, int] | None = None
+    log: NcclLog | None = None
+    topology: Topology | None = None
+
+
+def _ranks(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
+    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis.
+
+    Raises
+    ------
+    OptionError
+        If a rank map does not fit the reports.
+    """
+    without = Finding(NO, text="no GPU activity", fix=CATALOGUE["no-gpu-activity"].fix)
+    if beside.rank_map is None:
+        best = _numbered(reports)
+    else:
+        numbers = ranks_by_map(
+            [
+                (one.path, pid if one.n_processes > 1 else None)
+                for one in reports
+                for pid in one.pids
+            ],
+            beside.rank_map,
+        )
+        best = Finding(YES, text=f"{_listed(numbers)} from --rank-map")
+    return [best if report.n_processes else without for report in reports]
+
+
+def _numbered(reports: Sequence[Contents]) -> Finding:
     n_ranks = sum(report.n_processes for report in reports)
     best = Finding(PARTLY, text="nothing names them", fix=CATALOGUE["rank-by-order"].fix)
     for source, by_report in _sources(reports):
@@ -38,8 +80,7 @@ def _ranks(reports: Sequence[Contents]) -> list[Finding]:
             best = Finding(PARTLY, text=text, fix=_ONE_RUN)
     if n_ranks == 1 and best.status != YES:
         best = Finding(YES, text="only one")
-    without = Finding(NO, text="no GPU activity", fix=CATALOGUE["no-gpu-activity"].fix)
-    return [best if report.n_processes else without for report in reports]
+    return best
 
 
 def _sources(reports: Sequence[Contents]) -> Iterator[tuple[str, list[Sequence[int | None]]]]:
@@ -62,7 +103,7 @@ def _sources(reports: Sequence[Contents]) -> Iterator[tuple[str, list[Sequence[i
     yield "file names", [of_report(one, stem_rank(one.path)) for one in reports]
 
 
-def _world_size(reports: Sequence[Contents]) -> list[Finding]:
+def _world_size(reports: Sequence[Contents], _: Beside) -> list[Finding]:
     sizes = [_size_of(report) for report in reports]
     known = sorted({size for size in sizes if size is not None})
     n_ranks = sum(report.n_processes for report in reports)
@@ -85,7 +126,7 @@ def _size_of(report: Contents) -> int | None:
     return max((rank.n_ranks for rank in report.comm_ranks.values()), default=None)
 
 
-def _one_clock(reports: Sequence[Contents]) -> list[Finding]:
+def _one_clock(reports: Sequence[Contents], _: Beside) -> list[Finding]:
     hosts = {report.facts.host for report in reports if report.facts.host}
     text = "session starts" if len(reports) > 1 else "session start"
     if len(hosts) > 1:
@@ -93,6 +134,40 @@ def _one_clock(reports: Sequence[Contents]) -> list[Finding]:
     there = Finding(YES, text=text)
     absent = Finding(NO, text="no session start", fix=CATALOGUE["no-session-start"].fix)
     return [absent if one.facts.session_start_utc_ns is None else there for one in reports]
+
+
+def _link(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
+    """Tell what is known of the slowest link; between GPUs that reach each other that takes both files."""
+    found = Finding(YES, text="one rank") if _is_one_rank(reports) else _known_link(reports, beside)
+    return [found] * len(reports)
+
+
+def _is_one_rank(reports: Sequence[Contents]) -> bool:
+    sizes = [size for size in map(_size_of, reports) if size is not None]
+    n_ranks = max([sum(report.n_processes for report in reports), *sizes])
+    # A report alone that communicates may be one of many, unless it says how many there are.
+    return n_ranks == 1 and (bool(sizes) or not any(report.n_comm for report in reports))
+
+
+def _known_link(reports: Sequence[Contents], beside: Beside) -> Finding:
+    log, topology = beside.log, beside.topology
+    if log is None and topology is None:
+        text = "neither NCCL's log nor the topology"
+        return Finding(NO, text=text, fix=f"{_LOG}; {_TOPOLOGY}")
+    rows = links(log, topology, pids=[pid for report in reports for pid in report.pids])
+    link = slowest(rows)
+    if link is not None:
+        unclear = _UNCLEAR_KINDS.intersection(rows["kind"].to_pylist())
+        if not unclear:
+            return Finding(YES, text=link.text)
+        return Finding(PARTLY, text=link.text, fix=_TOPOLOGY if "p2p" in unclear else _LOG)
+    if topology is None:
+        text = "the log does not say what NCCL uses"
+        return Finding(PARTLY, text=text, fix=f"{_LOG}; {_TOPOLOGY}")
+    gpus = {f"GPU{index}" for index in topology.gpus}
+    paths = sorted({path for ends, path in topology.paths.items() if gpus.issuperset(ends)})
+    text = f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
+    return Finding(PARTLY, text=f"{text}; no NCCL log says what NCCL uses", fix=_LOG)
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -105,8 +180,9 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 # Name, what one gets, and what each report contributes.
-RUN_RULES: tuple[tuple[str, str, Callable[[Sequence[Contents]], list[Finding]]], ...] = (
+RUN_RULES: tuple[tuple[str, str, Callable[[Sequence[Contents], Beside], list[Finding]]], ...] = (
     ("ranks", "which report is which rank", _ranks),
     ("world_size", "whether ranks are missing", _world_size),
     ("one_clock", "who waits for whom across ranks", _one_clock),
+    ("link", "what connects the ranks, and its bandwidth", _link),
 )

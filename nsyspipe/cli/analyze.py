@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nsyspipe.cli import reading_options as reading
 from nsyspipe.cli.output import write_stdout
-from nsyspipe.labels import PHASE_PATTERNS
 from nsyspipe.settings import AUTO, DEFAULT_FINDINGS, parse_findings
 
 if TYPE_CHECKING:
@@ -23,14 +23,6 @@ __all__ = ["analyze"]
 _STRICT_FAILED = 2
 
 
-def _phase(name: str) -> Any:  # noqa: ANN401 - typer's own type
-    return typer.Option(
-        f"--{name}",
-        metavar="REGEX",
-        help=f"NVTX ranges of the {name} phase. [default: {PHASE_PATTERNS[name]}]",
-    )
-
-
 def analyze(
     reports: Annotated[
         list[str],
@@ -38,55 +30,19 @@ def analyze(
             metavar="REPORTS...", help="SQLite exports of one run: files, directories, globs."
         ),
     ],
-    step: Annotated[
-        str | None,
-        typer.Option(
-            metavar="REGEX",
-            help="NVTX ranges that are the steps. [default: the family that holds the launches]",
-        ),
-    ] = None,
-    backward: Annotated[str | None, _phase("backward")] = None,
-    forward: Annotated[str | None, _phase("forward")] = None,
-    optimizer: Annotated[str | None, _phase("optimizer")] = None,
-    data: Annotated[str | None, _phase("data")] = None,
-    comm_kernel: Annotated[
-        str | None,
-        typer.Option(metavar="REGEX", help="Communication kernels besides NCCL's."),
-    ] = None,
-    skip_first: Annotated[
-        str,
-        typer.Option(
-            metavar="N|auto",
-            help="Complete steps to leave out at the start; auto: the first, if another remains.",
-        ),
-    ] = AUTO,
-    rank_map: Annotated[
-        str | None,
-        typer.Option(metavar='FILE|"a.sqlite=0,..."', help="Rank of each report."),
-    ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Name of the run. [default: from the file names]"),
-    ] = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Identifier of the run. [default: from the capture]"),
-    ] = None,
-    nccl_log: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Log of the run with NCCL_DEBUG=INFO: what its ranks are connected by. Several times, or a glob.",
-        ),
-    ] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Output of nvidia-smi topo -m: NVLink, or PCIe."),
-    ] = None,
-    findings: Annotated[
-        str,
-        typer.Option(metavar="N|all", help="How many findings to print."),
-    ] = str(DEFAULT_FINDINGS),
+    step: reading.Step = None,
+    backward: reading.Backward = None,
+    forward: reading.Forward = None,
+    optimizer: reading.Optimizer = None,
+    data: reading.Data = None,
+    comm_kernel: reading.CommKernel = None,
+    skip_first: reading.SkipFirst = AUTO,
+    rank_map: reading.RankMap = None,
+    label: reading.Label = None,
+    run_id: reading.RunId = None,
+    nccl_log: reading.NcclLog = None,
+    topology: reading.TopologyFile = None,
+    findings: reading.Findings = str(DEFAULT_FINDINGS),
     json_file: Annotated[
         str | None,
         typer.Option(
@@ -99,16 +55,7 @@ def analyze(
         bool,
         typer.Option("--force", help="Replace outputs of another run."),
     ] = False,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            min=1,
-            help="Processes. [default: cores, capped by memory and use]",
-        ),
-    ] = None,
+    jobs: reading.Jobs = None,
     quiet: Annotated[
         bool,
         typer.Option(

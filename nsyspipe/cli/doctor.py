@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nsyspipe.cli import reading_options as reading
 from nsyspipe.cli.output import write_stdout
+from nsyspipe.settings import AUTO, DEFAULT_FINDINGS, Reading, parse_findings, parse_skip_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,19 @@ def doctor(
             help="SQLite exports: files, directories, globs; without them this machine.",
         ),
     ] = None,
+    step: reading.Step = None,
+    backward: reading.Backward = None,
+    forward: reading.Forward = None,
+    optimizer: reading.Optimizer = None,
+    data: reading.Data = None,
+    comm_kernel: reading.CommKernel = None,
+    skip_first: reading.SkipFirst = AUTO,
+    rank_map: reading.RankMap = None,
+    label: reading.Label = None,  # noqa: ARG001 - taken, so that all commands take the same
+    run_id: reading.RunId = None,  # noqa: ARG001
+    nccl_log: reading.NcclLog = None,
+    topology: reading.TopologyFile = None,
+    findings: reading.Findings = str(DEFAULT_FINDINGS),
     json_file: Annotated[
         str | None,
         typer.Option(
@@ -36,10 +51,12 @@ def doctor(
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file that is there already.")
     ] = False,
+    jobs: reading.Jobs = None,
 ) -> None:
     """Say what this machine, or a set of reports, can answer.
 
-    Each line that is not yes or ok comes with the flag or the step that would mend it.
+    Each line that is not yes or ok comes with the flag or the step that would mend it. Options of
+    analyze that say how reports are read work here too; without reports they are ignored.
 
     \b
     Examples:
@@ -47,7 +64,26 @@ def doctor(
       nsyspipe doctor ddp-8gpu_*.sqlite     what these reports can and cannot answer
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
-    paths, document, text = _examined(reports) if reports else _machine()
+    reports = reports or []
+    if nccl_log:
+        from nsyspipe.read.discover import split_logs
+
+        reports, more_logs = split_logs(reports)
+        nccl_log = [*nccl_log, *more_logs]
+    if reports:
+        parse_skip_first(skip_first)
+        parse_findings(findings)
+        told = Reading.from_text(
+            step=step,
+            comm_kernel=comm_kernel,
+            backward=backward,
+            forward=forward,
+            optimizer=optimizer,
+            data=data,
+        )
+        paths, document, text = _examined(reports, told, rank_map, nccl_log or [], topology, jobs)
+    else:
+        paths, document, text = _machine()
     if json_file is not None:
         from nsyspipe.report.document import dumps
         from nsyspipe.report.files import write_text
@@ -71,11 +107,28 @@ def _machine() -> tuple[list[Path], dict[str, Any], Callable[[Console], str]]:
 
 def _examined(
     reports: list[str],
+    told: Reading,
+    rank_map: str | None,
+    nccl_log: list[str],
+    topology: str | None,
+    jobs: int | None,
 ) -> tuple[list[Path], dict[str, Any], Callable[[Console], str]]:
-    from nsyspipe.capabilities import examine
-    from nsyspipe.read.discover import find_reports
+    """Examine reports; files beside them are read first, since a wrong one is told before long work."""
+    from nsyspipe.capabilities import Beside, examine
+    from nsyspipe.parallel import executor_for
+    from nsyspipe.ranks import parse_rank_map
+    from nsyspipe.read.discover import find_logs, find_reports
+    from nsyspipe.read.nccl_log import read_nccl_logs
+    from nsyspipe.read.topology import read_topology
     from nsyspipe.report.doctor_text import reports_document, reports_text
 
-    paths = find_reports(reports)
-    found = examine(paths)
-    return paths, reports_document(found), lambda console: reports_text(found, console)
+    paths, logs = find_reports(reports), find_logs(nccl_log)
+    beside = Beside(
+        rank_map=None if rank_map is None else parse_rank_map(rank_map),
+        log=read_nccl_logs(logs) if logs else None,
+        topology=None if topology is None else read_topology(Path(topology)),
+    )
+    with executor_for(paths, jobs, preload="nsyspipe.read.contents") as executor:
+        found = examine(paths, told, beside, executor=executor)
+    inputs = [*paths, *logs, *([] if topology is None else [Path(topology)])]
+    return inputs, reports_document(found), lambda console: reports_text(found, console)

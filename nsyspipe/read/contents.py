@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from nsyspipe.families import TextFamilies, largest_families
@@ -15,9 +16,12 @@ from nsyspipe.read.payload_fields import names_in
 from nsyspipe.read.payload_layouts import read_layouts
 from nsyspipe.read.ranges import read_ranges
 from nsyspipe.read.report import Report, open_report
+from nsyspipe.read.rows import pid_of
 from nsyspipe.read.strings import Strings, read_strings
+from nsyspipe.settings import Reading
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -56,10 +60,12 @@ class Contents:
     ----------
     rows
         Rows by table; 0 for a table that is absent.
-    n_processes
-        Processes with device activity.
+    reading
+        What was told about it.
+    pids
+        Processes with device activity, sorted.
     n_comm, n_graph_kernels
-        Kernels that NCCL named; kernels of CUDA graphs that were captured node by node.
+        Kernels that communicate; kernels of CUDA graphs that were captured node by node.
     n_launches
         Calls that have all that ties them to what they launched.
     n_timed_calls
@@ -68,8 +74,10 @@ class Contents:
         Calls that launch, copy or set, by the table where that should have left a row.
     has_shapes
         Whether kernels have their grid and block.
+    n_steps
+        NVTX ranges that the step pattern matches; None without one.
     families
-        The users' NVTX ranges: texts with digits as ``#`` and how many there are, most time first.
+        The users' other NVTX ranges: texts with digits as ``#`` and how many there are, most time first.
     n_nccl_ranges, n_payloads, n_message_bytes
         NVTX ranges of NCCL, those of anybody with a payload, and calls of NCCL whose message size can be read.
     is_size_described
@@ -79,15 +87,17 @@ class Contents:
     """
 
     path: str
+    reading: Reading
     facts: ReportFacts
     rows: Mapping[str, int]
-    n_processes: int
+    pids: tuple[int, ...]
     n_comm: int
     n_graph_kernels: int
     n_launches: int
     n_timed_calls: int
     n_device_calls: Mapping[str, int]
     has_shapes: bool
+    n_steps: int | None
     families: tuple[tuple[str, int], ...]
     n_nccl_ranges: int
     n_payloads: int
@@ -96,30 +106,43 @@ class Contents:
     comm_ranks: dict[int, CommRank]
     mpi_ranks: dict[int, int]
 
+    @property
+    def n_processes(self) -> int:
+        """Processes with device activity."""
+        return len(self.pids)
 
-def read_contents(path: str | Path) -> Contents:
+
+def read_contents(path: str | Path, reading: Reading | None = None) -> Contents:
     """Look into one report.
+
+    Parameters
+    ----------
+    reading
+        What is a step, a phase, a communication kernel; None for the defaults.
 
     Raises
     ------
     InputError
         If it is missing, damaged, or no nsys export.
     """
+    reading = reading or Reading()
     with open_report(path) as report:
         strings = read_strings(report)
         nccl_ids = _listed(strings, _LIBRARY)
         rows = {table: _total(report, table, "count(*)") for table in _COUNTED}
         n_calls = rows[versions.RUNTIME]
         ranges = read_ranges(report, strings, [])
+        n_steps, others = _steps(ranges.table, reading.step)
         payloads = read_payloads(report, strings)
         launching = report.has(versions.RUNTIME, "start", "globalTid", "correlationId")
         timed = report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId")
         return Contents(
             path=str(path),
+            reading=reading,
             facts=read_facts(report),
             rows=rows,
-            n_processes=len(_processes(report)),
-            n_comm=_comm_kernels(report, nccl_ids),
+            pids=tuple(sorted(map(pid_of, _processes(report)))),
+            n_comm=_comm_kernels(report, strings, nccl_ids, reading.comm_kernel),
             n_graph_kernels=_total(
                 report, versions.KERNEL, "count(nullif(graphNodeId, 0))", "graphNodeId"
             ),
@@ -127,7 +150,8 @@ def read_contents(path: str | Path) -> Contents:
             n_timed_calls=n_calls if timed else 0,
             n_device_calls=_device_calls(report, strings),
             has_shapes=report.has(versions.KERNEL, *_SHAPE),
-            families=_families(ranges.table),
+            n_steps=n_steps,
+            families=_families(others),
             n_nccl_ranges=_nccl_ranges(report, nccl_ids),
             n_payloads=_total(
                 report, versions.NVTX, "coalesce(sum(length(binaryData) > 0), 0)", "binaryData"
@@ -137,6 +161,16 @@ def read_contents(path: str | Path) -> Contents:
             comm_ranks=payloads.comm_ranks,
             mpi_ranks=ranges.mpi_ranks,
         )
+
+
+def _steps(ranges: pa.Table, pattern: re.Pattern[str] | None) -> tuple[int | None, pa.Table]:
+    """Count the ranges that a step pattern matches, and return the others."""
+    if pattern is None or not ranges.num_rows:
+        return None if pattern is None else 0, ranges
+    texts = ranges["text"].combine_chunks()
+    of_text = TextFamilies.by_option(texts.dictionary, pattern).of_text
+    is_step = of_text[texts.indices.to_numpy()] == 0
+    return int(np.count_nonzero(is_step)), ranges.filter(pa.array(~is_step))
 
 
 def _families(ranges: pa.Table) -> tuple[tuple[str, int], ...]:
@@ -171,9 +205,14 @@ def _listed(strings: Strings, *prefixes: str) -> str:
     return ", ".join(map(str, ids.tolist())) or "NULL"
 
 
-def _comm_kernels(report: Report, nccl_ids: str) -> int:
+def _comm_kernels(
+    report: Report, strings: Strings, nccl_ids: str, pattern: re.Pattern[str] | None
+) -> int:
     names = [name for name in ("shortName", "demangledName") if report.has(versions.KERNEL, name)]
-    tests = " OR ".join(f"{name} IN ({nccl_ids})" for name in names)
+    tests = " OR ".join(
+        f"{name} IN ({nccl_ids}) OR {name} IN ({_named(report, strings, name, pattern)})"
+        for name in names
+    )
     return report.count(versions.KERNEL, tests) if names else 0
 
 
@@ -191,6 +230,15 @@ def _device_calls(report: Report, strings: Strings) -> dict[str, int]:
             report, versions.RUNTIME, f"coalesce(sum(nameId IN ({ids})), 0)", "nameId"
         )
     return found
+
+
+def _named(report: Report, strings: Strings, column: str, pattern: re.Pattern[str] | None) -> str:
+    """List the ids of the names in a column of kernels that a pattern matches."""
+    if pattern is None:
+        return "NULL"
+    used = report.select(versions.KERNEL, {}, derived={"id": f"DISTINCT {column}"})["id"]
+    ids = strings.ids_matching(pattern, used.drop_null().to_numpy())
+    return ", ".join(map(str, ids.tolist())) or "NULL"
 
 
 def _nccl_ranges(report: Report, nccl_ids: str) -> int:

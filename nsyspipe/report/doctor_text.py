@@ -75,7 +75,7 @@ def reports_text(found: Examination, console: Console) -> str:
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
     """Return the document of a machine as plain Python values."""
-    return _header() | {"checks": [asdict(one) for one in checks]}
+    return _header() | {"checks": [asdict(one) for one in checks], "problems": []}
 
 
 def reports_document(found: Examination) -> dict[str, Any]:

@@ -86,7 +86,8 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     if summary["n_summary_steps"]:
         yield Padding(_run_table(summary, width), (1, 0, 0, 0))
         yield Padding(_rank_table(run, width), (1, 0, 0, 0))
-    if phases := run.phase_summary().to_pylist():
+    phases = run.phase_summary().to_pylist()
+    if phases and n_findings is None:  # the whole story was asked for
         yield Padding(_phase_table(phases), (1, 0, 0, 0))
     if findings and n_findings != 0:
         found = findings_text(findings, summary["step_time_ns"], n_findings, width)

@@ -102,7 +102,8 @@ def test_checks_are_json_for_programs(machine):
     done = nsyspipe_run("doctor", "--json", "-", **variables)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert list(found) == ["schema_version", "tool_version", "checks"]
+    assert list(found) == ["schema_version", "tool_version", "checks", "problems"]
+    assert found["problems"] == []
     assert (found["schema_version"], found["tool_version"]) == (1, nsyspipe.__version__)
     assert [one["name"] for one in found["checks"]] == CHECKS
     keys = ["name", "status", "found", "needed_for", "fix", "found_bytes"]
@@ -118,7 +119,9 @@ def test_a_real_run_is_described_with_the_flag_for_what_is_missing(real):
     done = nsyspipe_run("doctor", real / "ddp-4gpu-shm_*.sqlite", COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "These 4 reports answer 14 of 15 questions; not at all: message bytes."
+    assert lines[0] == (
+        "These 4 reports answer 14 of 16 questions; not at all: link, message bytes."
+    )
     assert lines[1] == (
         "ddp-4gpu-shm_0.sqlite ... ddp-4gpu-shm_3.sqlite | exported by nsys 2024.2.3.38 | schema 3.11.1"
     )
@@ -273,4 +276,9 @@ def test_this_machine_is_checked_without_anything_heavy():
 def test_help_gives_examples_and_every_option():
     done = nsyspipe_run("doctor", "--help", COLUMNS="80")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(word in done.stdout for word in ("Examples:", "--json", "--force", "[REPORTS...]"))
+    words = (
+        "Examples:", "--json", "--force", "[REPORTS...]", "--step", "--backward", "--forward", "--optimizer", "--data",
+        "--comm-kernel", "--skip-first", "--rank-map", "--label", "--run-id", "--nccl-log", "--topology", "--findings",
+        "--jobs", "-j",
+    )  # fmt: skip
+    assert all(word in done.stdout for word in words)

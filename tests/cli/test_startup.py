@@ -32,7 +32,9 @@ def imported(*arguments):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["analyze", "--help"], ["schema", "-h"]], ids=" ".join
+    "arguments",
+    [["--help"], ["--version"], ["analyze", "--help"], ["doctor", "-h"], ["schema", "-h"]],
+    ids=" ".join,
 )
 def test_help_and_version_import_nothing_heavy(arguments):
     heavy = {

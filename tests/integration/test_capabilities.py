@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.capabilities import examine
-from nsyspipe.errors import InputError
+from nsyspipe.capabilities import Beside, examine
+from nsyspipe.errors import InputError, OptionError
 from nsyspipe.read.discover import find_reports
+from nsyspipe.read.nccl_log import read_nccl_logs
+from nsyspipe.read.topology import read_topology
+from nsyspipe.settings import Reading
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
 from tests.build.trace import (
     KERNEL,
@@ -18,21 +21,28 @@ from tests.build.trace import (
     TraceBuilder,
     steady_rank,
 )
+from tests.conftest import REAL
 from tests.integration.tools import edit, one_report
 
 NEW = "3.25.0 2026.2.1 mfu"
 NAMES = [
-    "steps", "phases", "compute_and_comm", "launches", "copies", "ranks", "world_size", "one_clock", "gpu_model",
-    "nccl_ranges", "message_bytes", "idle_causes", "kernel_shapes", "cuda_graphs", "profiler_overhead", "os_runtime",
+    "steps", "phases", "compute_and_comm", "launches", "copies", "ranks", "world_size", "one_clock", "link",
+    "gpu_model", "nccl_ranges", "message_bytes", "idle_causes", "kernel_shapes", "cuda_graphs", "profiler_overhead", "os_runtime",
     "cpu_samples", "gpu_metrics",
 ]  # fmt: skip
+LOGS = REAL / "logs"
 # What the builder's reports have no tables for.
 NEVER_BUILT = {"profiler_overhead", "os_runtime", "cpu_samples", "gpu_metrics"}
 
 
-def capabilities(*arguments):
+def capabilities(*arguments, log=None, topology=None, rank_map=None, **patterns):
     """Return the capabilities of reports by name, after checks that hold for all."""
-    found = examine(find_reports(arguments))
+    beside = Beside(
+        rank_map=rank_map,
+        log=read_nccl_logs([log]) if log else None,
+        topology=read_topology(topology) if topology else None,
+    )
+    found = examine(find_reports(arguments), Reading.from_text(**patterns), beside)
     assert [one.name for one in found.capabilities] == NAMES
     for one in found.capabilities:
         assert (one.status == "yes") == (one.n_with == one.n_reports) == (not one.lacking)
@@ -58,10 +68,10 @@ def lacking(*arguments):
 # --- real reports -------------------------------------------------------------------------------
 
 
-def test_a_real_run_answers_all_but_message_bytes(real):
+def test_a_real_run_alone_answers_all_but_link_and_message_bytes(real):
     found = capabilities(real / "ddp-4gpu-shm_*.sqlite")
     assert {name for name, one in found.items() if one.status != "yes"} == {
-        "message_bytes", "cpu_samples", "gpu_metrics",
+        "link", "message_bytes", "cpu_samples", "gpu_metrics",
     }  # fmt: skip
     # Counts are SQLite's, over the four files.
     assert found["compute_and_comm"].found == "20832 kernels, 12 of them NCCL's"
@@ -138,7 +148,7 @@ def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(
     tmp_path, table, expected, flag
 ):
     found = capabilities(built(tmp_path, without=(table,)))
-    assert lacking(tmp_path) == {"message_bytes": "no"} | expected
+    assert lacking(tmp_path) == {"link": "no", "message_bytes": "no"} | expected
     assert all(flag in found[name].fix for name in list(expected)[:1])
 
 
@@ -298,6 +308,179 @@ def test_clocks_of_several_hosts_may_differ(tmp_path):
     steady_rank(2).host("node1").write(tmp_path / "a_2.sqlite")
     edit(tmp_path / "a_2.sqlite", "DELETE FROM TARGET_INFO_SYSTEM_ENV WHERE value = 'node0'")
     assert "2 hosts" in capabilities(tmp_path)["one_clock"].found
+
+
+# --- what the user says: patterns, ranks ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "text"),
+    [
+        ("^step [0-9]", "yes", "8 match --step '^step [0-9]'"),
+        ("^step 2$", "partly", "2 match --step '^step 2$'"),
+        ("^Iter", "no", "0 match --step '^Iter', 8 step #, 8 backward, 8 forward"),
+    ],
+)
+def test_the_users_steps_are_counted_and_if_there_are_none_what_else_there_is(
+    tmp_path, step, status, text
+):
+    # Each rank has steps 0 to 3; with one match each, no step would be whole.
+    found = capabilities(built(tmp_path), step=step)
+    assert (found["steps"].status, found["steps"].found) == (status, text)
+
+
+def test_a_step_pattern_that_one_report_does_not_match_names_it(tmp_path):
+    built(tmp_path)
+    TraceBuilder(NEW).kernel(0, 9, launch=0).range(0, 5, "x").write(tmp_path / "a_1.sqlite")
+    found = capabilities(tmp_path, step="^step")["steps"]
+    assert (found.status, found.lacking) == ("partly", ("a_1.sqlite",))
+    assert found.found == "1 of 2 reports: 4 match --step '^step'"
+
+
+def test_a_step_pattern_without_any_range_finds_none(tmp_path):
+    found = capabilities(built(tmp_path, without=(NVTX,)), step="^step")["steps"]
+    assert (found.status, found.found) == ("no", "NVTX ranges were not recorded")
+
+
+def test_the_users_phases_count_and_steps_are_none(tmp_path):
+    builder = TraceBuilder().kernel(0, 9, launch=0)
+    for at in range(0, 30, 10):
+        builder.range(at, at + 9, "batch 1").range(at + 1, at + 3, "grads").range(
+            at + 4, at + 5, "load batch"
+        )
+    path = builder.write(tmp_path / "a.sqlite")
+    assert capabilities(path)["phases"].found == "3 data"
+    found = capabilities(path, step="^batch", backward="^grads$")["phases"]
+    assert (found.status, found.found) == ("yes", "3 backward, 3 data")
+    assert capabilities(path, step="^grads", data="batch")["phases"].found == "6 data"
+
+
+def test_the_users_communication_kernels_count(tmp_path):
+    builder = TraceBuilder().env(WORLD_SIZE=2).kernel(0, 9, launch=0)
+    builder.kernel(9, 20, "my_all_reduce", launch=1).nccl(30, 40, launch=2)
+    path = builder.write(tmp_path / "a.sqlite")
+    for pattern, text in [
+        (None, "3 kernels, 1 of them NCCL's"),
+        ("^my_", "3 kernels, 2 of them communication"),
+        ("^none", "3 kernels, 1 of them communication"),
+        ("nccl|my_", "3 kernels, 2 of them communication"),
+    ]:
+        assert capabilities(path, comm_kernel=pattern)["compute_and_comm"].found == text
+
+
+def test_a_rank_map_names_the_ranks(real):
+    reports = real / "ddp-4gpu-shm_*.sqlite"
+    names = {f"ddp-4gpu-shm_{rank}.sqlite": 3 - rank for rank in range(4)}
+    found = capabilities(reports, rank_map=names)["ranks"]
+    assert (found.status, found.found) == ("yes", "0-3 from --rank-map")
+
+
+def test_a_rank_map_names_the_processes_of_one_report(tmp_path):
+    builders = [TraceBuilder(pid=pid).kernel(0, 9, launch=0) for pid in (5, 6)]
+    one_report(*builders).write(tmp_path / "a.sqlite")
+    found = capabilities(tmp_path, rank_map={"a.sqlite:5": 4, "a.sqlite:6": 2})
+    assert found["ranks"].found == "2, 4 from --rank-map"
+
+
+@pytest.mark.parametrize(
+    "rank_map",
+    [{}, {"a_0": 0}, {"a_0": 0, "a_1": 0}, {"a_0": 0, "a_1": 1, "a_2": 2}, {"a_0": 0, "b_1": 1}],
+    ids=["empty", "one lacks", "one rank twice", "one too many", "another name"],
+)
+def test_a_rank_map_that_does_not_fit_is_an_error(tmp_path, rank_map):
+    with pytest.raises(OptionError, match="--rank-map"):
+        capabilities(built(tmp_path), rank_map=rank_map)
+
+
+# --- link -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("log", "topology", "status", "text", "fixes"),
+    [
+        (None, None, "no", "neither NCCL's log nor the topology", ["--nccl-log", "--topology"]),
+        (
+            "ddp-4gpu-shm", "topo-4gpu", "yes",
+            "SHM through host memory, although the GPUs are connected by NV18", [],
+        ),
+        ("ddp-4gpu-shm", None, "yes", "SHM through host memory", []),
+        ("ddp-4gpu", "topo-4gpu", "yes", "NVLink (P2P/CUMEM over NV18)", []),
+        (
+            "ddp-4gpu", None, "partly",
+            "direct access to GPU memory (P2P/CUMEM); nvidia-smi topo -m tells whether over NVLink or PCIe",
+            ["--topology"],
+        ),
+        (
+            None, "topo-4gpu", "partly",
+            "the GPUs are connected by NV18; no NCCL log says what NCCL uses", ["--nccl-log"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_link_needs_a_log_and_for_direct_access_the_topology(
+    tmp_path, log, topology, status, text, fixes
+):
+    found = capabilities(
+        built(tmp_path),
+        log=log and LOGS / f"{log}.nccl.log",
+        topology=topology and LOGS / f"{topology}.txt",
+    )["link"]
+    assert (found.status, found.found) == (status, text)
+    assert [
+        option for option in ("--nccl-log", "--topology") if option in (found.fix or "")
+    ] == fixes
+
+
+def test_the_fix_for_the_link_is_what_to_run(tmp_path):
+    assert capabilities(built(tmp_path))["link"].fix == (
+        "run with NCCL_DEBUG=INFO and pass --nccl-log FILE; "
+        "nvidia-smi topo -m > topo.txt and --topology topo.txt"
+    )
+
+
+def test_the_link_of_a_network_needs_no_topology(tmp_path):
+    lines = [
+        f"node{rank}:{5 + rank}:{5 + rank} [0] NCCL INFO {text}\n"
+        for rank in range(2)
+        for text in (
+            f"ncclCommInitRank comm 0x1 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0x7 - Init START",
+            f"Channel 00/0 : {rank}[0] -> {1 - rank}[0] [send] via NET/IB/0/GDRDMA",
+            f"ncclCommInitRank comm 0x1 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0x7 - Init COMPLETE",
+        )
+    ]
+    (tmp_path / "nccl.log").write_text("".join(lines))
+    found = capabilities(built(tmp_path), log=tmp_path / "nccl.log")["link"]
+    assert (found.status, found.found) == ("yes", "network (NET/IB/0/GDRDMA)")
+
+
+def test_a_log_without_communicators_says_little(tmp_path):
+    (tmp_path / "nccl.log").write_text("node0:5:5 [0] NCCL INFO NCCL version 2.28.9+cuda13.0\n")
+    built(tmp_path)
+    alone = capabilities(tmp_path, log=tmp_path / "nccl.log")["link"]
+    assert (alone.status, alone.found) == ("partly", "the log does not say what NCCL uses")
+    both = capabilities(tmp_path, log=tmp_path / "nccl.log", topology=LOGS / "topo-4gpu.txt")
+    assert both["link"].status == "partly"
+    assert "NCCL_DEBUG=INFO" in both["link"].fix
+
+
+def test_a_topology_of_one_gpu_says_nothing(tmp_path):
+    (tmp_path / "topo.txt").write_text("\tGPU0\tCPU Affinity\nGPU0\t X \t0-63\n")
+    found = capabilities(built(tmp_path), topology=tmp_path / "topo.txt")["link"]
+    assert found.status == "partly"
+    assert found.found.startswith("a topology of one GPU")
+
+
+@pytest.mark.parametrize("run", ["baseline", "ddp-1gpu_*"])
+def test_one_rank_needs_no_link(real, run):
+    found = capabilities(real / f"{run}.sqlite")["link"]
+    assert (found.status, found.found) == ("yes", "one rank")
+
+
+@pytest.mark.parametrize("sizes", [{"world_size": 2}, {}])
+def test_one_report_of_several_ranks_needs_the_link(tmp_path, sizes):
+    # Without its size, a run whose only report communicates may have more ranks.
+    without = () if sizes else ("META_DATA_CAPTURE",)
+    steady_rank(0, **sizes).write(tmp_path / "a_0.sqlite", without=without)
+    assert capabilities(tmp_path)["link"].status == "no"
 
 
 # --- tables that only a look in Nsight Systems uses ---------------------------------------------------
