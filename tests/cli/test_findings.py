@@ -195,3 +195,10 @@ def test_control_characters_of_calls_and_transports_never_reach_the_terminal(tmp
         assert "link: NEW" in done.stdout
         shown = {char for char in done.stdout + done.stderr if char != "\n"}
         assert not [char for char in shown if unicodedata.category(char) in ("Cc", "Cf")]
+
+
+def test_phases_are_shown_with_all_findings_only(sick, invoke, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert "phase  " not in invoke(sick).stdout
+    rows = invoke(sick, "--findings", "all").stdout.partition("phase  ")[2].splitlines()[1:]
+    assert [row.split()[0] for row in rows[: rows.index("")]] == ["backward"]
