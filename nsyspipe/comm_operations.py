@@ -90,6 +90,7 @@ def comm_operations(
     collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
     order = _stream_order(
         np.where(launch == NEVER, start, launch),
+        member,
         collective[kind] if kinds else kind,
         *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
     )
@@ -144,22 +145,57 @@ def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], I
     return kinds, code[index] if found else index
 
 
-def _stream_order(used: Int64, collective: Int64, device: Int64, stream: Int64) -> Int64:
+def _stream_order(
+    used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64
+) -> Int64:
     """Return which (device, stream) of its collective each uses, in order of first use: a stream id means nothing elsewhere.
 
     Used is when it was launched: the host does so in the same order on every rank, the device may not.
+    The order is that of most steps, since a capture may begin or end between two streams' operations.
     """
     if not collective.size:
         return collective
     codes = [np.unique(column, return_inverse=True)[1] for column in (device, stream)]
-    pair = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
-    _, first, index = np.unique(pair, return_index=True, return_inverse=True)
+    place = (collective * (codes[0].max() + 1) + codes[0]) * (codes[1].max() + 1) + codes[1]
+    _, first, pair = np.unique(place, return_index=True, return_inverse=True)
+    of_pair = collective[first]
+    mean_place, last_place = _places_in_steps(used, member, pair, of_pair)
     first_use = np.full(first.size, NEVER)
-    np.minimum.at(first_use, index, used)
-    order = np.zeros(first.size, np.int64)
-    seen: dict[int, int] = {}
-    for at in np.lexsort((first, first_use)).tolist():
-        own = int(collective[first[at]])
-        order[at] = seen.get(own, 0)
-        seen[own] = seen.get(own, 0) + 1
-    return order[index]
+    np.minimum.at(first_use, pair, used)
+    order = np.lexsort((first, first_use, last_place, mean_place, of_pair))
+    is_new = np.ones(order.size, np.bool_)
+    is_new[1:] = of_pair[order[1:]] != of_pair[order[:-1]]
+    begins = np.flatnonzero(is_new)
+    numbers = np.empty(order.size, np.int64)
+    numbers[order] = np.arange(order.size) - np.repeat(begins, np.diff(begins, append=order.size))
+    return numbers[pair]
+
+
+def _places_in_steps(
+    used: Int64, member: Int64, pair: Int64, of_pair: Int64
+) -> tuple[NDArray[np.float64], Int64]:
+    """Return when steps begin to use each stream, among its collective's: the mean place, and that in the last step.
+
+    A capture that begins inside a step changes the order there; at its end streams are only missing.
+    """
+    inside = np.flatnonzero(member != NO_MEMBER)
+    mean, last = np.full(of_pair.size, np.inf), np.zeros(of_pair.size, np.int64)
+    if not inside.size:
+        return mean, last
+    key = member[inside] * of_pair.size + pair[inside]
+    cells, cell = np.unique(key, return_inverse=True)
+    first_use = np.full(cells.size, NEVER)
+    np.minimum.at(first_use, cell, used[inside])
+    own_pair = cells % of_pair.size
+    group = cells // of_pair.size * (int(of_pair.max()) + 1) + of_pair[own_pair]
+    order = np.lexsort((own_pair, first_use, group))
+    is_new = np.ones(order.size, np.bool_)
+    is_new[1:] = group[order[1:]] != group[order[:-1]]
+    begins = np.flatnonzero(is_new)
+    places = np.arange(order.size) - np.repeat(begins, np.diff(begins, append=order.size))
+    total, count = np.zeros(of_pair.size), np.bincount(own_pair, minlength=of_pair.size)
+    np.add.at(total, own_pair[order], places)
+    known = count > 0
+    mean[known] = total[known] / count[known]
+    last[own_pair[order]] = places  # steps come in order, so the last one stays
+    return mean, last

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 __all__ = ["CommMember", "Communicator", "Edge", "NcclLog", "Topology"]
 
@@ -111,6 +115,39 @@ class NcclLog:
     communicators: tuple[Communicator, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_nvls_on(self) -> bool | None:
+        """Whether any communicator set up NVLink SHARP; None when none says."""
+        said = {comm.is_nvls_on for comm in self.communicators} - {None}
+        return True in said if said else None
+
+    def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
+        """Return what the logs say of one run; None when they are of another.
+
+        Parameters
+        ----------
+        pids
+            Of the run's processes.
+        sizes
+            How many ranks the run may have.
+
+        Returns
+        -------
+        NcclLog or None
+            Without communicators larger than those of the run's processes, else than those of its size: processes
+            in containers may log other ids than nsys sees. Logs without a communicator contradict no run.
+        """
+        own = [
+            comm.n_ranks
+            for comm in self.communicators
+            if any(member.pid in pids for member in comm.members)
+        ]
+        fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
+        if not fitting:
+            return None if self.communicators else self
+        kept = tuple(comm for comm in self.communicators if comm.n_ranks <= max(fitting))
+        return replace(self, communicators=kept)
+
 
 @dataclass(frozen=True)
 class Topology:
@@ -123,22 +160,11 @@ class Topology:
     paths
         Between two devices (``GPU0``, ``NIC0``) of the matrix: ``NV#``, ``PIX``, ``PXB``, ``PHB``,
         ``NODE`` or ``SYS``; what the file does not say in these words is left out.
-    nic_names
-        From the NIC legend: ``NIC0`` to ``mlx5_0``.
-    numa_nodes
-        NUMA affinity by GPU index, as printed.
     """
 
     gpus: tuple[int, ...]
     paths: dict[tuple[str, str], str]
-    nic_names: dict[str, str] = field(default_factory=dict)
-    numa_nodes: dict[int, str] = field(default_factory=dict)
 
     def link(self, one: int, other: int) -> str | None:
         """Return the path between two GPUs; None for one and the same, or when it is not known."""
         return self.paths.get((f"GPU{one}", f"GPU{other}"))
-
-    def nic_link(self, gpu: int, nic: str) -> str | None:
-        """Return the path between a GPU and a NIC, by its name (``mlx5_0``) or its label (``NIC0``)."""
-        labels = [label for label, name in self.nic_names.items() if name == nic]
-        return self.paths.get((f"GPU{gpu}", labels[0] if labels else nic))

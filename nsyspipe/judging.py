@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from nsyspipe.findings.model import Evidence
-from nsyspipe.link import links
+from nsyspipe.link import absent_gpus, links
+from nsyspipe.problems import problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.fabric import NcclLog, Topology
     from nsyspipe.merge import RunTables
+    from nsyspipe.problems import Problem
 
 __all__ = ["evidence_of", "links_of"]
 
@@ -27,6 +29,7 @@ def evidence_of(
     *,
     gpu_names: Sequence[str],
     links: pa.Table | None,
+    log: NcclLog | None,
 ) -> Evidence:
     """Collect what rules may ask about a run.
 
@@ -38,6 +41,8 @@ def evidence_of(
         `schema.PHASES` of the summary steps.
     links
         `schema.LINKS`; None when nothing says anything about them.
+    log
+        What NCCL logged of the run.
     """
     return Evidence(
         n_ranks=tables.ranks.num_rows,
@@ -54,34 +59,43 @@ def evidence_of(
         n_hosts=max(pc.count_distinct(tables.ranks["host"]).as_py(), 1),
         gpu_names=tuple(gpu_names),
         links=links,
+        nccl_settings=None if log is None else log.settings,
     )
 
 
 def links_of(
     log: NcclLog | None, topology: Topology | None, ranks: pa.Table, world_size: int | None
-) -> pa.Table | None:
-    """Return `schema.LINKS` of a run; None without a log and a topology.
+) -> tuple[pa.Table | None, list[Problem]]:
+    """Return `schema.LINKS` of a run, and what is wrong with the topology; None without it and a log.
 
     Parameters
     ----------
+    log
+        Of this run.
     ranks
         `schema.RANKS`.
     """
     if log is None and topology is None:
-        return None
+        return None, []
     rows = {row["rank"]: row for row in ranks.to_pylist()}
-    local = {rank: row["local_rank"] for rank, row in rows.items()}
-    device = {rank: row["device_id"] for rank, row in rows.items()}
-    return links(
+    n_ranks = world_size or len(rows)
+    pids = [row["pid"] for row in rows.values()]
+    hosts = {rank: row["host"] for rank, row in rows.items()}
+    local_ranks = {
+        rank: row["device_id"] if row["local_rank"] is None else row["local_rank"]
+        for rank, row in rows.items()
+    }
+    lacking = absent_gpus(
+        log, topology, n_ranks=n_ranks, local_ranks=local_ranks, hosts=hosts, pids=pids
+    )
+    named = ", ".join(map(str, lacking))
+    found = links(
         log,
         topology,
         {rank: row["gpu_name"] for rank, row in rows.items()},
-        n_ranks=world_size or len(rows),
-        local_ranks={
-            rank: index
-            for rank in rows
-            if (index := device[rank] if local[rank] is None else local[rank]) is not None
-        },
-        hosts={rank: row["host"] for rank, row in rows.items()},
-        pids=[row["pid"] for row in rows.values()],
+        n_ranks=n_ranks,
+        local_ranks=local_ranks,
+        hosts=hosts,
+        pids=pids,
     )
+    return found, [problem("topology-of-another-machine", gpus=named)] if lacking else []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.fabric import CommMember, Communicator, NcclLog, Topology
 
-__all__ = ["classify_transport", "links"]
+__all__ = ["absent_gpus", "classify_transport", "links"]
 
 _NO_NAMES: Mapping[int, str | None] = {}
 Row: TypeAlias = "dict[str, str | int | float | None]"
@@ -94,6 +94,27 @@ def links(
     )
 
 
+def absent_gpus(
+    log: NcclLog | None,
+    topology: Topology | None,
+    *,
+    n_ranks: int,
+    local_ranks: Mapping[int, int | None],
+    hosts: Mapping[int, str | None],
+    pids: Collection[int],
+) -> list[int]:
+    """Return the indices of GPUs that ranks run on and the topology lacks, sorted; parameters as of `links`."""
+    if topology is None:
+        return []
+    comm = _largest(log, pids)
+    is_of_run = comm is None or comm.n_ranks == n_ranks
+    members = comm.members if comm else ()
+    seats = _Seats(
+        topology, {}, local_ranks if is_of_run else {}, hosts if is_of_run else {}, members
+    )
+    return sorted(seats.indices - set(topology.gpus))
+
+
 def _largest(log: NcclLog | None, pids: Collection[int]) -> Communicator | None:
     comms = log.communicators if log else ()
     ours = [comm for comm in comms if any(member.pid in pids for member in comm.members)]
@@ -155,6 +176,11 @@ class _Seats:
         """Ranks whose GPU is known, sorted."""
         return list(self._indices)
 
+    @property
+    def indices(self) -> set[int]:
+        """Indices of their GPUs."""
+        return set(self._indices.values())
+
     def models(self, pair: Pair) -> Models:
         """Return the GPU models of two ranks."""
         return self._names.get(pair[0]), self._names.get(pair[1])
@@ -168,6 +194,8 @@ class _Seats:
         first, second = self._indices.get(pair[0]), self._indices.get(pair[1])
         if self._topology is None or first is None or second is None:
             return None
+        if not {first, second} <= set(self._topology.gpus):
+            return None  # of another machine
         return self._topology.link(first, second)
 
 

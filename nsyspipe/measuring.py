@@ -48,13 +48,13 @@ class Measured:
     kernels
         One row per (phase, name): ``phase`` (null for none), ``name`` and the costs.
     blocked_ns_by_call
-        Idle time inside the windows by the API call that the host was blocked in.
+        Idle time by the API call that the host was blocked in, one value per window.
     """
 
     windows: pa.Table
     phases: pa.Table
     kernels: pa.Table
-    blocked_ns_by_call: dict[str, int]
+    blocked_ns_by_call: dict[str, Int64]
 
 
 def measure(

@@ -42,8 +42,8 @@ class RunTables:
         The tables of `schema` by the same names; kernels are `schema.KERNEL_COSTS`.
     collectives
         As `collectives.collectives_table` returns them.
-    blocked_ns_by_call
-        Idle time of all ranks by the API call that their hosts were blocked in.
+    idle_calls
+        `schema.IDLE_CALLS`.
     """
 
     ranks: pa.Table
@@ -52,10 +52,16 @@ class RunTables:
     collectives: pa.Table
     stragglers: pa.Table
     kernels: pa.Table
-    blocked_ns_by_call: dict[str, int]
+    idle_calls: pa.Table
     problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
+
+    @property
+    def blocked_ns_by_call(self) -> dict[str, float]:
+        """Mean idle time per step by the API call that the host was blocked in, largest first."""
+        columns = (self.idle_calls[name].to_pylist() for name in schema.IDLE_CALLS.names)
+        return dict(zip(*columns, strict=True))
 
 
 def merge(
@@ -121,7 +127,7 @@ def merge(
         collectives=collectives,
         stragglers=stragglers_table(collectives, steps, ranks),
         kernels=_kernels_table(placed, ranks),
-        blocked_ns_by_call=_blocked(placed),
+        idle_calls=_idle_calls(placed, numbering, steps, selection),
         problems=tuple(found),
         selection=selection,
         world_size=size,
@@ -235,9 +241,25 @@ def _kernels_table(placed: Sequence[PlacedProcess], ranks: Sequence[int]) -> pa.
     )
 
 
-def _blocked(placed: Sequence[PlacedProcess]) -> dict[str, int]:
+def _idle_calls(
+    placed: Sequence[PlacedProcess],
+    numbering: Sequence[Int64],
+    steps: pa.Table,
+    selection: Selection,
+) -> pa.Table:
+    """Return `schema.IDLE_CALLS` over the summary steps; no rows where blocked time of one is not known."""
+    chosen = steps.filter(steps["in_summary"])
+    if not chosen.num_rows or chosen["idle_blocked_ns"].null_count:
+        return schema.IDLE_CALLS.empty()
     totals: dict[str, int] = {}
-    for one in placed:
+    for one, numbers in zip(placed, numbering, strict=True):
+        counts = np.isin(numbers[one.process.windows["member"].to_numpy()], selection.steps)
         for call, blocked in one.process.blocked_ns_by_call.items():
-            totals[call] = totals.get(call, 0) + blocked
-    return dict(sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])))
+            totals[call] = totals.get(call, 0) + int(blocked[counts].sum())
+    ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
+    rows = [
+        {"call": call, "blocked_ns_per_step": total / chosen.num_rows}
+        for call, total in ordered
+        if total
+    ]
+    return schema.IDLE_CALLS.from_rows(rows)

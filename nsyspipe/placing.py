@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nsyspipe.fabric import NcclLog
     from nsyspipe.process_digest import ProcessDigest
 
-__all__ = ["PlacedProcess", "choose_family", "clock_shifts", "place", "world_size"]
+__all__ = ["PlacedProcess", "choose_family", "clock_shifts", "own_log", "place", "run_sizes", "world_size"]
 
 
 @dataclass(frozen=True)
@@ -85,3 +85,15 @@ def world_size(digests: Sequence[ReportDigest], log: NcclLog | None = None) -> i
         return captured[0]
     sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
     return max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
+
+
+def run_sizes(digests: Sequence[ReportDigest]) -> list[int]:
+    """Return how many ranks a run may have as far as its reports tell, sorted: those there, and the world's."""
+    n_ranks = sum(len(digest.processes) for digest in digests)
+    return sorted({n_ranks, world_size(digests) or n_ranks})
+
+
+def own_log(digests: Sequence[ReportDigest], log: NcclLog) -> NcclLog | None:
+    """Return what NCCL logged of a run; None when the log is of another one."""
+    pids = {process.pid for digest in digests for process in digest.processes}
+    return log.of_run(pids, run_sizes(digests))

@@ -62,6 +62,12 @@ CATALOGUE: dict[str, Kind] = {
         "no step is complete on every rank: figures rest on cut-off steps, nothing is skipped",
         "capture at least 4 steps",
     ),
+    "capture-start-in-figures": Kind(
+        "info",
+        "the figures include the step in which the capture began, which ranks reach at different times: waiting and "
+        "communication may be too high",
+        "capture 3 steps or more, or leave --skip-first out",
+    ),
     "no-common-step": Kind(
         "error",
         "no step has a window on every rank: there are no run figures",
@@ -169,6 +175,17 @@ CATALOGUE: dict[str, Kind] = {
         "info",
         "message sizes were not recorded: bytes and bandwidths are null",
         "export with nsys export --include-blobs=true, from a capture with --trace=nvtx (or nccl)",
+    ),
+    "log-of-another-run": Kind(
+        "warning",
+        "the NCCL log names no process of the run and no communicator of {sizes} ranks: it is of another run, "
+        "and not used",
+        "pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log",
+    ),
+    "topology-of-another-machine": Kind(
+        "warning",
+        "the topology has no GPU {gpus}, on which the run has ranks: it is of another machine, and says nothing of them",
+        "nvidia-smi topo -m > topo.txt on a host of the run, and --topology topo.txt",
     ),
     "not-judged": Kind("info", "not judged: {rules} ({reason})", "{how}"),
     "undecoded-payload": Kind("info", "{n} NVTX payloads do not fit their description: ignored"),

@@ -56,7 +56,7 @@ class ProcessDigest:
     kernels
         One row per (phase, name): ``phase`` (null for none), ``name`` and the costs.
     blocked_ns_by_call
-        Idle time inside the windows by the API call that the host was blocked in.
+        Idle time by the API call that the host was blocked in, one value per window.
     """
 
     process_id: int
@@ -72,7 +72,7 @@ class ProcessDigest:
     phases: pa.Table
     comm: CommOperations
     kernels: pa.Table
-    blocked_ns_by_call: dict[str, int]
+    blocked_ns_by_call: dict[str, Int64]
 
     @property
     def pid(self) -> int:

@@ -185,7 +185,14 @@ class Run:
         ----------
         top
             Keep the kernels with most time of each rank and phase, this many; None keeps all.
+
+        Raises
+        ------
+        OptionError
+            If it is less than 1.
         """
+        if top is not None and top < 1:
+            raise OptionError(f"top={top}", "not a number from 1", fix="top=20")
         found = self._tables.kernels
         return found if top is None else costliest(found, top)
 
@@ -196,6 +203,10 @@ class Run:
     def phase_summary(self) -> pa.Table:
         """`schema.PHASE_SUMMARY`: the mean times of each phase, sorted by phase."""
         return phase_summary(self._summary_phases)
+
+    def idle_calls(self) -> pa.Table:
+        """`schema.IDLE_CALLS`: the API calls that hosts were blocked in while devices idled, largest first."""
+        return self._tables.idle_calls
 
     @cached_property
     def _summary_phases(self) -> pa.Table:
@@ -221,7 +232,7 @@ class Run:
         ----------
         table
             ``ranks``, ``steps``, ``breakdown``, ``phases``, ``collectives``, ``stragglers``, ``kernels``, ``links``,
-            ``summary``, ``rank_summary``, ``phase_summary``, ``findings`` or ``problems``.
+            ``summary``, ``rank_summary``, ``phase_summary``, ``idle_calls``, ``findings`` or ``problems``.
 
         Raises
         ------
@@ -261,6 +272,7 @@ _TABLES = (
     "summary",
     "rank_summary",
     "phase_summary",
+    "idle_calls",
     "findings",
     "problems",
 )

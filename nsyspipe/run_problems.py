@@ -101,9 +101,17 @@ def of_steps(
         found.append(problem("no-common-step"))
     elif selection.is_fallback:
         found.append(problem("no-complete-step"))
+    elif len(ranks) > 1 and _holds_start(table, selection):
+        found.append(problem("capture-start-in-figures"))
     elif selection.steps.size < _FEW_STEPS:
         found.append(problem("few-steps", n=selection.steps.size))
     return found
+
+
+def _holds_start(table: pa.Table, selection: Selection) -> bool:
+    """Tell whether the step in which the capture began is among the figures'."""
+    first = table["step"][int(np.argmin(table["start_ns"].to_numpy()))].as_py()
+    return first in selection.steps
 
 
 def _missing(rank: Int64, step: Int64, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:

@@ -90,7 +90,11 @@ TopologyFile = Annotated[
 ]
 Findings = Annotated[
     str,
-    typer.Option("--findings", metavar="N|all", help="How many findings to print; all adds the phases and the whole advice."),
+    typer.Option(
+        "--findings",
+        metavar="N|all",
+        help="How many findings to print; all adds the phases and the whole advice.",
+    ),
 ]
 Jobs = Annotated[
     int | None,

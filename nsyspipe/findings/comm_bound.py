@@ -21,10 +21,15 @@ _NO_PHASE = "no phase"
 def comm_bound(evidence: Evidence) -> Answer:
     r"""Fire when at least 5 % of step time is exposed communication.
 
-    Saving: all of it, ``|M \\ C|`` per step.
+    Saving: all of it, ``|M \\ C|`` per step. In the step in which the capture begins ranks wait because their
+    profilers start at different times: where there is no other step, waiting does not count.
     """
     exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
-    if exposed is None or evidence.share(exposed) < _LEAST_SHARE:
+    if exposed is None:
+        return None
+    is_start = evidence.n_ranks > 1 and evidence.is_capture_start_only
+    saving = max(exposed - (evidence.mean("wait_ns") or 0.0), 0.0) if is_start else exposed
+    if evidence.share(saving) < _LEAST_SHARE:
         return None
     by_phase = _by_phase(evidence)
     return Finding(
@@ -33,7 +38,7 @@ def comm_bound(evidence: Evidence) -> Answer:
         action="hide communication under backward, or send less",
         advice="hide it under backward (DDP bucket_cap_mb, FSDP prefetch), send less (gradient accumulation under "
         "no_sync(), bf16_compress_hook), or use a faster link",
-        saving_ns_per_step=exposed,
+        saving_ns_per_step=saving,
         evidence={
             "exposed_comm_ns_per_step": exposed,
             "exposed_comm_share": evidence.share(exposed),

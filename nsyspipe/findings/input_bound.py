@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsyspipe.findings.idle_share import idle_evidence, typical_ns
+from nsyspipe.findings.idle_share import idle_evidence, most_ns, typical_ns
 from nsyspipe.findings.model import Finding
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _LEAST_SHARE = 0.02
 def input_bound(evidence: Evidence) -> Answer:
     """Fire when the middle rank idles for 2 % of step time while its host is in the data phase.
 
-    Saving: that idle time. Without launches `launch_bound` says that this cannot be judged.
+    Saving: at most that idle time of the rank with most. Without launches `launch_bound` says that this cannot be judged.
     """
     idle = typical_ns(evidence, "idle_input_ns")
     if idle is None or evidence.share(idle) < _LEAST_SHARE:
@@ -29,6 +29,6 @@ def input_bound(evidence: Evidence) -> Answer:
         title="the GPU idles while the host gets the next batch",
         action="feed the GPU: num_workers, pin_memory, non_blocking",
         advice="DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)",
-        saving_ns_per_step=idle,
+        saving_ns_per_step=most_ns(evidence, "idle_input_ns"),
         evidence=idle_evidence(evidence),
     )

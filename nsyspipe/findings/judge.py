@@ -31,21 +31,31 @@ if TYPE_CHECKING:
 
 __all__ = ["RULES", "judge"]
 
-RULES: tuple[Callable[[Evidence], Answer], ...] = (
-    comm_bound,
-    single_bucket,
-    too_many_buckets,
-    grad_copy,
-    ddp_single_gpu,
-    compress_gradients,
-    slow_link,
-    straggler,
-    input_bound,
-    launch_bound,
-    sync_bound,
-    comm_slows_compute,
-    profiler_overhead,
-)
+_COMM, _COPIES = ("comm_ns", "compute_ns"), ("grad_copy_ns",)
+
+# Each rule, and the columns of the steps without which its silence means nothing.
+RULES: dict[Callable[[Evidence], Answer], tuple[str, ...]] = {
+    comm_bound: _COMM,
+    single_bucket: _COMM,
+    too_many_buckets: _COMM,
+    grad_copy: _COPIES,
+    ddp_single_gpu: _COPIES,
+    compress_gradients: _COMM,
+    slow_link: _COMM,
+    straggler: _COMM,
+    input_bound: (),  # launch_bound speaks for these two
+    launch_bound: ("idle_ns",),
+    sync_bound: (),
+    comm_slows_compute: _COMM,
+    profiler_overhead: ("overhead_ns",),
+}
+_WORDS = {
+    "comm_ns": "communication",
+    "compute_ns": "compute",
+    "grad_copy_ns": "copies",
+    "idle_ns": "idle time",
+    "overhead_ns": "the profiler's own work",
+}
 
 _HIGH, _MEDIUM = 0.1, 0.03
 
@@ -60,8 +70,8 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         problem for each reason why rules could not be judged. Without summary steps nothing is asked.
     """
     if not evidence.steps.num_rows:
-        return schema.FINDINGS.empty(), []
-    answers = [rule(evidence) for rule in RULES]
+        return schema.FINDINGS.empty(), _nothing_judged(evidence)
+    answers = [_answer(rule, columns, evidence) for rule, columns in RULES.items()]
     found = [one for one in answers if isinstance(one, Finding)]
     found.sort(
         key=lambda one: (one.saving_ns_per_step is None, -(one.saving_ns_per_step or 0), one.id)
@@ -79,6 +89,26 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         for one in found
     ]
     return schema.FINDINGS.from_rows(rows), _not_judged(answers)
+
+
+def _answer(
+    rule: Callable[[Evidence], Answer], columns: tuple[str, ...], evidence: Evidence
+) -> Answer:
+    """Ask a rule; where it finds nothing in figures that are not known, it cannot be judged."""
+    answer = rule(evidence)
+    unknown = [_WORDS[name] for name in columns if evidence.steps[name].null_count]
+    if answer is not None or not unknown:
+        return answer
+    name = rule.__name__.replace("_", "-")
+    reason = f"{' and '.join(unknown)} not known on every rank"
+    return NotJudged(name, reason, "see the problems about what was not recorded")
+
+
+def _nothing_judged(evidence: Evidence) -> list[Problem]:
+    if not evidence.n_ranks:
+        return []
+    reason, how = "no step has figures", "see the problems about steps"
+    return [problem("not-judged", rules="all rules", reason=reason, how=how)]
 
 
 def _severity(finding: Finding, evidence: Evidence) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsyspipe.findings.idle_share import idle_evidence, typical_ns
+from nsyspipe.findings.idle_share import idle_evidence, most_ns, typical_ns
 from nsyspipe.findings.model import Finding, NotJudged
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
 def launch_bound(evidence: Evidence) -> Answer:
     """Fire when the middle rank idles for 2 % of step time because launches come late.
 
-    Saving: that idle time. Not judged where more idle time than that has no known cause. Where no
+    Saving: at most that idle time of the rank with most. Not judged where more idle time than that has no known cause. Where no
     range marks the data phase, the host may have been waiting for data, and the finding says so.
     """
     idle, unknown = (typical_ns(evidence, name) for name in ("idle_launch_ns", "idle_unknown_ns"))
@@ -43,6 +43,6 @@ def launch_bound(evidence: Evidence) -> Answer:
         else "launch less (torch.compile), or load data faster",
         advice='launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers '
         f"(fused=True), larger batches{'' if has_data else _UNMARKED}",
-        saving_ns_per_step=idle,
+        saving_ns_per_step=most_ns(evidence, "idle_launch_ns"),
         evidence=idle_evidence(evidence),
     )

@@ -84,13 +84,15 @@ class Evidence:
     stragglers, kernels
         `schema.STRAGGLERS` and `schema.KERNEL_COSTS`.
     blocked_ns_by_call
-        Idle time of all ranks by the API call that their hosts were blocked in.
+        Mean idle time per step by the API call that the host was blocked in, largest first.
     n_hosts
         Hosts that the ranks ran on; 1 where that is not known.
     gpu_names
         Models of the run's GPUs, each once.
     links
         `schema.LINKS`, from NCCL's log and the topology; None when neither was given.
+    nccl_settings
+        ``NCCL_*`` variables that NCCL took from the environment; None without its log.
     """
 
     n_ranks: int
@@ -102,11 +104,12 @@ class Evidence:
     all_collectives: pa.Table
     stragglers: pa.Table
     kernels: pa.Table
-    blocked_ns_by_call: Mapping[str, int] = field(default_factory=dict)
+    blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
     n_hosts: int = 1
     gpu_names: tuple[str, ...] = ()
     links: pa.Table | None = None
+    nccl_settings: Mapping[str, str] | None = None
 
     @cached_property
     def collectives(self) -> pa.Table:
@@ -121,6 +124,14 @@ class Evidence:
         is_sharded = pc.any(pc.equal(kinds, "reduce_scatter")).as_py()
         rows = self.only_kind("all_reduce")
         return rows.slice(0, 0) if is_sharded else rows
+
+    @property
+    def is_capture_start_only(self) -> bool:
+        """Whether the figures rest on nothing but the step in which the capture began."""
+        chosen = set(self.steps["step"].unique().to_pylist())
+        first = pc.min(self.all_steps["start_ns"])
+        began = self.all_steps.filter(pc.equal(self.all_steps["start_ns"], first))["step"]
+        return chosen == set(began.to_pylist())
 
     @cached_property
     def has_absent_ranks(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.findings.model import Finding, NotJudged
@@ -31,6 +32,12 @@ def straggler(evidence: Evidence) -> Answer:
     rows = [row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None]
     if not rows:
         return NotJudged(ID, "waiting is not known", "see the problems about clocks and matching")
+    if evidence.is_capture_start_only:
+        return NotJudged(
+            ID,
+            "the only step of the figures holds the capture's start, which ranks reach at different times",
+            "capture 3 steps or more, each in an NVTX range",
+        )
     worst = max(rows, key=lambda row: (row["lateness_ns"], -row["rank"]))
     n_steps = evidence.summary["n_summary_steps"]
     saving = worst["lateness_ns"] / n_steps
@@ -94,19 +101,18 @@ def _longer_phase(
 
     Looked at on the host, on the device, and as idle time; the largest excess counts.
     """
-    own: dict[tuple[str, str], list[int]] = {}
-    others: dict[tuple[str, str], list[int]] = {}
-    for row in evidence.phases.to_pylist():
-        if row["step"] in steps:
-            target = own if row["rank"] == rank else others
-            for name in _PHASE_FIGURES:
-                if row[name] is not None:
-                    target.setdefault((row["phase"], name), []).append(row[name])
-    excess = {
-        key: float(np.mean(values) - np.mean(others[key]))
-        for key, values in sorted(own.items())
-        if key in others
-    }
+    chosen = evidence.phases.filter(pc.is_in(evidence.phases["step"], value_set=pa.array(steps)))
+    chosen = chosen.append_column("is_own", pc.equal(chosen["rank"], rank))
+    means = chosen.group_by(["phase", "is_own"]).aggregate(
+        [(name, "mean") for name in _PHASE_FIGURES]
+    )
+    by_owner = {(row["phase"], row["is_own"]): row for row in means.to_pylist()}
+    excess = {}
+    for phase in sorted({phase for phase, _ in by_owner}):
+        own, others = by_owner.get((phase, True)), by_owner.get((phase, False))
+        for name in (f"{name}_mean" for name in _PHASE_FIGURES):
+            if own and others and own[name] is not None and others[name] is not None:
+                excess[phase, name] = own[name] - others[name]
     if not excess:
         return None, None
     (phase, _), largest = max(excess.items(), key=lambda pair: pair[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsyspipe.findings.idle_share import idle_evidence, typical_ns
+from nsyspipe.findings.idle_share import idle_evidence, most_ns, typical_ns
 from nsyspipe.findings.model import Finding
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LONGEST_NAME = 35
 def sync_bound(evidence: Evidence) -> Answer:
     """Fire when the middle rank idles for 2 % of step time after or during synchronising and memory calls.
 
-    Saving: that idle time. Without launches `launch_bound` says that this cannot be judged.
+    Saving: at most that idle time of the rank with most. Without launches `launch_bound` says that this cannot be judged.
     """
     idle = typical_ns(evidence, "idle_blocked_ns")
     if idle is None or evidence.share(idle) < _LEAST_SHARE:
@@ -35,6 +35,6 @@ def sync_bound(evidence: Evidence) -> Answer:
         action=f"keep {name} out of the step",
         advice="avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with "
         "pin_memory=True and non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc",
-        saving_ns_per_step=idle,
-        evidence=idle_evidence(evidence) | {"idle_ns_by_call": calls},
+        saving_ns_per_step=most_ns(evidence, "idle_blocked_ns"),
+        evidence=idle_evidence(evidence) | {"idle_ns_per_step_by_call": calls},
     )

@@ -13,8 +13,6 @@ from nsyspipe.intervals import EMPTY, IntervalSet
 from nsyspipe.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from nsyspipe.gaps import Gaps
@@ -35,11 +33,11 @@ class IdleCauses:
     columns
         `schema.IDLE_CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
     blocked_ns_by_call
-        Idle time inside the windows by the API call that the host was blocked in, largest first.
+        ``idle_blocked_ns`` by the API call that the host was blocked in; calls without any are left out.
     """
 
     columns: dict[str, Int64 | None]
-    blocked_ns_by_call: dict[str, int]
+    blocked_ns_by_call: dict[str, Int64]
 
 
 def idle_causes(
@@ -86,7 +84,7 @@ def idle_causes(
     late_ns, waiting_ns = in_windows(late), in_windows(waiting)
     dependency_ns = in_windows(_nonempty(ready, ends))
     blocked_ns: Int64 | None = None
-    by_call: dict[str, int] = {}
+    by_call: dict[str, Int64] = {}
     if calls is not None:
         blocked, since = _blocked(late, waiting, calls)
         blocked_ns = in_windows(blocked)
@@ -149,23 +147,23 @@ def _one_after_another(calls: pa.Table) -> IntervalSet:
 
 def _by_call(
     blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windows
-) -> dict[str, int]:
-    """Sum the blocked time inside the windows by the call that lasted longest of those under way."""
+) -> dict[str, Int64]:
+    """Split the blocked time of each window by the call that lasted longest of those under way."""
     if not len(blocked) or not len(windows):
         return {}
     starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    lasting = _longest_so_far(ends)
-    call = lasting[np.searchsorted(starts, since, side="right") - 1]
-    first, last = windows.starts[0], windows.ends[-1]
-    length = np.clip(blocked.ends, first, last) - np.clip(blocked.starts, first, last)
-    per_call = np.zeros(starts.size, np.int64)
-    np.add.at(per_call, call, length)
-    totals: dict[str, int] = {}
-    rows = np.flatnonzero(per_call)
-    names: Sequence[str] = calls["call"].take(pa.array(rows)).to_pylist()
-    for name, total in zip(names, per_call[rows].tolist(), strict=True):
-        totals[name] = totals.get(name, 0) + total
-    return dict(sorted(totals.items(), key=lambda pair: (-pair[1], pair[0])))
+    call = _longest_so_far(ends)[np.searchsorted(starts, since, side="right") - 1]
+    names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()
+    codes = names.indices.to_numpy()
+    found = {}
+    for code, name in enumerate(names.dictionary.to_pylist()):  # a few, whatever the trace
+        own = codes == code
+        lengths = IntervalSet(blocked.starts[own], blocked.ends[own]).lengths(
+            windows.starts, windows.ends
+        )
+        if lengths.any():
+            found[name] = lengths
+    return found
 
 
 def _longest_so_far(ends: Int64) -> Int64:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nsyspipe import schema
+from nsyspipe.intervals import EMPTY
 from nsyspipe.read import versions
 from nsyspipe.read.rows import process_of
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nsyspipe.read.facts import ReportFacts
     from nsyspipe.read.report import Report
     from nsyspipe.read.strings import Strings
 
@@ -39,9 +41,12 @@ _API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
 
 
 def read_launches(report: Report) -> pa.Table | None:
-    """Read the CUDA API calls as `schema.LAUNCHES`; None when they were not recorded."""
+    """Read the CUDA API calls as `schema.LAUNCHES`; None when they were not recorded.
+
+    What runs on a device was launched, so a table without rows is one that was not recorded.
+    """
     columns = ("start", "globalTid", "correlationId")
-    if not report.has(versions.RUNTIME, *columns):
+    if not (report.has(versions.RUNTIME, *columns) and report.has_rows(versions.RUNTIME)):
         return None
     found = report.select(versions.RUNTIME, dict.fromkeys(columns, "int")).drop_null()
     process = process_of(found["globalTid"].to_numpy())
@@ -55,9 +60,12 @@ def read_launches(report: Report) -> pa.Table | None:
 
 
 def read_blocking_calls(report: Report, strings: Strings) -> pa.Table | None:
-    """Read the calls that make the host wait as `schema.BLOCKING_CALLS`; None when calls have no end or name."""
+    """Read the calls that make the host wait as `schema.BLOCKING_CALLS`.
+
+    None when calls have no end or name, or were not recorded, as `read_launches` tells.
+    """
     columns = ("start", "end", "globalTid", "nameId")
-    if not report.has(versions.RUNTIME, *columns):
+    if not (report.has(versions.RUNTIME, *columns) and report.has_rows(versions.RUNTIME)):
         return None
     ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
     names = dict(zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True))
@@ -77,11 +85,18 @@ def read_blocking_calls(report: Report, strings: Strings) -> pa.Table | None:
     ).sort_by([("start_ns", "ascending"), ("end_ns", "ascending")])
 
 
-def read_overhead(report: Report) -> tuple[Int64, Int64] | None:
-    """Read starts and ends of the profiler's own work; None when the export lacks the table.
+def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | None:
+    """Read starts and ends of the profiler's own work; None when the export does not say.
 
-    It is not told by process: what delays one process of a report delays what waits for it.
+    It is not told by process: what delays one process of a report delays what waits for it. A lazy
+    export leaves the table out when there was no such work.
     """
+    if (
+        not report.has(versions.OVERHEAD)
+        and facts.leaves_out_empty(versions.OVERHEAD)
+        and versions.knows_overhead(facts.schema_version)
+    ):
+        return EMPTY.starts, EMPTY.ends
     if not report.has(versions.OVERHEAD, "start", "end"):
         return None
     found = report.select(versions.OVERHEAD, {"start": "int", "end": "int"}).drop_null()

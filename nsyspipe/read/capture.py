@@ -81,7 +81,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         launches = read_launches(report)
         operations = read_operations(report, strings, comm_kernel)
         blocking_calls = read_blocking_calls(report, strings)
-        overhead = read_overhead(report)
+        overhead = read_overhead(report, facts)
         ends = [
             operations.kernels["end_ns"],
             operations.copies["end_ns"],
@@ -123,7 +123,7 @@ def _recorded(
     dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], schema.DTOD_KIND))
 
     def is_there(table: str, *calls: str) -> bool:
-        return report.has(table) or not _was_recordable(report, facts, strings, table, calls)
+        return report.has_rows(table) or not _was_recordable(report, facts, strings, table, calls)
 
     return Recorded(
         kernels=operations.n_graphs > 0 or is_there(versions.KERNEL, "LaunchKernel", "GraphLaunch"),
@@ -138,14 +138,14 @@ def _recorded(
 def _was_recordable(
     report: Report, facts: ReportFacts, strings: Strings, table: str, calls: tuple[str, ...]
 ) -> bool:
-    """Tell whether a table that is absent had rows in the capture.
+    """Tell whether a table that is absent or empty had something to record.
 
     Exports are lazy: a table without rows is left out, so absence alone means "none happened". It
     means "not recorded" when the program called the API that makes such rows, or when the export
-    was limited to other tables.
+    was limited to other tables. A table that is there without rows means "none happened" but for
+    such calls.
     """
-    limited = facts.exported_tables and table not in facts.exported_tables
-    if limited or not facts.is_lazy:
+    if not report.has(table) and not facts.leaves_out_empty(table):
         return True
     prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
     names = ", ".join(map(str, strings.ids_beginning(*prefixes).tolist()))

@@ -52,6 +52,10 @@ class ReportFacts:
     exported_tables: str = ""
     is_lazy: bool = True
 
+    def leaves_out_empty(self, table: str) -> bool:
+        """Tell whether the export, by how it was made, leaves a table out exactly when it has no rows."""
+        return self.is_lazy and (not self.exported_tables or table in self.exported_tables)
+
     def number(self, variable: str) -> int | None:
         """Return a variable's value as a non-negative integer, or None."""
         value = self.variables.get(variable, "").strip()

@@ -147,6 +147,14 @@ class Report:
         with _translated(self.path):
             return int(self._connection.execute(statement).scalar() or 0)
 
+    def has_rows(self, table: str) -> bool:
+        """Tell whether a table exists and has rows."""
+        if not self.has(table):
+            return False
+        statement = sa.select(sa.literal_column("1")).select_from(self._source(table)).limit(1)
+        with _translated(self.path):
+            return self._connection.execute(statement).first() is not None
+
     def count(self, table: str, where: str) -> int:
         """Return how many rows of a table meet an SQL condition."""
         statement = (

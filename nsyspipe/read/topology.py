@@ -1,4 +1,4 @@
-"""Read what ``nvidia-smi topo -m`` prints: a matrix of paths, affinity columns, a legend of NICs."""
+"""Read what ``nvidia-smi topo -m`` prints: a matrix of paths, affinity columns, legends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nsyspipe.errors import InputError
 from nsyspipe.fabric import Topology
 from nsyspipe.read.printed_text import printed_lines
-from nsyspipe.untrusted import decoded, printable
+from nsyspipe.untrusted import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,6 @@ _PATH = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
 # SOC is what drivers before 387 called SYS.
 _RENAMED = {"SOC": "SYS"}
 _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
-_LEGEND = re.compile(r"\s*(NIC\d{1,6})\s*:\s*(\S+)\s*$")
 
 
 def read_topology(path: Path) -> Topology:
@@ -62,12 +61,6 @@ def read_topology(path: Path) -> Topology:
     return Topology(
         gpus=tuple(sorted({int(match[1]) for name in columns if (match := _GPU.match(name))})),
         paths=paths,
-        nic_names={
-            match[1]: printable(match[2])
-            for line in lines[header + 1 :]
-            if (match := _LEGEND.match(line))
-        },
-        numa_nodes=_numa_nodes(lines[header], columns, rows),
     )
 
 
@@ -111,18 +104,3 @@ def _paths(columns: Sequence[str], rows: dict[str, str]) -> dict[tuple[str, str]
     for (one, other), path in list(found.items()):
         found.setdefault((other, one), path)
     return dict(sorted(found.items()))
-
-
-def _numa_nodes(header: str, columns: Sequence[str], rows: dict[str, str]) -> dict[int, str]:
-    """Read the column of NUMA affinity where tabs keep the columns apart: an empty cell has no mark in spaces."""
-    titles = [title.strip() for title in header.split("\t")]
-    if "NUMA Affinity" not in titles:
-        return {}
-    at = titles.index("NUMA Affinity") - titles.index(columns[0])
-    found: dict[int, str] = {}
-    for name, rest in rows.items():
-        cells = [cell.strip() for cell in rest.split("\t")]
-        match = _GPU.match(name)
-        if match and 0 <= at < len(cells) and re.fullmatch(r"[\d,-]{1,64}", cells[at]):
-            found[int(match[1])] = cells[at]
-    return found

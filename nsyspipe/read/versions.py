@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NEWEST_TESTED", "Catalog", "is_newer_than_tested"]
+__all__ = ["NEWEST_TESTED", "Catalog", "is_newer_than_tested", "knows_overhead"]
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -50,6 +50,8 @@ _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_
 _VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]+)$")
 
 NEWEST_TESTED = (3, 25)
+# Every export looked at knows `OVERHEAD`; this is the oldest of them that says its version.
+_OLDEST_WITH_OVERHEAD = (2, 9)
 
 
 @dataclass(frozen=True)
@@ -93,5 +95,16 @@ class Catalog:
 
 def is_newer_than_tested(schema_version: str | None) -> bool:
     """Tell whether an export schema version is newer than any that nsyspipe was tried on."""
+    found = _numbers(schema_version)
+    return found is not None and found > NEWEST_TESTED
+
+
+def knows_overhead(schema_version: str | None) -> bool:
+    """Tell whether exports of a schema version have the table `OVERHEAD` when there is something in it."""
+    found = _numbers(schema_version)
+    return found is not None and found >= _OLDEST_WITH_OVERHEAD
+
+
+def _numbers(schema_version: str | None) -> tuple[int, int] | None:
     found = re.match(r"(\d+)\.(\d+)", schema_version or "")
-    return found is not None and (int(found[1]), int(found[2])) > NEWEST_TESTED
+    return (int(found[1]), int(found[2])) if found else None

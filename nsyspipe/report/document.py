@@ -36,6 +36,7 @@ def document(run: Run) -> dict[str, Any]:
         "ranks": ranks,
         "steps": run.steps().to_pylist(),
         "phases": run.phase_summary().to_pylist(),
+        "idle_calls": run.idle_calls().to_pylist(),
         "stragglers": run.stragglers().to_pylist(),
         "links": run.links().to_pylist(),
         "findings": [

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.report.findings_text import findings_text, link_text
+from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.verdict import verdict
 from nsyspipe.settings import DEFAULT_FINDINGS
 from nsyspipe.units import bandwidth_text, bytes_text, count_text, ms_text, percent_text, rate_text
@@ -85,6 +86,8 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
         yield Text(link, style="dim")
     if summary["n_summary_steps"]:
         yield Padding(_run_table(summary, width), (1, 0, 0, 0))
+        if idle := idle_text(run.breakdown(), run.idle_calls()):
+            yield Text(idle)
         yield Padding(_rank_table(run, width), (1, 0, 0, 0))
     phases = run.phase_summary().to_pylist()
     if phases and n_findings is None:  # the whole story was asked for

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["verdict"]
 
+# From this share of communication on, waiting is worth a word.
+_MUCH_WAITING = 0.1
+
 
 def verdict(
     summary: Mapping[str, Any], n_ranks: int, findings: Sequence[Mapping[str, Any]] = ()
@@ -43,7 +46,11 @@ def verdict(
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         hidden, where = summary["overlap_ratio"], "compute (backward was not marked)"
-    text = f"Communication is {share} of step time, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
+    share = f"{share} of step time"
+    waiting = summary["wait_share"] or 0.0
+    if waiting >= _MUCH_WAITING * summary["comm_share"]:
+        share = f"{share} ({_percent(waiting)} waiting for other ranks)"
+    text = f"Communication is {share}, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
     late = next((row for row in findings if row["id"] == "straggler"), None)
     if late is None:
         return text

@@ -18,13 +18,14 @@ from nsyspipe.schema.events import (
 )
 from nsyspipe.schema.figures import FIGURES, PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
+from nsyspipe.schema.idle import IDLE_CALLS, IDLE_CAUSES
 from nsyspipe.schema.kernels import KERNEL_COSTS
 from nsyspipe.schema.links import LINK_KINDS, LINKS
 from nsyspipe.schema.model import SCHEMA_VERSION, Column, TableSchema, conform
 from nsyspipe.schema.payloads import COMM_SIZES, PAYLOADS
 from nsyspipe.schema.ranks import RANKS
 from nsyspipe.schema.results import DESCRIBED
-from nsyspipe.schema.steps import IDLE_CAUSES, PHASE_TIMES, PHASES, STEPS
+from nsyspipe.schema.steps import PHASE_TIMES, PHASES, STEPS
 
 __all__ = [
     "BLOCKING_CALLS",
@@ -36,6 +37,7 @@ __all__ = [
     "DTOD_KIND",
     "FIGURES",
     "FINDINGS",
+    "IDLE_CALLS",
     "IDLE_CAUSES",
     "KERNELS",
     "KERNEL_COSTS",

@@ -55,7 +55,8 @@ COLLECTIVES = TableSchema(
             "is_significant",
             FLAG,
             "flag",
-            "arrival_skew exceeds the larger clock error of the first and the last rank",
+            "arrival_skew exceeds the larger clock error of the first and the last rank, never where an error is not "
+            f"known; {_UNMATCHED}",
             "derived",
             nullable=True,
         ),
@@ -63,7 +64,7 @@ COLLECTIVES = TableSchema(
             "is_late_significant",
             FLAG,
             "flag",
-            "late_by exceeds the larger clock error of the last and the second-last rank",
+            f"late_by exceeds the larger clock error of the last and the second-last rank, likewise; {_UNMATCHED}",
             "derived",
             nullable=True,
         ),
@@ -119,6 +120,11 @@ STRAGGLERS = TableSchema(
             source="KERNEL.start",
             nullable=True,
         ),
-        ns("wait_ns", "sum of wait_ns of its summary steps", source="KERNEL.start", nullable=True),
+        ns(
+            "wait_ns",
+            "sum of wait_ns of its summary steps; null where one of them is, and without summary steps",
+            source="KERNEL.start",
+            nullable=True,
+        ),
     ),
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nsyspipe.schema.columns import RANK, ratio
+from nsyspipe.schema.idle import IDLE_CAUSES
 from nsyspipe.schema.model import FLOAT, INT, TEXT, Column, TableSchema
-from nsyspipe.schema.steps import IDLE_CAUSES, PHASE_TIMES
+from nsyspipe.schema.steps import PHASE_TIMES
 
 __all__ = ["FIGURES", "PHASE_SUMMARY", "RANK_SUMMARY", "SUMMARY"]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nsyspipe.schema.collectives import COLLECTIVES, STRAGGLERS
 from nsyspipe.schema.figures import PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
+from nsyspipe.schema.idle import IDLE_CALLS
 from nsyspipe.schema.kernels import KERNEL_COSTS
 from nsyspipe.schema.links import LINKS
 from nsyspipe.schema.ranks import RANKS
@@ -30,6 +31,7 @@ DESCRIBED: dict[str, TableSchema] = {
         SUMMARY,
         RANK_SUMMARY,
         PHASE_SUMMARY,
+        IDLE_CALLS,
         FINDINGS,
         PROBLEMS,
     )

@@ -3,45 +3,12 @@
 from __future__ import annotations
 
 from nsyspipe.schema.columns import RANK, STEP, ns, ratio
+from nsyspipe.schema.idle import IDLE_COLUMNS
 from nsyspipe.schema.model import FLAG, INT, TEXT, Column, TableSchema
 
-__all__ = ["IDLE_CAUSES", "PHASES", "PHASE_TIMES", "STEPS"]
+__all__ = ["PHASES", "PHASE_TIMES", "STEPS"]
 
 _BACKWARD_NULL = "null on a rank without a backward range or without launches"
-
-_GAP = "of gaps [g0, g1) ended by an operation launched at L, with R = min(max(L + latency, g0), g1), late = [g0, R)"
-
-_IDLE = (
-    ns(
-        "idle_input_ns",
-        f"idle because the host was in the data phase: |late n data ranges| {_GAP}; latency is the rank's "
-        "shortest time from launch to start. The five causes sum to idle_ns exactly",
-        source="RUNTIME, NVTX_EVENTS",
-        nullable=True,
-    ),
-    ns(
-        "idle_launch_ns",
-        "idle because the launch came late for any other reason: |late \\ data| - idle_blocked",
-        source="RUNTIME",
-        nullable=True,
-    ),
-    ns(
-        "idle_blocked_ns",
-        "idle because the host was blocked in a synchronisation or memory call: |late \\ data| of gaps at "
-        "whose start such a call was under way, else the part during such calls",
-        source="RUNTIME.nameId, start, end",
-        nullable=True,
-    ),
-    ns(
-        "idle_dependency_ns",
-        "g1 - R: launched in time, it waited for an event of another stream, or for the device to start it",
-        source="RUNTIME",
-        nullable=True,
-    ),
-    ns("idle_unknown_ns", "idle - all of these: no launch recorded", nullable=True),
-)
-
-IDLE_CAUSES = tuple(column.name for column in _IDLE)
 
 _GRAD_COPIES = (
     ns(
@@ -86,7 +53,8 @@ STEPS = TableSchema(
         STEP,
         ns(
             "start_ns",
-            "window start, aligned time: start of the step's first compute or comm kernel; on a rank without launches the step range's own start, without steps the first operation's",
+            "window start, aligned time: start of the step's first compute or comm kernel; on a rank without "
+            "launches the step range's own start, without steps the first operation's",
             source="KERNEL.start",
         ),
         ns(
@@ -149,11 +117,12 @@ STEPS = TableSchema(
             "NCCL payload",
             nullable=True,
         ),
-        *_IDLE,
+        *IDLE_COLUMNS,
         *_GRAD_COPIES,
         ns(
             "overhead_ns",
-            "time in the window in which the profiler was at its own work",
+            "time in the window in which the profiler was at its own work; 0 without the table in a lazy export "
+            "of schema 2.9 or newer, else null without it",
             source="PROFILER_OVERHEAD",
             nullable=True,
         ),
@@ -177,6 +146,8 @@ STEPS = TableSchema(
     ),
 )
 
+_NO_DEVICE = "null on a rank without launches of kernels, where the step has no window"
+
 PHASES = TableSchema(
     "phases",
     "One row per (rank, step, phase) that has a range. An operation belongs to the phase whose host range holds "
@@ -198,26 +169,32 @@ PHASES = TableSchema(
         ns(
             "compute_ns",
             "union of the compute operations that belong to this phase, clipped to the step's window; "
-            "null without launches, or where the step has no window",
+            f"{_NO_DEVICE}, or without names of kernels",
             source="KERNEL, RUNTIME",
             nullable=True,
         ),
-        ns("comm_ns", "the same of comm operations", source="KERNEL, RUNTIME", nullable=True),
+        ns(
+            "comm_ns",
+            "the same of comm operations; null where compute is",
+            source="KERNEL, RUNTIME",
+            nullable=True,
+        ),
         ns(
             "exposed_comm_ns",
-            "of that the part beside no compute of any phase",
+            "of that the part beside no compute of any phase; null where compute is",
             source="KERNEL, RUNTIME",
             nullable=True,
         ),
         ns(
             "device_ns",
-            "union of all operations that belong to this phase, copies too, clipped to the window",
+            "union of all operations that belong to this phase, copies too, clipped to the window; "
+            f"{_NO_DEVICE}, or where copies or memsets were not recorded",
             source="KERNEL, MEMCPY, MEMSET, RUNTIME",
             nullable=True,
         ),
         ns(
             "idle_ns",
-            "idle time of the step's window in gaps that an operation of this phase ends",
+            "idle time of the step's window in gaps that an operation of this phase ends; null where device is",
             source="KERNEL, MEMCPY, MEMSET, RUNTIME",
             nullable=True,
         ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pyarrow as pa
+
 from nsyspipe import schema
 from nsyspipe.collectives import stragglers_table
 from nsyspipe.findings.judge import judge
@@ -129,12 +131,14 @@ def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, wo
     table = schema.STEPS.from_rows(step_rows)
     met = schema.COLLECTIVES.from_rows(list(collectives))
     ranks = sorted({row["rank"] for row in step_rows})
+    # The capture begins in step 0, which is no rule's business unless a test has one of its own.
+    began = [] if any(row["step"] == 0 for row in step_rows) else _began(step_rows)
     return Evidence(
         n_ranks=len(ranks),
         world_size=len(ranks) if world_size == 0 else world_size,
         summary=summary(table, met).to_pylist()[0],
         steps=table.filter(table["in_summary"]),
-        all_steps=table,
+        all_steps=pa.concat_tables([schema.STEPS.from_rows(began), table]),
         phases=schema.PHASES.from_rows(list(phases)),
         all_collectives=met,
         stragglers=stragglers_table(met, table, ranks),
@@ -142,6 +146,13 @@ def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, wo
         links=None if links is None else schema.LINKS.from_rows(list(links)),
         **more,
     )
+
+
+def _began(step_rows):
+    shorter = min((row["start_ns"] for row in step_rows), default=0)
+    return [
+        step(row["rank"], 0) | {"start_ns": shorter - 1, "in_summary": False} for row in step_rows
+    ]
 
 
 # --- answers --------------------------------------------------------------------------------------

@@ -83,3 +83,10 @@ def test_what_is_not_there_is_not_exposed(rows):
 def test_waiting_that_is_not_known_is_null():
     found = fired(comm_bound, evidence([step(exposed=300, wait_ns=None, transfer_ns=None)]))
     assert found.evidence["wait_ns_per_step"] is None
+
+
+def test_waiting_for_the_others_profilers_does_not_count():
+    # The only step is the capture's first: of 200 exposed 150 are waiting, and 50 are 5 % of 1000.
+    found = fired(comm_bound, evidence(steps(2, 0, exposed=200, wait=150)))
+    assert (found.saving_ns_per_step, found.evidence["exposed_comm_ns_per_step"]) == (50, 200)
+    silent(comm_bound, evidence(steps(2, 0, exposed=200, wait=151)))

@@ -25,7 +25,7 @@ COPIES = {
 def rules(monkeypatch, *answers):
     """Let these be what the rules answer."""
     monkeypatch.setattr(
-        judge_module, "RULES", tuple(lambda _, answer=answer: answer for answer in answers)
+        judge_module, "RULES", {lambda _, answer=answer: answer: () for answer in answers}
     )
 
 
@@ -145,7 +145,8 @@ def test_without_summary_steps_nothing_is_asked(monkeypatch, given):
     rules(monkeypatch, NotJudged("a", "never", "asked"), finding("b", 1.0))
     table, problems = judge(given)
     assert table.equals(schema.FINDINGS.empty())
-    assert problems == []
+    said = ["not judged: all rules (no step has figures)"] if given.n_ranks else []
+    assert [one.message for one in problems] == said
 
 
 # --- not judged -----------------------------------------------------------------------------------
@@ -173,7 +174,18 @@ def test_nothing_recorded_is_nothing_found_and_no_error():
     }
     table, problems = judge(evidence(steps(2, **nothing)))
     assert table.num_rows == 0
-    assert [one.message.partition(" (")[0] for one in problems] == ["not judged: launch-bound"]
+    assert [one.message for one in problems] == [
+        (
+            "not judged: comm-bound, single-bucket, too-many-buckets, compress-gradients, slow-link, straggler, "
+            "comm-slows-compute (communication and compute not known on every rank)"
+        ),
+        "not judged: grad-copy, ddp-single-gpu (copies not known on every rank)",
+        (
+            "not judged: launch-bound (why the GPU idles is not known without copies, launches and their names, so "
+            "input-bound and sync-bound are not either)"
+        ),
+        "not judged: profiler-overhead (the profiler's own work not known on every rank)",
+    ]
 
 
 def test_windows_without_length_are_no_error():

@@ -171,3 +171,9 @@ def test_a_world_of_many_ranks_still_fits_the_line():
     phases = [phase("optimizer", 0, host_ns=0), phase("optimizer", last, host_ns=9)]
     given = evidence([step(rank, exposed=300) for rank in (0, last)], rows, phases=phases)
     assert fired(straggler, given).evidence["rank"] == last
+
+
+def test_the_step_in_which_the_capture_began_is_no_evidence():
+    late = collective(0, (0, 900), 1000)
+    lone = steps(2, 0, exposed=900)
+    assert not_judged(straggler, evidence(lone, late)).startswith("the only step")

@@ -59,11 +59,29 @@ def comm_of(rank: Rank) -> list[Kernel]:
 
 
 def communicator_of(rank: Rank, kernel: Kernel) -> str:
-    """Name the communicator: the collective, and how many streams it was launched on before this one."""
-    streams: list[int] = []
-    for other in sorted(comm_of(rank), key=lambda k: k.start if k.launch is None else k.launch):
-        if other.collective == kernel.collective and other.stream not in streams:
-            streams.append(other.stream)
+    """Name the communicator: the collective, and its stream's place in the order in which most steps begin to use them."""
+
+    def used(one: Kernel) -> int:
+        return one.start if one.launch is None else one.launch
+
+    def first_of(kernels: list[Kernel], stream: int) -> int:
+        """Return when a stream is first used, and of streams used at once the one that starts first."""
+        return min((used(k), at) for at, k in enumerate(kernels) if k.stream == stream)
+
+    same = [k for k in comm_of(rank) if k.collective == kernel.collective]
+    places: dict[int, list[int]] = {}
+    for number, _, _ in rank.steps:
+        own = [k for k in same if step_of(rank, k) == number]
+        streams = sorted({k.stream for k in own}, key=lambda stream: first_of(own, stream))
+        for place, stream in enumerate(streams):
+            places.setdefault(stream, []).append(place)
+
+    def order(stream: int):
+        found = places.get(stream)
+        mean = sum(found) / len(found) if found else float("inf")
+        return mean, found[-1] if found else 0, first_of(same, stream)
+
+    streams = sorted({k.stream for k in same}, key=order)
     return f"{kernel.collective}/{streams.index(kernel.stream)}"
 
 

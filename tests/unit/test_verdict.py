@@ -7,7 +7,9 @@ import pytest
 from nsyspipe.report.verdict import verdict
 
 
-def figures(comm, exposed, *, hidden=None, backward=None, compute=None, idle=None, n_steps=3):
+def figures(
+    comm, exposed, *, hidden=None, backward=None, compute=None, idle=None, wait=None, n_steps=3
+):
     return {
         "n_summary_steps": n_steps,
         "comm_share": comm,
@@ -16,6 +18,7 @@ def figures(comm, exposed, *, hidden=None, backward=None, compute=None, idle=Non
         "backward_overlap_ratio": backward,
         "compute_share": compute,
         "idle_share": idle,
+        "wait_share": wait,
     }
 
 
@@ -29,6 +32,17 @@ def figures(comm, exposed, *, hidden=None, backward=None, compute=None, idle=Non
         (
             figures(0.5, 0.001, hidden=0.998),
             "Communication is 50 % of step time, <1 % exposed; 100 % of it hides under compute (backward was not marked).",
+        ),
+        (
+            figures(0.5, 0.48, hidden=0.04, backward=0.03, wait=0.05),
+            (
+                "Communication is 50 % of step time (5 % waiting for other ranks), 48 % exposed; 3 % of it hides under "
+                "backward."
+            ),
+        ),
+        (
+            figures(0.5, 0.48, hidden=0.04, backward=0.03, wait=0.049),
+            "Communication is 50 % of step time, 48 % exposed; 3 % of it hides under backward.",
         ),
         (
             figures(0.0, 0.0, compute=0.957, idle=0.032),
