@@ -31,11 +31,6 @@ class Edge:
     transports: tuple[str, ...]
     n_channels: int
 
-    @property
-    def transport(self) -> str:
-        """Return the transports as one text."""
-        return ", ".join(self.transports)
-
 
 @dataclass(frozen=True, order=True)
 class CommMember:

@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from nsyspipe.fabric import NcclLog
     from nsyspipe.process_digest import ProcessDigest
 
-__all__ = ["PlacedProcess", "choose_family", "clock_shifts", "own_log", "place", "run_sizes", "world_size"]
+__all__ = [
+    "PlacedProcess",
+    "choose_family",
+    "clock_shifts",
+    "own_log",
+    "place",
+    "run_sizes",
+    "world_size",
+]
 
 
 @dataclass(frozen=True)

@@ -178,8 +178,8 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "log-of-another-run": Kind(
         "warning",
-        "the NCCL log names no process of the run and no communicator of {sizes} ranks: it is of another run, "
-        "and not used",
+        "the NCCL log names no process of the run and no communicator of its size ({sizes}): "
+        "it is of another run, and not used",
         "pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log",
     ),
     "topology-of-another-machine": Kind(

@@ -12,12 +12,15 @@ import pyarrow.compute as pc
 from nsyspipe import schema
 from nsyspipe.errors import OptionError
 from nsyspipe.findings.judge import judge
+from nsyspipe.findings.link_evidence import LinkVerdict, judge_link
 from nsyspipe.gather import Gathered, gather
 from nsyspipe.header import RunHeader, header_of
 from nsyspipe.judging import evidence_of, links_of
 from nsyspipe.merge import RunTables, merge
 from nsyspipe.metrics.kernels import costliest
 from nsyspipe.metrics.summary import phase_summary, rank_summary, summary
+from nsyspipe.placing import own_log, run_sizes
+from nsyspipe.problems import problem
 from nsyspipe.read.discover import display_names
 from nsyspipe.read.nccl_log import read_nccl_logs
 from nsyspipe.read.topology import read_topology
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nsyspipe.fabric import NcclLog, Topology
+    from nsyspipe.findings.model import Evidence
     from nsyspipe.problems import Problem
     from nsyspipe.settings import Reading
 
@@ -89,24 +93,39 @@ class Run:
             rank_map=self.rank_map,
             skip_first=self.skip_first,
             why_no_steps=self._gathered.why_no_steps,
-            log=self._fabric[0],
+            log=self.nccl,
+        )
+
+    @cached_property
+    def nccl(self) -> NcclLog | None:
+        """What NCCL logged of this run: version, settings, communicators; None without a log of it."""
+        log = self._fabric[0]
+        return None if log is None else own_log(self._gathered.digests, log)
+
+    @cached_property
+    def _evidence(self) -> Evidence:
+        return evidence_of(
+            self._tables,
+            self._summary,
+            self._summary_phases,
+            gpu_names=self.header.gpu_names,
+            links=self._linked[0],
+            log=self.nccl,
         )
 
     @cached_property
     def _judged(self) -> tuple[pa.Table, list[Problem]]:
-        return judge(
-            evidence_of(
-                self._tables,
-                self._summary,
-                self._summary_phases,
-                gpu_names=self.header.gpu_names,
-                links=self._links,
-            )
-        )
+        return judge(self._evidence)
 
     @cached_property
-    def _links(self) -> pa.Table | None:
-        return links_of(*self._fabric, self.ranks, self._tables.world_size)
+    def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
+        """What connects the ranks, and which of the given files is not of this run."""
+        log, topology = self._fabric
+        found, problems = links_of(self.nccl, topology, self.ranks, self._tables.world_size)
+        if log is not None and self.nccl is None and self.ranks.num_rows:
+            sizes = " or ".join(map(str, run_sizes(self._gathered.digests)))
+            problems = [problem("log-of-another-run", sizes=sizes), *problems]
+        return found, problems
 
     @cached_property
     def header(self) -> RunHeader:
@@ -132,7 +151,7 @@ class Run:
 
     @cached_property
     def _problems(self) -> pa.Table:
-        return problems_table([*self._tables.problems, *self._judged[1]])
+        return problems_table([*self._tables.problems, *self._linked[1], *self._judged[1]])
 
     @property
     def step_family(self) -> str | None:
@@ -172,7 +191,14 @@ class Run:
 
     def links(self) -> pa.Table:
         """`schema.LINKS`: what the ranks' communication crosses; no rows without NCCL's log and the topology."""
-        return schema.LINKS.empty() if self._links is None else self._links
+        found = self._linked[0]
+        return schema.LINKS.empty() if found is None else found
+
+    @cached_property
+    def link(self) -> LinkVerdict | None:
+        """The slowest of the links and the bandwidth that was reached; None where no rank or no link is known."""
+        is_known = self.ranks.num_rows and self.links().num_rows
+        return judge_link(self._evidence) if is_known else None
 
     def findings(self) -> pa.Table:
         """`schema.FINDINGS`: what to change first, by what it could bring."""

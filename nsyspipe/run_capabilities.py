@@ -154,13 +154,20 @@ def _known_link(reports: Sequence[Contents], beside: Beside) -> Finding:
     if log is None and topology is None:
         text = "neither NCCL's log nor the topology"
         return Finding(NO, text=text, fix=f"{_LOG}; {_TOPOLOGY}")
-    rows = links(log, topology, pids=[pid for report in reports for pid in report.pids])
+    pids = [pid for report in reports for pid in report.pids]
+    n_ranks = sum(report.n_processes for report in reports)
+    if log is not None and log.of_run(pids, {n_ranks, *map(_size_of, reports)}) is None:
+        return Finding(
+            NO, text="the log is of another run", fix=CATALOGUE["log-of-another-run"].fix
+        )
+    rows = links(log, topology, pids=pids)
     link = slowest(rows)
     if link is not None:
         unclear = _UNCLEAR_KINDS.intersection(rows["kind"].to_pylist())
         if not unclear:
             return Finding(YES, text=link.text)
-        return Finding(PARTLY, text=link.text, fix=_TOPOLOGY if "p2p" in unclear else _LOG)
+        text = f"{link.text}; {link.edges}" if link.n_unknown else link.text
+        return Finding(PARTLY, text=text, fix=_TOPOLOGY if "p2p" in unclear else _LOG)
     if topology is None:
         text = "the log does not say what NCCL uses"
         return Finding(PARTLY, text=text, fix=f"{_LOG}; {_TOPOLOGY}")

@@ -21,6 +21,7 @@ _PATH_WORDS = {
     "NODE": "the PCIe host bridges of a NUMA node",
     "SYS": "the link between NUMA nodes",
 }
+_SHOWN = 2
 _ASK_TOPOLOGY = "nvidia-smi topo -m tells whether over NVLink or PCIe"
 Row: TypeAlias = "Mapping[str, str | int | float | None]"
 
@@ -39,8 +40,10 @@ class SlowestLink:
         Of that edge; null if it is not known of every edge of that kind.
     text
         What it crosses, in words.
-    n_links, n_unknown
-        Edges of that kind; edges of which no line says what they use.
+    n_links, n_unknown, n_edges
+        Edges that the text holds for; edges of which no line says what they use; all.
+    is_of_ring
+        Whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names.
     """
 
     kind: str
@@ -50,6 +53,19 @@ class SlowestLink:
     text: str
     n_links: int
     n_unknown: int
+    n_edges: int
+    is_of_ring: bool
+
+    @property
+    def edges(self) -> str:
+        """Which edges the text holds for, in words: ``all 4 edges``, ``2 of 8 edges, rank 3 to 4 first``."""
+        noun = "edge" if self.is_of_ring else "pair"
+        if self.n_links == self.n_edges:
+            few = {1: f"rank {self.from_rank} to {self.to_rank}", 2: f"both {noun}s"}
+            return few.get(self.n_links, f"all {self.n_links} {noun}s")
+        first = f", rank {self.from_rank} to {self.to_rank}{' first' * (self.n_links > 1)}"
+        unknown = f", {self.n_unknown} not known" if 0 < self.n_unknown < self.n_edges else ""
+        return f"{self.n_links} of {self.n_edges} {noun}s{first}{unknown}"
 
 
 def slowest(links: pa.Table) -> SlowestLink | None:
@@ -77,15 +93,17 @@ def slowest(links: pa.Table) -> SlowestLink | None:
     of_kind = [row for row in rows if row["kind"] == kind]
     worst = min(of_kind, key=_nominal)
     has_all = all(row["nominal_bytes_per_s"] is not None for row in of_kind)
-    n_unknown = len(rows) - len(known)
+    text = _text(kind, worst)
     return SlowestLink(
         kind=kind,
         from_rank=int(worst["from_rank"] or 0),
         to_rank=int(worst["to_rank"] or 0),
         nominal_bytes_per_s=_nominal(worst) if has_all else None,
-        text=_text(kind, worst) + _unknown_text(kind, n_unknown, len(rows)),
-        n_links=len(of_kind),
-        n_unknown=n_unknown,
+        text=text,
+        n_links=sum(_text(kind, row) == text for row in of_kind),
+        n_unknown=len(rows) - len(known),
+        n_edges=len(rows),
+        is_of_ring=worst["comm_id"] is not None,
     )
 
 
@@ -94,15 +112,10 @@ def _nominal(row: Row) -> float:
     return float("inf") if nominal is None else float(nominal)
 
 
-def _unknown_text(kind: str, n_unknown: int, n_rows: int) -> str:
-    if kind == "unknown" or not n_unknown:
-        return ""
-    return f"; nothing says what {n_unknown} of {n_rows} links use"
-
-
 def _text(kind: str, row: Row) -> str:
     """Say what a link crosses, ``SHM through host memory, although the GPUs are connected by NV18``."""
-    transport, path = str(row["transport"] or ""), row["path"]
+    words, path = str(row["transport"] or ""), row["path"]
+    transport = _shortened(words)
     by_path = f"the GPUs are connected by {path}" if path else ""
     has_nvlink = str(path or "").startswith("NV")
     although = f", although {by_path}" if has_nvlink else ""
@@ -117,11 +130,18 @@ def _text(kind: str, row: Row) -> str:
         case "shm":
             return f"SHM through host memory{although}"
         case "net":
-            return f"network ({transport}){_copies(transport)}{although}"
+            return f"network ({transport}){_copies(words)}{although}"
         case _:
             said = f"{transport}, a transport that nsyspipe does not know" if transport else ""
             unsaid = "no NCCL log says what NCCL uses"
             return "; ".join(part for part in (said or unsaid, by_path) if part)
+
+
+def _shortened(transport: str) -> str:
+    """Name a few of many transports: a network has one per card."""
+    words = transport.split(", ")
+    n_more = len(words) - _SHOWN
+    return f"{', '.join(words[:_SHOWN])} and {n_more} more" if n_more > 0 else transport
 
 
 def _copies(transport: str) -> str:

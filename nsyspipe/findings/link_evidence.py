@@ -62,6 +62,11 @@ class LinkVerdict:
         Reason and fix when it cannot be told.
     evidence
         Figures behind it.
+    slowest
+        The slowest link, by NCCL's log or the topology; None without them.
+    busbw_bytes_per_s, busbw_source
+        Bus bandwidth that was reached, and where its bytes come from: ``payload``, measured, or ``gradient copies``,
+        an estimate; None when not known.
     """
 
     is_slow: bool | None
@@ -70,6 +75,14 @@ class LinkVerdict:
     text: str
     lacking: tuple[str, str]
     evidence: Mapping[str, Any]
+    slowest: SlowestLink | None = None
+    busbw_bytes_per_s: float | None = None
+    busbw_source: str | None = None
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the bandwidth rests on bytes that were copied, not on those that were sent."""
+        return self.busbw_source == _COPIES
 
 
 def judge_link(evidence: Evidence) -> LinkVerdict:
@@ -103,7 +116,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
             is_slow = large < _SLOW_RATIO * promised.bytes_per_s
             text = "far less bandwidth than NVLink gives"
     is_near = is_seen and links is not None and _is_near(link, links)
-    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts)
+    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source)
 
 
 def _may_lack_nvlink(evidence: Evidence) -> bool:

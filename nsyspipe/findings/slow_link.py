@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nsyspipe.findings.link_evidence import judge_link
 from nsyspipe.findings.model import Finding, NotJudged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from nsyspipe.findings.model import Answer, Evidence
 
 __all__ = ["slow_link"]
 
 ID = "slow-link"
 _LEAST_SHARE = 0.05
+# What a user may have set that decides what NCCL uses.
+_SETTINGS = (
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_P2P_DIRECT_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_HCA",
+    "NCCL_NET",
+    "NCCL_NET_PLUGIN",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_CROSS_NIC",
+)
 
 
 def slow_link(evidence: Evidence) -> Answer:
@@ -45,16 +57,42 @@ def slow_link(evidence: Evidence) -> Answer:
     return Finding(
         id=ID,
         title=f"the ranks communicate over a slow link: {verdict.text}",
-        action=f"use NVLink or P2P: data goes over {_now(verdict.evidence)}",
+        action=_action(verdict.evidence["link_kind"], evidence),
         advice="unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
         "containers share memory and IPC (--ipc=host)",
         saving_ns_per_step=min(exposed, transfer * (1 - kept)),
         evidence=dict(verdict.evidence)
-        | {"exposed_comm_ns_per_step": exposed, "transfer_ns_per_step": transfer},
+        | {
+            "nccl_settings": _settings(evidence),
+            "exposed_comm_ns_per_step": exposed,
+            "transfer_ns_per_step": transfer,
+        },
     )
 
 
-def _now(evidence: Mapping[str, Any]) -> str:
+def _settings(evidence: Evidence) -> dict[str, str] | None:
+    """Return what was set of that which decides what NCCL uses; None without its log."""
+    found = evidence.nccl_settings
+    return None if found is None else {name: found[name] for name in _SETTINGS if name in found}
+
+
+def _action(kind: str | None, evidence: Evidence) -> str:
+    """Name the setting that keeps GPUs from each other's memory, if that is why; else what would be faster."""
+    is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
+    if is_inside and _is_p2p_off(evidence):
+        # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
+        over = "host memory" if kind == "shm" else _now(kind)
+        return f"unset NCCL_P2P_DISABLE: data goes over {over}"
+    return f"use NVLink or P2P: data goes over {_now(kind)}"
+
+
+def _is_p2p_off(evidence: Evidence) -> bool:
+    """Tell whether a process at least had P2P switched off; values that differ between processes are listed."""
+    value = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "")
+    return "1" in value.split(" | ")
+
+
+def _now(kind: str | None) -> str:
     """Return in a word or two what carries the data."""
     words = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}
-    return words.get(evidence["link_kind"] or "", "something slower")
+    return words.get(kind or "", "something slower")

@@ -151,7 +151,8 @@ class Report:
         """Tell whether a table exists and has rows."""
         if not self.has(table):
             return False
-        statement = sa.select(sa.literal_column("1")).select_from(self._source(table)).limit(1)
+        one: sa.ColumnElement[int] = sa.literal_column("1", sa.Integer)
+        statement = sa.select(one).select_from(self._source(table)).limit(1)
         with _translated(self.path):
             return self._connection.execute(statement).first() is not None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -10,19 +9,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nsyspipe.slowest_link import slowest
 from nsyspipe.units import absent, bandwidth_text, ms_text, percent_text
 from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import pyarrow as pa
+    from nsyspipe.findings.link_evidence import LinkVerdict
 
 __all__ = ["findings_text", "link_text"]
 
 # On a narrower terminal a column of words would be a few letters wide.
 _TABLE_WIDTH = 79
+# Two lines of a terminal, less what breaking between words costs.
+_LINK_LENGTH = 185
 _STYLES = {"high": "bold red", "medium": "yellow", "low": "dim"}
 
 
@@ -90,32 +90,22 @@ def _figures(saving: float | None, step_time_ns: float | None) -> tuple[str, str
     return f"<= {ms_text(saving)}", percent_text(saving / step_time_ns if step_time_ns else None)
 
 
-def link_text(
-    links: pa.Table, findings: Sequence[Mapping[str, Any]], busbw: float | None
-) -> str | None:
-    """Return one line on what communication crosses, and how much of its bandwidth the run reached; None without links.
+def link_text(verdict: LinkVerdict | None) -> str | None:
+    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in two lines.
 
-    Parameters
-    ----------
-    links, findings
-        `schema.LINKS` and rows of `schema.FINDINGS`.
-    busbw
-        Measured bus bandwidth; without it the estimate of a finding, if there is one.
+    None when the link is not known. A bandwidth that was estimated has an ``about``.
     """
-    link = slowest(links)
-    if link is None:
+    if verdict is None or verdict.slowest is None:
         return None
-    text = f"link: {link.text}"
-    about = ""
-    if busbw is None:
-        for row in findings:
-            evidence = json.loads(row["evidence"])
-            if evidence.get("busbw_bytes_per_s"):
-                busbw, about = evidence["busbw_bytes_per_s"], "about "
-    if busbw is not None:
-        text += f"; bus bandwidth {about}{bandwidth_text(busbw)}"
-        if link.nominal_bytes_per_s:
-            text += f" of {bandwidth_text(link.nominal_bytes_per_s)} nominal"
-    elif link.nominal_bytes_per_s:
-        text += f"; nominal {bandwidth_text(link.nominal_bytes_per_s)}"
-    return printable(text)
+    link = verdict.slowest
+    rest = f"; {link.edges}"
+    nominal = link.nominal_bytes_per_s
+    if verdict.busbw_bytes_per_s is not None:
+        about = "about " if verdict.is_estimate else ""
+        rest += f"; bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
+        rest += f" of {bandwidth_text(nominal)} nominal" if nominal else ""
+    elif nominal:
+        rest += f"; nominal {bandwidth_text(nominal)}"
+    room = _LINK_LENGTH - len(rest)
+    text = printable(f"link: {link.text}")
+    return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest

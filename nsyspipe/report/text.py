@@ -82,7 +82,7 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     findings = run.findings().to_pylist()
     yield Text(verdict(summary, run.header.n_ranks, findings), style="bold")
     yield Text(_subject(run, summary), style="dim")
-    if link := link_text(run.links(), findings, summary["busbw_bytes_per_s"]):
+    if link := link_text(run.link):
         yield Text(link, style="dim")
     if summary["n_summary_steps"]:
         yield Padding(_run_table(summary, width), (1, 0, 0, 0))

@@ -81,7 +81,8 @@ FIGURES = tuple(column.name for column in _FIGURES)
 
 SUMMARY = TableSchema(
     "summary",
-    "One row: the run's figures over its summary steps: complete on every rank, less the skipped; if there are none, all that every rank has.",
+    "One row: the run's figures over its summary steps: complete on every rank, less the skipped; if there are none, "
+    "all that every rank has.",
     (),
     (
         Column("n_steps", INT, "count", "steps with a window on some rank", "derived"),

@@ -7,6 +7,8 @@ from tests.conftest import REAL
 
 LOG = REAL / "logs" / "ddp-4gpu-shm.nccl.log"
 TOPOLOGY = REAL / "logs" / "topo-4gpu.txt"
+# Of the log's processes, else it would be of another run.
+PIDS = (3175, 3171)
 LINK = ("--nccl-log", LOG, "--topology", TOPOLOGY)
 
 
@@ -19,7 +21,7 @@ def write_sick(folder):
     ns, would need 800 / 450 ns for; 200 that backward could hide, 150 with half the bytes, 8 of copies.
     """
     for rank in range(2):
-        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu()
+        builder = TraceBuilder(pid=PIDS[rank]).session(10**18).gpu()
         builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank)
         for at in range(0, 4000, 1000):
             builder.range(at, at + 900, f"step {at // 1000}").range(at + 70, at + 99, "backward")

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 
 from tests.build.trace import TraceBuilder
-from tests.cli.sick_run import LINK, LOG, write_sick
+from tests.cli.sick_run import LINK, LOG, PIDS, write_sick
 from tests.cli.tools import assert_refused, nsyspipe_run, terminal_run
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|9\d)(?:;\d+)*m")
@@ -179,7 +179,7 @@ def test_evidence_is_an_object_and_savings_are_numbers(sick, invoke):
 
 
 def test_control_characters_of_calls_and_transports_never_reach_the_terminal(tmp_path):
-    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).session(10**18).gpu()
+    builder = TraceBuilder(pid=PIDS[0]).env(RANK=0, WORLD_SIZE=1).session(10**18).gpu()
     for at in range(0, 4000, 1000):
         builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 300, launch=at + 80)
         builder.add(

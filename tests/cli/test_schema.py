@@ -13,8 +13,8 @@ from nsyspipe.errors import OptionError
 from tests.cli.tools import assert_refused, nsyspipe_run
 
 TABLES = [
-    "ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary", "phase_summary", "findings",
-    "problems",
+    "ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary", "phase_summary", "idle_calls",
+    "findings", "problems",
 ]  # fmt: skip
 
 

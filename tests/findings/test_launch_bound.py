@@ -35,6 +35,11 @@ def test_it_needs_2_percent_of_step_time(idle, fires):
     (fired if fires else silent)(launch_bound, late(idle))
 
 
+@pytest.mark.parametrize("by_rank", [(20, 900), (900, 0, 20)])
+def test_the_rank_with_most_bounds_the_saving(by_rank):
+    assert fired(launch_bound, late(*by_rank)).saving_ns_per_step == 900
+
+
 @pytest.mark.parametrize("by_rank", [(0, 900), (900, 0, 0)])
 def test_one_slow_host_is_a_straggler(by_rank):
     silent(launch_bound, late(*by_rank))

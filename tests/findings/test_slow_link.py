@@ -41,6 +41,7 @@ def test_shared_memory_is_slow_and_all_that_is_exposed_could_go():
         "nvlink_nominal_bytes_per_s": 450e9,
         "busbw_bytes_per_s": None,
         "busbw_source": None,
+        "nccl_settings": None,
         "exposed_comm_ns_per_step": 1000,
         "transfer_ns_per_step": 1000,
     }
@@ -112,6 +113,40 @@ def test_one_rank_or_no_communication_has_no_link():
     silent(slow_link, evidence([step(exposed=500)], collective(1, (0,), 500), links=[SHM]))
     silent(slow_link, evidence(steps(2), links=[SHM]))
     silent(slow_link, evidence(steps(2, comm_ns=None), links=[SHM]))
+
+
+# --- what was set -----------------------------------------------------------------------------------
+
+
+def test_settings_that_decide_what_nccl_uses_are_evidence():
+    given = {"NCCL_ALGO": "Ring", "NCCL_SHM_DISABLE": "0", "NCCL_P2P_LEVEL": "LOC"}
+    found = fired(slow_link, run([SHM], nccl_settings=given))
+    assert found.evidence["nccl_settings"] == {"NCCL_P2P_LEVEL": "LOC", "NCCL_SHM_DISABLE": "0"}
+    assert fired(slow_link, run([SHM], nccl_settings={})).evidence["nccl_settings"] == {}
+
+
+@pytest.mark.parametrize(
+    ("one", "over"),
+    [
+        (SHM, "host memory"),
+        (link("net", "NET/Socket/0", "NV18"), "a network"),
+        (link("unknown", None, "SYS"), "something slower"),
+    ],
+)
+@pytest.mark.parametrize("value", ["1", "0 | 1"])
+def test_p2p_that_was_switched_off_is_to_be_switched_on(one, over, value):
+    found = fired(slow_link, run([one], nccl_settings={"NCCL_P2P_DISABLE": value}))
+    assert found.action == f"unset NCCL_P2P_DISABLE: data goes over {over}"
+
+
+def test_p2p_that_was_left_on_is_not():
+    found = fired(slow_link, run([SHM], nccl_settings={"NCCL_P2P_DISABLE": "0"}))
+    assert found.action == "use NVLink or P2P: data goes over host memory (SHM)"
+
+
+def test_between_hosts_p2p_is_no_way():
+    given = run([link("net", "NET/Socket/0")], n_hosts=2, nccl_settings={"NCCL_P2P_DISABLE": "1"})
+    assert fired(slow_link, given).action == "use NVLink or P2P: data goes over a network"
 
 
 # --- by the bandwidth that was reached ------------------------------------------------------------

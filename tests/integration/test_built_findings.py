@@ -106,10 +106,9 @@ def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
     assert savings(run) == {"launch-bound": 520, "sync-bound": 180}
     found = findings(run)["sync-bound"]
     assert found["action"] == "keep cudaStreamSynchronize out of the step"
-    # Over all four windows; the last ends with its last kernel, before cudaMalloc.
-    assert found["evidence"]["idle_ns_by_call"] == {
-        "cudaStreamSynchronize": 4 * 120,
-        "cudaMalloc": 3 * 60,
+    assert found["evidence"]["idle_ns_per_step_by_call"] == {
+        "cudaStreamSynchronize": 120,
+        "cudaMalloc": 60,
     }
 
 

@@ -420,7 +420,7 @@ def test_the_link_needs_a_log_and_for_direct_access_the_topology(
     tmp_path, log, topology, status, text, fixes
 ):
     found = capabilities(
-        built(tmp_path),
+        built(tmp_path, n_ranks=4),
         log=log and LOGS / f"{log}.nccl.log",
         topology=topology and LOGS / f"{topology}.txt",
     )["link"]
@@ -428,6 +428,12 @@ def test_the_link_needs_a_log_and_for_direct_access_the_topology(
     assert [
         option for option in ("--nccl-log", "--topology") if option in (found.fix or "")
     ] == fixes
+
+
+def test_a_log_of_another_run_says_nothing_of_the_link(tmp_path):
+    found = capabilities(built(tmp_path), log=LOGS / "ddp-4gpu.nccl.log")["link"]
+    assert (found.status, found.found) == ("no", "the log is of another run")
+    assert "NCCL_DEBUG=INFO" in found.fix
 
 
 def test_the_fix_for_the_link_is_what_to_run(tmp_path):

@@ -10,6 +10,7 @@ from nsyspipe import schema
 from nsyspipe.read import kernels as read_kernels_module
 from nsyspipe.read.calls import read_blocking_calls, read_overhead
 from nsyspipe.read.events import read_operations
+from nsyspipe.read.facts import read_facts
 from nsyspipe.read.report import open_report
 from nsyspipe.read.strings import read_strings
 from tests.build.trace import KERNEL, RUNTIME, STRINGS, TraceBuilder, steady_rank
@@ -181,7 +182,7 @@ def test_without_the_table_of_names_no_call_blocks(tmp_path):
 
 def overhead(path):
     with open_report(path) as report:
-        found = read_overhead(report)
+        found = read_overhead(report, read_facts(report))
     return None if found is None else list(zip(*(one.tolist() for one in found), strict=True))
 
 
@@ -193,10 +194,33 @@ def with_overhead(*spans):
     return builder
 
 
-def test_without_the_table_the_profilers_work_is_unknown(tmp_path):
+def test_a_lazy_export_leaves_the_table_out_when_the_profiler_did_nothing(tmp_path):
     path = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
-    assert overhead(path) is None
-    assert set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist()) == {None}
+    assert overhead(path) == []
+    assert set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("meta", "is_known"),
+    [({"EXPORT_PARAM_LAZY": "true"}, True), ({"EXPORT_PARAM_LAZY": "false"}, False),
+     ({"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, False),
+     ({"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True)],
+)  # fmt: skip
+def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(
+    tmp_path, meta, is_known
+):
+    path = steady_rank(0, world_size=1).meta(**meta).write(tmp_path / "a_0.sqlite")
+    assert overhead(path) == ([] if is_known else None)
+    assert set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist()) == {0 if is_known else None}
+
+
+@pytest.mark.parametrize(
+    ("version", "is_known"),
+    [("2.9.1 2022.1.3", True), ("3.25.0 2026.2.1 mfu", True), ("(none) martisu", False)],
+)
+def test_a_version_that_is_not_known_does_not_say_what_it_leaves_out(tmp_path, version, is_known):
+    path = steady_rank(0, world_size=1, version=version).write(tmp_path / "a_0.sqlite")
+    assert overhead(path) == ([] if is_known else None)
 
 
 def test_the_profilers_work_is_read_where_it_took_time(tmp_path):

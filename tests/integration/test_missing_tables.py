@@ -93,13 +93,17 @@ def test_copies_that_were_made_but_not_exported_are_null_not_zero(tmp_path):
     dumps(document(run))
 
 
-def test_copies_that_were_never_made_are_zero(tmp_path):
-    builder = steady_rank(0, world_size=1)
-    ids = {row["correlationId"] for row in builder.rows.pop(MEMCPY)}
+def never_made(builder, table):
+    """Take all operations of a kind out of a report, and the calls that made them."""
+    ids = {row["correlationId"] for row in builder.rows.pop(table, [])}
     builder.rows[RUNTIME] = [
         row for row in builder.rows[RUNTIME] if row["correlationId"] not in ids
     ]
-    run = load(tmp_path, builder)
+    return builder
+
+
+def test_copies_that_were_never_made_are_zero(tmp_path):
+    run = load(tmp_path, never_made(steady_rank(0, world_size=1), MEMCPY))
     assert figures(run) == STEADY | dict.fromkeys(COPIES, 0) | {
         "exposed_memory_ns": 0,
         "idle_ns": 770,
@@ -131,10 +135,55 @@ def test_a_table_that_the_export_did_not_leave_out_by_itself_is_not_recorded(tmp
 @pytest.mark.parametrize("table", [MEMCPY, MEMSET])
 def test_a_table_that_is_there_without_rows_is_zero(tmp_path, table):
     builder = steady_rank(0, world_size=1).meta(EXPORT_PARAM_LAZY="false")
-    builder.rows[table] = []
-    run = load(tmp_path, builder, lazy=False)
+    run = load(tmp_path, never_made(builder, table), lazy=False)
     assert figures(run)["dtod_ns"] == (0 if table == MEMCPY else 10)
     assert codes(run) == ["few-steps", "not-judged"]
+
+
+def test_copies_that_were_made_are_null_in_a_table_without_rows_too(tmp_path):
+    builder = steady_rank(0, world_size=1)
+    builder.rows[MEMCPY] = []
+    run = load(tmp_path, builder, lazy=False)
+    assert figures(run) == STEADY | COPIES | MEMORY
+    assert "no-memcpy" in codes(run)
+
+
+@pytest.mark.parametrize("lazy", ["true", "false"])
+def test_kernels_that_were_launched_are_unknown_in_a_table_without_rows_too(tmp_path, lazy):
+    builder = steady_rank(0, world_size=1).meta(EXPORT_PARAM_LAZY=lazy)
+    builder.rows[KERNEL] = []
+    run = load(tmp_path, builder, lazy=False)
+    row = figures(run, step=0)
+    assert (row["compute_ns"], row["comm_ns"], row["idle_ns"], row["dtod_ns"]) == (None, None, None, 40)  # fmt: skip
+    assert {"no-kernels", "no-steps"} <= set(codes(run))
+    assert run.ranks["n_kernels"].to_pylist() == [None]
+
+
+def test_a_table_of_kernels_without_rows_is_right_where_none_was_launched(tmp_path):
+    builder = TraceBuilder().copy(100, 140, launch=5).range(0, 50, "step 1")
+    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite", lazy=False))
+    row = run.steps().to_pylist()[0]
+    assert (row["compute_ns"], row["comm_ns"], row["idle_ns"], row["dtod_ns"]) == (0, 0, 0, 40)
+    assert "no-kernels" not in codes(run)
+
+
+def test_kernels_in_graphs_as_a_whole_are_no_missing_kernels(tmp_path):
+    builder = TraceBuilder().graph(100, 140, launch=5).range(0, 50, "step 1")
+    assert "no-kernels" not in codes(load(tmp_path, builder, lazy=False))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_without_rows_of_api_calls_no_launch_was_recorded(tmp_path, is_there):
+    builder = steady_rank(0, world_size=1)
+    builder.rows[RUNTIME] = []
+    without = () if is_there else (RUNTIME,)
+    run = load(tmp_path, builder, without=without, lazy=False)
+    assert figures(run) == STEADY | {"overlap_backward_ns": None}
+    row = run.steps().to_pylist()[1]
+    causes = [row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")]  # fmt: skip
+    assert causes == [0, None, None, 0, 760]
+    assert "no-launches" in codes(run)
+    assert run.idle_calls().num_rows == 0
 
 
 @pytest.mark.parametrize("missing", [0, 1])

@@ -168,6 +168,22 @@ def test_nvlink_is_not_slow(loaded, options):
     assert left_open(run) == set()
 
 
+def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(loaded):
+    link = loaded("ddp-4gpu_?.sqlite", **NVLINK).link
+    assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (False, "nvlink", "all 4 edges")
+    # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms.
+    assert link.busbw_bytes_per_s == pytest.approx(355e9, rel=0.01)
+    assert link.busbw_source == "gradient copies"
+    assert link.busbw_bytes_per_s < link.slowest.nominal_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("ddp-4gpu_?.sqlite", {}), ("baseline.sqlite", {"topology": TOPOLOGY})]
+)
+def test_without_links_there_is_no_slowest(loaded, name, options):
+    assert loaded(name, **options).link is None
+
+
 @pytest.mark.parametrize("name", ["ddp-2gpu_?.sqlite", "ddp-4gpu_?.sqlite", "fsdp-4gpu_?.sqlite"])
 def test_even_ranks_have_no_straggler(loaded, name):
     run = loaded(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.fabric import CommMember, Communicator, Edge, NcclLog, Topology
-from nsyspipe.link import classify_transport, links
+from nsyspipe.link import absent_gpus, classify_transport, links
 from nsyspipe.link_speeds import nvlink_speed, pcie_speed
 from nsyspipe.read.nccl_log import read_nccl_logs
 from nsyspipe.read.topology import read_topology
@@ -323,7 +323,7 @@ def test_shared_memory_although_there_is_nvlink():
     log = read_nccl_logs([REAL / "ddp-4gpu-shm.nccl.log"])
     table = links(log, read_topology(REAL / "topo-4gpu.txt"), dict.fromkeys(range(4), H200))
     text = "SHM through host memory, although the GPUs are connected by NV18"
-    assert slowest(table) == SlowestLink("shm", 0, 1, pytest.approx(PCIE_5), text, 4, 0)
+    assert slowest(table) == SlowestLink("shm", 0, 1, pytest.approx(PCIE_5), text, 4, 0, 4, True)
     assert [(one["transport"], one["n_channels"], one["path"]) for one in table.to_pylist()] == [
         ("SHM/direct/direct", 4, "NV18")
     ] * 4
@@ -335,7 +335,7 @@ def test_nvlink_everywhere(n_gpus):
     topo = read_topology(REAL / f"topo-{n_gpus}gpu.txt")
     table = links(log, topo, dict.fromkeys(range(n_gpus), H200), n_ranks=n_gpus)
     text = "NVLink (P2P/CUMEM over NV18)"
-    assert slowest(table) == SlowestLink("nvlink", 0, 1, 450e9, text, n_gpus, 0)
+    assert slowest(table) == SlowestLink("nvlink", 0, 1, 450e9, text, n_gpus, 0, n_gpus, True)
 
 
 def test_the_slowest_kind_then_the_least_bandwidth():
@@ -388,6 +388,126 @@ def test_texts_without_a_topology():
     asked = "direct access to GPU memory (P2P/CUMEM); nvidia-smi topo -m tells whether over NVLink or PCIe"
     assert text_of(one_log(ring("P2P/CUMEM", "P2P/CUMEM"))) == asked
     assert text_of(one_log(ring(None, None))) == "no NCCL log says what NCCL uses"
-    assert text_of(one_log(ring("SHM", None))) == (
-        "SHM through host memory; nothing says what 1 of 2 links use"
+    assert text_of(one_log(ring("SHM", None))) == ("SHM through host memory")
+
+
+def test_of_many_cards_of_a_network_a_few_are_named():
+    cards = ", ".join(f"NET/IB/{card}/GDRDMA" for card in range(8))
+    text = "network (NET/IB/0/GDRDMA, NET/IB/1/GDRDMA and 6 more)"
+    assert text_of(one_log(ring(cards, cards, hosts=["a", "b"]))) == text
+    # One that is not direct makes the whole wait in host memory, named or not.
+    cards += ", NET/IB/8"
+    text = "network (NET/IB/0/GDRDMA, NET/IB/1/GDRDMA and 7 more) through host memory"
+    assert text_of(one_log(ring(cards, cards, hosts=["a", "b"]))) == text
+
+
+# --- which edges ----------------------------------------------------------------------------------
+
+NV, NET = "P2P/CUMEM", "NET/IB/0"
+
+
+@pytest.mark.parametrize(
+    ("transports", "edges"),
+    [
+        (["SHM"] * 4, "all 4 edges"),
+        (["SHM"] * 2, "both edges"),
+        ([NV, NV, NV, NET, NV, NV, NV, NET], "2 of 8 edges, rank 3 to 4 first"),
+        ([NV, "SHM", NV], "1 of 3 edges, rank 1 to 2"),
+        ([NV, "SHM", None], "1 of 3 edges, rank 1 to 2, 1 not known"),
+        ([None, None, None], "all 3 edges"),
+        # Both are networks, but what is said of the first does not hold for the second.
+        ([NV, "NET/IB/1", NET], "1 of 3 edges, rank 1 to 2"),
+    ],
+)
+def test_edges_are_those_that_the_text_holds_for(transports, edges):
+    assert slowest(links(one_log(ring(*transports)), None)).edges == edges
+
+
+def test_paths_that_differ_are_told_apart():
+    log = one_log(ring("P2P/IPC", "P2P/IPC", "P2P/IPC", "P2P/IPC"))
+    topo = topology(g01="PIX", g12="SYS", g23="PIX", g30="SYS")
+    found = slowest(links(log, topo, dict.fromkeys(range(4), H200)))
+    assert (found.text.count("PIX"), found.edges) == (1, "2 of 4 edges, rank 0 to 1 first")
+
+
+def test_without_a_log_they_are_pairs():
+    topo = topology(g01="NV18", g02="SYS", g12="SYS")
+    found = slowest(
+        links(None, topo, dict.fromkeys(range(3), H200), local_ranks={0: 0, 1: 1, 2: 2})
     )
+    assert (found.text[-3:], found.edges) == ("SYS", "2 of 3 pairs, rank 0 to 2 first")
+    one = slowest(links(None, topo, {}, local_ranks={0: 0, 1: 1}))
+    assert one.edges == "rank 0 to 1"
+
+
+# --- of this run, of this machine -----------------------------------------------------------------
+
+
+def sizes(log):
+    return None if log is None else [comm.n_ranks for comm in log.communicators]
+
+
+def test_a_log_of_the_runs_processes_is_kept_without_larger_communicators_of_others():
+    # ring() numbers its processes from 100.
+    log = one_log(ring("SHM", "SHM"), Communicator("0x3", 8, (CommMember(0, "a", 7),)))
+    assert sizes(log.of_run({100}, {5})) == [2]
+    assert sizes(log.of_run({7}, {5})) == [2, 8]
+
+
+def test_a_communicator_of_the_runs_size_is_enough_as_containers_have_other_processes():
+    log = one_log(ring("SHM", "SHM"), Communicator("0x3", 8, (CommMember(0, "a", 7),)))
+    assert sizes(log.of_run({1}, {2, None})) == [2]
+    assert sizes(log.of_run({1}, {2, 8})) == [2, 8]
+
+
+def test_a_log_with_neither_is_of_another_run():
+    assert one_log(ring("SHM", "SHM")).of_run({1}, {4, None}) is None
+    silent = NcclLog("2.28.9", (), {"NCCL_P2P_DISABLE": "1"})
+    assert silent.of_run({1}, {4}) is silent
+
+
+def test_real_logs_name_the_processes_of_their_reports():
+    log = read_nccl_logs([REAL / "ddp-2gpu.nccl.log"])
+    assert sizes(log.of_run({862}, {4})) == [2]
+    assert log.of_run({950, 961, 967, 957}, {4}) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "is_on"),
+    [((), None), ((None,), None), ((False, None), False), ((False, True), True)],
+)
+def test_one_communicator_over_nvlink_sharp_is_enough(said, is_on):
+    comms = tuple(Communicator(f"0x{at}", 2, is_nvls_on=one) for at, one in enumerate(said))
+    assert NcclLog(None, comms).is_nvls_on is is_on
+
+
+def absent(log, topo, n_ranks=2, local_ranks=None, hosts=None):
+    found = {"n_ranks": n_ranks, "local_ranks": local_ranks or {}, "hosts": hosts or {}}
+    return absent_gpus(log, topo, **found, pids=())
+
+
+def test_a_topology_lacks_what_ranks_run_on():
+    topo = topology(g01="NV18")
+    assert absent(None, topo, local_ranks={0: 0, 1: 1}) == []
+    assert absent(None, topo, 4, local_ranks={0: 0, 1: 1, 2: 2, 3: 3}) == [2, 3]
+    # Of two hosts with two GPUs each; and where every process sees only its own as GPU 5.
+    hosts = {0: "a", 1: "a", 2: "b", 3: "b"}
+    assert absent(None, topo, 4, local_ranks={0: 0, 1: 1, 2: 0, 3: 1}, hosts=hosts) == []
+    assert absent(None, topo, local_ranks={0: 5, 1: 5}) == []
+    assert absent(None, topo, local_ranks={0: None}) == []
+    assert absent(None, None, local_ranks={0: 9}) == []
+
+
+def test_the_logs_indices_count_more_than_local_ranks():
+    place = CommMember(0, "a", 1, nvml_device=2), CommMember(1, "a", 2, nvml_device=3)
+    log = one_log(Communicator("0x1", 2, place))
+    local_ranks = {0: 0, 1: 1}
+    assert absent(log, topology(g01="NV18"), local_ranks=local_ranks) == [2, 3]
+    assert absent(log, topology(g23="NV18"), local_ranks=local_ranks) == []
+    # Of a communicator that does not span the run, ranks have other numbers.
+    assert absent(log, topology(g23="NV18"), 4, local_ranks={0: 0, 1: 1, 2: 2, 3: 3}) == []
+
+
+def test_a_row_of_a_gpu_that_is_no_column_is_no_path():
+    topo = Topology((0,), {("GPU0", "GPU1"): "NV18", ("GPU1", "GPU0"): "NV18"})
+    assert rows(one_log(ring("P2P/IPC", "P2P/IPC")), topo)[0]["path"] is None

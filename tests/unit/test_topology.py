@@ -40,8 +40,6 @@ TWO_NICS = Topology(
         ("NIC1", "GPU1"): "PIX",
         ("NIC1", "NIC0"): "SYS",
     },
-    nic_names={"NIC0": "mlx5_0", "NIC1": "mlx5_bond_0"},
-    numa_nodes={0: "0", 1: "1"},
 )
 
 
@@ -55,15 +53,13 @@ def read(tmp_path):
     return write_and_read
 
 
-def test_gpus_nics_affinities_and_the_legend_under_an_underlined_header(read):
+def test_gpus_and_nics_between_affinities_and_legends_under_an_underlined_header(read):
     assert read(WITH_NICS) == TWO_NICS
 
 
-def test_links_by_index_and_by_name():
+def test_links_by_index():
     assert (TWO_NICS.link(0, 1), TWO_NICS.link(1, 0)) == ("NV12", "NV12")
     assert (TWO_NICS.link(0, 0), TWO_NICS.link(0, 5)) == (None, None)
-    assert (TWO_NICS.nic_link(1, "mlx5_bond_0"), TWO_NICS.nic_link(1, "NIC1")) == ("PIX", "PIX")
-    assert TWO_NICS.nic_link(1, "mlx5_7") is None
 
 
 def test_line_ends_of_windows_and_other_output_around_do_not_matter(read):
@@ -71,10 +67,8 @@ def test_line_ends_of_windows_and_other_output_around_do_not_matter(read):
     assert read(text.replace("\n", "\r\n")) == TWO_NICS
 
 
-def test_columns_may_be_aligned_by_spaces_but_then_affinities_are_not_told_apart(read):
-    found = read(WITH_NICS.expandtabs(9))
-    assert found.paths == TWO_NICS.paths
-    assert found.numa_nodes == {}
+def test_columns_may_be_aligned_by_spaces(read):
+    assert read(WITH_NICS.expandtabs(9)) == TWO_NICS
 
 
 def test_older_drivers_name_nics_themselves_and_sys_soc(read):
@@ -85,8 +79,8 @@ def test_older_drivers_name_nics_themselves_and_sys_soc(read):
         "mlx5_0  PHB     NODE     X \n"
     )
     found = read(text)
-    assert (found.link(0, 1), found.nic_link(0, "mlx5_0")) == ("SYS", "PHB")
-    assert found.nic_link(1, "mlx5_0") == "NODE"
+    assert found.link(0, 1) == "SYS"
+    assert (found.paths["GPU0", "mlx5_0"], found.paths["mlx5_0", "GPU1"]) == ("PHB", "NODE")
 
 
 def test_indices_need_not_be_dense(read):
@@ -97,17 +91,14 @@ def test_indices_need_not_be_dense(read):
 
 def test_one_gpu_is_a_topology_without_paths(read):
     found = read("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-31\t0\t\tN/A\n")
-    assert found == Topology((0,), {}, {}, {0: "0"})
+    assert found == Topology((0,), {})
 
 
 def test_a_cut_matrix_keeps_what_a_remaining_row_says(read):
     # Cut inside the row of GPU1: the row of GPU0 says both directions.
     found = read(WITH_NICS[: WITH_NICS.index("GPU1\tNV12") + 7])
-    assert (found.link(1, 0), found.nic_link(0, "NIC1"), found.nic_link(1, "NIC1")) == (
-        "NV12",
-        "SYS",
-        None,
-    )
+    assert (found.link(1, 0), found.paths["GPU0", "NIC1"]) == ("NV12", "SYS")
+    assert ("GPU1", "NIC1") not in found.paths
 
 
 def test_unknown_words_are_not_paths(read):
@@ -164,4 +155,3 @@ def test_real_matrices(n_gpus):
     pairs = [(a, b) for a in range(n_gpus) for b in range(n_gpus) if a != b]
     assert {found.link(*pair) for pair in pairs} == {"NV18"}
     assert len(found.paths) == len(pairs)
-    assert found.numa_nodes == dict.fromkeys(range(n_gpus), "0")
