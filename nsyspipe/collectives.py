@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["collectives_table", "step_bytes", "stragglers_table"]
+__all__ = ["collective_figures", "collectives_table", "step_bytes", "stragglers_table"]
 
 _NS_PER_S = 1e9
-_FROM_WAITING = ("arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns")
+# Columns of what is known of matched operations.
+_NEEDED = ("n_ranks", "transfer_ns", "late_by_ns", "is_late_significant")
+_SHOWN_ONLY = ("arrival_skew_ns", "wait_ns", "is_significant")
 
 
 def collectives_table(
@@ -45,37 +47,53 @@ def collectives_table(
     sizes
         Ranks of each communicator; 0 where it is not known.
     """
-    rows, found = across.rows, across.waiting
+    rows = across.rows
     chosen = np.flatnonzero(rows.in_step)
-    seq = _numbered(rows, found)
+    seq = _numbered(rows, across.waiting)
     order = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
-    kind = rows.kind[order]
+    columns = _columns(across, order, ranks, summary_steps, sizes) | {
+        "seq": seq[order],
+        "algorithm": _words(rows.kind[order], [one.algorithm for one in rows.kinds]),
+        "comm_id": _words(rows.communicator[order], rows.communicators),
+        **_waiting_columns(across.waiting, order, _SHOWN_ONLY),
+    }
+    columns["algbw_bytes_per_s"] = _per_second(columns["message_bytes"], columns["transfer_ns"])
+    columns["busbw_bytes_per_s"] = _per_second(columns["bus_bytes"], columns["transfer_ns"])
+    return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
+
+
+def collective_figures(
+    across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
+) -> pa.Table:
+    """Return those columns of `collectives_table` that figures and rules need, sorted by (rank, start).
+
+    There may be a million rows, of which most runs show none: what sorts and numbers them can wait.
+    """
+    order = np.flatnonzero(across.rows.in_step)
+    return pa.table(_columns(across, order, ranks, summary_steps, sizes))
+
+
+def _columns(
+    across: CrossRank, order: Int64, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
+) -> dict[str, pa.Array | Int64 | Flags]:
+    rows, found = across.rows, across.waiting
     message, bus, is_sized = _bytes(rows, sizes)
     is_matched = np.zeros(len(rows), np.bool_) if found is None else found.is_matched
-    columns: dict[str, object] = {
+    return {
         "step": rows.step[order],
-        "seq": seq[order],
         "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
         **{
-            name: _words(kind, [getattr(one, name) for one in rows.kinds])
-            for name in ("collective", "datatype", "algorithm")
+            name: _words(rows.kind[order], [getattr(one, name) for one in rows.kinds])
+            for name in ("collective", "datatype")
         },
-        "comm_id": _words(rows.communicator[order], rows.communicators),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
         "is_matched": is_matched[order],
         "in_summary": np.isin(rows.step[order], summary_steps),
-        **_waiting_columns(found, order),
+        **_waiting_columns(found, order, _NEEDED),
         "message_bytes": pa.array(message[order], mask=message[order] == ABSENT),
+        "bus_bytes": pa.array(bus[order], mask=~is_sized[order]),
     }
-    transfer = columns["transfer_ns"]
-    bus_bytes = pa.array(bus[order], mask=~is_sized[order])
-    columns |= {
-        "bus_bytes": bus_bytes,
-        "algbw_bytes_per_s": _per_second(columns["message_bytes"], transfer),
-        "busbw_bytes_per_s": _per_second(bus_bytes, transfer),
-    }
-    return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
 
 
 def _words(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
@@ -84,16 +102,13 @@ def _words(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
     )
 
 
-def _waiting_columns(found: Waiting | None, order: Int64) -> dict[str, pa.Array]:
+def _waiting_columns(
+    found: Waiting | None, order: Int64, names: Sequence[str]
+) -> dict[str, pa.Array]:
     if found is None:
-        nothing = dict.fromkeys(_FROM_WAITING, pa.nulls(order.size, pa.int64()))
-        return nothing | {
-            "n_ranks": pa.nulls(order.size, pa.int64()),
-            "is_significant": pa.nulls(order.size, pa.bool_()),
-            "is_late_significant": pa.nulls(order.size, pa.bool_()),
-        }
+        kinds = {name: pa.bool_() if name.startswith("is_") else pa.int64() for name in names}
+        return {name: pa.nulls(order.size, kind) for name, kind in kinds.items()}
     unknown = ~found.is_matched[order]
-    names = (*_FROM_WAITING, "n_ranks", "is_significant", "is_late_significant")
     return {name: pa.array(getattr(found, name)[order], mask=unknown) for name in names}
 
 
@@ -200,11 +215,11 @@ def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int
 
 def _lateness(rank: Int64, step: Int64, late_by: Int64) -> dict[int, dict[int, int]]:
     """Return by rank and step the largest delay of the step, for the rank that caused it (of equal ones the first)."""
-    order = np.lexsort((np.arange(step.size), -late_by, step))
-    first = np.ones(step.size, np.bool_)
+    late = np.flatnonzero(late_by)
+    order = late[np.lexsort((late, -late_by[late], step[late]))]
+    first = np.ones(order.size, np.bool_)
     first[1:] = step[order[1:]] != step[order[:-1]]
     found: dict[int, dict[int, int]] = {}
     for at in order[first].tolist():
-        if late_by[at]:
-            found.setdefault(int(rank[at]), {})[int(step[at])] = int(late_by[at])
+        found.setdefault(int(rank[at]), {})[int(step[at])] = int(late_by[at])
     return found

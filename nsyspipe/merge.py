@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe import schema
-from nsyspipe.collectives import collectives_table, step_bytes, stragglers_table
+from nsyspipe.collectives import (
+    collective_figures,
+    collectives_table,
+    step_bytes,
+    stragglers_table,
+)
 from nsyspipe.cross_rank import CrossRank, communicator_sizes, cross_rank, step_waits
 from nsyspipe.metrics.summary import with_ratios
 from nsyspipe.placing import PlacedProcess, place, world_size
@@ -19,7 +25,7 @@ from nsyspipe.run_problems import of_messages, of_ranks, of_reports, of_steps
 from nsyspipe.selection import Selection, select_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,7 +47,9 @@ class RunTables:
     ranks, steps, phases, stragglers, kernels
         The tables of `schema` by the same names; kernels are `schema.KERNEL_COSTS`.
     collectives
-        As `collectives.collectives_table` returns them.
+        As `collectives.collective_figures` returns them.
+    all_collectives
+        Returns `collectives.collectives_table`, which few ask for.
     idle_calls
         `schema.IDLE_CALLS`.
     """
@@ -50,6 +58,7 @@ class RunTables:
     steps: pa.Table
     phases: pa.Table
     collectives: pa.Table
+    all_collectives: Callable[[], pa.Table]
     stragglers: pa.Table
     kernels: pa.Table
     idle_calls: pa.Table
@@ -111,7 +120,8 @@ def merge(
     size = world_size(digests, log)
     sizes = communicator_sizes(across, size)
     steps = _steps(table, place_of, across, sizes, selection)
-    collectives = collectives_table(across, ranks, selection.steps, sizes)
+    of_collectives = (across, ranks, selection.steps, sizes)
+    collectives = collective_figures(*of_collectives)
     found = [
         *of_reports(digests, names, placed, ranks),
         *rank_problems,
@@ -125,6 +135,7 @@ def merge(
         steps=steps,
         phases=_phases_table(placed, ranks, numbering),
         collectives=collectives,
+        all_collectives=functools.partial(collectives_table, *of_collectives),
         stragglers=stragglers_table(collectives, steps, ranks),
         kernels=_kernels_table(placed, ranks),
         idle_calls=_idle_calls(placed, numbering, steps, selection),

@@ -183,7 +183,7 @@ class Run:
 
     @cached_property
     def _collectives(self) -> pa.Table:
-        return schema.conform(self._tables.collectives, schema.COLLECTIVES)
+        return schema.conform(self._tables.all_collectives(), schema.COLLECTIVES)
 
     def stragglers(self) -> pa.Table:
         """`schema.STRAGGLERS`: how the others waited for each rank, sorted by rank."""

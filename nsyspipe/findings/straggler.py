@@ -41,9 +41,11 @@ def straggler(evidence: Evidence) -> Answer:
     worst = max(rows, key=lambda row: (row["lateness_ns"], -row["rank"]))
     n_steps = evidence.summary["n_summary_steps"]
     saving = worst["lateness_ns"] / n_steps
+    if evidence.share(saving) < _LEAST_SHARE:
+        return None
     # Under no_sync() ranks do not meet in every step.
-    meeting = evidence.collectives.filter(pc.is_valid(evidence.collectives["late_by_ns"]))
-    n_meeting = pc.count_distinct(meeting["step"]).as_py()
+    met = evidence.collectives["step"].filter(pc.is_valid(evidence.collectives["late_by_ns"]))
+    n_meeting = pc.count_distinct(met).as_py()
     least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
     held_up = _steps_held_up(evidence, worst["rank"])
     if evidence.share(saving) < least or 2 * held_up.size <= n_meeting:
@@ -82,9 +84,9 @@ _ADVICE = {
 
 def _steps_held_up(evidence: Evidence, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the steps whose largest delay is this rank's, and more than clock error."""
-    rows = evidence.collectives.filter(
-        pc.fill_null(pc.greater(evidence.collectives["late_by_ns"], 0), fill_value=False)
-    )
+    collectives = evidence.collectives.select(["step", "rank", "late_by_ns", "is_late_significant"])
+    is_late = pc.fill_null(pc.greater(collectives["late_by_ns"], 0), fill_value=False)
+    rows = collectives.filter(is_late)
     largest = rows.group_by("step").aggregate([("late_by_ns", "max")])
     by_step = dict(
         zip(largest["step"].to_pylist(), largest["late_by_ns_max"].to_pylist(), strict=True)

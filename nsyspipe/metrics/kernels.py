@@ -80,17 +80,17 @@ def kernel_costs(
 
 def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
     """Return which compute kernels run while communication does, in order, and for how long of their time."""
-    starts, ends = operations.kernel_start, operations.kernel_end
     if not len(comm):
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    # Without communication between them, compute kernels mostly stand in order, which is cheap to look up.
+    rows = np.flatnonzero(~operations.is_comm)
+    starts, ends = operations.kernel_start[rows], operations.kernel_end[rows]
     before = comm.counts_up_to(starts)  # intervals that began by the kernel's start
     # Either the last of them is still under way, or another begins before the kernel ends.
-    last_end = comm.ends[np.maximum(before - 1, 0)]
+    last_end = np.append(np.iinfo(np.int64).min, comm.ends)[before]
     next_start = np.append(comm.starts, np.iinfo(np.int64).max)[before]
-    rows = np.flatnonzero(
-        ~operations.is_comm & (((before > 0) & (last_end > starts)) | (next_start < ends))
-    )
-    return rows, comm.lengths(starts[rows], ends[rows])
+    hit = np.flatnonzero((last_end > starts) | (next_start < ends))
+    return rows[hit], comm.lengths(starts[hit], ends[hit])
 
 
 def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:

@@ -35,8 +35,11 @@ _SHAPES = {
     "block": "blockX | (blockY << 11) | (blockZ << 22)",
 }
 _SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+# So are device and stream of many kernels.
+_PLACE = {"place": "(deviceId << 32) | streamId"}
+_PLACE_COLUMNS = {"device_id": "deviceId", "stream_id": "streamId"}
 # Dimensions only serve to compare equal kernels, for which this many are enough.
-_MOST_SHAPES = 100_000
+_MOST_SHAPES = 50_000
 
 
 def read_kernels(
@@ -79,9 +82,16 @@ def _read_rows(report: Report, columns: dict[str, str]) -> tuple[dict[str, pa.Ch
         return valid_rows(report, versions.KERNEL, columns, dict.fromkeys(_SHAPES, "NULL"))
     if report.last_row(versions.KERNEL) <= _MOST_SHAPES:
         return valid_rows(report, versions.KERNEL, columns, _SHAPES)
-    return valid_rows(
-        report, versions.KERNEL, columns, beside=functools.partial(_with_shapes, report)
-    )
+    beside = functools.partial(_with_shapes, report)
+    if report.has(versions.KERNEL, *_PLACE_COLUMNS.values()):
+        fewer = {name: one for name, one in columns.items() if name not in _PLACE_COLUMNS}
+        rows, n_dropped = valid_rows(report, versions.KERNEL, fewer, _PLACE, beside)
+        place = rows.pop("place")
+        if not place.null_count:
+            rows["device_id"] = pc.shift_right(place, 32)
+            rows["stream_id"] = pc.bit_wise_and(place, 2**32 - 1)
+            return rows, n_dropped
+    return valid_rows(report, versions.KERNEL, columns, beside=beside)
 
 
 def read_graphs(report: Report) -> tuple[pa.Table, int]:

@@ -10,7 +10,7 @@ __all__ = ["KERNEL_COSTS"]
 _SLOWED = (
     "equal in name, grid and block, their own and their three neighbours' on either side in order of launch, with at "
     "least three that ran wholly beside no communication and three at least 90 % beside it (of a large report a "
-    "sample of 100 000 kernels is compared)"
+    "sample of 50 000 kernels is compared)"
 )
 
 KERNEL_COSTS = TableSchema(

@@ -87,7 +87,7 @@ def runs(draw):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(runs())
 def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
     table, problems = judge(run)

@@ -50,7 +50,7 @@ def by_key(table, rank, *keys):
     }
 
 
-@examples(120)
+@examples(90)
 @given(RUNS)
 def test_steps_equal_counting_every_nanosecond(found):
     run, family = loaded(found)
@@ -73,7 +73,7 @@ def test_steps_equal_counting_every_nanosecond(found):
         assert [{name: row[name] for name in expected[0]} for row in own] == expected
 
 
-@examples(60)
+@examples(45)
 @given(RUNS)
 def test_idle_causes_are_never_negative_and_sum_to_idle_exactly(found):
     run, _ = loaded(found)
@@ -83,7 +83,7 @@ def test_idle_causes_are_never_negative_and_sum_to_idle_exactly(found):
         assert None in causes or sum(causes) == row["idle_ns"]
 
 
-@examples(120)
+@examples(90)
 @given(RUNS)
 def test_phases_and_kernels_equal_counting_every_nanosecond(found):
     run, family = loaded(found)
@@ -99,7 +99,7 @@ def test_phases_and_kernels_equal_counting_every_nanosecond(found):
     assert (run.phases().schema, run.kernels().schema) == (PHASES.arrow, KERNEL_COSTS.arrow)
 
 
-@examples(60)
+@examples(45)
 @given(trains())
 def test_kernels_slowed_by_communication_equal_comparing_each_with_all_others(process):
     run, family = loaded([process])
@@ -123,7 +123,7 @@ def moved(process, by, random):
     return oracle.Process(*columns)
 
 
-@examples(60)
+@examples(45)
 @given(PROCESSES, st.randoms(use_true_random=False))
 def test_row_order_and_time_shift_change_nothing(process, random):
     def rows(one, by=0):

@@ -59,7 +59,7 @@ def in_order(rows):
     return sorted(rows, key=lambda row: (row["step"], row["rank"], row["start_ns"], row["comm_id"]))
 
 
-@settings(max_examples=80, **SLOW)
+@settings(max_examples=50, **SLOW)
 @given(runs())
 def test_waiting_equals_the_plain_loops(run):
     found = tables(run)
@@ -100,7 +100,7 @@ def check_places(rows, expected):
 # --- what must not matter -------------------------------------------------------------------------
 
 
-@settings(max_examples=40, **SLOW)
+@settings(max_examples=25, **SLOW)
 @given(
     runs(),
     st.integers(0, 3),
@@ -118,7 +118,7 @@ def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run,
             assert abs(one[name] - other[name]) <= allowed
 
 
-@settings(max_examples=40, **SLOW)
+@settings(max_examples=25, **SLOW)
 @given(runs(steady=True), st.integers(0, 3), st.integers(-(10**10), 10**10))
 def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, which, by):
     before, after = tables(run), tables(shifted(run, which, by))
@@ -131,7 +131,7 @@ def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, 
     assert before["summary"] == after["summary"]
 
 
-@settings(max_examples=40, **SLOW)
+@settings(max_examples=25, **SLOW)
 @given(runs(), st.randoms(use_true_random=False))
 def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random):
     numbers, order = list(range(len(run.ranks))), list(range(len(run.sessions)))
@@ -145,7 +145,7 @@ def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random
     assert before == after
 
 
-@settings(max_examples=40, **SLOW)
+@settings(max_examples=25, **SLOW)
 @given(runs(steady=True))
 def test_one_report_of_several_processes_says_what_a_report_per_rank_says(run):
     ranks = tuple(replace(rank, report=0) for rank in run.ranks)
