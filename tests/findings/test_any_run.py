@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from nsyspipe import schema
@@ -87,6 +88,7 @@ def runs(draw):
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(runs())
 def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):

@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import nsyspipe
@@ -99,6 +100,7 @@ def test_phases_and_kernels_equal_counting_every_nanosecond(found):
     assert (run.phases().schema, run.kernels().schema) == (PHASES.arrow, KERNEL_COSTS.arrow)
 
 
+@pytest.mark.slow
 @examples(45)
 @given(trains())
 def test_kernels_slowed_by_communication_equal_comparing_each_with_all_others(process):
@@ -123,6 +125,7 @@ def moved(process, by, random):
     return oracle.Process(*columns)
 
 
+@pytest.mark.slow
 @examples(45)
 @given(PROCESSES, st.randoms(use_true_random=False))
 def test_row_order_and_time_shift_change_nothing(process, random):

@@ -6,6 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.property import cross_oracle as oracle
@@ -100,6 +101,7 @@ def check_places(rows, expected):
 # --- what must not matter -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25, **SLOW)
 @given(
     runs(),
@@ -118,6 +120,7 @@ def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run,
             assert abs(one[name] - other[name]) <= allowed
 
 
+@pytest.mark.slow
 @settings(max_examples=25, **SLOW)
 @given(runs(steady=True), st.integers(0, 3), st.integers(-(10**10), 10**10))
 def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, which, by):
@@ -131,6 +134,7 @@ def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, 
     assert before["summary"] == after["summary"]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, **SLOW)
 @given(runs(), st.randoms(use_true_random=False))
 def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random):
@@ -145,6 +149,7 @@ def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random
     assert before == after
 
 
+@pytest.mark.slow
 @settings(max_examples=25, **SLOW)
 @given(runs(steady=True))
 def test_one_report_of_several_processes_says_what_a_report_per_rank_says(run):
