@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from nsyspipe import schema
 from nsyspipe.classify import COLLECTIVES
 from nsyspipe.comm_rows import ABSENT
-from nsyspipe.metrics.bandwidth import bus_factor, whole_message
+from nsyspipe.metrics.bandwidth import PER_RANK, bus_factor, whole_message
+from nsyspipe.value_runs import places_in_runs, run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,7 +138,7 @@ def _numbered(rows: CommRows, found: Waiting | None) -> Int64:
     rest = np.flatnonzero(~is_matched & rows.in_step)
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
     owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]
-    seq[order] = _count_within(owner, np.ones(order.size, np.bool_))
+    seq[order] = places_in_runs(owner)
     if steps.size:
         at = np.minimum(np.searchsorted(steps, rows.step[order]), steps.size - 1)
         seq[order] += np.where(steps[at] == rows.step[order], n_matched[at], 0)
@@ -147,9 +148,7 @@ def _numbered(rows: CommRows, found: Waiting | None) -> Int64:
 def _count_within(owner: Int64, is_new: Flags) -> Int64:
     """Count the new ones from 0 within each run of equal owners."""
     count = np.cumsum(is_new)
-    first = np.ones(owner.size, np.bool_)
-    first[1:] = owner[1:] != owner[:-1]
-    begins = np.flatnonzero(first)
+    begins = run_starts(owner)
     return count - np.repeat(count[begins], np.diff(begins, append=owner.size))
 
 
@@ -162,8 +161,7 @@ def _bytes(rows: CommRows, sizes: Int64) -> tuple[Int64, NDArray[np.float64], Fl
     for code, name in enumerate(COLLECTIVES):
         own = known & (rows.collective == code)
         whole = whole_message(name, rows.message_bytes[own], n_ranks[own])
-        needs_size = name in ("all_gather", "reduce_scatter", "all_to_all")
-        message[own] = np.where((n_ranks[own] == 0) & needs_size, ABSENT, whole)
+        message[own] = np.where((n_ranks[own] == 0) & (name in PER_RANK), ABSENT, whole)
         factor = bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
         bus[own] = whole * factor
     return message, bus, known & (message != ABSENT) & (n_ranks > 0)
@@ -217,9 +215,7 @@ def _lateness(rank: Int64, step: Int64, late_by: Int64) -> dict[int, dict[int, i
     """Return by rank and step the largest delay of the step, for the rank that caused it (of equal ones the first)."""
     late = np.flatnonzero(late_by)
     order = late[np.lexsort((late, -late_by[late], step[late]))]
-    first = np.ones(order.size, np.bool_)
-    first[1:] = step[order[1:]] != step[order[:-1]]
     found: dict[int, dict[int, int]] = {}
-    for at in order[first].tolist():
+    for at in order[run_starts(step[order])].tolist():
         found.setdefault(int(rank[at]), {})[int(step[at])] = int(late_by[at])
     return found

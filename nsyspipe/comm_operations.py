@@ -12,6 +12,7 @@ from nsyspipe import schema
 from nsyspipe.attribution import NEVER
 from nsyspipe.classify import COLLECTIVES, algorithm_of, collective_of, datatype_of
 from nsyspipe.messages import assign_messages
+from nsyspipe.value_runs import places_in_runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,11 +164,8 @@ def _stream_order(
     first_use = np.full(first.size, NEVER)
     np.minimum.at(first_use, pair, used)
     order = np.lexsort((first, first_use, last_place, mean_place, of_pair))
-    is_new = np.ones(order.size, np.bool_)
-    is_new[1:] = of_pair[order[1:]] != of_pair[order[:-1]]
-    begins = np.flatnonzero(is_new)
     numbers = np.empty(order.size, np.int64)
-    numbers[order] = np.arange(order.size) - np.repeat(begins, np.diff(begins, append=order.size))
+    numbers[order] = places_in_runs(of_pair[order])
     return numbers[pair]
 
 
@@ -189,10 +187,7 @@ def _places_in_steps(
     own_pair = cells % of_pair.size
     group = cells // of_pair.size * (int(of_pair.max()) + 1) + of_pair[own_pair]
     order = np.lexsort((own_pair, first_use, group))
-    is_new = np.ones(order.size, np.bool_)
-    is_new[1:] = group[order[1:]] != group[order[:-1]]
-    begins = np.flatnonzero(is_new)
-    places = np.arange(order.size) - np.repeat(begins, np.diff(begins, append=order.size))
+    places = places_in_runs(group[order])
     total, count = np.zeros(of_pair.size), np.bincount(own_pair, minlength=of_pair.size)
     np.add.at(total, own_pair[order], places)
     known = count > 0

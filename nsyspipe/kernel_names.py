@@ -11,6 +11,7 @@ from nsyspipe.attribution import UNKNOWN
 from nsyspipe.classify import kernel_label
 from nsyspipe.labels import PHASES
 from nsyspipe.metrics.kernels import kernel_costs
+from nsyspipe.schema import GRAPH_NAME_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["kernels_table"]
 
 _GRAPH, _NAMELESS = "CUDA graph", "(no name)"
-_GRAPH_NAME_ID = -1
 # Ids are looked up in a table up to this size, above it by bisection.
 _LARGEST_TABLE = 2**22
 
@@ -52,16 +52,16 @@ def kernels_table(
 def _labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
     """Return the labels in order of the alphabet, and which one each kernel has."""
     by_id = {number: kernel_label(text) for number, text in names.items()}
-    by_id[_GRAPH_NAME_ID] = _GRAPH
+    by_id[GRAPH_NAME_ID] = _GRAPH
     labels = sorted({*by_id.values(), _NAMELESS})
     codes = {text: code for code, text in enumerate(labels)}
     ids = np.array([UNKNOWN, *sorted(by_id)], np.int64)
     code = np.array([codes[_NAMELESS], *(codes[by_id[number]] for number in sorted(by_id))])
-    if 0 <= ids[-1] < _LARGEST_TABLE and ids[1] == _GRAPH_NAME_ID:
+    if 0 <= ids[-1] < _LARGEST_TABLE and ids[1] == GRAPH_NAME_ID:
         table = np.full(int(ids[-1]) + 3, codes[_NAMELESS])
         table[ids[1:]] = code[1:]  # a graph's -1 is the last place; the one before is nobody's
         nobody = ids[-1] + 1
-        inside = (name_ids >= _GRAPH_NAME_ID) & (name_ids <= ids[-1])
+        inside = (name_ids >= GRAPH_NAME_ID) & (name_ids <= ids[-1])
         return labels, table[name_ids if inside.all() else np.where(inside, name_ids, nobody)]
     at = np.searchsorted(ids, name_ids, side="right") - 1
     return labels, np.where(ids[at] == name_ids, code[at], codes[_NAMELESS])

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsyspipe.value_runs import run_starts
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -48,10 +50,10 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     key, rows = key[order], chosen[order]
 
     # A cell is what one rank has of one group.
-    cell_first = _run_starts(key)
+    cell_first = run_starts(key)
     cell_count = np.diff(cell_first, append=key.size)
     cell_group = key[cell_first] // n_ranks
-    group_first = _run_starts(cell_group)
+    group_first = run_starts(cell_group)
     n_cells = np.diff(group_first, append=cell_group.size)
     fewest = np.minimum.reduceat(cell_count, group_first)
     most = np.maximum.reduceat(cell_count, group_first)
@@ -68,10 +70,3 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
         k = np.arange(block.size) - begin[block]
         found.append(rows[cell_first[cells[block]] + k[:, np.newaxis]])
     return found
-
-
-def _run_starts(values: Int64) -> Int64:
-    """Return where each run of equal values begins."""
-    begins = np.ones(values.size, np.bool_)
-    begins[1:] = values[1:] != values[:-1]
-    return np.flatnonzero(begins)

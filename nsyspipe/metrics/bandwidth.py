@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["bus_factor", "whole_message"]
+__all__ = ["PER_RANK", "bus_factor", "whole_message"]
 
-_PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")
+# NCCL reports one rank's part of these.
+PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")
 
 
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
@@ -28,7 +29,7 @@ def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int
     n_ranks
         Size of the communicator.
     """
-    return reported_bytes * n_ranks if collective in _PER_RANK else reported_bytes
+    return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
 
 
 def bus_factor(collective: str, n_ranks: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -36,4 +37,4 @@ def bus_factor(collective: str, n_ranks: NDArray[np.float64]) -> NDArray[np.floa
     part = (n_ranks - 1) / n_ranks
     if collective == "all_reduce":
         return 2 * part
-    return part if collective in _PER_RANK else np.ones_like(part)
+    return part if collective in PER_RANK else np.ones_like(part)

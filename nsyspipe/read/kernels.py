@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["GRAPH_NAME_ID", "read_graphs", "read_kernels"]
+__all__ = ["read_graphs", "read_kernels"]
 
 _COMM_PREFIX = "nccl"
-GRAPH_NAME_ID = -1
 _KERNEL_COLUMNS = OPERATION_COLUMNS | {"stream_id": "streamId"}
 
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
@@ -100,7 +99,7 @@ def read_graphs(report: Report) -> tuple[pa.Table, int]:
     rows, n_dropped = valid_rows(report, versions.GRAPH, columns)
     unknown = pa.nulls(len(rows["start_ns"]), pa.int64())
     rows |= {
-        "name_id": constant(rows, GRAPH_NAME_ID),
+        "name_id": constant(rows, schema.GRAPH_NAME_ID),
         "grid": unknown,
         "block": unknown,
         "is_comm": constant(rows, value=False),

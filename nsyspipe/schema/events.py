@@ -11,6 +11,7 @@ __all__ = [
     "COMM_OPERATIONS",
     "COPIES",
     "DTOD_KIND",
+    "GRAPH_NAME_ID",
     "KERNELS",
     "LAUNCHES",
     "MEMSET_KIND",
@@ -19,6 +20,8 @@ __all__ = [
 
 # Values of COPIES.copy_kind that the analysis asks for.
 MEMSET_KIND, DTOD_KIND = 0, 8
+# KERNELS.name_id of a CUDA graph captured as a whole.
+GRAPH_NAME_ID = -1
 
 KERNELS = TableSchema(
     "kernels_of_report",

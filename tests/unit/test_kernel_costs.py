@@ -11,7 +11,7 @@ from nsyspipe.intervals import EMPTY, union
 from nsyspipe.kernel_names import kernels_table
 from nsyspipe.labels import PHASES
 from nsyspipe.metrics.kernels import costliest, kernel_costs
-from nsyspipe.read.kernels import GRAPH_NAME_ID
+from nsyspipe.schema import GRAPH_NAME_ID
 from tests.unit.make import comm, compute, dtod, ints, listed, operations
 
 NONE = len(PHASES)
