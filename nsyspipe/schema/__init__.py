@@ -27,6 +27,7 @@ from nsyspipe.schema.payloads import COMM_SIZES, PAYLOADS
 from nsyspipe.schema.ranks import RANKS
 from nsyspipe.schema.results import DESCRIBED
 from nsyspipe.schema.steps import PHASE_TIMES, PHASES, STEPS
+from nsyspipe.schema.timeline import EVENTS, LANES, PHASE_RANGES, TIMELINE
 
 __all__ = [
     "BLOCKING_CALLS",
@@ -36,6 +37,7 @@ __all__ = [
     "COPIES",
     "DESCRIBED",
     "DTOD_KIND",
+    "EVENTS",
     "FIGURES",
     "FINDINGS",
     "GRAPH_NAME_ID",
@@ -43,12 +45,14 @@ __all__ = [
     "IDLE_CAUSES",
     "KERNELS",
     "KERNEL_COSTS",
+    "LANES",
     "LAUNCHES",
     "LINKS",
     "LINK_KINDS",
     "MEMSET_KIND",
     "PAYLOADS",
     "PHASES",
+    "PHASE_RANGES",
     "PHASE_SUMMARY",
     "PHASE_TIMES",
     "PROBLEMS",
@@ -59,6 +63,7 @@ __all__ = [
     "STEPS",
     "STRAGGLERS",
     "SUMMARY",
+    "TIMELINE",
     "Column",
     "TableSchema",
     "conform",
