@@ -142,7 +142,10 @@ TIMELINE = TableSchema(
         ),
         ns("start_ns", "start, aligned time, clipped to the rank's window", source="derived"),
         ns("end_ns", "end, aligned time, clipped to the rank's window", source="derived"),
-        ns("busy_ns", "of that the union of its operations; less than end - start where gaps were joined"),
+        ns(
+            "busy_ns",
+            "of that the union of its operations; less than end - start where gaps were joined",
+        ),
         count("n_operations", "operations in the bar", "KERNEL, MEMCPY, MEMSET"),
         Column(
             "name",
