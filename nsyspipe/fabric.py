@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["CommMember", "Communicator", "Edge", "NcclLog", "Topology"]
+__all__ = ["CommMember", "Communicator", "Edge", "NcclFacts", "NcclLog", "Topology"]
 
 
 @dataclass(frozen=True, order=True)
@@ -92,6 +92,21 @@ class Communicator:
 
 
 @dataclass(frozen=True)
+class NcclFacts:
+    """What NCCL says of itself.
+
+    Attributes
+    ----------
+    version, settings, nvls
+        As `NcclLog` has them; nvls: whether NVLink SHARP is on, None when nothing says.
+    """
+
+    version: str | None
+    settings: dict[str, str]
+    nvls: bool | None
+
+
+@dataclass(frozen=True)
 class NcclLog:
     """What the logs of a run say.
 
@@ -115,6 +130,11 @@ class NcclLog:
         """Whether any communicator set up NVLink SHARP; None when none says."""
         said = {comm.is_nvls_on for comm in self.communicators} - {None}
         return True in said if said else None
+
+    @property
+    def facts(self) -> NcclFacts:
+        """What outputs show of it."""
+        return NcclFacts(self.version, dict(self.settings), self.is_nvls_on)
 
     def of_run(self, pids: Collection[int], sizes: Collection[int | None]) -> NcclLog | None:
         """Return what the logs say of one run; None when they are of another.

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.ranks import parse_rank_map
 from nsyspipe.read.discover import find_reports
-from nsyspipe.run import Run
+from nsyspipe.report_run import ReportRun
 from nsyspipe.settings import AUTO, Reading, parse_skip_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Executor
+
+    from nsyspipe.run import Run
 
 __all__ = ["load"]
 
@@ -83,7 +85,7 @@ def load(
         optimizer=optimizer,
         data=data,
     )
-    return Run(
+    return ReportRun(
         paths=tuple(find_reports([os.fspath(argument) for argument in arguments])),
         reading=reading,
         skip_first=parse_skip_first(skip_first),

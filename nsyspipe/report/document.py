@@ -10,7 +10,6 @@ from nsyspipe import __version__
 from nsyspipe.schema import FIGURES, SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from nsyspipe.fabric import NcclLog
     from nsyspipe.run import Run
 
 __all__ = ["document", "dumps"]
@@ -40,19 +39,12 @@ def document(run: Run) -> dict[str, Any]:
         "idle_calls": run.idle_calls().to_pylist(),
         "stragglers": run.stragglers().to_pylist(),
         "links": run.links().to_pylist(),
-        "nccl": _nccl(run.nccl),
+        "nccl": None if run.nccl is None else asdict(run.nccl),
         "findings": [
             row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()
         ],
         "problems": run.problems.to_pylist(),
     }
-
-
-def _nccl(log: NcclLog | None) -> dict[str, Any] | None:
-    """Return what NCCL said of itself; None without its log."""
-    if log is None:
-        return None
-    return {"version": log.version, "settings": dict(log.settings), "nvls": log.is_nvls_on}
 
 
 def dumps(found: dict[str, Any]) -> str:

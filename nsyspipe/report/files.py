@@ -27,7 +27,7 @@ def write_json(path: Path, text: str, run: Run, *, force: bool) -> None:
         If the file is of another run or one of the run's own reports, or cannot be written.
     """
     run_id = run.header.run_id
-    write_text(path, text, run.paths, may_replace=lambda: force or _run_id_of(path) == run_id)
+    write_text(path, text, run.inputs, may_replace=lambda: force or _run_id_of(path) == run_id)
 
 
 def write_text(

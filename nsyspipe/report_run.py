@@ -1,0 +1,226 @@
+"""A run read from its reports: lazily, once, and never changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe import schema
+from nsyspipe.findings.judge import judge
+from nsyspipe.findings.link_evidence import LinkVerdict, judge_link
+from nsyspipe.gather import Gathered, gather
+from nsyspipe.header import RunHeader, header_of
+from nsyspipe.judging import evidence_of, links_of
+from nsyspipe.merge import RunTables, merge
+from nsyspipe.metrics.summary import phase_summary, rank_summary, summary
+from nsyspipe.placing import own_log, run_sizes
+from nsyspipe.problems import problem
+from nsyspipe.read.discover import display_names
+from nsyspipe.read.nccl_log import read_nccl_logs
+from nsyspipe.read.topology import read_topology
+from nsyspipe.run import Run
+from nsyspipe.run_problems import problems_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from nsyspipe.fabric import NcclFacts, NcclLog, Topology
+    from nsyspipe.findings.model import Evidence
+    from nsyspipe.problems import Problem
+    from nsyspipe.settings import Reading
+
+__all__ = ["ReportRun"]
+
+
+@dataclass(frozen=True, repr=False)
+class ReportRun(Run):
+    """A run captured by one report per rank, or by fewer reports with several ranks; each is read once."""
+
+    paths: tuple[Path, ...]
+    reading: Reading
+    skip_first: int | None = None
+    rank_map: Mapping[str, int] | None = None
+    jobs: int | None = None
+    label: str | None = None
+    run_id: str | None = None
+    nccl_logs: tuple[Path, ...] = ()
+    topology: Path | None = None
+    executor: Executor | None = None
+    on_progress: Callable[[int, int], None] | None = None
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        return (*self.paths, *self.nccl_logs, *filter(None, (self.topology,)))
+
+    @cached_property
+    def _fabric(self) -> tuple[NcclLog | None, Topology | None]:
+        """What the logs and the topology say; read first, since a wrong file is told before long work."""
+        log = read_nccl_logs(self.nccl_logs) if self.nccl_logs else None
+        return log, read_topology(self.topology) if self.topology else None
+
+    @cached_property
+    def _gathered(self) -> Gathered:
+        _ = self._fabric
+        return gather(
+            self.paths,
+            self.reading,
+            jobs=self.jobs,
+            executor=self.executor,
+            on_progress=self.on_progress,
+        )
+
+    @cached_property
+    def _tables(self) -> RunTables:
+        return merge(
+            self._gathered.digests,
+            display_names(self.paths),
+            rank_map=self.rank_map,
+            skip_first=self.skip_first,
+            why_no_steps=self._gathered.why_no_steps,
+            log=self._own_log,
+        )
+
+    @cached_property
+    def _own_log(self) -> NcclLog | None:
+        log = self._fabric[0]
+        return None if log is None else own_log(self._gathered.digests, log)
+
+    @cached_property
+    def nccl(self) -> NcclFacts | None:
+        return None if self._own_log is None else self._own_log.facts
+
+    @cached_property
+    def _evidence(self) -> Evidence:
+        return evidence_of(
+            self._tables,
+            self._summary,
+            self._summary_phases,
+            gpu_names=self.header.gpu_names,
+            links=self._linked[0],
+            log=self._own_log,
+        )
+
+    @cached_property
+    def _judged(self) -> tuple[pa.Table, list[Problem]]:
+        return judge(self._evidence)
+
+    @cached_property
+    def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
+        """What connects the ranks, and which of the given files is not of this run."""
+        log, topology = self._fabric
+        found, problems = links_of(self._own_log, topology, self.ranks, self._tables.world_size)
+        if log is not None and self._own_log is None and self.ranks.num_rows:
+            sizes = " or ".join(map(str, run_sizes(self._gathered.digests)))
+            problems = [problem("log-of-another-run", sizes=sizes), *problems]
+        return found, problems
+
+    @cached_property
+    def header(self) -> RunHeader:
+        return header_of(
+            self._gathered.digests,
+            self._tables.ranks,
+            display_names(self.paths),
+            world_size=self._tables.world_size,
+            label=self.label,
+            run_id=self.run_id,
+        )
+
+    @property
+    def ranks(self) -> pa.Table:
+        return self._tables.ranks
+
+    @property
+    def problems(self) -> pa.Table:
+        return self._problems
+
+    @cached_property
+    def _problems(self) -> pa.Table:
+        return problems_table([*self._tables.problems, *self._linked[1], *self._judged[1]])
+
+    @property
+    def step_family(self) -> str | None:
+        family = self._gathered.family
+        return self.reading.step.pattern if family and self.reading.step else family
+
+    @property
+    def skipped_steps(self) -> list[int]:
+        return [int(step) for step in self._tables.selection.skipped]
+
+    def steps(self) -> pa.Table:
+        return self._tables.steps
+
+    def phases(self) -> pa.Table:
+        return self._tables.phases
+
+    def collectives(self) -> pa.Table:
+        return self._collectives
+
+    @cached_property
+    def _collectives(self) -> pa.Table:
+        return schema.conform(self._tables.all_collectives(), schema.COLLECTIVES)
+
+    def stragglers(self) -> pa.Table:
+        return self._tables.stragglers
+
+    def links(self) -> pa.Table:
+        found = self._linked[0]
+        return schema.LINKS.empty() if found is None else found
+
+    @cached_property
+    def link(self) -> LinkVerdict | None:
+        is_known = self.ranks.num_rows and self.links().num_rows
+        return judge_link(self._evidence) if is_known else None
+
+    def findings(self) -> pa.Table:
+        return self._judged[0]
+
+    def _all_kernels(self) -> pa.Table:
+        return self._tables.kernels
+
+    def summary(self) -> pa.Table:
+        return self._summary
+
+    def phase_summary(self) -> pa.Table:
+        return phase_summary(self._summary_phases)
+
+    def idle_calls(self) -> pa.Table:
+        return self._tables.idle_calls
+
+    def timeline(self) -> pa.Table:
+        return schema.TIMELINE.empty()
+
+    def operations(
+        self, steps: tuple[int, int] | None = None
+    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        raise NotImplementedError
+
+    @cached_property
+    def _summary_phases(self) -> pa.Table:
+        phases, steps = self._tables.phases, self._tables.selection.steps
+        return phases.filter(pc.is_in(phases["step"], value_set=pa.array(steps, pa.int64())))
+
+    def rank_summary(self) -> pa.Table:
+        return self._rank_summary
+
+    @cached_property
+    def _summary(self) -> pa.Table:
+        return summary(self.steps(), self._tables.collectives)
+
+    @cached_property
+    def _rank_summary(self) -> pa.Table:
+        return rank_summary(self.steps(), self._tables.collectives, self.ranks)
+
+    def __repr__(self) -> str:
+        if "_tables" not in self.__dict__:
+            return f"<Run of {len(self.paths)} reports, not read yet>"
+        summary_row = self.summary().to_pylist()[0]
+        return (
+            f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {summary_row['n_steps']} steps, "
+            f"{summary_row['n_summary_steps']} in the figures>"
+        )
