@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsyspipe.version import __version__
+
 if TYPE_CHECKING:
     from nsyspipe.errors import NsyspipeError
     from nsyspipe.loading import load
     from nsyspipe.run import Run
 
 __all__ = ["NsyspipeError", "Run", "__version__", "load"]
-
-__version__ = "0.1.0"
 
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {"NsyspipeError": "nsyspipe.errors", "Run": "nsyspipe.run", "load": "nsyspipe.loading"}

@@ -8,7 +8,8 @@
     │   ├── NotAReportError       not SQLite, or SQLite that nsys did not write
     │   ├── DamagedReportError    truncated, locked, still being written, unreadable
     │   ├── MissingColumnError    an export without a column that every answer needs
-    │   └── RankConflictError     two reports that cannot be of one run
+    │   ├── RankConflictError     two reports that cannot be of one run
+    │   └── DatasetError          a saved run that is damaged, incomplete, or of a later version
     ├── OptionError           an option's value cannot be used
     └── OutputError           a result cannot be written where it was asked for
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 __all__ = [
     "DamagedReportError",
+    "DatasetError",
     "InputError",
     "MissingColumnError",
     "NotAReportError",
@@ -99,6 +101,10 @@ class MissingColumnError(InputError):
 
 class RankConflictError(InputError):
     """Two reports that cannot belong to one run, or that claim the same rank."""
+
+
+class DatasetError(InputError):
+    """A saved run is damaged, lacks what is asked for, or comes from a later version."""
 
 
 class OptionError(NsyspipeError):

@@ -6,13 +6,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.errors import OptionError
 from nsyspipe.ranks import parse_rank_map
 from nsyspipe.read.discover import find_reports
 from nsyspipe.report_run import ReportRun
 from nsyspipe.settings import AUTO, Reading, parse_skip_first
+from nsyspipe.store.find import find_saved, is_saved
+from nsyspipe.store.saved_run import SavedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from nsyspipe.run import Run
@@ -44,7 +47,8 @@ def load(
     Parameters
     ----------
     reports
-        A path, a directory, a glob, or several of them.
+        A path, a directory, a glob, or several of them; or one store that ``analyze --out`` wrote (with several
+        runs, ``run_id`` says which), whose run has its figures already: of the options it takes `label` only.
     step
         Regular expression for the texts of NVTX step ranges; None detects the family.
     backward, forward, optimizer, data
@@ -73,9 +77,23 @@ def load(
     InputError
         If an argument names no report, or a log or topology is none.
     OptionError
-        If a regular expression, the rank map or skip_first cannot be used.
+        If a regular expression, the rank map or skip_first cannot be used, or an option does not go with a saved run.
     """
     arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
+    if any(is_saved(Path(argument)) for argument in arguments):
+        reading_options = {
+            "--step": step,
+            "--backward": backward,
+            "--forward": forward,
+            "--optimizer": optimizer,
+            "--data": data,
+            "--comm-kernel": comm_kernel,
+            "--skip-first": None if skip_first == AUTO else skip_first,
+            "--rank-map": rank_map,
+            "--nccl-log": nccl_log or None,
+            "--topology": topology,
+        }
+        return _saved_run(arguments, reading_options, label=label, run_id=run_id)
     logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
     reading = Reading.from_text(
         step=step,
@@ -98,3 +116,28 @@ def load(
         executor=executor,
         on_progress=on_progress,
     )
+
+
+def _saved_run(
+    arguments: Sequence[str | os.PathLike[str]],
+    reading_options: Mapping[str, object],
+    *,
+    label: str | None,
+    run_id: str | None,
+) -> Run:
+    if len(arguments) > 1:
+        raise OptionError(
+            ", ".join(map(str, arguments)),
+            "a saved run and something else, which are no one run",
+            fix="pass the saved run alone",
+        )
+    given = [name for name, value in reading_options.items() if value is not None]
+    store = Path(arguments[0])
+    if given:
+        raise OptionError(
+            ", ".join(given),
+            f"{store} is a saved run, whose figures are made",
+            fix="leave them out, or analyze the reports again",
+        )
+    tables, found = find_saved(store, run_id)
+    return SavedRun(store, tables, found, label)

@@ -6,6 +6,7 @@ Times are int64 nanoseconds; intervals are half-open. A null means "not recorded
 from __future__ import annotations
 
 from nsyspipe.schema.collectives import COLLECTIVES, STRAGGLERS
+from nsyspipe.schema.dataset import DATASET, EVENT_TABLES, METRICS, RUNS
 from nsyspipe.schema.events import (
     BLOCKING_CALLS,
     COMM_OPERATIONS,
@@ -35,9 +36,11 @@ __all__ = [
     "COMM_OPERATIONS",
     "COMM_SIZES",
     "COPIES",
+    "DATASET",
     "DESCRIBED",
     "DTOD_KIND",
     "EVENTS",
+    "EVENT_TABLES",
     "FIGURES",
     "FINDINGS",
     "GRAPH_NAME_ID",
@@ -50,6 +53,7 @@ __all__ = [
     "LINKS",
     "LINK_KINDS",
     "MEMSET_KIND",
+    "METRICS",
     "PAYLOADS",
     "PHASES",
     "PHASE_RANGES",
@@ -59,6 +63,7 @@ __all__ = [
     "RANGES",
     "RANKS",
     "RANK_SUMMARY",
+    "RUNS",
     "SCHEMA_VERSION",
     "STEPS",
     "STRAGGLERS",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsyspipe.schema.collectives import COLLECTIVES, STRAGGLERS
+from nsyspipe.schema.dataset import METRICS, RUNS
 from nsyspipe.schema.figures import PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
 from nsyspipe.schema.idle import IDLE_CALLS
@@ -12,6 +13,7 @@ from nsyspipe.schema.kernels import KERNEL_COSTS
 from nsyspipe.schema.links import LINKS
 from nsyspipe.schema.ranks import RANKS
 from nsyspipe.schema.steps import PHASES, STEPS
+from nsyspipe.schema.timeline import EVENTS, PHASE_RANGES, TIMELINE
 
 if TYPE_CHECKING:
     from nsyspipe.schema.model import TableSchema
@@ -32,7 +34,12 @@ DESCRIBED: dict[str, TableSchema] = {
         RANK_SUMMARY,
         PHASE_SUMMARY,
         IDLE_CALLS,
+        TIMELINE,
         FINDINGS,
         PROBLEMS,
+        EVENTS,
+        PHASE_RANGES,
+        RUNS,
+        METRICS,
     )
 }

@@ -1,0 +1,156 @@
+"""A run read back from a store: the same tables, without its reports."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe import schema
+from nsyspipe.errors import DatasetError, OptionError
+from nsyspipe.fabric import NcclFacts
+from nsyspipe.findings.link_evidence import LinkVerdict
+from nsyspipe.header import RunHeader
+from nsyspipe.run import Run
+from nsyspipe.slowest_link import SlowestLink
+from nsyspipe.store.layout import partition
+from nsyspipe.store.read import AGAIN, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+__all__ = ["SavedRun"]
+
+
+@dataclass(frozen=True, repr=False)
+class SavedRun(Run):
+    """A run that `store.save` wrote; each table is read when it is asked for.
+
+    Attributes
+    ----------
+    store
+        What the user named.
+    tables
+        The directory of the tables, one snapshot of the store.
+    label
+        Another name for it; None keeps its own.
+    """
+
+    store: Path
+    tables: Path
+    run_id: str
+    label: str | None = None
+
+    def _table(self, name: str) -> pa.Table:
+        if name not in self._read:
+            self._read[name] = read_table(self.tables, name, self.run_id)
+        return self._read[name]
+
+    @cached_property
+    def _read(self) -> dict[str, pa.Table]:
+        return {}
+
+    @cached_property
+    def _row(self) -> dict[str, Any]:
+        rows = self._table("runs").to_pylist()
+        if len(rows) != 1:
+            raise DatasetError(
+                str(self.tables), f"holds {len(rows)} rows of the run, not 1", fix=AGAIN
+            )
+        found: dict[str, Any] = rows[0]
+        return found
+
+    @cached_property
+    def _details(self) -> dict[str, Any]:
+        details: dict[str, Any] = json.loads(self._row["details"])
+        return details
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        return (self.store,)
+
+    @cached_property
+    def header(self) -> RunHeader:
+        header = RunHeader(**self._details["header"])
+        return replace(header, label=self.label) if self.label else header
+
+    @property
+    def step_family(self) -> str | None:
+        family: str | None = self._row["step_family"]
+        return family
+
+    @property
+    def skipped_steps(self) -> list[int]:
+        return list(self._details["skipped_steps"])
+
+    @property
+    def nccl(self) -> NcclFacts | None:
+        found = self._details["nccl"]
+        return None if found is None else NcclFacts(**found)
+
+    @property
+    def link(self) -> LinkVerdict | None:
+        found = self._details["link"]
+        if found is None:
+            return None
+        slowest = found["slowest"] and SlowestLink(**found["slowest"])
+        return LinkVerdict(**found | {"slowest": slowest, "lacking": tuple(found["lacking"])})
+
+    @property
+    def ranks(self) -> pa.Table:
+        return self._table("ranks")
+
+    @property
+    def problems(self) -> pa.Table:
+        return self._table("problems")
+
+    def steps(self) -> pa.Table:
+        return self._table("steps")
+
+    def phases(self) -> pa.Table:
+        return self._table("phases")
+
+    def collectives(self) -> pa.Table:
+        return self._table("collectives")
+
+    def stragglers(self) -> pa.Table:
+        return self._table("stragglers")
+
+    def links(self) -> pa.Table:
+        return self._table("links")
+
+    def findings(self) -> pa.Table:
+        return self._table("findings")
+
+    def _all_kernels(self) -> pa.Table:
+        return self._table("kernels")
+
+    def summary(self) -> pa.Table:
+        return schema.conform(self._table("runs"), schema.SUMMARY)
+
+    def rank_summary(self) -> pa.Table:
+        return self._table("rank_summary")
+
+    def phase_summary(self) -> pa.Table:
+        return self._table("phase_summary")
+
+    def idle_calls(self) -> pa.Table:
+        return self._table("idle_calls")
+
+    def timeline(self) -> pa.Table:
+        return self._table("timeline")
+
+    def operations(
+        self, steps: tuple[int, int] | None = None
+    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        if not (self.tables / partition("events", self.run_id)).is_dir():
+            raise DatasetError(
+                str(self.store),
+                "was saved without its operations",
+                fix="analyze the reports again with --out and --events",
+            )
+        raise NotImplementedError(steps, OptionError)

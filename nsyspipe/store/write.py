@@ -1,0 +1,86 @@
+"""Save a run in a store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from nsyspipe.schema import DATASET, EVENT_TABLES
+from nsyspipe.schema.model import INT, TEXT
+from nsyspipe.store.commit import replacing_run
+from nsyspipe.store.layout import PART, check_run_id, partition
+from nsyspipe.store.saved_tables import saved, saved_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from nsyspipe.run import Run
+
+__all__ = ["save"]
+
+_ROWS_PER_GROUP = 1_000_000
+
+
+def save(
+    run: Run,
+    store: Path,
+    *,
+    events: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write a run's tables; they replace what the store has of the same run id, and nothing else.
+
+    Readers see the store as it was until all tables are there, and then all of them. Two writers may
+    be at work at once; of two that write one run id, the later wins. Nothing depends on the time of
+    writing: the same run gives the same bytes.
+
+    Parameters
+    ----------
+    store
+        The directory; made if it is not there.
+    events
+        Write `schema.EVENTS` and `schema.PHASE_RANGES` too: every operation, one file per rank.
+    on_progress
+        Called with (ranks written, ranks in all) while operations are written.
+
+    Raises
+    ------
+    OptionError
+        If the run's id cannot name a directory that all readers take for text.
+    OutputError
+        If the store cannot be written; it is as it was.
+    """
+    run_id = run.header.run_id
+    check_run_id(run_id)
+    tables = saved_tables(run)
+    with replacing_run(store, run_id, tuple(DATASET)) as staging:
+        for name, table in tables.items():
+            _write(table, staging / partition(name, run_id))
+        if events:
+            n_ranks = run.ranks.num_rows
+            for n_done, (rank, *found) in enumerate(run.operations(), start=1):
+                for name, table in zip(EVENT_TABLES, found, strict=True):
+                    _write(saved(name, table, run_id), staging / partition(name, run_id, rank))
+                if on_progress:
+                    on_progress(n_done, n_ranks)
+
+
+def _write(table: pa.Table, directory: Path) -> None:
+    """Write one file: small times by their differences, texts by dictionary, the rest as it is."""
+    directory.mkdir(parents=True)
+    kinds = {field.name: field.type for field in table.schema}
+    texts = [name for name, kind in kinds.items() if kind == TEXT or name == "run_id"]
+    times = [name for name, kind in kinds.items() if kind == INT and name.endswith("_ns")]
+    pq.write_table(
+        table,
+        directory / PART,
+        compression="zstd",
+        compression_level=1,
+        row_group_size=_ROWS_PER_GROUP,
+        use_dictionary=texts,
+        column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+    )
