@@ -101,7 +101,7 @@ def _run_id(digests: Sequence[ReportDigest], captured: datetime | None) -> str:
         for process in digest.processes
     )
     fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
-    return f"{captured:%Y%m%dT%H%M%S}-{fingerprint}" if captured else fingerprint
+    return f"{captured:%Y%m%dT%H%M%S}-{fingerprint}" if captured else f"run-{fingerprint}"
 
 
 def _label(names: Sequence[str]) -> str:

@@ -23,6 +23,9 @@ def schema(
         str | None,
         typer.Argument(help="One table; without it all of them.", autocompletion=_complete_table),
     ] = None,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print it as Markdown: the reference to link to.")
+    ] = False,
 ) -> None:
     """Print every table and column: type, unit, formula, source.
 
@@ -30,13 +33,20 @@ def schema(
     Examples:
       nsyspipe schema
       nsyspipe schema steps
+      nsyspipe schema --markdown > REFERENCE.md
     """
-    from rich.console import Console
-
-    from nsyspipe.report.schema_text import schema_text
     from nsyspipe.schema import DESCRIBED
 
     if table is not None and table not in DESCRIBED:
         raise OptionError(f"table {table!r}", "there is no such table", found=", ".join(DESCRIBED))
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
+    if as_markdown:
+        from nsyspipe.report.schema_markdown import schema_markdown
+
+        write_stdout(schema_markdown(chosen))
+        return
+    from rich.console import Console
+
+    from nsyspipe.report.schema_text import schema_text
+
     write_stdout(schema_text(chosen, Console()))

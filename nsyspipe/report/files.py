@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -11,65 +12,117 @@ from typing import TYPE_CHECKING
 from nsyspipe.errors import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import BinaryIO
 
-    from nsyspipe.run import Run
-
-__all__ = ["write_json", "write_text"]
-
-
-def write_json(path: Path, text: str, run: Run, *, force: bool) -> None:
-    """Write a JSON document; one that is there already is replaced only if it is of the same run, or by force.
-
-    Raises
-    ------
-    OutputError
-        If the file is of another run or one of the run's own reports, or cannot be written.
-    """
-    run_id = run.header.run_id
-    write_text(path, text, run.inputs, may_replace=lambda: force or _run_id_of(path) == run_id)
+__all__ = ["check_directory", "check_target", "run_id_of_document", "write_text", "writing"]
 
 
 def write_text(
     path: Path, text: str, inputs: Iterable[Path], *, may_replace: Callable[[], bool]
 ) -> None:
-    """Write a file under a temporary name beside it, then rename it.
+    """Write a text file, as `writing` does.
+
+    Raises
+    ------
+    OutputError
+        As `writing` does.
+    """
+    with writing(path, inputs, may_replace=may_replace) as file:
+        file.write(text.encode("utf-8", errors="replace"))
+
+
+@contextlib.contextmanager
+def writing(
+    path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool]
+) -> Iterator[BinaryIO]:
+    """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it.
+
+    Parameters
+    ----------
+    inputs
+        What the result is made of: never replaced.
+    may_replace
+        Whether a file that is there already may go; asked only then.
 
     Raises
     ------
     OutputError
         If it is an input or no ordinary file, exists and may not be replaced, or cannot be written.
     """
+    check_target(path, inputs, may_replace=may_replace)
     temporary = None
     try:
         path = path.resolve()  # write through a link, not over it
-        _check_target(path, inputs, may_replace)
         with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=".nsyspipe-", delete=False
+            "wb", dir=path.parent, prefix=".nsyspipe-", delete=False
         ) as file:
             temporary = Path(file.name)
-            file.write(text)
+            yield file  # type: ignore[misc]  # a wrapper that behaves like one
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-        raise OutputError(str(path), problem, fix="another name or directory") from error
+        raise _not_writable(path, error) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
 
 
-def _check_target(path: Path, inputs: Iterable[Path], may_replace: Callable[[], bool]) -> None:
-    if not path.exists():
-        return
-    if not path.is_file():
+def check_directory(path: Path) -> None:
+    """Raise early if a file could not be made at a path at all.
+
+    Raises
+    ------
+    OutputError
+        If its directory is not there, or takes no files.
+    """
+    try:
+        parent = path.resolve().parent
+        if not parent.is_dir():
+            raise FileNotFoundError(2, os.strerror(2))
+        if not os.access(parent, os.W_OK):
+            raise PermissionError(13, os.strerror(13))
+    except OSError as error:
+        raise _not_writable(path, error) from error
+
+
+def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool]) -> None:
+    """Raise if a file is in the way.
+
+    Raises
+    ------
+    OutputError
+        As `writing` does.
+    """
+    try:
+        if not path.exists():
+            return
+        is_file, is_input = path.is_file(), any(path.samefile(one) for one in inputs)
+    except OSError as error:
+        raise _not_writable(path, error) from error
+    if is_input:
+        raise OutputError(str(path), "is one of the inputs", fix="another name")
+    if not is_file:
         raise OutputError(str(path), "is no ordinary file", fix="another name, or - for stdout")
-    if any(path.samefile(one) for one in inputs):
-        raise OutputError(str(path), "is one of the reports", fix="another name")
     if not may_replace():
         raise OutputError(
             str(path), "exists, and is not of this run", fix="--force, or another name"
         )
+
+
+def run_id_of_document(path: Path) -> str | None:
+    """Return the run of a JSON document; None for any other file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    run = found.get("run") if isinstance(found, dict) else None
+    return run.get("run_id") if isinstance(run, dict) else None
+
+
+def _not_writable(path: Path, error: OSError) -> OutputError:
+    problem = f"cannot be written ({error.strerror})"
+    return OutputError(str(path), problem, fix="another name or directory")
 
 
 def _umask() -> int:
@@ -77,12 +130,3 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def _run_id_of(path: Path) -> str | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    run = found.get("run") if isinstance(found, dict) else None
-    return run.get("run_id") if isinstance(run, dict) else None

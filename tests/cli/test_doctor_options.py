@@ -41,6 +41,7 @@ def capabilities(*arguments):
 def test_both_commands_describe_reading_options_alike():
     ours, theirs = (inspect.signature(one).parameters for one in (doctor, analyze))
     outputs = {"reports", "json_file", "force", "quiet", "no_progress", "strict"}
+    outputs |= {"out", "events", "markdown", "html", "perfetto", "perfetto_steps"}
     assert ours.keys() - outputs == theirs.keys() - outputs
     for name in ours.keys() - outputs:
         assert ours[name].annotation == theirs[name].annotation

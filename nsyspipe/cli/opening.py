@@ -1,0 +1,57 @@
+"""From a command's arguments to a run, with the processes that read it."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.parallel import PRELOAD, executor_for
+from nsyspipe.read.discover import find_logs, find_reports, split_logs
+from nsyspipe.store.find import is_saved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nsyspipe.cli.progress import OnProgress
+    from nsyspipe.run import Run
+
+__all__ = ["opened_run"]
+
+
+@contextlib.contextmanager
+def opened_run(
+    reports: Sequence[str],
+    nccl_logs: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    jobs: int | None,
+) -> Iterator[Callable[[OnProgress | None], Run]]:
+    """Yield what loads the run; the processes that read its reports end with the context.
+
+    Parameters
+    ----------
+    reports
+        Reports, or one saved run.
+    nccl_logs
+        Logs; text files among the reports are taken for further ones.
+    options
+        Of `nsyspipe.load`, by name.
+    """
+    if any(is_saved(Path(report)) for report in reports):
+        from nsyspipe.loading import load
+
+        yield lambda _: load(reports, **options, nccl_log=nccl_logs)
+        return
+    if nccl_logs:
+        reports, more_logs = split_logs(reports)
+        nccl_logs = [*nccl_logs, *more_logs]
+    paths = find_reports(reports)
+    logs = find_logs(nccl_logs)
+    with executor_for(paths, jobs, preload=PRELOAD) as executor:
+        # Heavy, so imported while the workers do the same.
+        from nsyspipe.loading import load
+
+        yield lambda on_progress: load(
+            paths, **options, nccl_log=logs, executor=executor, on_progress=on_progress
+        )
