@@ -10,11 +10,12 @@ import numpy as np
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["Selection", "select_steps"]
+__all__ = ["Selection", "check_steps", "select_steps"]
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,31 @@ def select_steps(
             fix=f"--skip-first {complete.size - 1}, or capture more steps",
         )
     return Selection(complete[n_skipped:], complete[:n_skipped], is_fallback=False)
+
+
+def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
+    """Raise unless some rank has one of the steps asked for.
+
+    Parameters
+    ----------
+    all_steps
+        `schema.STEPS`.
+    wanted
+        The first and the last, by number.
+
+    Raises
+    ------
+    OptionError
+        With the steps that there are.
+    """
+    first, last = wanted
+    numbers = all_steps["step"].to_numpy()
+    if ((numbers >= first) & (numbers <= last)).any():
+        return
+    known = (int(numbers.min()), int(numbers.max())) if numbers.size else None
+    raise OptionError(
+        f"steps {first}:{last}",
+        "no rank has such a step",
+        found=f"steps {known[0]} to {known[1]}" if known else "no steps at all",
+        fix=f"{known[0]}:{known[1]}" if known else None,
+    )

@@ -156,7 +156,8 @@ class AnalysisOutputs:
             from nsyspipe.export.perfetto_trace import perfetto, run_id_of_trace
 
             def trace(run: Run, file: BinaryIO) -> None:
-                perfetto(run, file, steps=self._steps())
+                numbers = run.steps()["step"].to_pylist() or [0]
+                perfetto(run, file, steps=self._steps((min(numbers), max(numbers))))
 
             yield _File("--perfetto", Path(self.perfetto), run_id_of_trace, trace)
 
@@ -166,8 +167,8 @@ class AnalysisOutputs:
         if self.markdown == _STDOUT:
             write_stdout(_markdown_text(run))
 
-    def _steps(self) -> tuple[int, int] | None:
-        """Return the first and the last step of the trace; None for all."""
+    def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:
+        """Return the first and the last step of the trace, an end left out taken from those known; None for all."""
         if self.perfetto_steps is None:
             return None
         found = _STEPS.fullmatch(self.perfetto_steps)
@@ -177,15 +178,15 @@ class AnalysisOutputs:
                 "is no FROM:TO of step numbers",
                 fix="--perfetto-steps 3:5",
             )
-        first = int(found[1]) if found[1] else _LOWEST
-        last = int(found[3]) if found[3] else _HIGHEST if found[2] else first
-        if last < first:
+        first = int(found[1]) if found[1] else known[0]
+        last = int(found[3]) if found[3] else known[1] if found[2] else first
+        if found[1] and found[3] and last < first:
             raise OptionError(
                 f"--perfetto-steps {self.perfetto_steps}",
                 "ends before it starts",
                 fix=f"--perfetto-steps {last}:{first}",
             )
-        return first, last
+        return first, max(first, last)
 
 
 def _write(text_of: Callable[[Run], str]) -> Callable[[Run, BinaryIO], None]:

@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe import schema
-from nsyspipe.errors import DatasetError, OptionError
+from nsyspipe.errors import DatasetError
 from nsyspipe.fabric import NcclFacts
 from nsyspipe.findings.link_evidence import LinkVerdict
 from nsyspipe.header import RunHeader
 from nsyspipe.run import Run
 from nsyspipe.slowest_link import SlowestLink
-from nsyspipe.store.layout import partition
 from nsyspipe.store.read import AGAIN, read_table
+from nsyspipe.store.saved_operations import saved_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,10 +147,5 @@ class SavedRun(Run):
     def operations(
         self, steps: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-        if not (self.tables / partition("events", self.run_id)).is_dir():
-            raise DatasetError(
-                str(self.store),
-                "was saved without its operations",
-                fix="analyze the reports again with --out and --events",
-            )
-        raise NotImplementedError(steps, OptionError)
+        ranks = self.ranks["rank"].to_pylist()
+        return saved_operations(self.tables, self.run_id, self.steps(), ranks, steps)

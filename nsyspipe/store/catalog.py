@@ -1,0 +1,156 @@
+"""All runs of a store at once, from one snapshot; a run that cannot be read never hides the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.errors import DatasetError
+from nsyspipe.schema import DATASET
+from nsyspipe.store.layout import run_ids, tables_dir
+from nsyspipe.store.read import AGAIN, read_table
+from nsyspipe.untrusted import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["StoredRuns", "Unreadable", "stored_runs"]
+
+# A writer removes a snapshot two commits later; a reader this unlucky is slower than three writers.
+_ATTEMPTS = 3
+_BY_TIME = [("captured_at_utc", "ascending", "at_start"), ("run_id", "ascending", "at_start")]
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A run of a store, or one table of it, that cannot be read.
+
+    Attributes
+    ----------
+    table
+        ``runs`` when all of it is missing from the answer, ``findings`` when only those are.
+    message
+        What is wrong with the table's file.
+    """
+
+    run_id: str
+    table: str
+    message: str
+    fix: str | None
+
+
+@dataclass(frozen=True)
+class StoredRuns:
+    """The runs of one snapshot of a store.
+
+    Attributes
+    ----------
+    runs
+        `schema.RUNS`, one row per run that can be read, by time of capture; of an unknown time first, equal times by
+        run id.
+    findings
+        `schema.FINDINGS` after the run id: the finding of each run that could bring most, in order of the run ids.
+    unreadable
+        In order of run id and table.
+    """
+
+    runs: pa.Table
+    findings: pa.Table
+    unreadable: tuple[Unreadable, ...]
+
+
+def stored_runs(
+    store: Path, *, on_progress: Callable[[int, int], None] | None = None
+) -> StoredRuns:
+    """Read what identifies each run of a store, its figures, and its first finding.
+
+    Parameters
+    ----------
+    store
+        A directory that ``analyze --out`` wrote, or a copy of one.
+    on_progress
+        Called with (runs read, runs in all).
+
+    Returns
+    -------
+    StoredRuns
+        A run that is damaged or of a later version is no row, but told in `unreadable`.
+
+    Raises
+    ------
+    DatasetError
+        If there is no such directory, it holds no run, or none that can be read.
+    """
+    for attempt in range(_ATTEMPTS):
+        tables = tables_dir(store)
+        found = _snapshot(store, tables, on_progress)
+        if not found.unreadable or tables_dir(store) == tables or attempt == _ATTEMPTS - 1:
+            break
+    if not found.runs.num_rows:
+        first = found.unreadable[0]
+        raise DatasetError(
+            str(store),
+            f"none of its {len(found.unreadable)} runs can be read",
+            found=first.message,
+            fix=first.fix,
+        )
+    return found
+
+
+def _snapshot(
+    store: Path, tables: Path, on_progress: Callable[[int, int], None] | None
+) -> StoredRuns:
+    ids = run_ids(tables)
+    if not ids:
+        what = "holds no saved run" if store.is_dir() else "is no directory"
+        raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {store}")
+    runs: list[pa.Table] = []
+    findings: list[pa.Table] = []
+    unreadable: list[Unreadable] = []
+    for n_done, run_id in enumerate(ids, start=1):
+        for name, kept in (("runs", runs), ("findings", findings)):
+            row = _first_row(tables, name, run_id)
+            if isinstance(row, Unreadable):
+                unreadable.append(row)
+                break
+            kept.append(row)
+        if on_progress:
+            on_progress(n_done, len(ids))
+    return StoredRuns(_by_time(runs), _joined("findings", findings), tuple(unreadable))
+
+
+def _first_row(tables: Path, name: str, run_id: str) -> pa.Table | Unreadable:
+    """Return the first row of one table of a run, under the id that the directory has: it is the run's address."""
+    try:
+        table = read_table(tables, name, run_id)
+        table = table.drop_columns(["run_id"]) if name == "runs" else table.slice(0, 1)
+        ids = pa.array([run_id] * table.num_rows, pa.string())
+    except DatasetError as error:
+        return Unreadable(run_id, name, error.problem, error.fix)
+    except (
+        ValueError,
+        pa.ArrowException,
+    ):  # columns of other types; a directory's name that is no text
+        return Unreadable(decoded(run_id), name, "is not what nsyspipe writes", AGAIN)
+    if name == "runs" and table.num_rows != 1:
+        return Unreadable(run_id, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN)
+    return table.add_column(0, "run_id", ids)
+
+
+def _joined(name: str, rows: list[pa.Table]) -> pa.Table:
+    wanted = DATASET[name]
+    if not rows:
+        return wanted.empty()
+    table = pa.concat_tables([row.select(wanted.names) for row in rows]).combine_chunks()
+    return wanted.table({column: table[column] for column in wanted.names})
+
+
+def _by_time(rows: list[pa.Table]) -> pa.Table:
+    table = _joined("runs", rows)
+    # Ids in a dictionary sort by their codes in older Arrow.
+    keys = table.set_column(0, "run_id", table["run_id"].cast(pa.string()))
+    return table.take(pc.sort_indices(keys, _BY_TIME))
