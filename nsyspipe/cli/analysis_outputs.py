@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,7 @@ from nsyspipe.cli.output import write_stdout
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import BinaryIO
+    from collections.abc import Callable
 
     from nsyspipe.cli.progress import Stage
     from nsyspipe.run import Run
@@ -20,26 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["AnalysisOutputs"]
 
 _STDOUT = "-"
+_PRINTABLE = ("json", "markdown")
 _STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
 _LOWEST, _HIGHEST = -(2**62), 2**62
-
-
-@dataclass(frozen=True)
-class _File:
-    """One file to write.
-
-    Attributes
-    ----------
-    run_id_of
-        Returns the run that a file which is there already belongs to.
-    write
-        Writes the result to an open file.
-    """
-
-    option: str
-    path: Path
-    run_id_of: Callable[[Path], str | None]
-    write: Callable[[Run, BinaryIO], None]
 
 
 @dataclass(frozen=True)
@@ -87,20 +70,17 @@ class AnalysisOutputs:
                 "--perfetto-steps", "belongs to a trace", fix="--perfetto FILE --perfetto-steps 3:5"
             )
         self._steps()
-        named = [
-            (f"--{name}", value)
-            for name in ("out", "json", "markdown", "html", "perfetto")
-            if (value := getattr(self, name)) is not None
-        ]
+        named = [*([] if self.out is None else [("out", self.out)]), *self._named()]
         seen: dict[str, str] = {}
-        for option, value in named:
-            if value == _STDOUT and option not in ("--json", "--markdown"):
+        for name, value in named:
+            option = f"--{name}"
+            if value == _STDOUT and name not in _PRINTABLE:
                 raise OptionError(f"{option} -", "cannot be printed", fix=f"{option} FILE")
             place = value if value == _STDOUT else str(Path(value).resolve())
             if place in seen:
                 raise OptionError(f"{seen[place]} and {option}", f"both write {value}")
             seen[place] = option
-            if value != _STDOUT and option != "--out":
+            if value != _STDOUT and name != "out":
                 check_directory(Path(value))
 
     def write(self, run: Run, stage: Stage) -> None:
@@ -113,59 +93,37 @@ class AnalysisOutputs:
         OutputError
             If one cannot be written; no file is then changed by halves.
         """
+        from nsyspipe.export.formats import format_named
         from nsyspipe.report.files import check_target, writing
-
-        run_id = run.header.run_id
-        files = list(self._files())
-
-        def may_replace(file: _File) -> Callable[[], bool]:
-            return lambda: self.force or file.run_id_of(file.path) == run_id
-
-        for file in files:  # all of them, before the first is written
-            check_target(file.path, run.inputs, may_replace=may_replace(file))
-        if self.out is not None:
-            self._save(run, Path(self.out), stage)
-        for file in files:
-            stage(f"writing {file.option[2:]}")
-            with writing(file.path, run.inputs, may_replace=may_replace(file)) as target:
-                file.write(run, target)
-        self._print(run)
-
-    def _save(self, run: Run, store: Path, stage: Stage) -> None:
         from nsyspipe.store.write import save
 
-        save(run, store, events=self.events, on_progress=stage("saving the run"))
+        run_id = run.header.run_id
+        files = {name: Path(path) for name, path in self._named() if path != _STDOUT}
+        formats = {name: format_named(name) for name in files}
 
-    def _files(self) -> Iterator[_File]:
-        if self.json not in (None, _STDOUT):
-            from nsyspipe.report.files import run_id_of_document
+        def may_replace(name: str) -> Callable[[], bool]:
+            return lambda: self.force or formats[name].run_id_of(files[name]) == run_id
 
-            yield _File("--json", Path(self.json), run_id_of_document, _write(_json_text))
-        if self.markdown not in (None, _STDOUT):
-            from nsyspipe.report.markdown import run_id_of_markdown
+        for name, path in files.items():  # all of them, before the first is written
+            check_target(path, run.inputs, may_replace=may_replace(name))
+        if self.out is not None:
+            save(run, Path(self.out), events=self.events, on_progress=stage("saving the run"))
+        numbers = run.steps()["step"].to_pylist() or [0]
+        steps = self._steps((min(numbers), max(numbers)))
+        for name, path in files.items():
+            stage(f"writing {name}")
+            with writing(path, run.inputs, may_replace=may_replace(name)) as file:
+                formats[name].write(run, file, steps)
+        for name, value in self._named():
+            if value == _STDOUT:
+                printed = io.BytesIO()
+                format_named(name).write(run, printed, None)
+                write_stdout(printed.getvalue().decode())
 
-            yield _File(
-                "--markdown", Path(self.markdown), run_id_of_markdown, _write(_markdown_text)
-            )
-        if self.html is not None:
-            from nsyspipe.report.page.embed import run_id_of_page
-            from nsyspipe.report.page.run_page import run_page
-
-            yield _File("--html", Path(self.html), run_id_of_page, _write(run_page))
-        if self.perfetto is not None:
-            from nsyspipe.export.perfetto_trace import perfetto, run_id_of_trace
-
-            def trace(run: Run, file: BinaryIO) -> None:
-                numbers = run.steps()["step"].to_pylist() or [0]
-                perfetto(run, file, steps=self._steps((min(numbers), max(numbers))))
-
-            yield _File("--perfetto", Path(self.perfetto), run_id_of_trace, trace)
-
-    def _print(self, run: Run) -> None:
-        if self.json == _STDOUT:
-            write_stdout(_json_text(run))
-        if self.markdown == _STDOUT:
-            write_stdout(_markdown_text(run))
+    def _named(self) -> list[tuple[str, str]]:
+        """Return the files asked for, by format."""
+        values = [(name, getattr(self, name)) for name in ("json", "markdown", "html", "perfetto")]
+        return [(name, value) for name, value in values if value is not None]
 
     def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""
@@ -187,22 +145,3 @@ class AnalysisOutputs:
                 fix=f"--perfetto-steps {last}:{first}",
             )
         return first, max(first, last)
-
-
-def _write(text_of: Callable[[Run], str]) -> Callable[[Run, BinaryIO], None]:
-    def write(run: Run, file: BinaryIO) -> None:
-        file.write(text_of(run).encode("utf-8", errors="replace"))
-
-    return write
-
-
-def _json_text(run: Run) -> str:
-    from nsyspipe.report.document import document, dumps
-
-    return dumps(document(run))
-
-
-def _markdown_text(run: Run) -> str:
-    from nsyspipe.report.markdown import markdown
-
-    return markdown(run)

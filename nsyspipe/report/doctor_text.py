@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nsyspipe import __version__
 from nsyspipe.report.text import rendered
 from nsyspipe.units import bytes_text
 from nsyspipe.untrusted import printable
+from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,13 +6,13 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe import __version__
 from nsyspipe.schema import FIGURES, SCHEMA_VERSION
+from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from nsyspipe.run import Run
 
-__all__ = ["document", "dumps"]
+__all__ = ["document", "document_text", "dumps"]
 
 # Columns that only the API's tables show.
 _NOT_IN_RANKS = ("device_ids", "clock_shift_ns")
@@ -45,6 +45,11 @@ def document(run: Run) -> dict[str, Any]:
         ],
         "problems": run.problems.to_pylist(),
     }
+
+
+def document_text(run: Run) -> str:
+    """Return the document as JSON."""
+    return dumps(document(run))
 
 
 def dumps(found: dict[str, Any]) -> str:
