@@ -9,7 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nsyspipe.units import absent, bandwidth_text, ms_text, percent_text
+from nsyspipe.report.run_words import saving_texts
+from nsyspipe.units import absent, bandwidth_text
 from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
@@ -85,9 +86,8 @@ def _table(rows: Sequence[tuple[str, str, Text, Text]]) -> Table:
 
 def _figures(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:
     """Return a saving's bound, and what share of the step time it is."""
-    if not saving:
-        return absent, absent
-    return f"<= {ms_text(saving)}", percent_text(saving / step_time_ns if step_time_ns else None)
+    most, share = saving_texts(saving, step_time_ns)
+    return most if most == absent else f"<= {most}", share
 
 
 def link_text(verdict: LinkVerdict | None) -> str | None:

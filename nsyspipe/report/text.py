@@ -12,6 +12,7 @@ from rich.text import Text
 
 from nsyspipe.report.findings_text import findings_text, link_text
 from nsyspipe.report.idle_text import idle_text
+from nsyspipe.report.run_words import same_problems, subject_parts
 from nsyspipe.report.verdict import verdict
 from nsyspipe.settings import DEFAULT_FINDINGS
 from nsyspipe.units import bandwidth_text, bytes_text, count_text, ms_text, percent_text, rate_text
@@ -20,6 +21,7 @@ from nsyspipe.untrusted import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from nsyspipe.report.run_words import SameProblem
     from nsyspipe.run import Run
 
 __all__ = ["MAX_WIDTH", "rendered", "summary_text"]
@@ -81,7 +83,7 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     summary = run.summary().to_pylist()[0]
     findings = run.findings().to_pylist()
     yield Text(verdict(summary, run.header.n_ranks, findings), style="bold")
-    yield Text(_subject(run, summary), style="dim")
+    yield Text(printable(" | ".join(subject_parts(run, summary))), style="dim")
     if link := link_text(run.link):
         yield Text(link, style="dim")
     if summary["n_summary_steps"]:
@@ -98,20 +100,6 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     problems = run.problems.to_pylist()
     if problems:
         yield Padding(_problem_table(problems), (1, 0, 0, 0))
-
-
-def _subject(run: Run, summary: Mapping[str, Any]) -> str:
-    """Return one line: which run, how many ranks, on what, and which steps count."""
-    header = run.header
-    of_world = f" of {header.world_size}" if header.world_size not in (None, header.n_ranks) else ""
-    plural = "" if header.n_ranks == 1 and not of_world else "s"
-    parts = [header.label, f"{header.n_ranks}{of_world} rank{plural}", *header.gpu_names]
-    if header.n_ranks:
-        family = f" {run.step_family!r}" if run.step_family else ""
-        steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
-        skipped = ", ".join(map(str, run.skipped_steps))
-        parts.append(f"{steps}, first skipped ({skipped})" if skipped else steps)
-    return printable(" | ".join(parts))
 
 
 def _run_table(summary: Mapping[str, Any], width: int) -> Table:
@@ -184,28 +172,23 @@ def _phase_table(phases: Sequence[Mapping[str, Any]]) -> Table:
 
 def _problem_table(problems: Sequence[Mapping[str, Any]]) -> Table:
     """Show equal problems of several ranks once."""
-    where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
-    for row in problems:
-        where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
     table = _grid()
     table.add_column()
     table.add_column(overflow="fold", ratio=1)
-    for (severity, message, fix), rows in where.items():
-        text = Text(printable(message))
-        if place := _place(rows):
+    for one in same_problems(problems):
+        text = Text(printable(one.message))
+        if place := _place(one):
             text.append(f" ({printable(place)})", style="dim")
-        if fix:
-            text.append(f"\nfix: {fix}", style="dim")
-        table.add_row(Text(severity, style=_STYLES[severity]), text)
+        if one.fix:
+            text.append(f"\nfix: {one.fix}", style="dim")
+        table.add_row(Text(one.severity, style=_STYLES[one.severity]), text)
     return table
 
 
-def _place(rows: Sequence[Mapping[str, Any]]) -> str:
-    ranks = sorted({row["rank"] for row in rows if row["rank"] is not None})
-    if ranks:
-        return f"rank {', '.join(map(str, ranks))}"
-    reports = sorted({row["report"] for row in rows if row["report"] is not None})
-    return ", ".join(reports)
+def _place(problem: SameProblem) -> str:
+    if problem.ranks:
+        return f"rank {', '.join(map(str, problem.ranks))}"
+    return ", ".join(problem.reports)
 
 
 def _grid() -> Table:

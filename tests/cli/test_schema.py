@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -10,12 +11,16 @@ from typer.testing import CliRunner
 import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.errors import OptionError
+from nsyspipe.run import RUN_TABLES
+from nsyspipe.schema import DESCRIBED
 from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.markdown_page import Page
 
-TABLES = [
-    "ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary", "phase_summary", "idle_calls",
-    "findings", "problems",
-]  # fmt: skip
+REFERENCE = Path(nsyspipe.__file__).parent / "schema" / "REFERENCE.md"
+# `breakdown` has the columns of `steps`.
+ANSWERS = [name for name in RUN_TABLES if name != "breakdown"]
+# Besides the answers what only a dataset has.
+TABLES = list(DESCRIBED)
 
 
 def schema(*arguments, columns=100):
@@ -28,6 +33,10 @@ def test_without_a_table_all_of_them_are_described():
     assert [line for line in done.stdout.splitlines() if line in TABLES] == TABLES
 
 
+def test_every_answer_is_described():
+    assert set(ANSWERS) <= set(TABLES)
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_one_table_is_described_alone(table):
     lines = schema(table).stdout.splitlines()
@@ -35,7 +44,7 @@ def test_one_table_is_described_alone(table):
     assert not {line for line in lines[1:] if line in TABLES}
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", ANSWERS)
 @pytest.mark.parametrize("columns", [80, 100])
 def test_every_column_that_an_answer_has_is_described_with_its_type(steady, table, columns):
     found = getattr(nsyspipe.load(steady), table)
@@ -78,3 +87,56 @@ def test_an_unknown_table_is_refused_with_those_there_are(table):
 
 def test_the_program_refuses_an_unknown_table_in_one_line():
     assert_refused(nsyspipe_run("schema", "nope"))
+
+
+# --- as Markdown -----------------------------------------------------------------------------------
+
+
+def test_the_committed_reference_is_what_the_program_prints(request):
+    done = nsyspipe_run("schema", "--markdown")
+    assert (done.returncode, done.stderr) == (0, "")
+    if request.config.getoption("--update-golden"):
+        REFERENCE.write_text(done.stdout, encoding="utf-8")
+    assert done.stdout == REFERENCE.read_text(encoding="utf-8")
+
+
+def test_the_reference_lists_every_table_and_column_with_its_meaning():
+    page = Page(schema("--markdown").stdout)
+    assert len(page.tables) == len(TABLES)
+    for name, (headings, *rows) in zip(TABLES, page.tables, strict=True):
+        assert headings == ["column", "type", "unit", "meaning", "source"]
+        assert rows == [
+            [one.name, f"{one.type}{'?' if one.nullable else ''}", one.unit, one.doc, one.source]
+            for one in DESCRIBED[name].columns
+        ]
+    for name in TABLES:
+        key = ", ".join(DESCRIBED[name].key)
+        assert f"{DESCRIBED[name].doc}{f' Sorted by {key}.' if key else ''}" in page.texts
+
+
+def test_every_link_and_anchor_of_the_reference_leads_somewhere_else():
+    page = Page(schema("--markdown").stdout)
+    assert page.links == [f"#{name}" for name in TABLES]
+    assert [text for text in page.texts if text in TABLES] == TABLES  # the headings
+    anchors = [tag for tag in page.html if tag != "</a>"]
+    assert anchors == [
+        f'<a id="{name}.{one.name}">' for name in TABLES for one in DESCRIBED[name].columns
+    ]
+    assert len(set(anchors)) == len(anchors)
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_the_reference_does_not_depend_on_the_terminal(columns):
+    assert schema("--markdown", columns=columns).stdout == schema("--markdown").stdout
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_one_table_as_markdown_is_its_section_of_the_reference(table):
+    section = schema(table, "--markdown").stdout
+    assert section.startswith(f"## {table}\n")
+    assert f"\n\n{section}" in f"{schema('--markdown').stdout}\n"
+    assert len(Page(section).tables) == 1
+
+
+def test_an_unknown_table_is_refused_as_markdown_too():
+    assert isinstance(schema("nope", "--markdown").exception, OptionError)

@@ -1,0 +1,211 @@
+"""What one pastes into a pull request: verdict, figures, ranks, findings and problems, in under 60 lines."""
+
+from __future__ import annotations
+
+import re
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+import pyarrow.compute as pc
+
+from nsyspipe import __version__
+from nsyspipe.report.findings_text import link_text
+from nsyspipe.report.idle_text import idle_text
+from nsyspipe.report.markdown_text import escaped, prose, table
+from nsyspipe.report.run_words import RANK_COLUMNS, same_problems, saving_texts, subject_parts
+from nsyspipe.report.verdict import verdict
+from nsyspipe.units import ms_text, percent_text, rate_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from nsyspipe.report.run_words import SameProblem
+    from nsyspipe.run import Run
+
+__all__ = ["MARKER", "markdown", "run_id_of_markdown"]
+
+# The first line, whatever the run: a bot looks for the comment that begins with it.
+MARKER = "<!-- nsyspipe:analyze -->"
+_RUN_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:run_id=(\S*) -->")
+_HEAD_BYTES = 4096
+
+_SHOWN_RANKS, _SHOWN_FINDINGS, _SHOWN_PROBLEMS, _SHOWN_PLACES = 8, 8, 8, 4
+_LONGEST_NAME = 80
+_COMMAND = "nsyspipe analyze REPORTS"
+_FIGURES = (
+    ("comm", "comm_share"),
+    ("exposed comm", "exposed_comm_share"),
+    ("hidden under backward", "backward_overlap_ratio"),
+    ("waiting", "wait_share"),
+    ("idle", "idle_share"),
+)
+_WAIT, _LATENESS = "wait_share", "lateness_ns_per_step"
+_BY_COMPUTE, _BY_BACKWARD = "overlap_ratio", "backward_overlap_ratio"
+
+
+def markdown(run: Run) -> str:
+    """Return a run's summary in GitHub's Markdown: under 60 lines, the same for the same run.
+
+    The first line is `MARKER`, the second a comment with the run's id; neither is shown.
+    """
+    summary = run.summary().to_pylist()[0]
+    findings = run.findings().to_pylist()
+    sentence = verdict(summary, run.header.n_ranks, findings).replace("\n", " ")
+    blocks = [
+        [MARKER, _run_marker(run.header.run_id)],
+        [f"**{escaped(sentence)}**"],
+        [_subject(subject_parts(run, summary))],
+        [_capital(prose(link))] if (link := link_text(run.link)) else [],
+    ]
+    if summary["n_summary_steps"]:
+        idle = idle_text(run.breakdown(), run.idle_calls())
+        blocks += [_figures(run, summary), [_capital(prose(idle))] if idle else []]
+        blocks += _ranks(run, summary["n_summary_steps"])
+    blocks += _findings(findings, summary["step_time_ns"])
+    blocks += _problems(run.problems.to_pylist())
+    blocks.append([_foot(run.header.run_id)])
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def run_id_of_markdown(path: Path) -> str | None:
+    """Return the id of the run that a file of `markdown` is of; None if it is no such file. Reads only its head."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    found = _RUN_MARKER.match(head)
+    return unquote(found[1], errors="surrogatepass") if found else None
+
+
+def _run_marker(run_id: str) -> str:
+    """Return a comment that no run id can end: neither ``>`` nor ``--`` is left in it."""
+    text = quote(run_id, safe="", errors="surrogatepass").replace("--", "-%2D")
+    return f"<!-- nsyspipe:run_id={text} -->"
+
+
+def _subject(parts: Sequence[str]) -> str:
+    label, *rest = (escaped(part, _LONGEST_NAME) for part in parts)
+    return f"Run {label}: {', '.join(rest)}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _figures(run: Run, summary: Mapping[str, Any]) -> list[str]:
+    grad_copy_ns = pc.mean(run.breakdown()["grad_copy_ns"], skip_nulls=False).as_py()
+    figures = (
+        ("step time", ms_text(summary["step_time_ns"])),
+        ("throughput", rate_text(summary["throughput_steps_per_s"])),
+        *((heading, percent_text(summary[name])) for heading, name in _FIGURES),
+        ("gradient copies", ms_text(grad_copy_ns)),
+    )
+    return table([heading for heading, _ in figures], [[text for _, text in figures]])
+
+
+def _ranks(run: Run, n_steps: int) -> list[list[str]]:
+    """Return a row per rank, of many ranks only for those that matter most."""
+    lateness = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
+    rows = [
+        row | {_LATENESS: None if (late := lateness.get(row["rank"])) is None else late / n_steps}
+        for row in run.rank_summary().to_pylist()
+    ]
+    shown, columns = _that_matter(rows), _rank_columns(rows)
+    lines = table(
+        [heading for heading, _, _ in columns],
+        [[text(row[name]) for _, name, text in columns] for row in shown],
+    )
+    if len(shown) == len(rows):
+        return [lines]
+    waited = ", the most waited for" if _is_known(rows, _LATENESS) else ""
+    left_out = f"{len(shown)} of {len(rows)} ranks: the slowest, the most exposed{waited}; `--json` has all."
+    return [lines, [left_out]]
+
+
+def _rank_columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Callable[[Any], str]]]:
+    """Return heading, figure and how it is written; few enough for the width of a comment."""
+    columns: list[tuple[str, str, Callable[[Any], str]]] = [
+        ("rank", "rank", str),
+        ("step time", "step_time_ns", ms_text),
+        *((heading, name, percent_text) for heading, name in RANK_COLUMNS),
+        ("others wait for it", _LATENESS, ms_text),
+    ]
+    unneeded = {name for name in (_WAIT, _LATENESS) if not _is_known(rows, name)}
+    # As in the verdict: what hides under compute is said where backward was not marked.
+    is_marked = _is_known(rows, _BY_BACKWARD) or not _is_known(rows, _BY_COMPUTE)
+    unneeded.add(_BY_COMPUTE if is_marked else _BY_BACKWARD)
+    return [column for column in columns if column[1] not in unneeded]
+
+
+def _is_known(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
+    return any(row[name] is not None for row in rows)
+
+
+def _that_matter(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the slowest, the most exposed and the most waited-for ranks in turn, then sorted by rank."""
+    orders = [_by_figure(rows, name) for name in ("step_time_ns", "exposed_comm_share", _LATENESS)]
+    in_turn = filter(None, chain.from_iterable(zip_longest(*orders)))
+    by_rank = {row["rank"]: row for row in chain(in_turn, rows)}
+    return [by_rank[rank] for rank in sorted(list(by_rank)[:_SHOWN_RANKS])]
+
+
+def _by_figure(rows: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """Return the rows that have something of a figure, most first; of equal ones the lower rank."""
+    return sorted((row for row in rows if row[name]), key=lambda row: (-row[name], row["rank"]))
+
+
+def _findings(findings: Sequence[Mapping[str, Any]], step_time_ns: float | None) -> list[list[str]]:
+    if not findings:
+        return []
+    rows = [
+        [
+            *saving_texts(row["saving_ns_per_step"], step_time_ns),
+            f"`{row['id']}`: {prose(row['title'])}",
+            prose(row["advice"]),
+        ]
+        for row in findings[:_SHOWN_FINDINGS]
+    ]
+    headings = ["at most", "of step time", "what was found", "what to do"]
+    blocks = [
+        ["### What to change first (most it gives back per step)"],
+        table(headings, rows, n_words=2),
+    ]
+    if more := len(findings) - len(rows):
+        blocks.append([f"Left out: {more} more (`{_COMMAND} --findings all` shows all)."])
+    return blocks
+
+
+def _problems(problems: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return warnings and errors with what mends them; the rest is counted."""
+    found = same_problems(problems)
+    grave = [one for one in found if one.severity != "info"]
+    shown = grave[:_SHOWN_PROBLEMS]
+    counts = ((len(grave) - len(shown), "more"), (len(found) - len(grave), "of severity info"))
+    rest = " and ".join(f"{n} {what}" for n, what in counts if n)
+    note = f"{'Problems left out' if grave else 'No errors or warnings; left out'}: {rest}"
+    notes = [f"{note} (`{_COMMAND}` shows all)."] if rest else []
+    return [["### Problems"], [_problem(one) for one in shown], notes] if grave else [notes]
+
+
+def _problem(problem: SameProblem) -> str:
+    place = _places("rank", problem.ranks) or _places("report", problem.reports)
+    fix = f" Fix: {prose(problem.fix)}." if problem.fix else ""
+    return f"- **{problem.severity}**{place}: {prose(problem.message)}.{fix}"
+
+
+def _places(noun: str, places: Sequence[object]) -> str:
+    if not places:
+        return ""
+    names = ", ".join(escaped(str(place), _LONGEST_NAME) for place in places[:_SHOWN_PLACES])
+    more = len(places) - _SHOWN_PLACES
+    return f" ({noun} {names}{f' and {more} more' if more > 0 else ''})"
+
+
+def _foot(run_id: str) -> str:
+    return (
+        f"nsyspipe {__version__}, run {escaped(run_id, _LONGEST_NAME)}. More: `{_COMMAND} --html report.html`; "
+        "what the figures mean: `nsyspipe schema`."
+    )

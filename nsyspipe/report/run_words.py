@@ -1,0 +1,86 @@
+"""What the summaries of a run say alike, whatever they are written in: subject, columns, problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.units import absent, ms_text, percent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nsyspipe.run import Run
+
+__all__ = ["RANK_COLUMNS", "SameProblem", "same_problems", "saving_texts", "subject_parts"]
+
+# Heading and figure; the parts of the step come first and sum to it.
+RANK_COLUMNS = (
+    ("compute", "compute_share"),
+    ("exposed comm", "exposed_comm_share"),
+    ("exposed copies", "exposed_memory_share"),
+    ("idle", "idle_share"),
+    ("comm in all", "comm_share"),
+    ("hidden by compute", "overlap_ratio"),
+    ("hidden by backward", "backward_overlap_ratio"),
+    ("waits for others", "wait_share"),
+)
+
+
+@dataclass(frozen=True)
+class SameProblem:
+    """A problem that several ranks or reports have alike."""
+
+    severity: str
+    message: str
+    fix: str | None
+    ranks: tuple[int, ...]
+    reports: tuple[str, ...]
+
+
+def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
+    """Return which run, how many ranks, on what, and which steps count; as recorded, not escaped.
+
+    Parameters
+    ----------
+    summary
+        The one row of `schema.SUMMARY`.
+    """
+    header = run.header
+    of_world = f" of {header.world_size}" if header.world_size not in (None, header.n_ranks) else ""
+    plural = "" if header.n_ranks == 1 and not of_world else "s"
+    parts = [header.label, f"{header.n_ranks}{of_world} rank{plural}", *header.gpu_names]
+    if header.n_ranks:
+        family = f" {run.step_family!r}" if run.step_family else ""
+        steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
+        skipped = ", ".join(map(str, run.skipped_steps))
+        parts.append(f"{steps}, first skipped ({skipped})" if skipped else steps)
+    return parts
+
+
+def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:
+    """Return a saving in ns, and what share of the step time it is."""
+    if not saving:
+        return absent, absent
+    return ms_text(saving), percent_text(saving / step_time_ns if step_time_ns else None)
+
+
+def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:
+    """Join equal problems of several ranks and reports, in the order of the first of each.
+
+    Parameters
+    ----------
+    problems
+        Rows of `schema.PROBLEMS`.
+    """
+    where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
+    for row in problems:
+        where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
+    return [
+        SameProblem(
+            *same,
+            ranks=tuple(sorted({row["rank"] for row in rows if row["rank"] is not None})),
+            reports=tuple(sorted({row["report"] for row in rows if row["report"] is not None})),
+        )
+        for same, rows in where.items()
+    ]

@@ -1,0 +1,161 @@
+"""Within a schema version columns are only added: a dashboard's query that worked keeps working.
+
+The snapshot of a version says what was promised; `pytest --update-golden` takes new columns and tables into it,
+but drops or changes none: that takes a new version, which has a snapshot of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nsyspipe.schema import DATASET, DESCRIBED, SCHEMA_VERSION, TableSchema
+from nsyspipe.schema.model import FLOAT, INT, TEXT, Column
+
+FOLDER = Path(__file__).parent
+WHAT_TO_DO = (
+    "Bring the column back, or, if readers of the dataset must change, raise SCHEMA_VERSION in nsyspipe/schema/model.py "
+    "and run pytest --update-golden tests/contract/test_schema_version.py"
+)
+
+
+def promised(tables):
+    """Return type and unit by table and column, as a snapshot holds them."""
+    return {
+        table.name: {one.name: [str(one.type), one.unit] for one in table.columns}
+        for table in tables
+    }
+
+
+def broken(before, now):
+    """Say which columns of a snapshot are gone or changed; nothing of what is new."""
+    found = []
+    for table, columns in before.items():
+        if table not in now:
+            found.append(f"table {table} is gone")
+            continue
+        for name, was in columns.items():
+            is_now = now[table].get(name)
+            if is_now is None:
+                found.append(f"{table}.{name} is gone")
+            elif is_now != was:
+                found.append(f"{table}.{name} was {' in '.join(was)}, is {' in '.join(is_now)}")
+    return found
+
+
+def check(folder, version, now, *, is_update=False):
+    """Fail with what broke the promises of this version; an update adds what is new."""
+    path = folder / f"schema_v{version}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else None
+    if before is None and not is_update:
+        pytest.fail(
+            f"version {version} has no snapshot: pytest --update-golden tests/contract/test_schema_version.py"
+        )
+    if lost := broken(before or {}, now):
+        pytest.fail(f"{'; '.join(lost)}, in the same schema version {version}. {WHAT_TO_DO}")
+    if is_update:
+        path.write_text(as_text(version, now), encoding="utf-8")
+
+
+def as_text(version, tables):
+    """Write a snapshot with a column per line, so that a change of it can be read."""
+    blocks = []
+    for table, columns in tables.items():
+        lines = [f"   {json.dumps(name)}: {json.dumps(of)}" for name, of in columns.items()]
+        blocks.append(f"  {json.dumps(table)}: {{\n" + ",\n".join(lines) + "\n  }")
+    return f'{{\n "schema_version": {version},\n "tables": {{\n' + ",\n".join(blocks) + "\n }\n}\n"
+
+
+def real_tables():
+    """Return what the program promises: on disk a table has `run_id` too; some are answers of the API only."""
+    return promised((DESCRIBED | DATASET).values())
+
+
+def test_no_column_is_lost_or_changed_without_a_new_schema_version(request):
+    is_update = request.config.getoption("--update-golden")
+    check(FOLDER, SCHEMA_VERSION, real_tables(), is_update=is_update)
+
+
+# --- the guard itself ------------------------------------------------------------------------------
+
+WALL = Column("wall_ns", INT, "ns", "window")
+SHARE = Column("comm_share", FLOAT, "ratio", "comm / wall")
+
+
+def steps(*columns):
+    return promised([TableSchema("steps", "One row per step.", (), columns)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with the snapshot of version 1: two columns of one table."""
+    check(tmp_path, 1, steps(WALL, SHARE), is_update=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({}, "table steps is gone"),
+        (steps(WALL), "steps.comm_share is gone"),
+        (steps(WALL, Column("share", FLOAT, "ratio", "renamed")), "steps.comm_share is gone"),
+        (
+            steps(Column("wall_ns", FLOAT, "ns", "retyped"), SHARE),
+            "steps.wall_ns was int64 in ns, is double in ns",
+        ),
+        (
+            steps(Column("wall_ns", INT, "us", "of another unit"), SHARE),
+            "steps.wall_ns was int64 in ns, is int64 in us",
+        ),
+    ],
+    ids=["table", "column", "renamed", "retyped", "unit"],
+)
+@pytest.mark.parametrize("is_update", [False, True], ids=["test", "update"])
+def test_what_is_lost_in_the_same_version_fails_and_no_update_hides_it(
+    folder, now, said, is_update
+):
+    kept = (folder / "schema_v1.json").read_text()
+    with pytest.raises(pytest.fail.Exception) as failed:
+        check(folder, 1, now, is_update=is_update)
+    assert said in str(failed.value)
+    assert "raise SCHEMA_VERSION" in str(failed.value)
+    assert (folder / "schema_v1.json").read_text() == kept
+
+
+def test_what_is_added_passes_and_an_update_makes_it_a_promise(folder):
+    more = steps(WALL, SHARE, Column("note", TEXT, "text", "new")) | {"notes": {}}
+    check(folder, 1, more)
+    assert not broken(json.loads((folder / "schema_v1.json").read_text())["tables"], more)
+    check(folder, 1, more, is_update=True)
+    with pytest.raises(pytest.fail.Exception, match=r"steps\.note is gone; table notes is gone"):
+        check(folder, 1, steps(WALL, SHARE))
+
+
+def test_an_order_of_columns_is_no_promise(folder):
+    check(folder, 1, steps(SHARE, WALL))
+
+
+def test_a_new_version_may_lose_columns_once_it_has_a_snapshot(folder):
+    with pytest.raises(pytest.fail.Exception, match="version 2 has no snapshot"):
+        check(folder, 2, steps(WALL))
+    check(folder, 2, steps(WALL), is_update=True)
+    check(folder, 2, steps(WALL))
+    assert json.loads((folder / "schema_v2.json").read_text()) == {
+        "schema_version": 2,
+        "tables": {"steps": {"wall_ns": ["int64", "ns"]}},
+    }
+
+
+@pytest.mark.parametrize("change", ["drop", "unit"])
+def test_a_change_of_the_real_tables_is_seen(tmp_path, monkeypatch, change):
+    check(tmp_path, SCHEMA_VERSION, real_tables(), is_update=True)
+    first, *others = DESCRIBED["summary"].columns
+    changed = [] if change == "drop" else [Column(first.name, first.type, "other", first.doc)]
+    table = TableSchema("summary", "One row.", (), (*changed, *others))
+    monkeypatch.setitem(DESCRIBED, "summary", table)
+    with pytest.raises(
+        pytest.fail.Exception, match=rf"summary\.{first.name} (is gone|was int64 in count)"
+    ):
+        check(tmp_path, SCHEMA_VERSION, real_tables())
