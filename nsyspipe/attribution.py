@@ -138,9 +138,15 @@ class Slices:
 
     def minimum(self, values: Int64) -> Int64:
         """Return the smallest value of each slice; no slice may be empty."""
-        padded = np.append(values, NEVER)
-        edges = np.stack((self.first, self.last), axis=1).ravel()
-        return np.minimum.reduceat(padded, edges)[::2]
+        return np.minimum.reduceat(np.append(values, NEVER), self._edges)[::2]
+
+    def maximum(self, values: Int64) -> Int64:
+        """Return the largest value of each slice; no slice may be empty."""
+        return np.maximum.reduceat(np.append(values, UNKNOWN), self._edges)[::2]
+
+    @property
+    def _edges(self) -> Int64:
+        return np.stack((self.first, self.last), axis=1).ravel()
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["NO_MEMBER", "CommKind", "CommOperations", "comm_operations"]
+__all__ = ["NO_MEMBER", "CommKind", "CommOperations", "comm_operations", "members_holding"]
 
 NO_MEMBER = -1
 
@@ -81,12 +81,7 @@ def comm_operations(
     rows = np.flatnonzero(operations.is_comm)
     rows = rows[np.argsort(operations.kernel_start[rows], kind="stable")]
     start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
-    if is_one_window:
-        member = np.zeros(rows.size, np.int64)
-    else:
-        member = _inside(members.starts, members.ends, np.arange(members.starts.size), launch)
-        by_start = _inside(windows.starts, windows.ends, windows.member, start)
-        member = np.where(launch == NEVER, by_start, member)
+    member = members_holding(members, windows, launch, start, is_one_window=is_one_window)
     kinds, kind = _kinds(operations.kernel_column("name_id")[rows], names)
     collective = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
     order = _stream_order(
@@ -125,6 +120,26 @@ def _messages(
         "seq_number": pa.array(found.seq, mask=~found.has_seq),
         "message_bytes": pa.array(found.message_bytes, mask=~found.has_bytes),
     }
+
+
+def members_holding(
+    members: Members, windows: Windows, launch: Int64, start: Int64, *, is_one_window: bool
+) -> Int64:
+    """Return the step range that each operation belongs to, as an index; `NO_MEMBER` for none.
+
+    Parameters
+    ----------
+    launch, start
+        Of each operation, report time, ns; a launch is `attribution.NEVER` where there is none.
+    is_one_window
+        Whether the rank's capture is its only window, which holds all operations.
+    """
+    if is_one_window:
+        return np.zeros(launch.size, np.int64)
+    own = _inside(members.starts, members.ends, np.arange(members.starts.size), launch)
+    never = np.flatnonzero(launch == NEVER)
+    own[never] = _inside(windows.starts, windows.ends, windows.member, start[never])
+    return own
 
 
 def _inside(starts: Int64, ends: Int64, member: Int64, times: Int64) -> Int64:

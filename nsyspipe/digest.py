@@ -54,6 +54,9 @@ class ReportDigest:
         The step family that the windows rest on; None when the capture is one window.
     families
         The largest families and their number of ranges, for messages.
+    name_column, open_end_ns
+        What a second reading must not decide anew: where kernels' names come from, and when ranges that were never
+        closed end.
     """
 
     path: str
@@ -64,6 +67,8 @@ class ReportDigest:
     processes: tuple[ProcessDigest, ...]
     family: str | None
     families: tuple[tuple[str, int], ...]
+    name_column: str | None
+    open_end_ns: int | None
     problems: tuple[Problem, ...]
 
 
@@ -112,6 +117,8 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         processes=tuple(digest for digest, _ in digests),
         family=chosen,
         families=largest_families(capture.ranges.table, named, _SHOWN_FAMILIES),
+        name_column=capture.operations.name_column,
+        open_end_ns=capture.ranges.open_end_ns,
         problems=(
             *capture.problems,
             *(one for _, problems in digests for one in problems),

@@ -52,6 +52,10 @@ class RunTables:
         Returns `collectives.collectives_table`, which few ask for.
     idle_calls
         `schema.IDLE_CALLS`.
+    across
+        The ranks in the order of the table, on one clock, with their communication.
+    step_numbers
+        For each rank the step number of each of its step ranges.
     """
 
     ranks: pa.Table
@@ -65,6 +69,8 @@ class RunTables:
     problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
+    across: CrossRank
+    step_numbers: tuple[Int64, ...]
 
     @property
     def blocked_ns_by_call(self) -> dict[str, float]:
@@ -142,6 +148,8 @@ def merge(
         problems=tuple(found),
         selection=selection,
         world_size=size,
+        across=across,
+        step_numbers=tuple(numbering),
     )
 
 

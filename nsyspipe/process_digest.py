@@ -11,6 +11,7 @@ import pyarrow as pa
 from nsyspipe.comm_operations import CommOperations, comm_operations
 from nsyspipe.families import Candidate, Members, TextFamilies, members_of
 from nsyspipe.labels import step_number
+from nsyspipe.launched import launched_in
 from nsyspipe.measuring import measure
 from nsyspipe.phases import PhaseRanges, phase_ranges
 from nsyspipe.problems import Problem, problem
@@ -45,8 +46,11 @@ class ProcessDigest:
         First start and last end of its operations, report time, ns.
     candidates
         Every family of ranges on it, largest first.
+    has_launches
+        Whether any operation has a launch.
     members
-        One row per step range: ``number`` (null: not exactly one integer in the text).
+        One row per step range: ``number`` (null: not exactly one integer in the text), its host ``start_ns`` and
+        ``end_ns``, and the hull of what was launched in it, ``device_start_ns`` and ``device_end_ns`` (null: nothing).
     windows
         One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete`` and the breakdown.
     phases
@@ -67,6 +71,7 @@ class ProcessDigest:
     n_dtod: int | None
     span: tuple[int, int]
     candidates: tuple[Candidate, ...]
+    has_launches: bool
     members: pa.Table
     windows: pa.Table
     phases: pa.Table
@@ -109,7 +114,8 @@ def digest_process(
         else None,
         span=operations.span,
         candidates=tuple(found),
-        members=_members_table(events.ranges, members),
+        has_launches=events.has_launches,
+        members=_members_table(events, members),
         windows=measured.windows,
         phases=measured.phases,
         comm=comm_operations(
@@ -133,9 +139,25 @@ def _members(
     return _NO_MEMBERS if candidate is None else members_of(events.ranges, families, candidate)
 
 
-def _members_table(ranges: pa.Table, members: Members) -> pa.Table:
-    texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
-    return pa.table({"number": pa.array([step_number(text) for text in texts], pa.int64())})
+def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
+    texts = events.ranges["text"].take(pa.array(members.rows)).to_pylist()
+    operations = events.operations
+    launched = launched_in(
+        members.starts,
+        members.ends,
+        (operations.kernel_launch, operations.kernel_start, operations.kernel_end),
+        (operations.copy_launch, operations.copy_start, operations.copy_end),
+    )
+    nothing = launched.counts == 0
+    return pa.table(
+        {
+            "number": pa.array([step_number(text) for text in texts], pa.int64()),
+            "start_ns": members.starts,
+            "end_ns": members.ends,
+            "device_start_ns": pa.array(launched.starts, mask=nothing),
+            "device_end_ns": pa.array(launched.ends, mask=nothing),
+        }
+    )
 
 
 def _problems(

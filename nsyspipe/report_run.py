@@ -17,12 +17,14 @@ from nsyspipe.header import RunHeader, header_of
 from nsyspipe.judging import evidence_of, links_of
 from nsyspipe.merge import RunTables, merge
 from nsyspipe.metrics.summary import phase_summary, rank_summary, summary
+from nsyspipe.metrics.timeline import representative_step, timeline
 from nsyspipe.placing import own_log, run_sizes
 from nsyspipe.problems import problem
 from nsyspipe.read.discover import display_names
 from nsyspipe.read.nccl_log import read_nccl_logs
 from nsyspipe.read.topology import read_topology
 from nsyspipe.run import Run
+from nsyspipe.run_operations import run_operations
 from nsyspipe.run_problems import problems_table
 
 if TYPE_CHECKING:
@@ -193,12 +195,22 @@ class ReportRun(Run):
         return self._tables.idle_calls
 
     def timeline(self) -> pa.Table:
-        return schema.TIMELINE.empty()
+        return self._timeline
+
+    @cached_property
+    def _timeline(self) -> pa.Table:
+        step = representative_step(self.steps())
+        if step is None:
+            return schema.TIMELINE.empty()
+        operations = self.operations((step, step))
+        return timeline(self.steps(), self.collectives(), operations, step)
 
     def operations(
         self, steps: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-        raise NotImplementedError
+        return run_operations(
+            self._tables, self.reading, steps=steps, jobs=self.jobs, executor=self.executor
+        )
 
     @cached_property
     def _summary_phases(self) -> pa.Table:

@@ -40,15 +40,17 @@ _ASYNC = "Async"
 _API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
 
 
-def read_launches(report: Report) -> pa.Table | None:
+def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Table | None:
     """Read the CUDA API calls as `schema.LAUNCHES`; None when they were not recorded.
 
-    What runs on a device was launched, so a table without rows is one that was not recorded.
+    What runs on a device was launched, so a table without rows is one that was not recorded. `ids`
+    limits them to correlation ids from the first to the second, inclusive.
     """
     columns = ("start", "globalTid", "correlationId")
     if not (report.has(versions.RUNTIME, *columns) and report.has_rows(versions.RUNTIME)):
         return None
-    found = report.select(versions.RUNTIME, dict.fromkeys(columns, "int")).drop_null()
+    where = None if ids is None else f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}'
+    found = report.select(versions.RUNTIME, dict.fromkeys(columns, "int"), where=where).drop_null()
     process = process_of(found["globalTid"].to_numpy())
     return schema.LAUNCHES.table(
         {

@@ -39,6 +39,8 @@ class Operations:
         CUDA graphs that were captured as a whole: their kernels cannot be told apart.
     names
         Text of every `name_id` among the kernels.
+    name_column
+        nsys's column that the kernels' names come from; None when there is none.
     has_names
         Whether any kernel's name is known; true without kernels.
     """
@@ -49,23 +51,25 @@ class Operations:
     n_graphs: int
     has_names: bool
     names: dict[int, str]
+    name_column: str | None
 
 
 def read_operations(
     report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> Operations:
     """Read all device operations; a table that the lazy export left out has no rows."""
-    kernels, bad_kernels, names = read_kernels(report, strings, comm_pattern)
+    kernels = read_kernels(report, strings, comm_pattern)
     graphs, bad_graphs = read_graphs(report)
     memcpys, bad_memcpys = valid_rows(report, versions.MEMCPY, _COPY_COLUMNS)
     memsets, bad_memsets = valid_rows(report, versions.MEMSET, _MEMSET_COLUMNS)
     memsets |= {"copy_kind": constant(memsets, schema.MEMSET_KIND)}
     copies = [schema.COPIES.table(memcpys), schema.COPIES.table(memsets)]
     return Operations(
-        kernels=pa.concat_tables([kernels, graphs]),
+        kernels=pa.concat_tables([kernels.table, graphs]),
         copies=pa.concat_tables(copies),
-        n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
+        n_dropped=kernels.n_dropped + bad_graphs + bad_memcpys + bad_memsets,
         n_graphs=graphs.num_rows,
-        names=names,
-        has_names=not kernels.num_rows or bool(names),
+        names=kernels.names,
+        name_column=kernels.name_column,
+        has_names=not kernels.table.num_rows or bool(kernels.names),
     )

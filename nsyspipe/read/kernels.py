@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +12,11 @@ import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.read import versions
-from nsyspipe.read.rows import OPERATION_COLUMNS, constant, valid_rows
+from nsyspipe.read.rows import OPERATION_COLUMNS, constant, overlapping, valid_rows
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["read_graphs", "read_kernels"]
+__all__ = ["Kernels", "read_graphs", "read_kernels", "read_kernels_again"]
 
 _COMM_PREFIX = "nccl"
 _KERNEL_COLUMNS = OPERATION_COLUMNS | {"stream_id": "streamId"}
@@ -41,38 +43,93 @@ _PLACE_COLUMNS = {"device_id": "deviceId", "stream_id": "streamId"}
 _MOST_SHAPES = 50_000
 
 
-def read_kernels(
-    report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
-) -> tuple[pa.Table, int, dict[int, str]]:
-    """Read the kernels as `schema.KERNELS`.
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of a report.
 
-    Returns
-    -------
-    tuple
-        The kernels, how many rows were dropped for want of a valid time, and the text of each name id.
+    Attributes
+    ----------
+    table
+        `schema.KERNELS`.
+    n_dropped
+        Rows without a valid time.
+    names
+        Text by name id.
+    name_column
+        The column that name ids come from; None when there is none.
     """
-    sources = [name for name in ("shortName", "demangledName") if report.has(versions.KERNEL, name)]
+
+    table: pa.Table
+    n_dropped: int
+    names: dict[int, str]
+    name_column: str | None
+
+
+def read_kernels(report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None) -> Kernels:
+    """Read the kernels."""
+    sources = _name_columns(report)
     if report.has(versions.KERNEL) and not sources:
         report.require(versions.KERNEL, "shortName")
-    columns = _KERNEL_COLUMNS | {name: name for name in sources}
-    rows, n_dropped = _read_rows(report, columns)
+    rows, n_dropped = _read_rows(report, _KERNEL_COLUMNS | {name: name for name in sources})
     if not sources:
+        return Kernels(_table(rows, None, strings, comm_pattern), n_dropped, {}, None)
+    column = sources[-1]
+    names = _names(rows[column], strings)
+    if not names and len(sources) > 1:  # demangled names may be left out
+        column = sources[0]
+        names = _names(rows[column], strings)
+    return Kernels(_table(rows, column, strings, comm_pattern), n_dropped, names, column)
+
+
+def read_kernels_again(
+    report: Report,
+    strings: Strings,
+    comm_pattern: re.Pattern[str] | None,
+    *,
+    name_column: str | None,
+    span: tuple[int, int] | None,
+) -> Kernels:
+    """Read the kernels of a span without their shapes.
+
+    Parameters
+    ----------
+    name_column
+        As the first reading found it.
+    span
+        Report time, ns: kernels that overlap it; None takes all.
+    """
+    columns = _KERNEL_COLUMNS | {name: name for name in _name_columns(report)}
+    rows, n_dropped = _packed_rows(report, columns, where=overlapping(span))
+    rows |= dict.fromkeys(_SHAPES, pa.nulls(len(rows["start_ns"]), pa.int64()))
+    names = {} if name_column is None else _names(rows[name_column], strings)
+    table = _table(rows, name_column, strings, comm_pattern)
+    return Kernels(table, n_dropped, names, name_column)
+
+
+def _name_columns(report: Report) -> list[str]:
+    return [name for name in ("shortName", "demangledName") if report.has(versions.KERNEL, name)]
+
+
+def _names(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
+    used = pc.unique(ids).drop_null().to_numpy()
+    pairs = zip(used.tolist(), strings.lookup(used).to_pylist(), strict=True)
+    return {number: text for number, text in pairs if text is not None}
+
+
+def _table(
+    rows: dict[str, pa.ChunkedArray],
+    name_column: str | None,
+    strings: Strings,
+    comm_pattern: re.Pattern[str] | None,
+) -> pa.Table:
+    if name_column is None:
         nothing = {"name_id": rows["start_ns"], "is_comm": constant(rows, value=False)}
-        return schema.KERNELS.table(rows | nothing), n_dropped, {}
+        return schema.KERNELS.table(rows | nothing)
     comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
+    sources = [name for name in ("shortName", "demangledName") if name in rows]
     flags = [_in_set(rows[name], comm_ids, strings, comm_pattern) for name in sources]
     is_comm = pc.or_(*flags) if len(flags) > 1 else flags[0]
-    name_ids = rows[sources[-1]]
-    used = pc.unique(name_ids).drop_null().to_numpy()
-    texts = strings.lookup(used)
-    if texts.null_count == used.size and len(sources) > 1:  # demangled names may be left out
-        name_ids = rows[sources[0]]
-        used = pc.unique(name_ids).drop_null().to_numpy()
-        texts = strings.lookup(used)
-    pairs = zip(used.tolist(), texts.to_pylist(), strict=True)
-    names = {number: text for number, text in pairs if text is not None}
-    table = schema.KERNELS.table(rows | {"name_id": name_ids, "is_comm": is_comm})
-    return table, n_dropped, names
+    return schema.KERNELS.table(rows | {"name_id": rows[name_column], "is_comm": is_comm})
 
 
 def _read_rows(report: Report, columns: dict[str, str]) -> tuple[dict[str, pa.ChunkedArray], int]:
@@ -81,22 +138,36 @@ def _read_rows(report: Report, columns: dict[str, str]) -> tuple[dict[str, pa.Ch
         return valid_rows(report, versions.KERNEL, columns, dict.fromkeys(_SHAPES, "NULL"))
     if report.last_row(versions.KERNEL) <= _MOST_SHAPES:
         return valid_rows(report, versions.KERNEL, columns, _SHAPES)
-    beside = functools.partial(_with_shapes, report)
+    return _packed_rows(report, columns, functools.partial(_with_shapes, report))
+
+
+def _packed_rows(
+    report: Report,
+    columns: dict[str, str],
+    beside: Callable[[pa.Table], pa.Table] | None = None,
+    where: str | None = None,
+) -> tuple[dict[str, pa.ChunkedArray], int]:
+    """Read device and stream as one column, unless one of them may be null."""
     if report.has(versions.KERNEL, *_PLACE_COLUMNS.values()):
         fewer = {name: one for name, one in columns.items() if name not in _PLACE_COLUMNS}
-        rows, n_dropped = valid_rows(report, versions.KERNEL, fewer, _PLACE, beside)
+        rows, n_dropped = valid_rows(
+            report, versions.KERNEL, fewer, _PLACE, beside=beside, where=where
+        )
         place = rows.pop("place")
         if not place.null_count:
             rows["device_id"] = pc.shift_right(place, 32)
             rows["stream_id"] = pc.bit_wise_and(place, 2**32 - 1)
             return rows, n_dropped
-    return valid_rows(report, versions.KERNEL, columns, beside=beside)
+    return valid_rows(report, versions.KERNEL, columns, beside=beside, where=where)
 
 
-def read_graphs(report: Report) -> tuple[pa.Table, int]:
-    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
+def read_graphs(report: Report, span: tuple[int, int] | None = None) -> tuple[pa.Table, int]:
+    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped.
+
+    `span` limits them to those that overlap it, in report time.
+    """
     columns = OPERATION_COLUMNS | {"stream_id": "streamId"}
-    rows, n_dropped = valid_rows(report, versions.GRAPH, columns)
+    rows, n_dropped = valid_rows(report, versions.GRAPH, columns, where=overlapping(span))
     unknown = pa.nulls(len(rows["start_ns"]), pa.int64())
     rows |= {
         "name_id": constant(rows, schema.GRAPH_NAME_ID),

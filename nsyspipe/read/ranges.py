@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["Ranges", "read_ranges"]
+__all__ = ["Ranges", "read_ranges", "read_ranges_again"]
 
 # NVTX_EVENTS.eventType
 _THREAD_NAME, _PUSH_POP, _START_END, _DOMAIN = 39, 59, 60, 75
 _WANTED = f"eventType IN ({_THREAD_NAME}, {_PUSH_POP}, {_START_END}, {_DOMAIN})"
+
+_NEEDED = ("start", "end", "eventType", "globalTid")
 
 _LIBRARY_DOMAINS = ("NCCL", "MPI")
 # NCCL's ranges are known by this even where the row that names their domain is missing.
@@ -50,6 +52,8 @@ class Ranges:
         Rank by process, from thread-name rows ``MPI Rank N``.
     n_dropped
         Ranges that ended before they started, or at impossible times.
+    open_end_ns
+        The end of ranges that were never closed; None when all were.
     is_recorded
         Whether the report has the table at all.
     """
@@ -57,6 +61,7 @@ class Ranges:
     table: pa.Table
     mpi_ranks: dict[int, int]
     n_dropped: int
+    open_end_ns: int | None
     is_recorded: bool
 
 
@@ -70,21 +75,60 @@ def read_ranges(
     operation_ends
         End times of all device operations, for that last event.
     """
-    needed = ("start", "end", "eventType", "globalTid")
-    if not report.has(versions.NVTX, *needed):
-        return Ranges(schema.RANGES.empty(), {}, 0, is_recorded=False)
-    columns = dict.fromkeys((*needed, "textId", "domainId"), "int") | {"text": "text"}
-    found = report.select(versions.NVTX, columns, where=_WANTED)
-    found = found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["globalTid"])))
-    found = found.set_column(found.schema.get_field_index("text"), "text", _texts(found, strings))
+    if not report.has(versions.NVTX, *_NEEDED):
+        return Ranges(schema.RANGES.empty(), {}, 0, None, is_recorded=False)
+    found = _events(report, strings, _WANTED)
+    ranges = _of_kinds(found, _PUSH_POP, _START_END)
+    open_end = _open_end(report, ranges, operation_ends) if ranges["end"].null_count else None
+    table, n_dropped = _table(ranges, open_end, _of_kinds(found, _DOMAIN))
+    mpi_ranks = _mpi_ranks(_of_kinds(found, _THREAD_NAME))
+    return Ranges(table, mpi_ranks, n_dropped, open_end, is_recorded=True)
 
-    kind = found["eventType"]
-    is_range = pc.is_in(kind, value_set=pa.array([_PUSH_POP, _START_END]))
-    ranges = found.filter(is_range)
-    ends = _closed_ends(report, ranges, operation_ends)
+
+def read_ranges_again(
+    report: Report,
+    strings: Strings,
+    threads: Iterable[int],
+    *,
+    span: tuple[int, int] | None,
+    open_end_ns: int | None,
+) -> pa.Table:
+    """Read the ranges of some threads as `schema.RANGES`.
+
+    Parameters
+    ----------
+    span
+        Host time from the first to the second, inclusive: ranges that touch it; None takes all.
+    open_end_ns
+        As the first reading found it.
+    """
+    if not report.has(versions.NVTX, *_NEEDED):
+        return schema.RANGES.empty()
+    where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({', '.join(map(str, threads))})"
+    if span is not None:
+        where += f' AND "start" <= {span[1]} AND ("end" >= {span[0]} OR "end" IS NULL)'
+    found = _events(report, strings, f"({where}) OR eventType = {_DOMAIN}")
+    ranges = _of_kinds(found, _PUSH_POP, _START_END)
+    return _table(ranges, open_end_ns, _of_kinds(found, _DOMAIN))[0]
+
+
+def _events(report: Report, strings: Strings, where: str) -> pa.Table:
+    columns = dict.fromkeys((*_NEEDED, "textId", "domainId"), "int") | {"text": "text"}
+    found = report.select(versions.NVTX, columns, where=where)
+    found = found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["globalTid"])))
+    return found.set_column(found.schema.get_field_index("text"), "text", _texts(found, strings))
+
+
+def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
+    return found.filter(pc.is_in(found["eventType"], value_set=pa.array(kinds)))
+
+
+def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
+    """Return `schema.RANGES` of the users' ranges, and how many of all were dropped for their times."""
     starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
+    ends = as_int(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
-    kept = forwards & ~_is_library(ranges, found.filter(pc.equal(kind, _DOMAIN)))
+    kept = forwards & ~_is_library(ranges, domains)
     kept &= pc.is_valid(ranges["text"]).to_numpy()
     table = schema.RANGES.table(
         {
@@ -95,8 +139,7 @@ def read_ranges(
             "text": ranges["text"].filter(pa.array(kept)),
         }
     )
-    mpi_ranks = _mpi_ranks(found.filter(pc.equal(kind, _THREAD_NAME)))
-    return Ranges(table, mpi_ranks, int(np.count_nonzero(~forwards)), is_recorded=True)
+    return table, int(np.count_nonzero(~forwards))
 
 
 def _texts(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
@@ -115,16 +158,14 @@ def _texts(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
     )
 
 
-def _closed_ends(
-    report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]
-) -> Int64:
-    ends = ranges["end"]
-    if not ends.null_count:
-        return as_int(ends, 0)
-    last = [pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ends)]
+def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]) -> int:
+    """Return the end of ranges that were never closed."""
+    last: list[int | None] = [
+        pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])
+    ]
     calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
     last += [report.maximum(versions.RUNTIME, name) for name in calls]
-    return as_int(ends, min(max(value for value in last if value is not None) + 1, TIME_LIMIT))
+    return min(max(value for value in last if value is not None) + 1, TIME_LIMIT)
 
 
 def _is_library(ranges: pa.Table, domains: pa.Table) -> NDArray[np.bool_]:

@@ -23,6 +23,7 @@ __all__ = [
     "OPERATION_COLUMNS",
     "TIME_LIMIT",
     "constant",
+    "overlapping",
     "pid_of",
     "process_of",
     "process_of_thread",
@@ -66,19 +67,23 @@ def valid_rows(
     table: str,
     columns: Mapping[str, str],
     derived: Mapping[str, str] | None = None,
+    *,
     beside: Callable[[pa.Table], pa.Table] | None = None,
+    where: str | None = None,
 ) -> tuple[dict[str, pa.ChunkedArray], int]:
     """Read one table of operations; drop and count rows without a valid time.
 
     `columns` names the source of each canonical column; one that this export lacks is null. A
     missing process is the report's only one. `derived` are SQL expressions by canonical column;
-    `beside` adds columns to all rows as they stand in the table.
+    `beside` adds columns to all rows as they stand in the table. `where` is an SQL condition.
     """
     derived = derived or {}
     if not report.has(table):
         return {name: pa.chunked_array([], pa.int64()) for name in (*columns, *derived)}, 0
     report.require(table, "start", "end")
-    found = report.select(table, dict.fromkeys(columns.values(), "int"), derived=derived)
+    found = report.select(
+        table, dict.fromkeys(columns.values(), "int"), derived=derived, where=where
+    )
     found = beside(found) if beside else found
     n_rows = found.num_rows
     in_order = pc.greater_equal(found["end"], found["start"])
@@ -92,6 +97,14 @@ def valid_rows(
     if rows["process_id"].null_count:
         rows["process_id"] = pc.fill_null(rows["process_id"], _only_process(report))
     return rows, n_rows - found.num_rows
+
+
+def overlapping(span: tuple[int, int] | None) -> str | None:
+    """Return the SQL condition for rows that run in a span ``[first, last)``, or begin in it; none for None."""
+    if span is None:
+        return None
+    first, last = span
+    return f'"start" < {last} AND ("end" > {first} OR "start" = {first})'
 
 
 def constant(rows: Mapping[str, pa.ChunkedArray], value: int) -> pa.Array:

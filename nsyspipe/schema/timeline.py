@@ -11,7 +11,12 @@ __all__ = ["EVENTS", "LANES", "PHASE_RANGES", "TIMELINE"]
 LANES = ("phase", "compute", "comm", "wait", "memory")
 
 _STEP = Column(
-    "step", INT, "id", "step it belongs to; null for none", "RUNTIME, NVTX_EVENTS", nullable=True
+    "step",
+    INT,
+    "id",
+    "step it belongs to, maybe not the one in whose window it runs; null for none",
+    "RUNTIME, NVTX_EVENTS",
+    nullable=True,
 )
 _PHASE = Column(
     "phase",
@@ -30,14 +35,19 @@ EVENTS = TableSchema(
         RANK,
         _STEP,
         _PHASE,
-        Column("category", TEXT, "text", "compute, comm or memory", "KERNEL names, MEMCPY, MEMSET"),
+        Column(
+            "category",
+            TEXT,
+            "text",
+            "compute (CUDA graphs too), comm or memory",
+            "KERNEL names, MEMCPY, MEMSET, GRAPH_TRACE",
+        ),
         Column(
             "name",
             TEXT,
             "text",
-            "as in `kernels`; memcpy HtoD, DtoH, DtoD, ... or memset",
+            "as in `kernels`; memcpy HtoD, DtoH, DtoD, ... (memcpy: of a kind that is not known) or memset",
             "KERNEL.demangledName, else shortName; MEMCPY.copyKind",
-            nullable=True,
         ),
         Column(
             "device_id",
@@ -107,7 +117,12 @@ PHASE_RANGES = TableSchema(
         ),
         ns("start_ns", "host start, aligned time", source="NVTX_EVENTS.start"),
         ns("end_ns", "host end, aligned time", source="NVTX_EVENTS.end"),
-        count("n_operations", "device operations launched inside, by any thread", "RUNTIME"),
+        count(
+            "n_operations",
+            "device operations launched inside, by any thread; null where the process has no launches",
+            "RUNTIME",
+            nullable=True,
+        ),
         ns(
             "device_start_ns",
             "first start of those, aligned time; null without any",
@@ -128,7 +143,9 @@ _ONE_OPERATION = "null of a bar of several operations, and of other lanes"
 TIMELINE = TableSchema(
     "timeline",
     "One row per bar of the representative step: the step of the figures whose step time is closest to the median. "
-    "Neighbouring operations of a lane are joined, those with the smallest gaps first, until few enough are left.",
+    "Operations that overlap are one bar, but of communication each time belongs to the operation that began first; "
+    "bars of phases may overlap. Neighbouring ones of a lane are joined, those with the smallest gaps first, until few "
+    "enough are left.",
     ("rank", "lane", "start_ns"),
     (
         Column("step", INT, "id", "the step drawn, the same on every row", "derived"),
@@ -137,7 +154,8 @@ TIMELINE = TableSchema(
             "lane",
             TEXT,
             "text",
-            "phase (what the device ran of it), compute, comm, wait (inside comm) or memory",
+            "phase (from the first start to the last end of what was launched in a range of it), compute, comm, wait "
+            "(of matched communication, for the last rank) or memory",
             "derived",
         ),
         ns("start_ns", "start, aligned time, clipped to the rank's window", source="derived"),
@@ -146,12 +164,16 @@ TIMELINE = TableSchema(
             "busy_ns",
             "of that the union of its operations; less than end - start where gaps were joined",
         ),
-        count("n_operations", "operations in the bar", "KERNEL, MEMCPY, MEMSET"),
+        count(
+            "n_operations",
+            "operations in the bar that have a part in the window; of a phase those launched in it",
+            "KERNEL, MEMCPY, MEMSET",
+        ),
         Column(
             "name",
             TEXT,
             "text",
-            "of the operations with most time in the bar; the phase's or collective's",
+            "of the bar's operations with most time in the window, each for itself; the phase's or collective's",
             "derived",
             nullable=True,
         ),

@@ -1,0 +1,224 @@
+"""The step that stands for the others, and its operations reduced to what can be drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe import schema
+from nsyspipe.intervals import grouped_lengths
+from nsyspipe.metrics.bars import (
+    NO_SEQ,
+    Bars,
+    joined,
+    joins,
+    longest_names,
+    merged_pieces,
+    painted_pieces,
+)
+from nsyspipe.value_runs import run_starts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Int64 = NDArray[np.int64]
+
+__all__ = ["MAX_BARS", "representative_step", "timeline"]
+
+# More bars than this in a lane cannot be told apart on a screen.
+MAX_BARS = 600
+
+
+def representative_step(steps: pa.Table) -> int | None:
+    """Return the step whose step time is closest to the median, of equally close ones the lowest.
+
+    A step's time is its largest window over ranks. The median is over the summary steps; where there are none over the
+    steps that all ranks have, else over all.
+
+    Parameters
+    ----------
+    steps
+        `schema.STEPS`.
+
+    Returns
+    -------
+    int or None
+        A step number; None without any window.
+    """
+    step, rank = steps["step"].to_numpy(), steps["rank"].to_numpy()
+    numbers, index = np.unique(step, return_inverse=True)
+    walls = np.zeros(numbers.size, np.int64)
+    np.maximum.at(walls, index, steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy())
+    in_summary = np.isin(numbers, step[steps["in_summary"].to_numpy()])
+    is_shared = np.bincount(index, minlength=numbers.size) == np.unique(rank).size
+    for chosen in (in_summary, is_shared, np.ones(numbers.size, np.bool_)):
+        if chosen.any():
+            times = sorted(zip(walls[chosen].tolist(), numbers[chosen].tolist(), strict=True))
+            twice_median = times[(len(times) - 1) // 2][0] + times[len(times) // 2][0]
+            distance = [(abs(2 * time - twice_median), number) for time, number in times]
+            return int(min(distance)[1])
+    return None
+
+
+def timeline(
+    steps: pa.Table,
+    collectives: pa.Table,
+    operations: Iterable[tuple[int, pa.Table, pa.Table]],
+    step: int,
+    max_bars: int = MAX_BARS,
+) -> pa.Table:
+    r"""Reduce one step to bars.
+
+    Every bar is clipped to the rank's window. What a lane holds, and what is done where operations overlap:
+
+    - ``compute``, ``memory``: the operations; those that overlap are one bar.
+    - ``comm``: the communication; each time belongs to the operation that began first of those that run, so that of
+      two collectives at once the later bar begins where the earlier one ends. One that lies within others has no bar
+      of its own and counts in the bar that it begins in.
+    - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, overlapping ones likewise.
+    - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
+
+    Then neighbours are joined, those with the smallest gap first (of equal gaps the earliest), until a lane has
+    `max_bars`.
+
+    Parameters
+    ----------
+    steps, collectives
+        `schema.STEPS`, `schema.COLLECTIVES`; the latter's texts may be dictionaries.
+    operations
+        Per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`: at least what overlaps the step's window; may be
+        an iterator.
+    step
+        The step to draw.
+    max_bars
+        Most bars of a lane, at least 1.
+
+    Returns
+    -------
+    pyarrow.Table
+        `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; no rows of ranks without the step. For
+        each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns`` and, where it is known, ``wait_ns`` of that
+        step, and \|P\| in the memory lane.
+    """
+    chosen = steps.filter(pc.equal(steps["step"], step))
+    columns = (chosen[name].to_pylist() for name in ("rank", "start_ns", "end_ns"))
+    windows = {rank: (start, end) for rank, start, end in zip(*columns, strict=True)}
+    tables = [schema.TIMELINE.empty()]
+    for rank, events, ranges in operations:
+        if window := windows.get(rank):
+            lanes = {
+                "comm": _comm(events, window, max_bars),
+                "compute": _merged(events, "compute", window, max_bars),
+                "memory": _merged(events, "memory", window, max_bars),
+                "phase": _phases(events, ranges, step, window, max_bars),
+                "wait": _waits(collectives, rank, window, max_bars),
+            }
+            tables += [_table(step, rank, lane, *bars) for lane, bars in lanes.items()]
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.Table:
+    n_bars = bars.starts.size
+    return schema.TIMELINE.table(
+        {
+            "step": np.full(n_bars, step),
+            "rank": np.full(n_bars, rank),
+            "lane": pa.array([lane] * n_bars, pa.string()),
+            "start_ns": bars.starts,
+            "end_ns": bars.ends,
+            "busy_ns": bars.busy_ns,
+            "n_operations": bars.n_operations,
+            "name": words.take(pa.array(bars.names)),
+            "seq": pa.array(bars.seqs, mask=bars.seqs == NO_SEQ),
+        }
+    )
+
+
+def _merged(
+    events: pa.Table, category: str, window: tuple[int, int], max_bars: int
+) -> tuple[Bars, pa.Array]:
+    own = events.filter(pc.equal(events["category"], category))
+    codes, words = _coded(own["name"])
+    return joined(merged_pieces(*_times(own), codes, window), max_bars), words
+
+
+def _comm(events: pa.Table, window: tuple[int, int], max_bars: int) -> tuple[Bars, pa.Array]:
+    own = events.filter(pc.equal(events["category"], "comm"))
+    codes, words = _coded(own["collective"])
+    seqs = pc.fill_null(own["seq"], NO_SEQ).to_numpy()
+    return joined(painted_pieces(*_times(own), codes, seqs, window), max_bars), words
+
+
+def _waits(
+    collectives: pa.Table, rank: int, window: tuple[int, int], max_bars: int
+) -> tuple[Bars, pa.Array]:
+    is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
+    own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
+    starts, ends = _times(own)
+    until = np.minimum(ends, starts + own["wait_ns"].to_numpy())
+    codes, words = _coded(own["collective"])
+    seqs = own["seq"].to_numpy()
+    return joined(painted_pieces(starts, until, codes, seqs, window), max_bars), words
+
+
+def _phases(
+    events: pa.Table, ranges: pa.Table, step: int, window: tuple[int, int], max_bars: int
+) -> tuple[Bars, pa.Array]:
+    has_run = pc.and_(pc.is_valid(ranges["phase"]), pc.is_valid(ranges["device_start_ns"]))
+    own = ranges.filter(pc.and_(pc.equal(ranges["step"], step), has_run))
+    codes, words = _coded(own["phase"])
+    starts = np.maximum(own["device_start_ns"].to_numpy(), window[0])
+    ends = np.minimum(own["device_end_ns"].to_numpy(), window[1])
+    order = np.lexsort((codes, ends, starts))
+    order = order[ends[order] > starts[order]]
+    codes, starts, ends = codes[order], starts[order], ends[order]
+    group = joins(starts, ends, max_bars)
+    if not group.size:
+        return Bars(*(group,) * 6), words
+    first, own = run_starts(group), own.take(pa.array(order))
+    bars = Bars(
+        starts=starts[first],
+        ends=np.maximum.reduceat(ends, first),
+        busy_ns=_busy(events, *_times(own), group, window),
+        n_operations=np.add.reduceat(own["n_operations"].to_numpy(), first),
+        names=longest_names(group, codes, ends - starts),
+        seqs=np.full(first.size, NO_SEQ),
+    )
+    return bars, words
+
+
+def _busy(
+    events: pa.Table, starts: Int64, ends: Int64, group: Int64, window: tuple[int, int]
+) -> Int64:
+    """Return for each group of host ranges the union of what they launched, clipped to the window."""
+    launched = events.select(["launch_ns", "start_ns", "end_ns"]).filter(
+        pc.is_valid(events["launch_ns"])
+    )
+    launched = launched.sort_by("launch_ns")
+    launch = launched["launch_ns"].to_numpy()
+    first, last = np.searchsorted(launch, starts), np.searchsorted(launch, ends)
+    counts = last - first
+    owner = np.repeat(group, counts)
+    rows = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    begin, finish = (column[rows] for column in _times(launched))
+    begin, finish = np.maximum(begin, window[0]), np.minimum(finish, window[1])
+    kept = finish > begin
+    return grouped_lengths(owner[kept], begin[kept], finish[kept], int(group[-1]) + 1)
+
+
+def _times(table: pa.Table) -> tuple[Int64, Int64]:
+    return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
+    """Return a code for each text, in order of the alphabet, and the text of each code; null comes last."""
+    texts = column.cast(pa.string())
+    words = pc.unique(texts).sort()
+    words = words if words.null_count else pa.concat_arrays([words, pa.nulls(1, pa.string())])
+    codes = pc.fill_null(pc.index_in(texts, value_set=words.drop_null()), len(words) - 1)
+    return codes.to_numpy().astype(np.int64), words

@@ -1,0 +1,247 @@
+"""The operations of a run one by one: which to read of each report, who reads them, in order of rank."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from nsyspipe.attribution import NEVER
+from nsyspipe.collectives import _numbered
+from nsyspipe.device_operations import overlapping_rows
+from nsyspipe.errors import OptionError
+from nsyspipe.operations import ReportTask, report_operations
+from nsyspipe.parallel import SerialExecutor, jobs_for, telling_dead_workers
+from nsyspipe.rank_operations import NO_SEQ, RankSteps
+from nsyspipe.read.again import Wanted
+from nsyspipe.steps import Windows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from nsyspipe.cross_rank import CrossRank
+    from nsyspipe.merge import RunTables
+    from nsyspipe.placing import PlacedProcess
+    from nsyspipe.settings import Reading
+
+    Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
+    Result = tuple[int, pa.Table, pa.Table]
+
+__all__ = ["run_operations"]
+
+# Holds no time, and leaves the hull with another span as that is.
+_NOTHING = (NEVER, -NEVER)
+_HELD_FOR_OTHERS = 4
+
+
+def run_operations(
+    tables: RunTables,
+    reading: Reading,
+    *,
+    steps: tuple[int, int] | None = None,
+    jobs: int | None = None,
+    executor: Executor | None = None,
+) -> Iterator[Result]:
+    """Read the reports of a run again, and yield the operations of each rank in order of rank.
+
+    Parameters
+    ----------
+    tables
+        What the first reading came to.
+    reading
+        The patterns that it used.
+    steps
+        The first and the last step, by number: of each rank the operations that run, or begin, between the first start
+        and the last end of its windows of these steps, whatever step they belong to, and the phases of these steps.
+        None takes everything captured.
+    jobs
+        Reports to read at once; None takes what cores, memory and the reports' sizes suggest.
+    executor
+        Runs the work on each report; None starts threads, which hand results over without a copy.
+
+    Yields
+    ------
+    tuple
+        Rank, `schema.EVENTS` and `schema.PHASE_RANGES`. A rank without a window in these steps has no operations.
+
+    Raises
+    ------
+    OptionError
+        At once, if no rank has such a step.
+    InputError
+        While it is consumed, if a report cannot be read any more or has changed.
+
+    Notes
+    -----
+    At most one result more than there are jobs is held, besides those of a report whose ranks are not all next in turn.
+    """
+    if steps is not None:
+        _check(tables, steps)
+    tasks = _tasks(tables, reading, steps)
+    return _in_order(tasks, jobs, executor)
+
+
+def _check(tables: RunTables, steps: tuple[int, int]) -> None:
+    numbers = tables.steps["step"].to_numpy()
+    first, last = steps
+    if not ((numbers >= first) & (numbers <= last)).any():
+        known = pc.min_max(tables.steps["step"]).as_py()
+        has_any = known["min"] is not None
+        raise OptionError(
+            f"steps {first}:{last}",
+            "no rank has such a step",
+            found=f"steps {known['min']} to {known['max']}" if has_any else "no steps at all",
+            fix=f"{known['min']}:{known['max']}" if has_any else None,
+        )
+
+
+def _in_order(
+    tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
+) -> Iterator[Result]:
+    """Run the tasks, few ahead of the one that is waited for, and yield what they return in order of rank."""
+    ready: dict[int, Result] = {}
+    waiting: deque[Future[list[Result]]] = deque()
+    left = iter(tasks)
+    with _running(tasks, jobs, executor) as (running, n_ahead), telling_dead_workers():
+        try:
+            for rank in sorted(one.rank for task in tasks for one in task.ranks):
+                while rank not in ready:
+                    while len(waiting) < n_ahead and (task := next(left, None)):
+                        waiting.append(running.submit(report_operations, task))
+                    ready |= {result[0]: result for result in waiting.popleft().result()}
+                yield ready.pop(rank)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextlib.contextmanager
+def _running(
+    tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
+) -> Iterator[tuple[Executor, int]]:
+    """Yield an executor, and how many tasks to have submitted: one is waited for while the others run."""
+    if executor is not None:
+        yield executor, (jobs or _HELD_FOR_OTHERS) + 1
+        return
+    paths = [Path(task.path) for task in tasks]
+    n_jobs = jobs_for([path.stat().st_size for path in paths if path.exists()], jobs)
+    if n_jobs == 1:
+        yield SerialExecutor(), 1
+        return
+    # Most of the time goes by in SQLite, Arrow and numpy, which let other threads run.
+    with ThreadPoolExecutor(n_jobs) as threads:
+        yield threads, n_jobs + 1
+
+
+def _tasks(tables: RunTables, reading: Reading, steps: tuple[int, int] | None) -> list[ReportTask]:
+    """Return the work on each report that holds a rank, in order of its lowest rank."""
+    across, numbers = tables.across, tables.ranks["rank"].to_pylist()
+    found: dict[int, list[tuple[PlacedProcess, RankSteps]]] = {}
+    rows = zip(across.placed, numbers, tables.step_numbers, _seqs(across), strict=True)
+    for placed, rank, own_numbers, seqs in rows:
+        own = _rank_steps(placed, rank, own_numbers, seqs, steps)
+        found.setdefault(placed.argument, []).append((placed, own))
+    return [_task(ranks, reading) for ranks in found.values()]
+
+
+def _seqs(across: CrossRank) -> list[Int64]:
+    """Return for each rank the place in its step of each communication operation."""
+    rows = across.rows
+    seq = np.where(rows.in_step, _numbered(rows, across.waiting), NO_SEQ)
+    edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1)).tolist()
+    return [seq[first:last] for first, last in itertools.pairwise(edges)]
+
+
+def _rank_steps(
+    placed: PlacedProcess,
+    rank: int,
+    numbers: Int64,
+    seqs: Int64,
+    steps: tuple[int, int] | None,
+) -> RankSteps:
+    process, family = placed.process, placed.report.family
+    columns = ("member", "start_ns", "end_ns", "is_complete")
+    windows = Windows(*(process.windows[name].to_numpy() for name in columns))
+    starts, ends = (process.members[name].to_numpy() for name in ("start_ns", "end_ns"))
+    span = None if steps is None else _hull(windows, _between(numbers[windows.member], steps))
+    comm = process.comm.table
+    comm_starts, comm_ends = (comm[name].to_numpy() for name in ("start_ns", "end_ns"))
+    if span is not None:
+        rows = overlapping_rows(comm_starts, comm_ends, span)
+        comm_starts, comm_ends, seqs = comm_starts[rows], comm_ends[rows], seqs[rows]
+    threads = [one.thread_id for one in process.candidates if one.name == family]
+    return RankSteps(
+        rank=rank,
+        process_id=process.process_id,
+        shift_ns=placed.shift_ns,
+        has_launches=process.has_launches,
+        is_one_window=family is None,
+        thread_id=threads[0] if threads else 0,
+        starts=starts,
+        ends=ends,
+        numbers=numbers,
+        windows=windows,
+        is_chosen=_between(numbers[: starts.size], steps),
+        span=span,
+        comm_starts=comm_starts,
+        comm_ends=comm_ends,
+        seqs=seqs,
+    )
+
+
+def _between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
+    if steps is None:
+        return np.ones(numbers.size, np.bool_)
+    return (numbers >= steps[0]) & (numbers <= steps[1])
+
+
+def _hull(windows: Windows, chosen: Flags) -> tuple[int, int]:
+    if not chosen.any():
+        return _NOTHING
+    return int(windows.starts[chosen].min()), int(windows.ends[chosen].max())
+
+
+def _task(ranks: Sequence[tuple[PlacedProcess, RankSteps]], reading: Reading) -> ReportTask:
+    report = ranks[0][0].report
+    steps = [one for _, one in ranks]
+    starts, ends, chosen = (
+        np.concatenate([getattr(one, name) for one in steps])
+        for name in ("starts", "ends", "is_chosen")
+    )
+    host = (int(starts[chosen].min()), int(ends[chosen].max())) if chosen.any() else None
+    wanted = Wanted(
+        span=_device_span(ranks),
+        steps=(starts, ends),
+        host_span=host,
+        threads=tuple(sorted({one.thread_id for one in steps if one.starts.size})),
+        name_column=report.name_column,
+        open_end_ns=report.open_end_ns,
+    )
+    return ReportTask(report.path, reading, report.family, wanted, tuple(steps))
+
+
+def _device_span(
+    ranks: Sequence[tuple[PlacedProcess, RankSteps]],
+) -> tuple[int, int] | None:
+    """Return the hull of what is asked for and of what was launched in the steps asked for; None for all."""
+    spans = []
+    for placed, one in ranks:
+        if one.span is None:
+            return None
+        members = placed.process.members.filter(one.is_chosen)
+        first = pc.min(members["device_start_ns"]).as_py()
+        last = pc.max(members["device_end_ns"]).as_py()
+        # The last may begin where it ends.
+        spans += [one.span, _NOTHING if first is None else (first, last + 1)]
+    return min(first for first, _ in spans), max(last for _, last in spans)

@@ -1,0 +1,247 @@
+"""Operations read one by one equal the plain loops, add up to the steps, and a span of them equals a part of all."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import nsyspipe
+from nsyspipe import schema
+from nsyspipe.metrics.timeline import representative_step, timeline
+from nsyspipe.run_operations import run_operations
+from tests.property import cross_runs, oracle, oracle_costs
+from tests.property.strategies import build, processes, workloads
+
+RUNS = st.lists(st.one_of(processes(), workloads()), min_size=1, max_size=2)
+CATEGORIES = {"dtod": "memory", "copy": "memory", "memset": "memory"}
+MEMORY = {"dtod": "memcpy DtoD", "copy": "memcpy HtoD", "memset": "memset"}
+
+
+def examples(number):
+    return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@contextlib.contextmanager
+def loaded(found):
+    """Open a run of one report per process."""
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, process in enumerate(found):
+            build(process, pid=1000 + rank).write(Path(folder, f"r_{rank}.sqlite"))
+        yield nsyspipe.load(folder)
+
+
+def tables(run, steps=None):
+    found = list(run_operations(run._tables, run.reading, steps=steps))
+    assert [rank for rank, *_ in found] == run.ranks["rank"].to_pylist()
+    for _, events, ranges in found:
+        assert (events.schema, ranges.schema) == (schema.EVENTS.arrow, schema.PHASE_RANGES.arrow)
+    return {rank: (events, ranges) for rank, events, ranges in found}
+
+
+def rows(table, *names):
+    return [tuple(row[name] for name in names) for row in table.to_pylist()]
+
+
+def family_of(found):
+    family = oracle.choose_family(found)
+    if family is None or not any(oracle.windows(process, family) for process in found):
+        return None
+    return family
+
+
+def shifted(time, shift):
+    return None if time is None else time + shift
+
+
+# --- against the oracle ---------------------------------------------------------------------
+
+
+def expected_events(process, family, numbers, shift):
+    members = [] if family is None else oracle.members_on(process, family)
+    windows = oracle.windows(process, family)
+    spans = oracle_costs.roles(process, family)
+
+    def step(op):
+        if family is None:
+            return 0
+        holding = [(i, m.start, m.end) for i, m in enumerate(members)]
+        holding = [w[:3] for w in windows] if op.launch is None else holding
+        time = op.start if op.launch is None else op.launch
+        return next((numbers[i] for i, start, end in holding if start <= time < end), None)
+
+    return [
+        (
+            op.start + shift,
+            op.end + shift,
+            step(op),
+            oracle_costs.phase_of(op, spans),
+            CATEGORIES.get(op.category, op.category),
+            MEMORY.get(op.category)
+            or (oracle_costs.LABELS["comm"] if op.category == "comm" else op.name),
+            shifted(op.launch, shift),
+            {"memset": 8}.get(op.category, op.n_bytes) if op.category in MEMORY else None,
+            "all_reduce" if op.category == "comm" else None,
+        )
+        for op in process.ops
+    ]
+
+
+def expected_ranges(process, family, numbers, shift):
+    if family is None:
+        return set()
+    members = oracle.members_on(process, family)
+    ranges = [(i, None, m.start, m.end) for i, m in enumerate(members)]
+    for role in oracle.ROLES:
+        ranges += [(i, role, a, b) for i, a, b in oracle.phase_ranges(process, family, role)]
+    has_launches = any(op.launch is not None for op in process.ops)
+    found = set()
+    for member, role, start, end in ranges:
+        own = [op for op in process.ops if op.launch is not None and start <= op.launch < end]
+        hull = (min(op.start for op in own), max(op.end for op in own)) if own else (None, None)
+        n_launched = len(own) if has_launches else None
+        times = [shifted(time, shift) for time in (start, end, *hull)]
+        found.add((numbers[member], role, *times[:2], n_launched, *times[2:]))
+    return found
+
+
+@examples(60)
+@given(RUNS)
+def test_operations_and_phase_ranges_equal_the_plain_loops(found):
+    family = family_of(found)
+    with loaded(found) as run:
+        got, shifts = tables(run), run.ranks["clock_shift_ns"].to_pylist()
+    for rank, process in enumerate(found):
+        events, ranges = got[rank]
+        numbers = oracle.numbers(found, family)[rank]
+        names = ("start_ns", "end_ns", "step", "phase", "category", "name", "launch_ns", "bytes", "collective")  # fmt: skip
+        expected = expected_events(process, family, numbers, shifts[rank])
+        assert sorted(rows(events, *names), key=repr) == sorted(expected, key=repr)
+        assert pc.all(pc.equal(events["rank"], rank), min_count=0).as_py()
+        times = rows(events, "start_ns", "end_ns")
+        assert times == sorted(times)
+        names = ("step", "phase", "start_ns", "end_ns", "n_operations", "device_start_ns", "device_end_ns")  # fmt: skip
+        assert set(rows(ranges, *names)) == expected_ranges(process, family, numbers, shifts[rank])
+        keys = [(start, phase or "", end) for start, phase, end in rows(ranges, "start_ns", "phase", "end_ns")]  # fmt: skip
+        assert keys == sorted(keys)
+
+
+# --- a part of all --------------------------------------------------------------------------
+
+
+def part(whole, steps, rank, first, last):
+    """Return what a span is to hold, from everything."""
+    events, ranges = whole[rank]
+    windows = [row for row in steps.to_pylist() if row["rank"] == rank]
+    windows = [row for row in windows if first <= row["step"] <= last]
+    chosen = pc.and_(pc.greater_equal(ranges["step"], first), pc.less_equal(ranges["step"], last))
+    if not windows:
+        return events.slice(0, 0), ranges.filter(chosen)
+    begin = min(row["start_ns"] for row in windows)
+    end = max(row["end_ns"] for row in windows)
+    overlaps = pc.or_(pc.greater(events["end_ns"], begin), pc.equal(events["start_ns"], begin))
+    return events.filter(pc.and_(pc.less(events["start_ns"], end), overlaps)), ranges.filter(chosen)
+
+
+def check_parts(run):
+    whole, steps = tables(run), run.steps()
+    numbers = sorted(set(steps["step"].to_pylist()))
+    for first, last in {(n, n) for n in numbers} | {(numbers[0], numbers[-1])} if numbers else ():
+        got = tables(run, (first, last))
+        for rank in whole:
+            assert got[rank] == part(whole, steps, rank, first, last)
+
+
+@examples(60)
+@given(RUNS)
+def test_the_operations_of_some_steps_are_those_of_all_that_overlap_them(found):
+    with loaded(found) as run:
+        check_parts(run)
+
+
+@pytest.mark.slow
+@examples(60)
+@given(cross_runs.runs())
+def test_the_operations_of_some_steps_are_a_part_of_all_in_reports_of_several_ranks(drawn):
+    with tempfile.TemporaryDirectory() as folder:
+        check_parts(cross_runs.load(drawn, Path(folder)))
+
+
+# --- sums -----------------------------------------------------------------------------------
+
+
+def covered(events, category, window):
+    own = (row for row in events.to_pylist() if row["category"] == category)
+    return len(oracle.ticks((row["start_ns"], row["end_ns"]) for row in own) & set(range(*window)))
+
+
+@examples(40)
+@given(RUNS)
+def test_operations_add_up_to_the_steps(found):
+    with loaded(found) as run:
+        whole, steps = tables(run), run.steps().to_pylist()
+    for row in steps:
+        events, window = whole[row["rank"]][0], (row["start_ns"], row["end_ns"])
+        assert covered(events, "compute", window) == row["compute_ns"]
+        assert covered(events, "comm", window) == row["comm_ns"]
+        begun = [one for one in events.to_pylist() if window[0] <= one["start_ns"] < window[1]]
+        dtod = [one["bytes"] for one in begun if one["name"] == "memcpy DtoD"]
+        assert (len(dtod), sum(dtod)) == (row["n_dtod"], row["dtod_bytes"])
+        assert sum(one["category"] == "comm" for one in begun) == row["n_collectives"]
+
+
+@examples(40)
+@given(cross_runs.runs(), st.integers(1, 3))
+def test_a_timeline_adds_up_to_the_step_and_seq_names_the_row_of_collectives(drawn, most):
+    with tempfile.TemporaryDirectory() as folder:
+        run = cross_runs.load(drawn, Path(folder))
+        whole, steps, collectives = tables(run), run.steps(), run.collectives()
+        step = representative_step(steps)
+        some = tables(run, (step, step))
+    check_seqs(whole, collectives)
+    bars = timeline(steps, collectives, ((rank, *one) for rank, one in some.items()), step, most)
+    for row in steps.to_pylist():
+        if row["step"] == step:
+            own = [bar for bar in bars.to_pylist() if bar["rank"] == row["rank"]]
+            for lane in ("compute", "comm", "wait"):
+                busy = sum(bar["busy_ns"] for bar in own if bar["lane"] == lane)
+                assert row[f"{lane}_ns"] in (busy, *([None] if lane == "wait" else []))
+    # What is read of one step is enough: all operations give the same bars.
+    every = ((rank, *one) for rank, one in whole.items())
+    assert timeline(steps, collectives, every, step, most) == bars
+
+
+def check_seqs(whole, collectives):
+    """Check that each operation of a step has a row of its own in `collectives`, with the same values."""
+    names = ("rank", "step", "seq", "start_ns", "end_ns", "collective")
+    found = [
+        row
+        for events, _ in whole.values()
+        for row in rows(events.filter(pc.equal(events["category"], "comm")), *names)
+    ]
+    assert all((step is None) == (seq is None) for _, step, seq, *_ in found)
+    assert sorted(row for row in found if row[1] is not None) == sorted(rows(collectives, *names))
+
+
+# --- what must not matter -------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@examples(40)
+@given(st.one_of(processes(), workloads()), st.randoms(use_true_random=False))
+def test_the_order_of_rows_in_a_report_changes_nothing_but_the_seq_of_ties(process, random):
+    def read(builder):
+        with tempfile.TemporaryDirectory() as folder:
+            run = nsyspipe.load(builder.write(Path(folder, "r_0.sqlite")))
+            events, ranges = tables(run)[0]
+            return events.drop_columns(["seq"]), ranges
+
+    builder = build(process)
+    before = read(builder)
+    for table in builder.rows.values():
+        random.shuffle(table)
+    assert read(builder) == before
