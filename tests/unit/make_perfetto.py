@@ -1,0 +1,93 @@
+"""Tables of a few operations, written as plainly as possible, and the trace that is written of them."""
+
+from __future__ import annotations
+
+import io
+
+from nsyspipe import schema
+from nsyspipe.export.perfetto_trace import write_trace
+from nsyspipe.header import RunHeader
+from tests.perfetto_reading import ReadTrace
+
+
+def header(run_id="run-1", label="baseline"):
+    return RunHeader(run_id, label, 1, None, [], [], [], [], None, [])
+
+
+def rank_row(rank, shift=0, gpu="NVIDIA H200", host="node0"):
+    return {
+        "rank": rank, "report": f"r{rank}.sqlite", "pid": 77, "device_ids": "0", "gpu_name": gpu, "host": host,
+        "rank_source": "order", "clock_shift_ns": shift, "clock_offset_ns": 0,
+    }  # fmt: skip
+
+
+def step_row(start, end, step=0, rank=0, **figures):
+    """Return a step; figures are null unless they are given."""
+    fixed = {"is_complete": True, "in_summary": True, "wall_ns": end - start}
+    return {"rank": rank, "step": step, "start_ns": start, "end_ns": end, **fixed, **figures}
+
+
+def op(start, end, category="compute", name="gemm", *, stream=7, device=0, rank=0, **more):
+    fixed = {"category": category, "name": name, "device_id": device, "stream_id": stream}
+    return {
+        "rank": rank, "start_ns": start, "end_ns": end, "dur_ns": end - start, **fixed, **more,
+    }  # fmt: skip
+
+
+def comm(start, end, seq=None, step=0, **more):
+    more = {"name": "ncclKernel", "stream": 19, "collective": "all_reduce"} | more
+    return op(start, end, "comm", step=step, seq=seq, **more)
+
+
+def collective(start, end, seq=0, step=0, rank=0, *, is_matched=True, **more):
+    fixed = {"collective": "all_reduce", "comm_id": "0x1", "in_summary": True}
+    times = {"start_ns": start, "end_ns": end, "is_matched": is_matched}
+    return {"step": step, "seq": seq, "rank": rank, **fixed, **times, **more}
+
+
+def host_range(start, end, phase=None, step=0, rank=0, device=(None, None)):
+    device_start, device_end = device
+    return {
+        "rank": rank, "step": step, "phase": phase, "start_ns": start, "end_ns": end, "n_operations": 1,
+        "device_start_ns": device_start, "device_end_ns": device_end,
+    }  # fmt: skip
+
+
+def trace_bytes(
+    ops, *, ranks=None, steps=(), collectives=(), ranges=(), family="Batch #", run=None
+):
+    """Write a trace of rows; operations and ranges of a rank are those that name it."""
+    ranks = ranks or [rank_row(number) for number in sorted({one["rank"] for one in ops} or {0})]
+    operations = [
+        (
+            row["rank"],
+            schema.EVENTS.from_rows([one for one in ops if one["rank"] == row["rank"]]),
+            schema.PHASE_RANGES.from_rows([one for one in ranges if one["rank"] == row["rank"]]),
+        )
+        for row in ranks
+    ]
+    file = io.BytesIO()
+    write_trace(
+        file,
+        header=run or header(),
+        ranks=schema.RANKS.from_rows(ranks),
+        steps=schema.STEPS.from_rows(list(steps)),
+        step_family=family,
+        collectives=schema.COLLECTIVES.from_rows(list(collectives)),
+        operations=iter(operations),
+    )
+    return file.getvalue()
+
+
+def trace(ops, **tables):
+    return ReadTrace(trace_bytes(ops, **tables))
+
+
+def only_rank(ops, **tables):
+    (found,) = trace(ops, **tables).ranks
+    return found
+
+
+def steps_of(ops, **tables):
+    """Return the steps of the only rank, under which all that is derived stands."""
+    return only_rank(ops, **tables).child("steps")
