@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["collective_figures", "collectives_table", "step_bytes", "stragglers_table"]
+__all__ = [
+    "collective_figures",
+    "collectives_table",
+    "numbered",
+    "step_bytes",
+    "stragglers_table",
+]
 
 _NS_PER_S = 1e9
 # Columns of what is known of matched operations.
@@ -50,7 +56,7 @@ def collectives_table(
     """
     rows = across.rows
     chosen = np.flatnonzero(rows.in_step)
-    seq = _numbered(rows, across.waiting)
+    seq = numbered(rows, across.waiting)
     order = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
     columns = _columns(across, order, ranks, summary_steps, sizes) | {
         "seq": seq[order],
@@ -122,7 +128,7 @@ def _per_second(n_bytes: object, transfer: object) -> pa.Array:
     )
 
 
-def _numbered(rows: CommRows, found: Waiting | None) -> Int64:
+def numbered(rows: CommRows, found: Waiting | None) -> Int64:
     """Return the place of each collective in its step, in order of first start; unmatched ones of a rank come after."""
     if found is None:
         is_matched, collective, first = np.zeros(len(rows), np.bool_), rows.rank, rows.start_ns

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.attribution import UNKNOWN
 from nsyspipe.classify import COLLECTIVES, collective_of
-from nsyspipe.kernel_names import _labels
+from nsyspipe.kernel_names import kernel_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +125,7 @@ def device_operations(
     tables = (kernels, memcpys, memsets)
     sizes = [table.num_rows for table in tables]
     name_ids, is_comm = _filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
-    labels, label = _labels(name_ids, texts)
+    labels, label = kernel_labels(name_ids, texts)
     kinds, kind = np.unique(_filled(memcpys["copy_kind"]), return_inverse=True)
     words = [*labels, *(_COPY_NAMES.get(one, _COPY) for one in kinds.tolist()), _MEMSET]
     names = sorted(set(words))

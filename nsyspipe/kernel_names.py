@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["kernels_table"]
+__all__ = ["kernel_labels", "kernels_table"]
 
 _GRAPH, _NAMELESS = "CUDA graph", "(no name)"
 # Ids are looked up in a table up to this size, above it by bisection.
@@ -37,7 +37,7 @@ def kernels_table(
     comm: IntervalSet,
 ) -> pa.Table:
     """Return `metrics.kernels.kernel_costs` with words: ``phase`` (null for none) and ``name``."""
-    labels, label = _labels(operations.kernel_column("name_id"), names)
+    labels, label = kernel_labels(operations.kernel_column("name_id"), names)
     costs = kernel_costs(operations, label, phase, comm, len(PHASES))
     words = pa.array([*PHASES, None], pa.string())
     return pa.table(
@@ -49,7 +49,7 @@ def kernels_table(
     )
 
 
-def _labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
+def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
     """Return the labels in order of the alphabet, and which one each kernel has."""
     by_id = {number: kernel_label(text) for number, text in names.items()}
     by_id[GRAPH_NAME_ID] = _GRAPH

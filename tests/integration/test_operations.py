@@ -242,6 +242,31 @@ def test_the_steps_own_ranges_are_no_phases_even_when_named_like_one(tmp_path):
         assert own == [(1, None, 1000), (1, "data", 1000)]
 
 
+def test_a_range_as_long_as_its_step_is_a_phase_even_with_the_text_of_the_step(tmp_path):
+    builder = TraceBuilder()
+    for step in range(4):
+        at = 1000 * step
+        builder.range(at, at + 900, f"batch {step}").range(at, at + 900, f"batch {step}")
+        builder.kernel(at + 100, at + 200, launch=at + 10)
+    run = built(builder, tmp_path)
+    for steps in (None, (1, 1)):
+        events, ranges = read(run, steps)[0]
+        assert set(events["phase"].to_pylist()) == {"data"}
+        own = [row for row in rows(ranges, "step", "phase", "start_ns") if row[0] == 1]
+        assert own == [(1, None, 1000), (1, "data", 1000)]
+
+
+def test_the_phase_of_a_late_operation_is_told_by_all_ranges_of_its_own_step(tmp_path):
+    # Around a forward range "load data" is transparent, also for what it launches long after that.
+    builder = steady_rank(0).range(1700, 1890, "load data").range(1750, 1760, "forward")
+    builder.kernel(2050, 2150, "late", launch=1880, stream=9)
+    run = built(builder, tmp_path)
+    for steps in (None, (2, 2)):
+        events, _ = read(run, steps)[0]
+        (late,) = [row for row in rows(events, "name", "step", "phase") if row[0] == "late"]
+        assert late == ("late", 1, None)
+
+
 def test_an_option_for_steps_and_for_communication_holds_in_the_second_reading(tmp_path):
     builder = steady_rank(0)
     for step in range(4):
@@ -296,6 +321,18 @@ def test_seq_names_the_row_of_collectives(tmp_path):
     assert sorted(row for row in events if row[1] is not None) == sorted(rows(run.collectives(), *names))  # fmt: skip
     assert (1, None, None, 1600, 1610, "all_reduce") in events
     assert (1, 1, 2, 1500, 1510, "all_reduce") in events
+
+
+def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp_path):
+    builder = steady_rank(0)
+    builder.nccl(1500, 1520, launch=1096, stream=21).nccl(1500, 1510, launch=1095, stream=23)
+    run = built(builder, tmp_path)
+    for steps in (None, (1, 1)):
+        events, _ = read(run, steps)[0]
+        own = [row for row in rows(events, "start_ns", "stream_id", "seq") if row[0] == 1500]
+        assert own == [(1500, 23, 1), (1500, 21, 2)]
+    ends = {row["seq"]: row["end_ns"] for row in run.collectives().to_pylist() if row["step"] == 1}
+    assert ends == {0: 1330, 1: 1510, 2: 1520}
 
 
 # --- whole runs -----------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def test_parents_are_the_ones_that_the_docstring_draws():
         "DamagedReportError": "InputError",
         "MissingColumnError": "InputError",
         "RankConflictError": "InputError",
+        "DatasetError": "InputError",
         "OptionError": "NsyspipeError",
         "OutputError": "NsyspipeError",
     }
