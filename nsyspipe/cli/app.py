@@ -9,6 +9,7 @@ import typer
 
 from nsyspipe import __version__
 from nsyspipe.cli.analyze import analyze
+from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.doctor import doctor
 from nsyspipe.cli.output import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(analyze)
 app.command()(schema)
 app.command()(doctor)
+app.command()(dashboard)
 
 
 def _print_version(value: bool) -> None:
@@ -52,6 +54,7 @@ def options(
     Examples:
       nsyspipe analyze ddp-8gpu_*.sqlite          the answer, in a second
       nsyspipe analyze reports/ --json run.json   the same for programs
+      nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
       nsyspipe doctor reports/                    what is missing, and the flag that adds it
       nsyspipe schema steps                       what every number means
       nsyspipe --install-completion               complete commands with Tab

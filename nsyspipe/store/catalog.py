@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredRuns", "Unreadable", "stored_runs"]
 
-# A writer removes a snapshot two commits later; a reader this unlucky is slower than three writers.
+# A writer may replace a run while it is read; whoever meets that twice is slower than two analyses.
 _ATTEMPTS = 3
 _BY_TIME = [("captured_at_utc", "ascending", "at_start"), ("run_id", "ascending", "at_start")]
 
@@ -45,7 +45,7 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class StoredRuns:
-    """The runs of one snapshot of a store.
+    """The runs of a store, each in one version of it.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class StoredRuns:
     findings
         `schema.FINDINGS` after the run id: the finding of each run that could bring most, in order of the run ids.
     unreadable
-        In order of run id and table.
+        In order of run id.
     """
 
     runs: pa.Table
@@ -85,26 +85,7 @@ def stored_runs(
     DatasetError
         If there is no such directory, it holds no run, or none that can be read.
     """
-    for attempt in range(_ATTEMPTS):
-        tables = tables_dir(store)
-        found = _snapshot(store, tables, on_progress)
-        if not found.unreadable or tables_dir(store) == tables or attempt == _ATTEMPTS - 1:
-            break
-    if not found.runs.num_rows:
-        first = found.unreadable[0]
-        raise DatasetError(
-            str(store),
-            f"none of its {len(found.unreadable)} runs can be read",
-            found=first.message,
-            fix=first.fix,
-        )
-    return found
-
-
-def _snapshot(
-    store: Path, tables: Path, on_progress: Callable[[int, int], None] | None
-) -> StoredRuns:
-    ids = run_ids(tables)
+    ids = sorted(run_ids(store))
     if not ids:
         what = "holds no saved run" if store.is_dir() else "is no directory"
         raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {store}")
@@ -112,15 +93,32 @@ def _snapshot(
     findings: list[pa.Table] = []
     unreadable: list[Unreadable] = []
     for n_done, run_id in enumerate(ids, start=1):
-        for name, kept in (("runs", runs), ("findings", findings)):
-            row = _first_row(tables, name, run_id)
-            if isinstance(row, Unreadable):
-                unreadable.append(row)
-                break
-            kept.append(row)
+        run, finding = _first_rows(store, run_id)
+        unreadable += [one for one in (run, finding) if isinstance(one, Unreadable)][:1]
+        if not isinstance(run, Unreadable):
+            runs.append(run)
+            findings += [] if isinstance(finding, Unreadable) else [finding]
         if on_progress:
             on_progress(n_done, len(ids))
+    if not runs:
+        first = unreadable[0]
+        what = f"none of its {len(ids)} saved runs can be read"
+        raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
     return StoredRuns(_by_time(runs), _joined("findings", findings), tuple(unreadable))
+
+
+def _first_rows(store: Path, run_id: str) -> tuple[pa.Table | Unreadable, pa.Table | Unreadable]:
+    """Return the first row of `runs` and of `findings`, both from one version of the run."""
+    run = finding = Unreadable(run_id, "runs", "is gone", None)
+    for _ in range(_ATTEMPTS):
+        tables = tables_dir(store, run_id)
+        if tables is None:  # removed since it was listed
+            break
+        run = _first_row(tables, "runs", run_id)
+        finding = _first_row(tables, "findings", run_id)
+        if tables_dir(store, run_id) == tables:
+            break
+    return run, finding
 
 
 def _first_row(tables: Path, name: str, run_id: str) -> pa.Table | Unreadable:

@@ -1,4 +1,4 @@
-"""Change a store in one step: staged beside it, then switched to; killed at any moment, the old one still stands."""
+"""Replace a run in one step: staged in the store, then switched to; killed at any moment, the old one still stands."""
 
 from __future__ import annotations
 
@@ -7,169 +7,167 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from nsyspipe.errors import OutputError
-from nsyspipe.store.layout import CURRENT, HIDDEN, LOCK, SNAPSHOTS, STAGING, tables_dir
+from nsyspipe.store.layout import EMPTY, HIDDEN, RUNS, VERSIONS, file_name, published
+from nsyspipe.store.links import current_version, linked, replace_version, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator
 
 __all__ = ["replacing_run"]
 
+_STAGING, _LOCK, _UNSETTLED = "staging", "lock", "unsettled"
 # Held by a writer as long as it lives, which its process id would not tell: ids come again.
 _ALIVE = "alive"
+_RUNS_FILE = file_name("runs")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+# How long a replaced version stays for those who are reading it.
+_GRACE_S = 60.0
 
 
 @contextlib.contextmanager
-def replacing_run(store: Path, run_id: str, tables: Sequence[str]) -> Iterator[Path]:
+def replacing_run(store: Path, run_id: str) -> Iterator[Path]:
     """Yield an empty directory; what it holds in the end replaces one run of the store, all tables at once.
 
     Parameters
     ----------
     store
         Made if it is not there.
-    tables
-        Every table that a store may have; each gets its link.
 
     Raises
     ------
     OutputError
         If the directory is no store, or cannot be written. The store is as it was.
     """
-    root = store.resolve()
+    root = Path(os.path.realpath(store))
     try:
-        created = _open(root, tables)
-        with _staged(root) as staging:
-            try:
+        made = [path for path in (root, *root.parents) if not path.exists()]
+        _check(store, root / published(_RUNS_FILE, run_id))
+        try:
+            with _staged(root) as staging:
                 yield staging
                 with _locked(root):
-                    _commit(root, staging, run_id, tables)
-            except BaseException:
-                if created:
-                    _forget(root, staging, tables)
-                raise
+                    _commit(root, run_id, staging)
+        except BaseException:
+            _forget(root, made)
+            raise
     except OSError as error:
-        what = "is full" if error.errno in _FULL else f"cannot be written ({error.strerror})"
-        where = f"the disk of {store}" if error.errno in _FULL else str(store)
+        why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        what = "its disk is full" if error.errno in _FULL else f"cannot be written ({why})"
         raise OutputError(
-            where, f"{what}; the store is as it was", fix="free some space, or another directory"
+            str(store),
+            f"{what}; the store is as it was",
+            fix="free some space, or --out with another directory",
         ) from error
 
 
-def _open(store: Path, tables: Sequence[str]) -> bool:
-    """Make what a store needs; tell whether it was not there."""
+def _check(store: Path, of_run: Path) -> None:
     if store.exists() and not store.is_dir():
         raise OutputError(str(store), "is no directory", fix="--out DIR")
-    for table in tables:
-        path = store / table
-        if path.exists() and not path.is_symlink():
-            raise OutputError(
-                str(path),
-                "is not part of a store that can be written: a copy without links, or something else",
-                fix="--out with a new directory",
-            )
-    is_new = not (store / HIDDEN).exists()
-    for name in (SNAPSHOTS, STAGING):
-        (store / HIDDEN / name).mkdir(parents=True, exist_ok=True)
-    return is_new
+    if of_run.exists() and not of_run.is_symlink():
+        raise OutputError(
+            str(store),
+            "has this run as a plain copy, without the links of a store, and cannot replace it",
+            fix="--out with a new directory",
+        )
 
 
 @contextlib.contextmanager
-def _locked(store: Path) -> Iterator[None]:
-    with (store / HIDDEN / LOCK).open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, however it ends
-        yield
-
-
-@contextlib.contextmanager
-def _staged(store: Path) -> Iterator[Path]:
-    staging = store / HIDDEN / STAGING / uuid.uuid4().hex
-    with _locked(store):
-        _remove_dead(staging.parent)
+def _staged(root: Path) -> Iterator[Path]:
+    """Yield a directory that stays while this process lives."""
+    with _locked(root):
+        _clean(root)
+        staging = root / HIDDEN / _STAGING / uuid.uuid4().hex
         staging.mkdir()
         alive = (staging / _ALIVE).open("w")
         fcntl.flock(alive, fcntl.LOCK_EX)
     with alive:
         try:
-            yield staging
+            tables = staging / "tables"
+            tables.mkdir()
+            yield tables
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _remove_dead(parent: Path) -> None:
-    """Remove what writers that were killed have left."""
-    for staging in parent.iterdir():
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):
-            with (staging / _ALIVE).open("a") as alive:
-                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(staging)
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """Keep other writers out, in a store where nothing is left half-way."""
+    hidden = root / HIDDEN
+    with _lock(hidden):
+        unsettled = hidden / _UNSETTLED
+        if unsettled.is_symlink():  # by a writer that was killed
+            settle(root, unsettled.readlink().name)
+            unsettled.unlink()
+        yield
 
 
-def _commit(store: Path, staging: Path, run_id: str, tables: Sequence[str]) -> None:
-    """Make the next snapshot of the current one's other runs and the staged run, then switch to it."""
-    snapshots = store / HIDDEN / SNAPSHOTS
-    current = tables_dir(store)
-    is_first = current == store
-    number = 1 if is_first else int(current.name) + 1
-    _keep_only(snapshots, {str(number - 1)})
-    snapshot = snapshots / str(number)
+def _lock(hidden: Path) -> IO[str]:
+    """Return the file whose lock is held until it is closed, or the process ends, however it ends."""
+    path = hidden / _LOCK
+    while True:
+        for name in (RUNS, f"{VERSIONS}/{EMPTY}", _STAGING):
+            (hidden / name).mkdir(parents=True, exist_ok=True)
+        # Meanwhile a writer that failed may take away the store that it had made.
+        with contextlib.suppress(FileNotFoundError):
+            file = path.open("a")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                return file
+            file.close()
+
+
+def _commit(root: Path, run_id: str, staged: Path) -> None:
+    unsettled = root / HIDDEN / _UNSETTLED
+    unsettled.symlink_to(run_id)
     try:
-        for table in tables:
-            (snapshot / table).mkdir(parents=True)
-            if not is_first:
-                _link_runs(current / table, snapshot / table, f"run_id={run_id}")
-        for path in staging.iterdir():
-            if path.is_dir():
-                for partition in path.iterdir():
-                    partition.rename(snapshot / path.name / partition.name)
-        for table in tables:
-            with contextlib.suppress(FileExistsError):
-                (store / table).symlink_to(f"{HIDDEN}/{CURRENT}/{table}")
-        switch = staging / CURRENT
-        switch.symlink_to(f"{SNAPSHOTS}/{number}")
-        switch.replace(store / HIDDEN / CURRENT)
-    except BaseException:
-        if tables_dir(store) != snapshot:
-            shutil.rmtree(snapshot, ignore_errors=True)
-        raise
-    # A reader may still be listing the snapshot before this one.
-    _keep_only(snapshots, {str(number), str(number - 1)})
+        replace_version(root, run_id, staged)
+    finally:
+        # Once it is switched, it is done: what is left the next writer can do.
+        with contextlib.suppress(OSError):
+            settle(root, run_id)
+            unsettled.unlink()
 
 
-def _link_runs(source: Path, target: Path, but: str) -> None:
-    """Share the files of one table's other runs."""
-    if not source.is_dir():  # a table of a later version
-        return
-    for run in os.scandir(source):
-        if run.name == but or not run.is_dir():
-            continue
-        shutil.copytree(run.path, target / run.name, copy_function=_share)
+def _clean(root: Path) -> None:
+    """Remove what nobody needs: of writers that were killed, of replaced versions, of runs that the user removed."""
+    hidden = root / HIDDEN
+    for staging in (hidden / _STAGING).iterdir():
+        if _is_dead(staging):
+            shutil.rmtree(staging, ignore_errors=True)
+    used = {hidden / VERSIONS / EMPTY}
+    for link in (hidden / RUNS).iterdir():
+        if (root / published(_RUNS_FILE, link.name)).is_symlink() or linked(root, link.name):
+            used.add(current_version(root, link.name))
+        elif link.is_symlink():  # in a copy without links it is not
+            link.unlink()
+    for version in (hidden / VERSIONS).iterdir():
+        if version not in used and version.stat().st_mtime < time.time() - _GRACE_S:
+            shutil.rmtree(version, ignore_errors=True)
 
 
-def _share(source: str, target: str) -> None:
-    """Let two snapshots have one file; where the file system cannot, each has its own."""
+def _is_dead(staging: Path) -> bool:
     try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+        with (staging / _ALIVE).open("r+") as alive:
+            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except FileNotFoundError:  # made under the lock, so its writer is gone
+        return True
+    return True
 
 
-def _keep_only(snapshots: Path, names: set[str]) -> None:
-    for path in snapshots.iterdir():
-        if path.name not in names:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _forget(store: Path, staging: Path, tables: Sequence[str]) -> None:
+def _forget(root: Path, made: list[Path]) -> None:
     """Take away a store that never held a run, unless another writer is at it."""
-    shutil.rmtree(staging, ignore_errors=True)
+    hidden = root / HIDDEN
     with contextlib.suppress(OSError):
-        if tables_dir(store) == store and not any((store / HIDDEN / STAGING).iterdir()):
-            shutil.rmtree(store / HIDDEN)
-            for table in tables:
-                (store / table).unlink(missing_ok=True)
-            store.rmdir()  # stays if anything else is in it
+        with _locked(root):
+            if not any([*(hidden / RUNS).iterdir(), *(hidden / _STAGING).iterdir()]):
+                shutil.rmtree(hidden)
+        for path in made:
+            path.rmdir()

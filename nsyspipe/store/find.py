@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
 
 from nsyspipe.errors import OptionError
-from nsyspipe.store.layout import PART, run_ids, tables_dir
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from nsyspipe.store.layout import run_ids, tables_dir
 
 __all__ = ["find_saved", "is_saved"]
 
@@ -17,7 +15,7 @@ _SHOWN = 6
 
 def is_saved(path: Path) -> bool:
     """Tell whether a path is a store with runs, or the directory of one run in one of its tables."""
-    return bool(run_ids(tables_dir(path))) or _run_of(path) is not None
+    return _run_of(path) is not None or any(run_ids(path))
 
 
 def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
@@ -36,25 +34,31 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
         If it has several and none is named, or not the one that is named.
     """
     store, named = _run_of(path) or (path, None)
-    tables = tables_dir(store)
-    ids = run_ids(tables)
-    wanted = run_id or named
-    shown = ", ".join(ids[-_SHOWN:]) + (f" and {len(ids) - _SHOWN} more" * (len(ids) > _SHOWN))
+    wanted = named if run_id is None else run_id
     if wanted is None:
+        ids = sorted(run_ids(store))
         if len(ids) > 1:
             raise OptionError(
-                str(path), f"holds {len(ids)} runs", found=shown, fix=f"--run-id {ids[-1]}"
+                str(path), f"holds {len(ids)} runs", found=_shown(ids), fix=f"--run-id {ids[-1]}"
             )
-        return tables, ids[0]
-    if wanted not in ids:
-        raise OptionError(f"--run-id {wanted}", f"{path} has no such run", found=shown)
+        wanted = ids[0] if ids else ""
+    tables = tables_dir(store, wanted) if named in (None, wanted) else None
+    if tables is None:
+        ids = sorted(run_ids(store)) if named is None else [named]
+        raise OptionError(f"--run-id {wanted}", f"{path} has no such run", found=_shown(ids))
     return tables, wanted
+
+
+def _shown(ids: list[str]) -> str:
+    n_more = len(ids) - _SHOWN
+    return ", ".join(ids[-_SHOWN:]) + (f" and {n_more} more" if n_more > 0 else "")
 
 
 def _run_of(path: Path) -> tuple[Path, str] | None:
     """Return store and run of ``STORE/<table>/run_id=ID``; None for any other path."""
-    kind, _, run_id = path.name.partition("=")
-    if kind != "run_id" or not (path / PART).is_file():
+    directory = Path(os.path.realpath(path))  # `.` has no name
+    kind, _, run_id = directory.name.partition("=")
+    if kind != "run_id" or not os.path.isdir(directory):  # noqa: PTH112 - a name may be too long
         return None
-    store = path.parent.parent
-    return (store, run_id) if run_id in run_ids(tables_dir(store)) else None
+    store = directory.parent.parent
+    return (store, run_id) if tables_dir(store, run_id) else None

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError
 from nsyspipe.schema import DATASET, SCHEMA_VERSION
-from nsyspipe.store.layout import PART, partition
+from nsyspipe.store.layout import file_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,35 +29,41 @@ def read_table(tables: Path, name: str, run_id: str, rank: int | None = None) ->
     DatasetError
         If the file is missing, damaged, of a later version, or lacks a column that is never null.
     """
-    path = tables / partition(name, run_id, rank) / PART
+    path = file_of(tables, name, run_id, rank)
     try:
         # One file as it is: the directory's name must not add a column of its own.
-        found = pq.ParquetFile(path).read()
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            _check_version(path, file.schema_arrow)
+            found = file.read()
+        return _conformed(path, found, name)
     except FileNotFoundError as error:
+        if not tables.is_dir():
+            raise DatasetError(
+                f"run {run_id}", "was replaced or removed while it was read", fix="read it again"
+            ) from error
         raise DatasetError(str(path), "is missing from the saved run", fix=AGAIN) from error
-    except (OSError, pa.ArrowException) as error:
-        raise DatasetError(str(path), f"cannot be read ({error})", fix=AGAIN) from error
-    version = (found.schema.metadata or {}).get(b"schema_version", b"").decode()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())
+        raise DatasetError(str(path), f"cannot be read ({why})", fix=AGAIN) from error
+
+
+def _check_version(path: Path, found: pa.Schema) -> None:
+    version = (found.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
     if not version.isdecimal() or int(version) > SCHEMA_VERSION:
         raise DatasetError(
             str(path),
             f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}",
             fix="a newer nsyspipe",
         )
-    return _conformed(path, found, name)
 
 
 def _conformed(path: Path, found: pa.Table, name: str) -> pa.Table:
-    wanted = DATASET[name]
-    lacking = [
-        column.name
-        for column in wanted.columns
-        if column.name not in found.column_names and not column.nullable
-    ]
+    wanted, there = DATASET[name], set(found.column_names)
+    lacking = [one.name for one in wanted.columns if not (one.nullable or one.name in there)]
     if lacking:
         raise DatasetError(str(path), f"lacks the columns {', '.join(lacking)}", fix=AGAIN)
     columns = [
-        found[one.name] if one.name in found.column_names else pa.nulls(found.num_rows, one.type)
+        found[one.name] if one.name in there else pa.nulls(found.num_rows, one.type)
         for one in wanted.columns
     ]
     table = pa.table(columns, names=wanted.names).cast(wanted.arrow)

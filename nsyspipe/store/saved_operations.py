@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from nsyspipe.device_operations import overlapping_rows
 from nsyspipe.errors import DatasetError
 from nsyspipe.selection import check_steps
-from nsyspipe.store.layout import partition
+from nsyspipe.store.layout import file_of
 from nsyspipe.store.read import read_table
 
 if TYPE_CHECKING:
@@ -44,13 +44,18 @@ def saved_operations(
     """
     if steps is not None:
         check_steps(all_steps, steps)
-    if ranks and not (tables / partition("events", run_id)).is_dir():
+    if ranks and not any(_is_saved(file_of(tables, "events", run_id, rank)) for rank in ranks):
         raise DatasetError(
             f"run {run_id}",
             "was saved without its operations",
             fix="analyze the reports again with --out DIR --events",
         )
     return (_of_rank(tables, run_id, all_steps, rank, steps) for rank in ranks)
+
+
+def _is_saved(file: Path) -> bool:
+    """Tell whether there are operations; a link leads to a file without rows."""
+    return file.is_file() and not file.is_symlink()
 
 
 def _of_rank(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsyspipe import schema
 from nsyspipe.errors import DatasetError
@@ -14,6 +14,7 @@ from nsyspipe.findings.link_evidence import LinkVerdict
 from nsyspipe.header import RunHeader
 from nsyspipe.run import Run
 from nsyspipe.slowest_link import SlowestLink
+from nsyspipe.store.layout import file_of
 from nsyspipe.store.read import AGAIN, read_table
 from nsyspipe.store.saved_operations import saved_operations
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["SavedRun"]
+
+_Kind = TypeVar("_Kind", RunHeader, NcclFacts, LinkVerdict, SlowestLink)
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,8 +69,22 @@ class SavedRun(Run):
 
     @cached_property
     def _details(self) -> dict[str, Any]:
-        details: dict[str, Any] = json.loads(self._row["details"])
-        return details
+        """What no column holds, as objects again."""
+        try:
+            found = json.loads(self._row["details"])
+            link = found["link"]
+            if link is not None:
+                slowest = link["slowest"] and _rebuilt(SlowestLink, link["slowest"])
+                link |= {"slowest": slowest, "lacking": tuple(link["lacking"])}
+            return {
+                "header": _rebuilt(RunHeader, found["header"]),
+                "skipped_steps": list(found["skipped_steps"]),
+                "nccl": found["nccl"] and _rebuilt(NcclFacts, found["nccl"]),
+                "link": link and _rebuilt(LinkVerdict, link),
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            path = file_of(self.tables, "runs", self.run_id)
+            raise DatasetError(str(path), f"has no usable details ({error})", fix=AGAIN) from error
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -75,8 +92,8 @@ class SavedRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        header = RunHeader(**self._details["header"])
-        return replace(header, label=self.label) if self.label else header
+        header: RunHeader = self._details["header"]
+        return replace(header, run_id=self.run_id, label=self.label or header.label)
 
     @property
     def step_family(self) -> str | None:
@@ -89,16 +106,13 @@ class SavedRun(Run):
 
     @property
     def nccl(self) -> NcclFacts | None:
-        found = self._details["nccl"]
-        return None if found is None else NcclFacts(**found)
+        found: NcclFacts | None = self._details["nccl"]
+        return found
 
     @property
     def link(self) -> LinkVerdict | None:
-        found = self._details["link"]
-        if found is None:
-            return None
-        slowest = found["slowest"] and SlowestLink(**found["slowest"])
-        return LinkVerdict(**found | {"slowest": slowest, "lacking": tuple(found["lacking"])})
+        found: LinkVerdict | None = self._details["link"]
+        return found
 
     @property
     def ranks(self) -> pa.Table:
@@ -149,3 +163,9 @@ class SavedRun(Run):
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         ranks = self.ranks["rank"].to_pylist()
         return saved_operations(self.tables, self.run_id, self.steps(), ranks, steps)
+
+
+def _rebuilt(kind: type[_Kind], found: dict[str, Any]) -> _Kind:
+    """Make an object of its fields; those that only a later nsyspipe has are left out."""
+    known = {field.name for field in fields(kind)}
+    return kind(**{name: value for name, value in found.items() if name in known})

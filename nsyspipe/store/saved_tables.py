@@ -96,9 +96,12 @@ def _metrics(run: Run) -> pa.Table:
         _long(run.rank_summary(), schema.RANK_SUMMARY.columns),
         _long(run.steps(), schema.STEPS.columns),
     ]
-    keys = [(name, "ascending", "at_start") for name in METRICS.key]
     table = pa.concat_tables(parts)
-    return table.take(pc.sort_indices(table, keys))
+    # Nulls first; how to ask Arrow for that depends on its version.
+    keys = [key for name in METRICS.key for key in (pc.is_valid(table[name]), table[name])]
+    names = [str(number) for number in range(len(keys))]
+    order = pc.sort_indices(pa.table(keys, names=names), [(name, "ascending") for name in names])
+    return table.take(order)
 
 
 def _long(table: pa.Table, columns: Sequence[Column]) -> pa.Table:

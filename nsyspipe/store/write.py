@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from nsyspipe.schema import DATASET, EVENT_TABLES
+from nsyspipe.schema import EVENT_TABLES
 from nsyspipe.schema.model import INT, TEXT
 from nsyspipe.store.commit import replacing_run
-from nsyspipe.store.layout import PART, check_run_id, partition
+from nsyspipe.store.layout import check_run_id, file_name
 from nsyspipe.store.saved_tables import saved, saved_tables
 
 if TYPE_CHECKING:
@@ -57,30 +57,30 @@ def save(
     run_id = run.header.run_id
     check_run_id(run_id)
     tables = saved_tables(run)
-    with replacing_run(store, run_id, tuple(DATASET)) as staging:
+    with replacing_run(store, run_id) as staging:
         for name, table in tables.items():
-            _write(table, staging / partition(name, run_id))
+            _write(table, staging / file_name(name))
         if events:
             n_ranks = run.ranks.num_rows
             for n_done, (rank, *found) in enumerate(run.operations(), start=1):
                 for name, table in zip(EVENT_TABLES, found, strict=True):
-                    _write(saved(name, table, run_id), staging / partition(name, run_id, rank))
+                    _write(saved(name, table, run_id), staging / file_name(name, rank))
                 if on_progress:
                     on_progress(n_done, n_ranks)
 
 
-def _write(table: pa.Table, directory: Path) -> None:
+def _write(table: pa.Table, path: Path) -> None:
     """Write one file: small times by their differences, texts by dictionary, the rest as it is."""
-    directory.mkdir(parents=True)
     kinds = {field.name: field.type for field in table.schema}
     texts = [name for name, kind in kinds.items() if kind == TEXT or name == "run_id"]
     times = [name for name, kind in kinds.items() if kind == INT and name.endswith("_ns")]
     pq.write_table(
         table,
-        directory / PART,
+        path,
         compression="zstd",
         compression_level=1,
         row_group_size=_ROWS_PER_GROUP,
         use_dictionary=texts,
         column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+        write_page_checksum=True,
     )

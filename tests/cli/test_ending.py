@@ -115,6 +115,7 @@ COMMANDS = [
     ["schema"],
     ["doctor"],
     ["doctor", "{}"],
+    ["dashboard", "--help"],
     ["--help"],
 ]
 

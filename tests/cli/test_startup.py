@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = ["analyze", "doctor", "schema"]
+COMMANDS = ["analyze", "dashboard", "doctor", "schema"]
 
 
 def imported(*arguments):
@@ -33,7 +33,14 @@ def imported(*arguments):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["analyze", "--help"], ["doctor", "-h"], ["schema", "-h"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["analyze", "--help"],
+        ["dashboard", "-h"],
+        ["doctor", "-h"],
+        ["schema", "-h"],
+    ],
     ids=" ".join,
 )
 def test_help_and_version_import_nothing_heavy(arguments):

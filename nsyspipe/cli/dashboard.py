@@ -1,0 +1,112 @@
+"""``nsyspipe dashboard``: one page over all runs of a store."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nsyspipe.cli import output_options as output
+from nsyspipe.cli.output import write_stdout
+from nsyspipe.cli.progress import progress
+from nsyspipe.errors import OptionError, OutputError
+from nsyspipe.untrusted import printable
+
+if TYPE_CHECKING:
+    from nsyspipe.cli.progress import Stage
+
+__all__ = ["dashboard"]
+
+_STDOUT = "-"
+
+
+def dashboard(
+    store: Annotated[
+        Path,
+        typer.Argument(metavar="STORE", help="A directory that analyze --out wrote."),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option("--out", "-o", metavar="FILE|-", help="The page; - prints it. [required]"),
+    ] = None,
+    pages: Annotated[
+        Path | None,
+        typer.Option(
+            "--pages",
+            metavar="DIR",
+            help="Write the page of each run there too, and link to it. [default: link to pages that are in pages/ "
+            "beside FILE, beside FILE, or in STORE/pages/]",
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Replace a FILE that is no dashboard; write all pages anew."),
+    ] = False,
+    no_progress: output.NoProgress = False,
+) -> None:
+    """Write one page over all runs of a store: which got better or worse, and since which run.
+
+    It needs nothing but itself. A page that --pages wrote before is kept while it is newer than its run.
+
+    \b
+    Examples:
+      nsyspipe dashboard runs/ -o runs.html
+      nsyspipe dashboard runs/ -o site/index.html --pages site/pages
+      nsyspipe dashboard runs/ -o - | ssh host 'cat > /var/www/runs.html'
+    """
+    if out is None:
+        raise OptionError(
+            "dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{_name(store)}.html')}"
+        )
+    target = None if out == _STDOUT else Path(out)
+    if target is not None:
+        _check(target, force=force)
+    with progress(shown=not no_progress) as stage:
+        text = _page(store, target, pages, stage, force=force)
+    if target is None:
+        write_stdout(text)
+        return
+    from nsyspipe.report.files import write_text
+
+    write_text(target, text, [store], may_replace=lambda: True)
+
+
+def _check(target: Path, *, force: bool) -> None:
+    """Refuse a file that may not be replaced before any work is done."""
+    from nsyspipe.report.files import check_directory, check_target
+    from nsyspipe.report.page.dashboard import DASHBOARD, STORE
+    from nsyspipe.report.page.embed import identity_of_page
+
+    check_directory(target)
+    check_target(target, (), may_replace=lambda: True)
+    if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
+        raise OutputError(
+            str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name"
+        )
+
+
+def _page(
+    store: Path, target: Path | None, pages: Path | None, stage: Stage, *, force: bool
+) -> str:
+    from nsyspipe.report.page.dashboard import dashboard_page
+    from nsyspipe.report.page.dashboard_links import page_links, page_places
+    from nsyspipe.store.catalog import stored_runs
+
+    found = stored_runs(store, on_progress=stage("reading runs"))
+    run_ids = found.runs["run_id"].to_pylist()
+    failed = []
+    if pages is not None:
+        from nsyspipe.report.page.dashboard_pages import write_pages
+
+        failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
+    for one in (*found.unreadable, *failed):
+        typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
+    beside = Path() if target is None else target.parent
+    links = page_links(run_ids, page_places(store, beside, pages), beside)
+    return dashboard_page(found, title=_name(store), pages=links, problems=failed)
+
+
+def _name(store: Path) -> str:
+    return store.resolve().name or "runs"

@@ -1,0 +1,81 @@
+/**
+ * Collectives of a step in order: transfer, and on top of it the longest wait; the tooltip has the wait of every rank.
+ */
+nsyspipe.builders.collectives = (data, palette, { figure }) => {
+  const isZoomed = figure.hasAttribute("data-zoom");
+  const longest = data.wait.map((waits) => Math.max(0, ...waits.filter((one) => one !== null)));
+  const MOST_ROWS = 10;
+
+  const series = (name, values) => ({
+    name,
+    type: "bar",
+    stack: "collective",
+    barMaxWidth: 40,
+    barCategoryGap: data.seq.length > 100 ? "10%" : "25%",
+    emphasis: { disabled: true },
+    itemStyle: { color: palette[name] },
+    data: values,
+  });
+
+  /** Ranks by how long they wait; the one that nobody waits for last. */
+  const tip = (at) => {
+    const waits = data.ranks.map((rank, index) => [rank, data.wait[at][index]]).filter(([, ns]) => ns !== null);
+    waits.sort((one, other) => other[1] - one[1] || one[0] - other[0]);
+    const rows = [nsyspipe.timeRow("duration", data.duration[at]), nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer)];
+    for (const [rank, ns] of waits.slice(0, MOST_ROWS)) rows.push(nsyspipe.timeRow(`rank ${rank} waits`, ns, palette.waiting));
+    if (waits.length > MOST_ROWS) rows.push({ label: "shorter waits", value: `${waits.length - MOST_ROWS} ranks` });
+    if (!waits.length) rows.push({ label: "wait", value: "not recorded" });
+    return nsyspipe.tooltip({ title: `${data.collective[at]}, place ${data.seq[at]}`, rows });
+  };
+
+  const frame = nsyspipe.frame(palette);
+  return {
+    ...frame,
+    grid: { left: 62, right: 14, top: 14, bottom: 44 },
+    tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(hit.dataIndex) },
+    dataZoom: isZoomed ? [nsyspipe.insideZoom()] : [],
+    xAxis: nsyspipe.categoryAxis(palette, data.seq.map(String), { name: "place in the step", nameLocation: "middle", nameGap: 26 }),
+    yAxis: nsyspipe.valueAxis(palette, {
+      axisLabel: { color: palette.ink3, fontSize: 12, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
+    }),
+    series: [
+      series("transfer", data.transfer.map((ns, at) => ns ?? data.duration[at])),
+      series("waiting", longest),
+    ],
+  };
+};
+
+/** Message size against bus bandwidth: small messages are bound by latency, large ones show the link. */
+nsyspipe.builders.sizes = (data, palette) => {
+  const kinds = [...new Set(data.collective)];
+  const SYMBOLS = ["circle", "rect", "triangle", "diamond", "pin", "arrow"];
+  const frame = nsyspipe.frame(palette);
+  return {
+    ...frame,
+    grid: { left: 78, right: 20, top: 36, bottom: 44 },
+    legend: { top: 0, left: 0, itemWidth: 10, itemHeight: 10, textStyle: { color: palette.ink2, fontSize: 12 } },
+    tooltip: {
+      ...frame.tooltip,
+      trigger: "item",
+      formatter: ({ value: [bytes, speed, at] }) => nsyspipe.tooltip({
+        title: `${data.collective[at]}, place ${data.seq[at]}`,
+        rows: [
+          { label: "message", value: nsyspipe.bytes(bytes), exact: `${bytes} B` },
+          { label: "bus bandwidth", value: nsyspipe.bandwidth(speed) },
+          nsyspipe.timeRow("transfer", data.transfer[at], palette.transfer),
+        ],
+      }),
+    },
+    xAxis: { ...nsyspipe.valueAxis(palette, { name: "message", nameLocation: "middle", nameGap: 28 }), type: "log",
+      axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, formatter: nsyspipe.bytes } },
+    yAxis: nsyspipe.valueAxis(palette, { axisLabel: { color: palette.ink3, fontSize: 12, formatter: nsyspipe.bandwidth } }),
+    series: kinds.map((kind, index) => ({
+      name: kind,
+      type: "scatter",
+      symbol: SYMBOLS[index % SYMBOLS.length],
+      symbolSize: 9,
+      itemStyle: { color: palette.accent, opacity: 0.75 },
+      data: data.bytes.flatMap((bytes, at) => (data.collective[at] === kind ? [[bytes, data.busbw[at], at]] : [])),
+    })),
+  };
+};

@@ -1,0 +1,68 @@
+/**
+ * The filter bar: a text field, buttons per property, how many of the newest, and the x axis.
+ */
+(() => {
+  const { board, words } = nsyspipe;
+  const nRuns = board.data.runs.id.length;
+  const FEW = 30;
+  const form = document.getElementById("filter-form");
+  const find = document.getElementById("find");
+  const newest = document.getElementById("newest");
+  const clear = document.getElementById("clear");
+
+  const press = (button, isPressed) => button.setAttribute("aria-pressed", String(isPressed));
+
+  /** Make the controls say what the filters are. */
+  const reflect = () => {
+    const { filters } = board;
+    for (const group of form.querySelectorAll("[data-facet]")) {
+      const chosen = filters.chosen.get(group.dataset.facet);
+      for (const chip of group.querySelectorAll(".chip")) press(chip, chosen.has(Number(chip.dataset.code)));
+    }
+    for (const chip of newest.querySelectorAll(".chip")) press(chip, filters.newest === Number(chip.dataset.newest));
+    for (const button of document.querySelectorAll("[data-axis]")) press(button, (button.dataset.axis === "time") === board.isByTime());
+    const shown = board.current().runs;
+    const lost = board.isByTime() ? shown.filter((run) => board.data.runs.time[run] === null).length : 0;
+    document.getElementById("n-shown").textContent = (shown.length === nRuns ? words.plural(nRuns, "run") : `${shown.length} of ${words.plural(nRuns, "run")}`)
+      + (lost ? `; ${lost} of unknown time not in the charts` : "");
+    clear.hidden = !(filters.text || filters.newest || [...filters.chosen.values()].some((codes) => codes.size));
+  };
+
+  const toggle = (set, code) => { if (!set.delete(code)) set.add(code); };
+
+  form.addEventListener("submit", (event) => event.preventDefault());
+  find.addEventListener("input", () => board.filter((filters) => { filters.text = find.value.trim().toLowerCase(); }));
+  for (const group of form.querySelectorAll("[data-facet]")) {
+    group.addEventListener("click", ({ target }) => {
+      if (target.matches(".more")) {
+        const isOpen = group.toggleAttribute("data-open");
+        target.setAttribute("aria-expanded", String(isOpen));
+        target.textContent = isOpen ? "fewer" : `${group.querySelectorAll(".extra").length} more`;
+      }
+      if (!target.matches(".chip")) return;
+      board.filter((filters) => toggle(filters.chosen.get(group.dataset.facet), Number(target.dataset.code)));
+    });
+  }
+  newest.hidden = nRuns <= FEW;
+  newest.addEventListener("click", ({ target }) => {
+    if (!target.matches(".chip")) return;
+    const wanted = Number(target.dataset.newest);
+    board.filter((filters) => { filters.newest = filters.newest === wanted ? null : wanted; });
+  });
+  clear.addEventListener("click", () => {
+    find.value = "";
+    board.filter((filters) => {
+      filters.text = "";
+      filters.newest = null;
+      for (const codes of filters.chosen.values()) codes.clear();
+    });
+    find.focus();
+  });
+  for (const button of document.querySelectorAll("[data-axis]")) {
+    button.addEventListener("click", () => board.setByTime(button.dataset.axis === "time"));
+  }
+  // On a phone the filters would be the whole first screen.
+  if (window.innerWidth < 720) document.getElementById("filters").open = false;
+  board.onChange(reflect);
+  reflect();
+})();

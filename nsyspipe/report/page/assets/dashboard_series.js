@@ -1,0 +1,113 @@
+/**
+ * The series in view: which line is which, how each stands, and its course in small.
+ */
+(() => {
+  const { board, words, element } = nsyspipe;
+  const { data } = board;
+  const MAIN = "step_time_ns";
+  const MOST = 7;
+  const WIDTH = 84;
+  const HEIGHT = 30;
+  const LEAST_SPAN = 0.1;
+  const SVG = "http://www.w3.org/2000/svg";
+  let isAll = false;
+
+  const symbol = (group) => {
+    const { symbol: shape, isHollow } = nsyspipe.trend.shapeOf(group);
+    const made = element("i", `shape ${shape}${isHollow ? " hollow" : ""}`);
+    made.setAttribute("aria-hidden", "true");
+    return made;
+  };
+
+  const svg = (tag, attributes) => {
+    const made = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  };
+
+  /** Step time over the runs of a series, at its own scale: at least a tenth of its height, so that noise stays small. */
+  const course = (runs) => {
+    const made = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, width: WIDTH, height: HEIGHT, "aria-hidden": "true", class: "course" });
+    const values = runs.map((run) => board.value(MAIN, run));
+    const known = values.filter((value) => value !== null);
+    if (known.length < 2) return made;
+    const [low, high] = [Math.min(...known), Math.max(...known)];
+    const span = Math.max(high - low, LEAST_SPAN * high);
+    const middle = (low + high) / 2;
+    const x = (at) => (3 + (at / (values.length - 1)) * (WIDTH - 6)).toFixed(1);
+    const y = (value) => (HEIGHT / 2 - ((value - middle) / span) * (HEIGHT - 8)).toFixed(1);
+    let path = "";
+    values.forEach((value, at) => {
+      if (value !== null) path += `${at && values[at - 1] !== null ? "L" : "M"}${x(at)} ${y(value)}`;
+    });
+    const last = values.findLastIndex((value) => value !== null);
+    made.append(svg("path", { d: path, fill: "none" }), svg("circle", { cx: x(last), cy: y(values[last]), r: 2.5 }));
+    return made;
+  };
+
+  /** The latest step time and what became of it: since when its level is another, else against the run before. */
+  const figures = (of, runs) => {
+    const made = element("span", "series-figures");
+    const best = board.isStudy(of) ? board.best(of) : null;
+    if (best !== null) {
+      made.append(element("b", "", words.figure(MAIN, best)), element("span", "change", "best"));
+      return made;
+    }
+    const latest = runs.findLast((run) => board.value(MAIN, run) !== null) ?? runs.at(-1);
+    made.append(element("b", "", words.figure(MAIN, latest)));
+    const levels = nsyspipe.levels.of(of);
+    if (levels.length > 1) {
+      const found = words.relative(MAIN, levels.at(-1).height, levels.at(-2).height);
+      made.append(nsyspipe.headline.changeMark(found), element("span", "since", `since ${words.moment(levels.at(-1).runs[0])}`));
+    } else if (levels.length) made.append(element("span", "change", "no lasting change"));
+    else {
+      const found = words.against(MAIN, latest, board.before(latest));
+      if (found) made.append(nsyspipe.headline.changeMark(found));
+    }
+    return made;
+  };
+
+  const row = (of, runs, focus) => {
+    const { group, label } = data.series[of];
+    const made = element("button", "series");
+    made.type = "button";
+    made.setAttribute("aria-pressed", String(of === focus));
+    const text = element("span", "series-text");
+    const n = words.plural(runs.length, "run");
+    text.append(
+      element("span", "series-name", label ?? data.groups[group]),
+      element("span", "series-where", label === null ? `${n}${runs.length > 1 ? ", all labels" : ""}` : `${data.groups[group]} \u00b7 ${n}`),
+    );
+    made.append(symbol(group), text, board.isStudy(of) ? element("span") : course(runs), figures(of, runs));
+    made.addEventListener("click", () => board.choose(runs.at(-1)));
+    const item = element("li");
+    item.append(made);
+    return item;
+  };
+
+  const show = () => {
+    const run = board.shown();
+    const focus = run === null ? null : data.runs.series[run];
+    const list = document.getElementById("series");
+    const hadFocus = [...list.querySelectorAll("button")].indexOf(document.activeElement);
+    const found = [...board.current().series].sort(([, a], [, b]) => b.at(-1) - a.at(-1));
+    const shown = isAll ? found : found.slice(0, MOST);
+    const items = shown.map(([of, runs]) => row(of, runs, focus));
+    if (found.length > shown.length) {
+      const more = element("button", "button", `${found.length - shown.length} more`);
+      more.type = "button";
+      more.addEventListener("click", () => { isAll = true; show(); });
+      const item = element("li", "more");
+      item.append(more);
+      items.push(item);
+    }
+    list.replaceChildren(...items);
+    if (hadFocus >= 0) [...list.querySelectorAll("button")].at(Math.min(hadFocus, items.length - 1))?.focus();
+    document.getElementById("series-note").textContent = found.length
+      ? "A line joins runs of one world size and GPU model only. Below: the latest step time, and since when its level is another; of variants the best."
+      : "No run in view.";
+  };
+
+  board.onChange(show);
+  show();
+})();

@@ -1,0 +1,172 @@
+/**
+ * One figure over the runs in view: a line per series, the series of the chosen run in the accent colour, the others grey
+ * with a shape per world size and GPU model.
+ */
+nsyspipe.trend = (() => {
+  const { axes, board, words } = nsyspipe;
+  const { data } = board;
+  const SHAPES = ["circle", "rect", "triangle", "diamond"];
+  const CROSS = "path://M0 1L1 0L5 4L9 0L10 1L6 5L10 9L9 10L5 6L1 10L0 9L4 5Z";
+  const MAIN = "step_time_ns";
+
+  const dotSize = (n, isMain) => (n <= 40 ? 9 : n <= 150 ? 6 : 4) - (isMain ? 0 : 2);
+
+  /** Shape of a group; from the fifth on hollow. */
+  const shapeOf = (group) => ({ symbol: SHAPES[group % SHAPES.length], isHollow: Math.floor(group / SHAPES.length) % 2 === 1 });
+
+  const dotStyle = (color, group, palette) =>
+    (shapeOf(group).isHollow ? { color: palette.page, borderColor: color, borderWidth: 1.5 } : { color });
+
+  const tooltip = (run) => {
+    const before = board.before(run);
+    const rows = data.figures.map(({ name, title }) => {
+      const found = words.against(name, run, before);
+      return { label: title, value: words.figure(name, run), exact: found ? found.text : undefined };
+    });
+    const { label, id, captured, n_steps: steps, finding } = data.runs;
+    return nsyspipe.tooltip({
+      title: label[run],
+      name: id[run],
+      rows: [
+        { label: "Captured", value: captured[run] },
+        { label: words.group(run), value: `over ${words.plural(steps[run], "step")}` },
+        ...rows,
+        { label: "First finding", value: finding[run] },
+      ],
+    });
+  };
+
+  const line = (runs, figure, context) => {
+    const { palette, isMain, focus, of } = context;
+    const isFocus = of === focus;
+    const { group } = data.series[of];
+    const color = isFocus ? palette.accent : palette.ink3;
+    const scale = axes.scale(figure.kind);
+    const shown = board.shown();
+    const isStudy = board.isStudy(of);
+    const best = isMain && isFocus ? board.best(of) : null;
+    const point = (run) => {
+      const y = board.value(figure.name, run);
+      const isShown = run === shown;
+      return {
+        run,
+        value: [axes.place(run), y === null ? null : y * scale],
+        symbolSize: isShown ? 13 : dotSize(board.current().runs.length, isMain),
+        itemStyle: isShown ? { color, borderColor: palette.page, borderWidth: 2, shadowBlur: 0 } : undefined,
+        label: run === best ? { show: true } : undefined,
+      };
+    };
+    return {
+      type: "line",
+      name: String(of),
+      data: runs.filter((run) => axes.place(run) !== null).map(point),
+      symbol: shapeOf(group).symbol,
+      showAllSymbol: true,
+      connectNulls: false,
+      itemStyle: dotStyle(color, group, palette),
+      lineStyle: { color, width: isFocus && !isStudy ? 1.75 : 1, opacity: isFocus ? 1 : 0.45, type: isStudy ? [3, 4] : "solid" },
+      label: { show: false, position: "bottom", distance: 7, color: palette.ink2, fontSize: 12, formatter: () => "best" },
+      emphasis: { scale: 1.3 },
+      z: isFocus ? 4 : 3,
+    };
+  };
+
+  /** A cross at the foot where a run has no such figure. */
+  const crosses = (runs, figure, palette) => ({
+    type: "scatter",
+    name: "missing",
+    yAxisIndex: 1,
+    symbol: CROSS,
+    symbolSize: 7,
+    itemStyle: { color: palette.ink3 },
+    data: runs
+      .filter((run) => board.value(figure.name, run) === null && axes.place(run) !== null)
+      .map((run) => ({ run, value: [axes.place(run), 0] })),
+  });
+
+  const levels = (of, palette) => {
+    const found = nsyspipe.levels.of(of)
+      .map(({ runs, height }) => ({ height, runs: runs.filter((run) => axes.place(run) !== null) }))
+      .filter(({ runs }) => runs.length);
+    const lines = found.map(({ runs, height }) => ({
+      type: "line",
+      name: "level",
+      silent: true,
+      symbol: "none",
+      z: 2,
+      lineStyle: { color: palette.accentSoft, width: 7, cap: "round" },
+      data: [runs[0], runs.at(-1)].map((run) => [axes.place(run), height * axes.scale("ns")]),
+    }));
+    if (found.length < 2) return lines;
+    const [last, previous] = [found.at(-1), found.at(-2)];
+    const text = `since ${words.isOneLabel(last.runs[0]) ? words.day(last.runs[0]) : words.name(last.runs[0])}: ${words.change(last.height / previous.height - 1)}`;
+    const isLeft = board.current().place.get(last.runs[0]) < board.current().runs.length / 2;
+    lines.at(-1).markLine = {
+      silent: true,
+      symbol: "none",
+      lineStyle: { color: palette.accent, type: "dashed", width: 1 },
+      label: {
+        color: palette.ink, fontSize: 12, fontWeight: 600, position: "end", distance: 6, formatter: () => text,
+        align: isLeft ? "left" : "right",
+      },
+      data: [{ xAxis: axes.place(last.runs[0]) }],
+    };
+    return lines;
+  };
+
+  const build = (_, palette, { width, figure: element }) => {
+    const figure = words.figures.get(element.id.slice("chart-".length));
+    const isMain = figure.name === MAIN;
+    const { runs, series } = board.current();
+    const shown = board.shown();
+    const focus = shown === null ? null : data.runs.series[shown];
+    const context = { palette, isMain, focus };
+    const scale = axes.scale(figure.kind);
+    const valuesOf = (some) => some.map((run) => board.value(figure.name, run)).filter((value) => value !== null).map((value) => value * scale);
+    // A change in the chosen series must be seen: jobs with other step times may lie outside.
+    const own = figure.kind === "ratio" || focus === null ? [] : valuesOf(series.get(focus));
+    const values = own.length ? own : valuesOf(runs);
+    const limits = axes.limits(values, figure.kind, isMain ? 5 : 3);
+    const grid = { left: 54, right: isMain ? 20 : 12, top: isMain ? 28 : 18, bottom: isMain && axes.isNamed(runs, width - 74) && !board.isByTime() ? 54 : 30 };
+    const room = width - grid.left - grid.right;
+    const x = board.isByTime() ? axes.inTime(palette) : axes.inOrder(palette, runs, room);
+    const isOutside = (its) => { const all = valuesOf(its); return all.length > 0 && all.every((value) => value < limits.min || value > limits.max); };
+    const inside = [...series].filter(([, its]) => !isOutside(its));
+    if (isMain) tellOutside(series.size - inside.length);
+    const lines = inside.map(([of, its]) => line(its, figure, { ...context, of }));
+    nsyspipe.pointer.follow(element);
+    return {
+      ...nsyspipe.frame(palette),
+      useUTC: true,
+      grid,
+      xAxis: x,
+      yAxis: [axes.y(palette, limits, figure.kind), { type: "value", min: -0.04, max: 1, show: false }],
+      dataZoom: [{ ...nsyspipe.insideZoom(), ...nsyspipe.pointer.range(), moveOnMouseMove: isMain }],
+      title: values.length ? undefined : nothing(palette, runs),
+      tooltip: {
+        ...nsyspipe.frame(palette).tooltip,
+        trigger: "item",
+        triggerOn: "none",
+        formatter: ({ data: point }) => tooltip(point.run),
+      },
+      series: nsyspipe.pointer.remember(element, [...(isMain && focus !== null ? levels(focus, palette) : []), ...lines, crosses(own.length ? series.get(focus) : runs, figure, palette)]),
+    };
+  };
+
+  const tellOutside = (n) => {
+    document.getElementById("outside").textContent = n ? `${n} other series ${n === 1 ? "lies" : "lie"} outside of this scale: choose one in the list to see it.` : "";
+  };
+
+  const nothing = (palette, runs) => ({
+    text: runs.length ? "not recorded in these runs" : "no run in view",
+    left: "center", top: "middle",
+    textStyle: { color: palette.ink3, fontSize: 13, fontWeight: 400 },
+  });
+
+  board.onChange(() => {
+    for (const figure of document.querySelectorAll("figure[data-chart='trend']")) nsyspipe.lifecycle.redraw(figure);
+  });
+  nsyspipe.builders.trend = build;
+
+  return { shapeOf };
+})();

@@ -1,0 +1,91 @@
+/**
+ * What the dashboard says of a run and of the one before it.
+ */
+nsyspipe.words = (() => {
+  const { data, value } = nsyspipe.board;
+  const figures = new Map(data.figures.map((figure) => [figure.name, figure]));
+  // Less than this is not called better or worse.
+  const SMALL_CHANGE = 0.02;
+  const SMALL_POINTS = 0.01;
+  const DAY_MS = 86_400_000;
+
+  const write = {
+    ns: nsyspipe.ms,
+    per_s: (rate) => `${nsyspipe.significant(rate)} steps/s`,
+    ratio: (ratio) => nsyspipe.percent(ratio),
+  };
+
+  /** A figure of a run, or why there is none. */
+  const figure = (name, run) => {
+    const found = value(name, run);
+    return found === null ? data.missing[name][run] : write[figures.get(name).kind](found);
+  };
+
+  /** A relative difference: `11 % less`. */
+  const change = (ratio) => {
+    const size = Math.abs(ratio);
+    if (size === 0) return "the same";
+    return `${nsyspipe.percent(size, size < 0.095 ? 1 : 0)} ${ratio < 0 ? "less" : "more"}`;
+  };
+
+  const tone = (difference, small, better) => {
+    if (Math.abs(difference) < small || better === 0) return "same";
+    return difference * better > 0 ? "better" : "worse";
+  };
+
+  /**
+   * A figure of a run against that of another: relative for times and rates, in points for shares.
+   * @returns {{text: string, tone: string, difference: number}|null} null where one of them is not recorded
+   */
+  const against = (name, run, other) => {
+    const [ours, theirs] = [value(name, run), other === null ? null : value(name, other)];
+    if (ours === null || theirs === null) return null;
+    const { kind, better } = figures.get(name);
+    if (kind === "ratio") {
+      const points = ours - theirs;
+      const size = Math.abs(100 * points).toFixed(1);
+      const text = size === "0.0" ? "the same" : `${size} points ${points < 0 ? "less" : "more"}`;
+      return { text, difference: points, tone: tone(points, SMALL_POINTS, better) };
+    }
+    return theirs === 0 ? null : relative(name, ours, theirs);
+  };
+
+  const relative = (name, ours, theirs) => {
+    const ratio = ours / theirs - 1;
+    return { text: change(ratio), difference: ratio, tone: tone(ratio, SMALL_CHANGE, figures.get(name).better) };
+  };
+
+  const group = (run) => data.groups[data.series[data.runs.series[run]].group];
+  const isOneLabel = (run) => data.series[data.runs.series[run]].label !== null;
+
+  /** A run by what tells it from its fellows: its label, or within one label its time. */
+  const name = (run) => {
+    const { captured, label, id, time } = data.runs;
+    if (!isOneLabel(run)) return label[run];
+    return time[run] === null ? id[run] : captured[run];
+  };
+
+  const day = (run) => (data.runs.time[run] === null ? data.runs.id[run] : data.runs.captured[run].slice(0, -6));
+
+  /** Which letters of a time tell the runs in view apart: the time of day, the day, or the day and the year. */
+  const momentPart = () => {
+    const times = nsyspipe.board.current().runs.map((run) => data.runs.time[run]).filter((time) => time !== null);
+    const span = times.at(-1) - times[0]; // in order of capture
+    if (span < DAY_MS) return [-5];
+    return [0, span < 300 * DAY_MS ? -11 : -6];
+  };
+  let part = null;
+  nsyspipe.board.onChange(() => { part = null; });
+
+  /** When a run was captured, in short. */
+  const moment = (run) => {
+    part ??= momentPart();
+    return data.runs.time[run] === null ? "?" : data.runs.captured[run].slice(...part);
+  };
+
+  const when = (run) => (data.runs.time[run] === null ? "time of capture not recorded" : data.runs.captured[run]);
+
+  const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
+
+  return { figure, change, against, relative, group, isOneLabel, name, day, moment, when, plural, figures };
+})();

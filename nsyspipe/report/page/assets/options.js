@@ -1,0 +1,55 @@
+/**
+ * What all charts have in common: type, thin axes, no animation, tooltips in the page's own style.
+ */
+nsyspipe.FONT = getComputedStyle(document.documentElement).getPropertyValue("--sans").trim() || "sans-serif";
+
+/**
+ * @param {Object<string, string>} palette from nsyspipe.palette()
+ * @returns {object} options that a builder spreads into its own
+ */
+nsyspipe.frame = (palette) => ({
+  animation: false,
+  backgroundColor: "transparent",
+  textStyle: { fontFamily: nsyspipe.FONT, fontSize: 12, color: palette.ink2 },
+  tooltip: {
+    confine: true,
+    transitionDuration: 0,
+    hideDelay: 60,
+    backgroundColor: palette.raised,
+    borderColor: palette.lineStrong,
+    borderWidth: 1,
+    padding: [8, 10],
+    textStyle: { color: palette.ink },
+    extraCssText: "box-shadow:0 4px 16px rgb(0 0 0 / .16);border-radius:8px;",
+  },
+});
+
+/** A value axis with few, quiet lines. */
+nsyspipe.valueAxis = (palette, more = {}) => ({
+  type: "value",
+  nameTextStyle: { color: palette.ink3, fontSize: 12 },
+  axisLine: { show: false },
+  axisTick: { show: false },
+  axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true },
+  splitLine: { lineStyle: { color: palette.line } },
+  ...more,
+});
+
+/** An axis of categories: ranks, steps, collectives. */
+nsyspipe.categoryAxis = (palette, names, more = {}) => ({
+  type: "category",
+  data: names,
+  nameTextStyle: { color: palette.ink3, fontSize: 12 },
+  axisLine: { lineStyle: { color: palette.lineStrong } },
+  axisTick: { show: false },
+  axisLabel: { color: palette.ink2, fontSize: 12, hideOverlap: true },
+  splitLine: { show: false },
+  ...more,
+});
+
+/** The pointer that tooltips of a whole column or row use. */
+nsyspipe.shadow = (palette) => ({
+  type: "shadow",
+  shadowStyle: { color: palette.ink, opacity: 0.05 },
+  label: { show: false },
+});

@@ -1,0 +1,6 @@
+/** Everything is defined: run the page, and say when what the first screen shows is drawn. */
+nsyspipe.furniture.start();
+nsyspipe.lifecycle.start();
+window.requestAnimationFrame(() => {
+  document.documentElement.dataset.ready = "true";
+});

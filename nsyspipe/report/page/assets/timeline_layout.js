@@ -1,0 +1,55 @@
+/**
+ * Where things are in the timeline: lanes of a rank one below the other, ranks one below the other, in pixels.
+ */
+nsyspipe.timeline = (() => {
+  const LANES = [
+    ["phase", "phases", 15],
+    ["compute", "compute", 22],
+    ["comm", "comm", 22],
+    ["memory", "copies", 10],
+  ];
+  const LANE_GAP = 3;
+  const RANK_GAP = 16;
+  const TOP = 6;
+  const BOTTOM = 30;
+  const NARROW = 520;
+
+  /** @returns lanes with their top and height, the labels of ranks, and the height of all */
+  const layout = (data, isAll) => {
+    const ranks = data.ranks.filter((one) => isAll || one.isFirst);
+    const used = LANES.filter(([lane]) => data.ranks.some((one) => one.lanes[lane]));
+    const rows = [];
+    const labels = [];
+    let top = 0;
+    for (const one of ranks) {
+      const begin = top;
+      used.forEach(([lane, words, height], at) => {
+        rows.push({ rank: one, lane, top, height });
+        labels.push({ rank: at ? "" : `rank ${one.rank}`, words, top, height });
+        top += height + LANE_GAP;
+      });
+      rows.push({ rank: one, lane: "window", top: begin - 4, height: top - begin + 5 });
+      top += RANK_GAP;
+    }
+    return { rows, labels, height: top - RANK_GAP + LANE_GAP };
+  };
+
+  const leftOf = (width) => (width < NARROW ? 100 : 116);
+
+  /** Names of ranks and lanes as text beside the canvas. */
+  const writeLabels = (area, labels, width) => {
+    area.querySelector(".lanes")?.remove();
+    const box = nsyspipe.element("div", "lanes");
+    box.style.width = `${width}px`;
+    for (const { rank, words, top, height } of labels) {
+      const line = nsyspipe.element("div");
+      line.style.top = `${TOP + top}px`;
+      line.style.height = `${height}px`;
+      line.append(nsyspipe.element("span", "rank", rank), nsyspipe.element("span", "", words));
+      box.append(line);
+    }
+    area.append(box);
+  };
+
+  return { layout, leftOf, writeLabels, TOP, BOTTOM, builders: {} };
+})();

@@ -1,0 +1,88 @@
+"""A page as a person meets it: in headless Chromium, from a file, without a network; and what it complains about."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_PATIENCE_S = 5
+# The whole first screen, and a phone.
+DESKTOP, PHONE = (1440, 900), (360, 780)
+
+
+def chromium_path() -> str:
+    """Return the browser that is installed; skip where there is none, but not in CI."""
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None and "CI" not in os.environ:
+        pytest.skip(f"no Chromium: none of {', '.join(_NAMES)} is on the path")
+    assert found, f"CI needs a Chromium: none of {', '.join(_NAMES)} is on the path"
+    return found
+
+
+@dataclass
+class Opened:
+    """A page in a browser, with what it asked for and what it said."""
+
+    page: object
+    path: Path
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+    def chart(self, expression: str, chart: str) -> object:
+        """Evaluate an expression over ``chart``, an ECharts instance by the figure's id."""
+        script = f"id => {{ const chart = nsyspipe.charts.get(id); return {expression}; }}"
+        return self.page.evaluate(script, chart)
+
+    def zoom(self, chart: str) -> tuple[float, float]:
+        """Return the visible part of the x axis, per cent."""
+        zoom = "chart.getOption().dataZoom[0]"
+        return tuple(self.chart(f"[{zoom}.start, {zoom}.end]", chart))
+
+    def wait(self, expression: str) -> None:
+        """Wait until an expression holds: Playwright's own way evaluates text, which the page's policy forbids."""
+        end = time.monotonic() + _PATIENCE_S
+        while not self.page.evaluate(expression):
+            assert time.monotonic() < end, f"still not: {expression}"
+            self.page.wait_for_timeout(20)
+
+    def draw(self) -> None:
+        """Draw what is below the screen too."""
+        self.page.evaluate("nsyspipe.lifecycle.drawAll()")
+
+    def show(self, element_id: str) -> None:
+        """Scroll to an element and let the browser draw."""
+        scroll = "id => document.getElementById(id).scrollIntoView({behavior: 'instant', block: 'center'})"
+        self.page.evaluate(scroll, element_id)
+        self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # fmt: skip
+
+    def point(self, chart: str, x: float, y: float) -> tuple[float, float]:
+        """Return where a point of a chart lies in the window; `x`, `y` are pixels in the chart."""
+        box = self.page.locator(f"#{chart} .chart-area").bounding_box()
+        return box["x"] + x, box["y"] + y
+
+    def tooltip(self) -> str:
+        """Return the text of the tooltip that is shown."""
+        tip = self.page.locator(".tip:visible")
+        tip.wait_for(timeout=2000)
+        return tip.inner_text().replace("\u202f", " ")
+
+
+def watch(opened: Opened) -> Opened:
+    """Note every request and every complaint, and let nothing leave the machine."""
+    page = opened.page
+    page.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())  # fmt: skip
+    page.on("request", lambda request: opened.requests.append(request.url))
+    page.on("console", lambda message: opened.complaints.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: opened.complaints.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: (opened.dialogs.append(dialog.message), dialog.dismiss()))
+    return opened

@@ -1,0 +1,367 @@
+"""The page of a store in a browser: it answers on the first screen, and draws what can be compared."""
+
+# ruff: noqa: RUF001 - the multiplication sign is what the page shows
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+from nsyspipe.report.page.dashboard import dashboard_page
+from nsyspipe.store.catalog import stored_runs
+from tests.browser.chromium import DESKTOP, PHONE
+from tests.browser.test_run_page import OVERFLOW, PAINTED
+from tests.build.hostile import HOSTILE
+from tests.dashboard_store import add_run, add_series, days, finding_row
+
+STORES = ("one", "two", "jobs", "study", "hostile", "many")
+MAIN = "chart-step_time_ns"
+ATTACKED = "window.attacked"
+# Names of the series that are lines, and the runs of each.
+LINES = """chart.getOption().series.filter(one => one.type === "line" && one.name !== "level")
+  .map(one => one.data.map(point => [point.run, point.value[1]]))"""
+
+
+def one(store):
+    add_run(store, "only")
+
+
+def two(store):
+    add_series(store, "nightly", [100, 113])
+
+
+def jobs(store):
+    """Write two jobs: one got longer on the fifth day, the other runs on 8 GPUs and has a run without a step time."""
+    add_series(store, "small", [100, 100, 100, 100, 112, 112, 112, 113], findings=[finding_row()])
+    add_series(store, "large", [50, 50, None, 50, 50, 50], world_size=8, n_ranks=8)
+
+
+def study(store):
+    """Write four variants, each with a label of its own, one without a time of capture."""
+    for at, (label, ms) in enumerate((("base", 100), ("bucket25", 80), ("bucket100", 90))):
+        add_run(store, label, label=label, captured_at_utc=days(at / 24), step_time_ns=ms * 1e6)
+    add_run(store, "undated", label="undated", captured_at_utc=None, step_time_ns=95e6)
+
+
+def hostile(store):
+    for at, name in enumerate(HOSTILE):
+        add_run(
+            store, f"{at}{name}".replace("/", "_"), label=name * (30 if at == 1 else 1), gpu_names=name, hosts=name,
+            link_kind=name, captured_at_utc=days(at), findings=[finding_row(id=name, action=name)],
+            step_time_ns=[1e8, None, float("nan"), 2e8][at % 4],
+        )  # fmt: skip
+
+
+def many(store):
+    for label, ms in (("gpt", 600), ("resnet", 150)):
+        # A tenth less from day 100 on; neighbours differ by half a per cent.
+        times = [ms * (1 if day < 100 else 0.9) * (1 + 0.005 * (day * 7 % 3)) for day in range(250)]
+        add_series(store, label, times)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    """Return a function that writes the page of one of the stores above, once."""
+    folder = tmp_path_factory.mktemp("dashboards")
+
+    def page_of(name):
+        path = folder / f"{name}.html"
+        if not path.exists():
+            store = folder / name
+            globals()[name](store)
+            pages = {"small-007": "./pages/small%20007.html"}
+            path.write_text(
+                dashboard_page(stored_runs(store), title=name, pages=pages), encoding="utf-8"
+            )
+        return path
+
+    return page_of
+
+
+@pytest.fixture
+def opened(written, open_page):
+    return open_page(written("jobs"))
+
+
+def words(page, selector):
+    return page.locator(selector).inner_text().replace("\xa0", " ")
+
+
+def order(page):
+    """Return the ids of the runs in the table, from the top."""
+    return page.locator("#table tbody .id").all_inner_texts()
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_a_dashboard_loads_alone_and_draws_every_chart(name, written, open_page):
+    opened = open_page(written(name))
+    opened.draw()
+    figures = opened.page.locator("figure[data-chart]").evaluate_all("all => all.map(one => one.id)")  # fmt: skip
+    assert len(figures) == 7
+    for figure in figures:
+        assert opened.page.evaluate(PAINTED, figure) > 0.001
+
+
+def test_the_first_screen_says_how_the_latest_run_stands_and_since_when(opened, screenshot):
+    page = opened.page
+    assert words(page, "h1") == "Step time 113.0 ms, 0.9 % more than the run before"
+    assert words(page, "#level") == (
+        "Longer since 5 Mar 2026 04:30: 4 runs around 112.0 ms, 12 % more than the 100.0 ms before."
+    )
+    assert words(page, "#subject").startswith("Latest run: small")
+    story = words(page, "#story")
+    assert "The run before: small, 7 Mar 2026 04:30, 112.0 ms." in story
+    assert "The best of the series: 1 Mar 2026 04:30, 100.0 ms; this run takes 13 % more." in story
+    assert "No verdict" in story
+    assert "nsyspipe diff STORE/runs/run_id=small-006 STORE/runs/run_id=small-007" in story
+    screenshot(page, "dashboard-jobs")
+    for selector in ("h1", "#level", f"#{MAIN} .chart-area", "#series li >> nth=1"):
+        box = page.locator(selector).bounding_box()
+        assert box["y"] + box["height"] <= DESKTOP[1], selector
+
+
+def test_the_list_of_series_says_of_each_whether_its_level_is_another(opened):
+    assert opened.page.locator("#series button").all_inner_texts() == [
+        "small\n4 × H200 · 8 runs\n113.0 ms\n▲ 12 % more\nsince 5 Mar",
+        "large\n8 × H200 · 6 runs\n50.00 ms\nno lasting change",
+    ]
+
+
+def test_two_runs_are_compared_and_one_stands_alone(written, open_page):
+    page = open_page(written("two")).page
+    assert words(page, "h1") == "Step time 113.0 ms, 13 % more than the run before"
+    assert words(page, "#level") == ""
+    page = open_page(written("one")).page
+    assert words(page, "h1") == "Step time 100.0 ms"
+    assert "The only run on 4 × H200 in view: nothing to compare it with." in words(page, "#story")
+
+
+def test_variants_are_ranked_not_taken_for_one_job(written, open_page):
+    page = open_page(written("study")).page
+    # 90 ms is 12.5 % more than 80 ms; a half is rounded as JavaScript does.
+    assert words(page, "h1") == "Step time 90.00 ms, 13 % more than the best of 4 on 4 × H200"
+    assert "Each of the 4 runs on 4 × H200 in view has a label of its own" in words(page, "#story")
+    assert "The best of the series: bucket25, 80.00 ms" in words(page, "#story")
+    assert set(page.locator("#table .change").all_inner_texts()) == {"-"}
+
+
+def test_runs_of_another_world_size_are_not_joined(opened):
+    opened.draw()
+    sizes = "runs => [...new Set(runs.map(run => nsyspipe.words.group(run)))]"
+    for chart, n_lines in (
+        (MAIN, 1),
+        ("chart-idle_share", 2),
+    ):  # the other job's times are off the scale
+        lines = opened.chart(LINES, chart)
+        groups = [opened.page.evaluate(sizes, [run for run, _ in line]) for line in lines]
+        assert sorted(groups) == [["4 × H200"], ["8 × H200"]][:n_lines]
+    assert words(opened.page, "#outside").startswith("1 other series lies outside")
+
+
+def test_a_run_without_a_figure_is_a_gap_and_a_cross(opened):
+    opened.page.locator("#series button").nth(1).click()
+    (line,) = opened.chart(LINES, MAIN)
+    assert [value for _, value in line] == [50, 50, None, 50, 50, 50]
+    crosses = "chart.getOption().series.find(one => one.name === 'missing').data.map(point => point.run)"  # fmt: skip
+    assert opened.chart(crosses, MAIN) == [line[2][0]]
+    assert opened.chart("chart.getOption().series[0].connectNulls ?? false", MAIN) is False
+    page = opened.page
+    page.locator("#table .pick").nth(order(page).index("large-002")).click()
+    assert words(page, "h1") == "Step time not recorded"
+
+
+def test_filters_narrow_everything_and_can_be_cleared(opened):
+    page = opened.page
+    page.get_by_role("button", name="8", exact=True).click()
+    assert words(page, "#n-shown") == "6 of 14 runs"
+    assert words(page, "h1") == "Step time 50.00 ms, the same as the run before"
+    assert len(order(page)) == 6
+    page.get_by_role("button", name="small").first.click()
+    assert words(page, "h1") == "No run in view"
+    assert words(page, "#n-shown") == "0 of 14 runs"
+    page.locator("#clear").click()
+    assert words(page, "#n-shown") == "14 runs"
+    assert page.evaluate("document.activeElement.id") == "find"
+    page.keyboard.type("SMALL-00")
+    assert words(page, "#n-shown") == "8 of 14 runs"
+
+
+def test_a_run_is_chosen_in_the_table_by_keyboard_and_left_by_the_buttons(opened):
+    page = opened.page
+    page.locator("#table .pick").nth(order(page).index("small-004")).focus()
+    page.keyboard.press("Enter")
+    assert words(page, "#subject").startswith("Chosen run: small")
+    assert words(page, "h1") == "Step time 112.0 ms, 12 % more than the run before"
+    assert page.locator("#table .is-shown .id").inner_text() == "small-004"
+    page.locator("#older").click()
+    # In order of capture the run before is of the other job.
+    assert words(page, "#subject").startswith("Chosen run: large")
+    page.locator("#latest").click()
+    assert words(page, "#subject").startswith("Latest run: small")
+    assert page.locator("#newer").is_disabled()
+
+
+def test_a_click_in_a_chart_chooses_the_nearest_run(opened):
+    page = opened.page
+    run = page.evaluate("nsyspipe.board.data.runs.id.indexOf('small-002')")
+    place = page.evaluate(f"nsyspipe.axes.place({run})")
+    x, y = opened.chart(f"chart.convertToPixel({{xAxisIndex: 0, yAxisIndex: 0}}, [{place}, 100])", MAIN)  # fmt: skip
+    at = opened.point(MAIN, x + 3, y - 40)
+    page.mouse.move(*at)
+    text = opened.tooltip()
+    assert "small-002" in text
+    assert "3 Mar 2026 04:30" in text
+    assert "100.0 ms" in text
+    assert "single-bucket, up to 12.30 ms" in text
+    page.mouse.click(*at)
+    assert "small-002" in words(page, "#subject")
+
+
+def test_columns_are_sorted_by_keyboard_and_what_is_not_recorded_stands_last(opened):
+    page = opened.page
+    assert order(page)[0] == "small-007"
+    button = page.get_by_role("button", name="step time")
+    button.focus()
+    page.keyboard.press("Enter")
+    assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "ascending"
+    assert order(page)[0].startswith("large")
+    assert order(page)[-1] == "large-002"
+    page.keyboard.press("Enter")
+    assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
+    assert order(page)[0] == "small-007"
+    assert order(page)[-1] == "large-002"
+
+
+def test_the_best_of_each_series_is_marked_once(opened):
+    marked = opened.page.locator("#table .best:visible").evaluate_all(
+        "all => all.map(one => one.closest('tr').querySelector('.id').textContent)"
+    )
+    assert sorted(marked) == ["large-000", "small-000"]
+
+
+def test_a_run_of_unknown_time_is_told_when_time_is_the_axis(written, open_page):
+    opened = open_page(written("study"))
+    opened.page.locator("[data-axis=time]").click()
+    assert words(opened.page, "#n-shown") == "4 runs; 1 of unknown time not in the charts"
+    (line,) = opened.chart(LINES, MAIN)
+    assert len(line) == 3
+    assert opened.chart("chart.getOption().xAxis[0].type", MAIN) == "time"
+
+
+def test_small_charts_follow_the_zoom_of_the_large_one(opened):
+    opened.draw()
+    opened.page.locator(f"#{MAIN} .zoom button").first.click()
+    assert opened.zoom("chart-idle_share") == opened.zoom(MAIN) == pytest.approx((18.75, 81.25))
+
+
+def test_the_link_to_a_page_leads_beside_the_dashboard(opened, written):
+    target = opened.page.locator("#subject a").evaluate("one => one.href")
+    assert unquote(urlparse(target).path) == str(written("jobs").parent / "pages" / "small 007.html")  # fmt: skip
+    assert opened.page.locator("#table a").count() == 1
+
+
+def test_500_runs_load_in_under_two_seconds_and_can_be_cut_to_the_newest(written, open_page, screenshot):  # fmt: skip
+    path = written("many")
+    took = []
+    for _ in range(3):  # other work on the machine is no fault of the page
+        opened = open_page(path)
+        took.append(opened.page.evaluate("performance.now()"))
+        if took[-1] < 2000:
+            break
+    assert min(took) < 2000, took
+    page = opened.page
+    screenshot(page, "dashboard-many")
+    assert words(page, "#n-rows") == "100 of 500 runs."
+    page.locator("#all-rows").click()
+    assert len(order(page)) == 500
+    assert words(page, "#level").startswith("Shorter since 9 Jun 2026 04:30: 150 runs around")
+    page.locator("[data-newest='30']").click()
+    assert words(page, "#n-shown") == "30 of 500 runs"
+    assert words(page, "#level").startswith("No lasting change over 15 runs")
+
+
+@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_nothing_is_wider_than_the_screen(name, size, written, open_page, screenshot):
+    opened = open_page(written(name), size=size)
+    opened.draw()
+    page = opened.page
+    page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true; })")
+    assert page.evaluate(OVERFLOW) == 0
+    screenshot(page, f"dashboard-{name}-{size[0]}", full_page=True)
+
+
+@pytest.mark.parametrize("name", ["jobs", "study", "hostile"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_a_dashboard_is_accessible(name, dark, written, open_page, check_accessible, screenshot):
+    opened = open_page(written(name), dark=dark)
+    opened.draw()
+    opened.page.locator("#series button").first.click()
+    check_accessible(opened.page)
+    if dark:
+        screenshot(opened.page, f"dashboard-{name}-dark", full_page=True)
+
+
+def test_nothing_of_a_name_runs_and_none_adds_an_element(written, open_page):
+    opened = open_page(written("hostile"))
+    opened.draw()
+    page = opened.page
+    for place in range(page.locator("#series button.series").count()):
+        page.locator("#series button.series").nth(place).click()
+        assert page.locator("#subject strong").inner_text()
+    page.mouse.move(*opened.point(MAIN, 400, 150))
+    page.wait_for_timeout(100)
+    assert page.evaluate(ATTACKED) is None
+    assert opened.dialogs == []
+    assert page.locator("body img, body iframe, body object, body link").count() == 0
+    assert page.locator("[onload], [onerror], [onfocus], [onclick]").count() == 0
+    labels = page.locator("#table .pick").all_inner_texts()
+    assert HOSTILE[0] in labels
+    assert HOSTILE[5] in labels
+
+
+def test_without_scripts_the_table_holds_every_run(written, open_page):
+    page = open_page(written("jobs"), java_script_enabled=False).page
+    assert words(page, "h1") == "14 runs in jobs"
+    assert len(order(page)) == 14
+    assert "Charts need JavaScript" in page.locator("body").inner_text()
+
+
+def test_on_paper_there_are_no_controls_and_the_table_fits(written, open_page, screenshot):
+    opened = open_page(written("jobs"), size=(720, 1000), dark=True)
+    page = opened.page
+    page.emulate_media(media="print")
+    opened.wait("document.documentElement.dataset.theme === 'light'")
+    assert not page.locator("#filters").is_visible()
+    assert page.evaluate(OVERFLOW) == 0
+    table = page.locator("#table").bounding_box()
+    assert table["x"] + table["width"] <= 720
+    screenshot(page, "dashboard-print", full_page=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "levels"),
+    [
+        ([100] * 5 + [110] * 5, [(0, 5, 100), (5, 10, 110)]),
+        ([100] * 3, []),  # too few
+        ([100, 100, 150, 100, 100, 100], [(0, 6, 100)]),  # one odd run
+        ([100, 100, 100, 100, 150], [(0, 5, 100)]),  # the latest alone is no level yet
+        ([100, 100, 100, 100, 150, 150], [(0, 4, 100), (4, 6, 150)]),
+        ([100] * 6 + [101] * 6, [(0, 12, 100.5)]),  # less than 2 %
+        ([100, 106] * 6, [(0, 12, 103)]),  # noise, even though neighbours differ
+        ([100] * 4 + [120] * 4 + [100] * 4, [(0, 4, 100), (4, 8, 120), (8, 12, 100)]),
+        ([100, 0, 100, 100], []),  # no logarithm
+    ],
+)
+def test_levels_are_stretches_that_lie_together(opened, values, levels):
+    found = opened.page.evaluate("values => nsyspipe.levels.find(values)", values)
+    assert [(one["from"], one["to"], one["height"]) for one in found] == levels
+
+
+def test_names_on_the_axis_break_where_their_parts_meet(opened):
+    wrapped = opened.page.evaluate("nsyspipe.axes.wrapped('ddp-4gpu-shm-bucket100', 62)")
+    # 62 pixels hold 9 letters.
+    assert wrapped.split("\n") == ["ddp-4gpu-", "shm-", "bucket100"]
+    long = opened.page.evaluate("nsyspipe.axes.wrapped('x'.repeat(100), 62)")
+    assert long.split("\n") == ["x" * 9, "x" * 9, "x" * 8 + "…"]

@@ -1,0 +1,223 @@
+"""Using the page of a run: pointing, zooming, keys, the theme, paper."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nsyspipe.units import bandwidth_text, bytes_text, ms_text, percent_text
+
+TIMELINE = "chart-timeline"
+# In `ddp-2gpu-straggler` rank 0's first compute bar begins with the step.
+COMPUTE_ROW = 44
+
+
+@pytest.fixture
+def straggler(written, open_page):
+    return open_page(written("ddp-2gpu-straggler"))
+
+
+@pytest.fixture
+def timeline(straggler):
+    straggler.draw()
+    straggler.show(TIMELINE)
+    return straggler
+
+
+def test_pointing_at_a_rank_shows_its_times_to_the_nanosecond(straggler):
+    rank = straggler.page.evaluate("nsyspipe.data('step-bars').ranks[0]")
+    straggler.page.mouse.move(*straggler.point("chart-time", 200, 20))
+    text = straggler.tooltip()
+    assert "rank 0: 127.2 ms" in text
+    for name in ("hidden", "exposed"):
+        assert f"{rank['parts'][name]:,} ns".replace(",", " ") in text
+
+
+def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
+    bar = timeline.page.evaluate("""() => {
+      const { ranks, names } = nsyspipe.data("timeline");
+      const { comm } = ranks[0].lanes;
+      const at = comm.length.indexOf(Math.max(...comm.length));
+      return { name: names[comm.name[at]], start: comm.start[at], length: comm.length[at] };
+    }""")
+    middle = f"chart.convertToPixel({{xAxisIndex: 0}}, {bar['start'] + bar['length'] / 2})"
+    x = timeline.chart(middle, TIMELINE)
+    row = timeline.page.evaluate("""() => nsyspipe.timeline.layout(nsyspipe.data("timeline"), false)
+      .rows.find(row => row.lane === "comm").top""")
+    timeline.page.mouse.move(*timeline.point(TIMELINE, x, row + 12))
+    text = timeline.tooltip()
+    assert "rank 0: communication" in text
+    assert bar["name"] in text
+    assert f"{bar['length']:,} ns".replace(",", " ") in text
+
+
+def test_buttons_zoom_in_out_and_back(timeline):
+    buttons = timeline.page.locator(f"#{TIMELINE} .zoom button")
+    buttons.nth(0).click()
+    start, end = timeline.zoom(TIMELINE)
+    # A step of 1.6 around the middle: 62.5 % of the axis.
+    assert (start, end) == pytest.approx((18.75, 81.25))
+    buttons.nth(1).click()
+    assert timeline.zoom(TIMELINE) == pytest.approx((0, 100))
+    buttons.nth(0).click()
+    buttons.nth(2).click()
+    assert timeline.zoom(TIMELINE) == (0, 100)
+
+
+def test_keys_zoom_and_pan_a_focused_chart(timeline):
+    page = timeline.page
+    page.locator(f"#{TIMELINE} .chart-area").focus()
+    page.keyboard.press("+")
+    assert timeline.zoom(TIMELINE) == pytest.approx((18.75, 81.25))
+    page.keyboard.press("ArrowRight")
+    # 15 % of 62.5.
+    assert timeline.zoom(TIMELINE) == pytest.approx((28.125, 90.625))
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("-")
+    page.keyboard.press("0")
+    assert timeline.zoom(TIMELINE) == (0, 100)
+
+
+def test_panning_stops_at_the_ends(timeline):
+    timeline.page.locator(f"#{TIMELINE} .chart-area").focus()
+    timeline.page.keyboard.press("+")
+    for _ in range(5):
+        timeline.page.keyboard.press("ArrowLeft")
+    assert timeline.zoom(TIMELINE) == pytest.approx((0, 62.5))
+
+
+def test_the_wheel_scrolls_the_page_until_the_chart_is_clicked(timeline):
+    page = timeline.page
+    page.mouse.move(*timeline.point(TIMELINE, 500, COMPUTE_ROW))
+    before = page.evaluate("scrollY")
+    page.mouse.wheel(0, 200)
+    timeline.wait(f"scrollY !== {before}")
+    assert timeline.zoom(TIMELINE) == (0, 100)
+    timeline.show(TIMELINE)
+    page.mouse.click(*timeline.point(TIMELINE, 500, COMPUTE_ROW))
+    settled = page.evaluate("scrollY")
+    page.mouse.wheel(0, -240)
+    page.wait_for_timeout(100)
+    start, end = timeline.zoom(TIMELINE)
+    # Two notches of 120: 1.6 * 1.6, around the pointer.
+    assert end - start == pytest.approx(100 / 1.6**2)
+    assert page.evaluate("scrollY") == settled
+
+
+def test_the_wheel_with_control_zooms_at_once(timeline):
+    timeline.page.mouse.move(*timeline.point(TIMELINE, 500, COMPUTE_ROW))
+    timeline.page.keyboard.down("Control")
+    timeline.page.mouse.wheel(0, -120)
+    timeline.page.keyboard.up("Control")
+    timeline.page.wait_for_timeout(100)
+    start, end = timeline.zoom(TIMELINE)
+    assert end - start == pytest.approx(62.5)
+
+
+def test_dragging_pans(timeline):
+    page = timeline.page
+    page.locator(f"#{TIMELINE} .zoom button").first.click()
+    before = timeline.zoom(TIMELINE)
+    page.mouse.move(*timeline.point(TIMELINE, 700, COMPUTE_ROW))
+    page.mouse.down()
+    page.mouse.move(*timeline.point(TIMELINE, 600, COMPUTE_ROW), steps=5)
+    page.mouse.up()
+    after = timeline.zoom(TIMELINE)
+    assert after[0] > before[0]
+    assert after[1] - after[0] == pytest.approx(before[1] - before[0])
+
+
+def test_a_zoomed_chart_stays_so_when_colours_change(timeline):
+    timeline.page.locator(f"#{TIMELINE} .zoom button").first.click()
+    timeline.page.locator("button.theme").click()
+    assert timeline.zoom(TIMELINE) == pytest.approx((18.75, 81.25))
+
+
+def test_tab_reaches_everything_in_the_order_of_the_page(straggler):
+    page = straggler.page
+    straggler.draw()
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(
+            page.evaluate("""() => {
+          const one = document.activeElement;
+          if (one.closest(".sections")) return "nav";
+          if (one.closest(".zoom")) return `zoom of ${one.closest("figure").id}`;
+          if (one.matches("summary")) return one.closest("figure, .finding")?.id || "evidence";
+          return one.closest("figure")?.id ? `chart ${one.closest("figure").id}` : one.className;
+        }""")
+        )
+    kinds = list(dict.fromkeys(reached))
+    assert kinds[:5] == ["skip", "brand", "nav", "theme", "evidence"]
+    assert kinds.index("zoom of chart-timeline") < kinds.index("chart chart-timeline")
+    assert "chart-time" in kinds
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid"
+
+
+def test_the_skip_link_leads_to_the_content(straggler):
+    straggler.page.keyboard.press("Tab")
+    straggler.page.keyboard.press("Enter")
+    assert straggler.page.evaluate("document.activeElement.id") == "main"
+
+
+def test_the_theme_button_changes_page_and_charts(straggler, screenshot):
+    page = straggler.page
+    ground = "getComputedStyle(document.body).backgroundColor"
+    colour = "chart.getOption().series[0].itemStyle.color"
+    light = page.evaluate(ground), straggler.chart(colour, "chart-time")
+    button = page.locator("button.theme")
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    assert button.get_attribute("aria-pressed") == "true"
+    dark = page.evaluate(ground), straggler.chart(colour, "chart-time")
+    assert light[0] != dark[0]
+    assert light[1] != dark[1]
+    screenshot(page, "ddp-2gpu-straggler-dark-first")
+
+
+def test_the_bar_marks_the_section_that_is_read(straggler):
+    page = straggler.page
+    page.locator(".sections a", has_text="Kernels").click()
+    straggler.wait("document.querySelector('.sections [aria-current]')?.textContent === 'Kernels'")
+
+
+def test_a_table_says_what_the_chart_shows(straggler):
+    page = straggler.page
+    page.locator("#chart-time summary").click()
+    cells = page.locator("#chart-time tbody tr").first.locator("td").all_inner_texts()
+    assert cells[:2] == ["0", "127.2 ms"]
+
+
+def test_paper_is_light_complete_and_without_furniture(written, open_page, screenshot):
+    opened = open_page(written("ddp-2gpu-straggler"), dark=True)
+    page = opened.page
+    page.emulate_media(media="print", color_scheme="dark")
+    opened.wait("nsyspipe.charts.size >= 4")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator(".bar").is_visible()
+    assert page.locator(".finding details").evaluate_all("all => all.every(one => one.open)")
+    colour = opened.chart("chart.getOption().series[0].itemStyle.color", "chart-time")
+    screenshot(page, "ddp-2gpu-straggler-print", full_page=True)
+    page.emulate_media(media="screen", color_scheme="dark")
+    opened.wait("!document.documentElement.dataset.theme")
+    assert opened.chart("chart.getOption().series[0].itemStyle.color", "chart-time") != colour
+    assert page.locator(".finding details").evaluate_all("all => all.every(one => !one.open)")
+
+
+def test_a_printed_page_is_a_few_sheets(written, open_page):
+    opened = open_page(written("ddp-4gpu-shm"))
+    sheets = len(re.findall(rb"/Type\s*/Page\b", opened.page.pdf(format="A4")))
+    assert 2 <= sheets <= 8
+
+
+def test_figures_in_tooltips_are_written_as_everywhere_else(straggler):
+    times = [0, 1, 999, 1000, 12_345, 999_949, 999_951, 1_000_000, 123_456_789, 9_999_500_000, None]
+    shares = [0, 1e-9, 0.0004, 0.0005, 0.1234, 1, None]
+    sizes = [0, 1, 999, 1000, 999_994, 999_996, 1_234_567, 5e12, None]
+    assert straggler.page.evaluate("all => all.map(nsyspipe.ms)", times) == [*map(ms_text, times)]
+    assert straggler.page.evaluate("all => all.map(one => nsyspipe.percent(one))", shares) == [*map(percent_text, shares)]  # fmt: skip
+    assert straggler.page.evaluate("all => all.map(nsyspipe.bytes)", sizes) == [*map(bytes_text, sizes)]  # fmt: skip
+    assert straggler.page.evaluate("all => all.map(nsyspipe.bandwidth)", sizes) == [*map(bandwidth_text, sizes)]  # fmt: skip

@@ -1,0 +1,147 @@
+"""All runs of a store: in order, with what each found first; one that cannot be read hides no other."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import DatasetError
+from nsyspipe.schema import DATASET, RUNS
+from nsyspipe.store.catalog import stored_runs
+from nsyspipe.store.write import save
+from tests.dashboard_store import add_run, days, file_of, finding_row, run_row, write
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+def ids(found):
+    return found.runs["run_id"].to_pylist()
+
+
+def test_runs_come_by_time_of_capture_whatever_their_ids(store):
+    for run_id, day in (("a", 3), ("b", 1), ("c", 2)):
+        add_run(store, run_id, captured_at_utc=days(day))
+    found = stored_runs(store)
+    assert ids(found) == ["b", "c", "a"]
+    assert found.runs.schema.equals(RUNS.arrow, check_metadata=True)
+    assert found.unreadable == ()
+
+
+def test_a_run_of_unknown_time_is_never_the_latest_and_equal_times_go_by_id(store):
+    for run_id, at in (("d", days(1)), ("b", None), ("c", days(1)), ("a", None)):
+        add_run(store, run_id, captured_at_utc=at)
+    assert ids(stored_runs(store)) == ["a", "b", "c", "d"]
+
+
+def test_the_first_finding_is_the_one_that_could_bring_most(store):
+    add_run(store, "a", findings=[finding_row(id="comm-bound"), finding_row(id="grad-copy")])
+    add_run(store, "b")
+    found = stored_runs(store).findings.to_pylist()
+    assert [(row["run_id"], row["id"]) for row in found] == [("a", "comm-bound")]
+
+
+def test_a_saved_run_is_in_the_catalogue(steady, store):
+    run = nsyspipe.load(steady, run_id="mine", label="steady")
+    save(run, store)
+    (row,) = stored_runs(store).runs.to_pylist()
+    assert (row["run_id"], row["label"], row["n_ranks"]) == ("mine", "steady", 2)
+    assert row["step_time_ns"] == run.summary()["step_time_ns"][0].as_py()
+
+
+def later_version(path):
+    table = pq.read_table(path, partitioning=None)
+    metadata = {**table.schema.metadata, b"schema_version": b"99"}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+
+
+def other_types(path):
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.set_column(1, "label", pa.array([[1, 2]])), path)
+
+
+def a_null_label(path):
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.set_column(1, "label", pa.array([None], pa.string())), path)
+
+
+DAMAGE = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:200]),
+    "empty": lambda path: path.write_bytes(b""),
+    "later version": later_version,
+    "other types": other_types,
+    "null label": a_null_label,
+    "no row": lambda path: pq.write_table(DATASET["runs"].empty(), path),
+    "two rows": lambda path: pq.write_table(DATASET["runs"].from_rows([run_row("bad")] * 2), path),
+    "a directory": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGE if name != "a directory"])
+def test_a_damaged_run_is_told_and_hides_no_other(store, damage):
+    for run_id in ("bad", "good"):
+        add_run(store, run_id, findings=[finding_row()])
+    DAMAGE[damage](file_of(store, "runs", "bad"))
+    found = stored_runs(store)
+    assert ids(found) == ["good"]
+    assert found.findings["run_id"].to_pylist() == ["good"]
+    (told,) = found.unreadable
+    assert (told.run_id, told.table) == ("bad", "runs")
+    assert told.message
+    assert told.fix
+
+
+def test_a_later_version_asks_for_a_newer_nsyspipe(store):
+    add_run(store, "good")
+    add_run(store, "bad")
+    later_version(file_of(store, "runs", "bad"))
+    (told,) = stored_runs(store).unreadable
+    assert "99" in told.message
+    assert told.fix == "a newer nsyspipe"
+
+
+def test_a_run_without_its_findings_keeps_its_figures(store):
+    add_run(store, "a", findings=[finding_row()])
+    file_of(store, "findings", "a").unlink()
+    found = stored_runs(store)
+    assert ids(found) == ["a"]
+    assert [(one.run_id, one.table) for one in found.unreadable] == [("a", "findings")]
+
+
+def test_the_directory_says_which_run_it_is(store):
+    write(store, "runs", "here", [run_row("elsewhere")])
+    write(store, "findings", "here", [])
+    assert ids(stored_runs(store)) == ["here"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "a file"])
+def test_what_holds_no_runs_is_refused_with_the_command_that_makes_them(store, kind):
+    if kind == "empty":
+        store.mkdir()
+    if kind == "a file":
+        store.write_text("")
+    with pytest.raises(DatasetError) as refused:
+        stored_runs(store)
+    assert "--out" in refused.value.fix
+
+
+def test_a_store_of_damaged_runs_only_is_an_error_that_says_why(store):
+    for run_id in ("a", "b"):
+        add_run(store, run_id)
+        later_version(file_of(store, "runs", run_id))
+    with pytest.raises(DatasetError, match="none of its 2 saved runs") as refused:
+        stored_runs(store)
+    assert "99" in refused.value.found
+    assert refused.value.fix == "a newer nsyspipe"
+
+
+def test_progress_counts_runs(store):
+    for run_id in "abc":
+        add_run(store, run_id)
+    seen = []
+    stored_runs(store, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]

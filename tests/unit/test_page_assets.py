@@ -1,0 +1,114 @@
+"""The files that pages are made of: the library as it was published, colours that everybody can tell apart."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsyspipe.report import page
+from nsyspipe.report.page.assets import LIBRARY, csp, read_asset, script, styles
+
+ASSETS = Path(page.__file__).parent / "assets"
+CATEGORIES = ("compute", "exposed", "hidden", "waiting", "copies", "idle", "transfer")
+# Stand side by side in a bar or a lane, so that they must not be taken for each other.
+NEIGHBOURS = [
+    *itertools.combinations(("compute", "hidden", "exposed", "copies", "idle"), 2),
+    ("waiting", "transfer"),
+    ("waiting", "exposed"),
+    ("waiting", "hidden"),
+    ("waiting", "compute"),
+]
+# Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.
+DEFICIENCIES = {
+    "none": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}  # fmt: skip
+
+
+def test_the_library_is_the_one_that_the_readme_names():
+    named = re.search(r"sha256 of `echarts.min.js`: `([0-9a-f]{64})`", read_asset("README.md"))
+    assert hashlib.sha256((ASSETS / LIBRARY).read_bytes()).hexdigest() == named[1]
+
+
+def test_the_library_comes_with_its_licences():
+    for name in ("LICENSE", "NOTICE", "LICENSE-d3"):
+        assert (ASSETS / "echarts-licenses" / name).stat().st_size > 100
+
+
+def test_scripts_and_styles_reach_for_nothing_outside():
+    own = script(tuple(path.name for path in sorted(ASSETS.glob("*.js")) if path.name != LIBRARY))
+    for text in (own, styles(tuple(path.name for path in sorted(ASSETS.glob("*.css"))))):
+        assert not re.search(
+            r"https?://(?!www\.w3\.org/)|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket", text
+        )
+
+
+def test_our_scripts_write_no_html_from_text():
+    own = script(tuple(path.name for path in sorted(ASSETS.glob("*.js")) if path.name != LIBRARY))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", own)
+
+
+def test_the_policy_allows_these_scripts_and_no_others():
+    digest = base64.b64encode(hashlib.sha256(b"let a = 1;").digest()).decode()
+    assert csp(("let a = 1;",)) == (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def colours(theme: int) -> dict[str, np.ndarray]:
+    """Return the categories' linear RGB, light (0) or dark (1)."""
+    tokens = read_asset("tokens.css")
+    found = {}
+    for name in (*(f"c-{one}" for one in CATEGORIES), "page", "ink", "ink-2", "ink-3", "accent", "bad", "warn", "surface"):  # fmt: skip
+        both = re.search(rf"--{name}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)", tokens)
+        value = np.array([int(both[theme + 1][at : at + 2], 16) / 255 for at in (1, 3, 5)])
+        linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+        found[name.removeprefix("c-")] = linear
+    return found
+
+
+def lab(linear: np.ndarray) -> np.ndarray:
+    """Return CIE L*a*b* of linear sRGB, D65."""
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    x, y, z = (to_xyz @ np.clip(linear, 0, 1)) / [0.95047, 1.0, 1.08883]
+    fx, fy, fz = (
+        one ** (1 / 3) if one > (6 / 29) ** 3 else one / (3 * (6 / 29) ** 2) + 4 / 29
+        for one in (x, y, z)
+    )
+    return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
+
+
+def luminance(linear: np.ndarray) -> float:
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one: np.ndarray, other: np.ndarray) -> float:
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("deficiency", DEFICIENCIES)
+def test_neighbouring_categories_are_told_apart_with_any_colour_vision(theme, deficiency):
+    found = colours(theme)
+    seen = {name: lab(np.array(DEFICIENCIES[deficiency]) @ found[name]) for name in CATEGORIES}
+    # 2.3 is a just noticeable difference; 15 is told apart at a glance.
+    for one, other in NEIGHBOURS:
+        assert np.linalg.norm(seen[one] - seen[other]) > 15, (one, other)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["page", "surface"])
+@pytest.mark.parametrize("ink", ["ink", "ink-2", "ink-3", "accent", "bad", "warn"])
+def test_text_has_the_contrast_of_wcag_aa(theme, ground, ink):
+    found = colours(theme)
+    assert contrast(found[ink], found[ground]) >= 4.5
