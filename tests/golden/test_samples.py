@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import SAMPLES
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")
 
 
-def analyze(run: str, *options: str) -> str:
+# What the pages and the dataset are made with: everything that belongs to the run.
+def with_all(run: str) -> list[str]:
+    log, topology = f"sample_reports/{run}.nccl.log", "sample_reports/topo-4gpu.txt"
+    return ["--nccl-log", log, "--topology", topology, "--run-id", run]
+
+
+def analyze(run: str, *options: str | Path) -> str:
     command = [
         sys.executable,
         "-m",
         "nsyspipe",
         "analyze",
         f"sample_reports/{run}_*.sqlite",
-        *options,
+        *map(str, options),
     ]
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
     done = subprocess.run(
@@ -38,13 +50,35 @@ def analyze(run: str, *options: str) -> str:
 
 
 @pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize(("suffix", "options"), [("txt", ()), ("json", ("--json", "-"))])
-def test_sample_output_is_made_again_as_it_was(run, suffix, options, request):
-    output = analyze(run, *options)
-    expected = SAMPLES / f"{run}.{suffix}"
+def test_sample_outputs_are_made_again_as_they_were(run, request, tmp_path):
+    made = {
+        "txt": analyze(run),
+        "json": analyze(run, "--json", "-"),
+        "md": analyze(run, *with_all(run), "--markdown", "-"),
+    }
+    analyze(run, *with_all(run), "--html", tmp_path / "page.html", "-q")
+    made["html"] = (tmp_path / "page.html").read_text(encoding="utf-8")
+    for suffix, output in made.items():
+        expected = SAMPLES / f"{run}.{suffix}"
+        if request.config.getoption("--update-golden"):
+            expected.write_text(output, encoding="utf-8")
+        assert output == expected.read_text(encoding="utf-8"), suffix
+
+
+def test_the_sample_dataset_is_made_again_as_it_was(request, tmp_path):
+    store, committed = tmp_path / "store", SAMPLES / "dataset"
+    for run in RUNS:
+        analyze(run, *with_all(run), "--out", store, "-q")
     if request.config.getoption("--update-golden"):
-        expected.write_text(output, encoding="utf-8")
-    assert output == expected.read_text(encoding="utf-8")
+        shutil.rmtree(committed, ignore_errors=True)
+        for table in sorted(store.glob("[a-z]*")):  # the tables, without links
+            if any(table.iterdir()):
+                shutil.copytree(table, committed / table.name)
+    files = sorted(path.relative_to(store) for path in store.glob("[a-z]*/*/*.parquet"))
+    assert files == sorted(path.relative_to(committed) for path in committed.rglob("*.parquet"))
+    for file in files:  # their bytes depend on the version of pyarrow
+        made, kept = (pq.ParquetFile(root / file).read() for root in (store, committed))
+        assert made.equals(kept, check_metadata=True), file
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -64,4 +98,6 @@ def test_sample_figures_follow_from_its_rows(run):
 
 
 def test_samples_stay_small():
-    assert sum(path.stat().st_size for path in SAMPLES.rglob("*")) <= 30e6
+    sizes = {path: path.stat().st_size for path in SAMPLES.rglob("*")}
+    assert sum(size for path, size in sizes.items() if path.suffix == ".sqlite") <= 30e6
+    assert sum(size for path, size in sizes.items() if path.suffix != ".sqlite") <= 5e6
