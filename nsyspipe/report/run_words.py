@@ -54,7 +54,8 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         family = f" {run.step_family!r}" if run.step_family else ""
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
         skipped = ", ".join(map(str, run.skipped_steps))
-        parts.append(f"{steps}, first skipped ({skipped})" if skipped else steps)
+        plural = "s" if len(run.skipped_steps) > 1 else ""
+        parts.append(f"{steps} (step{plural} {skipped} skipped)" if skipped else steps)
     return parts
 
 

@@ -36,7 +36,7 @@ def test_a_run_is_verdict_figures_and_ranks(run):
 
 **Communication is 6 % of step time, 3 % exposed; 50 % of it hides under backward.**
 
-Run steady: 2 ranks, NVIDIA H200, 2 of 4 steps 'step #', first skipped (0)
+Run steady: 2 ranks, NVIDIA H200, 2 of 4 steps 'step #' (step 0 skipped)
 
 | step time | throughput | comm | exposed comm | hidden under backward | waiting | idle | gradient copies |
 | --: | --: | --: | --: | --: | --: | --: | --: |

@@ -31,6 +31,7 @@ _CAUSES = {
 _LONGEST_REASON = 90
 # From this share of step time on, idle time is worth a line on the first screen.
 _MUCH_IDLE = 0.05
+_ONE_STEP = "these figures rest on one step: capture ten or more before trusting small differences"
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,12 @@ def verdict_lines(run: Run) -> list[str]:
 
 
 def why_lines(run: Run) -> list[str]:
-    """Return what stands behind the verdict: the link, and why devices idle."""
+    """Return what stands behind the verdict: the link, why devices idle, and that one step is not much."""
     texts = [link_text(run.link)]
     if (run.summary()["idle_share"][0].as_py() or 0.0) >= _MUCH_IDLE:
         texts.append(idle_text(run.breakdown(), run.idle_calls()))
+    if run.summary()["n_summary_steps"][0].as_py() == 1:
+        texts.append(_ONE_STEP)
     return [f"{text[0].upper()}{text[1:]}." for text in texts if text]
 
 
@@ -97,16 +100,17 @@ def key_figures(run: Run) -> list[Tile]:
     def share(name: str, figure: str, meaning: str, category: str | None = None) -> Tile:
         return tile(name, figure, percent_text(summary[figure]), meaning, category)
 
-    copies = f"{ms_text(summary['dtod_ns_per_step'])} DtoD"
+    copies = f"DtoD, exposed or not: {ms_text(summary['dtod_ns_per_step'])}"
+    pooled = ", all ranks pooled" if run.header.n_ranks > 1 else ""
     return [
         tile("Step time", "step_time_ns", ms_text(summary["step_time_ns"]), over),
         tile("Throughput", "throughput_steps_per_s", rate_text(summary["throughput_steps_per_s"]), "1 / mean step time"),
-        share("Communication", "comm_share", "of step time"),
+        share("Communication", "comm_share", f"of step time{pooled}"),
         share("Exposed", "exposed_comm_share", "of step time, beside no compute", "exposed"),
         share("Hidden", "backward_overlap_ratio", "of communication, by backward", "hidden"),
         share("Waiting", "wait_share", "of step time, for late ranks", "waiting"),
-        share("Idle", "idle_share", "of step time", "idle"),
-        share("Copies", "exposed_memory_share", f"of step time; {copies}", "copies"),
+        share("Idle", "idle_share", f"of step time{pooled}", "idle"),
+        share("Exposed copies", "exposed_memory_share", f"of step time; {copies}", "copies"),
     ]  # fmt: skip
 
 
