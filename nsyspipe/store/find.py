@@ -15,6 +15,8 @@ _SHOWN = 6
 
 def is_saved(path: Path) -> bool:
     """Tell whether a path is a store with runs, or the directory of one run in one of its tables."""
+    if "\0" in str(path):  # no file's name, which whoever looks for a report says
+        return False
     return _run_of(path) is not None or any(run_ids(path))
 
 

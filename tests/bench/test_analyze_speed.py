@@ -1,6 +1,6 @@
 """Speed and memory of `analyze`, as ratios to SQLite's own scan of the same columns in the same run.
 
-    pytest -m bench -s tests/bench [--kernels 1000000] [--ranks 8]
+    pytest -m bench -n 0 -s tests/bench [--kernels 1000000] [--ranks 8]
 
 F is the time that the same engine, through the same ADBC driver, takes to sum exactly the columns
 that are loaded. Nothing here fails on a time: it prints figures. It does fail when the totals of the

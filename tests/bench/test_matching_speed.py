@@ -1,6 +1,6 @@
 """Speed of what is done across ranks, beside one sort of as many numbers in the same process.
 
-    pytest -m bench -s tests/bench/test_matching_speed.py
+    pytest -m bench -n 0 -s tests/bench/test_matching_speed.py
 
 Nothing here fails on a time: it prints figures. It does fail when clocks or collectives are not found.
 """

@@ -1,6 +1,6 @@
 """Speed, size and memory of `--perfetto` on 8 ranks with 100 000 kernels each.
 
-pytest -m bench -s tests/bench/test_perfetto_speed.py
+pytest -m bench -n 0 -s tests/bench/test_perfetto_speed.py
 """
 
 from __future__ import annotations
