@@ -1,0 +1,178 @@
+"""What others make of the dataset: DuckDB, pandas, Polars and pyarrow read the rows, types and nulls that were saved."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+import nsyspipe
+from nsyspipe import export
+from nsyspipe.schema import DATASET, EVENT_TABLES, SCHEMA_VERSION
+from tests.build.trace import steady_rank
+
+TABLES = [name for name in DATASET if name not in EVENT_TABLES]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Return a store of two runs, one of them with its operations."""
+    folder = tmp_path_factory.mktemp("readers")
+    for name, n_ranks in (("pair", 2), ("alone", 1)):
+        (folder / name).mkdir()
+        for rank in range(n_ranks):
+            steady_rank(rank, world_size=n_ranks).write(folder / name / f"{name}_{rank}.sqlite")
+        run = nsyspipe.load(folder / name, run_id=name, jobs=1)
+        export.parquet(run, folder / "store", events=name == "pair")
+    return folder / "store"
+
+
+def saved(store, table):
+    """Return what was written, file by file, in order of run and rank."""
+    pattern = "*/*/*.parquet" if table in EVENT_TABLES else "*/*.parquet"
+    files = sorted((store / table).glob(pattern))
+    return pa.concat_tables([pq.ParquetFile(file).read() for file in files])
+
+
+def plain(table):
+    """Return rows as Python values, whatever the library calls a text or the zone of UTC."""
+    return [tuple(map(_plain, row.values())) for row in table.to_pylist()]
+
+
+def _plain(value):
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+@pytest.mark.parametrize("table", DATASET)
+def test_duckdb_reads_what_was_saved_with_and_without_partitions(store, table):
+    expected = plain(saved(store, table))
+    assert expected or table in ("idle_calls", "links")
+    levels = "*/*/*" if table in EVENT_TABLES else "*/*"
+    for pattern in (f"{store}/{table}/{levels}.parquet", f"{store}/{table}/**/*.parquet"):
+        for options in (
+            "hive_partitioning = true, union_by_name = true",
+            "hive_partitioning = false",
+        ):
+            found = duckdb.sql(f"SELECT * FROM read_parquet('{pattern}', {options})")
+            rows = found.to_arrow_table()
+            assert rows.column_names == DATASET[table].names
+            assert sorted(map(repr, plain(rows))) == sorted(map(repr, expected))
+
+
+@pytest.mark.parametrize("table", DATASET)
+def test_pandas_reads_what_was_saved_to_the_nanosecond(store, table):
+    more = {"partitioning": None} if table in EVENT_TABLES else {}
+    frame = pd.read_parquet(store / table, dtype_backend="pyarrow", **more)
+    assert list(frame.columns) == DATASET[table].names
+    expected = saved(store, table)
+    for name in frame.columns:
+        kind = frame[name].dtype.pyarrow_dtype
+        assert kind == DATASET[table].arrow.field(name).type, name
+    found = pa.Table.from_pandas(frame, preserve_index=False)
+    assert sorted(map(repr, plain(found))) == sorted(map(repr, plain(expected)))
+
+
+@pytest.mark.parametrize("table", DATASET)
+def test_polars_reads_what_was_saved(store, table):
+    frame = pl.scan_parquet(store / table).collect()
+    assert frame.columns == DATASET[table].names
+    assert sorted(repr(tuple(map(_plain, row))) for row in frame.rows()) == sorted(
+        map(repr, plain(saved(store, table)))
+    )
+
+
+@pytest.mark.parametrize("table", DATASET)
+def test_pyarrow_reads_what_was_saved(store, table):
+    found = ds.dataset(store / table).to_table()
+    assert sorted(map(repr, plain(found))) == sorted(map(repr, plain(saved(store, table))))
+
+
+@pytest.mark.parametrize("table", DATASET)
+def test_files_say_what_they_hold(store, table):
+    for path in sorted((store / table).rglob("*.parquet")):
+        file = pq.ParquetFile(path)
+        assert file.metadata.metadata[b"schema_version"] == str(SCHEMA_VERSION).encode()
+        assert file.schema_arrow.equals(DATASET[table].arrow, check_metadata=True)
+        assert not any(pa.types.is_nested(field.type) for field in file.schema_arrow)
+        for field in file.schema_arrow:
+            assert field.metadata[b"unit"], field.name
+            assert field.metadata[b"doc"], field.name
+        for group in range(file.metadata.num_row_groups):
+            columns = file.metadata.row_group(group)
+            assert {columns.column(at).compression for at in range(columns.num_columns)} == {"ZSTD"}
+
+
+def test_tables_are_sorted_by_their_keys(store):
+    for table in TABLES:
+        for path in sorted((store / table).rglob("*.parquet")):
+            rows = pq.ParquetFile(path).read()
+            key = [name for name in DATASET[table].key if name != "saving_ns_per_step"]
+            if table in ("findings", "idle_calls", "kernels", "problems"):  # by size, or nulls last
+                continue
+            keys = [
+                tuple((row[name] is not None, row[name]) for name in key)
+                for row in rows.to_pylist()
+            ]
+            assert keys == sorted(keys), table
+
+
+def test_times_beyond_what_a_float_holds_are_exact(store):
+    captured = pq.ParquetFile(store / "runs/run_id=pair/part-0.parquet").read()["captured_at_utc"]
+    assert captured.to_pylist()[0].year == 2001  # 10**18 ns after the epoch
+    run = nsyspipe.load(store, run_id="pair")
+    assert run.steps()["start_ns"].type == pa.int64()
+    late = 2**56 + 7
+    rows = run.steps().set_column(2, "start_ns", pa.array([late] * run.steps().num_rows))
+    pq.write_table(
+        rows,
+        store.parent / "late.parquet",
+        column_encoding={"start_ns": "DELTA_BINARY_PACKED"},
+        use_dictionary=False,
+    )
+    assert pd.read_parquet(store.parent / "late.parquet", dtype_backend="pyarrow")[
+        "start_ns"
+    ].tolist() == [late] * len(rows)
+
+
+def test_a_null_stays_a_null_and_a_zero_a_zero(store):
+    rows = duckdb.sql(
+        f"SELECT run_id, wait_share, exposed_memory_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id"
+    ).fetchall()
+    alone, pair = rows
+    assert alone[:2] == ("alone", None)  # nobody to wait for
+    assert pair[1] is not None
+
+
+def test_the_long_form_has_every_figure_of_the_other_tables(store):
+    metrics = f"read_parquet('{store}/metrics/*/*.parquet')"
+    for name in ("comm_ns", "idle_share", "n_dtod"):
+        query = f"""SELECT s.{name}, m.value FROM read_parquet('{store}/steps/*/*.parquet') s JOIN {metrics} m
+                    ON s.run_id = m.run_id AND s.rank = m.rank AND s.step = m.step WHERE m.metric = '{name}'"""
+        rows = duckdb.sql(query).fetchall()
+        assert len(rows) == saved(store, "steps").num_rows
+        assert all(one == value for one, value in rows)
+    of_run = f"SELECT run_id, value FROM {metrics} WHERE rank IS NULL AND metric = 'comm_share' ORDER BY run_id"
+    runs = (
+        f"SELECT run_id, comm_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id"
+    )
+    assert duckdb.sql(of_run).fetchall() == duckdb.sql(runs).fetchall()
+
+
+def test_a_column_that_an_older_run_lacks_is_null_in_the_union(store, tmp_path):
+    old = pq.ParquetFile(store / "steps/run_id=alone/part-0.parquet").read()
+    for run, rows in (
+        ("alone", old.drop_columns(["transfer_ns"])),
+        ("pair", saved(store, "steps")),
+    ):
+        (tmp_path / f"run_id={run}").mkdir()
+        pq.write_table(rows, tmp_path / f"run_id={run}" / "part-0.parquet")
+    [found] = duckdb.sql(
+        f"SELECT count(*), count(transfer_ns) FROM read_parquet('{tmp_path}/*/*.parquet', union_by_name = true)"
+    ).fetchall()
+    assert found[0] > found[1]
