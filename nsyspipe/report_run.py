@@ -231,8 +231,4 @@ class ReportRun(Run):
     def __repr__(self) -> str:
         if "_tables" not in self.__dict__:
             return f"<Run of {len(self.paths)} reports, not read yet>"
-        summary_row = self.summary().to_pylist()[0]
-        return (
-            f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {summary_row['n_steps']} steps, "
-            f"{summary_row['n_summary_steps']} in the figures>"
-        )
+        return super().__repr__()

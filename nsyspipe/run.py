@@ -183,6 +183,13 @@ class Run(ABC):
             If the run was saved without its operations.
         """
 
+    def __repr__(self) -> str:
+        figures = self.summary().to_pylist()[0]
+        return (
+            f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {figures['n_steps']} steps, "
+            f"{figures['n_summary_steps']} in the figures>"
+        )
+
     def to_pandas(self, table: str) -> pd.DataFrame:
         """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.
 

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from nsyspipe.attribution import NEVER
 from nsyspipe.collectives import numbered
 from nsyspipe.device_operations import overlapping_rows
-from nsyspipe.errors import OptionError
 from nsyspipe.operations import ReportTask, report_operations
 from nsyspipe.parallel import SerialExecutor, jobs_for, telling_dead_workers
 from nsyspipe.rank_operations import NO_SEQ, RankSteps
 from nsyspipe.read.again import Wanted
+from nsyspipe.selection import check_steps
 from nsyspipe.steps import Windows
 
 if TYPE_CHECKING:
@@ -89,23 +89,9 @@ def run_operations(
     At most one result more than there are jobs is held, besides those of a report whose ranks are not all next in turn.
     """
     if steps is not None:
-        _check(tables, steps)
+        check_steps(tables.steps, steps)
     tasks = _tasks(tables, reading, steps)
     return _in_order(tasks, jobs, executor)
-
-
-def _check(tables: RunTables, steps: tuple[int, int]) -> None:
-    numbers = tables.steps["step"].to_numpy()
-    first, last = steps
-    if not ((numbers >= first) & (numbers <= last)).any():
-        known = pc.min_max(tables.steps["step"]).as_py()
-        has_any = known["min"] is not None
-        raise OptionError(
-            f"steps {first}:{last}",
-            "no rank has such a step",
-            found=f"steps {known['min']} to {known['max']}" if has_any else "no steps at all",
-            fix=f"{known['min']}:{known['max']}" if has_any else None,
-        )
 
 
 def _in_order(

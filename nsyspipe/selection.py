@@ -101,5 +101,5 @@ def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
         f"steps {first}:{last}",
         "no rank has such a step",
         found=f"steps {known[0]} to {known[1]}" if known else "no steps at all",
-        fix=f"{known[0]}:{known[1]}" if known else None,
+        fix=f"--perfetto-steps {known[0]}:{known[1]}" if known else None,
     )

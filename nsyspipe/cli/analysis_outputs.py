@@ -21,6 +21,8 @@ __all__ = ["AnalysisOutputs"]
 
 _STDOUT = "-"
 _PRINTABLE = ("json", "markdown")
+_PLACES = {"out": "DIR"}
+_LONGEST_ID = 100
 _STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
 _LOWEST, _HIGHEST = -(2**62), 2**62
 
@@ -61,8 +63,14 @@ class AnalysisOutputs:
         from nsyspipe.report.files import check_directory
         from nsyspipe.store.layout import check_run_id
 
-        if self.out is not None and run_id is not None:
+        if run_id is not None and self.out is not None:
             check_run_id(run_id)
+        if run_id is not None and not (run_id.isprintable() and 0 < len(run_id) <= _LONGEST_ID):
+            raise OptionError(
+                f"--run-id {run_id[:_LONGEST_ID]!r}",
+                f"is empty, longer than {_LONGEST_ID}, or has what cannot be printed",
+                fix="--run-id NAME",
+            )
         if self.events and self.out is None:
             raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
         if self.perfetto_steps is not None and self.perfetto is None:
@@ -75,12 +83,15 @@ class AnalysisOutputs:
         for name, value in named:
             option = f"--{name}"
             if value == _STDOUT and name not in _PRINTABLE:
-                raise OptionError(f"{option} -", "cannot be printed", fix=f"{option} FILE")
+                raise OptionError(
+                    f"{option} -", "cannot be printed", fix=f"{option} {_PLACES.get(name, 'FILE')}"
+                )
             place = value if value == _STDOUT else str(Path(value).resolve())
             if place in seen:
                 raise OptionError(f"{seen[place]} and {option}", f"both write {value}")
             seen[place] = option
-            if value != _STDOUT and name != "out":
+            is_made = self.out is not None and Path(value).parent == Path(self.out)
+            if value != _STDOUT and name != "out" and not is_made:
                 check_directory(Path(value))
 
     def write(self, run: Run, stage: Stage) -> None:
@@ -95,7 +106,7 @@ class AnalysisOutputs:
         """
         from nsyspipe.export.formats import format_named
         from nsyspipe.report.files import check_target, writing
-        from nsyspipe.store.write import save
+        from nsyspipe.store.write import check_store, save
 
         run_id = run.header.run_id
         files = {name: Path(path) for name, path in self._named() if path != _STDOUT}
@@ -104,20 +115,25 @@ class AnalysisOutputs:
         def may_replace(name: str) -> Callable[[], bool]:
             return lambda: self.force or formats[name].run_id_of(files[name]) == run_id
 
-        for name, path in files.items():  # all of them, before the first is written
-            check_target(path, run.inputs, may_replace=may_replace(name))
-        if self.out is not None:
-            save(run, Path(self.out), events=self.events, on_progress=stage("saving the run"))
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps((min(numbers), max(numbers)))
+        # Nothing is written before it is known that all can be.
         for name, path in files.items():
-            stage(f"writing {name}")
+            check_target(path, run.inputs, may_replace=may_replace(name))
+        if self.out is not None:
+            check_store(run, Path(self.out))
+        if self.perfetto is not None or self.events:
+            run.operations(steps)
+        if self.out is not None:
+            save(run, Path(self.out), events=self.events, on_progress=stage("saving the run"))
+        for name, path in files.items():
+            on_progress = stage(f"writing {name}")
             with writing(path, run.inputs, may_replace=may_replace(name)) as file:
-                formats[name].write(run, file, steps)
+                formats[name].write(run, file, steps, on_progress)
         for name, value in self._named():
             if value == _STDOUT:
                 printed = io.BytesIO()
-                format_named(name).write(run, printed, None)
+                format_named(name).write(run, printed, None, None)
                 write_stdout(printed.getvalue().decode())
 
     def _named(self) -> list[tuple[str, str]]:

@@ -29,10 +29,11 @@ def progress(*, shown: bool) -> Iterator[Stage]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None, visible=False)
 
         def start(name: str) -> OnProgress:
-            bar.reset(task, description=name, total=None, visible=True)
+            for old in bar.task_ids:
+                bar.remove_task(old)
+            task = bar.add_task(name, total=None)  # it moves until something is counted
             return lambda done, total: bar.update(task, completed=done, total=total)
 
         yield start

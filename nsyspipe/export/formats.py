@@ -16,6 +16,8 @@ __all__ = ["SUFFIXES", "Format", "Steps", "format_named"]
 
 # The first and the last step to write, by number; None for all.
 Steps: TypeAlias = "tuple[int, int] | None"
+# Called with (done, in all).
+OnProgress: TypeAlias = "Callable[[int, int], None] | None"
 
 SUFFIXES = {
     ".json": "json",
@@ -35,11 +37,11 @@ class Format:
     run_id_of
         Returns the run that a file is of; None for a file of another kind.
     write
-        Writes a run to an open file; only a trace asks for the steps.
+        Writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress.
     """
 
     run_id_of: Callable[[Path], str | None]
-    write: Callable[[Run, BinaryIO, Steps], None]
+    write: Callable[[Run, BinaryIO, Steps, OnProgress], None]
 
 
 def format_named(name: str) -> Format:
@@ -54,7 +56,7 @@ def format_named(name: str) -> Format:
 
 
 def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[[Run], str]) -> Format:
-    def write(run: Run, file: BinaryIO, _: Steps) -> None:
+    def write(run: Run, file: BinaryIO, _steps: Steps, _on_progress: OnProgress) -> None:
         # A name may hold what is no text.
         file.write(text_of(run).encode("utf-8", errors="replace"))
 
@@ -84,7 +86,10 @@ def _html() -> Format:
 def _perfetto() -> Format:
     from nsyspipe.export.perfetto_trace import perfetto, run_id_of_trace
 
-    return Format(run_id_of_trace, lambda run, file, steps: perfetto(run, file, steps=steps))
+    def write(run: Run, file: BinaryIO, steps: Steps, on_progress: OnProgress) -> None:
+        perfetto(run, file, steps=steps, on_progress=on_progress)
+
+    return Format(run_id_of_trace, write)
 
 
 _FORMATS: dict[str, Callable[[], Format]] = {

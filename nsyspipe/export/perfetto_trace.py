@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe import __version__
 from nsyspipe.export.perfetto_collectives import with_last_rank
 from nsyspipe.export.perfetto_derived import bin_edges
 from nsyspipe.export.perfetto_packets import track_name_at_head
 from nsyspipe.export.perfetto_rank import RankTracks, process_track
 from nsyspipe.export.perfetto_slices import Slices, Values, same_text, shown
 from nsyspipe.export.perfetto_writer import TraceWriter, Track
+from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from nsyspipe.header import RunHeader
@@ -29,7 +29,13 @@ _HEAD = "nsyspipe run_id="
 _NS_PER_S = 10**9
 
 
-def perfetto(run: Run, file: BinaryIO, *, steps: tuple[int, int] | None = None) -> None:
+def perfetto(
+    run: Run,
+    file: BinaryIO,
+    *,
+    steps: tuple[int, int] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> None:
     """Write a run as a Perfetto trace; see `write_trace`.
 
     Parameters
@@ -38,6 +44,8 @@ def perfetto(run: Run, file: BinaryIO, *, steps: tuple[int, int] | None = None) 
         Open for binary writing; ranks are written one after the other.
     steps
         The first and the last step to show, by number; None shows everything captured.
+    on_progress
+        Called with (ranks read, ranks in all).
 
     Raises
     ------
@@ -58,8 +66,18 @@ def perfetto(run: Run, file: BinaryIO, *, steps: tuple[int, int] | None = None) 
         steps=table,
         step_family=run.step_family,
         collectives=run.collectives(),
-        operations=run.operations(steps),
+        operations=_counted(run, steps, on_progress),
     )
+
+
+def _counted(
+    run: Run, steps: tuple[int, int] | None, on_progress: Callable[[int, int], None] | None
+) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    n_ranks = run.ranks.num_rows
+    for n_done, found in enumerate(run.operations(steps), start=1):
+        if on_progress:
+            on_progress(n_done, n_ranks)
+        yield found
 
 
 def write_trace(

@@ -35,7 +35,7 @@ def write(
     Raises
     ------
     OptionError
-        If the suffix is none of these, or no rank has such a step.
+        If the suffix is none of these, no rank has such a step, or steps are given for anything but a trace.
     OutputError
         If the file is not of this run or one of its inputs, or cannot be written. It is as it was.
     """
@@ -45,12 +45,14 @@ def write(
         raise OptionError(
             str(path), f"has the suffix {path.suffix!r}", found=", ".join(SUFFIXES), fix="run.html"
         )
+    if steps is not None and name != "perfetto":
+        raise OptionError(f"steps={steps}", "belongs to a trace", fix="run.pftrace, or no steps")
     chosen = format_named(name)
     run_id = run.header.run_id
     with writing(
         path, run.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id
     ) as file:
-        chosen.write(run, file, steps)
+        chosen.write(run, file, steps, None)
 
 
 def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False) -> None:

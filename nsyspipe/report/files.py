@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_directory", "check_target", "run_id_of_document", "write_text", "writing"]
 
+_PARQUET = b"PAR1"  # how such a file begins
+
 
 def write_text(
     path: Path, text: str, inputs: Iterable[Path], *, may_replace: Callable[[], bool]
@@ -103,11 +105,21 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Callable[[]
     if is_input:
         raise OutputError(str(path), "is one of the inputs", fix="another name")
     if not is_file:
-        raise OutputError(str(path), "is no ordinary file", fix="another name, or - for stdout")
+        raise OutputError(str(path), "is no ordinary file", fix="another name")
+    if _is_parquet(path):  # whether linked or not, it belongs to a dataset
+        raise OutputError(str(path), "is a file of a dataset", fix="another name")
     if not may_replace():
         raise OutputError(
             str(path), "exists, and is not of this run", fix="--force, or another name"
         )
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET)) == _PARQUET
+    except OSError:
+        return False
 
 
 def run_id_of_document(path: Path) -> str | None:

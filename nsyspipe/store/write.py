@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from nsyspipe.errors import OutputError
 from nsyspipe.schema import EVENT_TABLES
 from nsyspipe.schema.model import INT, TEXT
 from nsyspipe.store.commit import replacing_run
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.run import Run
 
-__all__ = ["save"]
+__all__ = ["check_store", "save"]
 
 _ROWS_PER_GROUP = 1_000_000
 
@@ -52,10 +53,11 @@ def save(
     OptionError
         If the run's id cannot name a directory that all readers take for text.
     OutputError
-        If the store cannot be written; it is as it was.
+        If the store cannot be written, or the reports lie in it; it is as it was.
     """
     run_id = run.header.run_id
     check_run_id(run_id)
+    check_store(run, store)
     tables = saved_tables(run)
     with replacing_run(store, run_id) as staging:
         for name, table in tables.items():
@@ -67,6 +69,19 @@ def save(
                     _write(saved(name, table, run_id), staging / file_name(name, rank))
                 if on_progress:
                     on_progress(n_done, n_ranks)
+
+
+def check_store(run: Run, store: Path) -> None:
+    """Raise if the reports lie in the directory: whoever names it next would get the saved run, not them.
+
+    Raises
+    ------
+    OutputError
+        With another place.
+    """
+    where = store.resolve()
+    if any(one.resolve().parent == where for one in run.inputs):
+        raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
 
 
 def _write(table: pa.Table, path: Path) -> None:

@@ -73,6 +73,9 @@ def test_a_trace_of_a_run_saved_without_operations_says_how_to_get_them(steady, 
     done = invoke(results / "runs", "--perfetto", results / "run.pftrace")
     refused(done, "was saved without its operations", "--events")
     assert listed(results) == ["runs"]
+    more = ("--html", results / "run.html", "--out", results / "others")
+    refused(invoke(results / "runs", "--perfetto", results / "run.pftrace", *more), "--events")
+    assert listed(results) == ["runs"]
 
 
 @pytest.mark.parametrize("option", FILES)
@@ -149,10 +152,39 @@ def test_a_trace_of_some_steps_is_smaller(steady, results, invoke, steps):
     assert 0 < part.stat().st_size < whole.stat().st_size
 
 
-def test_a_trace_of_steps_that_are_not_there_says_which_there_are(steady, results, invoke):
-    done = invoke(steady, "--perfetto", results / "x", "--perfetto-steps", "900:901")
-    refused(done, "no rank has such a step", "steps 0 to")
+def test_a_trace_of_steps_that_are_not_there_stops_before_anything_is_written(
+    steady, results, invoke
+):
+    others = ("--out", results / "runs", "--html", results / "run.html")
+    done = invoke(steady, "--perfetto", results / "x", "--perfetto-steps", "900:901", *others)
+    refused(done, "no rank has such a step", "steps 0 to", "--perfetto-steps 0:")
     assert listed(results) == []
+
+
+def test_a_dataset_does_not_go_where_the_reports_lie(steady, invoke):
+    before = listed(steady)
+    refused(invoke(steady, "--out", steady), "is where the reports lie", "--out")
+    assert listed(steady) == before
+
+
+@pytest.mark.parametrize("option", FILES)
+def test_a_file_of_a_dataset_is_never_replaced(steady, results, invoke, option):
+    assert invoke(steady, "-o", results / "runs", "--run-id", "one", "-q").exit_code == 0
+    target = results / "runs/steps/run_id=one/part-0.parquet"
+    before = target.read_bytes()
+    refused(invoke(results / "runs", option, target, "--force"), "is a file of a dataset")
+    assert target.read_bytes() == before
+
+
+def test_a_file_can_go_into_the_directory_of_the_dataset_that_is_made(steady, results, invoke):
+    done = invoke(steady, "-o", results / "runs", "--html", results / "runs" / "page.html", "-q")
+    assert (done.exception, done.stdout) == (None, "")
+    assert invoke(results / "runs", "-q").exit_code == 0
+
+
+@pytest.mark.parametrize("run_id", ["a\nb", "", "x" * 101, "\x1b[31m"])
+def test_a_run_id_that_cannot_be_shown_is_refused(steady, invoke, run_id):
+    refused(invoke(steady, "--run-id", run_id), "--run-id")
 
 
 def test_markdown_is_printed_alone(steady, invoke):

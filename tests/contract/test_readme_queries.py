@@ -61,10 +61,9 @@ def test_exposed_communication_by_rank(ask):
     for run in sorted(RUNS):
         for rank in range(4):
             own = [row for row in summary_steps(run) if row["rank"] == rank]
-            exposed, wall = (
-                sum(row[name] for row in own) for name in ("exposed_comm_ns", "wall_ns")
-            )
-            expected.append((run, rank, exposed / wall))
+            names = ("exposed_comm_ns", "wait_ns", "wall_ns")
+            exposed, wait, wall = (sum(row[name] for row in own) for name in names)
+            expected.append((run, rank, exposed / wall, wait / wall))
     assert ask(1) == expected
 
 

@@ -473,7 +473,7 @@ def test_steps_that_no_rank_has_are_refused_at_once_with_those_there_are(steady)
     run = opened(steady)
     with pytest.raises(OptionError, match="steps 7:9: no rank has such a step") as caught:
         run_operations(run._tables, run.reading, steps=(7, 9))
-    assert (caught.value.found, caught.value.fix) == ("steps 0 to 3", "0:3")
+    assert (caught.value.found, caught.value.fix) == ("steps 0 to 3", "--perfetto-steps 0:3")
     with pytest.raises(OptionError):
         run_operations(run._tables, run.reading, steps=(2, 1))
 

@@ -1,0 +1,58 @@
+"""From Python what the command line writes."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe import export
+from nsyspipe.errors import OptionError, OutputError
+from nsyspipe.report.document import document_text
+from nsyspipe.report.markdown import markdown
+
+
+def test_the_suffix_says_what_is_written(steady, tmp_path):
+    run = nsyspipe.load(steady, jobs=1)
+    for name in ("run.json", "run.md", "run.html", "run.pftrace", "run.PERFETTO-TRACE"):
+        export.write(run, tmp_path / name)
+    assert (tmp_path / "run.json").read_text() == document_text(run)
+    assert (tmp_path / "run.md").read_text() == markdown(run)
+    assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "run.pftrace").read_bytes() == (tmp_path / "run.PERFETTO-TRACE").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["run", "run.csv", "run.parquet"])
+def test_another_suffix_is_refused(steady, tmp_path, name):
+    with pytest.raises(OptionError, match="has the suffix"):
+        export.write(nsyspipe.load(steady, jobs=1), tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_steps_are_for_traces_only(steady, tmp_path):
+    run = nsyspipe.load(steady, jobs=1)
+    with pytest.raises(OptionError, match="belongs to a trace"):
+        export.write(run, tmp_path / "run.json", steps=(1, 2))
+    export.write(run, tmp_path / "some.pftrace", steps=(1, 2))
+    export.write(run, tmp_path / "all.pftrace")
+    assert (tmp_path / "some.pftrace").stat().st_size < (tmp_path / "all.pftrace").stat().st_size
+
+
+def test_a_file_of_another_run_is_replaced_by_force_only(steady, tmp_path):
+    run = nsyspipe.load(steady, jobs=1)
+    (tmp_path / "run.md").write_text("mine")
+    with pytest.raises(OutputError, match="is not of this run"):
+        export.write(run, tmp_path / "run.md")
+    assert (tmp_path / "run.md").read_text() == "mine"
+    export.write(run, tmp_path / "run.md", force=True)
+    assert (tmp_path / "run.md").read_text() == markdown(run)
+
+
+def test_a_saved_run_reads_like_the_run(steady, tmp_path):
+    run = nsyspipe.load(steady, jobs=1)
+    export.parquet(run, tmp_path / "runs", events=True)
+    back = nsyspipe.load(tmp_path / "runs")
+    assert repr(back) == repr(run) == "<Run 'steady': 2 ranks, 4 steps, 2 in the figures>"
+    assert back.inputs == (tmp_path / "runs",)
+    for ours, theirs in zip(run.operations((1, 2)), back.operations((1, 2)), strict=True):
+        assert ours[0] == theirs[0]
+        assert all(one.equals(other) for one, other in zip(ours[1:], theirs[1:], strict=True))
