@@ -12,7 +12,6 @@ from nsyspipe.read.discover import find_reports
 from nsyspipe.report_run import ReportRun
 from nsyspipe.settings import AUTO, Reading, parse_skip_first
 from nsyspipe.store.find import find_saved, is_saved
-from nsyspipe.store.saved_run import SavedRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,5 +138,7 @@ def _saved_run(
             f"{store} is a saved run, whose figures are made",
             fix="leave them out, or analyze the reports again",
         )
+    from nsyspipe.store.saved_run import SavedRun  # noqa: PLC0415 - Parquet takes as long as all else to import
+
     tables, found = find_saved(store, run_id)
     return SavedRun(store, tables, found, label)

@@ -17,14 +17,12 @@ from nsyspipe.header import RunHeader, header_of
 from nsyspipe.judging import evidence_of, links_of
 from nsyspipe.merge import RunTables, merge
 from nsyspipe.metrics.summary import phase_summary, rank_summary, summary
-from nsyspipe.metrics.timeline import representative_step, timeline
 from nsyspipe.placing import own_log, run_sizes
 from nsyspipe.problems import problem
 from nsyspipe.read.discover import display_names
 from nsyspipe.read.nccl_log import read_nccl_logs
 from nsyspipe.read.topology import read_topology
 from nsyspipe.run import Run
-from nsyspipe.run_operations import run_operations
 from nsyspipe.run_problems import problems_table
 
 if TYPE_CHECKING:
@@ -199,6 +197,8 @@ class ReportRun(Run):
 
     @cached_property
     def _timeline(self) -> pa.Table:
+        from nsyspipe.metrics.timeline import representative_step, timeline  # noqa: PLC0415 - few ask for it
+
         step = representative_step(self.steps())
         if step is None:
             return schema.TIMELINE.empty()
@@ -208,6 +208,8 @@ class ReportRun(Run):
     def operations(
         self, steps: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        from nsyspipe.run_operations import run_operations  # noqa: PLC0415 - few ask for it
+
         return run_operations(
             self._tables, self.reading, steps=steps, jobs=self.jobs, executor=self.executor
         )
