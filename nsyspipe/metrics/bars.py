@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from nsyspipe.intervals import IntervalSet
 from nsyspipe.value_runs import run_starts
 
 if TYPE_CHECKING:
@@ -14,7 +17,17 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["NO_SEQ", "Bars", "Pieces", "joined", "merged_pieces", "painted_pieces"]
+__all__ = [
+    "NO_SEQ",
+    "Bars",
+    "Pieces",
+    "coded",
+    "joined",
+    "merged_pieces",
+    "painted_pieces",
+    "pieces_outside",
+    "times",
+]
 
 NO_SEQ = -1
 
@@ -42,7 +55,7 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Bars:
-    """What is drawn, in order of start; `names` and `seqs` as in `Pieces`."""
+    """What is drawn, in order of start; `names` and `seqs` as in `Pieces`, the last two None where they say nothing."""
 
     starts: Int64
     ends: Int64
@@ -50,6 +63,8 @@ class Bars:
     n_operations: Int64
     names: Int64
     seqs: Int64
+    exposed_ns: Int64 | None = None
+    wait_ns: Int64 | None = None
 
 
 def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, int]) -> Pieces:
@@ -100,6 +115,22 @@ def painted_pieces(
         names=names[rows],
         lengths=finish - begin,
         seqs=seqs[rows],
+    )
+
+
+def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
+    """Return what `busy` leaves of painted pieces; each part counts as one operation, the one its piece belongs to."""
+    parts = IntervalSet(pieces.starts, pieces.ends).intersect(busy.complement())
+    # The operation that a piece belongs to comes before those that only count in it.
+    _, operations = np.unique(pieces.owner, return_index=True)
+    operation = operations[np.searchsorted(pieces.starts, parts.starts, side="right") - 1]
+    return Pieces(
+        starts=parts.starts,
+        ends=parts.ends,
+        owner=np.arange(len(parts)),
+        names=pieces.names[operation],
+        lengths=parts.ends - parts.starts,
+        seqs=pieces.seqs[operation],
     )
 
 
@@ -165,3 +196,17 @@ def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
     order = np.lexsort((keys, -totals, keys // width))
     most: Int64 = keys[order[run_starts(keys[order] // width)]] % width
     return most
+
+
+def times(table: pa.Table) -> tuple[Int64, Int64]:
+    """Return start and end of each row."""
+    return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+
+
+def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
+    """Return a code for each text, in order of the alphabet, and the text of each code; null comes last."""
+    texts = column.cast(pa.string())
+    words = pc.unique(texts).sort()
+    words = words if words.null_count else pa.concat_arrays([words, pa.nulls(1, pa.string())])
+    codes = pc.fill_null(pc.index_in(texts, value_set=words.drop_null()), len(words) - 1)
+    return codes.to_numpy().astype(np.int64), words

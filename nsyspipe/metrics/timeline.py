@@ -13,12 +13,14 @@ from nsyspipe.intervals import grouped_lengths
 from nsyspipe.metrics.bars import (
     NO_SEQ,
     Bars,
+    coded,
     joined,
     joins,
     longest_names,
     merged_pieces,
-    painted_pieces,
+    times,
 )
+from nsyspipe.metrics.comm_lanes import comm_lanes
 from nsyspipe.value_runs import run_starts
 
 if TYPE_CHECKING:
@@ -79,7 +81,8 @@ def timeline(
     - ``compute``, ``memory``: the operations; those that overlap are one bar.
     - ``comm``: the communication; each time belongs to the operation that began first of those that run, so that of
       two collectives at once the later bar begins where the earlier one ends. One that lies within others has no bar
-      of its own and counts in the bar that it begins in.
+      of its own and counts in the bar that it begins in. Its ``exposed_ns`` and ``wait_ns`` are parts of ``busy_ns``.
+    - ``exposed``: what compute leaves of those times; each part counts as an operation.
     - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, overlapping ones likewise.
     - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
 
@@ -102,23 +105,24 @@ def timeline(
     -------
     pyarrow.Table
         `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; no rows of ranks without the step. For
-        each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns`` and, where it is known, ``wait_ns`` of that
-        step, and \|P\| in the memory lane.
+        each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and, where it is known,
+        ``wait_ns`` of that step, and \|P\| in the memory lane; the sums of ``exposed_ns`` and ``wait_ns`` likewise.
     """
     chosen = steps.filter(pc.equal(steps["step"], step))
-    columns = (chosen[name].to_pylist() for name in ("rank", "start_ns", "end_ns"))
-    windows = {rank: (start, end) for rank, start, end in zip(*columns, strict=True)}
+    columns = (chosen[name].to_pylist() for name in ("rank", "start_ns", "end_ns", "wait_ns"))
+    of_rank = {rank: ((start, end), wait) for rank, start, end, wait in zip(*columns, strict=True)}
     tables = [schema.TIMELINE.empty()]
     for rank, events, ranges in operations:
-        if window := windows.get(rank):
+        if rank in of_rank:
+            window, wait = of_rank[rank]
+            own = _waiting(collectives, rank)
             lanes = {
-                "comm": _comm(events, window, max_bars),
+                **comm_lanes(events, own, window, max_bars, is_wait_known=wait is not None),
                 "compute": _merged(events, "compute", window, max_bars),
                 "memory": _merged(events, "memory", window, max_bars),
                 "phase": _phases(events, ranges, step, window, max_bars),
-                "wait": _waits(collectives, rank, window, max_bars),
             }
-            tables += [_table(step, rank, lane, *bars) for lane, bars in lanes.items()]
+            tables += [_table(step, rank, lane, *lanes[lane]) for lane in sorted(lanes)]
     return pa.concat_tables(tables).combine_chunks()
 
 
@@ -132,6 +136,8 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
             "start_ns": bars.starts,
             "end_ns": bars.ends,
             "busy_ns": bars.busy_ns,
+            "exposed_ns": pa.nulls(n_bars) if bars.exposed_ns is None else bars.exposed_ns,
+            "wait_ns": pa.nulls(n_bars) if bars.wait_ns is None else bars.wait_ns,
             "n_operations": bars.n_operations,
             "name": words.take(pa.array(bars.names)),
             "seq": pa.array(bars.seqs, mask=bars.seqs == NO_SEQ),
@@ -143,27 +149,14 @@ def _merged(
     events: pa.Table, category: str, window: tuple[int, int], max_bars: int
 ) -> tuple[Bars, pa.Array]:
     own = events.filter(pc.equal(events["category"], category))
-    codes, words = _coded(own["name"])
-    return joined(merged_pieces(*_times(own), codes, window), max_bars), words
+    codes, words = coded(own["name"])
+    return joined(merged_pieces(*times(own), codes, window), max_bars), words
 
 
-def _comm(events: pa.Table, window: tuple[int, int], max_bars: int) -> tuple[Bars, pa.Array]:
-    own = events.filter(pc.equal(events["category"], "comm"))
-    codes, words = _coded(own["collective"])
-    seqs = pc.fill_null(own["seq"], NO_SEQ).to_numpy()
-    return joined(painted_pieces(*_times(own), codes, seqs, window), max_bars), words
-
-
-def _waits(
-    collectives: pa.Table, rank: int, window: tuple[int, int], max_bars: int
-) -> tuple[Bars, pa.Array]:
+def _waiting(collectives: pa.Table, rank: int) -> pa.Table:
+    """Return what is needed of a rank's matched collectives; texts of all of them would be many to copy."""
     is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
-    own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
-    starts, ends = _times(own)
-    until = np.minimum(ends, starts + own["wait_ns"].to_numpy())
-    codes, words = _coded(own["collective"])
-    seqs = own["seq"].to_numpy()
-    return joined(painted_pieces(starts, until, codes, seqs, window), max_bars), words
+    return collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
 
 
 def _phases(
@@ -171,7 +164,7 @@ def _phases(
 ) -> tuple[Bars, pa.Array]:
     has_run = pc.and_(pc.is_valid(ranges["phase"]), pc.is_valid(ranges["device_start_ns"]))
     own = ranges.filter(pc.and_(pc.equal(ranges["step"], step), has_run))
-    codes, words = _coded(own["phase"])
+    codes, words = coded(own["phase"])
     starts = np.maximum(own["device_start_ns"].to_numpy(), window[0])
     ends = np.minimum(own["device_end_ns"].to_numpy(), window[1])
     order = np.lexsort((codes, ends, starts))
@@ -184,7 +177,7 @@ def _phases(
     bars = Bars(
         starts=starts[first],
         ends=np.maximum.reduceat(ends, first),
-        busy_ns=_busy(events, *_times(own), group, window),
+        busy_ns=_busy(events, *times(own), group, window),
         n_operations=np.add.reduceat(own["n_operations"].to_numpy(), first),
         names=longest_names(group, codes, ends - starts),
         seqs=np.full(first.size, NO_SEQ),
@@ -205,20 +198,7 @@ def _busy(
     counts = last - first
     owner = np.repeat(group, counts)
     rows = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
-    begin, finish = (column[rows] for column in _times(launched))
+    begin, finish = (column[rows] for column in times(launched))
     begin, finish = np.maximum(begin, window[0]), np.minimum(finish, window[1])
     kept = finish > begin
     return grouped_lengths(owner[kept], begin[kept], finish[kept], int(group[-1]) + 1)
-
-
-def _times(table: pa.Table) -> tuple[Int64, Int64]:
-    return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
-    """Return a code for each text, in order of the alphabet, and the text of each code; null comes last."""
-    texts = column.cast(pa.string())
-    words = pc.unique(texts).sort()
-    words = words if words.null_count else pa.concat_arrays([words, pa.nulls(1, pa.string())])
-    codes = pc.fill_null(pc.index_in(texts, value_set=words.drop_null()), len(words) - 1)
-    return codes.to_numpy().astype(np.int64), words

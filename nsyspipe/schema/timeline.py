@@ -8,7 +8,7 @@ from nsyspipe.schema.model import INT, TEXT, Column, TableSchema
 __all__ = ["EVENTS", "LANES", "PHASE_RANGES", "TIMELINE"]
 
 # Lanes of a rank in a timeline, from top to bottom.
-LANES = ("phase", "compute", "comm", "wait", "memory")
+LANES = ("phase", "compute", "comm", "exposed", "wait", "memory")
 
 _STEP = Column(
     "step",
@@ -154,8 +154,8 @@ TIMELINE = TableSchema(
             "lane",
             TEXT,
             "text",
-            "phase (from the first start to the last end of what was launched in a range of it), compute, comm, wait "
-            "(of matched communication, for the last rank) or memory",
+            "phase (from the first start to the last end of what was launched in a range of it), compute, comm, "
+            "exposed (of comm, where no compute runs), wait (of matched comm, for the last rank) or memory",
             "derived",
         ),
         ns("start_ns", "start, aligned time, clipped to the rank's window", source="derived"),
@@ -164,9 +164,21 @@ TIMELINE = TableSchema(
             "busy_ns",
             "of that the union of its operations; less than end - start where gaps were joined",
         ),
+        ns(
+            "exposed_ns",
+            "of comm: the part of busy beside no compute; null of other lanes",
+            nullable=True,
+        ),
+        ns(
+            "wait_ns",
+            "of comm: the part of busy spent waiting for the last rank; null of other lanes, and where wait_ns of the "
+            "step is",
+            nullable=True,
+        ),
         count(
             "n_operations",
-            "operations in the bar that have a part in the window; of a phase those launched in it",
+            "operations in the bar that have a part in the window; of a phase those launched in it, of exposed the "
+            "parts that compute leaves of them",
             "KERNEL, MEMCPY, MEMSET",
         ),
         Column(
@@ -181,7 +193,7 @@ TIMELINE = TableSchema(
             "seq",
             INT,
             "count",
-            f"of comm and wait: its row of `collectives`; {_ONE_OPERATION}",
+            f"of comm, exposed and wait: its row of `collectives`; {_ONE_OPERATION}",
             "derived",
             nullable=True,
         ),

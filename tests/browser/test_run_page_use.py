@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from nsyspipe import load
+from nsyspipe.report.page.run_page import run_page
 from nsyspipe.units import bandwidth_text, bytes_text, ms_text, percent_text
 
 TIMELINE = "chart-timeline"
@@ -34,22 +36,42 @@ def test_pointing_at_a_rank_shows_its_times_to_the_nanosecond(straggler):
         assert f"{rank['parts'][name]:,} ns".replace(",", " ") in text
 
 
-def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
-    bar = timeline.page.evaluate("""() => {
+def longest_comm(opened):
+    """Point at the longest communication bar of rank 0; return what the page holds of it, and the tooltip."""
+    bar = opened.page.evaluate("""() => {
       const { ranks, names } = nsyspipe.data("timeline");
       const { comm } = ranks[0].lanes;
       const at = comm.length.indexOf(Math.max(...comm.length));
-      return { name: names[comm.name[at]], start: comm.start[at], length: comm.length[at] };
+      const { start, length, exposed, wait } = comm;
+      return { name: names[comm.name[at]], start: start[at], length: length[at], exposed: exposed[at], wait: wait?.[at] };
     }""")
     middle = f"chart.convertToPixel({{xAxisIndex: 0}}, {bar['start'] + bar['length'] / 2})"
-    x = timeline.chart(middle, TIMELINE)
-    row = timeline.page.evaluate("""() => nsyspipe.timeline.layout(nsyspipe.data("timeline"), false)
+    x = opened.chart(middle, TIMELINE)
+    row = opened.page.evaluate("""() => nsyspipe.timeline.layout(nsyspipe.data("timeline"), false)
       .rows.find(row => row.lane === "comm").top""")
-    timeline.page.mouse.move(*timeline.point(TIMELINE, x, row + 12))
-    text = timeline.tooltip()
+    opened.page.mouse.move(*opened.point(TIMELINE, x, row + 12))
+    return bar, opened.tooltip()
+
+
+def test_pointing_at_a_bar_of_the_timeline_names_it(timeline):
+    bar, text = longest_comm(timeline)
     assert "rank 0: communication" in text
     assert bar["name"] in text
-    assert f"{bar['length']:,} ns".replace(",", " ") in text
+    for value in (bar["length"], bar["exposed"], bar["wait"]):
+        assert f"{value:,} ns".replace(",", " ") in text
+
+
+def test_waiting_that_is_not_known_is_not_in_the_tooltip(real, tmp_path, open_page):
+    # One rank of two: what it waits for is in the report of the other.
+    path = tmp_path / "page.html"
+    path.write_text(run_page(load(real / "ddp-2gpu-straggler_0.sqlite")), encoding="utf-8")
+    opened = open_page(path)
+    opened.draw()
+    opened.show(TIMELINE)
+    bar, text = longest_comm(opened)
+    assert bar["wait"] is None
+    assert "exposed" in text
+    assert "waiting" not in text
 
 
 def test_buttons_zoom_in_out_and_back(timeline):

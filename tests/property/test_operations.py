@@ -206,13 +206,34 @@ def test_a_timeline_adds_up_to_the_step_and_seq_names_the_row_of_collectives(dra
     bars = timeline(steps, collectives, ((rank, *one) for rank, one in some.items()), step, most)
     for row in steps.to_pylist():
         if row["step"] == step:
-            own = [bar for bar in bars.to_pylist() if bar["rank"] == row["rank"]]
-            for lane in ("compute", "comm", "wait"):
-                busy = sum(bar["busy_ns"] for bar in own if bar["lane"] == lane)
-                assert row[f"{lane}_ns"] in (busy, *([None] if lane == "wait" else []))
+            check_sums(row, [bar for bar in bars.to_pylist() if bar["rank"] == row["rank"]])
     # What is read of one step is enough: all operations give the same bars.
     every = ((rank, *one) for rank, one in whole.items())
     assert timeline(steps, collectives, every, step, most) == bars
+
+
+@pytest.mark.parametrize("name", ["ddp-2gpu-straggler", "ddp-4gpu-shm", "fsdp-4gpu"])
+def test_the_timelines_of_real_runs_add_up_to_the_step(real, name):
+    run = nsyspipe.load(sorted(real.glob(f"{name}_[0-9].sqlite")))
+    bars = run.timeline().to_pylist()
+    rows_of_step = [row for row in run.steps().to_pylist() if row["step"] == bars[0]["step"]]
+    assert len(rows_of_step) == run.header.n_ranks
+    for row in rows_of_step:
+        check_sums(row, [bar for bar in bars if bar["rank"] == row["rank"]])
+
+
+def check_sums(row, bars):
+    """Check that the bars of a rank add up to its row of steps."""
+
+    def total(lane, column="busy_ns"):
+        return sum(bar[column] for bar in bars if bar["lane"] == lane)
+
+    assert (total("compute"), total("comm")) == (row["compute_ns"], row["comm_ns"])
+    assert total("exposed") == total("comm", "exposed_ns") == row["exposed_comm_ns"]
+    if row["wait_ns"] is None:
+        assert all(bar["wait_ns"] is None for bar in bars)
+    else:
+        assert total("wait") == total("comm", "wait_ns") == row["wait_ns"]
 
 
 def check_seqs(whole, collectives):

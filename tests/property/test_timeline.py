@@ -112,9 +112,9 @@ def collectives(found, rank):
 
 
 def windows(*rows):
-    """Return the columns of `schema.STEPS` that a timeline looks at, from (rank, step, start, end, in_summary)."""
-    columns = ("rank", "step", "start_ns", "end_ns", "in_summary")
-    found = [dict(zip(columns, row, strict=True)) for row in rows]
+    """Return the columns of `schema.STEPS` that a timeline looks at, from (rank, step, start, end, in_summary[, wait])."""
+    columns = ("rank", "step", "start_ns", "end_ns", "in_summary", "wait_ns")
+    found = [dict(zip(columns, row, strict=False)) for row in rows]
     names = [column for column in schema.STEPS.columns if column.name in columns]
     part = schema.TableSchema("part", "Some columns of steps.", schema.STEPS.key, tuple(names))
     return part.from_rows(found)
@@ -126,20 +126,40 @@ def windows(*rows):
     st.lists(waits(), max_size=6),
     st.lists(phases(), max_size=5),
     st.integers(1, 4),
+    st.booleans(),
 )
-def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most):
-    steps = windows((5, STEP, *WINDOW, True), (5, STEP + 1, WINDOW[1], 99, True))
+def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_known):
+    # How long the wait of the step is says nothing; whether it is known does.
+    known = (0,) if is_known else ()
+    steps = windows((5, STEP, *WINDOW, True, *known), (5, STEP + 1, WINDOW[1], 99, True))
     # A rank without the step comes first.
     ranks = [(4, events(found, 4), phase_ranges(ranges, found, 4)),
              (5, events(found, 5), phase_ranges(ranges, found, 5))]  # fmt: skip
     table = timeline(steps, collectives(waiting, 5), iter(ranks), STEP, most)
     assert table.schema == schema.TIMELINE.arrow
     expected = [
-        {"step": STEP, "rank": 5} | row
-        for row in oracle.lanes(found, waiting, ranges, WINDOW, most)
+        {"step": STEP, "rank": 5, "exposed_ns": None, "wait_ns": None} | row
+        for row in oracle.lanes(found, waiting, ranges, WINDOW, most, is_wait_known=is_known)
     ]
-    keys = ("step", "rank", "lane", "start_ns", "end_ns", "busy_ns", "n_operations", "name", "seq")
-    assert table.to_pylist() == [{key: row[key] for key in keys} for row in expected]
+    assert table.to_pylist() == [
+        {key: row[key] for key in schema.TIMELINE.names} for row in expected
+    ]
+
+
+@settings(max_examples=100, **SLOW)
+@given(operations(), st.integers(1, 4))
+def test_exposed_time_of_bars_adds_up_however_few_bars_there_are(found, most):
+    ranks = [(0, events(found, 0), phase_ranges([], found, 0))]
+    steps = windows((0, STEP, *WINDOW, True))
+    rows = timeline(steps, collectives([], 0), ranks, STEP, most).to_pylist()
+    comm, compute = (
+        {t for op in found if op.category == lane for t in oracle.clipped(op.start, op.end, WINDOW)}
+        for lane in ("comm", "compute")
+    )
+    total = len(comm - compute)
+    assert sum(row["exposed_ns"] for row in rows if row["lane"] == "comm") == total
+    assert sum(row["busy_ns"] for row in rows if row["lane"] == "exposed") == total
+    assert all(row["exposed_ns"] is None for row in rows if row["lane"] != "comm")
 
 
 @settings(max_examples=100, **SLOW)
@@ -148,10 +168,13 @@ def test_bars_do_not_overlap_and_are_few_enough(found, most):
     steps = windows((0, STEP, *WINDOW, True))
     ranks = [(0, events(found, 0), phase_ranges([], found, 0))]
     rows = timeline(steps, collectives([], 0), ranks, STEP, most).to_pylist()
-    for lane in CATEGORIES:
+    for lane in (*CATEGORIES, "exposed"):
         own = [row for row in rows if row["lane"] == lane]
         assert len(own) <= most
         assert all(a["end_ns"] <= b["start_ns"] for a, b in itertools.pairwise(own))
+        assert all(0 < row["busy_ns"] <= row["end_ns"] - row["start_ns"] for row in own)
+    for lane in CATEGORIES:
+        own = [row for row in rows if row["lane"] == lane]
         covered = {
             t
             for op in found
@@ -159,7 +182,6 @@ def test_bars_do_not_overlap_and_are_few_enough(found, most):
             for t in oracle.clipped(op.start, op.end, WINDOW)
         }
         assert sum(row["busy_ns"] for row in own) == len(covered)
-        assert all(0 < row["busy_ns"] <= row["end_ns"] - row["start_ns"] for row in own)
 
 
 @settings(max_examples=150, **SLOW)

@@ -127,6 +127,32 @@ def painted(
     return join(sorted(bars.values(), key=lambda bar: bar.start), most)
 
 
+def exposed(
+    ops: list[tuple[int, int, str, int | None]],
+    compute: set[int],
+    window: tuple[int, int],
+    most: int,
+) -> list[Bar]:
+    """Take what `painted` takes: of each bar the runs of nanoseconds in which nothing computes."""
+    bars: list[Bar] = []
+    for whole in painted(ops, window, len(ops) + 1):
+        # The bar is that of the first operation by (start, longest first) that holds all of it.
+        holding = [op for op in ops if op[0] <= whole.start and whole.end <= op[1]]
+        _, _, name, seq = min(holding, key=lambda op: (op[0], -op[1]))
+        own: list[Bar] = []
+        for tick in whole.ticks:
+            if tick in compute:
+                continue
+            if not own or own[-1].end != tick:
+                own.append(Bar([], tick, tick))
+            own[-1].ticks.append(tick)
+            own[-1].end = tick + 1
+        for bar in own:
+            bar.operations.append((name, len(bar.ticks), seq))
+        bars += own
+    return join(bars, most)
+
+
 def launched(ops: list[Op], phase: Phase) -> list[Op]:
     return [op for op in ops if op.launch is not None and phase.start <= op.launch < phase.end]
 
@@ -153,18 +179,30 @@ def phases(ops: list[Op], ranges: list[Phase], window: tuple[int, int], most: in
 
 
 def lanes(
-    ops: list[Op], waits: list[Wait], ranges: list[Phase], window: tuple[int, int], most: int
+    ops: list[Op],
+    waits: list[Wait],
+    ranges: list[Phase],
+    window: tuple[int, int],
+    most: int,
+    *,
+    is_wait_known: bool,
 ) -> list[dict[str, object]]:
     """Return the rows of one rank, in order of (lane, start, end, name)."""
+    compute = {t for op in ops if op.category == "compute" for t in range(op.start, op.end)}
+    waiting = {t for one in waits for t in range(one.start, min(one.start + one.wait, one.end))}
     comm = [(op.start, op.end, op.collective, op.seq) for op in ops if op.category == "comm"]
     until = [(one.start, min(one.start + one.wait, one.end), one.name, one.seq) for one in waits]
     found = {
         "comm": painted(comm, window, most),
         "compute": merged([op for op in ops if op.category == "compute"], window, most),
+        "exposed": exposed(comm, compute, window, most),
         "memory": merged([op for op in ops if op.category == "memory"], window, most),
         "wait": painted(until, window, most),
     }
     rows = [bar.row(lane) for lane, bars in found.items() for bar in bars]
+    for row, bar in zip(rows, found["comm"], strict=False):  # comm comes first
+        row["exposed_ns"] = len(set(bar.ticks) - compute)
+        row["wait_ns"] = len(set(bar.ticks) & waiting) if is_wait_known else None
     return sorted(
         rows + phases(ops, ranges, window, most),
         key=lambda row: (row["lane"], row["start_ns"], row["end_ns"]),

@@ -74,6 +74,21 @@ def test_of_very_many_rows_steps_are_taken_evenly(monkeypatch):
     assert collective_note(found) == "Medians over 4 of 8 steps of the figures."
 
 
+def test_the_note_says_how_many_steps_could_be_matched():
+    found = medians(row(0, 0, 0), row(1, 0, 0), row(2, 0, 0, wait=None))
+    assert collective_note(found) == "Medians over the 3 steps of the figures; transfer and waiting: the 2 that could be matched."  # fmt: skip
+
+
+def test_a_step_of_which_some_could_be_matched_is_not_called_matched():
+    found = medians(row(0, 0, 0), row(1, 0, 0), row(1, 1, 0, wait=None))
+    assert collective_note(found).endswith("; transfer and waiting: the 2 of which some could be matched.")  # fmt: skip
+
+
+def test_the_note_says_that_nothing_could_be_matched():
+    found = medians(row(0, 0, 0, wait=None), row(1, 0, 0, wait=None))
+    assert collective_note(found).endswith("; transfer and waiting are not known, as none could be matched across ranks.")  # fmt: skip
+
+
 def test_the_chart_has_a_wait_per_rank():
     found = by_order(medians(row(0, 0, 0, wait=5), row(0, 0, 3, wait=0)))
     assert found["ranks"] == [0, 3]

@@ -10,16 +10,17 @@ from nsyspipe.report.page.timeline_table import timeline_table
 TO = "\N{EN DASH}"
 
 
-def bar(lane, start, end, name="x", *, rank=0, busy=None, n=1, seq=None):
+def bar(lane, start, end, name="x", *, rank=0, busy=None, n=1, seq=None, exposed=None, wait=None):
     return {
         "step": 4, "rank": rank, "lane": lane, "start_ns": start, "end_ns": end,
         "busy_ns": end - start if busy is None else busy, "n_operations": n, "name": name, "seq": seq,
+        "exposed_ns": exposed, "wait_ns": wait,
     }  # fmt: skip
 
 
-def windows(*spans):
+def windows(*spans, **known):
     rows = [
-        {"rank": rank, "step": step, "start_ns": start, "end_ns": end}
+        {"rank": rank, "step": step, "start_ns": start, "end_ns": end} | known
         for rank, (start, end) in enumerate(spans)
         for step, start, end in ((3, start - 100, start), (4, start, end))
     ]
@@ -54,20 +55,23 @@ def test_a_bar_of_several_operations_says_how_many_and_how_busy():
     assert lanes["compute"]["n"] == [1, 7]
 
 
-def test_communication_is_exposed_where_no_compute_bar_is():
-    # comm [20, 60) beside compute [10, 30) and [40, 50): exposed [30, 40) and [50, 60).
+def test_exposed_and_waiting_time_of_communication_are_those_of_the_table():
+    # What is drawn of compute covers the communication; its operations leave 7 ns, of which it waits 3.
     lanes = drawn(
-        bar("compute", 1010, 1030),
-        bar("compute", 1040, 1050),
-        bar("comm", 1020, 1060, "all_reduce", seq=0),
+        bar("compute", 1000, 1100, busy=60, n=9),
+        bar("comm", 1020, 1060, "all_reduce", seq=0, exposed=7, wait=3),
+        bar("exposed", 1030, 1037, "all_reduce", seq=0),
     )["ranks"][0]["lanes"]
-    assert lanes["exposed"] == {"start": [30, 50], "length": [10, 10]}
-    assert lanes["comm"]["seq"] == [0]
+    assert (lanes["comm"]["exposed"], lanes["comm"]["wait"]) == ([7], [3])
+    assert (lanes["exposed"]["start"], lanes["exposed"]["length"]) == ([30], [7])
+    assert {"exposed", "wait"}.isdisjoint(lanes["compute"])
 
 
-def test_communication_without_compute_is_exposed_as_a_whole():
-    lanes = drawn(bar("comm", 1020, 1060, "all_reduce"))["ranks"][0]["lanes"]
-    assert lanes["exposed"] == {"start": [20], "length": [40]}
+def test_waiting_that_is_not_known_is_left_out_and_none_at_all_is_kept():
+    unknown = drawn(bar("comm", 1020, 1060, exposed=40))["ranks"][0]["lanes"]["comm"]
+    nobody = drawn(bar("comm", 1020, 1060, exposed=40, wait=0))["ranks"][0]["lanes"]["comm"]
+    assert "wait" not in unknown
+    assert nobody["wait"] == [0]
 
 
 def test_names_are_written_once():
@@ -96,15 +100,30 @@ def test_the_table_says_when_phases_run_and_how_long_lanes_are_busy():
         bar("phase", 1_000_000, 2_000_000, "forward"),
         bar("phase", 4_000_000, 6_000_000, "forward"),
     ]
+    known = {"compute_ns": 1, "comm_ns": 0, "exposed_comm_ns": 0, "wait_ns": 0, "exposed_memory_ns": 0}  # fmt: skip
     table = timeline_table(
-        schema.TIMELINE.from_rows(rows), windows((1_000_000, 9_000_000), (2_000_000, 8_000_000))
+        schema.TIMELINE.from_rows(rows),
+        windows((1_000_000, 9_000_000), (2_000_000, 8_000_000), **known),
     )
     assert [one.heading for one in table.columns][-1] == "forward, from and to"
-    # 1.5 ms and 1 ms busy; forward from the window's start to 5 ms later; rank 1 has no bars.
+    # 1.5 ms and 1 ms busy; forward from the window's start to 5 ms later; rank 1 has no bars, and did nothing.
+    zeros = ["0 ms"] * 4
     assert table.rows == [
-        ["0", f"0 ms {TO} 8.000 ms", "2.500 ms", "0 ms", "0 ms", "0 ms", f"0 ms {TO} 5.000 ms"],
-        ["1", f"1.000 ms {TO} 7.000 ms", "0 ms", "0 ms", "0 ms", "0 ms", "-"],
+        ["0", f"0 ms {TO} 8.000 ms", "2.500 ms", *zeros, f"0 ms {TO} 5.000 ms"],
+        ["1", f"1.000 ms {TO} 7.000 ms", "0 ms", *zeros, "-"],
     ]
+
+
+def test_the_table_has_no_zero_for_what_was_not_recorded():
+    def busy(**known):
+        rows = [bar("comm", 1_000_000, 3_000_000, exposed=0)]
+        table = timeline_table(schema.TIMELINE.from_rows(rows), windows((0, 9_000_000), **known))
+        return table.rows[0][2:]
+
+    assert busy() == ["-"] * 5
+    # A run of one rank: nobody to wait for; copies were not recorded.
+    found = busy(compute_ns=0, comm_ns=2_000_000, exposed_comm_ns=0)
+    assert found == ["0 ms", "2.000 ms", "0 ms", "-", "-"]
 
 
 def test_without_a_timeline_there_is_nothing_to_draw():

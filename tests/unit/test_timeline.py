@@ -12,14 +12,15 @@ STEP, RANK = 7, 2
 WINDOW = (100, 200)
 
 
-def steps(*rows, in_summary=True):
-    """Return what a timeline looks at of `schema.STEPS`, from (rank, step, start, end)."""
+def steps(*rows, in_summary=True, wait=None):
+    """Return what a timeline looks at of `schema.STEPS`, from (rank, step, start, end); `wait` is of all."""
     columns = list(zip(*rows, strict=True)) or [()] * 4
     names = ("rank", "step", "start_ns", "end_ns")
     arrays = {
         name: pa.array(column, pa.int64()) for name, column in zip(names, columns, strict=True)
     }
     flags = in_summary if isinstance(in_summary, list) else [in_summary] * len(rows)
+    arrays["wait_ns"] = pa.array([wait] * len(rows), pa.int64())
     return pa.table(arrays | {"in_summary": pa.array(flags, pa.bool_())})
 
 
@@ -42,20 +43,24 @@ def phase(name, start, end, n_operations, device_start, device_end, step=STEP):
             "n_operations": n_operations, "device_start_ns": device_start, "device_end_ns": device_end}  # fmt: skip
 
 
-def lane(name, *events, phases=(), collectives=(), most=MAX_BARS):
-    """Return the bars of one lane as (start, end, busy, n_operations, name, seq)."""
+LONG = ("start_ns", "end_ns", "busy_ns", "n_operations", "name", "seq")
+PARTS = ("start_ns", "end_ns", "busy_ns", "exposed_ns", "wait_ns")
+
+
+def lane(name, *events, phases=(), collectives=(), most=MAX_BARS, wait=None, columns=LONG):
+    """Return these columns of the bars of one lane."""
     tables = schema.EVENTS.from_rows(events), schema.PHASE_RANGES.from_rows(phases)
     found = timeline(
-        steps((RANK, STEP, *WINDOW), (RANK, STEP + 1, WINDOW[1], 300)),
+        steps((RANK, STEP, *WINDOW), (RANK, STEP + 1, WINDOW[1], 300), wait=wait),
         schema.COLLECTIVES.from_rows(collectives),
         [(RANK, *tables)],
         STEP,
         most,
     )
     assert found.schema == schema.TIMELINE.arrow
-    rows = [tuple(row.values()) for row in found.to_pylist() if row["lane"] == name]
-    assert {row[:2] for row in rows} <= {(STEP, RANK)}
-    return [row[3:] for row in rows]
+    rows = [row for row in found.to_pylist() if row["lane"] == name]
+    assert {(row["step"], row["rank"]) for row in rows} <= {(STEP, RANK)}
+    return [tuple(row[column] for column in columns) for row in rows]
 
 
 # --- lanes ----------------------------------------------------------------------------------
@@ -103,6 +108,60 @@ def test_waiting_ends_with_the_last_start_or_with_the_own_end():
 def test_nobody_waits_in_unmatched_collectives_in_those_of_others_or_for_no_time():
     others = [collective(110, 150, None, matched=False), collective(110, 150, 9, rank=RANK + 1)]
     assert lane("wait", collectives=[*others, collective(160, 170, 0)]) == []
+
+
+def test_communication_is_exposed_where_no_kernel_runs():
+    # [120, 160) beside kernels in [110, 130) and [140, 150).
+    found = event(110, 130), event(140, 150), comm(120, 160, seq=3)
+    assert lane("exposed", *found) == [(130, 140, 10, 1, "all_reduce", 3), (150, 160, 10, 1, "all_reduce", 3)]  # fmt: skip
+    assert lane("comm", *found, columns=PARTS) == [(120, 160, 40, 20, None)]
+
+
+def test_communication_that_kernels_cover_is_exposed_for_no_time():
+    assert lane("comm", event(110, 160), comm(120, 130), columns=PARTS) == [(120, 130, 10, 0, None)]
+    assert lane("exposed", event(110, 160), comm(120, 130)) == []
+
+
+def test_joined_kernels_do_not_hide_the_communication_in_their_gaps():
+    # Two bars of compute at most: the gaps of 2 ns, all of the exposed time, are drawn over.
+    kernels = event(110, 120), event(122, 130), event(132, 140), event(180, 190)
+    found = *kernels, comm(112, 124, seq=0), comm(124, 136, "all_gather", seq=1)
+    drawn = [(110, 140), (180, 190)]
+    assert lane("compute", *found, most=2, columns=LONG[:2]) == drawn
+    assert lane("comm", *found, most=2, columns=PARTS) == [(112, 124, 12, 2, None), (124, 136, 12, 2, None)]  # fmt: skip
+    assert lane("exposed", *found, most=2) == [(120, 122, 2, 1, "all_reduce", 0), (130, 132, 2, 1, "all_gather", 1)]  # fmt: skip
+
+
+def test_joined_bars_of_communication_keep_their_exposed_and_waiting_time():
+    found = event(110, 115), comm(110, 120, seq=0), comm(125, 135, seq=1)
+    waits = [collective(110, 120, 4, seq=0), collective(125, 135, 20, seq=1)]
+    # Exposed 5 and 10 ns, waiting 4 and, until its own end, 10.
+    bars = lane("comm", *found, collectives=waits, most=1, wait=14, columns=PARTS)
+    assert bars == [(110, 135, 20, 15, 14)]
+    assert lane("exposed", *found, most=1) == [(115, 135, 15, 2, "all_reduce", None)]
+
+
+def test_waiting_counts_in_the_bar_in_which_it_runs():
+    # The second collective waits [115, 125), of which [115, 120) belongs to the first, which waits for nobody.
+    found = comm(110, 120, seq=0), comm(115, 130, seq=1)
+    waits = [collective(110, 120, 0, seq=0), collective(115, 130, 10, seq=1)]
+    bars = lane("comm", *found, collectives=waits, wait=10, columns=PARTS)
+    assert bars == [(110, 120, 10, 10, 5), (120, 130, 10, 10, 5)]
+
+
+def test_where_the_wait_of_the_step_is_not_known_that_of_its_bars_is_not():
+    found = comm(110, 120, seq=0), comm(125, 135, seq=1)
+    some = [collective(110, 120, 4, seq=0), collective(125, 135, None, seq=1, matched=False)]
+    assert [bar[-1] for bar in lane("comm", *found, collectives=some, columns=PARTS)] == [None, None]  # fmt: skip
+    # Nobody waits is a true zero.
+    assert [bar[-1] for bar in lane("comm", *found, wait=0, columns=PARTS)] == [0, 0]
+
+
+def test_other_lanes_have_neither_exposed_nor_waiting_time():
+    found = event(110, 120), comm(130, 140), event(150, 160, "memory")
+    waits = [collective(130, 140, 4)]
+    for name in ("compute", "exposed", "wait", "memory"):
+        assert [bar[3:] for bar in lane(name, *found, collectives=waits, wait=4, columns=PARTS)] == [(None, None)]  # fmt: skip
 
 
 def test_texts_of_collectives_may_be_dictionaries():
@@ -188,7 +247,7 @@ def test_rows_stand_by_rank_lane_and_start_and_ranks_without_the_step_have_none(
         steps((0, STEP, *WINDOW), (2, STEP, *WINDOW)), schema.COLLECTIVES.empty(), ranks, STEP
     )
     keys = [tuple(row.values())[1:4] for row in found.to_pylist()]
-    expected = [("comm", 150), ("compute", 110), ("compute", 130), ("memory", 115)]
+    expected = [("comm", 150), ("compute", 110), ("compute", 130), ("exposed", 150), ("memory", 115)]  # fmt: skip
     assert keys == [(rank, *one) for rank in (0, 2) for one in expected]
 
 

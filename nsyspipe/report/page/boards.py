@@ -17,6 +17,7 @@ __all__ = ["idle_call_table", "idle_table", "phase_table", "straggler_table"]
 
 # As `run_words` orders them: a training loop.
 _LOOP = ("data", "forward", "backward", "optimizer")
+_SHOWN_CALLS = 8
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase",
     "launch": "the host launched late, for any other reason",
@@ -130,6 +131,3 @@ def idle_call_table(idle_calls: pa.Table) -> Table | None:
     return Table(
         "Calls that hosts were blocked in", [Column("call", "name"), Column("idle per step")], cells
     )
-
-
-_SHOWN_CALLS = 8

@@ -40,7 +40,7 @@ def by_size(medians: Medians) -> dict[str, Any] | None:
 
 
 def collective_note(medians: Medians) -> str:
-    """Return what the figures are medians over, and what is left out."""
+    """Return what the figures are medians over, what is left out, and what could not be matched."""
     over = f"Medians over {medians.n_used} of {medians.n_steps} steps of the figures"
     if medians.n_used == medians.n_steps:
         over = f"Medians over the {medians.n_steps} steps of the figures" if medians.n_steps > 1 else "The one step of the figures"  # fmt: skip
@@ -48,7 +48,18 @@ def collective_note(medians: Medians) -> str:
     left_out = (
         f"; the {shown} longest of {medians.n_all} collectives" if shown < medians.n_all else ""
     )
-    return f"{over}{left_out}."
+    return f"{over}{left_out}{_matched_note(medians)}."
+
+
+def _matched_note(medians: Medians) -> str:
+    """Return which of those steps transfer and waits are medians over; nothing where it is all of them."""
+    if medians.n_complete == medians.n_used:
+        return ""
+    if not medians.n_matched:
+        return "; transfer and waiting are not known, as none could be matched across ranks"
+    if medians.n_complete == medians.n_matched:
+        return f"; transfer and waiting: the {medians.n_matched} that could be matched"
+    return f"; transfer and waiting: the {medians.n_matched} of which some could be matched"
 
 
 def collective_table(medians: Medians) -> Table:

@@ -47,6 +47,8 @@ class Medians:
         Collectives of a step, with those left out.
     n_steps, n_used
         Summary steps, and those that the medians are taken over.
+    n_matched, n_complete
+        Of the latter those in which any, and in which every operation is matched: transfer and waits rest on them.
     """
 
     rows: list[dict[str, Any]]
@@ -54,6 +56,8 @@ class Medians:
     n_all: int
     n_steps: int
     n_used: int
+    n_matched: int
+    n_complete: int
 
 
 def collective_medians(collectives: pa.Table) -> Medians:
@@ -71,6 +75,8 @@ def collective_medians(collectives: pa.Table) -> Medians:
         n_used = max(len(steps) * _MOST_ROWS // table.num_rows, 1)
         used = [steps[at * len(steps) // n_used] for at in range(n_used)]
         table = table.filter(pc.is_in(table["step"], pa.array(used, pa.int64())))
+    matched = set(table["step"].filter(table["is_matched"]).unique().to_pylist())
+    unmatched = set(table["step"].filter(pc.invert(table["is_matched"])).unique().to_pylist())
     rows, n_all = _rows(table) if table.num_rows else ([], 0)
     return Medians(
         rows=rows,
@@ -78,6 +84,8 @@ def collective_medians(collectives: pa.Table) -> Medians:
         n_all=n_all,
         n_steps=len(steps),
         n_used=n_used,
+        n_matched=len(matched),
+        n_complete=len(matched - unmatched),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.report.findings_text import link_text
 from nsyspipe.report.page.boards import (
     idle_call_table,
     idle_table,
@@ -31,6 +32,9 @@ from nsyspipe.report.page.timeline_data import SHOWN_RANKS as TIMELINE_RANKS, ti
 from nsyspipe.report.page.timeline_table import timeline_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nsyspipe.report.page.collective_medians import Medians
     from nsyspipe.run import Run
 
 __all__ = ["run_page"]
@@ -72,56 +76,82 @@ def run_page(run: Run) -> str:
     str
         HTML, to be written as UTF-8.
     """
-    context, data = _parts(run)
+    ranks = run.ranks["rank"].to_pylist()
+    steps = step_rows(run.steps(), run.skipped_steps, len(ranks))
+    medians = collective_medians(run.collectives())
+    drawn = chosen_ranks(run.rank_summary(), run.stragglers(), SHOWN_RANKS)
+    charts = _charts(run, drawn, steps, medians)
+    context = {
+        "sections": _SECTIONS,
+        "n_ranks": len(ranks),
+        "has": {name: chart is not None for name, chart in charts.items()},
+        "bars_note": left_out_note(len(drawn), len(ranks)),
+        **_head(run),
+        **_beside_charts(run, charts, steps, medians),
+        **_boards(run),
+    }
     return render(
         Page(
             template="run.html.j2",
             title=f"{run.header.label}: nsyspipe",
             identity=(RUN_ID, run.header.run_id),
-            context={"sections": _SECTIONS, **context},
-            data=data,
+            context=context,
+            data={name: chart for name, chart in charts.items() if chart is not None},
             scripts=_SCRIPTS,
             styles=("run.css",),
         )
     )
 
 
-def _parts(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the template shows, and what the charts draw."""
-    ranks = run.ranks["rank"].to_pylist()
-    summary = run.summary().to_pylist()[0]
-    drawn = chosen_ranks(run.rank_summary(), run.stragglers(), SHOWN_RANKS)
+def _charts(
+    run: Run, drawn: Sequence[int], steps: Sequence[dict[str, Any]], medians: Medians
+) -> dict[str, Any]:
+    """Return what each chart draws; None where there is nothing to draw."""
     first = chosen_ranks(run.rank_summary(), run.stragglers(), TIMELINE_RANKS)
-    others = [rank for rank in ranks if rank not in first]
-    timeline = timeline_data(run.timeline(), run.steps(), first, others)
-    steps = step_rows(run.steps(), run.skipped_steps, len(ranks))
-    medians = collective_medians(run.collectives())
-    bars = rank_parts(run.breakdown(), drawn)
-    data = {
-        "step-bars": bars,
-        "timeline": timeline,
+    others = [rank for rank in run.ranks["rank"].to_pylist() if rank not in first]
+    return {
+        "step-bars": rank_parts(run.breakdown(), drawn),
+        "timeline": timeline_data(run.timeline(), run.steps(), first, others),
         "steps": step_series(steps),
         "collectives": by_order(medians),
         "sizes": by_size(medians),
     }
-    context = {
+
+
+def _head(run: Run) -> dict[str, Any]:
+    """Return the first screen: what this run is, what is wrong, and what to do."""
+    return {
         "label": run.header.label,
         "verdict": verdict_lines(run),
         "why": why_lines(run),
         "facts": facts(run),
         "tiles": key_figures(run),
         "findings": findings_list(run),
-        "has": {name: value is not None for name, value in data.items()},
+    }
+
+
+def _beside_charts(
+    run: Run, charts: Mapping[str, Any], steps: Sequence[dict[str, Any]], medians: Medians
+) -> dict[str, Any]:
+    """Return what stands beside the charts: the same in tables, captions, and the numbers that these need."""
+    bars, timeline, series = (charts[name] for name in ("step-bars", "timeline", "steps"))
+    return {
         "n_drawn": len(bars["ranks"]) if bars else 0,
-        "bars_note": left_out_note(len(drawn), len(ranks)),
         "bars_table": rank_parts_table(run.breakdown()),
         "timeline_facts": _timeline_facts(timeline),
         "timeline_table": timeline_table(run.timeline(), run.steps()) if timeline else None,
         "steps_table": step_table(steps),
         "n_steps": len(steps),
-        "per_column": data["steps"]["per_column"] if data["steps"] else 1,
+        "per_column": series["per_column"] if series else 1,
         "collectives_note": collective_note(medians),
         "collectives_table": collective_table(medians),
+    }
+
+
+def _boards(run: Run) -> dict[str, Any]:
+    """Return the sections without charts."""
+    summary = run.summary().to_pylist()[0]
+    return {
         "straggler_table": straggler_table(
             run.stragglers(), run.rank_summary(), summary["n_summary_steps"]
         ),
@@ -129,15 +159,19 @@ def _parts(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         "idle_table": idle_table(summary),
         "idle_calls": idle_call_table(run.idle_calls()),
         "kernel_table": kernel_table(run.kernels()),
+        "link_line": _link_line(run),
         "link_table": link_table(run.links()),
         "nccl": nccl_facts(run.nccl),
         "troubles": troubles(run.problems),
         "definitions": definitions(),
         "provenance": provenance(run),
         "rank_table": rank_table(run),
-        "n_ranks": len(ranks),
     }
-    return context, {name: value for name, value in data.items() if value is not None}
+
+
+def _link_line(run: Run) -> str | None:
+    text = link_text(run.link)
+    return f"{text[0].upper()}{text[1:]}." if text else None
 
 
 def _timeline_facts(timeline: dict[str, Any] | None) -> dict[str, Any]:

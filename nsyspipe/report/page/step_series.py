@@ -71,6 +71,16 @@ def _mark(row: dict[str, Any], skipped: Sequence[int], *, is_everywhere: bool) -
     return "cut off" if is_everywhere else "not on every rank"
 
 
+def _reduced(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the slowest of each few steps that follow, as many as there are columns, and of how many."""
+    per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
+    shown = [
+        max(rows[at : at + per_column], key=lambda row: row["wall_ns"])
+        for at in range(0, len(rows), per_column)
+    ]
+    return shown, per_column
+
+
 def step_series(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """Return what the chart draws of `step_rows`; of more than `MOST_COLUMNS` the slowest of each few that follow.
 
@@ -78,11 +88,7 @@ def step_series(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """
     if not rows:
         return None
-    per_column = -(-len(rows) // MOST_COLUMNS)
-    shown = [
-        max(rows[at : at + per_column], key=lambda row: row["wall_ns"])
-        for at in range(0, len(rows), per_column)
-    ]
+    shown, per_column = _reduced(rows)
     parts = [parts_of(row) for row in shown]
     return {
         "per_column": per_column,
@@ -99,11 +105,7 @@ def step_series(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 def step_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the same in words, reduced alike."""
-    per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
-    shown = [
-        max(rows[at : at + per_column], key=lambda row: row["wall_ns"])
-        for at in range(0, len(rows), per_column)
-    ]
+    shown, per_column = _reduced(rows)
     columns = [
         Column("step"),
         Column("step time"),

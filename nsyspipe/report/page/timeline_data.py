@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.intervals import union
 from nsyspipe.schema import LANES
 
 if TYPE_CHECKING:
@@ -46,7 +45,8 @@ def timeline_data(
     dict or None
         ``step``, ``end`` (ns), ``names``, and ``ranks``: sorted, each with its window and by lane the columns
         ``start``, ``length``, ``name`` (index, -1 for none) and, unless they say nothing, ``busy`` (= length), ``n``
-        (= 1), ``seq`` (-1 for none). The lane ``exposed`` holds the parts of comm bars beside no compute bar. None
+        (= 1), ``seq`` (-1 for none), ``exposed`` and, where it is known, ``wait`` (both of ``comm``). Start and length
+        are what is drawn, gaps between joined operations with it; ``busy``, ``exposed`` and ``wait`` are exact. None
         without a timeline.
     """
     table = timeline
@@ -97,10 +97,7 @@ def _that_fit(counts: dict[int, int], first: Sequence[int], others: Sequence[int
 
 def _lanes(table: pa.Table, origin: int) -> dict[str, dict[str, list[int]]]:
     lanes = {lane: table.filter(pc.equal(table["lane"], lane)) for lane in LANES}
-    found = {lane: _bars(rows, origin) for lane, rows in lanes.items() if rows.num_rows}
-    if "comm" in found:
-        found["exposed"] = _exposed(lanes["comm"], lanes["compute"], origin)
-    return found
+    return {lane: _bars(rows, origin) for lane, rows in lanes.items() if rows.num_rows}
 
 
 def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
@@ -118,17 +115,11 @@ def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
         found["n"] = n.tolist()
     if (seq != _NONE).any():
         found["seq"] = seq.tolist()
+    # Both are known of all bars of a lane, or of none.
+    for name in ("exposed", "wait"):
+        if not (column := rows[f"{name}_ns"]).null_count:
+            found[name] = column.to_pylist()
     return found
-
-
-def _exposed(comm: pa.Table, compute: pa.Table, origin: int) -> dict[str, list[int]]:
-    """Return where a comm bar has no compute bar above it; of bars that were joined, as exact as they are."""
-    busy = union(_ints(compute, "start_ns"), _ints(compute, "end_ns"))
-    inside = union(_ints(comm, "start_ns"), _ints(comm, "end_ns")).intersect(busy.complement())
-    return {
-        "start": (inside.starts - origin).tolist(),
-        "length": (inside.ends - inside.starts).tolist(),
-    }
 
 
 def _ints(rows: pa.Table, name: str) -> Int64:

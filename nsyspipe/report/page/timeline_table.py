@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["timeline_table"]
 
+# Heading, lane, and the column of `steps` that is null where the lane was not recorded.
 _BUSY = (
-    ("compute", "compute"),
-    ("communication", "comm"),
-    ("waiting in it", "wait"),
-    ("copies", "memory"),
+    ("compute, busy", "compute", "compute_ns"),
+    ("communication, busy", "comm", "comm_ns"),
+    ("exposed of it", "exposed", "exposed_comm_ns"),
+    ("waiting in it", "wait", "wait_ns"),
+    ("copies, busy", "memory", "exposed_memory_ns"),
 )
 _PHASES = ("data", "forward", "backward", "optimizer")
 
@@ -34,8 +36,8 @@ def timeline_table(timeline: pa.Table, steps: pa.Table) -> Table:
     Returns
     -------
     Table
-        Times count from the first rank's start. A phase that runs several times is shown from its first start to
-        its last end.
+        Times count from the first rank's start. What was not recorded, or is not known, is a dash. A phase that runs
+        several times is shown from its first start to its last end.
     """
     of_step = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
     origin = pc.min(of_step["start_ns"]).as_py()
@@ -46,18 +48,21 @@ def timeline_table(timeline: pa.Table, steps: pa.Table) -> Table:
         [
             str(row["rank"]),
             _span(row["start_ns"], row["end_ns"], origin),
-            *(ms_text(busy.get((row["rank"], lane), 0)) for _, lane in _BUSY),
+            *(
+                absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
+                for _, lane, known in _BUSY
+            ),
             *(
                 _span(*found, origin) if (found := spans.get(row["rank"], {}).get(phase)) else absent
                 for phase in phases
             ),
         ]
-        for row in of_step.select(["rank", "start_ns", "end_ns"]).to_pylist()
+        for row in of_step.to_pylist()
     ]  # fmt: skip
     columns = [
         Column("rank"),
         Column("step, from and to"),
-        *(Column(f"{words}, busy") for words, _ in _BUSY),
+        *(Column(heading) for heading, *_ in _BUSY),
         *(Column(f"{phase}, from and to") for phase in phases),
     ]
     return Table("Timeline of the step, per rank", columns, rows)

@@ -4,7 +4,10 @@
 nsyspipe.builders.timeline = (() => {
   const WORDS = { phase: "phase", compute: "compute", comm: "communication", memory: "copies" };
 
-  /** What a bar is, with every time to the last ns. */
+  /**
+   * What a bar is, to the last ns. Start, end and length are those of the bar as drawn; where operations were joined
+   * their gaps are in it, but not in the times that it is busy, waiting and exposed.
+   */
   const tip = (data, rows, palette, { seriesName, value }) => {
     const [start, end, , , at, index] = value;
     const { rank } = rows[at];
@@ -19,28 +22,17 @@ nsyspipe.builders.timeline = (() => {
     ];
     if (busy !== end - start) found.push(nsyspipe.timeRow("of it busy", busy));
     if (seriesName === "phase") found.push({ label: "operations", value: String(n) });
-    if (seriesName === "comm") found.push(...communication(rank, start, end, seq, palette));
+    if (seriesName === "comm") found.push(...communication(bars, index, seq, palette));
     const more = n > 1 && seriesName !== "phase" ? `, ${n} operations, mostly` : "";
     return nsyspipe.tooltip({ title: `rank ${rank.rank}: ${WORDS[seriesName]}${more}`, name, rows: found });
   };
 
-  /** Of a communication bar: its place, how long it waits and how much of it no compute bar hides. */
-  const communication = (rank, start, end, seq, palette) => {
-    const inside = (lane) => {
-      const bars = rank.lanes[lane];
-      if (!bars) return 0;
-      return bars.start.reduce((sum, from, at) => {
-        const to = from + bars.length[at];
-        const isWhole = start <= from && to <= end;
-        const busy = isWhole ? bars.busy?.[at] ?? bars.length[at] : Math.min(end, to) - Math.max(start, from);
-        return sum + Math.max(0, busy);
-      }, 0);
-    };
-    const rows = [
-      nsyspipe.timeRow("waiting", inside("wait"), palette.waiting),
-      nsyspipe.timeRow("exposed", inside("exposed"), palette.exposed),
-    ];
-    if (seq >= 0) rows.unshift({ label: "place in the step", value: String(seq) });
+  /** Of a communication bar: its place, how long its operations wait and run beside no compute; nothing unknown. */
+  const communication = (bars, index, seq, palette) => {
+    const rows = [];
+    if (seq >= 0) rows.push({ label: "place in the step", value: String(seq) });
+    if (bars.wait) rows.push(nsyspipe.timeRow("waiting", bars.wait[index], palette.waiting));
+    if (bars.exposed) rows.push(nsyspipe.timeRow("exposed", bars.exposed[index], palette.exposed));
     return rows;
   };
 

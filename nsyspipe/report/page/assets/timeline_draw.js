@@ -85,19 +85,23 @@ nsyspipe.timeline.series = (() => {
     { silent: true, z: 1 },
   );
 
-  /** The lower part of a communication bar says where it waits; the upper part whether compute hides it. */
+  /**
+   * The lower part of a communication bar says where it waits, the rest being transfer where all waits are known; the
+   * upper part whether compute hides it. Both are lanes of their own, joined like others: places, not sums.
+   */
   const lower = (top, height) => [top + Math.round(height * 0.6), height - Math.round(height * 0.6)];
   const upper = (top, height) => [top, Math.round(height * 0.6)];
 
   return (data, rows, palette) => {
-    const hasWait = rows.some((row) => row.rank.lanes.wait);
+    const hasWait = rows.some(({ rank }) => rank.lanes.wait || rank.lanes.comm?.wait);
+    const transfer = items(rows, "comm", lower).filter(([, , , , at]) => rows[at].rank.lanes.comm.wait);
     return [
       windows(rows, palette),
       { ...phases(data, rows, palette), z: 2 },
       custom("compute", items(rows, "compute"), palette.compute, { z: 2 }),
       custom("comm", items(rows, "comm"), palette.hidden, { z: 2 }),
       custom("exposed", items(rows, "exposed", hasWait ? upper : undefined), palette.exposed, { z: 3, silent: true, isTrue: true }),
-      hasWait && custom("transfer", items(rows, "comm", lower), palette.transfer, { z: 3, silent: true }),
+      hasWait && custom("transfer", transfer, palette.transfer, { z: 3, silent: true }),
       custom("wait", items(rows, "wait", lower), palette.waiting, { z: 4, silent: true }),
       custom("memory", items(rows, "memory"), palette.copies, { z: 2 }),
     ].filter(Boolean);
