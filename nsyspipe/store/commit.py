@@ -57,12 +57,15 @@ def replacing_run(store: Path, run_id: str) -> Iterator[Path]:
             _forget(root, made)
             raise
     except OSError as error:
-        why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-        what = "its disk is full" if error.errno in _FULL else f"cannot be written ({why})"
+        if error.errno in _FULL:
+            what, fix = "its disk is full", "free some space, or --out with another directory"
+        else:
+            why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+            what, fix = f"cannot be written ({why})", "--out with another directory"
         raise OutputError(
             str(store),
             f"{what}; the store is as it was",
-            fix="free some space, or --out with another directory",
+            fix=fix,
         ) from error
 
 
@@ -80,19 +83,19 @@ def _check(store: Path, of_run: Path) -> None:
 @contextlib.contextmanager
 def _staged(root: Path) -> Iterator[Path]:
     """Yield a directory that stays while this process lives."""
-    with _locked(root):
-        _clean(root)
-        staging = root / HIDDEN / _STAGING / uuid.uuid4().hex
-        staging.mkdir()
-        alive = (staging / _ALIVE).open("w")
-        fcntl.flock(alive, fcntl.LOCK_EX)
-    with alive:
-        try:
+    staging = root / HIDDEN / _STAGING / uuid.uuid4().hex
+    try:
+        with contextlib.ExitStack() as living:
+            with _locked(root):
+                _clean(root)
+                staging.mkdir()
+                alive = living.enter_context((staging / _ALIVE).open("w"))
+                fcntl.flock(alive, fcntl.LOCK_EX)
             tables = staging / "tables"
             tables.mkdir()
             yield tables
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -166,8 +169,12 @@ def _forget(root: Path, made: list[Path]) -> None:
     """Take away a store that never held a run, unless another writer is at it."""
     hidden = root / HIDDEN
     with contextlib.suppress(OSError):
-        with _locked(root):
-            if not any([*(hidden / RUNS).iterdir(), *(hidden / _STAGING).iterdir()]):
-                shutil.rmtree(hidden)
+        if (hidden / _LOCK).exists():
+            with _locked(root):
+                if not any([*(hidden / RUNS).iterdir(), *(hidden / _STAGING).iterdir()]):
+                    shutil.rmtree(hidden)
+        else:
+            made = [*sorted(hidden.rglob("*"), reverse=True), *hidden.parent.glob(HIDDEN), *made]
         for path in made:
-            path.rmdir()
+            if path.exists():
+                path.rmdir()  # not if anything is in it

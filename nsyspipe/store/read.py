@@ -32,7 +32,7 @@ def read_table(tables: Path, name: str, run_id: str, rank: int | None = None) ->
     path = file_of(tables, name, run_id, rank)
     try:
         # One file as it is: the directory's name must not add a column of its own.
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with path.open("rb") as raw, pq.ParquetFile(raw, page_checksum_verification=True) as file:
             _check_version(path, file.schema_arrow)
             found = file.read()
         return _conformed(path, found, name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
@@ -15,7 +17,6 @@ from nsyspipe.store.saved_tables import saved, saved_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -79,8 +80,9 @@ def check_store(run: Run, store: Path) -> None:
     OutputError
         With another place.
     """
-    where = store.resolve()
-    if any(one.resolve().parent == where for one in run.inputs):
+    where = Path(os.path.realpath(store))  # resolve() fails on a link to itself
+    reports = [one for one in run.inputs if not one.is_dir()]  # a directory is a saved run
+    if any(Path(os.path.realpath(one)).parent == where for one in reports):
         raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
 
 
@@ -89,13 +91,16 @@ def _write(table: pa.Table, path: Path) -> None:
     kinds = {field.name: field.type for field in table.schema}
     texts = [name for name, kind in kinds.items() if kind == TEXT or name == "run_id"]
     times = [name for name, kind in kinds.items() if kind == INT and name.endswith("_ns")]
-    pq.write_table(
-        table,
-        path,
-        compression="zstd",
-        compression_level=1,
-        row_group_size=_ROWS_PER_GROUP,
-        use_dictionary=texts,
-        column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
-        write_page_checksum=True,
-    )
+    with path.open(
+        "wb"
+    ) as file:  # closed at once if the disk is full; any name, also one that is no text
+        pq.write_table(
+            table,
+            file,
+            compression="zstd",
+            compression_level=1,
+            row_group_size=_ROWS_PER_GROUP,
+            use_dictionary=texts,
+            column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
+        )

@@ -85,15 +85,16 @@ def test_the_timeline_of_a_step_is_the_hand_computed_one(tmp_path):
     table = timeline(run.steps(), run.collectives(), operations, step)
     # All collectives are launched at 20, in the forward range.
     assert rows(table.filter(pc.equal(table["rank"], 0)))[:] == [
-        (1, 0, "comm", 1300, 1380, 80, 1, "all_reduce", 0),
-        (1, 0, "compute", 1100, 1200, 100, 1, "gemm", None),
-        (1, 0, "memory", 1400, 1450, 50, 1, "memcpy DtoD", None),
-        (1, 0, "phase", 1100, 1450, 230, 3, "forward", None),
-        (1, 0, "wait", 1300, 1360, 60, 1, "all_reduce", 0),
+        (1, 0, "comm", 1300, 1380, 80, 80, 60, 1, "all_reduce", 0),
+        (1, 0, "compute", 1100, 1200, 100, None, None, 1, "gemm", None),
+        (1, 0, "exposed", 1300, 1380, 80, None, None, 1, "all_reduce", 0),
+        (1, 0, "memory", 1400, 1450, 50, None, None, 1, "memcpy DtoD", None),
+        (1, 0, "phase", 1100, 1450, 230, None, None, 3, "forward", None),
+        (1, 0, "wait", 1300, 1360, 60, None, None, 1, "all_reduce", 0),
     ]
     other = rows(table.filter(pc.equal(table["rank"], 1)), "lane", "start_ns", "end_ns")
     assert other[0] == ("comm", 1360, 1380)
-    assert [lane for lane, *_ in other] == ["comm", "compute", "memory", "phase"]
+    assert [lane for lane, *_ in other] == ["comm", "compute", "exposed", "memory", "phase"]
 
 
 def test_operations_of_other_steps_that_run_in_the_window_are_read_with_their_own_step(tmp_path):
