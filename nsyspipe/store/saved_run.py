@@ -82,7 +82,7 @@ class SavedRun(Run):
                 "nccl": found["nccl"] and _rebuilt(NcclFacts, found["nccl"]),
                 "link": link and _rebuilt(LinkVerdict, link),
             }
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             path = file_of(self.tables, "runs", self.run_id)
             raise DatasetError(str(path), f"has no usable details ({error})", fix=AGAIN) from error
 

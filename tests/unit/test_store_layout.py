@@ -1,0 +1,90 @@
+"""Which names a run may have in a dataset, and where its files lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nsyspipe.errors import OptionError
+from nsyspipe.store.layout import check_run_id, file_name, file_of, published, run_ids, tables_dir
+
+GOOD = ["nightly", "20260301T043000-1a2b3c4d", "v1.2", "a", "x" * 100, "a+b", "2026-03-01-night", "1-2", "1.2.3",
+        "12-34", "true", "null", "3e", "e5", "0x", "run=1"[:3]]  # fmt: skip
+NO_NAMES = ["", ".", "..", ".hidden", "-x", "_x", "a/b", "a b", "a=b", "a%20b", "é", "a\nb", "a\x00b", "x" * 101, "*",
+            "\ud800", " ", "+1"]  # fmt: skip
+NUMBERS = ["1", "007", "1.5", "1e5", "1E400", "0x1F", "0b1", "1_000", "nan", "inf", "Infinity", "5.", "2026-03-01",
+           "2026-3-1", "1-2-3", "epoch", "EPOCH", "20260301"]  # fmt: skip
+
+
+@pytest.mark.parametrize("run_id", GOOD)
+def test_a_good_name_is_the_same_text_to_every_reader(tmp_path, run_id):
+    check_run_id(run_id)
+    path = tmp_path / published("t.parquet", run_id)
+    path.parent.mkdir(parents=True)
+    codes = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array([run_id]))
+    pq.write_table(pa.table({"run_id": codes, "x": [1]}), path)
+    glob = f"read_parquet('{tmp_path}/t/*/*.parquet', hive_partitioning = true)"
+    assert duckdb.sql(f"SELECT run_id FROM {glob}").fetchall() == [(run_id,)]
+    assert pd.read_parquet(tmp_path / "t")["run_id"].astype(object).tolist() == [run_id]
+    assert pl.scan_parquet(tmp_path / "t").collect()["run_id"].to_list() == [run_id]
+
+
+@pytest.mark.parametrize("run_id", NO_NAMES)
+def test_what_cannot_be_a_directorys_name_everywhere_is_refused(run_id):
+    with pytest.raises(OptionError, match="names a directory of the dataset") as caught:
+        check_run_id(run_id)
+    check_run_id(caught.value.fix.removeprefix("--run-id "))
+
+
+@pytest.mark.parametrize("run_id", NUMBERS)
+def test_what_readers_take_for_a_number_or_a_date_is_refused(run_id):
+    with pytest.raises(OptionError, match="reads like a number or a date") as caught:
+        check_run_id(run_id)
+    check_run_id(caught.value.fix.removeprefix("--run-id "))
+
+
+@pytest.mark.parametrize(
+    ("run_id", "fix"),
+    [("a b/c", "a-b-c"), ("_x", "x"), ("", "run-1"), ("é", "run-1"), ("2026 03 01", "run-2026-03-01"), ("5/", "run-5")],
+)  # fmt: skip
+def test_the_fix_is_the_nearest_good_name(run_id, fix):
+    with pytest.raises(OptionError) as caught:
+        check_run_id(run_id)
+    assert caught.value.fix == f"--run-id {fix}"
+
+
+@pytest.mark.parametrize(
+    ("table", "rank", "path"),
+    [
+        ("steps", None, "steps/run_id=a/part-0.parquet"),
+        ("phase_summary", None, "phase_summary/run_id=a/part-0.parquet"),
+        ("events", 0, "events/run_id=a/rank=0/part-0.parquet"),
+        ("phase_ranges", 12, "phase_ranges/run_id=a/rank=12/part-0.parquet"),
+    ],
+)
+def test_each_file_has_its_place_in_a_store_and_a_name_in_a_version(table, rank, path):
+    name = file_name(table, rank)
+    assert published(name, "a") == Path(path)
+    assert file_of(Path("/s/.nsyspipe/versions/1"), table, "a", rank) == Path(
+        "/s/.nsyspipe/versions/1", name
+    )
+    for copy in ("/s", "/versions/s", "/.nsyspipe/s"):
+        assert file_of(Path(copy), table, "a", rank) == Path(copy, path)
+
+
+def test_what_is_no_store_has_no_runs(tmp_path):
+    (tmp_path / "runs" / "run_id=empty").mkdir(parents=True)
+    (tmp_path / "runs" / "run_id=dangling").mkdir()
+    (tmp_path / "runs" / "run_id=dangling" / "part-0.parquet").symlink_to("nothing")
+    (tmp_path / "runs" / "other=1").mkdir()
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "nothing", tmp_path / "file", tmp_path / ("x" * 300)):
+        assert list(run_ids(path)) == []
+        assert tables_dir(path, "empty") is None
+        assert tables_dir(path, "dangling") is None
