@@ -9,6 +9,7 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 import nsyspipe
