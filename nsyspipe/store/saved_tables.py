@@ -37,6 +37,7 @@ def saved_tables(run: Run) -> dict[str, pa.Table]:
         By name; each with the schema of `schema.DATASET`, sorted by its key.
     """
     run_id = run.header.run_id
+    timeline = run.timeline()  # first: workers read for it while the rest is made here
     found = {
         "ranks": run.ranks,
         "steps": run.steps(),
@@ -48,7 +49,7 @@ def saved_tables(run: Run) -> dict[str, pa.Table]:
         "rank_summary": run.rank_summary(),
         "phase_summary": run.phase_summary(),
         "idle_calls": run.idle_calls(),
-        "timeline": run.timeline(),
+        "timeline": timeline,
         "findings": run.findings(),
         "problems": run.problems,
         "metrics": _metrics(run),
