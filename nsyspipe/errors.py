@@ -10,6 +10,9 @@
     │   ├── MissingColumnError    an export without a column that every answer needs
     │   ├── RankConflictError     two reports that cannot be of one run
     │   └── DatasetError          a saved run that is damaged, incomplete, or of a later version
+    ├── CaptureError          nsys is needed, and cannot do it
+    │   ├── NsysNotFoundError     no nsys on this machine
+    │   └── NsysFailedError       nsys ran and failed, hung, or is too old for the file
     ├── OptionError           an option's value cannot be used
     └── OutputError           a result cannot be written where it was asked for
 
@@ -20,11 +23,14 @@ a bug of nsyspipe and ends with exit code 1.
 from __future__ import annotations
 
 __all__ = [
+    "CaptureError",
     "DamagedReportError",
     "DatasetError",
     "InputError",
     "MissingColumnError",
     "NotAReportError",
+    "NsysFailedError",
+    "NsysNotFoundError",
     "NsyspipeError",
     "OptionError",
     "OutputError",
@@ -105,6 +111,18 @@ class RankConflictError(InputError):
 
 class DatasetError(InputError):
     """A saved run is damaged, lacks what is asked for, or comes from a later version."""
+
+
+class CaptureError(NsyspipeError):
+    """Something needs nsys, and nsys cannot do it."""
+
+
+class NsysNotFoundError(CaptureError):
+    """No nsys is on this machine, neither on PATH nor in the usual places."""
+
+
+class NsysFailedError(CaptureError):
+    """Nsys was run and failed, did not end in time, or is older than the report."""
 
 
 class OptionError(NsyspipeError):
