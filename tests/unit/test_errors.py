@@ -33,6 +33,9 @@ def test_parents_are_the_ones_that_the_docstring_draws():
         "MissingColumnError": "InputError",
         "RankConflictError": "InputError",
         "DatasetError": "InputError",
+        "CaptureError": "NsyspipeError",
+        "NsysNotFoundError": "CaptureError",
+        "NsysFailedError": "CaptureError",
         "OptionError": "NsyspipeError",
         "OutputError": "NsyspipeError",
     }
