@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Capture the same job on one GPU without torchrun: what the others are compared with.
+set -euo pipefail
+# shellcheck source=capture.bash
+. "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/capture.bash"
+
+usage() {
+  cat <<'EOF'
+Capture a job on one GPU, without torchrun and DDP: what the others are compared with.
+
+  launchers/baseline.sh
+  launchers/baseline.sh -o captures/baseline --program train.py -- --batch-size 64
+  nsyspipe analyze captures/baseline_0.sqlite
+
+EOF
+  common_options
+}
+
+parse_options "$@"
+: "${name:=baseline}"
+check_options
+nsys_command "${name}_0"
+rank_command "${nsys_words[@]}"
+run_job -- "${rank_words[@]}"

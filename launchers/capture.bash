@@ -1,0 +1,151 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # what is assigned here is used by the launchers
+# What the launchers share: options, checks, the nsys command line. Sourced, not run.
+
+launchers=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+export PYTHONPATH="${launchers%/*}${PYTHONPATH:+:$PYTHONPATH}"
+python=${PYTHON:-$(command -v python3 || command -v python || true)}
+
+# Filled by what the launchers call below.
+taken=0 nsys_words=() rank_words=() torchrun=()
+nproc=1 name='' program="$launchers/train_vit.py" train_args=()
+trace='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
+timeout=3600 exit_timeout=600 linger=120
+cpu='' force='' dry_run='' no_export='' no_profile=''
+
+common_options() {
+  cat <<'EOF'
+What is captured
+  -o, --output NAME      begin of all file names, directories too
+  --program FILE         the training program [launchers/train_vit.py]
+  --cpu                  no GPU: NVTX ranges and OS calls only, on gloo
+  --trace LIST           what nsys traces [cuda,nvtx,nccl,osrt]
+  --capture-range RANGE  cudaProfilerApi, nvtx (the range nsyspipe.capture), or none [cudaProfilerApi; --cpu: nvtx]
+  --ranks LIST           capture only these ranks, as 0,7,63 or 0-3; the others run without nsys
+  --nsys PROGRAM         the nsys to use [NSYS, PATH, the usual places]
+  --nsys-arg=ARG         one more argument for nsys profile; several times
+
+How it ends
+  --timeout S            end the job after S seconds; reports are kept; 0: never [3600]
+  --exit-timeout S       end an nsys that has not ended S seconds after the program [600]
+  --linger S             end the program S seconds after its captured_steps() loop is over; 0: never [120]
+
+Other
+  --no-export            leave .nsys-rep files; nsyspipe convert exports them later
+  --no-profile           run the same job without nsys, to compare its throughput
+  --force                replace an earlier capture of the same name
+  --dry-run              print the command, and run nothing
+  -h, --help             this text
+
+PYTHON names the Python to use. What follows -- goes to the training program. Exit status: that of the program;
+2: something is missing here; 3: the program ended well, but reports are missing; 124: ended by a time limit.
+EOF
+}
+
+die() {
+  printf 'error: %s\n' "$1" >&2
+  [ -z "${2:-}" ] || printf '  fix: %s\n' "$2" >&2
+  exit 2
+}
+
+# own_option NAME VALUE handles a launcher's own option: 1 for a flag, 0 words more for none of its own. Overridden.
+own_option() { taken=0; }
+
+parse_options() {
+  local word value
+  while [ $# -gt 0 ]; do
+    word=$1 value=${2-}
+    case $word in --*=*) value=${word#*=} word=${word%%=*}; shift; set -- "$word" "$value" "$@" ;; esac
+    taken=2
+    case $word in
+      -o | --output) name=$value ;;
+      --program) program=$value ;;
+      --trace) trace=$value ;;
+      --capture-range) range=$value ;;
+      --ranks) ranks=$value ;;
+      --nsys) nsys=$value ;;
+      --nsys-arg) nsys_args+=("$value") ;;
+      --timeout) timeout=$value ;;
+      --exit-timeout) exit_timeout=$value ;;
+      --linger) linger=$value ;;
+      --cpu) cpu=yes taken=1 ;;
+      --force) force=yes taken=1 ;;
+      --dry-run) dry_run=yes taken=1 ;;
+      --no-export) no_export=yes taken=1 ;;
+      --no-profile) no_profile=yes taken=1 ;;
+      -h | --help) usage; exit 0 ;;
+      --) shift; train_args=("$@"); return ;;
+      *) own_option "$word" "$value" ;;
+    esac
+    [ "$taken" != 0 ] || die "$word: no such option" "arguments of the training program follow --; see --help"
+    [ $# -ge "$taken" ] || die "$word: needs a value" "see --help"
+    shift "$taken"
+  done
+}
+
+check_options() {
+  [ -n "$python" ] || die "no python3 on PATH" "activate the environment that trains, or set PYTHON"
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    die "$python: not a Python 3.11 or newer" "activate the environment that trains, or set PYTHON"
+  [[ $nproc =~ ^[1-9][0-9]*$ ]] || die "-n $nproc: not a number of ranks" "-n 2"
+  local one
+  for one in "$timeout" "$exit_timeout" "$linger"; do
+    [[ $one =~ ^[0-9]+$ ]] || die "$one: not a number of seconds" "see --help"
+  done
+  [[ -z $ranks || $ranks =~ ^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$ ]] || die "--ranks $ranks: no list of ranks" "--ranks 0,7,63"
+  case ${name##*/} in '' | *[%\ ]*) die "-o '$name': no name for files" "-o captures/ddp-2gpu" ;; esac
+  if [ -n "$cpu" ]; then
+    : "${trace:=nvtx,osrt}" "${range:=nvtx}"
+    export CUDA_VISIBLE_DEVICES=
+  fi
+  : "${trace:=cuda,nvtx,nccl,osrt}" "${range:=cudaProfilerApi}"
+  case $range in cudaProfilerApi | nvtx | none) ;; *) die "--capture-range $range: unknown" "cudaProfilerApi, nvtx or none" ;; esac
+  local found
+  found=$("$python" -m nsyspipe.capture.ready --nproc="$nproc" --program="$program" --trace="$trace" \
+    ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
+  if [ -z "$no_profile" ]; then
+    nsys=${found%%$'\n'*} trace=${found##*$'\n'}
+  fi
+}
+
+# nsys_command OUTPUT: the words of one nsys, in the array nsys_words; none without a profile.
+nsys_command() {
+  nsys_words=()
+  [ -z "$no_profile" ] || return 0
+  nsys_words=("$nsys" profile --trace="$trace" --sample=none --cpuctxsw=none --output="$1" --capture-range="$range")
+  [ "$range" = none ] || nsys_words+=(--capture-range-end=stop)
+  [ "$range" != nvtx ] || nsys_words+=(--nvtx-capture=nsyspipe.capture --env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0)
+  [ -z "$force" ] || nsys_words+=(--force-overwrite=true)
+  nsys_words+=("${nsys_args[@]}")
+}
+
+# The words that torchrun starts for each rank, in the array rank_words; nsys_words stands inside.
+rank_command() {
+  rank_words=("$python" -m nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} -- "$@" "$python" "$program" "${train_args[@]}")
+}
+
+find_torchrun() {
+  local beside=${python%/*}/torchrun
+  if [ -x "$beside" ]; then torchrun=("$beside"); elif command -v torchrun >/dev/null; then torchrun=(torchrun); else torchrun=("$python" -m torch.distributed.run); fi
+}
+
+# run_job JOB_OPTIONS... -- COMMAND...: print it, or run it and collect what it captured.
+run_job() {
+  local options=()
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  local command=("$@")
+  [ -n "$cpu" ] && command=(CUDA_VISIBLE_DEVICES= "${command[@]}")
+  [ -n "$cpu$no_profile" ] || command=(NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$(absolute "$name").nccl.%h.%p.log" "${command[@]}")
+  command=(env PYTHONPATH="$PYTHONPATH" "${command[@]}")
+  if [ -n "$dry_run" ]; then
+    "$python" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' "${command[@]}"
+    return
+  fi
+  [ -n "$no_profile" ] || options+=(--nsys="$nsys" --trace="$trace")
+  exec "$python" -m nsyspipe.capture.job --name="$name" --program="${program##*/}" --nproc="$nproc" \
+    --capture-range="$range" --timeout="$timeout" --exit-timeout="$exit_timeout" --linger="$linger" \
+    ${ranks:+--ranks="$ranks"} ${no_export:+--no-export} ${force:+--force} "${options[@]}" -- "${command[@]}"
+}
+
+absolute() { case $1 in /*) printf %s "$1" ;; *) printf %s "$PWD/$1" ;; esac; }

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Capture one node of a job on several nodes; run it on each of them.
+set -euo pipefail
+# shellcheck source=capture.bash
+. "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/capture.bash"
+
+usage() {
+  cat <<'EOF'
+Capture one node of a distributed job; run the same line on every node, with its own --node-rank.
+
+  launchers/node.sh --nnodes 2 --node-rank 0 -n 8 --rdzv-endpoint node0:29500 -o /shared/run
+  launchers/node.sh --nnodes 128 --node-rank 0 -n 8 --rdzv-endpoint node0:29500 -o /shared/run --ranks 0,7,1023
+  nsyspipe analyze "/shared/run_*.sqlite"
+
+  -n, --nproc N          ranks on this node, one per GPU
+  --nnodes M             nodes of the job
+  --node-rank K          this node, from 0
+  --rdzv-endpoint H:P    host and port of node 0, which the others connect to
+  --rdzv-backend NAME    torchrun's rendezvous: static gives rank K * N + local rank [static]
+  --rdzv-id ID           name of the job, where the backend wants one
+  --node-wide            one nsys around torchrun, one report per node (its processes are told apart by pid)
+
+EOF
+  common_options
+}
+
+nnodes='' node_rank='' endpoint='' backend=static rdzv_id='' node_wide=''
+
+own_option() {
+  case $1 in
+    -n | --nproc | --nproc_per_node | --nproc-per-node) nproc=$2 ;;
+    --nnodes) nnodes=$2 ;;
+    --node-rank | --node_rank) node_rank=$2 ;;
+    --rdzv-endpoint | --rdzv_endpoint) endpoint=$2 ;;
+    --rdzv-backend | --rdzv_backend) backend=$2 ;;
+    --rdzv-id | --rdzv_id) rdzv_id=$2 ;;
+    --node-wide) node_wide=yes taken=1 ;;
+    *) taken=0 ;;
+  esac
+}
+
+parse_options "$@"
+[[ $nnodes =~ ^[1-9][0-9]*$ ]] || die "--nnodes '$nnodes': not a number of nodes" "--nnodes 2"
+[[ $node_rank =~ ^[0-9]+$ && $node_rank -lt $nnodes ]] ||
+  die "--node-rank '$node_rank': not a number below --nnodes" "--node-rank 0 on the first node"
+[[ $endpoint == *?:* ]] || die "--rdzv-endpoint '$endpoint': not HOST:PORT of node 0" "--rdzv-endpoint node0:29500"
+[ -z "$node_wide" ] || [ -z "$ranks" ] || die "--node-wide --ranks: one report holds all ranks of its node" "leave one out"
+: "${name:=ddp-$((nnodes * nproc))gpu}"
+check_options
+find_torchrun
+
+run_ranks=("${torchrun[@]}" --nnodes="$nnodes" --nproc_per_node="$nproc" --node_rank="$node_rank")
+if [ "$backend" = static ]; then
+  run_ranks+=(--master_addr="${endpoint%:*}" --master_port="${endpoint##*:}")
+else
+  run_ranks+=(--rdzv_backend="$backend" --rdzv_endpoint="$endpoint" --rdzv_id="${rdzv_id:-${name##*/}}")
+fi
+job=(--nodes="$nnodes" --node-rank="$node_rank" --rendezvous="$backend")
+
+if [ -n "$node_wide" ]; then
+  nsys_command "${name}_node$node_rank"
+  around=("${nsys_words[@]}")
+  rank_command
+  run_job "${job[@]}" --node-wide -- "${around[@]}" "${run_ranks[@]}" --no-python "${rank_words[@]}"
+else
+  nsys_command "${name}_%q{RANK}"
+  rank_command "${nsys_words[@]}"
+  run_job "${job[@]}" -- "${run_ranks[@]}" --no-python "${rank_words[@]}"
+fi

@@ -1,0 +1,103 @@
+"""After a captured job: its reports exported to SQLite, its sidecar written, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe import nsys
+from nsyspipe.capture.sidecar import (
+    sidecar_document,
+    sidecar_path,
+    write_sidecar,
+    write_topology,
+)
+from nsyspipe.capture.surroundings import gather_surroundings, program_directory
+from nsyspipe.errors import NsyspipeError
+from nsyspipe.exporting import export_reports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsyspipe.capture.plan import Job
+    from nsyspipe.capture.records import RankRecord
+
+__all__ = ["finish"]
+
+
+def finish(
+    job: Job, directory: Path, records: Sequence[RankRecord], *, started_at: float
+) -> tuple[list[str], list[str]]:
+    """Export the reports of a job and write its sidecar.
+
+    Parameters
+    ----------
+    directory
+        Where the ranks and the training program left what they know.
+    started_at
+        Seconds since the epoch.
+
+    Returns
+    -------
+    tuple
+        Lines for the user: what was written and what to do next; and what failed on the way.
+    """
+    reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
+    failed: list[str] = []
+    try:
+        _write_sidecar(job, directory, records, started_at)
+    except NsyspipeError as error:
+        failed += _message(error)
+    if job.is_exported and reports:
+        try:
+            export_reports(reports, nsys=nsys.find(job.nsys))
+        except NsyspipeError as error:
+            failed += _message(error)
+    return (_next_steps(job, reports) if reports else []), failed
+
+
+def _write_sidecar(
+    job: Job, directory: Path, records: Sequence[RankRecord], started_at: float
+) -> None:
+    around = gather_surroundings(program_directory(job.command))
+    name, node, n_nodes = str(job.name), job.node_rank, job.n_nodes
+    write_topology(name, around, node_rank=node, n_nodes=n_nodes)
+    document = sidecar_document(
+        name,
+        command=job.command,
+        ranks=[_row(one) for one in records],
+        status_dir=directory,
+        world_size=job.world_size,
+        nsys_version=nsys.find(job.nsys).version_text,
+        trace=job.trace,
+        capture_range=job.capture_range,
+        captured_at=datetime.fromtimestamp(started_at, UTC),
+        surroundings=around,
+        node_rank=node,
+        n_nodes=n_nodes,
+    )
+    write_sidecar(sidecar_path(name, node_rank=node, n_nodes=n_nodes), document)
+
+
+def _row(record: RankRecord) -> dict[str, object]:
+    facts = asdict(record)
+    return {
+        name: facts[name] for name in ("rank", "local_rank", "pid", "report", "status", "problem")
+    }
+
+
+def _next_steps(job: Job, reports: Sequence[Path]) -> list[str]:
+    suffix = ".sqlite" if job.is_exported else ".nsys-rep"
+    pattern = f"{job.name}_*{suffix}" if len(reports) > 1 else str(reports[0].with_suffix(suffix))
+    return [
+        f"{len(reports)} report{'s' * (len(reports) > 1)} written: {pattern}",
+        f"next: nsyspipe analyze {shlex.quote(pattern)}",
+    ]
+
+
+def _message(error: NsyspipeError) -> list[str]:
+    first, *rest = error.lines()
+    return [f"error: {first}", *rest]

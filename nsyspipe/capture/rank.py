@@ -1,0 +1,199 @@
+"""One rank of a job: ``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``.
+
+Nsys runs in a temporary directory of this rank's own, is ended when it hangs, and the program's exit status is passed
+on. What came of it goes to the launcher as a `RankRecord`. A command without nsys is watched the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.capture.records import RankRecord, end_path, write_record
+from nsyspipe.capture.supervision import (
+    POLL_S,
+    Stop,
+    catching_signals,
+    end_group,
+    start,
+    status_of,
+)
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["main", "program_of", "with_status"]
+
+_NSYS = "nsys"
+# How long the program may take to end when it is asked to.
+_PROGRAM_GRACE_S = 15.0
+_VARIABLE = re.compile(r"%q\{([^}]*)\}")
+# Runs the program ($2...) and leaves its pid, which is that of its own process, and its exit status beside $1.
+_TELLING_SHELL = (
+    'file=$1; shift; sh -c \'echo $$ > "$0.pid"; exec "$@"\' "$file" "$@"; status=$?; '
+    'echo $status > "$file.new" && mv "$file.new" "$file"; exit $status'
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one rank and return the exit status of its program."""
+    options, command = _parsed(sys.argv[1:] if arguments is None else list(arguments))
+    rank = int(os.environ.get("RANK", "0"))
+    record = RankRecord(rank=rank, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    chosen = options.ranks is None or rank in options.ranks
+    at = program_of(command)
+    if not chosen:
+        record, at, command = replace(record, is_captured=False), 0, command[at:]
+    with _status_directory() as directory:
+        return _Rank(directory, options.exit_timeout, record).run(command[:at], command[at:])
+
+
+def program_of(command: Sequence[str]) -> int:
+    """Return where the training program begins: after ``nsys profile`` and its ``--option=value`` words."""
+    if not command or Path(command[0]).name != _NSYS:
+        return 0
+    return next((at for at, word in enumerate(command) if at > 1 and not word.startswith("-")), 0)
+
+
+def with_status(program: Sequence[str], file: Path) -> list[str]:
+    """Return a command that runs a program and leaves its pid and exit status in files."""
+    return ["/bin/sh", "-c", _TELLING_SHELL, "sh", str(file), *program]
+
+
+@contextlib.contextmanager
+def _status_directory() -> Iterator[Path]:
+    """Yield the launcher's directory, or without a launcher one for the time being."""
+    if given := os.environ.get("NSYSPIPE_STATUS_DIR"):
+        yield Path(given).absolute()
+    else:
+        with tempfile.TemporaryDirectory(prefix="nsyspipe-") as own:
+            yield Path(own)
+
+
+class _Rank:
+    def __init__(self, status_dir: Path, exit_timeout_s: float, record: RankRecord) -> None:
+        self._directory = status_dir
+        self._exit_timeout_s = exit_timeout_s
+        self._record = record
+        self._ended = end_path(self._directory, record.rank)
+        self._is_killed = False
+
+    def run(self, nsys: Sequence[str], program: Sequence[str]) -> int:
+        """Run the program, under nsys if there is one."""
+        temporary = self._directory / f"tmp_{self._record.rank}"
+        temporary.mkdir(mode=0o700, exist_ok=True)
+        environment = {**os.environ, **({"TMPDIR": str(temporary)} if nsys else {})}
+        with catching_signals() as stop:
+            process = start([*nsys, *with_status(program, self._ended)], environment)
+            self._note(nsys_group=process.pid)
+            problem = self._watch(process, stop)
+        status = self._program_status()
+        self._note(
+            status=status if status is not None else status_of(process),
+            problem=problem or self._capture_problem(nsys, temporary),
+            report=_report(nsys),
+        )
+        return self._record.status or 0
+
+    def _watch(self, process: subprocess.Popen[bytes], stop: Stop) -> str | None:
+        """Wait until nsys has ended; it has a limited time for that once the program has."""
+        deadline = None
+        while process.poll() is None:
+            if stop.n_asked and not self._is_killed:
+                self._end_program(stop)
+            if deadline is None and self._program_status() is not None:
+                self._note(status=self._program_status())
+                deadline = time.monotonic() + self._exit_timeout_s
+            if deadline is not None and time.monotonic() > deadline:
+                end_group(process.pid)
+                process.wait()
+                return (
+                    f"nsys had not ended {self._exit_timeout_s:.0f} s after the program: ended it"
+                )
+            time.sleep(POLL_S)
+        return None
+
+    def _end_program(self, stop: Stop) -> None:
+        """Pass the signal on to the program alone: nsys then writes what it has captured."""
+        self._is_killed = True
+        pid = self._program_pid()
+        if pid is None:
+            return
+        for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            deadline = time.monotonic() + _PROGRAM_GRACE_S
+            while self._program_status() is None and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            if self._program_status() is not None:
+                return
+
+    def _program_pid(self) -> int | None:
+        return _number(self._ended.with_name(f"{self._ended.name}.pid"))
+
+    def _program_status(self) -> int | None:
+        return _number(self._ended)
+
+    def _note(self, **facts: object) -> None:
+        """Record facts; the first status is when the program ended."""
+        if facts.get("status") is not None and self._record.ended_at is None:
+            facts["ended_at"] = time.time()
+        self._record = replace(self._record, pid=self._program_pid(), **facts)  # type: ignore[arg-type]
+        write_record(self._directory, self._record)
+
+    def _capture_problem(self, nsys: Sequence[str], temporary: Path) -> str | None:
+        """Say what nsys left instead of a report."""
+        if not nsys or _report(nsys):
+            return None
+        if self._program_pid() is None:
+            return "nsys failed before it started the program"
+        if kept := sorted(temporary.rglob("*.qdstrm")):
+            target = Path(f"{_output(nsys)}.qdstrm")
+            kept[0].replace(target)
+            return f"nsys did not make a report of its capture, which is kept: {target.name}"
+        return "nothing was captured"
+
+
+def _parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(prog="nsyspipe.capture.rank", description=__doc__)
+    parser.add_argument("--exit-timeout", type=float, default=600.0)
+    parser.add_argument("--ranks", type=_ranks, default=None)
+    at = words.index("--") if "--" in words else len(words)
+    return parser.parse_args(words[:at]), words[at + 1 :]
+
+
+def _ranks(text: str) -> set[int]:
+    return {int(part) for part in text.split(",")}
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _report(nsys: Sequence[str]) -> str | None:
+    """Return the report that nsys has written, without its suffix."""
+    output = _output(nsys)
+    return output if output and Path(f"{output}.nsys-rep").is_file() else None
+
+
+def _output(nsys: Sequence[str]) -> str | None:
+    prefix = "--output="
+    named = next((word[len(prefix) :] for word in nsys if word.startswith(prefix)), None)
+    return named and _VARIABLE.sub(lambda found: os.environ.get(found[1], ""), named)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

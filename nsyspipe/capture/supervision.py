@@ -1,0 +1,94 @@
+"""Run a program in a process group of its own, and see that it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = [
+    "POLL_S",
+    "Stop",
+    "catching_signals",
+    "end_group",
+    "group_is_alive",
+    "start",
+    "status_of",
+]
+
+POLL_S = 0.1
+_SIGNALLED = 128
+# Between the polite signal and the last one.
+_GRACE_S = 10.0
+
+
+class Stop:
+    """Remembers that somebody asked for the end, and with which signal."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.n_asked = 0
+
+    def ask(self, number: int, _frame: object = None) -> None:
+        """Handle a signal."""
+        self.signal = number
+        self.n_asked += 1
+
+
+@contextlib.contextmanager
+def catching_signals() -> Iterator[Stop]:
+    """Yield what remembers SIGINT, SIGTERM and SIGHUP while the context lasts."""
+    stop = Stop()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop.ask) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a program as the leader of a new session, so that a Ctrl-C of the terminal does not reach it.
+
+    Raises
+    ------
+    OSError
+        If it cannot be started.
+    """
+    return subprocess.Popen(list(command), env=dict(environment), start_new_session=True)  # noqa: S603 - a list, no shell
+
+
+def status_of(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit status as a shell tells it: 128 + N for signal N; None while it runs."""
+    status = process.poll()
+    return _SIGNALLED - status if status is not None and status < 0 else status
+
+
+def group_is_alive(group: int) -> bool:
+    """Tell whether any process of a group is left that is more than a zombie."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def end_group(group: int, *, grace_s: float = _GRACE_S) -> None:
+    """Ask all processes of a group to end, and kill what is left after a while."""
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+        deadline = time.monotonic() + wait_s
+        while group_is_alive(group) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        if not group_is_alive(group):
+            return

@@ -1,0 +1,37 @@
+"""A real nsys for the tests that need one: the machine's own, or one that is installed for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nsyspipe.programs import find_nsys
+
+INSTALLER = Path(__file__).parents[2] / ".ci" / "install-nsys"
+_INSTALL_S = 900
+
+
+@pytest.fixture(scope="session")
+def nsys() -> Path:
+    """Return an nsys that runs; skip where none can be had, but in CI fail."""
+    found = find_nsys()
+    if found is not None:
+        return found.path
+    asked = subprocess.run(
+        [INSTALLER], capture_output=True, text=True, timeout=_INSTALL_S, check=False
+    )
+    if asked.returncode == 0:
+        return Path(asked.stdout.split()[-1])
+    if os.environ.get("CI"):
+        pytest.fail(f"no nsys in CI: {asked.stderr}")
+    pytest.skip("no nsys")
+
+
+@pytest.fixture
+def with_nsys(nsys: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put nsys first on the search path."""
+    monkeypatch.setenv("PATH", f"{nsys.parent}{os.pathsep}{os.environ['PATH']}")
+    return nsys
