@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
+from nsyspipe.believing import KnownReport, believe
 from nsyspipe.capability_rules import DETAIL_RULES, EVENT_RULES, NO, PARTLY, YES, Finding, Rule
 from nsyspipe.parallel import SerialExecutor, telling_dead_workers
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
 from nsyspipe.read.contents import Contents, read_contents
-from nsyspipe.read.discover import display_names
+from nsyspipe.read.discover import display_names, source_of
 from nsyspipe.read.file_check import check_file
+from nsyspipe.read.sidecar import read_beside, read_sidecars
 from nsyspipe.run_capabilities import RUN_RULES, Beside
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ def examine(
     reading
         What is a step, a phase, a communication kernel; None for the defaults.
     beside
-        What was given beside the reports.
+        What was given beside the reports; what was not is taken from their sidecars.
     executor
         Runs the work on each report; None works in this process.
 
@@ -102,12 +104,13 @@ def examine(
         If a rank map does not fit the reports.
     """
     names = display_names(paths)
-    beside = beside or Beside()
     for path in paths:
         check_file(path)  # all of them, before any is read
     with telling_dead_workers():
         running = executor or SerialExecutor()
         reports = list(running.map(read_contents, paths, repeat(reading)))
+
+    beside, problems = _with_sidecars(beside or Beside(), paths, reports)
 
     def judged(rules: Iterable[Rule]) -> list[Capability]:
         return [
@@ -130,8 +133,22 @@ def examine(
         nsys_versions=_distinct(one.facts.nsys_version for one in reports),
         schema_versions=_distinct(one.facts.schema_version for one in reports),
         capabilities=(*judged(EVENT_RULES), *together, *judged(DETAIL_RULES)),
-        problems=tuple(_problems(reports, names)),
+        problems=(*_problems(reports, names), *problems),
     )
+
+
+def _with_sidecars(
+    given: Beside, paths: Sequence[Path], reports: Sequence[Contents]
+) -> tuple[Beside, list[Problem]]:
+    """Add what the sidecars of the reports say, and what is wrong with them."""
+    known = [KnownReport(report.facts, frozenset(report.pids)) for report in reports]
+    captured = believe(read_sidecars([source_of(path) for path in paths]), known)
+    log, topology, problems = read_beside(
+        captured.sidecars, wants_log=given.log is None, wants_topology=given.topology is None
+    )
+    log, topology = given.log or log, given.topology or topology
+    found = replace(given, log=log, topology=topology, captured=captured)
+    return found, [*captured.problems, *problems]
 
 
 def _combined(

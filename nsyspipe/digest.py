@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.attribution import distinct, launch_times
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
+from nsyspipe.host_digest import HostDigest, HostFamilies, digest_hosts, host_families
 from nsyspipe.intervals import union
 from nsyspipe.phases import phase_codes
 from nsyspipe.process_digest import ProcessDigest, digest_process
@@ -50,8 +51,10 @@ class ReportDigest:
         Rank by process, from MPI's thread names and from NCCL's payload.
     comm_sizes
         Number of ranks by communicator, from the same.
+    hosts
+        In a report without device activity the processes with ranges of their own.
     family
-        The step family that the windows rest on; None when the capture is one window.
+        The step family that the windows rest on, or the hosts' steps; None when the capture is one window.
     families
         The largest families and their number of ranges, for messages.
     name_column, open_end_ns
@@ -65,6 +68,7 @@ class ReportDigest:
     comm_ranks: dict[int, CommRank]
     comm_sizes: dict[int, int]
     processes: tuple[ProcessDigest, ...]
+    hosts: tuple[HostDigest, ...]
     family: str | None
     families: tuple[tuple[str, int], ...]
     name_column: str | None
@@ -103,7 +107,9 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         overhead=None if capture.overhead is None else union(*capture.overhead),
     )
     found = [candidates(one.ranges, families, one.operations) for one in events]
-    chosen = family.name if family else choose(found, [0] * len(found))
+    hosts = HostFamilies({}, {}) if events else host_families(capture.ranges, families)
+    best = choose(found, [0] * len(found)) if events else hosts.best
+    chosen = family.name if family else best
     digests = [
         digest_process(one, context, own, family=chosen)
         for one, own in zip(events, found, strict=True)
@@ -115,6 +121,13 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         comm_ranks=capture.payloads.comm_ranks,
         comm_sizes=_comm_sizes(capture.payloads),
         processes=tuple(digest for digest, _ in digests),
+        hosts=digest_hosts(
+            hosts,
+            families,
+            context.codes,
+            family=chosen,
+            open_end_ns=capture.ranges.open_end_ns,
+        ),
         family=chosen,
         families=largest_families(capture.ranges.table, named, _SHOWN_FAMILIES),
         name_column=capture.operations.name_column,

@@ -33,6 +33,7 @@ __all__ = [
     "TextFamilies",
     "candidates",
     "choose",
+    "choose_host",
     "largest_families",
     "members_of",
 ]
@@ -234,6 +235,39 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
         return is_epoch(name), -union, first, name
 
     return min(shared, key=preference)
+
+
+def choose_host(
+    reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]
+) -> str | None:
+    """Choose the step family of a run without device activity, or None when none qualifies anywhere.
+
+    Nothing tells a rank from other processes here, so a family need not qualify on all of them: the one that
+    qualifies in most reports wins, of several `choose` would take the same. What --step matches needs no vote.
+
+    Parameters
+    ----------
+    reports
+        The candidates of each process of each report.
+    shifts
+        As in `choose`, one per report.
+    """
+    where: dict[str, set[int]] = {}
+    union: dict[str, int] = {}
+    first: dict[str, int] = {}
+    for at, (report, shift) in enumerate(zip(reports, shifts, strict=True)):
+        for one in (one for process in report for one in process):
+            if not (one.qualifies or one.name == STEP_OPTION):
+                continue
+            where.setdefault(one.name, set()).add(at)
+            union[one.name] = union.get(one.name, 0) + one.union_ns
+            start = one.first_start_ns + shift
+            first[one.name] = min(first.get(one.name, start), start)
+
+    def preference(name: str) -> tuple[bool, int, int, int, str]:
+        return is_epoch(name), -len(where[name]), -union[name], first[name], name
+
+    return min(where, key=preference, default=None)
 
 
 def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nsyspipe.digest import FamilyChoice, ReportDigest, digest_report
 from nsyspipe.errors import OptionError
 from nsyspipe.parallel import PRELOAD, SerialExecutor, executor_for, telling_dead_workers
-from nsyspipe.placing import choose_family
+from nsyspipe.placing import choose_family, choose_host_family
 from nsyspipe.read.file_check import check_file
 
 if TYPE_CHECKING:
@@ -46,8 +46,14 @@ def gather(
     jobs: int | None,
     executor: Executor | None,
     on_progress: Callable[[int, int], None] | None,
+    named_family: Callable[[Sequence[ReportDigest]], str | None] | None = None,
 ) -> Gathered:
     """Digest the reports of a run.
+
+    Parameters
+    ----------
+    named_family
+        Asked first which family the steps are: what says it knows; None, or an answer of None, leaves it to be found.
 
     Raises
     ------
@@ -61,9 +67,11 @@ def gather(
     own = executor_for(paths, jobs, preload=PRELOAD)
     with contextlib.nullcontext(executor) if executor else own as running:
         digests = _digest_all(running, [(path, None) for path in paths], reading, on_progress)
-        family = choose_family(digests)
-        has_ranks = any(digest.processes for digest in digests)
-        if reading.step is not None and family is None and has_ranks:
+        if not any(digest.processes for digest in digests):
+            return _of_hosts(running, digests, reading, named_family)
+        family = named_family(digests) if named_family else None
+        family = family or choose_family(digests)
+        if reading.step is not None and family is None:
             raise _no_match(reading.step.pattern, digests)
         digests = _redo(running, digests, reading, family)
         named = reading.step.pattern if reading.step else family
@@ -77,14 +85,39 @@ def gather(
     return Gathered(tuple(digests), family, why)
 
 
+def _of_hosts(
+    running: Executor,
+    digests: Sequence[ReportDigest],
+    reading: Reading,
+    named_family: Callable[[Sequence[ReportDigest]], str | None] | None,
+) -> Gathered:
+    """Agree on the step family of a run without device activity; a pattern that matches nothing is no error there."""
+    family = named_family(digests) if named_family else None
+    family = family or choose_host_family(digests)
+    wrong = [at for at, digest in enumerate(digests) if digest.hosts and digest.family != family]
+    digests = _digest_again(running, digests, reading, family, wrong)
+    return Gathered(tuple(digests), family, None if family is not None else "no process has any")
+
+
 def _redo(
     running: Executor, digests: Sequence[ReportDigest], reading: Reading, family: str | None
 ) -> list[ReportDigest]:
     """Digest again the reports whose windows rest on another family."""
-    result = list(digests)
     wrong = [
         at for at, digest in enumerate(digests) if digest.processes and digest.family != family
     ]
+    return _digest_again(running, digests, reading, family, wrong)
+
+
+def _digest_again(
+    running: Executor,
+    digests: Sequence[ReportDigest],
+    reading: Reading,
+    family: str | None,
+    wrong: Sequence[int],
+) -> list[ReportDigest]:
+    """Digest some of the reports again, on a given family."""
+    result = list(digests)
     calls = [(digests[at].path, FamilyChoice(family)) for at in wrong]
     for at, digest in zip(wrong, _digest_all(running, calls, reading, None), strict=True):
         result[at] = digest

@@ -10,12 +10,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.captured import NOTHING_CAPTURED
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
+    from nsyspipe.captured import Captured
     from nsyspipe.digest import ReportDigest
+    from nsyspipe.sidecar_model import RunCapture
 
 __all__ = ["RunHeader", "header_of"]
 
@@ -36,6 +40,8 @@ class RunHeader:
         As captured; None when nothing says.
     captured_at_utc
         Start of the earliest session, ISO 8601.
+    capture
+        How the run was captured, from the sidecar beside its reports; None without one.
     """
 
     run_id: str
@@ -48,6 +54,7 @@ class RunHeader:
     export_schema_versions: list[str]
     captured_at_utc: str | None
     reports: list[str]
+    capture: RunCapture | None = None
 
 
 def header_of(
@@ -58,6 +65,7 @@ def header_of(
     world_size: int | None,
     label: str | None,
     run_id: str | None,
+    captured: Captured = NOTHING_CAPTURED,
 ) -> RunHeader:
     """Describe a run.
 
@@ -70,23 +78,34 @@ def header_of(
     """
     facts = [digest.facts for digest in digests]
     starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
-    captured = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
+    start = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
     return RunHeader(
-        run_id=run_id or _run_id(digests, captured),
-        label=label or _label(names),
+        run_id=run_id or _run_id(digests, start),
+        label=label or _captured_label(captured, len(names)) or _label(names),
         n_ranks=ranks.num_rows,
         world_size=world_size,
         gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
         hosts=_distinct(ranks["host"].to_pylist()),
         nsys_versions=_distinct(one.nsys_version for one in facts),
         export_schema_versions=_distinct(one.schema_version for one in facts),
-        captured_at_utc=captured.isoformat().replace("+00:00", "Z") if captured else None,
+        captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
         reports=list(names),
+        capture=captured.facts,
     )
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:
     return sorted({value for value in values if value})
+
+
+def _host_captures(digests: Sequence[ReportDigest]) -> list[tuple[int, ...]]:
+    """Tell captures without device activity apart by their hosts' steps."""
+    return sorted(
+        (digest.facts.session_start_utc_ns or 0, host.process_id, *host.span)
+        for digest in digests
+        for host in digest.hosts
+        if host.members.num_rows
+    )
 
 
 def _run_id(digests: Sequence[ReportDigest], captured: datetime | None) -> str:
@@ -100,8 +119,14 @@ def _run_id(digests: Sequence[ReportDigest], captured: datetime | None) -> str:
         for digest in digests
         for process in digest.processes
     )
-    fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
+    found = captures or _host_captures(digests)
+    fingerprint = hashlib.sha256(repr(found).encode()).hexdigest()[:8]
     return f"{captured:%Y%m%dT%H%M%S}-{fingerprint}" if captured else f"run-{fingerprint}"
+
+
+def _captured_label(captured: Captured, n_reports: int) -> str | None:
+    """Return the capture's name, if it is that of all reports."""
+    return captured.name if len(captured.by_argument) == n_reports else None
 
 
 def _label(names: Sequence[str]) -> str:

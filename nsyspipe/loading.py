@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import OptionError
+from nsyspipe.export_cache import exported_reports
 from nsyspipe.ranks import parse_rank_map
-from nsyspipe.read.discover import find_reports
 from nsyspipe.report_run import ReportRun
 from nsyspipe.settings import AUTO, Reading, parse_skip_first
 from nsyspipe.store.find import find_saved, is_saved
@@ -48,6 +48,7 @@ def load(
     reports
         A path, a directory, a glob, or several of them; or one store that ``analyze --out`` wrote (with several
         runs, ``run_id`` says which), whose run has its figures already: of the options it takes `label` only.
+        An ``.nsys-rep`` file is exported first, by nsys, into a cache.
     step
         Regular expression for the texts of NVTX step ranges; None detects the family.
     backward, forward, optimizer, data
@@ -75,6 +76,8 @@ def load(
     ------
     InputError
         If an argument names no report, or a log or topology is none.
+    CaptureError
+        If nsys cannot export a report.
     OptionError
         If a regular expression, the rank map or skip_first cannot be used, or an option does not go with a saved run.
     """
@@ -103,7 +106,7 @@ def load(
         data=data,
     )
     return ReportRun(
-        paths=tuple(find_reports([os.fspath(argument) for argument in arguments])),
+        paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),
         reading=reading,
         skip_first=parse_skip_first(skip_first),
         rank_map=parse_rank_map(rank_map) if isinstance(rank_map, str) else rank_map,

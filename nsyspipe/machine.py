@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsyspipe import __version__
+from nsyspipe.nsys import GET_NSYS, trace_values_in, version_in
 from nsyspipe.programs import ROOT, Output, Patience, Program, Run, ask, find_importer, find_nsys
 from nsyspipe.training_packages import nccl_version, numbers, nvtx_version, torch_versions
 
@@ -26,9 +27,6 @@ _TOTAL_S = 9.0
 _LITTLE_SPACE_BYTES = 5_000_000_000
 _LONGEST_NAME = 64
 _MOST_PARANOID = 2
-_NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
-_TRACE_SENTENCE = re.compile(r"^\s*-t, --trace=\s*([^.]*)\.", re.MULTILINE)
-_TRACE_VALUE = re.compile(r"'([a-z][a-z0-9-]*)'")
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
 _GPU_ROW = re.compile(r"^(\d+(?:\.\d+)+), (.+)$", re.MULTILINE)
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
@@ -37,7 +35,6 @@ _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
 # nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
 _NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
 
-_GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
 _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ranges"
 
 
@@ -114,14 +111,13 @@ def _disk_space(folder: Path | None) -> Check:
 
 def _nsys_version(patience: Patience, nsys: Program | None) -> tuple[str | None, Output | None]:
     answer = patience.output(str(nsys.path), "--version") if nsys else None
-    match = _NSYS_VERSION.search(answer.text) if answer else None
-    return match[1] if match else None, answer
+    return version_in(answer.text) if answer else None, answer
 
 
 def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> Check:
     uses = f"{CONVERT}, {CAPTURE}"
     if nsys is None:
-        return Check("nsys", "missing", "not on PATH, not in the usual places", uses, _GET_NSYS)
+        return Check("nsys", "missing", "not on PATH, not in the usual places", uses, GET_NSYS)
     where = f"in {nsys.place}" if nsys.place else "on PATH"
     if version is None:
         why = "cannot be started" if answer is None else f"fails with status {answer.status}"
@@ -138,19 +134,18 @@ def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> C
 def _importer(nsys: Program | None, root: Path) -> Check:
     uses = f"{CONVERT}, {CAPTURE}"
     if nsys is None:
-        return Check("importer", "missing", "comes with nsys", uses, _GET_NSYS)
+        return Check("importer", "missing", "comes with nsys", uses, GET_NSYS)
     if find_importer(nsys, root):
         return Check("importer", "ok", "QdstrmImporter is there", uses)
-    fix = f"{_GET_NSYS}, not only its target package"
+    fix = f"{GET_NSYS}, not only its target package"
     return Check("importer", "unknown", "no QdstrmImporter beside nsys", uses, fix)
 
 
 def _trace_values(patience: Patience, nsys: Program | None) -> Check:
     uses = "choosing --trace"
     if nsys is None:
-        return Check("trace_values", "missing", "nsys would tell", uses, _GET_NSYS)
-    sentence = _TRACE_SENTENCE.search(patience.answer(str(nsys.path), "profile", "--help"))
-    values = _TRACE_VALUE.findall(sentence[1]) if sentence else []
+        return Check("trace_values", "missing", "nsys would tell", uses, GET_NSYS)
+    values = trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
     if not values:
         found = "nsys profile --help does not tell"
         return Check("trace_values", "unknown", found, uses, _SAFE_TRACE)

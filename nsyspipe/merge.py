@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe import schema
+from nsyspipe.captured import NOTHING_CAPTURED
 from nsyspipe.collectives import (
     collective_figures,
     collectives_table,
@@ -18,17 +19,20 @@ from nsyspipe.collectives import (
     stragglers_table,
 )
 from nsyspipe.cross_rank import CrossRank, communicator_sizes, cross_rank, step_waits
+from nsyspipe.host_steps import host_steps_table
 from nsyspipe.metrics.summary import with_ratios
-from nsyspipe.placing import PlacedProcess, place, world_size
+from nsyspipe.placing import PlacedProcess, place, place_hosts, world_size
 from nsyspipe.ranks import number_ranks, ranks_table
 from nsyspipe.run_problems import of_messages, of_ranks, of_reports, of_steps
 from nsyspipe.selection import Selection, select_steps
+from nsyspipe.steps import step_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from nsyspipe.captured import Captured
     from nsyspipe.digest import ReportDigest
     from nsyspipe.fabric import NcclLog
     from nsyspipe.problems import Problem
@@ -50,8 +54,8 @@ class RunTables:
         As `collectives.collective_figures` returns them.
     all_collectives
         Returns `collectives.collectives_table`, which few ask for.
-    idle_calls
-        `schema.IDLE_CALLS`.
+    idle_calls, host_steps
+        `schema.IDLE_CALLS`, `schema.HOST_STEPS`.
     across
         The ranks in the order of the table, on one clock, with their communication.
     step_numbers
@@ -66,6 +70,7 @@ class RunTables:
     stragglers: pa.Table
     kernels: pa.Table
     idle_calls: pa.Table
+    host_steps: pa.Table
     problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
@@ -87,6 +92,7 @@ def merge(
     skip_first: int | None,
     why_no_steps: str | None,
     log: NcclLog | None = None,
+    captured: Captured = NOTHING_CAPTURED,
 ) -> RunTables:
     """Join the digests of a run's reports.
 
@@ -100,6 +106,8 @@ def merge(
         Why the run has no step family; None when it has one.
     log
         What NCCL logged, for the size of the world when nothing else says it.
+    captured
+        What the sidecars of the reports say.
 
     Raises
     ------
@@ -107,7 +115,11 @@ def merge(
         As `ranks.number_ranks` and `selection.select_steps` do.
     """
     placed = place(digests)
-    ranks, source, rank_problems = number_ranks(digests, placed, rank_map)
+    hosts = [] if placed else place_hosts(digests)
+    ranks, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, captured)
+    host_steps = host_steps_table(hosts, None if source == "order" else ranks, names)
+    if hosts:  # numbered as ranks are, but none of them
+        ranks, rank_problems = [], []
     order = sorted(range(len(placed)), key=ranks.__getitem__)
     placed, ranks = [placed[at] for at in order], [ranks[at] for at in order]
     numbering = _step_numbers(placed, has_family=why_no_steps is None)
@@ -123,7 +135,7 @@ def merge(
         len(placed),
         skip_first,
     )
-    size = world_size(digests, log)
+    size = world_size(digests, log, captured.world_size)
     sizes = communicator_sizes(across, size)
     steps = _steps(table, place_of, across, sizes, selection)
     of_collectives = (across, ranks, selection.steps, sizes)
@@ -132,12 +144,13 @@ def merge(
         *of_reports(digests, names, placed, ranks),
         *rank_problems,
         *across.problems,
-        *of_ranks(placed, ranks, size),
+        *of_ranks(placed, ranks, size, captured),
+        *captured.problems,
         *of_messages(collectives, len(placed)),
         *of_steps(table, ranks, selection, why_no_steps),
     ]
     return RunTables(
-        ranks=ranks_table(across, ranks, source, names),
+        ranks=ranks_table(across, ranks, source, names, captured),
         steps=steps,
         phases=_phases_table(placed, ranks, numbering),
         collectives=collectives,
@@ -145,6 +158,7 @@ def merge(
         stragglers=stragglers_table(collectives, steps, ranks),
         kernels=_kernels_table(placed, ranks),
         idle_calls=_idle_calls(placed, numbering, steps, selection),
+        host_steps=host_steps,
         problems=tuple(found),
         selection=selection,
         world_size=size,
@@ -164,13 +178,10 @@ _WINDOWS = schema.TableSchema(
 
 
 def _step_numbers(placed: Sequence[PlacedProcess], *, has_family: bool) -> list[Int64]:
-    """Return each rank's step number by member: the text's one integer if that works on every rank, else order."""
+    """Return each rank's step number by member; the one window of a run without steps is step 0."""
     if not has_family:
         return [np.zeros(1, np.int64) for _ in placed]
-    columns = [one.process.members["number"] for one in placed]
-    if all(not column.null_count and len(pc.unique(column)) == len(column) for column in columns):
-        return [column.to_numpy() for column in columns]
-    return [np.arange(len(column)) for column in columns]
+    return step_numbers([one.process.members["number"] for one in placed])
 
 
 def _windows(

@@ -11,45 +11,56 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsyspipe.digest import ReportDigest
-    from nsyspipe.placing import PlacedProcess
+    from nsyspipe.placing import PlacedHost, PlacedProcess
 
 __all__ = ["check_one_run"]
 
 _ONE_RUN_NS = 60_000_000_000
 
 
-def check_one_run(digests: Sequence[ReportDigest], placed: Sequence[PlacedProcess]) -> None:
+def check_one_run(
+    digests: Sequence[ReportDigest], placed: Sequence[PlacedProcess | PlacedHost]
+) -> None:
     """Raise if two reports are one and the same, claim one rank, or come from different runs.
 
-    Different runs: two captured ``WORLD_SIZE``, or over a minute between the activity of reports.
+    Different runs: two captured ``WORLD_SIZE``, or over a minute between the activity of reports: that of their
+    devices, in a run without any that of their hosts' steps.
 
     Raises
     ------
     RankConflictError
         Naming both files.
     """
-    _check_distinct(digests)
+    _check_distinct(digests, placed)
     _check_captured(digests, "WORLD_SIZE", differ=True)
-    _check_captured([one for one in digests if len(one.processes) == 1], "RANK", differ=False)
+    _check_captured([one.report for one in placed if one.is_alone], "RANK", differ=False)
     _check_times(placed)
 
 
-def _check_distinct(digests: Sequence[ReportDigest]) -> None:
+def _check_distinct(
+    digests: Sequence[ReportDigest], placed: Sequence[PlacedProcess | PlacedHost]
+) -> None:
     """Raise if one file is there twice, or one capture: a process of a session."""
     seen: dict[object, ReportDigest] = {}
+    for digest, *identity in (*_files(digests), *_captures(placed)):
+        other = seen.setdefault(tuple(identity), digest)
+        if other is not digest:
+            raise _conflict(other, digest, "the same report twice", "pass each report once")
+
+
+def _files(digests: Sequence[ReportDigest]) -> Iterator[tuple[ReportDigest, str, int, int]]:
     for digest in digests:
-        for identity in _identities(digest):
-            other = seen.setdefault(identity, digest)
-            if other is not digest:
-                raise _conflict(other, digest, "the same report twice", "pass each report once")
+        status = Path(digest.path).stat()
+        yield digest, "file", status.st_dev, status.st_ino
 
 
-def _identities(digest: ReportDigest) -> Iterator[object]:
-    status = Path(digest.path).stat()
-    yield "file", status.st_dev, status.st_ino
-    start = digest.facts.session_start_utc_ns
-    if start is not None:
-        yield from (("capture", start, process.process_id) for process in digest.processes)
+def _captures(
+    placed: Sequence[PlacedProcess | PlacedHost],
+) -> Iterator[tuple[ReportDigest, str, int, int]]:
+    for one in placed:
+        start = one.report.facts.session_start_utc_ns
+        if start is not None:
+            yield one.report, "capture", start, one.process.process_id
 
 
 def _check_captured(digests: Sequence[ReportDigest], variable: str, *, differ: bool) -> None:
@@ -70,11 +81,11 @@ def _check_captured(digests: Sequence[ReportDigest], variable: str, *, differ: b
         seen[value] = digest
 
 
-def _check_times(placed: Sequence[PlacedProcess]) -> None:
-    """Raise if device activity pauses for over a minute between two reports."""
+def _check_times(placed: Sequence[PlacedProcess | PlacedHost]) -> None:
+    """Raise if activity pauses for over a minute between two reports."""
     if any(one.report.facts.session_start_utc_ns is None for one in placed):
         return
-    latest: PlacedProcess | None = None
+    latest: PlacedProcess | PlacedHost | None = None
     for one in sorted(placed, key=lambda one: one.span[0]):
         if latest is not None and one.span[0] - latest.span[1] > _ONE_RUN_NS:
             seconds = (one.span[0] - latest.span[1]) // 1_000_000_000

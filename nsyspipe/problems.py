@@ -166,6 +166,40 @@ CATALOGUE: dict[str, Kind] = {
         "{n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present",
         "pass the reports of all ranks",
     ),
+    "ranks-not-captured": Kind(
+        "info",
+        "{n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present",
+    ),
+    "capture-failed": Kind(
+        "warning",
+        "rank {which}: {outcome}; the report may be cut short",
+        "see what the training program printed, and capture again",
+    ),
+    "unusable-sidecar": Kind(
+        "warning",
+        "{file} cannot be used ({reason}): what it says of the capture is not known",
+        "remove it, or capture again",
+    ),
+    "stale-sidecar": Kind(
+        "warning",
+        "{file} is of another capture of that name ({reason}): not used",
+        "keep the sidecar with the reports that it was written for",
+    ),
+    "conflicting-sidecars": Kind(
+        "warning",
+        "{files} say different things of {of}: none of them is used",
+        "keep only the sidecar that was written with the reports",
+    ),
+    "sidecar-file-unusable": Kind(
+        "warning",
+        "{file}, which the capture's sidecar names, is not used: {reason}",
+        "name the files with --nccl-log and --topology",
+    ),
+    "step-pattern-ignored": Kind(
+        "info",
+        "the step pattern {pattern} of the capture's sidecar is not used ({why}): steps are detected",
+        "--step REGEX",
+    ),
     "no-gpu-name": Kind("info", "the report does not say which GPU model rank {rank} ran on"),
     "untested-version": Kind(
         "info",

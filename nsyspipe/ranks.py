@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe import schema
+from nsyspipe.captured import NOTHING_CAPTURED
 from nsyspipe.errors import OptionError
 from nsyspipe.one_run import check_one_run
 from nsyspipe.problems import Problem, problem
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from nsyspipe.captured import Captured
     from nsyspipe.cross_rank import CrossRank
     from nsyspipe.digest import ReportDigest
-    from nsyspipe.placing import PlacedProcess
+    from nsyspipe.placing import PlacedHost, PlacedProcess
 
 __all__ = ["number_ranks", "parse_rank_map", "ranks_by_map", "ranks_table", "stem_rank"]
 
@@ -29,13 +31,15 @@ _STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
 
 def number_ranks(
     digests: Sequence[ReportDigest],
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[PlacedProcess | PlacedHost],
     rank_map: Mapping[str, int] | None,
+    captured: Captured = NOTHING_CAPTURED,
 ) -> tuple[list[int], str, list[Problem]]:
     """Give each rank its number, from the first source that numbers every one, all different.
 
     Sources: the rank map; captured ``RANK``; then ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``,
-    ``PMIX_RANK``, ``SLURM_PROCID``; NCCL's payload; MPI's thread names; the file's stem; order.
+    ``PMIX_RANK``, ``SLURM_PROCID``; the capture's sidecar; NCCL's payload, which knows a rank in a communicator only;
+    MPI's thread names; the file's stem; order.
 
     Returns
     -------
@@ -53,7 +57,7 @@ def number_ranks(
         processes = [(one.report.path, None if one.is_alone else one.process.pid) for one in placed]
         return ranks_by_map(processes, rank_map), "rank_map", []
     check_one_run(digests, placed)
-    for source, numbers in _sources(placed):
+    for source, numbers in _sources(placed, captured):
         given = [number for number in numbers if number is not None]
         if len(given) == len(numbers) and len(set(given)) == len(given):
             return given, source, []
@@ -66,7 +70,11 @@ def number_ranks(
 
 
 def ranks_table(
-    across: CrossRank, ranks: Sequence[int], source: str, names: Sequence[str]
+    across: CrossRank,
+    ranks: Sequence[int],
+    source: str,
+    names: Sequence[str],
+    captured: Captured = NOTHING_CAPTURED,
 ) -> pa.Table:
     """Return `schema.RANKS`.
 
@@ -78,11 +86,13 @@ def ranks_table(
         Where they come from.
     names
         What to call each report.
+    captured
+        What sidecars say.
     """
     rows = [
         {
             "rank": rank,
-            "local_rank": one.report.facts.number("LOCAL_RANK") if one.is_alone else None,
+            "local_rank": _local_rank(one, captured),
             "report": names[one.argument],
             "pid": one.process.pid,
             "device_id": one.process.device_id,
@@ -102,17 +112,30 @@ def ranks_table(
     return schema.RANKS.from_rows(rows)
 
 
-def _order_key(placed: PlacedProcess) -> tuple[int, int, int]:
+def _local_rank(placed: PlacedProcess, captured: Captured) -> int | None:
+    """Return the captured LOCAL_RANK, which of several processes none has, else what the sidecar says."""
+    recorded = placed.report.facts.number("LOCAL_RANK") if placed.is_alone else None
+    said = captured.rank_of(placed.argument, placed.process.pid, is_alone=placed.is_alone)
+    return said.local_rank if recorded is None and said else recorded
+
+
+def _order_key(placed: PlacedProcess | PlacedHost) -> tuple[int, int, int]:
     device = placed.process.device_id
     return placed.argument, -1 if device is None else device, placed.process.process_id
 
 
-def _sources(placed: Sequence[PlacedProcess]) -> Iterator[tuple[str, list[int | None]]]:
+def _sources(
+    placed: Sequence[PlacedProcess | PlacedHost], captured: Captured
+) -> Iterator[tuple[str, list[int | None]]]:
     for variable in RANK_VARIABLES:
         yield (
             f"env:{variable}",
             [one.report.facts.number(variable) if one.is_alone else None for one in placed],
         )
+    said = [
+        captured.rank_of(one.argument, one.process.pid, is_alone=one.is_alone) for one in placed
+    ]
+    yield "sidecar", [one.rank if one else None for one in said]
     comm_ranks = [one.report.comm_ranks.get(one.process.process_id) for one in placed]
     yield "nccl_payload", [comm.rank if comm else None for comm in comm_ranks]
     yield "nvtx_mpi", [one.report.mpi_ranks.get(one.process.process_id) for one in placed]
@@ -154,7 +177,8 @@ def ranks_by_map(
         ranks.append(rank_map[key])
     if unused := sorted(set(rank_map) - used):
         raise OptionError(
-            "--rank-map", f"names {unused[0]}, which is not among the reports with GPU activity"
+            "--rank-map",
+            f"names {unused[0]}, which is not among the reports with GPU activity or steps",
         )
     return ranks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe import schema
+from nsyspipe.believing import believe_of_run
+from nsyspipe.captured import Captured, with_captured_facts
 from nsyspipe.findings.judge import judge
 from nsyspipe.findings.link_evidence import LinkVerdict, judge_link
 from nsyspipe.gather import Gathered, gather
@@ -20,17 +22,19 @@ from nsyspipe.merge import RunTables, merge
 from nsyspipe.metrics.summary import phase_summary, rank_summary, summary
 from nsyspipe.placing import own_log, run_sizes
 from nsyspipe.problems import problem
-from nsyspipe.read.discover import display_names
+from nsyspipe.read.discover import display_names, source_of
 from nsyspipe.read.nccl_log import read_nccl_logs
+from nsyspipe.read.sidecar import FoundSidecars, read_beside, read_sidecars
 from nsyspipe.read.topology import read_topology
 from nsyspipe.run import Run
 from nsyspipe.run_problems import problems_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
+    from nsyspipe.digest import ReportDigest
     from nsyspipe.fabric import NcclFacts, NcclLog, Topology
     from nsyspipe.findings.model import Evidence
     from nsyspipe.problems import Problem
@@ -57,7 +61,12 @@ class ReportRun(Run):
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        return (*self.paths, *self.nccl_logs, *filter(None, (self.topology,)))
+        given = (*self.paths, *self.nccl_logs, *filter(None, (self.topology,)))
+        return (*given, *self._sidecars.paths)
+
+    @cached_property
+    def _sidecars(self) -> FoundSidecars:
+        return read_sidecars([source_of(path) for path in self.paths])
 
     @cached_property
     def _fabric(self) -> tuple[NcclLog | None, Topology | None]:
@@ -68,13 +77,33 @@ class ReportRun(Run):
     @cached_property
     def _gathered(self) -> Gathered:
         _ = self._fabric
-        return gather(
+        found = gather(
             self.paths,
             self.reading,
             jobs=self.jobs,
             executor=self.executor,
             on_progress=self.on_progress,
+            named_family=lambda digests: self._believed(digests).family,
         )
+        return replace(
+            found, digests=with_captured_facts(found.digests, self._believed(found.digests))
+        )
+
+    def _believed(self, digests: Sequence[ReportDigest]) -> Captured:
+        return believe_of_run(self._sidecars, digests, asks_for_steps=self.reading.step is None)
+
+    @cached_property
+    def _captured(self) -> Captured:
+        return self._believed(self._gathered.digests)
+
+    @cached_property
+    def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
+        """The log and the topology, given or named by a sidecar, and what is wrong with the latter."""
+        log, topology = self._fabric
+        found_log, found_topology, problems = read_beside(
+            self._captured.sidecars, wants_log=log is None, wants_topology=topology is None
+        )
+        return log or found_log, topology or found_topology, problems
 
     @cached_property
     def _tables(self) -> RunTables:
@@ -85,12 +114,15 @@ class ReportRun(Run):
             skip_first=self.skip_first,
             why_no_steps=self._gathered.why_no_steps,
             log=self._own_log,
+            captured=self._captured,
         )
 
     @cached_property
     def _own_log(self) -> NcclLog | None:
-        log = self._fabric[0]
-        return None if log is None else own_log(self._gathered.digests, log)
+        log = self._beside[0]
+        if log is None:
+            return None
+        return own_log(self._gathered.digests, log, self._captured.world_size)
 
     @cached_property
     def nccl(self) -> NcclFacts | None:
@@ -114,12 +146,13 @@ class ReportRun(Run):
     @cached_property
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
         """What connects the ranks, and which of the given files is not of this run."""
-        log, topology = self._fabric
+        log, topology, beside = self._beside
         found, problems = links_of(self._own_log, topology, self.ranks, self._tables.world_size)
         if log is not None and self._own_log is None and self.ranks.num_rows:
-            sizes = " or ".join(map(str, run_sizes(self._gathered.digests)))
-            problems = [problem("log-of-another-run", sizes=sizes), *problems]
-        return found, problems
+            sizes = run_sizes(self._gathered.digests, self._captured.world_size)
+            shown = " or ".join(map(str, sizes))
+            problems = [problem("log-of-another-run", sizes=shown), *problems]
+        return found, [*problems, *beside]
 
     @cached_property
     def header(self) -> RunHeader:
@@ -130,6 +163,7 @@ class ReportRun(Run):
             world_size=self._tables.world_size,
             label=self.label,
             run_id=self.run_id,
+            captured=self._captured,
         )
 
     @property
@@ -195,6 +229,9 @@ class ReportRun(Run):
 
     def timeline(self) -> pa.Table:
         return self._timeline
+
+    def host_steps(self) -> pa.Table:
+        return self._tables.host_steps
 
     @cached_property
     def _timeline(self) -> pa.Table:

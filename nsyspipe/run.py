@@ -36,6 +36,7 @@ RUN_TABLES = (
     "phase_summary",
     "idle_calls",
     "timeline",
+    "host_steps",
     "findings",
     "problems",
 )
@@ -165,6 +166,10 @@ class Run(ABC):
         """`schema.TIMELINE`: the representative step, reduced to what can be drawn; sorted by (rank, lane, start)."""
 
     @abstractmethod
+    def host_steps(self) -> pa.Table:
+        """`schema.HOST_STEPS`: the host times of the steps of a run without device activity; no rows in any other run."""
+
+    @abstractmethod
     def operations(
         self, steps: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
@@ -197,8 +202,8 @@ class Run(ABC):
         ----------
         table
             ``ranks``, ``steps``, ``breakdown``, ``phases``, ``collectives``, ``stragglers``, ``kernels``, ``links``,
-            ``summary``, ``rank_summary``, ``phase_summary``, ``idle_calls``, ``timeline``, ``findings`` or
-            ``problems``.
+            ``summary``, ``rank_summary``, ``phase_summary``, ``idle_calls``, ``timeline``, ``host_steps``,
+            ``findings`` or ``problems``.
 
         Raises
         ------

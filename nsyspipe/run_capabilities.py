@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsyspipe.capability_rules import NO, PARTLY, YES, Finding
+from nsyspipe.captured import NOTHING_CAPTURED
 from nsyspipe.link import links
 from nsyspipe.problems import CATALOGUE
 from nsyspipe.ranks import ranks_by_map, stem_rank
@@ -16,6 +17,7 @@ from nsyspipe.slowest_link import slowest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from nsyspipe.captured import Captured
     from nsyspipe.fabric import NcclLog, Topology
     from nsyspipe.read.contents import Contents
 
@@ -33,11 +35,12 @@ _UNCLEAR_KINDS = {"p2p", "unknown"}
 
 @dataclass(frozen=True)
 class Beside:
-    """What a user gave beside the reports; None is "not given"."""
+    """What lies beside the reports; None is "neither given nor named by a sidecar"."""
 
     rank_map: Mapping[str, int] | None = None
     log: NcclLog | None = None
     topology: Topology | None = None
+    captured: Captured = NOTHING_CAPTURED
 
 
 def _ranks(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
@@ -50,7 +53,7 @@ def _ranks(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
     """
     without = Finding(NO, text="no GPU activity", fix=CATALOGUE["no-gpu-activity"].fix)
     if beside.rank_map is None:
-        best = _numbered(reports)
+        best = _numbered(reports, beside.captured)
     else:
         numbers = ranks_by_map(
             [
@@ -64,10 +67,10 @@ def _ranks(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
     return [best if report.n_processes else without for report in reports]
 
 
-def _numbered(reports: Sequence[Contents]) -> Finding:
+def _numbered(reports: Sequence[Contents], captured: Captured) -> Finding:
     n_ranks = sum(report.n_processes for report in reports)
     best = Finding(PARTLY, text="nothing names them", fix=CATALOGUE["rank-by-order"].fix)
-    for source, by_report in _sources(reports):
+    for source, by_report in _sources(reports, captured):
         numbers = [number for own in by_report for number in own if number is not None]
         if len(numbers) < n_ranks:
             continue
@@ -83,7 +86,9 @@ def _numbered(reports: Sequence[Contents]) -> Finding:
     return best
 
 
-def _sources(reports: Sequence[Contents]) -> Iterator[tuple[str, list[Sequence[int | None]]]]:
+def _sources(
+    reports: Sequence[Contents], captured: Captured
+) -> Iterator[tuple[str, list[Sequence[int | None]]]]:
     """Yield each source of rank numbers with what it says of each report's processes."""
 
     def of_report(report: Contents, number: int | None) -> list[int | None]:
@@ -92,6 +97,17 @@ def _sources(reports: Sequence[Contents]) -> Iterator[tuple[str, list[Sequence[i
 
     for name in RANK_VARIABLES:
         yield name, [of_report(one, one.facts.number(name)) for one in reports]
+    yield (
+        "the capture's sidecar",
+        [
+            [
+                said.rank
+                for pid in one.pids
+                if (said := captured.rank_of(at, pid, is_alone=one.n_processes == 1))
+            ]
+            for at, one in enumerate(reports)
+        ],
+    )
     yield (
         "NCCL's payload",
         [[rank.rank for rank in one.comm_ranks.values()][: one.n_processes] for one in reports],
@@ -103,8 +119,9 @@ def _sources(reports: Sequence[Contents]) -> Iterator[tuple[str, list[Sequence[i
     yield "file names", [of_report(one, stem_rank(one.path)) for one in reports]
 
 
-def _world_size(reports: Sequence[Contents], _: Beside) -> list[Finding]:
-    sizes = [_size_of(report) for report in reports]
+def _world_size(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
+    said = beside.captured.world_size
+    sizes = [one.facts.number("WORLD_SIZE") or said or _size_of(one) for one in reports]
     known = sorted({size for size in sizes if size is not None})
     n_ranks = sum(report.n_processes for report in reports)
     if len(known) > 1:

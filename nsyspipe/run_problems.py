@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe import schema
+from nsyspipe.captured import NOTHING_CAPTURED
 from nsyspipe.problems import SEVERITIES, Problem, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from nsyspipe.captured import Captured
     from nsyspipe.digest import ReportDigest
     from nsyspipe.placing import PlacedProcess
     from nsyspipe.selection import Selection
@@ -57,7 +59,10 @@ def of_reports(
 
 
 def of_ranks(
-    placed: Sequence[PlacedProcess], ranks: Sequence[int], size: int | None
+    placed: Sequence[PlacedProcess],
+    ranks: Sequence[int],
+    size: int | None,
+    captured: Captured = NOTHING_CAPTURED,
 ) -> list[Problem]:
     """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
     found = []
@@ -70,12 +75,25 @@ def of_ranks(
         and all(one.process.n_comm == 0 for one in placed)
     ):
         found.append(problem("no-comm-kernels", n=len(ranks)))
-    if size is not None and placed and (n_missing := size - sum(rank < size for rank in ranks)):
-        present = set(ranks)
-        absent = (rank for rank in range(size) if rank not in present)
-        missing = _shown(absent, n_missing)
-        found.append(problem("ranks-missing", n=n_missing, world_size=size, missing=missing))
+    if size is not None and placed:
+        found += _absent(set(ranks), size, captured)
     return found
+
+
+def _absent(present: set[int], size: int, captured: Captured) -> Iterator[Problem]:
+    """State which ranks of the world have no report here, and which of those were never to have one."""
+    left_out = {rank for rank in captured.not_captured if rank < size} - present
+    n_missing = size - sum(rank < size for rank in present | left_out)
+    if n_missing:
+        known = present | left_out
+        absent = (rank for rank in range(size) if rank not in known)
+        missing = _shown(absent, n_missing)
+        if files := captured.reports_of(captured.ranks - known):
+            missing += f"; captured as {', '.join(files[:_SHOWN])}"
+        yield problem("ranks-missing", n=n_missing, world_size=size, missing=missing)
+    if left_out:
+        missing = _shown(sorted(left_out), len(left_out))
+        yield problem("ranks-not-captured", n=len(left_out), world_size=size, missing=missing)
 
 
 def of_messages(collectives: pa.Table, n_ranks: int) -> list[Problem]:

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nsyspipe.attribution import NEVER, Slices
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from nsyspipe.attribution import ProcessOperations
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["Windows", "capture_window", "step_windows"]
+__all__ = ["Windows", "capture_window", "step_numbers", "step_windows"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,19 @@ class Windows:
 
     def __len__(self) -> int:
         return int(self.starts.size)
+
+
+def step_numbers(in_texts: Sequence[pa.ChunkedArray]) -> list[Int64]:
+    """Return each rank's step numbers by member: the text's one integer if that works on every rank, else order.
+
+    Parameters
+    ----------
+    in_texts
+        The one integer in each member's text, by rank; null where there is not exactly one.
+    """
+    if all(not one.null_count and len(pc.unique(one)) == len(one) for one in in_texts):
+        return [one.to_numpy() for one in in_texts]
+    return [np.arange(len(one)) for one in in_texts]
 
 
 def capture_window(operations: ProcessOperations) -> Windows:

@@ -47,16 +47,18 @@ def finish(
     """
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
     failed: list[str] = []
+    if not reports:
+        return [], failed
     try:
         _write_sidecar(job, directory, records, started_at)
     except NsyspipeError as error:
         failed += _message(error)
-    if job.is_exported and reports:
+    if job.is_exported:
         try:
             export_reports(reports, nsys=nsys.find(job.nsys))
         except NsyspipeError as error:
             failed += _message(error)
-    return (_next_steps(job, reports) if reports else []), failed
+    return _next_steps(job, reports), failed
 
 
 def _write_sidecar(

@@ -47,6 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         _make_room(job)
         started_at = time.time()
+        _say(_opening(job))
         end = _run(job, directory)
         return _conclude(job, directory, end, started_at)
     except NsyspipeError as error:
@@ -184,6 +185,16 @@ def _of_the_node(job: Job, records: Sequence[RankRecord]) -> list[RankRecord]:
     report = str(job.node_report) if is_there else None
     problem = None if is_there else "nothing was captured"
     return [replace(one, report=report, problem=problem) for one in records]
+
+
+def _opening(job: Job) -> str:
+    limit = f"at most {job.timeout_s:.0f} s" if job.timeout_s else "no time limit"
+    if job.nsys is None:
+        return f"running {job.program} without nsys: {job.n_local} rank(s), {limit}"
+    ranks = len(job.local_ranks or ()) or job.n_local
+    n = len(job.expected(list(job.local_ranks or ()))) or ranks
+    what = f"{n} of {ranks} ranks" if n != ranks else f"{ranks} rank{'s' * (ranks > 1)}"
+    return f"capturing {job.program}: {what}, {','.join(job.trace)}, {limit} -> {job.name}_*"
 
 
 def _say(text: str) -> None:

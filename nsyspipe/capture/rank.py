@@ -27,6 +27,7 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
+from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
     import subprocess
@@ -37,10 +38,12 @@ __all__ = ["main", "program_of", "with_status"]
 _NSYS = "nsys"
 # How long the program may take to end when it is asked to.
 _PROGRAM_GRACE_S = 15.0
+_LONGEST_LOG, _LONGEST_LINE = 4096, 200
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
-# Runs the program ($2...) and leaves its pid, which is that of its own process, and its exit status beside $1.
+# Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
+# prints where we do ($2, $3), not where nsys does.
 _TELLING_SHELL = (
-    'file=$1; shift; sh -c \'echo $$ > "$0.pid"; exec "$@"\' "$file" "$@"; status=$?; '
+    'file=$1; exec 1>&"$2" 2>&"$3"; shift 3; sh -c \'echo $$ > "$0.pid"; exec "$@"\' "$file" "$@"; status=$?; '
     'echo $status > "$file.new" && mv "$file.new" "$file"; exit $status'
 )
 
@@ -65,9 +68,17 @@ def program_of(command: Sequence[str]) -> int:
     return next((at for at, word in enumerate(command) if at > 1 and not word.startswith("-")), 0)
 
 
-def with_status(program: Sequence[str], file: Path) -> list[str]:
-    """Return a command that runs a program and leaves its pid and exit status in files."""
-    return ["/bin/sh", "-c", _TELLING_SHELL, "sh", str(file), *program]
+def with_status(
+    program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2
+) -> list[str]:
+    """Return a command that runs a program and leaves its pid and exit status in files.
+
+    Parameters
+    ----------
+    stdout, stderr
+        File descriptors, open in that command, that the program prints to.
+    """
+    return ["/bin/sh", "-c", _TELLING_SHELL, "sh", str(file), str(stdout), str(stderr), *program]
 
 
 @contextlib.contextmanager
@@ -86,6 +97,7 @@ class _Rank:
         self._exit_timeout_s = exit_timeout_s
         self._record = record
         self._ended = end_path(self._directory, record.rank)
+        self._log = self._directory / f"nsys_{record.rank}.log"
         self._is_killed = False
 
     def run(self, nsys: Sequence[str], program: Sequence[str]) -> int:
@@ -93,8 +105,12 @@ class _Rank:
         temporary = self._directory / f"tmp_{self._record.rank}"
         temporary.mkdir(mode=0o700, exist_ok=True)
         environment = {**os.environ, **({"TMPDIR": str(temporary)} if nsys else {})}
-        with catching_signals() as stop:
-            process = start([*nsys, *with_status(program, self._ended)], environment)
+        stdout, stderr = os.dup(1), os.dup(2)
+        telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
+        with catching_signals() as stop, self._log.open("wb") as output:
+            process = start(
+                [*nsys, *telling], environment, output=output, pass_fds=(stdout, stderr)
+            )
             self._note(nsys_group=process.pid)
             problem = self._watch(process, stop)
         status = self._program_status()
@@ -156,7 +172,7 @@ class _Rank:
         if not nsys or _report(nsys):
             return None
         if self._program_pid() is None:
-            return "nsys failed before it started the program"
+            return f"nsys failed before it started the program{_last_words(self._log)}"
         if kept := sorted(temporary.rglob("*.qdstrm")):
             target = Path(f"{_output(nsys)}.qdstrm")
             kept[0].replace(target)
@@ -187,6 +203,14 @@ def _report(nsys: Sequence[str]) -> str | None:
     """Return the report that nsys has written, without its suffix."""
     output = _output(nsys)
     return output if output and Path(f"{output}.nsys-rep").is_file() else None
+
+
+def _last_words(log: Path) -> str:
+    """Return what nsys printed last, its progress bars left out."""
+    text = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
+    lines = [printable(line.strip()) for line in re.split(r"[\r\n]", text)]
+    said = [line for line in lines if line and not line.startswith("[")]
+    return f": {said[-1][:_LONGEST_LINE]}" if said else ""
 
 
 def _output(nsys: Sequence[str]) -> str | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import IO
 
 __all__ = [
     "POLL_S",
@@ -54,15 +55,35 @@ def catching_signals() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    output: IO[bytes] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
     """Start a program as the leader of a new session, so that a Ctrl-C of the terminal does not reach it.
+
+    Parameters
+    ----------
+    output
+        Where what it prints goes; None leaves it where ours goes.
+    pass_fds
+        Files that stay open in it.
 
     Raises
     ------
     OSError
         If it cannot be started.
     """
-    return subprocess.Popen(list(command), env=dict(environment), start_new_session=True)  # noqa: S603 - a list, no shell
+    return subprocess.Popen(  # noqa: S603 - a list, no shell
+        list(command),
+        env=dict(environment),
+        start_new_session=True,
+        stdout=output,
+        stderr=output,
+        pass_fds=tuple(pass_fds),
+    )
 
 
 def status_of(process: subprocess.Popen[bytes]) -> int | None:

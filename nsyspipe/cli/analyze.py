@@ -26,7 +26,8 @@ def analyze(
         list[str],
         typer.Argument(
             metavar="REPORTS...",
-            help="SQLite exports of one run: files, directories, globs; or a run saved with --out.",
+            help="Reports of one run (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; or a run "
+            "saved with --out.",
         ),
     ],
     step: reading.Step = None,
@@ -92,8 +93,8 @@ def analyze(
     }
     shown = not (quiet or no_progress)
     with (
-        opened_run(reports, nccl_log or [], reading_options, jobs=jobs) as open_run,
         progress(shown=shown) as stage,
+        opened_run(reports, nccl_log or [], reading_options, jobs=jobs, stage=stage) as open_run,
     ):
         run = open_run(stage("reading reports"))
         _ = run.steps()

@@ -9,9 +9,11 @@ import typer
 
 from nsyspipe import __version__
 from nsyspipe.cli.analyze import analyze
+from nsyspipe.cli.convert import convert
 from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.doctor import doctor
 from nsyspipe.cli.output import give_up_stdout, lenient_encoding, print_error
+from nsyspipe.cli.redact import redact
 from nsyspipe.cli.schema import schema
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.parallel import without_pandas
@@ -31,6 +33,8 @@ app.command()(analyze)
 app.command()(schema)
 app.command()(doctor)
 app.command()(dashboard)
+app.command()(redact)
+app.command()(convert)
 
 
 def _print_version(value: bool) -> None:
@@ -55,7 +59,9 @@ def options(
       nsyspipe analyze ddp-8gpu_*.sqlite          the answer, in a second
       nsyspipe analyze reports/ --json run.json   the same for programs
       nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
+      nsyspipe convert ddp-8gpu_*.nsys-rep        to SQLite, several at once
       nsyspipe doctor reports/                    what is missing, and the flag that adds it
+      nsyspipe redact reports/ redacted/          copies that can be shown to others
       nsyspipe schema steps                       what every number means
       nsyspipe --install-completion               complete commands with Tab
     """

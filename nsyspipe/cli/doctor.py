@@ -9,6 +9,7 @@ import typer
 
 from nsyspipe.cli import reading_options as reading
 from nsyspipe.cli.output import write_stdout
+from nsyspipe.cli.progress import progress
 from nsyspipe.settings import AUTO, DEFAULT_FINDINGS, Reading, parse_findings, parse_skip_first
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def doctor(
         list[str] | None,
         typer.Argument(
             metavar="REPORTS...",
-            help="SQLite exports: files, directories, globs; without them this machine.",
+            help="Reports (.sqlite, or .nsys-rep where there is nsys): files, directories, globs; without them this "
+            "machine.",
         ),
     ] = None,
     step: reading.Step = None,
@@ -115,14 +117,17 @@ def _examined(
 ) -> tuple[list[Path], dict[str, Any], Callable[[Console], str]]:
     """Examine reports; files beside them are read first, since a wrong one is told before long work."""
     from nsyspipe.capabilities import Beside, examine
+    from nsyspipe.export_cache import exported_reports
     from nsyspipe.parallel import executor_for
     from nsyspipe.ranks import parse_rank_map
-    from nsyspipe.read.discover import find_logs, find_reports
+    from nsyspipe.read.discover import find_logs, source_of
     from nsyspipe.read.nccl_log import read_nccl_logs
     from nsyspipe.read.topology import read_topology
     from nsyspipe.report.doctor_text import reports_document, reports_text
 
-    paths, logs = find_reports(reports), find_logs(nccl_log)
+    logs = find_logs(nccl_log)
+    with progress(shown=True) as stage:
+        paths = exported_reports(reports, jobs=jobs, on_progress=stage("exporting reports"))
     beside = Beside(
         rank_map=None if rank_map is None else parse_rank_map(rank_map),
         log=read_nccl_logs(logs) if logs else None,
@@ -130,5 +135,6 @@ def _examined(
     )
     with executor_for(paths, jobs, preload="nsyspipe.read.contents") as executor:
         found = examine(paths, told, beside, executor=executor)
-    inputs = [*paths, *logs, *([] if topology is None else [Path(topology)])]
+    sources = [source_of(path) for path in paths]
+    inputs = [*paths, *sources, *logs, *([] if topology is None else [Path(topology)])]
     return inputs, reports_document(found), lambda console: reports_text(found, console)

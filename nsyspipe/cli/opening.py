@@ -6,14 +6,15 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.export_cache import exported_reports
 from nsyspipe.parallel import PRELOAD, executor_for
-from nsyspipe.read.discover import find_logs, find_reports, split_logs
+from nsyspipe.read.discover import find_logs, split_logs
 from nsyspipe.store.find import is_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from nsyspipe.cli.progress import OnProgress
+    from nsyspipe.cli.progress import OnProgress, Stage
     from nsyspipe.run import Run
 
 __all__ = ["opened_run"]
@@ -26,6 +27,7 @@ def opened_run(
     options: Mapping[str, Any],
     *,
     jobs: int | None,
+    stage: Stage = lambda _: None,
 ) -> Iterator[Callable[[OnProgress | None], Run]]:
     """Yield what loads the run; the processes that read its reports end with the context.
 
@@ -37,6 +39,8 @@ def opened_run(
         Logs; text files among the reports are taken for further ones.
     options
         Of `nsyspipe.load`, by name.
+    stage
+        Starts the progress of a stage.
     """
     if any(is_saved(Path(report)) for report in reports):
         from nsyspipe.loading import load
@@ -46,8 +50,8 @@ def opened_run(
     if nccl_logs:
         reports, more_logs = split_logs(reports)
         nccl_logs = [*nccl_logs, *more_logs]
-    paths = find_reports(reports)
     logs = find_logs(nccl_logs)
+    paths = exported_reports(reports, jobs=jobs, on_progress=stage("exporting reports"))
     with executor_for(paths, jobs, preload=PRELOAD) as executor:
         # Heavy, so imported while the workers do the same.
         from nsyspipe.loading import load

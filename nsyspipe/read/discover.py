@@ -14,17 +14,27 @@ from nsyspipe.untrusted import decoded
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["display_names", "find_logs", "find_reports", "split_logs"]
+__all__ = [
+    "display_names",
+    "find_captures",
+    "find_logs",
+    "find_named",
+    "find_reports",
+    "not_exported",
+    "remember_source",
+    "source_of",
+    "split_logs",
+]
 
 _MAGIC = b"SQLite format 3"
 _EXPORT, _RAW = ".sqlite", ".nsys-rep"
 
+# What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
+_SOURCES: dict[Path, Path] = {}
+
 
 def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
-    """Return the report files that the arguments name, in their order; within a glob or directory by number.
-
-    A directory stands for its ``.sqlite`` files. A report that is there twice stays there twice:
-    whether that is an error is decided where ranks are.
+    """Return the exports that the arguments name, as `find_named` does.
 
     Raises
     ------
@@ -33,22 +43,73 @@ def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
     NotAReportError
         If only an ``.nsys-rep`` without its export is there.
     """
-    found: list[Path] = []
-    for argument in arguments:
-        if not str(argument):
-            raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
-        with readable(Path(argument)):
-            found += _expand(Path(argument))
-    exported = {path.with_suffix("") for path in found if path.suffix == _EXPORT}
-    found = [path for path in found if path.suffix != _RAW or path.with_suffix("") not in exported]
+    found = find_named(arguments)
     for path in found:
         if path.suffix == _RAW:
-            raise NotAReportError(
-                str(path),
-                "an nsys report that was not exported to SQLite",
-                fix=f"nsys export --type=sqlite --include-blobs=true {path}",
-            )
+            raise not_exported(path)
     return found
+
+
+def not_exported(path: Path, found: str | None = None) -> NotAReportError:
+    """Return the error about a report that would have to be exported first."""
+    return NotAReportError(
+        str(path),
+        "an nsys report that was not exported to SQLite",
+        found=found,
+        fix=f"nsys export --type=sqlite --include-blobs=true {path}",
+    )
+
+
+def find_named(arguments: Iterable[str | Path]) -> list[Path]:
+    """Return the files that the arguments name, in their order; within a glob or directory by number.
+
+    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. A report that is
+    there twice stays there twice: whether that is an error is decided where ranks are.
+
+    Raises
+    ------
+    ReportNotFoundError
+        If an argument names no file.
+    """
+    found = _expand_all(arguments, (_EXPORT, _RAW))
+    exported = {path.with_suffix("") for path in found if path.suffix == _EXPORT}
+    return [path for path in found if path.suffix != _RAW or path.with_suffix("") not in exported]
+
+
+def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
+    """Return the reports to export that the arguments name, each once, ordered as `find_named` does.
+
+    Exports among them are passed over: a shell's ``run_*`` names them too.
+
+    Raises
+    ------
+    ReportNotFoundError
+        If an argument names no file.
+    NotAReportError
+        If all that they name are exports.
+    """
+    found = _expand_all(arguments, (_RAW,))
+    captures = [path for path in found if path.suffix != _EXPORT]
+    if found and not captures:
+        raise NotAReportError(
+            str(found[0]),
+            "is an export already, where a report to export was needed",
+            fix=f"nsyspipe analyze {found[0]}, or pass the {_RAW} file",
+        )
+    distinct: dict[Path, Path] = {}
+    for path in captures:
+        distinct.setdefault(path.resolve(), path)
+    return list(distinct.values())
+
+
+def remember_source(export: Path, source: Path) -> None:
+    """Remember what an export that does not lie beside its report was made from."""
+    _SOURCES[export] = source
+
+
+def source_of(path: Path) -> Path:
+    """Return the report that an export in the cache was made from, as the user named it; else the path itself."""
+    return _SOURCES.get(path, path)
 
 
 def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -95,7 +156,11 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
 
 
 def display_names(paths: Sequence[str | Path]) -> list[str]:
-    """Return the shortest path tails that tell the reports apart: file names, if those differ."""
+    """Return the shortest path tails that tell the reports apart: file names, if those differ.
+
+    A report that was exported into the cache is called as if its export lay beside it.
+    """
+    paths = [_beside_source(Path(path)) for path in paths]
     parts = [Path(decoded(str(path))).parts for path in paths]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(one[-depth:]) for one in parts]
@@ -104,15 +169,29 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
     return [decoded(str(path)) for path in paths]
 
 
-def _expand(argument: Path) -> list[Path]:
+def _beside_source(path: Path) -> Path:
+    source = source_of(path)
+    return path if source == path else source.with_suffix(_EXPORT)
+
+
+def _expand_all(arguments: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
+    found: list[Path] = []
+    for argument in arguments:
+        if not str(argument):
+            raise ReportNotFoundError("an empty argument", "names no report", fix="pass a path")
+        with readable(Path(argument)):
+            found += _expand(Path(argument), suffixes)
+    return found
+
+
+def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files that one argument names; of a directory those with these suffixes, the first of which wins."""
     if argument.is_dir():
-        found = _exports_first(
-            [path for path in argument.iterdir() if path.suffix in (_EXPORT, _RAW)]
-        )
+        found = _exports_first([path for path in argument.iterdir() if path.suffix in suffixes])
         if not found:
             raise ReportNotFoundError(
                 str(argument),
-                f"a directory without {_EXPORT} reports",
+                f"a directory without {suffixes[0]} reports",
                 fix="pass the directory that nsys wrote to",
             )
         return found
@@ -120,9 +199,7 @@ def _expand(argument: Path) -> list[Path]:
         return [argument]
     matches = [Path(match) for match in glob.glob(str(argument), recursive=True)]  # noqa: PTH207 - absolute patterns
     files = [path for path in matches if not path.is_dir()]
-    found = _exports_first([path for path in files if path.suffix in (_EXPORT, _RAW)]) or _sorted(
-        files
-    )
+    found = _exports_first([path for path in files if path.suffix in suffixes]) or _sorted(files)
     if not found:
         raise ReportNotFoundError(
             str(argument),

@@ -37,6 +37,7 @@ def document(run: Run) -> dict[str, Any]:
         "steps": run.steps().to_pylist(),
         "phases": run.phase_summary().to_pylist(),
         "idle_calls": run.idle_calls().to_pylist(),
+        "host_steps": run.host_steps().to_pylist(),
         "stragglers": run.stragglers().to_pylist(),
         "links": run.links().to_pylist(),
         "nccl": None if run.nccl is None else asdict(run.nccl),

@@ -10,7 +10,10 @@ from urllib.parse import quote, unquote
 import pyarrow.compute as pc
 
 from nsyspipe import __version__
+from nsyspipe.metrics.host_steps import host_figures
+from nsyspipe.report.capture_words import capture_text
 from nsyspipe.report.findings_text import link_text
+from nsyspipe.report.host_steps_words import LOOP, host_cells, host_notes, slowest_first
 from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.markdown_text import escaped, prose, table
 from nsyspipe.report.run_words import RANK_COLUMNS, same_problems, saving_texts, subject_parts
@@ -20,6 +23,8 @@ from nsyspipe.units import ms_text, percent_text, rate_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
     from nsyspipe.report.run_words import SameProblem
     from nsyspipe.run import Run
@@ -52,17 +57,23 @@ def markdown(run: Run) -> str:
     """
     summary = run.summary().to_pylist()[0]
     findings = run.findings().to_pylist()
-    sentence = verdict(summary, run.header.n_ranks, findings).replace("\n", " ")
+    host_steps = run.host_steps()
+    has_host_steps = host_steps.num_rows > 0
+    sentence = verdict(
+        summary, run.header.n_ranks, findings, has_host_steps=has_host_steps
+    ).replace("\n", " ")
     blocks = [
         [MARKER, _run_marker(run.header.run_id)],
         [f"**{escaped(sentence)}**"],
-        [_subject(subject_parts(run, summary))],
+        [_subject(subject_parts(run, summary)), *_made_with(run)],
         [_capital(prose(link))] if (link := link_text(run.link)) else [],
     ]
     if summary["n_summary_steps"]:
         idle = idle_text(run.breakdown(), run.idle_calls())
         blocks += [_figures(run, summary), [_capital(prose(idle))] if idle else []]
         blocks += _ranks(run, summary["n_summary_steps"])
+    if has_host_steps:
+        blocks += _host_steps(host_steps)
     blocks += _findings(findings, summary["step_time_ns"])
     blocks += _problems(run.problems.to_pylist())
     blocks.append([_foot(run.header.run_id)])
@@ -89,6 +100,11 @@ def _run_marker(run_id: str) -> str:
 def _subject(parts: Sequence[str]) -> str:
     label, *rest = (escaped(part, _LONGEST_NAME) for part in parts)
     return f"Run {label}: {', '.join(rest)}"
+
+
+def _made_with(run: Run) -> list[str]:
+    text = capture_text(run.header.capture)
+    return [f"Captured with {escaped(text, 2 * _LONGEST_NAME)}"] if text else []
 
 
 def _capital(text: str) -> str:
@@ -123,6 +139,20 @@ def _ranks(run: Run, n_steps: int) -> list[list[str]]:
     waited = ", the most waited for" if _is_known(rows, _LATENESS) else ""
     left_out = f"{len(shown)} of {len(rows)} ranks: the slowest, the most exposed{waited}; `--json` has all."
     return [lines, [left_out]]
+
+
+def _host_steps(host_steps: pa.Table) -> list[list[str]]:
+    """Return a row per process of a run without GPU activity, and what is to be said of them."""
+    figures = host_figures(host_steps)
+    rows = []
+    for one in slowest_first(figures, _SHOWN_RANKS):
+        rank, report, *cells = host_cells(one)
+        rows.append([rank, *cells, escaped(report, _LONGEST_NAME)])
+    headings = ["rank", "steps", "median step", "slowest step", "at step", *LOOP, "report"]
+    return [
+        table(headings, rows, n_words=1),
+        *([prose(note)] for note in host_notes(figures, _SHOWN_RANKS)),
+    ]
 
 
 def _rank_columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Callable[[Any], str]]]:

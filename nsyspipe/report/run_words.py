@@ -10,6 +10,8 @@ from nsyspipe.units import absent, ms_text, percent_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    import pyarrow as pa
+
     from nsyspipe.run import Run
 
 __all__ = ["RANK_COLUMNS", "SameProblem", "same_problems", "saving_texts", "subject_parts"]
@@ -49,6 +51,9 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     header = run.header
     of_world = f" of {header.world_size}" if header.world_size not in (None, header.n_ranks) else ""
     plural = "" if header.n_ranks == 1 and not of_world else "s"
+    host_steps = run.host_steps()
+    if host_steps.num_rows:  # then there are no ranks
+        return [header.label, *_host_parts(host_steps, run.step_family, header.world_size)]
     parts = [header.label, f"{header.n_ranks}{of_world} rank{plural}", *header.gpu_names]
     if header.n_ranks:
         family = f" {run.step_family!r}" if run.step_family else ""
@@ -57,6 +62,17 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
         plural = "s" if len(run.skipped_steps) > 1 else ""
         parts.append(f"{steps} (step{plural} {skipped} skipped)" if skipped else steps)
     return parts
+
+
+def _host_parts(host_steps: pa.Table, family: str | None, world_size: int | None) -> list[str]:
+    n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
+    what = f" {family!r}" if family else ""
+    of_world = f" of {world_size}" if world_size not in (None, n_processes) else ""
+    plural = "" if n_processes == 1 and not of_world else "es"
+    return [
+        f"{n_processes}{of_world} process{plural} without GPU activity",
+        f"{host_steps.num_rows} host steps{what}",
+    ]
 
 
 def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:

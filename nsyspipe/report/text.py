@@ -10,7 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nsyspipe.report.capture_words import capture_text
 from nsyspipe.report.findings_text import findings_text, link_text
+from nsyspipe.report.host_steps_text import host_steps_text
 from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.run_words import same_problems, subject_parts
 from nsyspipe.report.verdict import verdict
@@ -82,8 +84,13 @@ def rendered(content: RenderableType, console: Console) -> str:
 def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[RenderableType]:
     summary = run.summary().to_pylist()[0]
     findings = run.findings().to_pylist()
-    yield Text(verdict(summary, run.header.n_ranks, findings), style="bold")
+    host_steps = run.host_steps()
+    has_host_steps = host_steps.num_rows > 0
+    sentence = verdict(summary, run.header.n_ranks, findings, has_host_steps=has_host_steps)
+    yield Text(sentence, style="bold")
     yield Text(printable(" | ".join(subject_parts(run, summary))), style="dim")
+    if made_with := capture_text(run.header.capture):
+        yield Text(printable(made_with), style="dim")
     if link := link_text(run.link):
         yield Text(link, style="dim")
     if summary["n_summary_steps"]:
@@ -91,6 +98,8 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
         if idle := idle_text(run.breakdown(), run.idle_calls()):
             yield Text(idle)
         yield Padding(_rank_table(run, width), (1, 0, 0, 0))
+    if has_host_steps:
+        yield Padding(host_steps_text(host_steps, min(width, MAX_WIDTH)), (1, 0, 0, 0))
     phases = run.phase_summary().to_pylist()
     if phases and n_findings is None:  # the whole story was asked for
         yield Padding(_phase_table(phases), (1, 0, 0, 0))

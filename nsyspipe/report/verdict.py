@@ -14,9 +14,16 @@ __all__ = ["verdict"]
 # From this share of communication on, waiting is worth a word.
 _MUCH_WAITING = 0.1
 
+_NOTHING = "No GPU activity was recorded, so there is nothing to measure."
+_WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
+
 
 def verdict(
-    summary: Mapping[str, Any], n_ranks: int, findings: Sequence[Mapping[str, Any]] = ()
+    summary: Mapping[str, Any],
+    n_ranks: int,
+    findings: Sequence[Mapping[str, Any]] = (),
+    *,
+    has_host_steps: bool = False,
 ) -> str:
     """Return the sentence for a run's figures.
 
@@ -26,9 +33,11 @@ def verdict(
         The one row of `schema.SUMMARY`.
     findings
         Rows of `schema.FINDINGS`: a straggler belongs to the verdict, since the others' figures follow from it.
+    has_host_steps
+        Whether a run without ranks has steps on its hosts.
     """
     if not n_ranks:
-        return "No GPU activity was recorded, so there is nothing to measure."
+        return _WITH_HOST_STEPS if has_host_steps else _NOTHING
     if not summary["n_summary_steps"]:
         return "No step has a window on every rank, so there are no figures for the run."
     if summary["comm_share"] is None:

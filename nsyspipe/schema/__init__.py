@@ -20,6 +20,7 @@ from nsyspipe.schema.events import (
 )
 from nsyspipe.schema.figures import FIGURES, PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
+from nsyspipe.schema.host_steps import HOST_STEPS
 from nsyspipe.schema.idle import IDLE_CALLS, IDLE_CAUSES
 from nsyspipe.schema.kernels import KERNEL_COSTS
 from nsyspipe.schema.links import LINK_KINDS, LINKS
@@ -44,6 +45,7 @@ __all__ = [
     "FIGURES",
     "FINDINGS",
     "GRAPH_NAME_ID",
+    "HOST_STEPS",
     "IDLE_CALLS",
     "IDLE_CAUSES",
     "KERNELS",

@@ -8,6 +8,7 @@ from nsyspipe.schema.collectives import COLLECTIVES, STRAGGLERS
 from nsyspipe.schema.columns import count
 from nsyspipe.schema.figures import PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
+from nsyspipe.schema.host_steps import HOST_STEPS
 from nsyspipe.schema.idle import IDLE_CALLS
 from nsyspipe.schema.kernels import KERNEL_COSTS
 from nsyspipe.schema.links import LINKS
@@ -89,7 +90,7 @@ def _saved(table: TableSchema) -> TableSchema:
 
 _TABLES = (
     RUNS, RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, KERNEL_COSTS, LINKS, RANK_SUMMARY, PHASE_SUMMARY, IDLE_CALLS,
-    TIMELINE, FINDINGS, PROBLEMS, METRICS,
+    TIMELINE, HOST_STEPS, FINDINGS, PROBLEMS, METRICS,
 )  # fmt: skip
 
 # Written on demand only, and by rank.

@@ -37,7 +37,7 @@ RANKS = TableSchema(
             "rank_source",
             TEXT,
             "text",
-            "where the number comes from: rank_map, env:RANK (or another variable), nccl_payload, nvtx_mpi, file_name, order",
+            "where the number comes from: rank_map, env:RANK (or another variable), sidecar, nccl_payload, nvtx_mpi, file_name, order",
             "derived",
         ),
         Column(

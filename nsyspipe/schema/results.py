@@ -8,6 +8,7 @@ from nsyspipe.schema.collectives import COLLECTIVES, STRAGGLERS
 from nsyspipe.schema.dataset import METRICS, RUNS
 from nsyspipe.schema.figures import PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
+from nsyspipe.schema.host_steps import HOST_STEPS
 from nsyspipe.schema.idle import IDLE_CALLS
 from nsyspipe.schema.kernels import KERNEL_COSTS
 from nsyspipe.schema.links import LINKS
@@ -35,6 +36,7 @@ DESCRIBED: dict[str, TableSchema] = {
         PHASE_SUMMARY,
         IDLE_CALLS,
         TIMELINE,
+        HOST_STEPS,
         FINDINGS,
         PROBLEMS,
         EVENTS,

@@ -13,6 +13,7 @@ from nsyspipe.fabric import NcclFacts
 from nsyspipe.findings.link_evidence import LinkVerdict
 from nsyspipe.header import RunHeader
 from nsyspipe.run import Run
+from nsyspipe.sidecar_model import RunCapture
 from nsyspipe.slowest_link import SlowestLink
 from nsyspipe.store.layout import file_of
 from nsyspipe.store.read import AGAIN, read_table
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SavedRun"]
 
-_Kind = TypeVar("_Kind", RunHeader, NcclFacts, LinkVerdict, SlowestLink)
+_Kind = TypeVar("_Kind", RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,11 +77,15 @@ class SavedRun(Run):
             if link is not None:
                 slowest = link["slowest"] and _rebuilt(SlowestLink, link["slowest"])
                 link |= {"slowest": slowest, "lacking": tuple(link["lacking"])}
+            header = found["header"]
+            capture = header.get("capture")
+            header |= {"capture": capture and _rebuilt(RunCapture, capture)}
             return {
-                "header": _rebuilt(RunHeader, found["header"]),
+                "header": _rebuilt(RunHeader, header),
                 "skipped_steps": list(found["skipped_steps"]),
                 "nccl": found["nccl"] and _rebuilt(NcclFacts, found["nccl"]),
                 "link": link and _rebuilt(LinkVerdict, link),
+                "n_host_steps": found.get("n_host_steps"),
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             path = file_of(self.tables, "runs", self.run_id)
@@ -157,6 +162,11 @@ class SavedRun(Run):
 
     def timeline(self) -> pa.Table:
         return self._table("timeline")
+
+    def host_steps(self) -> pa.Table:
+        if self._details["n_host_steps"] is None:  # saved before there was this table
+            return schema.HOST_STEPS.empty()
+        return self._table("host_steps")
 
     def operations(
         self, steps: tuple[int, int] | None = None

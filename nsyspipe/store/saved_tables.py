@@ -50,6 +50,7 @@ def saved_tables(run: Run) -> dict[str, pa.Table]:
         "phase_summary": run.phase_summary(),
         "idle_calls": run.idle_calls(),
         "timeline": timeline,
+        "host_steps": run.host_steps(),
         "findings": run.findings(),
         "problems": run.problems,
         "metrics": _metrics(run),
@@ -74,6 +75,7 @@ def _run_row(run: Run) -> dict[str, Any]:
         "skipped_steps": run.skipped_steps,
         "nccl": None if run.nccl is None else asdict(run.nccl),
         "link": None if run.link is None else asdict(run.link),
+        "n_host_steps": run.host_steps().num_rows,
     }
     known = run.link.slowest if run.link else None
     return {

@@ -193,7 +193,8 @@ def test_unusable_input_is_refused(tmp_path, name, options):
     folder = tmp_path / "empty"
     folder.mkdir()
     target = folder if name == "." else name and tmp_path / name
-    assert_refused(nsyspipe_run("doctor", target, *options))
+    cache = {"NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
+    assert_refused(nsyspipe_run("doctor", target, *options, **cache))
 
 
 # --- terminal -----------------------------------------------------------------------------------

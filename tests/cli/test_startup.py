@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = ["analyze", "dashboard", "doctor", "schema"]
+COMMANDS = ["analyze", "convert", "dashboard", "doctor", "schema"]
 
 
 def imported(*arguments):
@@ -37,6 +37,7 @@ def imported(*arguments):
         ["--help"],
         ["--version"],
         ["analyze", "--help"],
+        ["convert", "-h"],
         ["dashboard", "-h"],
         ["doctor", "-h"],
         ["schema", "-h"],

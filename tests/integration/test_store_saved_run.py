@@ -288,7 +288,7 @@ def damaged(made, tmp_path):
 
 
 READ = ["ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "rank_summary",
-        "phase_summary", "idle_calls", "timeline", "findings", "problems", "events-1", "phase_ranges-0"]  # fmt: skip
+        "phase_summary", "idle_calls", "timeline", "host_steps", "findings", "problems", "events-1", "phase_ranges-0"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", READ)

@@ -57,7 +57,13 @@ class Tile:
 def verdict_lines(run: Run) -> list[str]:
     """Return the verdict, a sentence per line, as the terminal says it."""
     findings = run.findings().to_pylist()
-    return verdict(run.summary().to_pylist()[0], run.header.n_ranks, findings).split("\n")
+    text = verdict(
+        run.summary().to_pylist()[0],
+        run.header.n_ranks,
+        findings,
+        has_host_steps=run.host_steps().num_rows > 0,
+    )
+    return text.split("\n")
 
 
 def why_lines(run: Run) -> list[str]:

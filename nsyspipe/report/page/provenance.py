@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsyspipe.report.capture_words import capture_rows
 from nsyspipe.report.page.tables import Column, Table
 from nsyspipe.schema import DESCRIBED, TIMELINE
 from nsyspipe.units import absent, count_text
@@ -55,6 +56,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
         ("export schema", ", ".join(header.export_schema_versions) or absent),
         ("steps", run.step_family or "none marked"),
+        *capture_rows(header.capture),
         ("nsyspipe", __version__),
     ]
 

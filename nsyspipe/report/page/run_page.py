@@ -22,6 +22,7 @@ from nsyspipe.report.page.collective_medians import collective_medians
 from nsyspipe.report.page.embed import RUN_ID
 from nsyspipe.report.page.findings_list import findings_list
 from nsyspipe.report.page.headline import facts, key_figures, verdict_lines, why_lines
+from nsyspipe.report.page.host_board import host_table
 from nsyspipe.report.page.kernel_board import kernel_table
 from nsyspipe.report.page.link_board import link_table, nccl_facts, troubles
 from nsyspipe.report.page.provenance import definitions, provenance, rank_table
@@ -53,6 +54,7 @@ _SECTIONS = (
     ("definitions", "Definitions"),
     ("provenance", "Provenance"),
 )
+_HOST_STEPS = ("host-steps", "Host steps")  # of a run without GPU activity
 _SCRIPTS = (
     "step_bars.js",
     "timeline_layout.js",
@@ -81,8 +83,10 @@ def run_page(run: Run) -> str:
     medians = collective_medians(run.collectives())
     drawn = chosen_ranks(run.rank_summary(), run.stragglers(), SHOWN_RANKS)
     charts = _charts(run, drawn, steps, medians)
+    hosts = host_table(run.host_steps())
     context = {
-        "sections": _SECTIONS,
+        "sections": ((_HOST_STEPS, *_SECTIONS) if hosts else _SECTIONS),
+        "host_table": hosts,
         "n_ranks": len(ranks),
         "has": {name: chart is not None for name, chart in charts.items()},
         "bars_note": left_out_note(len(drawn), len(ranks)),

@@ -1,0 +1,199 @@
+"""The sidecar of a capture, ``NAME.capture.json``: how, where and by what its reports were made.
+
+The analysis finds it beside the reports. It holds no environment but an allow-list, and no secret that
+its command line had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.capture.status_files import common, every, rank_rows, read_status_files
+from nsyspipe.capture.surroundings import Surroundings, gather_surroundings, program_directory
+from nsyspipe.errors import OutputError
+from nsyspipe.masking import allowed_environment, masked_command
+from nsyspipe.sidecar_model import CAPTURE_VERSION, SIDECAR_SUFFIX
+from nsyspipe.untrusted import decoded, printable
+from nsyspipe.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["sidecar_document", "sidecar_path", "write_sidecar", "write_topology"]
+
+_LONGEST_TEXT = 500
+_MOST_LOGS = 4096
+
+
+def sidecar_path(name: str, *, node_rank: int = 0, n_nodes: int = 1) -> Path:
+    """Return where the sidecar of a capture goes: one per node, which the name tells apart if there are several."""
+    node = f".node{node_rank}" if n_nodes > 1 else ""
+    return Path(f"{name}{node}{SIDECAR_SUFFIX}")
+
+
+def sidecar_document(
+    name: str,
+    *,
+    command: Sequence[str],
+    ranks: Iterable[Mapping[str, Any]] = (),
+    status_dir: Path | None = None,
+    world_size: int | None = None,
+    node_rank: int = 0,
+    n_nodes: int = 1,
+    nsys_version: str | None = None,
+    trace: Sequence[str] = (),
+    capture_range: str | None = None,
+    captured_at: datetime | None = None,
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    surroundings: Surroundings | None = None,
+) -> dict[str, Any]:
+    """Collect what a sidecar says; nothing is written.
+
+    Call it when the job has ended, on the node that ran it: logs and topology are listed that lie there.
+
+    Parameters
+    ----------
+    name
+        The capture's, as the launcher got it; it may have directories.
+    command
+        What was started, word for word; secrets are masked here.
+    ranks
+        What the caller knows of each rank of this node: ``rank``, ``local_rank``, ``pid``, ``report`` (path or stem
+        of its report; None when it was not captured), ``status``, ``problem``, ``gpu_name``; what is left out is taken
+        from the status files. The pid is the training program's own, never nsys's, or None: the analysis
+        takes a sidecar whose pids are not in the reports for another capture's.
+    status_dir
+        Directory of ``rank_<R>.json`` (the same keys) and ``ranges_<R>.json``, which the training program wrote.
+    captured_at
+        When the job started; None takes now.
+    directory
+        Of the training program, for its commit; None takes that of the first Python file in the command, else the
+        current one.
+    environment
+        Of the job; None takes this process's. Only an allow-list of it is kept.
+    surroundings
+        As `gather_surroundings` returns; None asks it.
+    """
+    found = read_status_files(status_dir)
+    where = directory or program_directory(command)
+    around = surroundings or gather_surroundings(where)
+    rows = rank_rows(ranks, found)
+    topology = _topology_path(name, node_rank, n_nodes)
+    moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
+    said = list(found.ranges.values())
+    return {
+        "capture_version": CAPTURE_VERSION,
+        "tool_version": __version__,
+        "name": _text(decoded(Path(name).name)),
+        "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
+        "command": masked_command(decoded(word) for word in command),
+        "git_commit": around.git_commit,
+        "git_is_dirty": around.git_is_dirty,
+        "host": around.host,
+        "node_rank": node_rank,
+        "n_nodes": n_nodes,
+        "world_size": world_size,
+        "ranks": rows,
+        "gpus": [asdict(gpu) for gpu in around.gpus],
+        "driver_version": around.driver_version,
+        # What the training program saw goes before what this process finds installed.
+        "cuda_version": common(said, "cuda_version") or around.cuda_version,
+        "torch_version": common(said, "torch_version") or around.torch_version,
+        "nccl_version": common(said, "nccl_version") or around.nccl_version,
+        "nsys_version": nsys_version,
+        "python_version": around.python_version,
+        "trace": list(trace),
+        "capture_range": capture_range,
+        "topology_file": decoded(topology.name) if topology.is_file() else None,
+        "nccl_log_files": _logs(name, rows, around.host if n_nodes > 1 else None),
+        "step_pattern": common(said, "step_pattern"),
+        "phase_names": every(said, "phase_names"),
+        "environment": allowed_environment(os.environ if environment is None else environment),
+    }
+
+
+def write_topology(
+    name: str, surroundings: Surroundings, *, node_rank: int = 0, n_nodes: int = 1
+) -> Path | None:
+    """Write what ``nvidia-smi topo -m`` printed beside the reports; None when it printed nothing.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    if surroundings.topology is None:
+        return None
+    path = _topology_path(name, node_rank, n_nodes)
+    _replace(path, surroundings.topology)
+    return path
+
+
+def write_sidecar(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a sidecar; a reader sees the old one or the whole new one.
+
+    Raises
+    ------
+    OutputError
+        If it cannot be written.
+    """
+    _replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    draft: str | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="replace", dir=path.parent, prefix=".sidecar-", delete=False
+        ) as file:  # fmt: skip
+            draft = file.name
+            file.write(text)
+        mask = os.umask(0)  # the only way to ask; a temporary file is its owner's alone
+        os.umask(mask)
+        Path(draft).chmod(0o666 & ~mask)
+        Path(draft).replace(path)
+    except OSError as error:
+        if draft is not None:
+            with contextlib.suppress(OSError):
+                Path(draft).unlink()
+        problem = f"cannot be written: {error.strerror or error}"
+        raise OutputError(decoded(str(path)), problem, fix="choose another name") from error
+
+
+def _topology_path(name: str, node_rank: int, n_nodes: int) -> Path:
+    node = f".node{node_rank}" if n_nodes > 1 else ""
+    return Path(f"{name}{node}.topo.txt")
+
+
+def _logs(name: str, rows: Sequence[Mapping[str, Any]], host: str | None) -> list[str]:
+    """Return the names of NCCL's logs, ``NAME.nccl.<host>.<pid>.log``.
+
+    Of several nodes that share a directory each lists its own. A log of an earlier capture may lie there too, so the
+    ranks' processes choose, if theirs are there.
+    """
+    base, folder = re.escape(Path(name).name), Path(name).parent
+    short = None if host is None else host.partition(".")[0]  # as NCCL writes %h
+    named = re.compile(rf"{base}(?:\.node[0-9]+)?\.nccl\.(.+?)\.([0-9]+)\.log")
+    by_pid: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            match = named.fullmatch(path.name)
+            if match and short in (None, match[1].partition(".")[0]):
+                by_pid[decoded(path.name)] = int(match[2])
+    pids = {row["pid"] for row in rows}
+    own = [log for log, pid in by_pid.items() if pid in pids]
+    return sorted(own or by_pid)[:_MOST_LOGS]
+
+
+def _text(value: str) -> str:
+    return printable(value)[:_LONGEST_TEXT]

@@ -1,0 +1,99 @@
+"""What the steps of each process cost on its host: medians, the slowest step, the slowest process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.labels import PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+
+__all__ = ["HostFigures", "fastest_and_slowest", "host_figures"]
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """The steps of one process, over those whose range was closed.
+
+    Attributes
+    ----------
+    is_alone
+        Whether its report holds no other process with steps.
+    n_steps, n_open
+        Steps with an end, and those whose range was never closed.
+    median_ns
+        Of `host_ns`; of an even number floored. None without a closed step, as all of the following.
+    slowest_step, slowest_ns
+        The longest step (tie: the lowest number).
+    phase_ns
+        Median by phase; None where the process has none of it.
+    """
+
+    rank: int | None
+    report: str
+    pid: int
+    is_alone: bool
+    n_steps: int
+    n_open: int
+    median_ns: int | None
+    slowest_step: int | None
+    slowest_ns: int | None
+    phase_ns: Mapping[str, int | None]
+
+
+def host_figures(host_steps: pa.Table) -> list[HostFigures]:
+    """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
+    rows = host_steps.to_pylist()
+    groups = [
+        list(own)
+        for _, own in groupby(rows, key=lambda row: (row["rank"], row["report"], row["pid"]))
+    ]
+    per_report = Counter(own[0]["report"] for own in groups)
+    return [_of_process(own, is_alone=per_report[own[0]["report"]] == 1) for own in groups]
+
+
+def fastest_and_slowest(
+    figures: Sequence[HostFigures],
+) -> tuple[HostFigures, HostFigures] | None:
+    """Return the processes with the lowest and the highest median; None unless two differ."""
+    known = [one for one in figures if one.median_ns is not None]
+    if len({one.median_ns for one in known}) < 2:  # noqa: PLR2004 - two
+        return None
+    return min(known, key=_median), max(known, key=_median)  # of equal ones the first
+
+
+def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:
+    closed = [row for row in rows if row["is_complete"]]
+    slowest = max(closed, key=lambda row: (row["host_ns"], -row["step"]), default=None)
+    return HostFigures(
+        rank=rows[0]["rank"],
+        report=rows[0]["report"],
+        pid=rows[0]["pid"],
+        is_alone=is_alone,
+        n_steps=len(closed),
+        n_open=len(rows) - len(closed),
+        median_ns=_floored_median([row["host_ns"] for row in closed]),
+        slowest_step=slowest["step"] if slowest else None,
+        slowest_ns=slowest["host_ns"] if slowest else None,
+        phase_ns={
+            phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES
+        },
+    )
+
+
+def _median(one: HostFigures) -> int:
+    return one.median_ns or 0
+
+
+def _floored_median(values: Sequence[int | None]) -> int | None:
+    ordered = sorted(value for value in values if value is not None)
+    if not ordered or len(ordered) < len(values):
+        return None
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) // 2

@@ -1,0 +1,195 @@
+"""A new database with a report beside it, read-only, to copy values from the one to the other."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from nsyspipe.errors import OutputError
+from nsyspipe.read.file_check import check_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["Database", "Source", "opened"]
+
+# Rows per statement: few enough that Ctrl-C and a progress bar need not wait long.
+_CHUNK_ROWS = 50_000
+# Where the header of an SQLite file says how its texts are encoded.
+_HEADER_BYTES, _ENCODING_AT = 100, slice(56, 60)
+_ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
+# SQLite's codes for what goes wrong with the file that is written: read-only, full, and i/o errors of writing, of
+# flushing, of changing the size.
+_WRITE_ERRORS = {8, 13, 778, 1034, 1546}
+
+_LISTED = (
+    "SELECT m.name, m.type, m.sql LIKE 'CREATE VIRTUAL%', c.name FROM source.sqlite_master AS m "
+    "JOIN pragma_table_info(m.name, 'source') AS c "
+    "WHERE m.type IN ('table', 'view') AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY m.name, c.cid"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table of the report, or what looks like one.
+
+    Attributes
+    ----------
+    is_plain
+        Whether it holds its rows itself: neither a view nor a virtual table.
+    """
+
+    is_plain: bool
+    columns: list[str] = field(default_factory=list)
+
+
+class Database:
+    """The copy in the making, with the report attached as ``source``.
+
+    Names of tables and columns that reach its methods come from the list of `tables`, or are quoted.
+    """
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def sources(self) -> dict[str, Source]:
+        """Return the report's tables and views by name."""
+        found: dict[str, Source] = {}
+        for name, kind, is_virtual, column in map(tuple, self._run(_LISTED)):
+            source = found.setdefault(name, Source(kind == "table" and not is_virtual))
+            source.columns.append(column)
+        return found
+
+    def create(self, table: str, columns: Mapping[str, str]) -> None:
+        """Make a table of the copy: type by column."""
+        definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
+        self._run(f"CREATE TABLE main.{quoted(table)} ({definitions})")
+
+    def scratch(self, table: str, definition: str, rows: Iterable[Sequence[Any]] = ()) -> None:
+        """Make a table in memory, and fill it."""
+        self._run(f"CREATE TEMP TABLE {table} ({definition})")
+        self._insert(f"temp.{table}", rows)
+
+    def insert(self, table: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Add rows, given value by value, to a table of the copy, and return how many."""
+        return self._insert(f"main.{quoted(table)}", rows)
+
+    def fill(
+        self,
+        table: str,
+        values: Mapping[str, str],
+        *,
+        joins: str = "",
+        where: str = "1",
+        on_row: Callable[[int], None] | None = None,
+    ) -> None:
+        """Fill a table of the copy from the report's of the same name, in the order of its rows, which keep their numbers.
+
+        Parameters
+        ----------
+        values
+            SQL by column; the report's table is called ``t``.
+        on_row
+            Called with the number of the last row so far.
+        """
+        names = ", ".join(map(quoted, values))
+        statement = (
+            f"INSERT INTO main.{quoted(table)} (rowid, {names}) "  # noqa: S608 - quoted, from our list
+            f"SELECT t.rowid, {', '.join(values.values())} FROM source.{quoted(table)} AS t {joins} "
+            f"WHERE t.rowid > :last AND ({where}) ORDER BY t.rowid LIMIT {_CHUNK_ROWS}"
+        )
+        last = -(2**63)
+        while self._connection.execute(sa.text(statement), {"last": last}).rowcount:
+            last = self.number(f"SELECT max(rowid) FROM main.{quoted(table)}")  # noqa: S608
+            if on_row:
+                on_row(last)
+
+    def run(self, statement: str) -> None:
+        """Run a statement that returns nothing."""
+        self._run(statement)
+
+    def number(self, statement: str) -> int:
+        """Return the one number that a statement returns; 0 for NULL."""
+        return int(self._run(statement).scalar() or 0)
+
+    def numbers(self, statement: str) -> list[int]:
+        """Return the numbers of the one row that a statement returns."""
+        return [int(value or 0) for value in self._run(statement).one()]
+
+    def _run(self, statement: str) -> sa.CursorResult[Any]:
+        return self._connection.exec_driver_sql(statement)
+
+    def _insert(self, table: str, rows: Iterable[Sequence[Any]]) -> int:
+        found = [tuple(row) for row in rows]
+        if found:
+            marks = ", ".join("?" * len(found[0]))
+            self._connection.exec_driver_sql(f"INSERT INTO {table} VALUES ({marks})", found)  # noqa: S608
+        return len(found)
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+@contextlib.contextmanager
+def opened(report: Path, copy: Path | None) -> Iterator[Database]:
+    """Open a new database, in an empty file or in memory, with a report attached; what was written is complete at the end.
+
+    Raises
+    ------
+    ReportNotFoundError, NotAReportError, DamagedReportError
+        As `read.file_check.check_file` does.
+    OutputError
+        If the copy cannot be written.
+    """
+    _, flags = check_file(report)
+    name = "file::memory:" if copy is None else copy.absolute().as_uri()
+    url = sa.URL.create("sqlite+pysqlite", database=name, query={"uri": "true"})
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
+    try:
+        with _written(copy), engine.connect() as connection:
+            _prepare(connection, _encoding_of(report))
+            connection.exec_driver_sql(
+                "ATTACH ? AS source", (f"{report.absolute().as_uri()}?{flags}",)
+            )
+            connection.exec_driver_sql("BEGIN")
+            yield Database(connection)
+            connection.exec_driver_sql("COMMIT")
+            connection.exec_driver_sql("DETACH source")
+    finally:
+        engine.dispose()
+
+
+def _prepare(connection: sa.Connection, encoding: str) -> None:
+    connection.exec_driver_sql("PRAGMA trusted_schema = OFF")  # the report's is not
+    connection.exec_driver_sql("PRAGMA temp_store = MEMORY")
+    connection.exec_driver_sql(f"PRAGMA main.encoding = '{encoding}'")
+    # The copy has its final name only when it is whole: nothing is ever to be rolled back.
+    connection.exec_driver_sql("PRAGMA main.journal_mode = OFF")
+    connection.exec_driver_sql("PRAGMA main.synchronous = OFF")
+    connection.exec_driver_sql("PRAGMA main.secure_delete = ON")
+
+
+def _encoding_of(report: Path) -> str:
+    """Return a report's encoding: two databases that are open together must be of one."""
+    with report.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    return _ENCODINGS.get(int.from_bytes(header[_ENCODING_AT], "big"), "UTF-8")
+
+
+@contextlib.contextmanager
+def _written(copy: Path | None) -> Iterator[None]:
+    """Tell what goes wrong with the copy from what is wrong with the report."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        code = getattr(error.orig, "sqlite_errorcode", 0)
+        if copy is None or code not in _WRITE_ERRORS:
+            raise
+        problem = f"cannot be written ({error.orig})"
+        raise OutputError(str(copy.parent), problem, fix="another disk or directory") from error

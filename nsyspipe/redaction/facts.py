@@ -1,0 +1,162 @@
+"""Texts that say something about the capture, each checked against the form that its place demands."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nsyspipe.read import versions
+from nsyspipe.read.facts import RANK_VARIABLES
+from nsyspipe.redaction.copying import number
+from nsyspipe.redaction.tables import CHECKED, NUMBERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsyspipe.read.report import Report
+    from nsyspipe.redaction.copying import Copying
+
+__all__ = ["copy_facts", "host_of"]
+
+_ENVIRONMENT = "environment and settings of the capture"
+_EXPORT = "settings of the export"
+_SYSTEM = "host and system"
+_FORM = "values of an unexpected form"
+
+_VARIABLES = frozenset((*RANK_VARIABLES, "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"))
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+# As `read.facts` takes them apart.
+_ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
+_ENVIRONMENT_ROW = re.compile(r"PROCESS_[0-9]{1,9}:ENVIRONMENT_VARIABLE")
+_INTEGER = re.compile(r" ?[0-9]{1,9} ?")
+_INTEGERS = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{1,3}){0,63})?")
+
+_VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,8}){0,5}(?:-[0-9]{1,16}v[0-9]{1,3})?")
+_TABLES, _LAZY = "EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_LAZY"
+_VERSIONS = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
+
+# "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200 MIG 1g.18gb".
+_MODEL = re.compile(
+    r"(?:(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID) )?(?:(?:Tesla|Quadro|GeForce|TITAN|GRID|RTX|GTX|MIG) )*"
+    r"(?:[A-Z]{1,3}[0-9]{1,4}[A-Z]{0,2}(?:-(?:SXM[0-9]?|PCI[Ee]|NVL|[0-9]{1,4}[A-Z]{0,2}|[0-9]{1,4}GB)){0,3}"
+    r"|[0-9]{3,4}(?:[A-Z]{1,2})?|V|X|Xp|Z|RTX|Thor|Orin)"
+    r"(?: (?:Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|Max-Q|GPU|PCIe|NVL|SXM[0-9]?|HBM[0-9]e?|D|with|Design"
+    r"|Server|Workstation|Max-Q|Edition|MIG|[0-9]{1,4}[Gg][Bb]|[0-9]g\.[0-9]{1,3}gb)){0,6}"
+)
+
+
+def copy_facts(copying: Copying, host: str | None) -> None:
+    """Copy versions, ranks, GPU models, and put another name for the host."""
+    for base in (versions.EXPORT_META, versions.EXPORT_META_OLD):
+        for table in copying.tables(base):
+            _copy_rows(copying, table, _EXPORT, _export_rows(copying, table))
+    for table in copying.tables(versions.CAPTURE_META):
+        _copy_rows(copying, table, _ENVIRONMENT, _variable_rows(copying.report, table))
+    for table in copying.tables(versions.SYSTEM_ENV):
+        rows = [] if host is None else [("Hostname", host)]
+        _copy_rows(copying, table, _SYSTEM, rows)
+    for table in copying.tables(versions.GPU):
+        _copy_gpus(copying, table)
+
+
+def host_of(report: Report) -> str | None:
+    """Return the report's host as `read.facts` finds it."""
+    if not report.has(versions.SYSTEM_ENV, "name", "value"):
+        return None
+    names = report.select(versions.SYSTEM_ENV, {"value": "text"}, where="name = 'Hostname'")
+    found: list[str] = names["value"].to_pylist()
+    return found[0] if found else None
+
+
+def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
+    columns = copying.columns(table, ("name", "value"))
+    copied = 0
+    if len(columns) == 2:  # noqa: PLR2004 - else no row says anything
+        copying.database.create(table, dict.fromkeys(columns, "TEXT"))
+        copied = copying.database.insert(table, rows)
+    copying.removed.add(kind, table, copying.count(table) - copied)
+
+
+def _named_values(
+    report: Report, table: str, where: str | None = None
+) -> Iterable[tuple[str, str]]:
+    if not report.has(table, "name", "value"):
+        return
+    found = report.select(table, {"name": "text", "value": "text"}, where=where)
+    yield from zip(found["name"].to_pylist(), found["value"].to_pylist(), strict=True)
+
+
+def _export_rows(copying: Copying, table: str) -> list[tuple[str, str]]:
+    rows = []
+    names = ", ".join(f"'{name}'" for name in (*_VERSIONS, _TABLES, _LAZY))
+    for name, value in _named_values(copying.report, table, f"name IN ({names})"):
+        if name == _LAZY:
+            rows.append((name, "false" if value.lower() == "false" else "true"))
+        elif name == _TABLES:
+            rows.append((name, _table_list(value.strip())))
+        elif _VERSION.fullmatch(value):
+            rows.append((name, value))
+        else:
+            copying.removed.add(_FORM, f"{table}.value", 1, "values")
+    return rows
+
+
+def _table_list(value: str) -> str:
+    """Return those of nsyspipe's tables that a list of tables names, in a list that is empty only if that was."""
+    known = [table for table in {**NUMBERS, **CHECKED} if table in value]
+    return ",".join(known) or ("-" if value else "")
+
+
+def _variable_rows(report: Report, table: str) -> list[tuple[str, str]]:
+    """Return the variables that name ranks and devices.
+
+    A value of another form becomes a mark, one for each value: variables that contradict each other
+    must go on doing so.
+    """
+    rows = []
+    marks: dict[tuple[str, str], str] = {}
+    wanted = " OR ".join(f"value LIKE '{name}=%'" for name in sorted(_VARIABLES))
+    where = f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
+    for row, text in _named_values(report, table, where):
+        match = _ASSIGNMENT.match(text)
+        if not match or match["name"] not in _VARIABLES:
+            continue
+        name, value = match["name"], match["value"]
+        form = _INTEGERS if name == _DEVICES else _INTEGER
+        if not form.fullmatch(value):
+            value = marks.setdefault((name, value), f"?{len(marks)}")
+        place = row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE"
+        rows.append((place, f'{name}="{value}"'))
+    return rows
+
+
+def _copy_gpus(copying: Copying, table: str) -> None:
+    columns = copying.columns(table, NUMBERS[versions.GPU])
+    values = {name: number(name) for name in columns}
+    kinds = dict.fromkeys(columns, "INTEGER")
+    joins = ""
+    if copying.columns(table, ("name",)):
+        copying.database.run("DROP TABLE IF EXISTS temp.model")
+        copying.database.scratch(
+            "model", "row INTEGER PRIMARY KEY, name TEXT", _model_names(copying, table)
+        )
+        kinds["name"], values["name"] = "TEXT", "m.name"
+        joins = "LEFT JOIN temp.model AS m ON m.row = t.rowid"
+    if kinds:
+        copying.database.create(table, kinds)
+        copying.database.fill(table, values, joins=joins)
+
+
+def _model_names(copying: Copying, table: str) -> list[tuple[int, str]]:
+    """Return each GPU's model by row; names of another form become marks, so that two models stay two."""
+    found = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
+    marks: dict[str, str] = {}
+    rows = []
+    for row, name in zip(found["row"].to_pylist(), found["name"].to_pylist(), strict=True):
+        is_model = not name or _MODEL.fullmatch(name)
+        if not is_model:
+            copying.removed.add(_FORM, f"{table}.name", 1, "values")
+        rows.append(
+            (row, name if is_model else marks.setdefault(name, f"unknown model {len(marks)}"))
+        )
+    return rows

@@ -1,0 +1,173 @@
+"""Where copies go: next to nothing that they could be mistaken for, and never over an original."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import NotAReportError, OutputError
+from nsyspipe.read.discover import find_reports
+from nsyspipe.untrusted import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Place", "beside", "places_for", "staged"]
+
+_RAW = ".nsys-rep"
+_ANOTHER = "another name"
+# What `analyze` picks up beside reports.
+_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A report, and where its copy goes."""
+
+    report: Path
+    copy: Path
+
+
+def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
+    """Decide where the copies go, before anything is written.
+
+    Parameters
+    ----------
+    reports
+        One report, a directory, or a glob.
+    out
+        The copy of one report; a directory for the others.
+    force
+        Whether files may be replaced.
+
+    Raises
+    ------
+    InputError
+        If there is no report, or one that was not exported to SQLite.
+    OutputError
+        If an original or, without `force`, a file that is there would be replaced.
+    """
+    path = Path(reports)
+    _check_exported([path])
+    found = find_reports([reports])
+    _check_exported(found)
+    is_one = path.is_file() or not (path.is_dir() or glob.has_magic(reports))
+    with _writable(out):
+        places = [Place(found[0], out)] if is_one else _in_directory(found, out, force=force)
+        for place in places:
+            _check(place, found, force=force)
+    return places
+
+
+def _check_exported(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if path.suffix == _RAW:
+            raise NotAReportError(
+                decoded(str(path)),
+                "an nsys report that was not exported to SQLite, and only exports can be redacted",
+                fix=f"nsyspipe convert {path}",
+            )
+
+
+def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
+    if out.exists() and not out.is_dir():
+        problem = "is a file, where a directory for several reports was needed"
+        raise OutputError(str(out), problem, fix=_ANOTHER)
+    if out.is_dir():
+        if any(out.samefile(report.parent) for report in reports):
+            problem = "is the directory of the reports, which are never replaced"
+            raise OutputError(str(out), problem, fix="another directory")
+        if not force and any(out.iterdir()):
+            problem = "is not empty: what lies in it would be taken for redacted too"
+            raise OutputError(str(out), problem, fix="a new directory, or --force")
+    names: dict[str, Path] = {}
+    for report in reports:
+        if report.name in names:
+            problem = f"has the name of {names[report.name]}, and copies keep their names"
+            raise OutputError(str(report), problem, fix="one directory at a time")
+        names[report.name] = report
+    return [Place(report, out / report.name) for report in reports]
+
+
+def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
+    copy = place.copy
+    if not copy.exists():
+        return
+    if any(copy.samefile(report) for report in reports if report.exists()):
+        raise OutputError(str(copy), "is the original, which is never replaced", fix=_ANOTHER)
+    if not copy.is_file():
+        problem = "is a directory, where a file for one report was needed"
+        raise OutputError(str(copy), problem, fix=str(copy / place.report.name))
+    if not force:
+        raise OutputError(str(copy), "exists", fix=f"--force, or {_ANOTHER}")
+
+
+@contextlib.contextmanager
+def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
+    """Yield an empty file for each copy, and rename them in the end; after an error nothing is left of them.
+
+    Raises
+    ------
+    OutputError
+        If they cannot be written.
+    """
+    directory = places[0].copy.parent
+    files: list[Path] = []
+    made: list[Path] = []
+    try:
+        with _writable(directory):
+            made = _make(directory)
+            files.extend(_empty_file(directory) for _ in places)
+        yield files
+        with _writable(directory):
+            for file, place in zip(files, places, strict=True):
+                _finish(file, place.copy)
+        made = []
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def beside(reports: Sequence[Path]) -> list[str]:
+    """Return the names of the files beside some reports that `analyze` reads too."""
+    folders = dict.fromkeys(report.parent for report in reports)
+    found = {path.name for folder in folders for one in _BESIDE for path in folder.glob(one)}
+    return sorted(decoded(name) for name in found)
+
+
+def _make(directory: Path) -> list[Path]:
+    """Make a directory and those above it, and return what was made, innermost first."""
+    missing = [one for one in (directory, *directory.parents) if not one.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _empty_file(directory: Path) -> Path:
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".nsyspipe-", delete=False) as file:
+        return Path(file.name)
+
+
+def _finish(file: Path, copy: Path) -> None:
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())
+    mask = os.umask(0)
+    os.umask(mask)
+    file.chmod(0o666 & ~mask)
+    file.replace(copy)
+
+
+@contextlib.contextmanager
+def _writable(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        raise OutputError(decoded(str(out)), problem, fix="another directory") from error

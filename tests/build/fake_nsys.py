@@ -1,0 +1,61 @@
+"""A fake nsys: a shell script that prints what nsys 2024.2.3 prints, and exports by copying.
+
+A fake report is thus an SQLite file that is called .nsys-rep.
+"""
+
+from __future__ import annotations
+
+from tests.build.programs import HELP, VERSION, program
+from tests.build.trace import steady_rank
+
+OLD_OPTIONS = "\t-f, --force-overwrite=\n\n\t-l, --lazy=\n\n\t-q, --quiet=\n\n\t-t, --type=\n"
+NEW_OPTIONS = f"\t--include-blobs=\n\n{OLD_OPTIONS}"
+COPY = 'cp "$report" "$out"'
+# As nsys 2024.2.3 says it, on stderr, of a report of a later one.
+NEWER = """\
+Exportation error: Report was created in Nsight Systems version (2026.2.3.38-262334140272v0), newer than your current \
+version (2024.2.3.38-242334140272v0).
+Please update your Nsight Systems to the latest version to view this report.
+"""
+
+_SCRIPT = """\
+case "$1" in
+--version) cat <<'END'
+{version}
+END
+;;
+profile) cat <<'END'
+{profile}
+END
+;;
+export)
+  if [ "$2" = --help ]; then
+    cat <<'END'
+{options}
+END
+    exit 0
+  fi
+  for one in "$@"; do case "$one" in --output=*) out=${{one#--output=}};; esac; done
+  report=$one
+  echo "$@" >> "$0.calls"
+  {export}
+;;
+esac"""
+
+
+def fake_nsys(folder, export=COPY, *, options=OLD_OPTIONS, version=VERSION, profile=HELP):
+    """Write the program; `export` are shell commands that know ``$report`` and ``$out``."""
+    script = _SCRIPT.format(version=version, profile=profile, options=options, export=export)
+    return program(folder, "nsys", script)
+
+
+def calls(nsys):
+    """Return the command lines of the exports that a fake nsys was asked for."""
+    log = nsys.with_name("nsys.calls")
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def fake_report(path, rank=0):
+    """Write what the fake nsys takes for a report."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return steady_rank(rank).write(path)

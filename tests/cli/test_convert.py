@@ -1,0 +1,265 @@
+"""The convert command, and .nsys-rep files given to others, as a user runs them: with a fake nsys on PATH."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from nsyspipe.programs import find_nsys
+from tests.build.fake_nsys import COPY, NEWER, calls, fake_nsys, fake_report
+from tests.cli.tools import assert_refused, environment, nsyspipe_run, program, terminal_run
+
+
+@pytest.fixture
+def tool(tmp_path):
+    """Return what makes the fake nsys."""
+    return lambda *arguments, **options: fake_nsys(tmp_path / "tool", *arguments, **options)
+
+
+@pytest.fixture
+def variables(tmp_path, tool):
+    """Return an environment with a fake nsys and a cache of its own."""
+    tool()
+    path = f"{tmp_path / 'tool'}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
+
+
+@pytest.fixture
+def run(variables):
+    return lambda *arguments, **options: nsyspipe_run(*arguments, **(variables | options))
+
+
+@pytest.fixture
+def reports(tmp_path):
+    """Return the folder of a run of three reports whose names sort by number only."""
+    folder = tmp_path / "reports"
+    for rank in (0, 2, 10):
+        fake_report(folder / f"run_{rank}.nsys-rep", rank)
+    return folder
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_directory_is_converted_and_its_exports_are_named(run, reports):
+    done = run("convert", reports)
+    assert (done.returncode, done.stderr) == (0, "3 exported\n")
+    assert done.stdout.splitlines() == [str(reports / f"run_{rank}.sqlite") for rank in (0, 2, 10)]
+    assert all(Path(line).is_file() for line in done.stdout.splitlines())
+
+
+def test_the_second_time_all_is_up_to_date(run, reports, tool):
+    first = run("convert", reports)
+    again = run("convert", reports)
+    assert (again.stdout, again.stderr) == (first.stdout, "3 up to date\n")
+    # What a shell makes of run_*: exports among the reports are passed over.
+    by_shell = run("convert", *sorted(reports.iterdir()))
+    assert by_shell.stderr == "3 up to date\n"
+    assert len(calls(tool())) == 3
+    assert run("convert", reports, "--force").stderr == "3 exported\n"
+
+
+def test_a_report_named_three_ways_is_converted_once(run, reports):
+    done = run("convert", reports / "run_2.nsys-rep", reports, f"{reports}/*.nsys-rep", "-j", 1)
+    assert [Path(line).name for line in done.stdout.splitlines()] == [
+        "run_2.sqlite", "run_0.sqlite", "run_10.sqlite",
+    ]  # fmt: skip
+
+
+def test_another_directory_is_made(run, reports, tmp_path):
+    done = run("convert", reports, "-o", tmp_path / "new" / "out")
+    assert done.returncode == 0
+    assert names(tmp_path / "new/out") == ["run_0.sqlite", "run_10.sqlite", "run_2.sqlite"]
+    assert len(names(reports)) == 3
+
+
+def test_quiet_prints_nothing_when_all_is_well(run, reports):
+    done = run("convert", reports, "-q")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool):
+    tool(
+        f"case \"$report\" in *_2.*) cat >&2 <<'END'\n{NEWER}END\nexit 1;; *_10.*) exit 3;; esac; {COPY}"
+    )
+    done = run("convert", reports)
+    assert done.returncode == 2
+    assert done.stdout == f"{reports / 'run_0.sqlite'}\n"
+    assert done.stderr.count("error: ") == 2
+    assert "was captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38" in done.stderr
+    assert "run_10.nsys-rep: nsys export fails with status 3" in done.stderr
+    assert done.stderr.splitlines()[-1] == "1 exported, 2 failed"
+    assert names(reports) == [
+        "run_0.nsys-rep", "run_0.sqlite", "run_10.nsys-rep", "run_2.nsys-rep",
+    ]  # fmt: skip
+
+
+def test_nsys_may_be_named(run, reports, tool, tmp_path):
+    other = fake_nsys(tmp_path / "other")
+    assert run("convert", reports, "--nsys", other).returncode == 0
+    assert len(calls(other)) == 3
+    assert_refused(run("convert", reports, "--nsys", tmp_path / "none", "--force"))
+
+
+def test_a_hang_ends_with_the_timeout(run, reports, tool):
+    tool("sleep 60")
+    done = run("convert", reports / "run_0.nsys-rep", "--timeout", 1)
+    assert done.returncode == 2
+    assert "did not end within 1 s" in done.stderr
+    assert len(names(reports)) == 3
+
+
+@pytest.mark.parametrize("given", ["gone.nsys-rep", "", "empty", "*.nothing", "run.sqlite"])
+def test_unusable_input_is_refused(run, tmp_path, given):
+    (tmp_path / "empty").mkdir()
+    fake_report(tmp_path / "run.sqlite")
+    done = run("convert", given, cwd=tmp_path) if given else run("convert", "")
+    if given == "gone.nsys-rep":  # one report that fails, of one
+        assert done.stderr.splitlines().pop() == "1 failed"
+        done.stderr = "\n".join(done.stderr.splitlines()[:-1])
+    assert_refused(done)
+
+
+def test_two_reports_for_one_file_are_refused(run, reports, tmp_path):
+    fake_report(tmp_path / "b" / "run_0.nsys-rep")
+    done = run("convert", reports, tmp_path / "b", "-o", tmp_path / "out")
+    assert_refused(done)
+    assert "would both be exported to" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_that_look_like_options_come_out_as_paths(run, tmp_path):
+    folder = tmp_path / "odd"
+    fake_report(folder / "-q ä_0.nsys-rep")
+    done = run("convert", ".", cwd=folder)
+    assert done.stdout == "./-q ä_0.sqlite\n"
+    assert run("analyze", "./-q ä_0.sqlite", "-q", cwd=folder).returncode == 0
+
+
+def test_progress_is_for_terminals_only(variables, reports, tool):
+    tool(f"sleep 0.3; {COPY}")
+    code, text = terminal_run("convert", reports, **variables)
+    assert code == 0
+    assert "exporting reports" in text
+    assert (
+        "exporting reports"
+        not in terminal_run("convert", reports, "--force", "--no-progress", **variables)[1]
+    )
+
+
+# --- ended by others ----------------------------------------------------------------------------
+
+
+def started_export(variables, folder, tmp_path, *arguments):
+    """Start a conversion, and return it when nsys runs."""
+    process = subprocess.Popen(
+        program(*arguments, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(**variables), start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "child").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    return process
+
+
+def runs(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+# SIGTERM ends analyze at once: its scratch directory in the cache goes with the next export.
+@pytest.mark.parametrize(
+    ("command", "sent"),
+    [("convert", signal.SIGINT), ("convert", signal.SIGTERM), ("analyze", signal.SIGINT)],
+)
+def test_an_interrupt_ends_every_nsys_and_leaves_nothing(
+    variables, reports, tool, tmp_path, command, sent
+):
+    child = tmp_path / "child"
+    tool(f'head -c 9000 "$report" > "$out"; sleep 60 & echo $! > "{child}"; wait')
+    process = started_export(variables, reports, tmp_path, command, "-j", "2")
+    process.send_signal(sent)
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output, errors) == (128 + sent, "", "")
+    assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
+    assert [one for one in tmp_path.glob("cache/exports/*/*") if one.name != "lock"] == []
+    assert not runs(int(child.read_text()))
+
+
+def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tmp_path):
+    child = tmp_path / "child"
+    tool(f'head -c 9000 "$report" > "$out"; sleep 2 & echo $! > "{child}"; wait')
+    process = started_export(variables, reports, tmp_path, "convert")
+    process.kill()
+    process.communicate(timeout=20)
+    assert [name for name in names(reports) if name.endswith(".sqlite")] == []
+    tool()
+    assert run("convert", reports).stderr == "3 exported\n"
+
+
+# --- .nsys-rep where reports are read -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["directory", "glob", "files"])
+def test_analyze_takes_raw_reports(run, reports, form):
+    given = {
+        "directory": [reports],
+        "glob": [f"{reports}/*.nsys-rep"],
+        "files": sorted(reports.iterdir()),
+    }
+    done = run("analyze", *given[form], "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert (
+        document["run"]["reports"] == [f"run_{rank}.sqlite" for rank in (0, 2, 10)]
+        or form == "files"
+    )
+    assert [row["rank"] for row in document["ranks"]] == [0, 2, 10]
+    assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
+
+
+def test_analyze_shows_that_it_exports(variables, reports, tool):
+    tool(f"sleep 0.3; {COPY}")
+    code, text = terminal_run("analyze", reports, **variables)
+    assert code == 0
+    assert "exporting reports" in text
+    assert "Communication is " in text
+
+
+def test_doctor_takes_raw_reports_and_never_replaces_them(run, reports):
+    done = run("doctor", reports)
+    assert done.returncode == 0
+    assert "run_0.sqlite" in done.stdout
+    raw = reports / "run_0.nsys-rep"
+    before = raw.read_bytes()
+    assert_refused(run("doctor", reports, "--json", raw, "--force"))
+    assert raw.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["analyze", "doctor"])
+def test_a_failing_nsys_is_told(run, reports, tool, command):
+    tool("echo 'Exportation error: no space left on device' >&2; exit 1")
+    done = run(command, reports)
+    assert_refused(done)
+    assert "(and 2 more of 3 reports failed)" in done.stderr
+    assert "no space left on device" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["analyze", "doctor", "convert"])
+def test_without_nsys_the_message_says_what_to_do(run, reports, command, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    if find_nsys() is not None:
+        pytest.skip("this machine has nsys in one of the usual places")
+    done = run(command, reports, PATH="/nonexistent")
+    assert_refused(done)
+    assert ("developer.nvidia.com" if command == "convert" else "nsys export") in done.stderr

@@ -1,0 +1,151 @@
+"""A capture's sidecar as a user meets it: nothing to type, one line in the summary, its problems among the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nsyspipe.capture.sidecar import (
+    sidecar_document,
+    sidecar_path,
+    write_sidecar,
+    write_topology,
+)
+from nsyspipe.capture.surroundings import Surroundings
+from tests.build.programs import TOPOLOGY
+from tests.build.trace import steady_rank
+from tests.cli.tools import assert_refused, nsyspipe_run
+
+SECRET = "Zx81-plant3d"
+LINE = "torch 2.9.0, NCCL 2.27.3, driver 580.159.04, commit 0123456789 with changes"
+HOST = Surroundings(
+    host="node0",
+    gpus=(),
+    driver_version="580.159.04",
+    topology=TOPOLOGY,
+    torch_version="2.9.0",
+    cuda_version="13.0",
+    nccl_version="2.27.3",
+    python_version="3.11.9",
+    git_commit="0123456789abcdef0123456789abcdef01234567",
+    git_is_dirty=True,
+)
+
+
+def capture(folder, **more):
+    """Write the reports of two ranks and their sidecar, as a launcher does."""
+    for rank in (0, 1):
+        steady_rank(rank).write(folder / f"ddp_{rank}.sqlite")
+    name = str(folder / "ddp")
+    write_topology(name, HOST)
+    document = sidecar_document(
+        name,
+        command=["torchrun", "train.py", "--api-key", SECRET],
+        ranks=[{"rank": at, "pid": 1000 + at, "report": f"ddp_{at}", "status": 0} for at in (0, 1)],
+        environment={"NCCL_DEBUG": "INFO", "WANDB_API_KEY": SECRET},
+        surroundings=HOST,
+        world_size=2,
+    )
+    # The session of `steady_rank` began then.
+    write_sidecar(sidecar_path(name), document | {"captured_at_utc": "2001-09-09T01:46:40Z"} | more)
+    return folder
+
+
+@pytest.fixture
+def captured(tmp_path):
+    return capture(tmp_path)
+
+
+def test_the_summary_says_what_the_run_was_captured_with(captured, invoke):
+    done = invoke(captured)
+    assert (done.exit_code, done.stderr) == (0, "")
+    head = done.stdout.partition("\n\n")[0].splitlines()
+    assert head[1].startswith("ddp | 2 ranks | NVIDIA H200")
+    assert head[2] == LINE
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert "are connected by NV18" in done.stdout
+
+
+def test_without_a_sidecar_there_is_no_such_line(captured, invoke):
+    (captured / "ddp.capture.json").unlink()
+    assert "torch 2.9" not in invoke(captured).stdout
+
+
+def test_every_output_says_it_and_none_has_a_secret(captured, invoke):
+    page = captured.parent / f"{captured.name}.html"
+    done = invoke(captured, "--json", "-", "--html", page)
+    document = json.loads(done.stdout)
+    assert document["run"]["capture"]["command"] == ["torchrun", "train.py", "--api-key", "***"]
+    assert document["run"]["capture"]["environment"] == {"NCCL_DEBUG": "INFO"}
+    assert {row["path"] for row in document["links"]} == {"NV18"}
+    markdown = invoke(captured, "--markdown", "-").stdout
+    assert f"Captured with {LINE}" in markdown
+    html = page.read_text()
+    assert "torchrun train.py --api-key" in html
+    assert "0123456789 with changes" in html
+    assert SECRET not in done.stdout + markdown + html + invoke(captured).stdout
+
+
+def test_a_saved_run_says_the_same(captured, tmp_path, invoke):
+    store = tmp_path / "store"
+    before = json.loads(invoke(captured, "--json", "-", "--out", store).stdout)
+    assert json.loads(invoke(store, "--json", "-").stdout) == before
+    assert LINE in invoke(store).stdout
+
+
+def test_hostile_texts_drive_no_terminal_and_break_no_page(tmp_path, invoke):
+    capture(tmp_path, torch_version="\x1b[2J<script>alert(1)</script>|`", git_commit=None)
+    page = tmp_path / "page.html"
+    text = invoke(tmp_path, "--html", page).stdout
+    assert "\x1b" not in text
+    markdown = invoke(tmp_path, "--markdown", "-").stdout
+    assert "<script>" not in markdown
+    assert "<script>alert" not in page.read_text()
+
+
+def test_a_failed_rank_is_a_warning_that_strict_refuses(tmp_path, invoke):
+    capture(tmp_path, ranks=[{"rank": 1, "report": "ddp_1", "pid": 1001, "status": 1}])
+    done = invoke(tmp_path)
+    assert done.exit_code == 0
+    assert "rank 1: its program ended with status 1; the report may be cut short" in done.stdout
+    assert invoke(tmp_path, "--strict").exit_code == 2
+
+
+def test_a_sidecar_is_no_place_for_an_output(captured):
+    before = (captured / "ddp.capture.json").read_bytes()
+    assert_refused(nsyspipe_run("analyze", captured, "--json", captured / "ddp.capture.json"))
+    assert (captured / "ddp.capture.json").read_bytes() == before
+
+
+def doctor(*arguments):
+    """Return the doctor's document of some reports."""
+    done = nsyspipe_run("doctor", *arguments, "--json", "-")
+    assert done.returncode == 0, done
+    return json.loads(done.stdout)
+
+
+def test_the_doctor_knows_what_the_sidecar_says(tmp_path):
+    for rank in (0, 1):
+        builder = steady_rank(rank)
+        builder.rows.pop("META_DATA_CAPTURE")
+        builder.write(tmp_path / f"ddp_{rank}.sqlite")
+
+    def found(*options):
+        rows = doctor(tmp_path, *options)["capabilities"]
+        return [row["found"] for name in ("ranks", "world_size", "link") for row in rows if row["name"] == name]  # fmt: skip
+
+    assert found() == ["0-1 from file names", "not recorded", "neither NCCL's log nor the topology"]
+    (tmp_path / "t.txt").write_text(TOPOLOGY)
+    ranks = [{"rank": at + 4, "report": f"ddp_{at}", "pid": 1000 + at} for at in (0, 1)]
+    content = {"ranks": ranks, "world_size": 8, "topology_file": "t.txt"}
+    (tmp_path / "ddp.capture.json").write_text(json.dumps(content))
+    assert found() == [
+        "4-5 from the capture's sidecar",
+        "8, of which 2 in these reports",
+        "the GPUs are connected by NV18; no NCCL log says what NCCL uses",
+    ]
+    assert found("--rank-map", "ddp_0=0,ddp_1=1")[0] == "0-1 from --rank-map"
+    (tmp_path / "ddp.capture.json").write_text("{")
+    problems = doctor(tmp_path)["problems"]
+    assert [row["code"] for row in problems] == ["unusable-sidecar"]

@@ -1,0 +1,105 @@
+"""Captures, exports and analyses with a real nsys, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from nsyspipe import nsys as installed
+from tests.cli.tools import assert_refused, environment, nsyspipe_run
+
+pytestmark = pytest.mark.nsys
+
+PROGRAM = """\
+import nvtx, time
+for i in range(4):
+    with nvtx.annotate(f"step {i}"):
+        time.sleep(0.005)
+"""
+
+
+@pytest.fixture(scope="module")
+def captured(nsys, tmp_path_factory):
+    """Return the folder of one real capture."""
+    pytest.importorskip("nvtx")
+    folder = tmp_path_factory.mktemp("captured")
+    command = [
+        nsys, "profile", "--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none", f"--output={folder}/a b_0",
+        sys.executable, "-c", PROGRAM,
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+@pytest.fixture
+def run(nsys, tmp_path):
+    path = f"{nsys.parent}:{environment()['PATH']}"
+    variables = {"PATH": path, "NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
+    return lambda *arguments, **options: nsyspipe_run(*arguments, **(variables | options))
+
+
+@pytest.fixture
+def report(captured, tmp_path):
+    """Return a copy of the captured report, alone in its directory."""
+    target = tmp_path / "run" / "a b_0.nsys-rep"
+    target.parent.mkdir()
+    target.write_bytes((captured / "a b_0.nsys-rep").read_bytes())
+    return target
+
+
+def test_the_help_of_a_real_nsys_is_understood(nsys):
+    found = installed.find(str(nsys))
+    assert found.version >= (2021,)
+    assert {"cuda", "nvtx", "osrt", "none"} <= set(found.trace_values())
+    options = ["--type", "--output", "--lazy", "--force-overwrite", "--quiet"]
+    assert all(found.export_has(one) for one in options)
+    assert found.profile_has("--capture-range")
+    assert not found.export_has("--no-such-option")
+
+
+def test_a_capture_is_converted_once_and_read(run, report):
+    done = run("convert", report.parent)
+    export = report.with_suffix(".sqlite")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{export}\n", "1 exported\n")
+    assert sorted(report.parent.iterdir()) == [report, export]
+    assert run("convert", report.parent).stderr == "1 up to date\n"
+    assert run("analyze", export, "--json", "-").returncode == 0
+
+
+def test_analysis_of_the_report_is_that_of_its_export(run, report, tmp_path):
+    raw = run("analyze", report, "--json", "-")
+    assert sorted(report.parent.iterdir()) == [report]
+    run("convert", report, "-o", tmp_path / "out")
+    exported = run("analyze", tmp_path / "out", "--json", "-")
+    assert (raw.returncode, raw.stderr) == (0, "")
+    assert json.loads(raw.stdout) == json.loads(exported.stdout)
+
+
+def test_a_report_cut_short_is_told_in_nsyss_words(run, report):
+    report.write_bytes(report.read_bytes()[: report.stat().st_size // 2])
+    done = run("convert", report, "-q")
+    assert_refused(done)
+    assert "nsys export fails with status" in done.stderr
+    assert sorted(report.parent.iterdir()) == [report]
+
+
+def test_a_report_of_a_later_nsys_names_both_versions(run, report, nsys):
+    """A real report, its version raised by the test: nsys refuses it before it reads on."""
+    mine = installed.find(str(nsys))
+    year = str(mine.version[0]).encode()
+    raised = report.read_bytes().replace(b"Report " + year + b"@", b"Report 2099@", 1)
+    report.write_bytes(raised)
+    done = run("convert", report, "-q")
+    assert_refused(done)
+    assert "was captured by nsys 2099." in done.stderr
+    assert f"the nsys here is {mine.version_text}" in done.stderr
+
+
+def test_what_a_killed_nsys_leaves_is_not_taken_for_an_export(run, report):
+    target = report.with_suffix(".sqlite")
+    target.write_bytes(b"\0" * 65536)  # as nsys 2024.2.3 leaves it when it is killed
+    assert run("convert", report).stderr == "1 exported\n"
+    assert target.read_bytes().startswith(b"SQLite format 3")

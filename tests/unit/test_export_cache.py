@@ -1,0 +1,298 @@
+"""Reports that are read as they are: exported into the cache, named as theirs, found there again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import nsyspipe
+from nsyspipe import export_cache
+from nsyspipe.errors import (
+    NotAReportError,
+    NsysFailedError,
+    OptionError,
+    OutputError,
+    ReportNotFoundError,
+)
+from nsyspipe.export_cache import cache_directory, exported_reports
+from nsyspipe.programs import find_nsys
+from nsyspipe.read.discover import display_names, source_of
+from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Give each test a cache of its own, with no claims of other tests."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("NSYSPIPE_CACHE_DIR", str(folder))
+    monkeypatch.setattr("nsyspipe.export_cache._CLAIMS", {})
+    return folder
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """Put a fake nsys on the search path, and return what makes another one."""
+    folder = tmp_path / "tool"
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    def make(*arguments, **options):
+        return fake_nsys(folder, *arguments, **options)
+
+    make()
+    return make
+
+
+@pytest.fixture
+def reports(tmp_path):
+    folder = tmp_path / "reports"
+    for rank in range(2):
+        fake_report(folder / f"run_{rank}.nsys-rep", rank)
+    return folder
+
+
+def exports(cache):
+    return sorted(cache.glob("exports/*/*.sqlite"))
+
+
+def let_go():
+    """Do as the end of the process does: release its claims."""
+    for lock in export_cache._CLAIMS.values():
+        os.close(lock)
+    export_cache._CLAIMS.clear()
+
+
+def test_a_run_of_raw_reports_is_that_of_their_exports(reports, tool, tmp_path):
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    for path in reports.iterdir():
+        shutil.copy(path, beside / f"{path.stem}.sqlite")
+    raw, exported = nsyspipe.load(reports), nsyspipe.load(beside)
+    assert raw.ranks.to_pylist() == exported.ranks.to_pylist()
+    assert raw.summary().to_pylist() == exported.summary().to_pylist()
+    assert raw.header.reports == ["run_0.sqlite", "run_1.sqlite"]
+    assert raw.header.run_id == exported.header.run_id
+
+
+def test_nothing_is_written_beside_the_reports(reports, tool):
+    before = {path: path.stat().st_mtime_ns for path in reports.iterdir()}
+    exported_reports([reports])
+    assert {path: path.stat().st_mtime_ns for path in reports.iterdir()} == before
+
+
+def test_the_second_time_it_is_there_already(reports, tool):
+    first = exported_reports([reports])
+    path = tool()
+    assert exported_reports([reports]) == first
+    assert len(calls(path)) == 2
+
+
+def test_stems_stay_and_sources_are_as_the_user_wrote_them(reports, tool, monkeypatch):
+    monkeypatch.chdir(reports)
+    found = exported_reports(["run_1.nsys-rep", "run_0.nsys-rep"])
+    assert [path.name for path in found] == ["run_1.sqlite", "run_0.sqlite"]
+    assert [source_of(path) for path in found] == [Path("run_1.nsys-rep"), Path("run_0.nsys-rep")]
+
+
+def test_a_link_gives_its_own_name_to_the_export(reports, tool):
+    link = reports / "other_7.nsys-rep"
+    link.symlink_to(reports / "run_0.nsys-rep")
+    assert [path.name for path in exported_reports([link])] == ["other_7.sqlite"]
+
+
+def test_equal_names_are_told_apart_by_their_directories_not_the_caches(tmp_path, tool):
+    paths = [fake_report(tmp_path / name / "run.nsys-rep") for name in ("a", "b")]
+    assert display_names(exported_reports(paths)) == ["a/run.sqlite", "b/run.sqlite"]
+
+
+def test_exports_and_raw_reports_may_be_mixed(reports, tool, tmp_path):
+    shutil.copy(reports / "run_1.nsys-rep", reports / "run_1.sqlite")
+    first, second = exported_reports([reports])
+    assert first.name == "run_0.sqlite"
+    assert source_of(first) == reports / "run_0.nsys-rep"
+    assert second == reports / "run_1.sqlite"
+
+
+def test_a_report_named_twice_is_exported_once_and_stays_twice(reports, tool):
+    path = reports / "run_0.nsys-rep"
+    found = exported_reports([path, path])
+    assert len(found) == 2
+    assert len(set(found)) == 1
+
+
+def test_a_report_that_changes_is_another_one(reports, tool):
+    path = reports / "run_0.nsys-rep"
+    (first,) = exported_reports([path])
+    fake_report(path, rank=1)
+    os.utime(path, (1e9, 1e9))  # older than its export
+    (second,) = exported_reports([path])
+    assert second != first
+    assert second.read_bytes() == path.read_bytes()
+
+
+def test_an_nsys_with_more_options_exports_again(reports, tool, cache):
+    exported_reports([reports])
+    tool(options=NEW_OPTIONS)
+    exported_reports([reports])
+    assert len(exports(cache)) == 4
+
+
+def test_a_damaged_export_is_made_again(reports, tool):
+    (path,) = exported_reports([reports / "run_0.nsys-rep"])
+    path.write_bytes(path.read_bytes()[:5000])
+    assert exported_reports([reports / "run_0.nsys-rep"]) == [path]
+    assert path.read_bytes() == (reports / "run_0.nsys-rep").read_bytes()
+
+
+# --- who may look ---------------------------------------------------------------------------------
+
+
+def test_only_its_user_can_look_into_the_cache(reports, tool, cache):
+    cache.mkdir(mode=0o755)
+    (cache / "exports").mkdir(mode=0o777)
+    exported_reports([reports])
+    assert (cache / "exports").stat().st_mode & 0o777 == 0o700
+    assert all(one.stat().st_mode & 0o777 == 0o700 for one in (cache / "exports").iterdir())
+
+
+def test_a_cache_that_is_made_is_private_too(reports, tool, cache):
+    exported_reports([reports])
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+def test_where_the_cache_is(monkeypatch, tmp_path):
+    assert cache_directory() == tmp_path / "cache"
+    monkeypatch.delenv("NSYSPIPE_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache_directory() == Path("/x/nsyspipe")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert cache_directory() == Path("/home/me/.cache/nsyspipe")
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_the_way_out(reports, tool, monkeypatch):
+    monkeypatch.setenv("NSYSPIPE_CACHE_DIR", "/dev/null/x")
+    with pytest.raises(OutputError, match="cannot be used as the cache") as caught:
+        exported_reports([reports])
+    assert "NSYSPIPE_CACHE_DIR=DIR" in caught.value.fix
+
+
+# --- how much it holds ----------------------------------------------------------------------------
+
+
+def test_what_was_used_longest_ago_makes_room(reports, tool, cache, monkeypatch, tmp_path):
+    old = exported_reports([reports / "run_0.nsys-rep"])[0]
+    older = exported_reports([reports / "run_1.nsys-rep"])[0]
+    let_go()
+    for export, when in ((old, 2e9), (older, 1e9)):
+        os.utime(export.with_name("lock"), (when, when))
+    size = old.stat().st_size
+    monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", str(2 * size + 100))
+    new = exported_reports([fake_report(tmp_path / "more" / "run_2.nsys-rep", 2)])[0]
+    assert exports(cache) == sorted([old, new])
+
+
+def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
+    monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", "0")
+    found = exported_reports([reports])
+    assert all(path.exists() for path in found)
+    # Nor does what another process reads.
+    script = (
+        "import sys; from nsyspipe.export_cache import exported_reports\n"
+        "exported_reports(sys.argv[1:]); print('ready', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(reports / "run_0.nsys-rep")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout.readline() == b"ready\n"
+        let_go()
+        exported_reports([reports / "run_1.nsys-rep"])
+        assert exports(cache) == sorted(found)
+        other.communicate()
+    exported_reports([reports / "run_1.nsys-rep"])
+    assert exports(cache) == [found[1]]
+
+
+@pytest.mark.parametrize("given", ["20GB", "-1", "1e9"])
+def test_a_limit_that_is_no_number_is_refused(reports, tool, monkeypatch, given):
+    monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", given)
+    with pytest.raises(OptionError, match="is no number of bytes"):
+        exported_reports([reports])
+
+
+# --- two at once, and failures --------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_at_once_both_get_whole_exports(reports, tool):
+    tool(f"sleep 0.3; {COPY}")
+    script = (
+        "import sys, nsyspipe\nrun = nsyspipe.load(sys.argv[1])\n"
+        "print(run.steps().num_rows, run.problems.num_rows)"
+    )
+    both = [
+        subprocess.Popen([sys.executable, "-c", script, str(reports)], stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    answers = [one.communicate(timeout=60)[0] for one in both]
+    assert answers[0] == answers[1]
+    assert answers[0].startswith(b"8 ")  # two ranks with four steps
+
+
+def test_a_failure_leaves_nothing_in_the_cache(reports, tool, cache):
+    tool('echo half > "$out"; exit 1')
+    with pytest.raises(NsysFailedError, match="and 1 more of 2 reports failed"):
+        exported_reports([reports])
+    assert exports(cache) == []
+    assert list(cache.glob("exports/*/.nsyspipe-*")) == []
+
+
+def test_without_nsys_the_message_says_how_to_export(reports, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    if find_nsys() is not None:
+        pytest.skip("this machine has nsys in one of the usual places")
+    with pytest.raises(NotAReportError, match="not exported to SQLite") as caught:
+        exported_reports([reports])
+    assert (
+        f"nsys export --type=sqlite --include-blobs=true {reports}/run_0.nsys-rep"
+        in caught.value.fix
+    )
+    assert "nsyspipe convert" in caught.value.found
+
+
+def test_what_is_in_the_cache_needs_no_nsys(reports, tool, monkeypatch):
+    found = exported_reports([reports])
+    monkeypatch.setenv("PATH", "/nonexistent")
+    if find_nsys() is not None:
+        pytest.skip("this machine has nsys in one of the usual places")
+    assert exported_reports([reports]) == found
+
+
+def test_a_report_that_is_missing_is_told_as_missing(tmp_path, tool):
+    with pytest.raises(ReportNotFoundError, match="no such file"):
+        exported_reports([tmp_path / "gone_0.nsys-rep"])
+
+
+def test_exports_alone_touch_no_cache(steady, cache):
+    assert exported_reports([steady]) == [steady / "steady_0.sqlite", steady / "steady_1.sqlite"]
+    assert not cache.exists()
+
+
+def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache):
+    path = reports / "run_0.nsys-rep"
+    (export,) = exported_reports([path])
+    export.unlink()
+    left = export.parent / ".nsyspipe-left"
+    left.mkdir()
+    (left / "lock").touch()
+    long_ago = time.time() - 3600
+    os.utime(left, (long_ago, long_ago))
+    exported_reports([path])
+    assert not left.exists()

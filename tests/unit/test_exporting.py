@@ -1,0 +1,384 @@
+"""Exports by a fake nsys: what is made, what is kept, and how each failure is told."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nsyspipe import nsys
+from nsyspipe.errors import (
+    DamagedReportError,
+    InputError,
+    NsysFailedError,
+    NsysNotFoundError,
+    NsyspipeError,
+    OptionError,
+    OutputError,
+)
+from nsyspipe.export_command import run_export
+from nsyspipe.export_target import target_of
+from nsyspipe.exporting import EXPORTED, UP_TO_DATE, attempt_exports, export_reports
+from nsyspipe.programs import find_nsys
+from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report
+from tests.build.trace import steady_rank
+
+
+@pytest.fixture
+def report(tmp_path):
+    return fake_report(tmp_path / "reports" / "run_0.nsys-rep")
+
+
+@pytest.fixture
+def tool(tmp_path):
+    """Return a function that makes a fake nsys."""
+    return lambda *arguments, **options: nsys.find(
+        str(fake_nsys(tmp_path / "tool", *arguments, **options))
+    )
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def statuses(outcomes):
+    return [one if isinstance(one, NsyspipeError) else one.status for one in outcomes]
+
+
+def failure(report, tool, **options):
+    """Return the error of one report; nothing may be left of its export."""
+    before = names(report.parent)
+    with pytest.raises(NsyspipeError) as caught:
+        export_reports([report], nsys=tool, **options)
+    assert names(report.parent) == before
+    assert all(line.isprintable() for line in caught.value.lines())
+    return caught.value
+
+
+# --- what is made -------------------------------------------------------------------------------
+
+
+def test_the_export_lies_beside_its_report(report, tool):
+    (made,) = export_reports([report], nsys=tool())
+    assert (made.path, made.source, made.status) == (
+        report.with_suffix(".sqlite"), report, EXPORTED,
+    )  # fmt: skip
+    assert made.path.read_bytes() == report.read_bytes()
+    assert names(report.parent) == ["run_0.nsys-rep", "run_0.sqlite"]
+
+
+def test_or_in_a_directory_that_is_made(report, tool, tmp_path):
+    (made,) = export_reports([report], nsys=tool(), directory=tmp_path / "a" / "b")
+    assert made.path == tmp_path / "a/b/run_0.sqlite"
+    assert names(report.parent) == ["run_0.nsys-rep"]
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("r_0.nsys-rep", "r_0.sqlite"), ("r.1.nsys-rep", "r.1.sqlite"), ("r.qdrep", "r.sqlite"), ("r_1.2", "r_1.2.sqlite")],
+)  # fmt: skip
+def test_the_stem_stays(name, target):
+    assert target_of(Path(name)) == Path(target)
+
+
+@pytest.mark.parametrize(
+    "name", ["-x_0", "a b'\"$(x)", "ä\N{SNOWMAN}", "new\nline", os.fsdecode(b"\xff")]
+)
+def test_any_name_will_do(tmp_path, tool, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = fake_report(Path(f"{name}.nsys-rep"))
+    (made,) = export_reports([report], nsys=tool())
+    assert made.path.read_bytes() == report.read_bytes()
+
+
+def test_only_options_that_this_nsys_knows_are_given(report, tool):
+    old = tool()
+    export_reports([report], nsys=old)
+    (line,) = calls(old.path)
+    given = [word for word in line.split() if word.startswith("--") and "output" not in word]
+    assert given == ["--type=sqlite", "--lazy=true", "--force-overwrite=true", "--quiet=true"]
+
+
+def test_blobs_are_included_where_they_can_be(report, tool):
+    new = tool(options=NEW_OPTIONS)
+    export_reports([report], nsys=new)
+    assert "--include-blobs=true" in calls(new.path)[0].split()
+
+
+def test_several_are_exported_at_once_and_answered_in_order(tmp_path, tool):
+    # Each waits for the other's start: one after the other would never end.
+    both = f'touch "{tmp_path}/$$.here"; while [ $(ls "{tmp_path}" | grep -c here) -lt 2 ]; do sleep 0.01; done; {COPY}'
+    reports = [fake_report(tmp_path / f"run_{rank}.nsys-rep", rank) for rank in (1, 0)]
+    seen = []
+    made = export_reports(
+        reports, nsys=tool(both), jobs=2, timeout_s=20, on_progress=lambda *at: seen.append(at)
+    )
+    assert [one.source for one in made] == reports
+    assert seen[0] == (0, 2)
+    assert seen[-1] == (2, 2)
+
+
+def test_a_link_in_the_targets_place_is_written_through(report, tool, tmp_path):
+    real = tmp_path / "real.sqlite"
+    real.touch()
+    report.with_suffix(".sqlite").symlink_to(real)
+    export_reports([report], nsys=tool())
+    assert report.with_suffix(".sqlite").is_symlink()
+    assert real.read_bytes() == report.read_bytes()
+
+
+# --- what is up to date -------------------------------------------------------------------------
+
+
+def test_what_is_up_to_date_needs_no_nsys_at_all(report, tool, monkeypatch):
+    export_reports([report], nsys=tool())
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert statuses(attempt_exports([report])) == [UP_TO_DATE]
+
+
+def test_force_exports_again(report, tool):
+    old = tool()
+    export_reports([report], nsys=old)
+    assert statuses(attempt_exports([report], nsys=old, force=True)) == [EXPORTED]
+    assert len(calls(old.path)) == 2
+
+
+def test_a_report_newer_than_its_export_is_exported_again(report, tool):
+    export_reports([report], nsys=tool())
+    later = time.time() + 10
+    os.utime(report, (later, later))
+    assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED]
+    # Its time is ahead of the clock, which must not make it outdated for ever.
+    assert statuses(attempt_exports([report], nsys=tool())) == [UP_TO_DATE]
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 4096, b"SQLite format 3\0" + b"\1" * 200])
+def test_what_a_killed_export_left_is_replaced(report, tool, left):
+    target = report.with_suffix(".sqlite")
+    target.write_bytes(left)
+    assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED]
+    assert target.read_bytes() == report.read_bytes()
+
+
+def test_an_export_with_a_journal_beside_it_is_not_whole(report, tool):
+    export_reports([report], nsys=tool())
+    report.with_name("run_0.sqlite-journal").write_bytes(b"x")
+    assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED]
+    # SQLite would roll it back into the new file.
+    assert names(report.parent) == ["run_0.nsys-rep", "run_0.sqlite"]
+
+
+@pytest.mark.parametrize("limit", ["EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT"])
+def test_an_export_of_a_part_is_replaced_by_a_whole_one(report, tool, limit):
+    target = report.with_suffix(".sqlite")
+    steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE=report.name, **{limit: "x"}).write(target)
+    assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED]
+
+
+@pytest.mark.parametrize(
+    "recorded", ["run_0.nsys-rep", "sub/run_0.nsys-rep", "C:\\x\\run_0.nsys-rep", ""]
+)
+def test_an_export_of_a_report_with_that_name_is_kept(report, tool, recorded):
+    steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE=recorded).write(report.with_suffix(".sqlite"))
+    assert statuses(attempt_exports([report], nsys=tool())) == [UP_TO_DATE]
+
+
+# --- what is in the way -------------------------------------------------------------------------
+
+
+def test_an_export_of_another_capture_is_not_replaced_without_force(report, tool):
+    target = report.with_suffix(".sqlite")
+    steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE="other_0.nsys-rep").write(target)
+    before = target.read_bytes()
+    error = failure(report, tool())
+    assert isinstance(error, OutputError)
+    assert "was exported from other_0.nsys-rep, not from run_0.nsys-rep" in error.problem
+    assert "--force" in error.fix
+    assert target.read_bytes() == before
+    assert statuses(attempt_exports([report], nsys=tool(), force=True)) == [EXPORTED]
+
+
+def test_a_file_of_something_else_is_not_replaced_without_force(report, tool):
+    target = report.with_suffix(".sqlite")
+    target.write_text("my notes")
+    assert "is no export of nsys" in failure(report, tool()).problem
+    assert target.read_text() == "my notes"
+
+
+def test_a_directory_in_the_way_is_never_replaced(report, tool):
+    report.with_suffix(".sqlite").mkdir()
+    assert "no ordinary file" in failure(report, tool(), force=True).problem
+
+
+def test_two_reports_for_one_file_are_refused_before_any_work(tmp_path, tool):
+    one, other = (fake_report(tmp_path / name / "run_0.nsys-rep") for name in ("a", "b"))
+    old = tool()
+    with pytest.raises(OptionError, match=r"run_0\.sqlite"):
+        attempt_exports([one, other], directory=tmp_path / "out", nsys=old)
+    assert calls(old.path) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_told_before_any_work(report, tool):
+    with pytest.raises(OutputError, match="cannot be written"):
+        attempt_exports([report], directory=report / "x", nsys=tool())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_takes_no_files_is_told(report, tool):
+    report.parent.chmod(0o500)
+    error = failure(report, tool())
+    report.parent.chmod(0o700)
+    assert "Permission denied" in error.problem
+    assert "-o DIR" in error.fix
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+def test_a_report_of_a_newer_nsys_names_both_versions(report, tool):
+    error = failure(report, tool(f"cat >&2 <<'END'\n{NEWER}END\nexit 1"))
+    assert isinstance(error, NsysFailedError)
+    assert error.problem == (
+        "was captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38, which cannot read it"
+    )
+    assert "install Nsight Systems 2026.2.3.38 or newer" in error.fix
+
+
+def test_the_version_is_read_from_the_report_when_nsys_does_not_say_it(report, tool):
+    broken = tool("echo 'Exportation error: who knows' >&2; exit 1")
+    report.write_bytes(b"NVIDIA Tegra Profiler Report 2025@6@1@90-256134905000v0.\nxyz")
+    assert "was captured by nsys 2025.6.1.90," in failure(report, broken).problem
+    report.write_bytes(b"NVIDIA Tegra Profiler Report 2024@1@3@90-256134905000v0.\nxyz")
+    error = failure(report, broken)
+    assert error.problem == "nsys export fails with status 1"
+    assert error.found == "Exportation error: who knows"
+
+
+def test_a_newer_report_of_an_unknown_version_is_still_told(report, tool):
+    error = failure(report, tool("echo 'Report is newer than your version'; exit 1"))
+    assert "was captured by nsys later than 2024.2.3.38," in error.problem
+
+
+def test_the_telling_lines_are_shown_without_what_drives_a_terminal(report, tool):
+    script = (
+        r"printf '[1/1] [0%%      ] x\r[1/1] [==50%%  ] x\n\033[31mExportation error: \007bad\033[0m thing\nTry --help\n' >&2"
+        "; exit 7"
+    )
+    error = failure(report, tool(script))
+    assert error.problem == "nsys export fails with status 7"
+    assert error.found == "Exportation error: bad thing"
+    assert "export --type=sqlite" in error.fix
+
+
+def test_a_flood_of_output_is_cut(report, tool):
+    error = failure(report, tool("yes 'error: flood' | head -c 3000000; exit 1"))
+    assert error.found == "error: flood"
+
+
+def test_a_hanging_nsys_is_ended_with_its_children(report, tool, tmp_path):
+    script = f'sleep 60 & echo $! > "{tmp_path}/child"; printf x > "$out"; wait'
+    start = time.monotonic()
+    error = failure(report, tool(script), timeout_s=1)
+    assert time.monotonic() - start < 20
+    assert error.problem == "nsys export did not end within 1 s, and was ended"
+    assert "--timeout 60" in error.fix
+    assert gone(int((tmp_path / "child").read_text()))
+
+
+def gone(pid):
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_one_that_writes_half_and_dies_leaves_nothing(report, tool):
+    error = failure(
+        report, tool('head -c 5000 "$report" > "$out"; touch "$out-journal"; kill -9 $$')
+    )
+    assert "was killed by signal SIGKILL" in error.problem
+    assert "-j 1" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("true", "ends well but writes no file"),
+        ('head -c 5000 "$report" > "$out"', "is truncated"),
+        ('echo hi > "$out"', "not an SQLite database"),
+    ],
+)
+def test_one_that_ends_well_without_a_whole_export_has_failed(report, tool, script, problem):
+    assert problem in failure(report, tool(script)).problem
+
+
+def test_a_report_that_changes_meanwhile_is_refused(report, tool):
+    error = failure(report, tool(f'{COPY}; touch -d 2001-01-01 "$report"'))
+    assert "changed while it was exported" in error.problem
+
+
+def test_a_report_of_zero_bytes_is_told_as_such(tmp_path, tool):
+    report = tmp_path / "run_0.nsys-rep"
+    report.touch()
+    old = tool()
+    error = failure(report, old)
+    assert isinstance(error, DamagedReportError)
+    assert "0 bytes" in error.problem
+    assert calls(old.path) == []
+
+
+@pytest.mark.parametrize("name", ["gone.nsys-rep", "."])
+def test_what_is_no_file_is_an_input_error(tmp_path, tool, name):
+    with pytest.raises(InputError):
+        export_reports([tmp_path / name], nsys=tool())
+
+
+def test_one_failure_keeps_no_other_from_its_export(tmp_path, tool):
+    reports = [fake_report(tmp_path / f"run_{rank}.nsys-rep", rank) for rank in range(3)]
+    picky = tool(f'case "$report" in *run_1*) exit 1;; esac; {COPY}')
+    first, second, third = statuses(attempt_exports(reports, nsys=picky))
+    assert (first, third) == (EXPORTED, EXPORTED)
+    assert isinstance(second, NsysFailedError)
+    assert names(tmp_path) == [
+        "run_0.nsys-rep", "run_0.sqlite", "run_1.nsys-rep", "run_2.nsys-rep", "run_2.sqlite", "tool",
+    ]  # fmt: skip
+
+
+def test_all_failures_are_counted_where_all_are_needed(tmp_path, tool):
+    reports = [fake_report(tmp_path / f"run_{rank}.nsys-rep", rank) for rank in range(3)]
+    with pytest.raises(NsysFailedError, match=r"and 2 more of 3 reports failed"):
+        export_reports(reports, nsys=tool("exit 1"))
+
+
+def test_without_nsys_the_machine_that_captured_is_named(report, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    if find_nsys() is not None:
+        pytest.skip("this machine has nsys in one of the usual places")
+    with pytest.raises(NsysNotFoundError) as caught:
+        export_reports([report])
+    assert "on the machine that captured" in caught.value.fix
+
+
+def test_a_stop_ends_nsys(report, tool, tmp_path):
+    stopped = threading.Event()
+    threading.Timer(0.3, stopped.set).start()
+    start = time.monotonic()
+    with pytest.raises(NsyspipeError, match="interrupted"):
+        run_export(tool("sleep 60"), report, tmp_path / "x.sqlite", timeout_s=50, stopped=stopped)
+    assert time.monotonic() - start < 20
+
+
+def test_what_is_done_by_hand_can_be_pasted(tmp_path, tool):
+    report = fake_report(tmp_path / "a b_0.nsys-rep")
+    fix = failure(report, tool("exit 3")).fix
+    assert shlex.quote(str(report)) in fix

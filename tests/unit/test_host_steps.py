@@ -1,0 +1,93 @@
+"""What becomes of host steps: figures per process, the family that they are, words."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe import schema
+from nsyspipe.families import STEP_OPTION, Candidate, choose_host
+from nsyspipe.metrics.host_steps import fastest_and_slowest, host_figures
+from nsyspipe.report.host_steps_words import host_cells, host_notes, slowest_first
+
+
+def table(*rows):
+    """Return host steps of (rank, step, length, forward), each of a report and a process per rank."""
+    return schema.HOST_STEPS.from_rows(
+        [
+            {
+                "rank": rank, "report": f"r_{rank}.sqlite", "pid": 10 + (rank or 0), "step": step, "host_start_ns": 0,
+                "host_end_ns": abs(length), "host_ns": abs(length), "forward_ns": forward, "is_complete": length >= 0,
+            }
+            for rank, step, length, forward in rows
+        ]
+    )  # fmt: skip
+
+
+def test_the_median_of_an_even_number_is_floored_and_the_first_of_the_slowest_counts():
+    (one,) = host_figures(table((0, 0, 7, 1), (0, 1, 4, 2), (0, 2, 3, 0), (0, 3, 7, 9)))
+    assert (one.n_steps, one.median_ns) == (4, 5)  # (4 + 7) / 2 = 5.5
+    assert (one.slowest_step, one.slowest_ns) == (0, 7)
+    assert one.phase_ns == {"backward": None, "forward": 1, "optimizer": None, "data": None}
+
+
+def test_a_step_that_was_never_closed_is_counted_apart():
+    (one,) = host_figures(table((0, 0, 5, 1), (0, 1, -900, 3)))
+    assert (one.n_steps, one.n_open, one.median_ns, one.slowest_ns) == (1, 1, 5, 5)
+    (nothing,) = host_figures(table((0, 1, -900, 3)))
+    assert (nothing.n_steps, nothing.median_ns, nothing.slowest_step) == (0, None, None)
+    assert host_cells(nothing)[2:6] == ["0", "-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "pair"),
+    [
+        ([(0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 5, 1), (3, 0, 9, 1)], (0, 1)),
+        ([(0, 0, 5, 1), (1, 0, 5, 1)], None),
+        ([(0, 0, 5, 1)], None),
+        ([(0, 0, 5, 1), (1, 0, -7, 1)], None),
+        ([(0, 0, 0, 1), (1, 0, 6, 1)], (0, 1)),
+    ],
+    ids=["lowest-of-equals", "equal", "one", "one-is-open", "zero"],
+)
+def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
+    figures = host_figures(table(*rows))
+    found = fastest_and_slowest(figures)
+    assert (found and (found[0].rank, found[1].rank)) == pair
+    said = [note for note in host_notes(figures, 16) if note.startswith("Slowest")]
+    assert len(said) == (pair is not None)
+
+
+def test_of_many_processes_the_slowest_are_shown_in_their_order():
+    figures = host_figures(table((0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 6, 1), (3, 0, 9, 1)))
+    assert [one.rank for one in slowest_first(figures, 2)] == [1, 3]
+    assert [one.rank for one in slowest_first(figures, 3)] == [1, 2, 3]
+    assert host_notes(figures, 2)[-1] == ("These are the 2 slowest of 4 processes; --json has all.")
+
+
+# --- which family --------------------------------------------------------------------------------
+
+
+def family(name, union=100, *, first=0, n_members=2):
+    return Candidate(name, 1, union, first, n_members, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("reports", "chosen"),
+    [
+        ([[[family("a", 10), family("b", 20)]]], "b"),
+        ([[[family("a", 10), family("b", 90)]], [[family("a", 10)]]], "a"),
+        ([[[family("a", 10)], [family("b", 8)], [family("b", 8)]]], "b"),
+        ([[[family("b", 10, first=3), family("a", 10, first=5)]]], "b"),
+        ([[[family("b", 10), family("a", 10)]]], "a"),
+        ([[[family("epoch #", 99), family("a", 10)]], [[family("epoch #", 99)]]], "a"),
+        ([[[family("epoch #", 99)]]], "epoch #"),
+        ([[[family("a", n_members=1)]]], None),
+        ([[[family(STEP_OPTION, n_members=1)]], [[]]], STEP_OPTION),
+        ([[[]], []], None),
+        ([], None),
+    ],
+    ids=["longest", "most-reports", "sum-of-a-report", "earlier", "alphabet", "epoch", "epoch-alone", "one-member",
+         "option", "no-family", "no-report"],
+)  # fmt: skip
+def test_the_family_in_most_reports_is_the_steps_then_the_longest(reports, chosen):
+    assert choose_host(reports, [0] * len(reports)) == chosen

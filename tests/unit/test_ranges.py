@@ -1,0 +1,357 @@
+"""NVTX ranges of a training loop: which are made, in what order, and around what the capture lies.
+
+Each program runs in a process of its own, with a stand-in for torch and nvtx that notes what is asked of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nsyspipe.capture
+
+REPOSITORY = Path(__file__).parents[2]
+
+NVTX = """
+calls = []
+def push_range(text): calls.append(text)
+def pop_range(): calls.append("pop")
+def start_range(text):
+    calls.append(f"start {text}")
+    return text
+def end_range(handle): calls.append(f"end {handle}")
+"""
+
+TORCH = """
+from types import SimpleNamespace as Part
+calls, rank_count, in_cuda = [], 2, True
+def note(text, answer=None):
+    def call(*_, **__):
+        calls.append(text)
+        return answer
+    return call
+class _Nvtx:
+    mark = staticmethod(lambda text: None)
+    range_push = staticmethod(calls.append)
+    range_pop = staticmethod(note("pop"))
+    range_start = staticmethod(lambda text: calls.append(f"start {text}"))
+    range_end = staticmethod(note("end"))
+__version__, version = "2.99.0", Part(cuda="13.0")
+cuda = Part(
+    nvtx=_Nvtx, is_available=lambda: True, is_initialized=lambda: True, current_device=lambda: 1,
+    synchronize=note("sync"), profiler=Part(start=note("PROFILE"), stop=note("END")),
+    current_stream=lambda: Part(record_event=lambda: Part(query=note("query", True))),
+    get_device_name=lambda: "A GPU", nccl=Part(version=lambda: (2, 28, 9)),
+)
+distributed = Part(
+    is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda: "nccl",
+    barrier=lambda device_ids: calls.append(f"barrier {device_ids}"),
+)
+"""
+
+# What torch is without CUDA, and without a process group.
+CPU_TORCH = """
+from types import SimpleNamespace as Part
+def _fail(*_): raise RuntimeError("NVTX functions not installed. Are you sure you have a CUDA build?")
+__version__, version = "2.99.0+cpu", Part(cuda=None)
+cuda = Part(is_available=lambda: False, is_initialized=lambda: False, nvtx=Part(mark=_fail, range_push=_fail))
+distributed = Part(is_available=lambda: False)
+"""
+
+MISSING = "raise ImportError('not installed')"
+START = "import json, {module}\nfrom nsyspipe.capture import annotate, captured_steps, start_capture, stop_capture\n"
+END = "\nprint(json.dumps({module}.calls))"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a function that runs a program with stand-in modules, and returns what it printed."""
+
+    def program(code, *, torch=None, nvtx=MISSING, status=0, **environment):
+        for name, source in (("torch", torch), ("nvtx", nvtx)):
+            if source is not None:
+                (tmp_path / f"{name}.py").write_text(source, "utf-8")
+        path = os.pathsep.join((str(tmp_path), str(REPOSITORY)))
+        inherited = {key: value for key, value in os.environ.items() if key not in {"RANK", "LOCAL_RANK"}}  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**inherited, "PYTHONPATH": path, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout if not status else done.stderr
+
+    return program
+
+
+def with_nvtx(run, code, **more):
+    program = START.format(module="nvtx") + code + END.format(module="nvtx")
+    return json.loads(run(program, nvtx=NVTX, **more).splitlines()[-1])
+
+
+def with_torch(run, code, **more):
+    program = START.format(module="torch") + code + END.format(module="torch")
+    return json.loads(run(program, torch=TORCH, **more).splitlines()[-1])
+
+
+def test_a_step_holds_its_data_and_the_measured_steps_lie_in_the_capture(run):
+    calls = with_nvtx(
+        run,
+        """
+for item in captured_steps("abc", warmup=1, steps=1):
+    with annotate("forward"): nvtx.calls.append(item)
+""",
+    )
+    assert calls == [
+        *("step 0", "data", "pop", "forward", "a", "pop", "pop"),
+        "start nsyspipe.capture",
+        *("step 1", "data", "pop", "forward", "b", "pop", "pop"),
+        "end nsyspipe.capture",
+        *("step 2", "data", "pop", "forward", "c", "pop", "pop"),
+    ]
+
+
+def test_with_cuda_the_ranks_meet_before_and_after_the_profiler_starts(run):
+    calls = with_torch(
+        run,
+        "for item in captured_steps('ab', warmup=1, steps=1): torch.calls.append(item)",
+    )
+    meeting = ["sync", "barrier [1]", "sync"]
+    assert calls == [
+        *("step 0", "data", "pop", "a", "pop"),
+        *meeting, "PROFILE", *meeting,
+        *("step 1", "data", "pop", "b", "pop"),
+        "sync", "END",
+    ]  # fmt: skip
+
+
+def test_a_run_without_capture_waits_in_the_same_places(run):
+    calls = with_torch(
+        run,
+        "for item in captured_steps('a', warmup=0, steps=1, capture=False): torch.calls.append(item)",
+    )
+    assert calls == ["sync", "barrier [1]", "sync", "step 0", "data", "pop", "a", "pop", "sync"]
+
+
+def test_ranges_go_to_torch_before_nvtx(run):
+    calls = with_torch(run, "with annotate('forward'): pass", nvtx="raise AssertionError")
+    assert calls == ["forward", "pop"]
+
+
+def test_ranges_of_a_torch_without_cuda_go_to_nvtx(run):
+    calls = with_nvtx(run, "import torch\nwith annotate('forward'): pass", torch=CPU_TORCH)
+    assert calls == ["forward", "pop"]
+
+
+def test_torch_is_not_imported_for_ranges(run):
+    code = (
+        "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
+    )
+    assert with_nvtx(run, code, torch=TORCH) == [False, "x", "pop"]
+
+
+def test_without_torch_and_nvtx_the_loop_runs_as_ever(run):
+    code = "from nsyspipe.capture import *\nprint([x for x in captured_steps('abc', warmup=1, steps=1)])"
+    assert run(code, torch=MISSING) == "['a', 'b', 'c']\n"
+
+
+def test_an_exception_ends_the_range_and_goes_on(run):
+    code = """
+inner = annotate("inner")
+try:
+    with annotate("outer"), inner, inner: raise KeyError
+except KeyError: nvtx.calls.append("caught")
+"""
+    assert with_nvtx(run, code) == ["outer", "inner", "inner", "pop", "pop", "pop", "caught"]
+
+
+def test_a_number_stands_behind_the_name(run):
+    assert with_nvtx(run, "with annotate('epoch', 7): pass") == ["epoch 7", "pop"]
+
+
+def test_a_decorated_function_is_itself_in_a_range(run):
+    code = """
+@annotate("forward")
+def double(number, *, more=0):
+    "Its words."
+    nvtx.calls.append("work")
+    return 2 * number + more
+nvtx.calls += [double(4, more=1), double.__name__, double.__doc__]
+"""
+    assert with_nvtx(run, code) == ["forward", "work", "pop", 9, "double", "Its words."]
+
+
+def test_the_range_of_a_coroutine_spans_its_awaits(run):
+    code = """
+import asyncio
+@annotate("load")
+async def load(name):
+    await asyncio.sleep(0)
+    nvtx.calls.append(name)
+async def both(): await asyncio.gather(load("a"), load("b"))
+asyncio.run(both())
+"""
+    expected = ["start load", "start load", "a", "end load", "b", "end load"]
+    assert with_nvtx(run, code) == expected
+
+
+def test_a_generator_cannot_be_decorated(run):
+    code = "from nsyspipe.capture import annotate\n@annotate('data')\ndef items(): yield 1"
+    assert "cannot decorate the generator items: its body runs in pieces" in run(code, status=1)
+
+
+@pytest.mark.parametrize("leave", ["break", "raise KeyError"])
+def test_a_loop_that_is_left_ends_its_step_and_its_capture(run, leave):
+    code = f"""
+try:
+    for item in captured_steps("abc", warmup=0, steps=3):
+        if item == "b": {leave}
+except KeyError: pass
+nvtx.calls.append("after")
+"""
+    assert with_nvtx(run, code) == [
+        "start nsyspipe.capture",
+        *("step 0", "data", "pop", "pop"),
+        *("step 1", "data", "pop", "pop"),
+        "end nsyspipe.capture",
+        "after",
+    ]
+
+
+def test_a_loop_that_breaks_off_waits_for_the_device_but_not_for_ever(run):
+    code = "for item in captured_steps('a', warmup=0, steps=2): break"
+    assert with_torch(run, code)[-3:] == ["pop", "query", "END"]
+
+
+def test_a_loader_that_ends_early_leaves_no_empty_step(run):
+    code = "for item in captured_steps(['a'], warmup=0, steps=2): pass"
+    expected = ["start nsyspipe.capture", "step 0", "data", "pop", "pop", "end nsyspipe.capture"]
+    assert with_nvtx(run, code) == expected
+
+
+def test_epochs_count_on_and_the_capture_begins_once(run):
+    code = "for _ in range(3):\n    for item in captured_steps(['a', 'b'], warmup=3, steps=1): pass"
+    calls = [call for call in with_nvtx(run, code) if call not in {"data", "pop"}]
+    assert calls == [
+        "step 0", "step 1", "step 2",
+        "start nsyspipe.capture", "step 3", "end nsyspipe.capture",
+        "step 4", "step 5",
+    ]  # fmt: skip
+
+
+def test_stop_ends_this_loop_and_those_after_it(run):
+    code = """
+for epoch in range(2):
+    for item in captured_steps("abcd", warmup=1, steps=2, stop=True): nvtx.calls.append(item)
+nvtx.calls = [call for call in nvtx.calls if len(call) == 1]
+"""
+    assert with_nvtx(run, code) == ["a", "b", "c"]
+
+
+def test_a_stream_of_items_ends_where_it_ends(run):
+    code = "print(list(captured_steps(iter('ab'), warmup=0, steps=9)))"
+    assert with_nvtx(run, code)[-2:] == ["pop", "end nsyspipe.capture"]
+
+
+def test_the_plain_pieces_may_be_called_twice(run):
+    code = "start_capture(); start_capture(); stop_capture(); stop_capture()"
+    assert with_nvtx(run, code) == ["start nsyspipe.capture", "end nsyspipe.capture"]
+
+
+def test_a_capture_that_nobody_ended_ends_with_the_program(run):
+    code = """
+import atexit
+atexit.register(lambda: print(nvtx.calls))
+start_capture()
+"""
+    out = run(START.format(module="nvtx") + code, nvtx=NVTX)
+    assert out == "['start nsyspipe.capture', 'end nsyspipe.capture']\n"
+
+
+def test_a_profiler_that_fails_is_a_warning(run):
+    code = """
+import warnings
+def fail(): raise RuntimeError("no profiler")
+torch.cuda.profiler.start = fail
+with warnings.catch_warnings(record=True) as caught:
+    for item in captured_steps("a", warmup=0, steps=1): torch.calls.append(item)
+torch.calls = [str(caught[0].message), torch.calls[-5:]]
+"""
+    message = "cudaProfilerStart failed, the training goes on: no profiler"
+    assert with_torch(run, code) == [message, ["pop", "a", "pop", "sync", "END"]]
+
+
+def test_the_launcher_is_told_the_names_and_what_the_job_runs_on(run, tmp_path):
+    code = """
+import os
+for item in captured_steps("abc", warmup=1, steps=2, stop=True):
+    with annotate("forward"), annotate("layer", 3): pass
+torch.calls = [os.getpid()]
+"""
+    told = {"NSYSPIPE_STATUS_DIR": str(tmp_path), "RANK": "5", "LOCAL_RANK": "1"}
+    pid = with_torch(run, code, **told)[0]
+    assert json.loads((tmp_path / "ranges_5.json").read_text()) == {
+        "rank": 5, "local_rank": 1, "pid": pid,
+        "step_pattern": "^step [0-9]+$", "phase_names": ["data", "forward"],
+        "n_captured_steps": 2, "loop_ended": True,
+        "torch_version": "2.99.0", "cuda_version": "13.0", "nccl_version": "2.28.9", "gpu_name": "A GPU",
+    }  # fmt: skip
+    assert not list(tmp_path.glob("*.[0-9]*"))
+
+
+def test_the_launcher_is_told_that_a_program_runs_before_its_capture(run, tmp_path):
+    code = """
+import os
+for item in captured_steps("a", warmup=1, steps=2): os._exit(0)
+"""
+    run(START.format(module="nvtx") + code, nvtx=NVTX, NSYSPIPE_STATUS_DIR=str(tmp_path))
+    told = json.loads((tmp_path / "ranges_0.json").read_text())
+    assert (told["n_captured_steps"], told["loop_ended"], told["torch_version"]) == (0, False, None)
+
+
+def test_a_status_that_cannot_be_written_costs_nothing_else(run, tmp_path):
+    code = "print(list(captured_steps('ab', warmup=0, steps=1)))"
+    assert with_nvtx(run, code, NSYSPIPE_STATUS_DIR=str(tmp_path / "missing"))[-1] == "pop"
+
+
+def test_a_fork_of_the_program_does_not_speak_for_it(run, tmp_path):
+    code = """
+import os, sys
+for item in captured_steps("ab", warmup=0, steps=1): pass
+child = os.fork()
+if not child:
+    sys.exit(0)
+os.waitpid(child, 0)
+print(json.load(open(os.environ["NSYSPIPE_STATUS_DIR"] + "/ranges_0.json"))["loop_ended"])
+"""
+    out = run(START.format(module="nvtx") + code, nvtx=NVTX, NSYSPIPE_STATUS_DIR=str(tmp_path))
+    assert out == "False\n"
+
+
+@pytest.mark.parametrize("wrong", [{"warmup": -1}, {"steps": 0}])
+def test_a_window_of_no_steps_is_refused_at_once(wrong):
+    with pytest.raises(ValueError, match="needs warmup >= 0 and steps >= 1"):
+        nsyspipe.capture.captured_steps([], **wrong)
+
+
+def test_the_package_names_what_it_offers():
+    with pytest.raises(AttributeError, match="has no attribute 'anotate'"):
+        nsyspipe.capture.anotate  # noqa: B018 - the look-up is the test
+
+
+def test_ranges_need_no_package_beyond_the_standard_library(run):
+    code = """
+import sys
+from nsyspipe.capture import annotate, captured_steps
+heavy = {"numpy", "nvtx", "pandas", "pyarrow", "rich", "sqlalchemy", "torch", "typer"}
+print(sorted(heavy & set(sys.modules)))
+"""
+    assert run(code) == "[]\n"

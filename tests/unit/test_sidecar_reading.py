@@ -1,0 +1,388 @@
+"""Sidecars beside reports: which are found, what is taken from them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from nsyspipe.capture.sidecar import sidecar_document, sidecar_path, write_sidecar
+from nsyspipe.capture.surroundings import Gpu, Surroundings
+from nsyspipe.read.sidecar import read_beside, read_sidecars
+from nsyspipe.read.sidecar_fields import UnusableError, family_of_pattern, parse_sidecar
+from nsyspipe.sidecar_model import CapturedRank, RunCapture
+from tests.build.programs import TOPOLOGY
+from tests.conftest import REAL
+
+LOG = (REAL / "logs" / "ddp-2gpu.nccl.log").read_text()
+
+
+def put(folder, content, name="ddp.capture.json"):
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def found(folder, *names):
+    """Return what is found beside some reports of a folder."""
+    return read_sidecars([folder / name for name in names or ("ddp_0.sqlite", "ddp_1.sqlite")])
+
+
+def said(found_sidecars):
+    return [one.message for one in found_sidecars.problems]
+
+
+RANKS = {"ranks": [{"rank": 0, "report": "ddp_0"}, {"rank": 1, "report": "ddp_1"}]}
+
+
+# --- which are found ------------------------------------------------------------------------------
+
+
+def test_a_sidecar_is_found_by_its_name_and_the_reports_that_it_names(tmp_path):
+    path = put(tmp_path, RANKS)
+    result = found(tmp_path, "ddp_1.sqlite", "ddp_0.sqlite")
+    (one,) = result.found
+    assert result.paths == (path,)
+    assert not result.problems
+    assert one.by_argument == {
+        0: (CapturedRank(rank=1, report="ddp_1"),),
+        1: (CapturedRank(rank=0, report="ddp_0"),),
+    }
+
+
+@pytest.mark.parametrize("name", ["ddp.node0.capture.json", "ddp.node12.capture.json"])
+def test_each_node_may_have_its_own(tmp_path, name):
+    put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_node0"}]}, name)
+    assert len(found(tmp_path, "ddp_node0.sqlite").found) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ddp-2gpu.capture.json", "dd.capture.json", "ddp_0.json", "capture.json", "x.capture.json"],
+)
+def test_one_of_another_name_is_not_even_read(tmp_path, name):
+    put(tmp_path, "no JSON", name)
+    result = found(tmp_path)
+    assert (result.found, result.problems) == ((), ())
+
+
+def test_one_that_names_none_of_the_reports_is_left_alone(tmp_path):
+    put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_7"}, {"rank": 1}]})
+    assert found(tmp_path).found == ()
+
+
+def test_reports_of_two_directories_have_their_own(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        put(tmp_path / name, RANKS)
+    result = found(tmp_path, "a/ddp_0.sqlite", "b/ddp_0.sqlite")
+    assert [sorted(one.by_argument) for one in result.found] == [[0], [1]]
+
+
+def test_a_directory_that_is_not_there_has_none(tmp_path):
+    assert found(tmp_path / "missing").found == ()
+    assert found(tmp_path, "a\0b/ddp_0.sqlite").found == ()
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "dangling", "large"])
+def test_what_is_no_ordinary_small_file_is_refused(tmp_path, kind):
+    path = tmp_path / "ddp.capture.json"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "dangling":
+        path.symlink_to(tmp_path / "missing")
+    else:
+        path.write_text(json.dumps(RANKS) + " " * 2**20)
+    (message,) = said(found(tmp_path))
+    assert message.startswith("ddp.capture.json cannot be used (")
+
+
+# --- what is taken --------------------------------------------------------------------------------
+
+
+def test_what_a_capture_writes_is_what_is_read(tmp_path):
+    """The whole way: writer, file, reader."""
+    around = Surroundings(
+        host="node1",
+        gpus=(Gpu(0, "NVIDIA H200", 10),),
+        driver_version="580.159.04",
+        topology=None,
+        torch_version="2.9.0",
+        cuda_version="13.0",
+        nccl_version="2.27.3",
+        python_version="3.11.9",
+        git_commit="a" * 40,
+        git_is_dirty=True,
+    )
+    status = tmp_path / "status"
+    status.mkdir()
+    for rank in (0, 1):
+        content = {"pid": 50 + rank, "local_rank": rank, "step_pattern": "^step [0-9]+$"}
+        put(status, content, f"ranges_{rank}.json")
+        (tmp_path / f"ddp.nccl.node1.{50 + rank}.log").write_text("")
+    (tmp_path / "ddp.topo.txt").write_text(TOPOLOGY)
+    name = str(tmp_path / "ddp")
+    document = sidecar_document(
+        name,
+        command=["torchrun", "train.py", "--token", "abc"],
+        ranks=[
+            {"rank": 0, "report": "ddp_0", "status": 0, "gpu_name": "NVIDIA H200"},
+            {"rank": 1, "report": "ddp_1", "status": -9, "problem": "killed"},
+            {"rank": 2, "status": 0},
+        ],
+        status_dir=status,
+        world_size=3,
+        nsys_version="2025.3.1",
+        trace=["cuda", "nvtx"],
+        capture_range="cudaProfilerApi",
+        captured_at=datetime(2026, 11, 21, 12, tzinfo=UTC),
+        environment={"NCCL_DEBUG": "INFO", "HOME": "/root"},
+        surroundings=around,
+    )
+    write_sidecar(sidecar_path(name), document)
+    result = found(tmp_path)
+    assert not result.problems
+    (one,) = result.found
+    assert one.sidecar.facts == RunCapture(
+        name="ddp",
+        captured_at_utc="2026-11-21T12:00:00Z",
+        command=["torchrun", "train.py", "--token", "***"],
+        git_commit="a" * 40,
+        git_is_dirty=True,
+        torch_version="2.9.0",
+        cuda_version="13.0",
+        nccl_version="2.27.3",
+        driver_version="580.159.04",
+        nsys_version="2025.3.1",
+        python_version="3.11.9",
+        trace=["cuda", "nvtx"],
+        capture_range="cudaProfilerApi",
+        environment={"NCCL_DEBUG": "INFO"},
+    )
+    assert one.sidecar.ranks == (
+        CapturedRank(0, 0, 50, "ddp_0", 0, None, "NVIDIA H200"),
+        CapturedRank(1, 1, 51, "ddp_1", -9, "killed", None),
+        CapturedRank(2, status=0),
+    )
+    # 20,778 days after 1970, and half of one
+    assert one.sidecar.captured_at_utc_ns == (20_778 * 86_400 + 43_200) * 10**9
+    assert (one.sidecar.host, one.sidecar.world_size) == ("node1", 3)
+    assert (one.sidecar.step_pattern, one.sidecar.family) == ("^step [0-9]+$", "step #")
+    assert one.sidecar.log_names == ("ddp.nccl.node1.50.log", "ddp.nccl.node1.51.log")
+    assert one.sidecar.topology_name == "ddp.topo.txt"
+
+
+def test_an_empty_object_says_nothing_and_unknown_keys_are_ignored(tmp_path):
+    path = tmp_path / "ddp.capture.json"
+    nothing = parse_sidecar(b"{}", path)
+    assert nothing.facts == RunCapture()
+    more = {"capture_version": 1, "later": {"a": [1]}, "ranks": [], "git_commit": None}
+    assert parse_sidecar(json.dumps(more).encode(), path) == nothing
+
+
+def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path):
+    content = {"command": ["x", "--key=abc"], "environment": {"HOME": "/me", "NCCL_ALGO": "Ring"}}
+    facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
+    assert facts.command == ["x", "--key=***"]
+    assert facts.environment == {"NCCL_ALGO": "Ring"}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("", "no JSON"),
+        ('{"name": "ddp"', "no JSON"),
+        ("\udc80", "no JSON"),
+        ("[" * 100_000, "no JSON"),
+        ('{"world_size": ' + "9" * 10_000 + "}", "no JSON"),
+        ("[]", "no JSON object"),
+        ({"capture_version": 2}, "of version 2, which only a later nsyspipe reads"),
+        ({"capture_version": 0}, "capture_version is no number from 1"),
+        ({"name": 7}, "name has another type"),
+        ({"name": "x" * 501}, "name has more than 500 characters"),
+        ({"world_size": "2"}, "world_size has another type"),
+        ({"world_size": 2.0}, "world_size has another type"),
+        ({"world_size": True}, "world_size is no number from 1"),
+        ({"world_size": 0}, "world_size is no number from 1"),
+        ({"world_size": 2**40}, "world_size is no number from 1"),
+        ({"git_is_dirty": 1}, "git_is_dirty has another type"),
+        ({"git_commit": "--help"}, "git_commit is no commit"),
+        ({"captured_at_utc": "yesterday"}, "captured_at_utc is no time"),
+        ({"captured_at_utc": "2026-11-21T12:00:00"}, "captured_at_utc is no time in UTC"),
+        ({"captured_at_utc": "0001-01-01T00:00:00+23:00"}, "captured_at_utc is no time in UTC"),
+        ({"captured_at_utc": "9999-12-31T23:59:59-23:00"}, "captured_at_utc is no time in UTC"),
+        ({"command": "torchrun"}, "command has another type"),
+        ({"command": ["torchrun", 1]}, "command holds more than texts"),
+        ({"environment": []}, "environment has another type"),
+        ({"environment": {"NCCL_DEBUG": 1}}, "environment holds more than texts"),
+        ({"ranks": {}}, "ranks has another type"),
+        ({"ranks": [0]}, "ranks holds more than objects"),
+        ({"ranks": [{"report": "ddp_0"}]}, "ranks holds an entry without rank"),
+        ({"ranks": [{"rank": -1}]}, "rank is no number from 0"),
+        ({"ranks": [{"rank": 1}, {"rank": 1}]}, "ranks names one rank twice"),
+        (
+            {"ranks": [{"rank": at, "report": "ddp_0", "pid": 5} for at in (0, 1)]},
+            "ranks gives one process two ranks",
+        ),
+        ({"ranks": [{"rank": 0, "pid": 0}]}, "pid is no number from 1"),
+        ({"nccl_log_files": ["a"] * 5000}, "nccl_log_files has more than 4096 entries"),
+    ],
+)  # fmt: skip
+def test_one_wrong_field_makes_it_unusable_and_the_reason_is_said(tmp_path, content, reason):
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / "ddp.capture.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    result = found(tmp_path)
+    assert result.found == ()
+    (problem,) = result.problems
+    assert (problem.code, problem.severity) == ("unusable-sidecar", "warning")
+    assert problem.message == (
+        f"ddp.capture.json cannot be used ({reason}): what it says of the capture is not known"
+    )
+
+
+def test_texts_are_fit_to_show(tmp_path):
+    content = {"torch_version": "2.9\x1b[31m\n", "name": "\ud800x"}
+    facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
+    assert (facts.torch_version, facts.name) == ("2.9�[31m�", "�x")
+
+
+KEYS = st.sampled_from(
+    ["capture_version", "name", "captured_at_utc", "command", "git_commit", "git_is_dirty", "host", "world_size",
+     "ranks", "rank", "pid", "report", "status", "trace", "topology_file", "nccl_log_files", "step_pattern",
+     "environment", "NCCL_DEBUG"]
+)  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("ddp_0"),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(), inner),
+    max_leaves=20,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(KEYS, JSON).map(json.dumps).map(str.encode) | st.binary())
+def test_no_content_crashes_the_reader(tmp_path, content):
+    (tmp_path / "ddp.capture.json").write_bytes(content)
+    result = found(tmp_path)
+    assert len(result.found) + len(result.problems) <= 1
+    log, topology, problems = read_beside(
+        [one.sidecar for one in result.found], wants_log=True, wants_topology=True
+    )
+    assert (log, topology) == (None, None)
+    assert all(one.message.isprintable() for one in (*problems, *result.problems))
+
+
+# --- step patterns --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "family"),
+    [
+        ("^step [0-9]+$", "step #"),
+        (r"^step \d+$", "step #"),
+        (r"^step\ [0-9]+$", "step #"),
+        (r"^Batch\-[0-9]+/[0-9]+$", "Batch-#/#"),
+        (r"^it\.[0-9]+$", "it.#"),
+        ("^[0-9]+$", "#"),
+        # more than one family, or none at all
+        ("step [0-9]+", None),
+        ("^step$", None),
+        ("^(step|batch) [0-9]+$", None),
+        ("^(a+)+[0-9]+$", None),
+        ("^step .*[0-9]+$", None),
+        ("^step 4 [0-9]+$", None),
+        ("^step [0-9]*$", None),
+        (r"^\w+ [0-9]+$", None),
+        (r"^step [0-9]+\$", None),
+        ("", None),
+    ],
+)
+def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers(pattern, family):
+    assert family_of_pattern(pattern) == family
+
+
+def test_a_pattern_is_never_run(tmp_path):
+    content = {"step_pattern": "^(a+)+[0-9]+$"}
+    assert parse_sidecar(json.dumps(content).encode(), tmp_path).family is None
+    with pytest.raises(UnusableError, match="more than 500 characters"):
+        parse_sidecar(json.dumps({"step_pattern": "(" * 501}).encode(), tmp_path)
+
+
+# --- files beside it ------------------------------------------------------------------------------
+
+
+def beside(folder, **named):
+    """Return what is read of the files that a sidecar names, and the reasons of what is not."""
+    put(folder, RANKS | named)
+    sidecars = [one.sidecar for one in found(folder).found]
+    log, topology, problems = read_beside(sidecars, wants_log=True, wants_topology=True)
+    assert {one.code for one in problems} <= {"sidecar-file-unusable"}
+    prefix = ", which the capture's sidecar names, is not used: "
+    return log, topology, [one.message.replace(prefix, ": ") for one in problems]
+
+
+def test_logs_and_topology_are_read(tmp_path):
+    half = len(LOG) // 2
+    half = LOG.index("\n", half) + 1
+    (tmp_path / "a.log").write_text(LOG[:half])
+    (tmp_path / "b.log").write_text(LOG[half:])
+    (tmp_path / "topo.txt").write_text(TOPOLOGY)
+    log, topology, problems = beside(
+        tmp_path, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt"
+    )
+    assert log.communicators
+    assert topology.link(0, 1) == "NV18"
+    assert problems == []
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path):
+    (tmp_path / "a.log").write_text(LOG)
+    (tmp_path / "b.log").write_text("nothing of NCCL's\n")
+    (tmp_path / "topo.txt").write_text("no matrix\n")
+    log, topology, problems = beside(
+        tmp_path, nccl_log_files=["b.log", "a.log", "c.log"], topology_file="topo.txt"
+    )
+    assert log.communicators
+    assert topology is None
+    assert problems == [
+        "c.log: No such file or directory",
+        "b.log: no line of NCCL's in it",
+        "topo.txt: no matrix of nvidia-smi topo -m in it",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../secret.log", "{outside}/secret.log", "link.log", "folder/secret.log", "runs/../../secret.log", ""],
+)  # fmt: skip
+def test_no_file_outside_of_its_directory_is_opened(tmp_path, name):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (tmp_path / "secret.log").write_text(LOG)
+    (runs / "link.log").symlink_to(tmp_path / "secret.log")
+    (runs / "folder").symlink_to(tmp_path)
+    log, topology, problems = beside(
+        runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt"
+    )
+    assert (log, topology) == (None, None)
+    assert len(problems) == 2
+    assert problems[1] == "topo.txt: not in the directory of ddp.capture.json"
+    assert problems[0].endswith(": not in the directory of ddp.capture.json")
+
+
+def test_a_pipe_is_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "a.log")
+    assert beside(tmp_path, nccl_log_files=["a.log"])[2] == ["a.log: no ordinary file"]
+
+
+def test_a_report_reached_through_a_link_has_its_files(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "a.log").write_text(LOG)
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    log, _, problems = beside(tmp_path / "link", nccl_log_files=["a.log"])
+    assert log.communicators
+    assert problems == []

@@ -1,0 +1,286 @@
+"""What a capture writes down about itself: facts of the machine, of the ranks, and the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from nsyspipe.capture.sidecar import (
+    sidecar_document,
+    sidecar_path,
+    write_sidecar,
+    write_topology,
+)
+from nsyspipe.capture.surroundings import (
+    Gpu,
+    Surroundings,
+    gather_surroundings,
+    host_name,
+    program_directory,
+)
+from nsyspipe.errors import OutputError
+from tests.build.programs import TOPOLOGY, printing, program
+
+NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)
+QUERY = "--query-gpu=index,name,memory.total,driver_version"
+GIT = shutil.which("git")
+
+
+@pytest.fixture
+def around(tmp_path):
+    """Return a function that looks at a machine with some programs only."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    for name in ("sh", "cat", "echo", "tr", "sleep"):
+        (bin_ / name).symlink_to(shutil.which(name))
+
+    def look(directory=None, *, smi=None, git=False, total_s=5):
+        if smi:
+            program(bin_, "nvidia-smi", smi)
+        if git:
+            (bin_ / "git").symlink_to(GIT)
+        return gather_surroundings(
+            directory or tmp_path, root=tmp_path, search_path=str(bin_), total_s=total_s
+        )
+
+    return look
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+def test_gpus_driver_and_topology_come_from_nvidia_smi(around):
+    rows = "0, NVIDIA H200, 143771, 580.159.04\n1, NVIDIA H200, [N/A], 580.159.04"
+    found = around(
+        smi=printing(**{QUERY.removeprefix("--").replace("-", ""): rows, "topo": TOPOLOGY})
+    )
+    # 143771 MiB of 1048576 bytes
+    assert found.gpus == (
+        Gpu(0, "NVIDIA H200", 150_754_820_096),
+        Gpu(1, "NVIDIA H200", None),
+    )
+    assert found.driver_version == "580.159.04"
+    assert "GPU1\tNV18" in found.topology
+
+
+@pytest.mark.parametrize(
+    "smi",
+    [
+        None,
+        "exit 9",
+        "echo 'No devices were found'",
+        "echo '1, 2'",
+        "echo ', , , '",
+        "echo 'x, NVIDIA, 1, 2.3'",
+        "head -c 9000 /dev/urandom",
+    ],
+)
+def test_a_machine_without_gpus_is_no_error(around, smi):
+    found = around(smi=smi)
+    assert (found.gpus, found.driver_version, found.topology) == ((), None, None)
+    assert found.host == host_name() == os.uname().nodename
+
+
+def test_a_program_that_hangs_costs_its_limit_only(around):
+    found = around(smi="sleep 30", total_s=0.5)
+    assert found.gpus == ()
+
+
+def commit_in(folder):
+    """Make a repository with one commit."""
+    settings = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    (folder / "train.py").write_text("pass\n")
+    for arguments in (("init", "-q"), ("add", "train.py"), (*settings, "commit", "-qm", "one")):
+        subprocess.run([GIT, "-C", folder, *arguments], check=True, capture_output=True)
+    done = subprocess.run([GIT, "-C", folder, "rev-parse", "HEAD"], check=True, capture_output=True)
+    return done.stdout.decode().strip()
+
+
+@pytest.mark.skipif(GIT is None, reason="no git on this machine")
+def test_the_commit_is_that_of_the_program_and_a_changed_file_makes_it_dirty(around, tmp_path):
+    folder = tmp_path / "code"
+    folder.mkdir()
+    commit = commit_in(folder)
+    found = around(folder, git=True)
+    assert (found.git_commit, found.git_is_dirty) == (commit, False)
+    (folder / "ddp_0.sqlite").write_text("not tracked")
+    assert gather_surroundings(folder, root=tmp_path).git_is_dirty is False
+    (folder / "train.py").write_text("pass  # changed\n")
+    assert gather_surroundings(folder, root=tmp_path).git_is_dirty is True
+
+
+def test_without_git_or_a_repository_there_is_no_commit(around, tmp_path):
+    found = around(tmp_path)
+    assert (found.git_commit, found.git_is_dirty) == (None, None)
+    if GIT:
+        found = around(tmp_path, git=True)
+        assert (found.git_commit, found.git_is_dirty) == (None, None)
+
+
+def test_the_programs_directory_is_that_of_the_first_python_file(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    words = ["torchrun", "missing.py", f"{tmp_path}/train.py", "\0.py"]
+    assert program_directory(words) == tmp_path
+    assert program_directory(["torchrun", "-m", "train"]) is None
+
+
+# --- the ranks ------------------------------------------------------------------------------------
+
+
+def write(path, content):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def document(name, **more):
+    """Return a document of a machine without anything."""
+    given = {"command": ["python", "train.py"], "environment": {}, "surroundings": NOTHING} | more
+    return sidecar_document(str(name), **given)
+
+
+def test_a_rank_is_what_the_caller_its_supervisor_and_its_program_say(tmp_path):
+    status = tmp_path / "status"
+    write(status / "rank_0.json", {"rank": 0, "pid": 50, "status": 3, "report": "/runs/ddp_0"})
+    write(status / "ranges_0.json", {"rank": 0, "pid": 51, "gpu_name": "NVIDIA H200"})
+    write(status / "ranges_1.json", {"rank": 1, "local_rank": 1, "pid": 61})
+    write(status / "rank_2.json", '{"rank": 2, "pid"')  # killed while it was written
+    write(status / "rank_x.json", {"rank": 9})
+    found = document(
+        tmp_path / "ddp",
+        status_dir=status,
+        ranks=[
+            {"rank": 0, "status": 0},
+            {"rank": 1, "report": "ddp_1", "problem": "no report"},
+            {"rank": 2, "pid": True, "status": "0", "report": 7},
+        ],
+    )
+    nothing = dict.fromkeys(("local_rank", "pid", "report", "status", "problem", "gpu_name"))
+    assert found["ranks"] == [
+        nothing | {"rank": 0, "pid": 51, "status": 0, "report": "ddp_0", "gpu_name": "NVIDIA H200"},
+        nothing
+        | {"rank": 1, "pid": 61, "local_rank": 1, "report": "ddp_1", "problem": "no report"},
+        nothing | {"rank": 2},
+    ]
+
+
+def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path):
+    status = tmp_path / "status"
+    said = {"torch_version": "2.9.0", "nccl_version": None, "step_pattern": "^step [0-9]+$"}
+    write(status / "ranges_0.json", said | {"phase_names": ["data", "forward"]})
+    write(status / "ranges_1.json", said | {"phase_names": ["forward", "eval"]})
+    installed = Surroundings(
+        "node1", (), "580.1", None, "2.8.0", "13.0", "2.27.3", "3.11.9", None, None
+    )
+    found = document(tmp_path / "ddp", status_dir=status, surroundings=installed)
+    names = ("torch_version", "cuda_version", "nccl_version", "driver_version", "host")
+    assert [found[name] for name in names] == ["2.9.0", "13.0", "2.27.3", "580.1", "node1"]
+    assert found["step_pattern"] == "^step [0-9]+$"
+    assert found["phase_names"] == ["data", "forward", "eval"]
+    write(status / "ranges_1.json", said | {"step_pattern": "^batch [0-9]+$"})
+    assert document(tmp_path / "ddp", status_dir=status)["step_pattern"] is None
+
+
+@pytest.mark.parametrize("status_dir", [None, "missing"])
+def test_without_status_files_there_is_what_the_caller_says(tmp_path, status_dir):
+    folder = status_dir and tmp_path / status_dir
+    found = document(
+        tmp_path / "runs" / "ddp",
+        status_dir=folder,
+        captured_at=datetime(2026, 11, 21, 12, 0, 0, 999, tzinfo=UTC),
+        world_size=2,
+        trace=["cuda", "nvtx"],
+        capture_range="cudaProfilerApi",
+        nsys_version="2025.3.1",
+    )
+    assert found["capture_version"] == 1
+    assert found["name"] == "ddp"
+    assert found["captured_at_utc"] == "2026-11-21T12:00:00Z"
+    assert found["ranks"] == []
+    assert (found["world_size"], found["node_rank"], found["n_nodes"]) == (2, 0, 1)
+    assert (found["trace"], found["capture_range"]) == (["cuda", "nvtx"], "cudaProfilerApi")
+    assert (found["topology_file"], found["nccl_log_files"]) == (None, [])
+    assert found["nsys_version"] == "2025.3.1"
+
+
+def test_secrets_of_command_and_environment_are_not_in_it(tmp_path):
+    secret = "Zx81-plant3d"
+    text = json.dumps(
+        document(
+            tmp_path / "ddp",
+            command=["env", f"WANDB_API_KEY={secret}", "train.py", "--token", secret],
+            environment={"HF_TOKEN": secret, "NCCL_API_KEY": secret, "NCCL_DEBUG": "INFO"},
+        )
+    )
+    assert secret not in text
+    assert '"environment": {"NCCL_DEBUG": "INFO"}' in text
+
+
+# --- files beside it ------------------------------------------------------------------------------
+
+
+def test_logs_are_those_of_the_ranks_processes(tmp_path):
+    for name in ("ddp.nccl.n1.51", "ddp.nccl.n1.40", "ddp-2.nccl.n1.51", "ddp.nccl.n.x.51"):
+        (tmp_path / f"{name}.log").write_text("")
+    (tmp_path / "ddp.nccl.n1.x.txt").write_text("")
+    ranks = [{"rank": 0, "pid": 51}]
+    found = document(tmp_path / "ddp", ranks=ranks)["nccl_log_files"]
+    assert found == ["ddp.nccl.n.x.51.log", "ddp.nccl.n1.51.log"]
+    # None of the ranks' processes: whoever logged, they are all there is.
+    found = document(tmp_path / "ddp")["nccl_log_files"]
+    assert found == ["ddp.nccl.n.x.51.log", "ddp.nccl.n1.40.log", "ddp.nccl.n1.51.log"]
+
+
+def test_of_several_nodes_each_lists_its_own_logs(tmp_path):
+    for name in ("ddp.nccl.n1.51", "ddp.nccl.n2.51", "ddp.node0.nccl.n1.52"):
+        (tmp_path / f"{name}.log").write_text("")
+    host = Surroundings("n1.cluster", (), None, None, None, None, None, "3", None, None)
+    found = document(tmp_path / "ddp", n_nodes=2, surroundings=host)
+    assert found["nccl_log_files"] == ["ddp.nccl.n1.51.log", "ddp.node0.nccl.n1.52.log"]
+
+
+def test_the_topology_lies_beside_and_is_named(tmp_path):
+    host = Surroundings("n1", (), None, TOPOLOGY, None, None, None, "3", None, None)
+    assert write_topology(str(tmp_path / "ddp"), NOTHING) is None
+    assert document(tmp_path / "ddp")["topology_file"] is None
+    path = write_topology(str(tmp_path / "ddp"), host)
+    assert path == tmp_path / "ddp.topo.txt"
+    assert path.read_text() == TOPOLOGY
+    assert document(tmp_path / "ddp")["topology_file"] == "ddp.topo.txt"
+    path = write_topology(str(tmp_path / "ddp"), host, node_rank=1, n_nodes=2)
+    assert path == tmp_path / "ddp.node1.topo.txt"
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def test_one_node_has_the_captures_name_several_have_numbers():
+    assert sidecar_path("runs/ddp-2.5") == Path("runs/ddp-2.5.capture.json")
+    assert sidecar_path("ddp", node_rank=1, n_nodes=2) == Path("ddp.node1.capture.json")
+
+
+def test_it_is_replaced_whole_and_readable_like_any_file(tmp_path):
+    path = tmp_path / "new" / "ddp.capture.json"
+    write_sidecar(path, {"name": "first"})
+    write_sidecar(path, {"name": "sécond"})
+    assert json.loads(path.read_bytes()) == {"name": "sécond"}
+    assert list(path.parent.iterdir()) == [path]
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+def test_where_it_cannot_be_written_the_message_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_sidecar(tmp_path / "file" / "ddp.capture.json", {})
+    (tmp_path / "ddp.capture.json").mkdir()
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_sidecar(tmp_path / "ddp.capture.json", {})
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["ddp.capture.json", "file"]
