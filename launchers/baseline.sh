@@ -19,6 +19,8 @@ EOF
 parse_options "$@"
 : "${name:=baseline}"
 check_options
+# Left over from a job around this one, they would make a rank of it.
+unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
 nsys_command "${name}_0"
 rank_command "${nsys_words[@]}"
 run_job -- "${rank_words[@]}"

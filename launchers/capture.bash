@@ -83,17 +83,26 @@ parse_options() {
   done
 }
 
-check_options() {
+check_python() {
   [ -n "$python" ] || die "no python3 on PATH" "activate the environment that trains, or set PYTHON"
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
     die "$python: not a Python 3.11 or newer" "activate the environment that trains, or set PYTHON"
+}
+
+check_options() {
+  check_python
   [[ $nproc =~ ^[1-9][0-9]*$ ]] || die "-n $nproc: not a number of ranks" "-n 2"
   local one
   for one in "$timeout" "$exit_timeout" "$linger"; do
-    [[ $one =~ ^[0-9]+$ ]] || die "$one: not a number of seconds" "see --help"
+    [[ $one =~ ^[0-9]+$ ]] || die "'$one': not a number of seconds" "see --help"
   done
+  # Without time nsys cannot write a report.
+  [[ $exit_timeout =~ [1-9] ]] || die "--exit-timeout 0: needs at least a second" "--exit-timeout 600"
   [[ -z $ranks || $ranks =~ ^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$ ]] || die "--ranks $ranks: no list of ranks" "--ranks 0,7,63"
-  case ${name##*/} in '' | *[%\ ]*) die "-o '$name': no name for files" "-o captures/ddp-2gpu" ;; esac
+  case ${name##*/} in '' | . | .. | *[[:space:]]*) die "-o '$name': no name for files" "-o captures/ddp-2gpu" ;; esac
+  # Nsys and NCCL replace what follows one.
+  case $name in *%*) die "-o '$name': has a %" "-o captures/ddp-2gpu" ;; esac
+  case $program in -*) program=./$program ;; esac
   if [ -n "$cpu" ]; then
     : "${trace:=nvtx,osrt}" "${range:=nvtx}"
     export CUDA_VISIBLE_DEVICES=
@@ -119,9 +128,9 @@ nsys_command() {
   nsys_words+=("${nsys_args[@]}")
 }
 
-# The words that torchrun starts for each rank, in the array rank_words; nsys_words stands inside.
+# rank_command NSYS_WORDS...: the words that torchrun starts for each rank, in the array rank_words.
 rank_command() {
-  rank_words=("$python" -m nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} -- "$@" "$python" "$program" "${train_args[@]}")
+  rank_words=("$python" -m nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} --nsys-words=$# -- "$@" "$python" "$program" "${train_args[@]}")
 }
 
 find_torchrun() {

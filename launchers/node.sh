@@ -41,9 +41,10 @@ own_option() {
 
 parse_options "$@"
 [[ $nnodes =~ ^[1-9][0-9]*$ ]] || die "--nnodes '$nnodes': not a number of nodes" "--nnodes 2"
-[[ $node_rank =~ ^[0-9]+$ && $node_rank -lt $nnodes ]] ||
+[[ $node_rank =~ ^(0|[1-9][0-9]*)$ && $node_rank -lt $nnodes ]] ||
   die "--node-rank '$node_rank': not a number below --nnodes" "--node-rank 0 on the first node"
 [[ $endpoint == *?:* ]] || die "--rdzv-endpoint '$endpoint': not HOST:PORT of node 0" "--rdzv-endpoint node0:29500"
+[[ $nproc =~ ^[1-9][0-9]*$ ]] || die "-n $nproc: not a number of ranks" "-n 8"
 [ -z "$node_wide" ] || [ -z "$ranks" ] || die "--node-wide --ranks: one report holds all ranks of its node" "leave one out"
 : "${name:=ddp-$((nnodes * nproc))gpu}"
 check_options

@@ -57,8 +57,9 @@ study() {
   echo "ddp-${n}gpu-bucket100 ddp.sh -n $n -- --bucket-cap-mb 100"
   echo "ddp-${n}gpu-view ddp.sh -n $n -- --gradient-as-bucket-view"
   echo "ddp-${n}gpu-static ddp.sh -n $n -- --static-graph"
+  # Gloo has no bf16.
+  [ -z "$cpu" ] || { echo "ddp-${n}gpu-fp16 ddp.sh -n $n -- --hook fp16"; return 0; }
   echo "ddp-${n}gpu-bf16 ddp.sh -n $n -- --hook bf16"
-  [ -z "$cpu" ] || return 0
   echo "ddp-${n}gpu-powersgd ddp.sh -n $n -- --hook powersgd"
   echo "ddp-${n}gpu-accumulate4 ddp.sh -n $n -- --accumulate 4"
   echo "fsdp-${n}gpu ddp.sh -n $n -- --fsdp"
@@ -69,9 +70,14 @@ study() {
 
 # run_one NAME WORDS...: capture one run, unless it is done.
 run_one() {
-  local run=$1 variables=() words=() status=0
+  local run=$1 variables=() words=() status=0 made
   shift
-  [ ! -e "$name/$run.done" ] || { echo "== $run: done before" >&2; return 0; }
+  printf -v made '%q ' "$@" "${train_args[@]}"
+  if [ -e "$name/$run.done" ]; then
+    [ "$(<"$name/$run.done")" = "$made" ] || die "$name/$run: was done with other options" "-o ANOTHER_DIRECTORY"
+    echo "== $run: done before" >&2
+    return
+  fi
   while [[ $1 == *=* ]]; do variables+=("$1"); shift; done
   words=("$launchers/$1" -o "$name/$run" --force "${shared[@]}")
   shift
@@ -81,13 +87,23 @@ run_one() {
   echo "== $run" >&2
   env "${variables[@]}" "${words[@]}" >&2 </dev/null || status=$?
   if [ "$status" = 0 ]; then
-    [ -n "$dry_run" ] || touch "$name/$run.done"
+    [ -n "$dry_run" ] || printf '%s\n' "$made" >"$name/$run.done"
   elif [ "$status" = 130 ]; then
     exit 130
   else
     echo "== $run: failed with status $status; the sweep goes on" >&2
     failed+=("$run")
   fi
+}
+
+# The GPUs that the runs of an earlier sweep used at most, perhaps on another machine.
+most_there() {
+  local found n most=1
+  for found in "$name"/ddp-*gpu*; do
+    n=${found##*/ddp-} n=${n%%gpu*}
+    [[ ! $n =~ ^[1-9][0-9]*$ || $n -le $most ]] || most=$n
+  done
+  echo "$most"
 }
 
 analyze_one() {
@@ -101,13 +117,18 @@ analyze_one() {
 }
 
 parse_options "$@"
+if [ -n "$ranks$range$force$no_export$no_profile${nsys_args[*]}" ] || [ "$program" != "$launchers/train_vit.py" ]; then
+  die "sweep.sh: an option that its runs do not take" "see --help; start baseline.sh or ddp.sh with it"
+fi
+check_python
 : "${name:=study}"
+case $name in -*) name=./$name ;; esac
 [[ $repeat =~ ^[1-9][0-9]*$ ]] || die "--repeat $repeat: not a number of times" "--repeat 2"
 if [ -z "$most" ]; then
-  if [ -n "$cpu" ]; then most=2; else most=$("$python" -c 'from nsyspipe.capture.ready import n_gpus; print(n_gpus() or 1)'); fi
+  if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else most=$("$python" -c 'from nsyspipe.capture.ready import n_gpus; print(n_gpus() or 1)'); fi
 fi
 [[ $most =~ ^[1-9][0-9]*$ ]] || die "-n $most: not a number of GPUs" "-n 4"
-mapfile -t runs < <(study "$most" | awk -v only="$only" '$1 ~ only')
+mapfile -t runs < <(study "$most" | only=$only awk '$1 ~ ENVIRON["only"]')
 [ "${#runs[@]}" != 0 ] || die "--only $only: matches no run" "--list prints their names"
 if [ -n "$list" ]; then
   printf '%s\n' "${runs[@]}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,33 +70,47 @@ def _row(
     analysis: dict[str, Any] | None,
     alone: dict[str, Any] | None,
 ) -> tuple[str, ...]:
-    train, summary = train or {}, (analysis or {}).get("summary", {})
-    step_ns = summary.get("step_time_ns")
-    step_ms = step_ns / _NS_PER_MS if step_ns else train.get("median_step_ms")
-    copies = summary.get("dtod_ns_per_step")
+    summary, run = _part(analysis, "summary"), _part(analysis, "run")
+    step_ns = _number(summary, "step_time_ns") or _number(train, "median_step_ns")
+    copies_ns = _number(summary, "dtod_ns_per_step")
     return (
         name,
-        _text(train.get("world_size") or (analysis or {}).get("run", {}).get("n_ranks"), "{:d}"),
-        _text(step_ms, "{:.1f} ms"),
-        _text(train.get("images_per_s"), "{:.0f}"),
+        _text(_number(train, "world_size") or _number(run, "n_ranks") or None, "{:.0f}"),
+        _text(step_ns and step_ns / _NS_PER_MS, "{:.1f} ms"),
+        _text(_number(train, "images_per_s"), "{:.0f}"),
         _text(_scaling(train, alone), "{:.0%}"),
         *(
-            _text(summary.get(f"{part}"), "{:.1%}")
+            _text(_number(summary, part), "{:.1%}")
             for part in ("comm_share", "exposed_comm_share", "backward_overlap_ratio", "wait_share")
         ),
-        _text(copies / _NS_PER_MS if copies is not None else None, "{:.2f} ms"),
-        ", ".join(
-            sorted({row["kind"] for row in (analysis or {}).get("links", []) if row.get("kind")})
-        )
-        or "-",
+        _text(copies_ns if copies_ns is None else copies_ns / _NS_PER_MS, "{:.2f} ms"),
+        ", ".join(sorted(_links(analysis))) or "-",
     )
 
 
-def _scaling(train: dict[str, Any], alone: dict[str, Any] | None) -> float | None:
+def _part(document: dict[str, Any] | None, name: str) -> dict[str, Any]:
+    found = (document or {}).get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _number(document: dict[str, Any] | None, name: str) -> float | None:
+    found = (document or {}).get(name)
+    is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
+    return found if is_number and math.isfinite(found) else None
+
+
+def _links(analysis: dict[str, Any] | None) -> set[str]:
+    rows = (analysis or {}).get("links")
+    kinds = [row.get("kind") for row in rows or [] if isinstance(row, dict)]
+    return {kind for kind in kinds if kind and isinstance(kind, str)}
+
+
+def _scaling(train: dict[str, Any] | None, alone: dict[str, Any] | None) -> float | None:
     """Return how much of that many single GPUs' throughput is reached."""
-    if not alone or not train.get("images_per_s") or not alone.get("images_per_s"):
+    many, one = _number(train, "images_per_s"), _number(alone, "images_per_s")
+    if not many or not one:
         return None
-    return float(train["images_per_s"] / (alone["images_per_s"] * train.get("world_size", 1)))
+    return many / (one * (_number(train, "world_size") or 1))
 
 
 def _overhead(found: dict[str, Any]) -> list[str]:
@@ -103,8 +118,9 @@ def _overhead(found: dict[str, Any]) -> list[str]:
     lines = []
     for name, (train, _) in found.items():
         plain = found.get(f"{name}-unprofiled", (None, None))[0]
-        if train and plain and plain.get("images_per_s"):
-            lost = 1 - train["images_per_s"] / plain["images_per_s"]
+        captured_speed, plain_speed = (_number(one, "images_per_s") for one in (train, plain))
+        if captured_speed and plain_speed:
+            lost = 1 - captured_speed / plain_speed
             lines.append(f"capturing {name} cost {lost:.1%} of its throughput")
     return lines
 

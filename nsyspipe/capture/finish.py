@@ -53,12 +53,14 @@ def finish(
         _write_sidecar(job, directory, records, started_at)
     except NsyspipeError as error:
         failed += _message(error)
+    suffix = ".nsys-rep"
     if job.is_exported:
         try:
             export_reports(reports, nsys=nsys.find(job.nsys))
+            suffix = ".sqlite"
         except NsyspipeError as error:
             failed += _message(error)
-    return _next_steps(job, reports), failed
+    return _next_steps(job, reports, suffix), failed
 
 
 def _write_sidecar(
@@ -91,8 +93,7 @@ def _row(record: RankRecord) -> dict[str, object]:
     }
 
 
-def _next_steps(job: Job, reports: Sequence[Path]) -> list[str]:
-    suffix = ".sqlite" if job.is_exported else ".nsys-rep"
+def _next_steps(job: Job, reports: Sequence[Path], suffix: str) -> list[str]:
     pattern = f"{job.name}_*{suffix}" if len(reports) > 1 else str(reports[0].with_suffix(suffix))
     return [
         f"{len(reports)} report{'s' * (len(reports) > 1)} written: {pattern}",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.capture.finish import finish
-from nsyspipe.capture.outcome import INCOMPLETE, End, judge
+from nsyspipe.capture.outcome import INCOMPLETE, INTERRUPTED, End, judge
 from nsyspipe.capture.plan import Job, earlier_files, parse_job
 from nsyspipe.capture.records import RankRecord, loop_has_ended, read_records
 from nsyspipe.capture.supervision import (
@@ -24,11 +24,14 @@ from nsyspipe.capture.supervision import (
     Stop,
     catching_signals,
     end_group,
+    end_groups,
     group_is_alive,
+    group_of,
+    interruptible,
     start,
     status_of,
 )
-from nsyspipe.errors import CaptureError, NsyspipeError, OutputError
+from nsyspipe.errors import CaptureError, NsyspipeError, OptionError, OutputError
 
 if TYPE_CHECKING:
     import subprocess
@@ -38,6 +41,8 @@ __all__ = ["main"]
 
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 _JOB_GRACE_S = 60.0
+# Until every rank has said how it ended, once its processes have.
+_LAST_WORDS_S = 3.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -45,16 +50,32 @@ def main(words: Sequence[str] | None = None) -> int:
     job = parse_job(sys.argv[1:] if words is None else words)
     directory = Path(tempfile.mkdtemp(prefix="nsyspipe-"))
     try:
-        _make_room(job)
-        started_at = time.time()
-        _say(_opening(job))
-        end = _run(job, directory)
-        return _conclude(job, directory, end, started_at)
+        with interruptible():
+            _check_ranks(job)
+            _make_room(job)
+            started_at = time.time()
+            _say(_opening(job))
+            end = _run(job, directory)
+            return _conclude(job, directory, end, started_at)
     except NsyspipeError as error:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
+    except KeyboardInterrupt:
+        _say("error: interrupted\n  fix: nsyspipe convert exports the reports that are there")
+        return INTERRUPTED
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _check_ranks(job: Job) -> None:
+    """Refuse ranks that this job does not have: nothing would be captured, and nobody would know why."""
+    unknown = sorted(one for one in job.chosen or () if one >= job.world_size)
+    if unknown and job.nsys is not None:
+        raise OptionError(
+            "--ranks",
+            f"there is no rank {unknown[0]}: this job's are 0 to {job.world_size - 1}",
+            fix=f"--ranks 0,{job.world_size - 1}" if job.world_size > 1 else "leave it out",
+        )
 
 
 def _make_room(job: Job) -> None:
@@ -96,8 +117,8 @@ def _run(job: Job, directory: Path) -> End:
                 _end(job, process, directory, stop)
                 return why
             time.sleep(POLL_S)
-        _wait_for_nsys(directory, job.exit_timeout_s)
-    return End(status_of(process))
+        _wait_for_nsys(directory, job.exit_timeout_s, stop)
+    return End(status_of(process), "interrupt" if stop.n_asked else None)
 
 
 class _Clock:
@@ -149,17 +170,26 @@ def _end(job: Job, process: subprocess.Popen[bytes], directory: Path, stop: Stop
     if process.poll() is None:
         end_group(process.pid)
         process.wait()
-    _wait_for_nsys(directory, job.exit_timeout_s if stop.n_asked == n_asked else 0)
+    _wait_for_nsys(directory, job.exit_timeout_s if stop.n_asked == n_asked else 0, stop)
 
 
-def _wait_for_nsys(directory: Path, patience_s: float) -> None:
-    """Let every nsys finish its report, also one whose starter was killed; end what takes longer."""
-    deadline = time.monotonic() + patience_s
+def _wait_for_nsys(directory: Path, patience_s: float, stop: Stop) -> None:
+    """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
+    deadline, n_asked = time.monotonic() + patience_s, stop.n_asked
     groups = {one.nsys_group for one in read_records(directory) if one.nsys_group}
-    while any(map(group_is_alive, groups)) and time.monotonic() < deadline:
+    while (
+        any(map(group_is_alive, groups)) and time.monotonic() < deadline and stop.n_asked == n_asked
+    ):
         time.sleep(POLL_S)
-    for group in filter(group_is_alive, groups):
-        end_group(group)
+    left = {group_of(one.pid) for one in _unended(directory) if one.pid}
+    end_groups(groups | {group for group in left if group})
+    deadline = time.monotonic() + _LAST_WORDS_S
+    while left and _unended(directory) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def _unended(directory: Path) -> list[RankRecord]:
+    return [one for one in read_records(directory) if one.status is None]
 
 
 def _conclude(job: Job, directory: Path, end: End, started_at: float) -> int:

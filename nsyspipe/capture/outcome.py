@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["INCOMPLETE", "INTERRUPTED", "TIMED_OUT", "End", "Verdict", "judge"]
 
 INCOMPLETE, TIMED_OUT, INTERRUPTED = 3, 124, 130
+_NOT_STARTED = 2
 _SIGNALLED = 128
+_NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
 _MOST_NAMED = 6
 
 
@@ -72,7 +74,7 @@ def judge(
     -------
     Verdict
         Status 0 and nothing to say if the program ended well and each expected rank has its report.
-        Else the program's own status where it has one, of the rank that failed first.
+        Else the program's own status where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
     captured = [one for one in records if one.rank in set(expected) and one.report]
     found = f"  found: {_found(len(captured), len(expected), records)}"
@@ -82,11 +84,7 @@ def judge(
     if end.why in {"timeout", "exit"}:
         return Verdict(TIMED_OUT, (*_hung(end, program), found, _fix_of(end)))
     if failed is not None:
-        what = f"error: {program}: {_ended(failed)}; its own message stands above"
-        return Verdict(
-            failed.status or 1,
-            (what, found, "  fix: mend the program, then capture again with --force"),
-        )
+        return _of_failure(failed, found, program)
     if end.status:
         what = (
             f"error: the job's command ended with status {end.status}; its own message stands above"
@@ -95,6 +93,15 @@ def judge(
     if len(captured) == len(expected):
         return Verdict(0)
     return Verdict(INCOMPLETE, (*_missing(records, expected, captured, program, capture_range),))
+
+
+def _of_failure(failed: RankRecord, found: str, program: str) -> Verdict:
+    if failed.pid is None and failed.problem:
+        what = f"error: rank {failed.rank}: {failed.problem}"
+        return Verdict(_NOT_STARTED, (what, found, _NSYS_FIX))
+    what = f"error: {program}: {_ended(failed)}; its own message stands above"
+    fix = "  fix: mend the program, then capture again with --force"
+    return Verdict(failed.status or 1, (what, found, fix))
 
 
 def _hung(end: End, program: str) -> tuple[str, ...]:
@@ -145,9 +152,8 @@ def _missing(
     program: str,
     capture_range: str,
 ) -> tuple[str, ...]:
-    if not captured and all(
-        one.problem == "nothing was captured" for one in records if one.is_captured
-    ):
+    problems = {one.problem for one in records if one.is_captured}
+    if not captured and problems == {"nothing was captured"}:
         return _never_started(program, capture_range)
     there = {one.rank for one in captured}
     reasons = {one.rank: one.problem for one in records}

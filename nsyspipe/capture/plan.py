@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Job", "earlier_files", "parse_job"]
+__all__ = ["Job", "earlier_files", "parse_job", "parse_ranks"]
 
 _REPORTS = (".nsys-rep", ".sqlite", ".qdstrm")
+_FACTS = (".capture.json", ".topo.txt")
+_NODE = re.compile(r"\.node[0-9]+(?=\.)")
+# More ranks than any job has.
+_MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Job:
         The program; None to run without a capture.
     timeout_s, exit_timeout_s, linger_s
         Limits for the whole job, for nsys once the program has ended, and for the program once its training loop is
-        over; 0 for none.
+        over; 0 for none, but nsys always has one.
     """
 
     name: Path
@@ -109,8 +114,8 @@ def _belongs(job: Job, ending: str) -> bool:
             return number == f"node{job.node_rank}" or number in map(str, job.local_ranks or ())
         return number.removeprefix("node").isdigit()
     if job.n_nodes > 1:
-        return ending.startswith(f".node{job.node_rank}.")
-    return ending in {".capture.json", ".topo.txt"} or (
+        return ending.removeprefix(f".node{job.node_rank}") in _FACTS and ending not in _FACTS
+    return _NODE.sub("", ending, count=1) in _FACTS or (
         ending.startswith(".nccl.") and ending.endswith(".log")
     )
 
@@ -168,5 +173,8 @@ def parse_ranks(text: str) -> frozenset[int]:
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        found |= set(range(int(first), int(last) + 1)) if dash else {int(first)}
+        ranks = range(int(first), int(last if dash else first) + 1)
+        if not ranks or ranks[-1] >= _MOST_RANKS:
+            raise ValueError(part)
+        found |= set(ranks)
     return frozenset(found)

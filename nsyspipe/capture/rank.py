@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.capture.plan import parse_ranks
 from nsyspipe.capture.records import RankRecord, end_path, write_record
 from nsyspipe.capture.supervision import (
     POLL_S,
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Sequence
 
-__all__ = ["main", "program_of", "with_status"]
+__all__ = ["main", "with_status"]
 
-_NSYS = "nsys"
 # How long the program may take to end when it is asked to.
 _PROGRAM_GRACE_S = 15.0
+# How long nsys may take to start it.
+_START_S = 15.0
 _LONGEST_LOG, _LONGEST_LINE = 4096, 200
+_TELLING = re.compile(r"error|fail|cannot|denied|no space", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
 # prints where we do ($2, $3), not where nsys does.
@@ -54,18 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rank = int(os.environ.get("RANK", "0"))
     record = RankRecord(rank=rank, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
     chosen = options.ranks is None or rank in options.ranks
-    at = program_of(command)
+    at = options.nsys_words
     if not chosen:
         record, at, command = replace(record, is_captured=False), 0, command[at:]
     with _status_directory() as directory:
         return _Rank(directory, options.exit_timeout, record).run(command[:at], command[at:])
-
-
-def program_of(command: Sequence[str]) -> int:
-    """Return where the training program begins: after ``nsys profile`` and its ``--option=value`` words."""
-    if not command or Path(command[0]).name != _NSYS:
-        return 0
-    return next((at for at, word in enumerate(command) if at > 1 and not word.startswith("-")), 0)
 
 
 def with_status(
@@ -105,19 +102,21 @@ class _Rank:
         temporary = self._directory / f"tmp_{self._record.rank}"
         temporary.mkdir(mode=0o700, exist_ok=True)
         environment = {**os.environ, **({"TMPDIR": str(temporary)} if nsys else {})}
+        self._earlier = _report(nsys)
         stdout, stderr = os.dup(1), os.dup(2)
         telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
         with catching_signals() as stop, self._log.open("wb") as output:
             process = start(
                 [*nsys, *telling], environment, output=output, pass_fds=(stdout, stderr)
             )
-            self._note(nsys_group=process.pid)
+            self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process, stop)
         status = self._program_status()
+        is_new = _report(nsys) not in (None, self._earlier)
         self._note(
             status=status if status is not None else status_of(process),
-            problem=problem or self._capture_problem(nsys, temporary),
-            report=_report(nsys),
+            problem=problem or (None if is_new else self._capture_problem(nsys, temporary)),
+            report=_output(nsys) if is_new else None,
         )
         return self._record.status or 0
 
@@ -126,7 +125,7 @@ class _Rank:
         deadline = None
         while process.poll() is None:
             if stop.n_asked and not self._is_killed:
-                self._end_program(stop)
+                self._end_program(process, stop)
             if deadline is None and self._program_status() is not None:
                 self._note(status=self._program_status())
                 deadline = time.monotonic() + self._exit_timeout_s
@@ -139,12 +138,17 @@ class _Rank:
             time.sleep(POLL_S)
         return None
 
-    def _end_program(self, stop: Stop) -> None:
+    def _end_program(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
         self._is_killed = True
-        pid = self._program_pid()
-        if pid is None:
-            return
+        deadline = time.monotonic() + _START_S
+        while (pid := self._program_pid()) is None:
+            if process.poll() is not None:
+                return
+            if time.monotonic() > deadline:
+                end_group(process.pid)
+                return
+            time.sleep(POLL_S)
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -165,17 +169,23 @@ class _Rank:
         if facts.get("status") is not None and self._record.ended_at is None:
             facts["ended_at"] = time.time()
         self._record = replace(self._record, pid=self._program_pid(), **facts)  # type: ignore[arg-type]
-        write_record(self._directory, self._record)
+        with contextlib.suppress(OSError):  # the program goes on without
+            write_record(self._directory, self._record)
 
     def _capture_problem(self, nsys: Sequence[str], temporary: Path) -> str | None:
         """Say what nsys left instead of a report."""
-        if not nsys or _report(nsys):
+        if not nsys:
             return None
         if self._program_pid() is None:
             return f"nsys failed before it started the program{_last_words(self._log)}"
+        if sorted(temporary.rglob("*.nsys-rep")):
+            return f"nsys could not write its report{_last_words(self._log)}"
         if kept := sorted(temporary.rglob("*.qdstrm")):
             target = Path(f"{_output(nsys)}.qdstrm")
-            kept[0].replace(target)
+            try:
+                shutil.move(kept[0], target)  # often to another file system
+            except OSError as error:
+                return f"nsys did not make a report of its capture ({error.strerror})"
             return f"nsys did not make a report of its capture, which is kept: {target.name}"
         return "nothing was captured"
 
@@ -183,13 +193,10 @@ class _Rank:
 def _parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="nsyspipe.capture.rank", description=__doc__)
     parser.add_argument("--exit-timeout", type=float, default=600.0)
-    parser.add_argument("--ranks", type=_ranks, default=None)
+    parser.add_argument("--ranks", type=parse_ranks, default=None)
+    parser.add_argument("--nsys-words", type=int, default=0)
     at = words.index("--") if "--" in words else len(words)
     return parser.parse_args(words[:at]), words[at + 1 :]
-
-
-def _ranks(text: str) -> set[int]:
-    return {int(part) for part in text.split(",")}
 
 
 def _number(path: Path) -> int | None:
@@ -199,18 +206,22 @@ def _number(path: Path) -> int | None:
         return None
 
 
-def _report(nsys: Sequence[str]) -> str | None:
-    """Return the report that nsys has written, without its suffix."""
-    output = _output(nsys)
-    return output if output and Path(f"{output}.nsys-rep").is_file() else None
+def _report(nsys: Sequence[str]) -> tuple[int, int] | None:
+    """Return what tells the report that is there from another one of its name; None without one."""
+    try:
+        there = Path(f"{_output(nsys)}.nsys-rep").stat()
+    except OSError:
+        return None
+    return there.st_ino, there.st_mtime_ns
 
 
 def _last_words(log: Path) -> str:
-    """Return what nsys printed last, its progress bars left out."""
+    """Return the last of what nsys said that went wrong, else what it printed last, progress bars left out."""
     text = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
     lines = [printable(line.strip()) for line in re.split(r"[\r\n]", text)]
     said = [line for line in lines if line and not line.startswith("[")]
-    return f": {said[-1][:_LONGEST_LINE]}" if said else ""
+    telling = [line for line in said if _TELLING.search(line)] or said
+    return f": {telling[-1][:_LONGEST_LINE]}" if telling else ""
 
 
 def _output(nsys: Sequence[str]) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import os
 import re
 import shutil
@@ -34,28 +35,32 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 def main(words: Sequence[str] | None = None) -> int:
     """Check, and print what the launcher needs; for a dry run what is missing is only said."""
     options = _parser().parse_args(words)
-    wanted = tuple(options.trace.split(","))
-    try:
-        _check_program(options.program)
-        _check_torch()
-        if not options.cpu:
-            _check_gpus(options.nproc)
-        if options.no_profile:
-            return 0
-        found = nsys.find(options.nsys)
-        trace, note = usable_trace(found, wanted)
-    except NsyspipeError as error:
-        kind = "note" if options.dry_run else "error"
-        print(f"{kind}: " + "\n".join(error.lines()), file=sys.stderr)  # noqa: T201 - the launcher's message
-        if not options.dry_run:
-            return error.exit_code
-        there = find_nsys()
-        print(f"{options.nsys or (there.path if there else 'nsys')}\n{options.trace}")  # noqa: T201
-        return 0
+    checks = [lambda: _check_program(options.program), _check_torch]
+    if not options.cpu:
+        checks.append(lambda: _check_gpus(options.nproc))
+    if not options.no_profile:
+        checks.append(lambda: _print_nsys(options.nsys, options.trace))
+    for check in checks:
+        try:
+            check()
+        except NsyspipeError as error:
+            kind = "note" if options.dry_run else "error"
+            print(f"{kind}: " + "\n".join(error.lines()), file=sys.stderr)  # noqa: T201 - the launcher's message
+            if not options.dry_run:
+                return error.exit_code
+            if check is checks[-1] and not options.no_profile:
+                there = find_nsys()
+                name = options.nsys or (there.path if there else "nsys")
+                print(f"{name}\n{options.trace}")  # noqa: T201
+    return 0
+
+
+def _print_nsys(program: str | None, trace: str) -> None:
+    found = nsys.find(program)
+    usable, note = usable_trace(found, trace.split(","))
     if note:
         print(note, file=sys.stderr)  # noqa: T201
-    print(f"{found.path}\n{','.join(trace)}")  # noqa: T201
-    return 0
+    print(f"{found.path}\n{','.join(usable)}")  # noqa: T201
 
 
 def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
@@ -94,7 +99,11 @@ def n_gpus() -> int | None:
         return None if _DRIVER.exists() else 0
     there = len(_GPU_LINE.findall(output.text))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return there if visible is None else min(there, len([one for one in visible.split(",") if one]))
+    if visible is None:
+        return there
+    # What follows a wrong one, as -1, is not seen either.
+    seen = itertools.takewhile(lambda one: one and not one.startswith("-"), visible.split(","))
+    return min(there, len(list(seen)))
 
 
 def _check_program(program: str) -> None:

@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import IO
 
 __all__ = [
@@ -18,7 +19,10 @@ __all__ = [
     "Stop",
     "catching_signals",
     "end_group",
+    "end_groups",
     "group_is_alive",
+    "group_of",
+    "interruptible",
     "start",
     "status_of",
 ]
@@ -44,12 +48,26 @@ class Stop:
 
 @contextlib.contextmanager
 def catching_signals() -> Iterator[Stop]:
-    """Yield what remembers SIGINT, SIGTERM and SIGHUP while the context lasts."""
+    """Yield what remembers signals that end a program while the context lasts; nohup's and the like stay ignored."""
     stop = Stop()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop.ask) for number in numbers}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop.ask) for number in heard}
     try:
         yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Make the other signals that end a program a KeyboardInterrupt too, so that what is begun is cleaned up."""
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in heard}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -100,16 +118,40 @@ def group_is_alive(group: int) -> bool:
         return False
     except PermissionError:
         return True
-    return True
+    # In a container nobody may collect the zombies.
+    states = [state for state, of in _processes() if of == group]
+    return not states or any(state not in "ZX" for state in states)
+
+
+def group_of(pid: int) -> int | None:
+    """Return the group of a process; None if there is none, or if it is ours."""
+    try:
+        group = os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+    return None if group == os.getpgrp() else group
+
+
+def _processes() -> Iterator[tuple[str, int]]:
+    """Yield state and group of every process; nothing where the system does not tell."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            words = path.read_bytes().rpartition(b")")[2].split()
+            yield words[0].decode("ascii"), int(words[2])
 
 
 def end_group(group: int, *, grace_s: float = _GRACE_S) -> None:
     """Ask all processes of a group to end, and kill what is left after a while."""
+    end_groups([group], grace_s=grace_s)
+
+
+def end_groups(groups: Iterable[int], *, grace_s: float = _GRACE_S) -> None:
+    """End several groups, as `end_group` does, in the time of one."""
+    alive = set(filter(group_is_alive, groups))
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, number)
+        for group in alive:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, number)
         deadline = time.monotonic() + wait_s
-        while group_is_alive(group) and time.monotonic() < deadline:
+        while (alive := set(filter(group_is_alive, alive))) and time.monotonic() < deadline:
             time.sleep(POLL_S)
-        if not group_is_alive(group):
-            return

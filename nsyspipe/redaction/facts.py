@@ -37,7 +37,7 @@ _VERSIONS = ("EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION")
 
 # "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200 MIG 1g.18gb".
 _MODEL = re.compile(
-    r"(?:(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID) )?(?:(?:Tesla|Quadro|GeForce|TITAN|GRID|RTX|GTX|MIG) )*"
+    r"(?:(?:NVIDIA|Tesla|Quadro|GeForce|TITAN|GRID) )?(?:(?:Tesla|Quadro|GeForce|TITAN|GRID|RTX|GTX|PRO) ){0,3}"
     r"(?:[A-Z]{1,3}[0-9]{1,4}[A-Z]{0,2}(?:-(?:SXM[0-9]?|PCI[Ee]|NVL|[0-9]{1,4}[A-Z]{0,2}|[0-9]{1,4}GB)){0,3}"
     r"|[0-9]{3,4}(?:[A-Z]{1,2})?|V|X|Xp|Z|RTX|Thor|Orin)"
     r"(?: (?:Ti|SUPER|Super|Ada|Blackwell|Generation|Laptop|Max-Q|GPU|PCIe|NVL|SXM[0-9]?|HBM[0-9]e?|D|with|Design"

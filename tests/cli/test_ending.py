@@ -116,6 +116,7 @@ COMMANDS = [
     ["doctor"],
     ["doctor", "{}"],
     ["dashboard", "--help"],
+    ["redact", "--help"],
     ["convert", "--help"],
     ["--help"],
 ]

@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = ["analyze", "convert", "dashboard", "doctor", "schema"]
+COMMANDS = ["analyze", "convert", "dashboard", "doctor", "redact", "schema"]
 
 
 def imported(*arguments):
@@ -40,6 +40,7 @@ def imported(*arguments):
         ["convert", "-h"],
         ["dashboard", "-h"],
         ["doctor", "-h"],
+        ["redact", "-h"],
         ["schema", "-h"],
     ],
     ids=" ".join,

@@ -1,0 +1,226 @@
+"""A machine to start launchers on: fake nsys, torchrun, torch and nvidia-smi, and the launchers' answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.build.fake_nsys import COPY, OLD_OPTIONS
+from tests.build.programs import HELP, VERSION, program
+
+LAUNCHERS = Path(__file__).parents[2] / "launchers"
+NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
+# What a fake nsys does with the program, which "$@" runs, and its report, $out.
+CAPTURE = '"$@"; status=$?; cp "$reports/report.sqlite" "$out.nsys-rep"; exit $status'
+
+_NSYS = """\
+reports={reports}
+case "$1" in
+--version) cat <<'END'
+{version}
+END
+;;
+export)
+  if [ "$2" = --help ]; then
+    cat <<'END'
+{options}
+END
+    exit
+  fi
+  for one in "$@"; do case "$one" in --output=*) out=${{one#--output=}};; esac; done
+  report=$one
+  {export}
+;;
+profile)
+  if [ "$2" = --help ]; then
+    cat <<'END'
+{help}
+END
+    exit
+  fi
+  shift
+  while case "$1" in -*) true;; *) false;; esac; do
+    case "$1" in --output=*) out=${{1#--output=}};; esac
+    shift
+  done
+  out=$(printf %s "$out" | sed "s/%q{{RANK}}/$RANK/")
+  {profile}
+;;
+esac"""
+
+# Starts each rank in a session of its own, ends all when one fails or when asked to, as torchrun does.
+_TORCHRUN = f"""#!{sys.executable} -S
+import os, signal, subprocess, sys, time
+words = sys.argv[1:]
+at = words.index("--no-python")
+options = dict(word[2:].partition("=")[::2] for word in words[:at])
+n, node, nodes = (int(options.get(key, default)) for key, default in
+                  (("nproc_per_node", 1), ("node_rank", 0), ("nnodes", 1)))
+if os.path.exists(sys.argv[0] + ".broken"):
+    sys.exit("fake torchrun: cannot connect")
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+there = [subprocess.Popen(words[at + 1:], start_new_session=True, env={{**os.environ,
+    "RANK": str(node * n + local), "LOCAL_RANK": str(local), "WORLD_SIZE": str(n * nodes)}})
+    for local in range(n)]
+told = False
+while any(one.poll() is None for one in there):
+    if not told and (asked or any(one.poll() for one in there)):
+        told = True
+        for one in there:
+            if one.poll() is None:
+                one.terminate()
+    time.sleep(0.02)
+sys.exit(1 if asked or any(one.returncode for one in there) else 0)
+"""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a launcher said and how it ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        return self.out + self.err
+
+
+@dataclass
+class Machine:
+    """A directory with a bin/ of fake programs; launchers run in its work/."""
+
+    root: Path
+    report: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def temporary(self) -> Path:
+        return self.root / "tmp"
+
+    def set_up(self) -> Machine:
+        for folder in (self.work, self.temporary, self.root / "reports"):
+            folder.mkdir()
+        (self.root / "reports" / "report.sqlite").write_bytes(self.report.read_bytes())
+        program(self.root / "bin", "python3", f'exec "{sys.executable}" "$@"')
+        self.put_torchrun()
+        self.put_torch()
+        self.put_nsys()
+        return self
+
+    def put_nsys(self, profile=CAPTURE, *, name="nsys", help_text=HELP, export=COPY):
+        script = _NSYS.format(
+            reports=f"'{self.root}/reports'",
+            version=VERSION,
+            options=OLD_OPTIONS,
+            help=help_text,
+            profile=profile,
+            export=export,
+        )
+        return program(self.root / "bin", name, script)
+
+    def put_torchrun(self):
+        path = self.root / "bin" / "torchrun"
+        path.write_text(_TORCHRUN)
+        path.chmod(0o755)
+
+    def put_torch(self):
+        package = self.root / "site" / "torch"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+
+    def put_gpus(self, n):
+        lines = "\n".join(f"GPU {i}: NVIDIA H200 (UUID: GPU-{i})" for i in range(n))
+        program(self.root / "bin", "nvidia-smi", f"cat <<'END'\n{lines}\nEND")
+
+    def put_program(self, text, name="train.py"):
+        path = self.work / name
+        path.write_text(text)
+        return path
+
+    @property
+    def environment(self):
+        kept = {name: os.environ[name] for name in ("LANG", "HOME") if name in os.environ}
+        return {
+            **kept,
+            "PATH": f"{self.root}/bin:/usr/bin:/bin",
+            "PYTHONPATH": str(self.root / "site"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.temporary),
+            **self.variables,
+        }
+
+    def start(self, launcher, *words, folder=LAUNCHERS, **options):
+        return subprocess.Popen(
+            [str(folder / launcher), *words],
+            cwd=self.work,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **options,
+        )
+
+    def run(self, launcher, *words, timeout=30, **options):
+        return ended(self.start(launcher, *words, **options), timeout)
+
+    def files(self):
+        return sorted(path.name for path in self.work.iterdir() if path.suffix != ".py")
+
+    def sidecar(self, name):
+        return json.loads((self.work / f"{name}.capture.json").read_text())
+
+    def left_behind(self):
+        """Return the processes that still run for this machine, after a moment to end."""
+        deadline = time.monotonic() + 2
+        while (found := self._running()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    def _running(self):
+        mark = f"TMPDIR={self.temporary}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                is_ours = mark in (folder / "environ").read_bytes()
+                if is_ours and (words := (folder / "cmdline").read_bytes()):
+                    found.append(words.replace(b"\0", b" ").decode("utf-8", "replace"))
+            except OSError:
+                continue
+        return found
+
+
+def ended(process, timeout=30):
+    """Wait for a launcher; one that does not end is killed, and the test fails."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return Answer(process.returncode, out, err)
+
+
+def wait_for(path, timeout=15):
+    """Wait until a file is there."""
+    deadline = time.monotonic() + timeout
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} never came"
+        time.sleep(0.02)

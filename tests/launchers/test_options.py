@@ -1,0 +1,220 @@
+"""The words that launchers take, and the ones they refuse: always one message with its fix, status 2, nothing written."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from tests.build.programs import program
+from tests.launchers.fakes import NEW_HELP
+
+
+@pytest.fixture(autouse=True)
+def _a_program(machine):
+    machine.put_program("pass")
+
+
+def command(machine, launcher, *words):
+    answer = machine.run(launcher, "--cpu", "--dry-run", "--program", "train.py", *words)
+    assert answer.status == 0, answer.err
+    return shlex.split(answer.out)
+
+
+NODE = ("--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node0:29500")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words", "said"),
+    [
+        ("ddp.sh", ["--bogus"], "--bogus: no such option"),
+        ("ddp.sh", ["--bogus=1"], "--bogus: no such option"),
+        ("ddp.sh", ["word"], "word: no such option"),
+        ("ddp.sh", [""], ": no such option"),
+        ("ddp.sh", ["-n"], "-n: needs a value"),
+        ("ddp.sh", ["--output"], "--output: needs a value"),
+        ("ddp.sh", ["-n", "0"], "-n 0: not a number of ranks"),
+        ("ddp.sh", ["-n", "-1"], "-n -1: not a number"),
+        ("ddp.sh", ["-n", "two"], "-n two: not a number"),
+        ("ddp.sh", ["-n", ""], "-n : not a number"),
+        ("ddp.sh", ["--ranks", "0;1"], "no list of ranks"),
+        ("ddp.sh", ["--ranks", "0,"], "no list of ranks"),
+        ("ddp.sh", ["--timeout", "1m"], "'1m': not a number of seconds"),
+        ("ddp.sh", ["--linger", ""], "'': not a number of seconds"),
+        ("ddp.sh", ["--exit-timeout", "0"], "--exit-timeout 0: needs at least a second"),
+        ("ddp.sh", ["--capture-range", "all"], "--capture-range all: unknown"),
+        ("ddp.sh", ["-o", "captures/"], "no name for files"),
+        ("ddp.sh", ["-o", ".."], "no name for files"),
+        ("ddp.sh", ["-o", "a b"], "no name for files"),
+        ("ddp.sh", ["-o", "100%/run"], "has a %"),
+        ("ddp.sh", ["--cpu=yes"], "yes: no such option"),
+        ("ddp.sh", ["--program", "none.py"], "none.py: no such training program"),
+        ("ddp.sh", ["--nsys", "/no/nsys"], "is no nsys that can be run"),
+        ("ddp.sh", ["--trace", "nvtx,dx12"], "does not know dx12"),
+        ("baseline.sh", ["-n", "2"], "-n: no such option"),
+        ("node.sh", [], "--nnodes '': not a number of nodes"),
+        ("node.sh", ["--nnodes", "2"], "--node-rank '': not a number below --nnodes"),
+        ("node.sh", [*NODE, "--node-rank", "2"], "--node-rank '2': not a number below"),
+        ("node.sh", [*NODE, "--node-rank", "01"], "--node-rank '01': not a number below"),
+        ("node.sh", [*NODE, "--rdzv-endpoint", "node0"], "not HOST:PORT"),
+        ("node.sh", [*NODE, "--node-wide", "--ranks", "0"], "--node-wide --ranks"),
+        ("node.sh", [*NODE, "-n", "a[$(touch owned)]"], "not a number of ranks"),
+        ("sweep.sh", ["--program", "x.py"], "an option that its runs do not take"),
+        ("sweep.sh", ["--force"], "an option that its runs do not take"),
+        ("sweep.sh", ["--repeat", "0"], "--repeat 0: not a number of times"),
+        ("sweep.sh", ["-n", "x"], "-n x: not a number of GPUs"),
+        ("sweep.sh", ["--only", "nothing"], "matches no run"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_fix(machine, launcher, words, said):
+    own = [] if launcher == "sweep.sh" else ["--program", "train.py"]
+    answer = machine.run(launcher, "--cpu", *own, *words)
+    assert answer.status == 2
+    assert answer.out == ""
+    assert said in answer.err.splitlines()[0]
+    assert answer.err.startswith("error: ")
+    assert answer.err.count("error:") == 1
+    assert answer.err.splitlines()[-1].startswith("  fix: ")
+    assert machine.files() == []
+
+
+def test_a_value_may_follow_an_equals_sign_or_stand_alone(machine):
+    assert command(machine, "ddp.sh", "-n", "3", "--output=x/y", "--nproc=2") == command(
+        machine, "ddp.sh", "--nproc_per_node", "2", "-o", "x/y"
+    )
+
+
+def test_only_the_first_equals_sign_divides(machine):
+    words = command(machine, "baseline.sh", "--nsys-arg=--env-var=A=1,B=2")
+    assert "--env-var=A=1,B=2" in words
+
+
+def test_what_follows_two_dashes_goes_to_the_program_word_for_word(machine):
+    odd = ["--dry-run", "-o", "a b", "", "it's", 'say "x"', "$HOME", "*", "--", "new\nline", "ä"]
+    for launcher in ("baseline.sh", "ddp.sh"):
+        words = command(machine, launcher, "--", *odd)
+        assert words[-len(odd) - 1 :] == ["train.py", *odd]
+
+
+def test_the_program_gets_exactly_these_words(machine):
+    machine.put_program("import sys; print(ascii(sys.argv[1:]))")
+    odd = ["a b", "", "it's", 'say "x"', "$HOME", "*", "--", "-x"]
+    answer = machine.run("ddp.sh", "--cpu", "--program", "train.py", "--", *odd)
+    assert answer.out.splitlines() == [ascii(odd)]
+    assert answer.status == 0
+
+
+def test_files_and_directories_may_have_odd_names(machine):
+    folder = "it's a dir$"
+    (machine.work / folder).mkdir()
+    (machine.work / folder / "-t.py").write_text("print('here')")
+    odd = f"{folder}/-x'\"$[1]"
+    answer = machine.run("ddp.sh", "--cpu", "--program", f"{folder}/-t.py", "-o", odd)
+    assert (answer.status, answer.out) == (0, "here\n")
+    assert sorted(path.name for path in (machine.work / folder).iterdir()) == [
+        "-t.py",
+        "-x'\"$[1].capture.json",
+        "-x'\"$[1]_0.nsys-rep",
+        "-x'\"$[1]_0.sqlite",
+    ]
+
+
+def test_names_may_begin_with_a_dash(machine):
+    machine.put_program("print('here')", "-t.py")
+    answer = machine.run("baseline.sh", "--cpu", "--program", "-t.py", "--output=-x")
+    assert (answer.status, answer.out) == (0, "here\n")
+    assert machine.files() == ["-x.capture.json", "-x_0.nsys-rep", "-x_0.sqlite"]
+
+
+def test_a_launcher_may_be_started_through_a_link(machine, tmp_path):
+    from tests.launchers.fakes import LAUNCHERS
+
+    links = tmp_path / "a link"
+    links.mkdir()
+    (links / "ddp.sh").symlink_to(LAUNCHERS / "ddp.sh")
+    answer = machine.run("ddp.sh", "--cpu", "--program", "train.py", folder=links)
+    assert answer.status == 0
+
+
+def test_another_nsyspipe_on_the_python_path_is_not_used(machine):
+    stale = machine.root / "site" / "nsyspipe"
+    stale.mkdir()
+    (stale / "__init__.py").write_text("raise SystemExit('stale')")
+    assert machine.run("ddp.sh", "--cpu", "--program", "train.py").status == 0
+
+
+def test_nsys_may_have_another_name(machine):
+    machine.put_nsys(name="nsys-2025.6")
+    named = str(machine.root / "bin" / "nsys-2025.6")
+    answer = machine.run("ddp.sh", "--cpu", "--program", "train.py", "--nsys", named)
+    assert answer.status == 0
+    assert "ddp-1gpu_0.nsys-rep" in machine.files()
+
+
+def test_the_variable_nsys_names_one_and_the_option_wins(machine):
+    machine.put_nsys(name="other")
+    machine.variables["NSYS"] = str(machine.root / "bin" / "other")
+    assert machine.variables["NSYS"] in command(machine, "ddp.sh")
+    assert "other" not in " ".join(
+        command(machine, "ddp.sh", "--nsys", str(machine.root / "bin/nsys"))
+    )
+
+
+@pytest.mark.parametrize("python", ["/no/python", "old/python3"])
+def test_a_python_that_cannot_be_used_is_named(machine, python):
+    program(machine.work / "old", "python3", "exit 1")
+    machine.variables["PYTHON"] = python
+    for launcher in ("ddp.sh", "sweep.sh"):
+        answer = machine.run(launcher, "--cpu")
+        assert answer.status == 2
+        assert answer.err.startswith(f"error: {python}: not a Python 3.11 or newer")
+
+
+def test_without_torch_the_message_says_which_python_lacks_it(machine):
+    (machine.root / "site" / "torch" / "__init__.py").unlink()
+    (machine.root / "site" / "torch").rmdir()
+    # No site packages: a torch that the tests run with is not seen.
+    program(machine.root / "bin", "python3", f'exec {shlex.quote(_bare())} -S "$@"')
+    answer = machine.run("ddp.sh", "--cpu", "--program", "train.py")
+    assert answer.status == 2
+    assert "has no torch" in answer.err
+    assert "PYTHON=/path/to/python3" in answer.err
+
+
+def _bare():
+    import sys
+
+    return sys.executable
+
+
+def test_fewer_gpus_than_ranks_are_refused_and_the_fix_says_how_many(machine):
+    machine.put_gpus(2)
+    answer = machine.run("ddp.sh", "-n", "4", "--program", "train.py")
+    assert answer.status == 2
+    assert "4 ranks: this machine has 2 GPUs for them" in answer.err
+    assert "fix: -n 2" in answer.err
+
+
+@pytest.mark.parametrize(("visible", "n"), [("0,1", 2), ("1", 1), ("-1", 0), ("", 0), ("0,-1,1", 1)])
+def test_hidden_gpus_do_not_count(machine, visible, n):
+    machine.put_gpus(4)
+    machine.variables["CUDA_VISIBLE_DEVICES"] = visible
+    answer = machine.run("ddp.sh", "-n", "4", "--program", "train.py")
+    what = "no GPU" if n == 0 else f"{n} GPU{'s' * (n > 1)}"
+    assert f"this machine has {what} for them" in answer.err
+
+
+def test_nccl_is_traced_by_an_nsys_that_knows_it(machine):
+    machine.put_nsys(help_text=NEW_HELP)
+    machine.put_gpus(1)
+    answer = machine.run("ddp.sh", "--dry-run", "--program", "train.py")
+    assert "--trace=cuda,nvtx,nccl,osrt" in shlex.split(answer.out)
+    assert answer.err == ""
+
+
+def test_nccl_falls_back_to_nvtx_and_that_is_said_once(machine):
+    machine.put_gpus(2)
+    answer = machine.run("ddp.sh", "-n", "2", "--dry-run", "--program", "train.py")
+    assert "--trace=cuda,nvtx,osrt" in shlex.split(answer.out)
+    assert answer.err.count("does not know --trace=nccl") == 1
+    assert len(answer.err.splitlines()) == 1
