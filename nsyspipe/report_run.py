@@ -61,7 +61,13 @@ class ReportRun(Run):
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        given = (*self.paths, *self.nccl_logs, *filter(None, (self.topology,)))
+        # An export in the cache stands for a report that must not be overwritten either.
+        given = (
+            *self.paths,
+            *map(source_of, self.paths),
+            *self.nccl_logs,
+            *filter(None, (self.topology,)),
+        )
         return (*given, *self._sidecars.paths)
 
     @cached_property

@@ -221,6 +221,8 @@ def _translated(path: Path) -> Iterator[None]:
             problem = f"is locked by another program: it {BEING_WRITTEN}"
             raise DamagedReportError(str(path), problem, fix=WAIT) from error
         detail = text.splitlines()[0][:160] if text else type(error).__name__
+        if isinstance(error, pa.ArrowException):  # its words quote the value: maybe a secret
+            detail = "a column holds a value that is not of its type"
         problem = f"cannot be read as an nsys export ({detail})"
         raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN) from error
 

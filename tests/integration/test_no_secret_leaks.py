@@ -92,7 +92,6 @@ def test_no_secret_is_in_what_redact_says(planted, tmp_path):
     assert found_in(text, secrets) == []
 
 
-@pytest.mark.xfail(reason="the engine's words about a text among numbers quote it", strict=True)
 @pytest.mark.parametrize("command", ["analyze", "doctor", "redact"])
 def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command):
     path = steady_rank(0).domain("NCCL", 1).write(tmp_path / "a.sqlite")
