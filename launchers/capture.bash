@@ -102,6 +102,7 @@ check_options() {
   case ${name##*/} in '' | . | .. | *[[:space:]]*) die "-o '$name': no name for files" "-o captures/ddp-2gpu" ;; esac
   # Nsys and NCCL replace what follows one.
   case $name in *%*) die "-o '$name': has a %" "-o captures/ddp-2gpu" ;; esac
+  case $name in -*) name=./$name ;; esac
   case $program in -*) program=./$program ;; esac
   if [ -n "$cpu" ]; then
     : "${trace:=nvtx,osrt}" "${range:=nvtx}"

@@ -10,6 +10,7 @@ from pathlib import Path
 # The earliest that PyTorch allows: DDP rebuilds its buckets at iteration 1.
 POWERSGD_START = 2
 _EVERY_RANK = -1
+_DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _TORCHRUN = "torchrun --standalone --nproc_per_node=N train_vit.py"
 
 _EXAMPLES = """\
@@ -39,8 +40,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_work(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", choices=("tiny", "small", "base", "large"), default="large",
-                       help="tiny: for CPUs; large: ViT-L/32, 306 million parameters (default)")  # fmt: skip
+    group.add_argument("--model", choices=("tiny", "small", "base", "large"),
+                       help="large: ViT-L/32, 306 million parameters (default; without a GPU: tiny)")  # fmt: skip
     group.add_argument("--batch-size", type=_positive, metavar="N",
                        help="images per rank and forward pass (default 64; tiny: 4)")  # fmt: skip
     group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32",
@@ -100,9 +101,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     problem = _conflict(options)
     if problem:
         commands.error(problem)
+    if options.model is None:
+        options.model = "large" if _has_gpus() else "tiny"
     if options.batch_size is None:
         options.batch_size = 4 if options.model == "tiny" else 64
     return options
+
+
+def _has_gpus() -> bool:
+    """Tell by the driver: torch would take seconds."""
+    return any(path.exists() for path in _DRIVER) and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
 
 
 def hangs(options: argparse.Namespace, rank: int) -> bool:

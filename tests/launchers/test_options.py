@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import sys
 
 import pytest
 
 from tests.build.programs import program
-from tests.launchers.fakes import NEW_HELP
+from tests.launchers.fakes import LAUNCHERS, NEW_HELP
 
 
 @pytest.fixture(autouse=True)
@@ -127,8 +128,6 @@ def test_names_may_begin_with_a_dash(machine):
 
 
 def test_a_launcher_may_be_started_through_a_link(machine, tmp_path):
-    from tests.launchers.fakes import LAUNCHERS
-
     links = tmp_path / "a link"
     links.mkdir()
     (links / "ddp.sh").symlink_to(LAUNCHERS / "ddp.sh")
@@ -174,17 +173,11 @@ def test_without_torch_the_message_says_which_python_lacks_it(machine):
     (machine.root / "site" / "torch" / "__init__.py").unlink()
     (machine.root / "site" / "torch").rmdir()
     # No site packages: a torch that the tests run with is not seen.
-    program(machine.root / "bin", "python3", f'exec {shlex.quote(_bare())} -S "$@"')
+    program(machine.root / "bin", "python3", f'exec {shlex.quote(sys.executable)} -S "$@"')
     answer = machine.run("ddp.sh", "--cpu", "--program", "train.py")
     assert answer.status == 2
     assert "has no torch" in answer.err
     assert "PYTHON=/path/to/python3" in answer.err
-
-
-def _bare():
-    import sys
-
-    return sys.executable
 
 
 def test_fewer_gpus_than_ranks_are_refused_and_the_fix_says_how_many(machine):

@@ -1,0 +1,142 @@
+"""--dry-run prints the exact command, on any machine, and does nothing."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from nsyspipe.programs import find_nsys
+from tests.build.programs import program
+from tests.launchers.fakes import LAUNCHERS, NEW_HELP
+
+NODE = ("node.sh", "--nnodes", "2", "--node-rank", "1", "-n", "4", "--rdzv-endpoint", "n0:29500")
+
+
+def printed(machine, *words):
+    answer = machine.run(*words, "--dry-run")
+    assert answer.status == 0, answer.err
+    assert len(answer.out.splitlines()) == 1
+    assert machine.files() == []
+    return shlex.split(answer.out)
+
+
+def after(words, first):
+    return words[words.index(first) :]
+
+
+@pytest.fixture
+def gpus(machine):
+    machine.put_nsys(help_text=NEW_HELP)
+    machine.put_gpus(8)
+    machine.put_program("pass")
+    return machine
+
+
+def test_ddp_is_torchrun_around_nsys_around_the_program(gpus):
+    words = printed(gpus, "ddp.sh", "-n", "2", "--program", "train.py", "--", "--lr", "1")
+    bin_ = str(gpus.root / "bin")
+    assert after(words, f"{bin_}/torchrun") == [
+        *(f"{bin_}/torchrun", "--standalone", "--nproc_per_node=2", "--no-python"),
+        *(f"{bin_}/python3", "-m", "nsyspipe.capture.rank", "--exit-timeout=600"),
+        *("--nsys-words=8", "--"),
+        *(f"{bin_}/nsys", "profile", "--trace=cuda,nvtx,nccl,osrt"),
+        *("--sample=none", "--cpuctxsw=none", "--output=ddp-2gpu_%q{RANK}"),
+        *("--capture-range=cudaProfilerApi", "--capture-range-end=stop"),
+        *(f"{bin_}/python3", "train.py", "--lr", "1"),
+    ]
+    assert words[:2] == ["env", f"PYTHONPATH={LAUNCHERS.parent}:{gpus.root}/site"]
+    assert set(words[2 : words.index(f"{bin_}/torchrun")]) == {
+        "NCCL_DEBUG=INFO",
+        f"NCCL_DEBUG_FILE={gpus.work}/ddp-2gpu.nccl.%h.%p.log",
+    }
+
+
+def test_the_baseline_has_no_torchrun(gpus):
+    words = printed(gpus, "baseline.sh", "--program", "train.py")
+    assert not any("torchrun" in word for word in words)
+    assert "--output=baseline_0" in words
+
+
+def test_a_node_names_its_place_and_that_of_the_first(gpus):
+    words = printed(gpus, *NODE, "--program", "train.py", "--ranks", "0-1,7")
+    torchrun = after(words, str(gpus.root / "bin" / "torchrun"))
+    assert torchrun[1:7] == [
+        *("--nnodes=2", "--nproc_per_node=4", "--node_rank=1"),
+        *("--master_addr=n0", "--master_port=29500", "--no-python"),
+    ]
+    assert "--ranks=0-1,7" in torchrun
+    assert "--output=ddp-8gpu_%q{RANK}" in torchrun
+
+
+def test_another_rendezvous_gets_its_endpoint_and_id(gpus):
+    words = printed(gpus, *NODE, "--rdzv-backend=c10d", "-o", "d/run", "--program", "train.py")
+    for word in ("--rdzv_backend=c10d", "--rdzv_endpoint=n0:29500", "--rdzv_id=run"):
+        assert word in words
+
+
+def test_a_node_wide_capture_has_nsys_around_torchrun(gpus):
+    words = printed(gpus, *NODE, "--node-wide", "--program", "train.py")
+    nsys, torchrun = (words.index(str(gpus.root / "bin" / name)) for name in ("nsys", "torchrun"))
+    assert nsys < torchrun
+    assert "--output=ddp-8gpu_node1" in words[nsys:torchrun]
+    assert "--nsys-words=0" in words[torchrun:]
+
+
+def test_options_of_the_capture_arrive_in_the_command(gpus):
+    words = printed(
+        gpus, "ddp.sh", "--program", "train.py", "--capture-range", "none", "--force", "--nsys-arg",
+        "--delay=3", "--nsys-arg=--kill=none", "--ranks=0", "--exit-timeout=7", "--trace=nvtx",
+    )  # fmt: skip
+    nsys = after(words, str(gpus.root / "bin" / "nsys"))
+    assert nsys[2:9] == [
+        *("--trace=nvtx", "--sample=none", "--cpuctxsw=none", "--output=ddp-1gpu_%q{RANK}"),
+        *("--capture-range=none", "--force-overwrite=true", "--delay=3"),
+    ]
+    assert nsys[9] == "--kill=none"
+    assert {"--ranks=0", "--exit-timeout=7", "--nsys-words=10"} < set(words)
+
+
+def test_without_a_profile_there_is_no_nsys(gpus):
+    words = printed(gpus, "ddp.sh", "--program", "train.py", "--no-profile")
+    assert not any("nsys" in word.split("/")[-1] and "profile" in word for word in words)
+    assert str(gpus.root / "bin" / "nsys") not in words
+    assert "--nsys-words=0" in words
+    assert not any(word.startswith("NCCL_DEBUG") for word in words)
+
+
+def test_the_printed_command_runs(gpus):
+    gpus.put_program("print('it runs')")
+    words = printed(gpus, "baseline.sh", "--cpu", "--program", "train.py")
+    done = subprocess.run(
+        words, cwd=gpus.work, env=gpus.environment, capture_output=True, text=True, timeout=20
+    )
+    assert (done.returncode, done.stdout) == (0, "it runs\n")
+    assert gpus.files() == ["baseline_0.nsys-rep"]
+
+
+@pytest.mark.skipif(
+    find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place"
+)
+@pytest.mark.parametrize("launcher", ["baseline.sh", "ddp.sh", "node.sh"])
+def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(machine, launcher):
+    for path in ("bin/nsys", "bin/torchrun", "site/torch/__init__.py"):
+        (machine.root / path).unlink()
+    (machine.root / "site" / "torch").rmdir()
+    program(machine.root / "bin", "python3", f'exec "{sys.executable}" -S "$@"')
+    words = NODE[1:] if launcher == "node.sh" else ()
+    answer = machine.run(launcher, *words, "--program", "none.py", "--dry-run")
+    assert answer.status == 0
+    assert "nsys profile --trace=cuda,nvtx,nccl,osrt" in answer.out
+    notes = [line for line in answer.err.splitlines() if line.startswith("note: ")]
+    assert len(notes) == len(["program", "torch", "GPU", "nsys"])
+    assert "error" not in answer.err
+
+
+def test_a_login_node_without_gpus_still_adapts_to_its_nsys(machine):
+    machine.put_gpus(0)
+    answer = machine.run("ddp.sh", "--dry-run")
+    assert "--trace=cuda,nvtx,osrt" in shlex.split(answer.out)
+    assert "note: 1 rank: this machine has no GPU" in answer.err
