@@ -20,6 +20,7 @@ from nsyspipe.capture.outcome import INCOMPLETE, INTERRUPTED, End, judge
 from nsyspipe.capture.plan import Job, earlier_files, parse_job
 from nsyspipe.capture.records import RankRecord, loop_has_ended, read_records
 from nsyspipe.capture.supervision import (
+    GRACE_S,
     POLL_S,
     Stop,
     catching_signals,
@@ -41,6 +42,8 @@ __all__ = ["main"]
 
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 _JOB_GRACE_S = 60.0
+# Between the polite signal and the last one, for somebody who has asked twice.
+_HURRY_S = 1.0
 # Until every rank has said how it ended, once its processes have.
 _LAST_WORDS_S = 3.0
 
@@ -168,7 +171,7 @@ def _end(job: Job, process: subprocess.Popen[bytes], directory: Path, stop: Stop
     while process.poll() is None and time.monotonic() < deadline and stop.n_asked == n_asked:
         time.sleep(POLL_S)
     if process.poll() is None:
-        end_group(process.pid)
+        end_group(process.pid, grace_s=_HURRY_S if stop.n_asked > n_asked else GRACE_S)
         process.wait()
     _wait_for_nsys(directory, job.exit_timeout_s if stop.n_asked == n_asked else 0, stop)
 
@@ -182,9 +185,12 @@ def _wait_for_nsys(directory: Path, patience_s: float, stop: Stop) -> None:
     ):
         time.sleep(POLL_S)
     left = {group_of(one.pid) for one in _unended(directory) if one.pid}
-    end_groups(groups | {group for group in left if group})
+    is_hurried = not patience_s or stop.n_asked > n_asked
+    end_groups(
+        groups | {group for group in left if group}, grace_s=_HURRY_S if is_hurried else GRACE_S
+    )
     deadline = time.monotonic() + _LAST_WORDS_S
-    while left and _unended(directory) and time.monotonic() < deadline:
+    while _unended(directory) and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 

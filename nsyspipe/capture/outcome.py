@@ -96,7 +96,7 @@ def judge(
 
 
 def _of_failure(failed: RankRecord, found: str, program: str) -> Verdict:
-    if failed.pid is None and failed.problem:
+    if failed.pid is None and failed.nsys_group is not None and failed.problem:
         what = f"error: rank {failed.rank}: {failed.problem}"
         return Verdict(_NOT_STARTED, (what, found, _NSYS_FIX))
     what = f"error: {program}: {_ended(failed)}; its own message stands above"

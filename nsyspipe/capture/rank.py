@@ -41,8 +41,11 @@ __all__ = ["main", "with_status"]
 _PROGRAM_GRACE_S = 15.0
 # How long nsys may take to start it.
 _START_S = 15.0
+_FIRST_OF_TWO_DIGITS = 10
 _LONGEST_LOG, _LONGEST_LINE = 4096, 200
-_TELLING = re.compile(r"error|fail|cannot|denied|no space", re.IGNORECASE)
+_TELLING = re.compile(
+    r"error|fail|cannot|denied|no space|unrecogni[sz]ed|unknown|invalid", re.IGNORECASE
+)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
 # prints where we do ($2, $3), not where nsys does.
@@ -75,7 +78,9 @@ def with_status(
     stdout, stderr
         File descriptors, open in that command, that the program prints to.
     """
-    return ["/bin/sh", "-c", _TELLING_SHELL, "sh", str(file), str(stdout), str(stderr), *program]
+    # A plain sh may know descriptors of one digit only.
+    shell = ["/bin/sh"] if max(stdout, stderr) < _FIRST_OF_TWO_DIGITS else ["/usr/bin/env", "bash"]
+    return [*shell, "-c", _TELLING_SHELL, "sh", str(file), str(stdout), str(stderr), *program]
 
 
 @contextlib.contextmanager
@@ -103,11 +108,15 @@ class _Rank:
         temporary.mkdir(mode=0o700, exist_ok=True)
         environment = {**os.environ, **({"TMPDIR": str(temporary)} if nsys else {})}
         self._earlier = _report(nsys)
-        stdout, stderr = os.dup(1), os.dup(2)
+        # What nsys prints is kept from the terminal; without nsys nothing stands between.
+        stdout, stderr = (os.dup(1), os.dup(2)) if nsys else (1, 2)
         telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
         with catching_signals() as stop, self._log.open("wb") as output:
             process = start(
-                [*nsys, *telling], environment, output=output, pass_fds=(stdout, stderr)
+                [*nsys, *telling],
+                environment,
+                output=output if nsys else None,
+                pass_fds=(stdout, stderr) if nsys else (),
             )
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process, stop)
@@ -124,6 +133,8 @@ class _Rank:
         """Wait until nsys has ended; it has a limited time for that once the program has."""
         deadline = None
         while process.poll() is None:
+            if self._record.pid is None and self._program_pid() is not None:
+                self._note()
             if stop.n_asked and not self._is_killed:
                 self._end_program(process, stop)
             if deadline is None and self._program_status() is not None:
@@ -154,6 +165,8 @@ class _Rank:
                 os.kill(pid, number)
             deadline = time.monotonic() + _PROGRAM_GRACE_S
             while self._program_status() is None and time.monotonic() < deadline:
+                if process.poll() is not None:
+                    return
                 time.sleep(POLL_S)
             if self._program_status() is not None:
                 return
@@ -217,7 +230,10 @@ def _report(nsys: Sequence[str]) -> tuple[int, int] | None:
 
 def _last_words(log: Path) -> str:
     """Return the last of what nsys said that went wrong, else what it printed last, progress bars left out."""
-    text = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
+    try:
+        text = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
+    except OSError:
+        return ""
     lines = [printable(line.strip()) for line in re.split(r"[\r\n]", text)]
     said = [line for line in lines if line and not line.startswith("[")]
     telling = [line for line in said if _TELLING.search(line)] or said

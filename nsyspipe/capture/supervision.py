@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 __all__ = [
+    "GRACE_S",
     "POLL_S",
     "Stop",
     "catching_signals",
@@ -30,7 +31,7 @@ __all__ = [
 POLL_S = 0.1
 _SIGNALLED = 128
 # Between the polite signal and the last one.
-_GRACE_S = 10.0
+GRACE_S = 10.0
 
 
 class Stop:
@@ -140,12 +141,12 @@ def _processes() -> Iterator[tuple[str, int]]:
             yield words[0].decode("ascii"), int(words[2])
 
 
-def end_group(group: int, *, grace_s: float = _GRACE_S) -> None:
+def end_group(group: int, *, grace_s: float = GRACE_S) -> None:
     """Ask all processes of a group to end, and kill what is left after a while."""
     end_groups([group], grace_s=grace_s)
 
 
-def end_groups(groups: Iterable[int], *, grace_s: float = _GRACE_S) -> None:
+def end_groups(groups: Iterable[int], *, grace_s: float = GRACE_S) -> None:
     """End several groups, as `end_group` does, in the time of one."""
     alive = set(filter(group_is_alive, groups))
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):

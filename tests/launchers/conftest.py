@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+
 import pytest
 
 from tests.build.trace import steady_rank
@@ -9,15 +13,23 @@ from tests.launchers.fakes import Machine
 
 
 @pytest.fixture(scope="session")
-def a_report(tmp_path_factory):
-    return steady_rank(0).write(tmp_path_factory.mktemp("report") / "report.sqlite")
+def reports(tmp_path_factory):
+    """What the fake nsys captures: a report per rank."""
+    folder = tmp_path_factory.mktemp("reports")
+    for rank in range(4):
+        steady_rank(rank).write(folder / f"{rank}.sqlite")
+    return folder
 
 
 @pytest.fixture
-def machine(tmp_path, a_report):
+def machine(tmp_path, reports):
     """A machine with everything but GPUs; whatever a test starts there must have ended."""
-    there = Machine(tmp_path / "machine", a_report)
+    there = Machine(tmp_path / "machine", reports)
     there.root.mkdir()
     yield there.set_up()
-    assert not there.left_behind()
+    left = there.left_behind()
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert not left
     assert not list(there.temporary.glob("nsyspipe-*"))

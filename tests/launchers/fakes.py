@@ -17,7 +17,7 @@ from tests.build.programs import HELP, VERSION, program
 LAUNCHERS = Path(__file__).parents[2] / "launchers"
 NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
 # What a fake nsys does with the program, which "$@" runs, and its report, $out.
-CAPTURE = '"$@"; status=$?; cp "$reports/report.sqlite" "$out.nsys-rep"; exit $status'
+CAPTURE = '"$@"; status=$?; cp "$reports/${RANK:-0}.sqlite" "$out.nsys-rep"; exit $status'
 
 _NSYS = """\
 reports={reports}
@@ -99,7 +99,7 @@ class Machine:
     """A directory with a bin/ of fake programs; launchers run in its work/."""
 
     root: Path
-    report: Path
+    reports: Path
     variables: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -111,9 +111,8 @@ class Machine:
         return self.root / "tmp"
 
     def set_up(self) -> Machine:
-        for folder in (self.work, self.temporary, self.root / "reports"):
+        for folder in (self.work, self.temporary):
             folder.mkdir()
-        (self.root / "reports" / "report.sqlite").write_bytes(self.report.read_bytes())
         program(self.root / "bin", "python3", f'exec "{sys.executable}" "$@"')
         self.put_torchrun()
         self.put_torch()
@@ -122,7 +121,7 @@ class Machine:
 
     def put_nsys(self, profile=CAPTURE, *, name="nsys", help_text=HELP, export=COPY):
         script = _NSYS.format(
-            reports=f"'{self.root}/reports'",
+            reports=f"'{self.reports}'",
             version=VERSION,
             options=OLD_OPTIONS,
             help=help_text,
@@ -191,14 +190,20 @@ class Machine:
             time.sleep(0.05)
         return found
 
+    def pids(self, module):
+        """Return the processes of this machine that run a module."""
+        running = self._running().items()
+        return [pid for pid, command in running if command.split()[1:3] == ["-m", module]]
+
     def _running(self):
         mark = f"TMPDIR={self.temporary}".encode()
-        found = []
+        found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
+                # A rank's own directory lies in this one.
                 is_ours = mark in (folder / "environ").read_bytes()
                 if is_ours and (words := (folder / "cmdline").read_bytes()):
-                    found.append(words.replace(b"\0", b" ").decode("utf-8", "replace"))
+                    found[int(folder.name)] = words.replace(b"\0", b" ").decode("utf-8", "replace")
             except OSError:
                 continue
         return found

@@ -16,7 +16,7 @@ NODE = ("node.sh", "--nnodes", "2", "--node-rank", "1", "-n", "4", "--rdzv-endpo
 
 
 def printed(machine, *words):
-    answer = machine.run(*words, "--dry-run")
+    answer = machine.run(words[0], "--dry-run", *words[1:])
     assert answer.status == 0, answer.err
     assert len(answer.out.splitlines()) == 1
     assert machine.files() == []
@@ -111,9 +111,15 @@ def test_the_printed_command_runs(gpus):
     gpus.put_program("print('it runs')")
     words = printed(gpus, "baseline.sh", "--cpu", "--program", "train.py")
     done = subprocess.run(
-        words, cwd=gpus.work, env=gpus.environment, capture_output=True, text=True, timeout=20
+        words,
+        cwd=gpus.work,
+        env=gpus.environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
     )
-    assert (done.returncode, done.stdout) == (0, "it runs\n")
+    assert done.stdout == "it runs\n"
     assert gpus.files() == ["baseline_0.nsys-rep"]
 
 

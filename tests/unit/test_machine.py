@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 import shutil
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest

@@ -1,0 +1,65 @@
+"""Launchers with the real nsys and torch, on CPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from tests.launchers.fakes import Machine
+
+TINY = ("--", "--model", "tiny", "--steps", "4", "--warmup", "2")
+# A user's own program: three lines of ours.
+OWN = """
+import time
+from nsyspipe.capture import annotate, captured_steps
+for item in captured_steps(range({n}), warmup=1, steps=3, stop=True):
+    with annotate("forward"):
+        time.sleep({step_s})
+"""
+
+
+class RealMachine(Machine):
+    """The machine that the tests run on, with a directory for what they write."""
+
+    def set_up(self):
+        self.work.mkdir()
+        self.temporary.mkdir()
+        return self
+
+    @property
+    def environment(self):
+        return {
+            **os.environ,
+            "PYTHON": sys.executable,
+            "TMPDIR": str(self.temporary),
+            **self.variables,
+        }
+
+    def nsyspipe(self, *words):
+        """Run the command line of nsyspipe and return what it said."""
+        done = subprocess.run(
+            [sys.executable, "-m", "nsyspipe", *words],
+            cwd=self.work,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    def analysis(self, *reports):
+        self.nsyspipe("analyze", *reports, "-q", "--json", "a.json")
+        return json.loads((self.work / "a.json").read_text())
+
+
+def steps_of(analysis):
+    """Return the complete steps of each rank."""
+    found = {}
+    for row in analysis["host_steps"]:
+        if row["is_complete"]:
+            found.setdefault(row["rank"], []).append(row["step"])
+    return found

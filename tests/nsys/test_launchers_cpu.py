@@ -1,0 +1,187 @@
+"""The launchers with a real nsys, without a GPU: reports, what analyze finds in them, and every way a job can go wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from nsyspipe.programs import find_nsys
+from tests.launchers.fakes import ended, wait_for
+from tests.nsys.launching import OWN, TINY, RealMachine, steps_of
+
+pytestmark = pytest.mark.nsys
+
+
+@pytest.fixture
+def machine(with_nsys, tmp_path):
+    """A machine on which nothing may run any more when a test is over."""
+    pytest.importorskip("torch")
+    there = RealMachine(tmp_path, tmp_path).set_up()
+    yield there
+    left = there.left_behind()
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert not left
+    assert not list(there.temporary.glob("nsyspipe-*"))
+
+
+def run(machine, launcher, *words, **options):
+    return machine.run(launcher, "--cpu", *words, timeout=90, **options)
+
+
+def own(machine, launcher, *words, n=10, step_s=0.01, ending=""):
+    machine.put_program(OWN.format(n=n, step_s=step_s) + ending)
+    return run(machine, launcher, "--program", "train.py", *words)
+
+
+def test_two_ranks_are_captured_exported_and_analyzed(machine):
+    answer = run(machine, "ddp.sh", "-n", "2", "-o", "a/run", *TINY)
+    assert answer.status == 0, answer.err
+    reports = [f"a/run_{rank}.nsys-rep" for rank in (0, 1)]
+    assert machine.nsyspipe("convert", *reports).count("up to date") >= 1
+    found = machine.analysis("a/run_*.sqlite")
+    # The two steps of the warm-up are not captured.
+    assert steps_of(found) == {0: [2, 3, 4, 5], 1: [2, 3, 4, 5]}
+    assert all(row["backward_ns"] > 0 for row in found["host_steps"])
+    assert found["run"]["world_size"] == 2
+    sidecar = machine.sidecar("a/run")
+    assert sidecar["phase_names"] == ["data", "forward", "backward", "optimizer"]
+    assert sidecar["capture_range"] == "nvtx"
+    assert {row["pid"] for row in found["host_steps"]} == {row["pid"] for row in sidecar["ranks"]}
+    assert [(row["rank"], row["report"]) for row in sidecar["ranks"]] == [
+        (0, "run_0"),
+        (1, "run_1"),
+    ]
+
+    again = run(machine, "ddp.sh", "-n", "2", "-o", "a/run", *TINY)
+    assert again.status == 2
+    assert "an earlier capture of this name is there" in again.err
+
+
+def test_one_of_two_ranks_unexported_is_converted_and_analyzed(machine):
+    answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", "--ranks", "1", "--no-export", *TINY)
+    assert answer.status == 0, answer.err
+    assert [name for name in machine.files() if name.startswith("run")] == [
+        *("run.capture.json", "run_1.nsys-rep"),
+    ]
+    assert steps_of(machine.analysis("run_1.nsys-rep")) == {1: [2, 3, 4, 5]}
+    assert "run_1.sqlite" not in machine.files()
+    machine.nsyspipe("convert", "run_1.nsys-rep")
+    assert steps_of(machine.analysis("run_1.sqlite")) == {1: [2, 3, 4, 5]}
+
+
+def test_the_baseline_is_one_rank(machine):
+    answer = run(machine, "baseline.sh", *TINY)
+    assert answer.status == 0, answer.err
+    assert "throughput: " in answer.out
+    assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [2, 3, 4, 5]}
+
+
+@pytest.mark.parametrize("is_node_wide", [False, True])
+def test_two_nodes_capture_together(machine, is_node_wide):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        endpoint = f"localhost:{free.getsockname()[1]}"
+    words = ["--cpu", "--nnodes", "2", "--rdzv-endpoint", endpoint, "-o", "run"]
+    words += ["--node-wide"] if is_node_wide else []
+    nodes = [machine.start("node.sh", "--node-rank", node, *words, *TINY) for node in ("0", "1")]
+    answers = [ended(node, timeout=90) for node in nodes]
+    assert [answer.status for answer in answers] == [0, 0], answers[0].err + answers[1].err
+    names = ["run_node0", "run_node1"] if is_node_wide else ["run_0", "run_1"]
+    assert [name for name in machine.files() if name.startswith("run")] == [
+        *("run.node0.capture.json", "run.node1.capture.json"),
+        *(f"{name}.{suffix}" for name in names for suffix in ("nsys-rep", "sqlite")),
+    ]
+    found = machine.analysis("run_*.sqlite")
+    assert steps_of(found) == {0: [2, 3, 4, 5], 1: [2, 3, 4, 5]}
+
+
+def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(machine):
+    words = ("--crash-at", "4", "--crash-rank", "1")
+    answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", *TINY, *words)
+    assert answer.status == 1
+    assert "rank 1 fails on purpose" in answer.err
+    assert "error: train_vit.py: rank 1 ended with status 1; its own message stands" in answer.err
+    assert "found: reports of " in answer.err
+    if "run_1.sqlite" in machine.files():
+        # Steps 2 and 3 were over when it failed in step 4.
+        assert steps_of(machine.analysis("run_1.sqlite"))[1][:2] == [2, 3]
+
+
+def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports(machine):
+    answer = run(machine, "baseline.sh", "--linger", "3", *TINY, "--hang-at-exit")
+    assert answer.status == 124
+    assert "its training loop was over, but it had not exited 3 s later" in answer.err
+    assert "found: reports of 1 of 1 ranks" in answer.err
+    assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [2, 3, 4, 5]}
+
+
+def test_a_users_own_program_needs_three_lines(machine):
+    answer = own(machine, "baseline.sh", "-o", "it's mine/a", "--trace=nvtx")
+    assert answer.status == 0, answer.err
+    found = machine.analysis("it's mine/a_0.sqlite")
+    assert steps_of(found) == {0: [1, 2, 3]}
+    assert all(row["forward_ns"] >= 10_000_000 for row in found["host_steps"])
+
+
+def test_a_program_that_never_begins_is_told_how(machine):
+    machine.put_program("print('done')")
+    answer = run(machine, "baseline.sh", "--program", "train.py")
+    assert (answer.status, answer.out) == (3, "done\n")
+    assert "it never began the NVTX range nsyspipe.capture" in answer.err
+    assert machine.files() == []
+
+
+def test_a_time_limit_in_mid_capture_keeps_the_report(machine):
+    machine.put_program(OWN.format(n=10, step_s=0.01).replace("steps=3", "steps=300") + "\n")
+    answer = own(machine, "baseline.sh", "--timeout", "8", step_s=30)
+    assert answer.status == 124
+    assert "it was still running after 8 s" in answer.err
+    assert "Traceback" not in answer.err.partition("error:")[2]
+
+
+def test_ctrl_c_in_mid_capture_keeps_the_report_and_leaves_nothing(machine):
+    machine.put_program(
+        "import pathlib\n" + OWN.format(n=10, step_s="1 if item < 2 else 60")
+        .replace("        time.sleep", "        item == 2 and pathlib.Path('up').touch(); time.sleep")
+    )  # fmt: skip
+    process = machine.start("ddp.sh", "--cpu", "-n", "2", "--program", "train.py")
+    wait_for(machine.work / "up", timeout=40)
+    os.killpg(process.pid, signal.SIGINT)
+    answer = ended(process, timeout=60)
+    assert answer.status == 130
+    assert "found: reports of 2 of 2 ranks" in answer.err
+    assert steps_of(machine.analysis("ddp-2gpu_*.sqlite")) == {0: [1], 1: [1]}
+
+
+def test_an_option_that_nsys_does_not_know_is_its_fault(machine):
+    answer = own(machine, "baseline.sh", "--nsys-arg=--no-such-option")
+    assert answer.status == 2
+    assert "nsys failed before it started the program" in answer.err
+    assert "no-such-option" in answer.err.partition("error:")[2]
+
+
+@pytest.mark.skipif(
+    find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place"
+)
+def test_without_nsys_nothing_starts_and_the_fix_is_named(machine, monkeypatch):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("NSYS", raising=False)
+    answer = own(machine, "ddp.sh", "-n", "2")
+    assert answer.status == 2
+    assert answer.err.startswith("error: nsys: is not on PATH, and not in the usual places\n")
+    assert "fix: install Nsight Systems" in answer.err
+    assert machine.files() == []
+
+
+def test_no_report_is_written_where_only_the_command_is_printed(machine):
+    answer = run(machine, "ddp.sh", "-n", "2", "--dry-run", *TINY)
+    assert answer.status == 0
+    subprocess.run(["bash", "-n"], input=answer.out, text=True, timeout=10, check=True)
+    assert machine.files() == []

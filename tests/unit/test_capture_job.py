@@ -1,0 +1,127 @@
+"""The job around the ranks: room for its files, its limits, its signals. Whole jobs: tests/launchers/test_endings.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from nsyspipe.capture.job import main
+from nsyspipe.capture.supervision import (
+    catching_signals,
+    end_groups,
+    group_is_alive,
+    group_of,
+    interruptible,
+    start,
+    status_of,
+)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+def run(name, *words, command=("true",)):
+    return main([f"--name={name}", "--program=train.py", *words, "--", *command])
+
+
+def test_the_status_of_an_unprofiled_command_is_passed_on(tmp_path):
+    assert run(tmp_path / "x") == 0
+    assert run(tmp_path / "x", command=["sh", "-c", "exit 9"]) == 9
+    assert run(tmp_path / "x", command=["sh", "-c", "kill -6 $$"]) == 128 + 6
+
+
+def test_a_command_that_cannot_be_started_is_said_to(tmp_path, capsys):
+    assert run(tmp_path / "x", command=["/no/such"]) == 2
+    assert "error: /no/such: cannot be started: No such file" in capsys.readouterr().err
+
+
+def test_directories_of_the_name_are_made(tmp_path):
+    run(tmp_path / "a" / "b" / "x", "--nsys=nsys", "--force")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_name_below_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "a").touch()
+    assert run(tmp_path / "a" / "x", "--nsys=nsys") == 2
+    assert "reports cannot be written there" in capsys.readouterr().err
+
+
+def test_many_earlier_files_are_counted(tmp_path, capsys):
+    for rank in range(5):
+        (tmp_path / f"x_{rank}.sqlite").touch()
+    assert run(tmp_path / "x", "--nsys=nsys") == 2
+    assert "found: x_0.sqlite, x_1.sqlite, x_2.sqlite, … 2 more" in capsys.readouterr().err
+
+
+def test_a_directory_of_that_name_is_not_removed(tmp_path, capsys):
+    (tmp_path / "x_0.sqlite").mkdir()
+    assert run(tmp_path / "x", "--nsys=nsys", "--force") == 2
+    assert "error: " in capsys.readouterr().err
+    assert (tmp_path / "x_0.sqlite").is_dir()
+
+
+def test_the_command_knows_where_its_ranks_leave_word_and_that_is_removed(tmp_path):
+    words = ["sh", "-c", f'cp -r "$NSYSPIPE_STATUS_DIR" {tmp_path}/kept']
+    assert run(tmp_path / "x", command=words) == 0
+    assert (tmp_path / "kept").is_dir()
+
+
+def test_a_process_without_handlers_for_it_keeps_its_signals():
+    before = signal.getsignal(signal.SIGTERM)
+    with catching_signals() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert (stop.signal, stop.n_asked) == (signal.SIGHUP, 2)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_ignored_signals_stay_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible(), catching_signals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.n_asked == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_request_to_end_is_an_interrupt_that_can_be_cleaned_up_after():
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_all_of_a_group_is_ended_also_what_ignores_the_polite_signal():
+    stubborn = "trap '' TERM; echo up; sleep 30 & wait; wait"
+    process = start(["sh", "-c", stubborn], os.environ, output=subprocess.DEVNULL)
+    while group_of(process.pid) != process.pid:
+        pass
+    assert group_is_alive(process.pid)
+    end_groups([process.pid], grace_s=0.3)
+    assert not group_is_alive(process.pid)
+    process.wait()
+    assert status_of(process) in {128 + signal.SIGKILL, 128 + signal.SIGTERM}
+
+
+def test_a_group_of_zombies_is_not_alive():
+    process = start([sys.executable, "-S", "-c", ""], os.environ)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, but not collected
+    assert not group_is_alive(process.pid)
+    process.wait()
+
+
+def test_our_own_group_is_nobodys_to_end():
+    assert group_of(os.getpid()) is None
+    process = start(["true"], os.environ)
+    process.wait()
+    assert group_of(process.pid) is None

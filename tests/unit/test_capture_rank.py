@@ -1,0 +1,186 @@
+"""One rank, watched: its program's status, its pid, its report, and what it says when there is none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsyspipe.capture.rank import with_status
+from nsyspipe.capture.records import RankRecord, loop_has_ended, read_records, write_record
+from tests.build.programs import program
+
+
+@pytest.fixture
+def status_dir(tmp_path, monkeypatch):
+    folder = tmp_path / "status"
+    folder.mkdir()
+    monkeypatch.setenv("NSYSPIPE_STATUS_DIR", str(folder))
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def nsys_words(folder, script):
+    """Return an nsys of three words that runs what follows as the script says."""
+    return [
+        str(program(folder, "other-name", f"shift 2; {script}")),
+        "profile",
+        "--output=run_%q{RANK}",
+    ]
+
+
+def rank(*command, nsys=(), options=()):
+    """Run one rank in a process of its own, as torchrun does."""
+    words = ["--exit-timeout=5", f"--nsys-words={len(nsys)}", *options, "--", *nsys, *command]
+    return subprocess.run(
+        [sys.executable, "-m", "nsyspipe.capture.rank", *words],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def run(*command, nsys=(), options=()):
+    return rank(*command, nsys=nsys, options=options).returncode
+
+
+def the_record(folder):
+    (record,) = read_records(folder)
+    return record
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+def test_the_status_of_the_program_is_passed_on(status_dir, script, status):
+    assert run("sh", "-c", script) == status
+    record = the_record(status_dir)
+    assert (record.rank, record.local_rank, record.status) == (3, 1, status)
+    assert record.problem is None
+    assert record.ended_at is not None
+
+
+def test_a_program_that_is_not_there_is_127(status_dir):
+    assert run("/no/such/program") == 127
+
+
+def test_the_recorded_pid_is_the_programs_own(status_dir, tmp_path):
+    run("sh", "-c", "echo $$ > pid")
+    assert the_record(status_dir).pid == int((tmp_path / "pid").read_text())
+
+
+def test_the_status_is_the_programs_and_not_that_of_its_nsys(status_dir, tmp_path):
+    nsys = nsys_words(tmp_path, '"$@"; touch run_3.nsys-rep; exit 5')
+    assert run("sh", "-c", "exit 7", nsys=nsys) == 7
+    assert run("true", nsys=nsys) == 0
+
+
+def test_a_report_is_named_with_its_rank(status_dir, tmp_path):
+    assert run("true", nsys=nsys_words(tmp_path, '"$@"; touch run_3.nsys-rep')) == 0
+    assert the_record(status_dir).report == "run_3"
+    assert the_record(status_dir).nsys_group is not None
+
+
+def test_an_old_report_is_not_this_ones(status_dir, tmp_path):
+    (tmp_path / "run_3.nsys-rep").touch()
+    run("true", nsys=nsys_words(tmp_path, '"$@"'))
+    assert the_record(status_dir).report is None
+    assert the_record(status_dir).problem == "nothing was captured"
+
+
+def test_nsys_works_in_a_directory_of_this_ranks_own(status_dir, tmp_path):
+    run("true", nsys=nsys_words(tmp_path, 'echo "$TMPDIR" > where; "$@"'))
+    where = (tmp_path / "where").read_text().strip()
+    assert Path(where).parent == status_dir
+
+
+def test_what_nsys_says_is_kept_from_the_terminal_and_told_when_it_fails(status_dir, tmp_path):
+    nsys = nsys_words(tmp_path, "printf 'error: bad \\033[1moption\\nusage\\n'; exit 2")
+    done = rank("true", nsys=nsys)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+    problem = the_record(status_dir).problem
+    assert problem is not None
+    assert problem.startswith("nsys failed before it started the program: error: bad ")
+    assert "\033" not in problem
+
+
+def test_what_the_program_says_goes_where_ours_goes(status_dir, tmp_path):
+    nsys = nsys_words(tmp_path, 'echo noise; "$@"; echo noise >&2')
+    done = rank("sh", "-c", "echo out; echo err >&2", nsys=nsys)
+    assert (done.stdout, done.stderr) == ("out\n", "err\n")
+
+
+@pytest.mark.parametrize("number", [9, 10, 25])
+def test_many_open_files_do_not_matter(tmp_path, number):
+    with (tmp_path / "out").open("wb") as out:
+        os.dup2(out.fileno(), number)
+    try:
+        words = with_status(["echo", "out"], tmp_path / "ended", stdout=number, stderr=number)
+        subprocess.run(words, pass_fds=[number], timeout=10, check=True)
+    finally:
+        os.close(number)
+    assert (tmp_path / "out").read_text() == "out\n"
+
+
+def test_a_rank_that_was_not_chosen_runs_without_nsys(status_dir, tmp_path):
+    nsys = nsys_words(tmp_path, 'touch started; "$@"')
+    assert run("sh", "-c", "exit 4", nsys=nsys, options=["--ranks=0-2,9"]) == 4
+    assert not (tmp_path / "started").exists()
+    record = the_record(status_dir)
+    assert (record.is_captured, record.report, record.problem) == (False, None, None)
+    assert record.nsys_group is None
+
+
+def test_a_rank_within_a_chosen_range_is_captured(status_dir, tmp_path):
+    nsys = nsys_words(tmp_path, 'touch started; "$@"')
+    run("true", nsys=nsys, options=["--ranks=0,2-4"])
+    assert (tmp_path / "started").exists()
+
+
+def test_without_a_launcher_it_works_too_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.delenv("NSYSPIPE_STATUS_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert run("sh", "-c", "exit 3") == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_words_reach_the_program_unchanged(tmp_path):
+    odd = ["a b", "", "it's", "$HOME", "*", "-n", "--"]
+    show = [sys.executable, "-S", "-c", "import sys; print(ascii(sys.argv[1:]))", *odd]
+    done = subprocess.run(
+        with_status(show, tmp_path / "it's $x"),
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    assert done.stdout == ascii(odd) + "\n"
+    assert (tmp_path / "it's $x").read_text() == "0\n"
+
+
+def test_records_are_read_back_in_order(tmp_path):
+    there = [RankRecord(rank=10, local_rank=2), RankRecord(rank=9, local_rank=1, status=0)]
+    for record in there:
+        write_record(tmp_path, record)
+    (tmp_path / "rank_1.4242").write_text("{")  # being written
+    assert read_records(tmp_path) == [there[1], there[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "ended"),
+    [
+        (json.dumps({"loop_ended": True}), True),
+        ('{"loop_ended": 1}', False),
+        ("[]", False),
+        ("{", False),
+        (None, False),
+    ],
+)
+def test_only_the_program_says_that_its_loop_is_over(tmp_path, text, ended):
+    if text is not None:
+        (tmp_path / "ranges_0.json").write_text(text)
+    assert loop_has_ended(tmp_path, 0) is ended
