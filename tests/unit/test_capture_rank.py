@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import json
 import subprocess
 import sys
@@ -116,13 +117,9 @@ def test_what_the_program_says_goes_where_ours_goes(status_dir, tmp_path):
 
 @pytest.mark.parametrize("number", [9, 10, 25])
 def test_many_open_files_do_not_matter(tmp_path, number):
-    with (tmp_path / "out").open("wb") as out:
-        os.dup2(out.fileno(), number)
-    try:
-        words = with_status(["echo", "out"], tmp_path / "ended", stdout=number, stderr=number)
-        subprocess.run(words, pass_fds=[number], timeout=10, check=True)
-    finally:
-        os.close(number)
+    words = with_status(["echo", "out"], tmp_path / "ended", stdout=number, stderr=number)
+    opening = f'exec {number}>out; exec "$@"'
+    subprocess.run(["bash", "-c", opening, "bash", *words], cwd=tmp_path, timeout=10, check=True)
     assert (tmp_path / "out").read_text() == "out\n"
 
 
