@@ -157,7 +157,9 @@ def test_ctrl_c_in_mid_capture_keeps_the_report_and_leaves_nothing(machine):
     answer = ended(process, timeout=60)
     assert answer.status == 130
     assert "found: reports of 2 of 2 ranks" in answer.err
-    assert steps_of(machine.analysis("ddp-2gpu_*.sqlite")) == {0: [1], 1: [1]}
+    # Step 2 was cut off; nsys may write an end for it.
+    found = steps_of(machine.analysis("ddp-2gpu_*.sqlite"))
+    assert {rank: steps[0] for rank, steps in found.items()} == {0: 1, 1: 1}
 
 
 def test_an_option_that_nsys_does_not_know_is_its_fault(machine):
