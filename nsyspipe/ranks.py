@@ -11,6 +11,7 @@ from nsyspipe.captured import NOTHING_CAPTURED
 from nsyspipe.errors import OptionError
 from nsyspipe.one_run import check_one_run
 from nsyspipe.problems import Problem, problem
+from nsyspipe.read.discover import EXPORT_SUFFIX, source_of
 from nsyspipe.read.facts import RANK_VARIABLES
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def ranks_by_map(
     """
     ranks, used = [], set()
     for path, pid in processes:
-        keys = _map_keys(Path(path), pid)
+        keys = _map_keys(source_of(Path(path)), pid)
         key = next((key for key in keys if key in rank_map), None)
         if key is None:
             raise OptionError("--rank-map", f"gives no rank to {keys[0]}", fix=f'add "{keys[0]}=N"')
@@ -184,10 +185,18 @@ def ranks_by_map(
 
 
 def _map_keys(path: Path, pid: int | None) -> list[str]:
-    """Return the names a rank map may use: stem, and every tail of the path; of several processes with ``:PID``."""
-    tails = ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
-    names = [*tails, path.stem, str(path)]
+    """Return the names a rank map may use: stem, and every tail of the path; of several processes with ``:PID``.
+
+    A raw report may be called by its export's name too: reports and maps are converted at different times.
+    """
+    names = [*_tails(path), path.stem, str(path)]
+    if path.suffix != EXPORT_SUFFIX:
+        names += _tails(path.with_suffix(EXPORT_SUFFIX))
     return names if pid is None else [f"{name}:{pid}" for name in names]
+
+
+def _tails(path: Path) -> list[str]:
+    return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
 
 
 def parse_rank_map(text: str) -> dict[str, int]:

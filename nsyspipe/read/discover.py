@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "EXPORT_SUFFIX",
     "display_names",
     "find_captures",
     "find_logs",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 _MAGIC = b"SQLite format 3"
-_EXPORT, _RAW = ".sqlite", ".nsys-rep"
+EXPORT_SUFFIX, _RAW = ".sqlite", ".nsys-rep"
 
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
 _SOURCES: dict[Path, Path] = {}
@@ -71,8 +72,8 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     ReportNotFoundError
         If an argument names no file.
     """
-    found = _expand_all(arguments, (_EXPORT, _RAW))
-    exported = {path.with_suffix("") for path in found if path.suffix == _EXPORT}
+    found = _expand_all(arguments, (EXPORT_SUFFIX, _RAW))
+    exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
     return [path for path in found if path.suffix != _RAW or path.with_suffix("") not in exported]
 
 
@@ -89,7 +90,7 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
         If all that they name are exports.
     """
     found = _expand_all(arguments, (_RAW,))
-    captures = [path for path in found if path.suffix != _EXPORT]
+    captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
     if found and not captures:
         raise NotAReportError(
             str(found[0]),
@@ -124,7 +125,9 @@ def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     logs: list[str] = []
     for argument in arguments:
         path = Path(argument)
-        is_text = path.suffix not in (_EXPORT, _RAW) and path.is_file() and not _is_sqlite(path)
+        is_text = (
+            path.suffix not in (EXPORT_SUFFIX, _RAW) and path.is_file() and not _is_sqlite(path)
+        )
         (logs if is_text else reports).append(argument)
     return reports, logs
 
@@ -171,7 +174,7 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
 
 def _beside_source(path: Path) -> Path:
     source = source_of(path)
-    return path if source == path else source.with_suffix(_EXPORT)
+    return path if source == path else source.with_suffix(EXPORT_SUFFIX)
 
 
 def _expand_all(arguments: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
@@ -211,9 +214,13 @@ def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
 
 def _exports_first(paths: list[Path]) -> list[Path]:
     """Drop raw reports whose export lies beside them."""
-    exported = {path.with_suffix("") for path in paths if path.suffix == _EXPORT}
+    exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
     return _sorted(
-        [path for path in paths if path.suffix == _EXPORT or path.with_suffix("") not in exported]
+        [
+            path
+            for path in paths
+            if path.suffix == EXPORT_SUFFIX or path.with_suffix("") not in exported
+        ]
     )
 
 

@@ -228,6 +228,21 @@ def test_analyze_takes_raw_reports(run, reports, form):
     assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
 
 
+@pytest.mark.parametrize(
+    "name", ["run_{}.nsys-rep", "run_{}.sqlite", "run_{}", "reports/run_{}.nsys-rep"]
+)
+def test_a_rank_map_names_raw_reports(run, reports, name):
+    pairs = ",".join(f"{name.format(was)}={rank}" for was, rank in [(0, 5), (2, 1), (10, 3)])
+    done = run("analyze", reports, "--rank-map", pairs, "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    ranks = json.loads(done.stdout)["ranks"]
+    assert {row["report"]: row["rank"] for row in ranks} == {
+        "run_0.sqlite": 5,
+        "run_2.sqlite": 1,
+        "run_10.sqlite": 3,
+    }
+
+
 def test_analyze_shows_that_it_exports(variables, reports, tool):
     tool(f"sleep 0.3; {COPY}")
     code, text = terminal_run("analyze", reports, **variables)

@@ -38,6 +38,9 @@ def store(tmp_path, saver):
 
 def test_every_table_of_the_old_run_differs_from_the_new_ones(expected):
     for table in TABLES:
+        if table == "host_steps":  # of runs without device activity only
+            assert table not in expected.sums["old"]
+            continue
         assert expected.sums["old"].get(table) != expected.sums["new"].get(table)
 
 

@@ -30,7 +30,13 @@ def captured(nsys, tmp_path_factory):
         nsys, "profile", "--trace=nvtx,osrt", "--sample=none", "--cpuctxsw=none", f"--output={folder}/a b_0",
         sys.executable, "-c", PROGRAM,
     ]  # fmt: skip
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    # Captures of one machine that share a temporary directory disturb each other.
+    temporary = tmp_path_factory.mktemp("t")
+    variables = environment() | {"TMPDIR": str(temporary)}
+    done = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
