@@ -7,14 +7,12 @@ what cannot be started; 3 when it ended well but reports are missing; 124 when i
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.capture.directories import short_directory
 from nsyspipe.capture.finish import finish
 from nsyspipe.capture.outcome import INCOMPLETE, INTERRUPTED, End, judge
 from nsyspipe.capture.plan import Job, earlier_files, parse_job
@@ -37,6 +35,7 @@ from nsyspipe.errors import CaptureError, NsyspipeError, OptionError, OutputErro
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
+    from pathlib import Path
 
 __all__ = ["main"]
 
@@ -51,9 +50,8 @@ _LAST_WORDS_S = 3.0
 def main(words: Sequence[str] | None = None) -> int:
     """Run one job on this node and return the launcher's exit status."""
     job = parse_job(sys.argv[1:] if words is None else words)
-    directory = Path(tempfile.mkdtemp(prefix="nsyspipe-"))
     try:
-        with interruptible():
+        with interruptible(), short_directory() as directory:
             _check_ranks(job)
             _make_room(job)
             started_at = time.time()
@@ -66,8 +64,6 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("error: interrupted\n  fix: nsyspipe convert exports the reports that are there")
         return INTERRUPTED
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check_ranks(job: Job) -> None:

@@ -13,12 +13,12 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.capture.directories import short_directory
 from nsyspipe.capture.plan import parse_ranks
 from nsyspipe.capture.records import RankRecord, end_path, write_record
 from nsyspipe.capture.supervision import (
@@ -89,8 +89,8 @@ def _status_directory() -> Iterator[Path]:
     if given := os.environ.get("NSYSPIPE_STATUS_DIR"):
         yield Path(given).absolute()
     else:
-        with tempfile.TemporaryDirectory(prefix="nsyspipe-") as own:
-            yield Path(own)
+        with short_directory() as own:
+            yield own
 
 
 class _Rank:

@@ -111,7 +111,7 @@ def test_a_pipe_is_neither_read_nor_replaced(steady, tmp_path, options):
     target = tmp_path / "pipe"
     os.mkfifo(target)
     try:
-        done = nsyspipe_run("analyze", steady, "--json", target, *options, timeout=5)
+        done = nsyspipe_run("analyze", steady, "--json", target, *options, timeout=20)
     except subprocess.TimeoutExpired:
         pytest.fail("the program waits for somebody to write into its own output")
     assert_refused(done)

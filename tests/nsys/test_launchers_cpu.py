@@ -187,3 +187,13 @@ def test_no_report_is_written_where_only_the_command_is_printed(machine):
     assert answer.status == 0
     subprocess.run(["bash", "-n"], input=answer.out, text=True, timeout=10, check=True)
     assert machine.files() == []
+
+
+def test_a_long_temporary_directory_leaves_room_for_the_sockets_of_data_loaders(machine, tmp_path):
+    deep = tmp_path / ("d" * 60)
+    deep.mkdir()
+    machine.variables["TMPDIR"] = str(deep)
+    answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", *TINY, "--workers", "2")
+    assert answer.status == 0, answer.err
+    assert steps_of(machine.analysis("run_*.sqlite")) == {0: [2, 3, 4, 5], 1: [2, 3, 4, 5]}
+    assert not list(deep.glob("nsyspipe-*"))

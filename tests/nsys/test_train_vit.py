@@ -118,7 +118,10 @@ def test_a_rank_that_hangs_says_that_it_does():
 
 def test_each_report_holds_the_measured_steps_and_no_others(nsys, tmp_path):
     output = str(tmp_path / "run_%q{RANK}")
+    # Two nsys that share a temporary directory break each other's connections.
+    own = 'export TMPDIR="$0/$RANK"; mkdir -p "$TMPDIR"; exec "$@"'
     run = (
+        *("bash", "-c", own, str(tmp_path)),
         str(nsys),
         *NSYS,
         f"--output={output}",
@@ -128,7 +131,7 @@ def test_each_report_holds_the_measured_steps_and_no_others(nsys, tmp_path):
         "2",
         *QUICK,
     )
-    done = start(*TORCHRUN, "--no-python", *run, TMPDIR=str(tmp_path))
+    done = start(*TORCHRUN, "--no-python", *run)
     assert done.returncode == 0, done.stderr
     # A step of two passes: warm-up step 0 is not there.
     step = ["data", "forward", "backward", "forward", "backward", "optimizer"]

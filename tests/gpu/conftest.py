@@ -1,0 +1,7 @@
+"""A real nsys, found as the tests without a GPU find theirs."""
+
+from __future__ import annotations
+
+from tests.nsys.conftest import nsys, with_nsys
+
+__all__ = ["nsys", "with_nsys"]
