@@ -16,6 +16,11 @@ EOF
   common_options
 }
 
+own_option() {
+  taken=0
+  [[ $1 != -n && $1 != --nproc* ]] || die "$1: no such option: the baseline is one rank" "launchers/ddp.sh -n ${2:-2}"
+}
+
 parse_options "$@"
 : "${name:=baseline}"
 check_options

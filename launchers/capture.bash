@@ -7,8 +7,8 @@ export PYTHONPATH="${launchers%/*}${PYTHONPATH:+:$PYTHONPATH}"
 python=${PYTHON:-$(command -v python3 || command -v python || true)}
 
 # Filled by what the launchers call below.
-taken=0 nsys_words=() rank_words=() torchrun=()
-nproc=1 name='' program="$launchers/train_vit.py" train_args=()
+taken=0 nsys_words=() rank_words=() torchrun=() nccl_words=()
+nproc=1 n_nodes=1 name='' program="$launchers/train_vit.py" train_args=()
 trace='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
 timeout=3600 exit_timeout=600 linger=120
 cpu='' force='' dry_run='' no_export='' no_profile=''
@@ -28,17 +28,19 @@ What is captured
 How it ends
   --timeout S            end the job after S seconds; reports are kept; 0: never [3600]
   --exit-timeout S       end an nsys that has not ended S seconds after the program [600]
-  --linger S             end the program S seconds after its captured_steps() loop is over; 0: never [120]
+  --linger S             end the program S seconds after captured_steps(..., stop=True) is over, or after its main
+                         script is, if it hangs while it exits; other loops may go on training; 0: never [120]
 
 Other
   --no-export            leave .nsys-rep files; nsyspipe convert exports them later
   --no-profile           run the same job without nsys, to compare its throughput
-  --force                replace an earlier capture of the same name
+  --force                replace an earlier capture of the same name, once the new one has begun
   --dry-run              print the command, and run nothing
   -h, --help             this text
 
-PYTHON names the Python to use. What follows -- goes to the training program. Exit status: that of the program;
-2: something is missing here; 3: the program ended well, but reports are missing; 124: ended by a time limit.
+PYTHON names the Python to use. What follows -- goes to the training program. NCCL_DEBUG and NCCL_DEBUG_FILE are set
+to write NAME.nccl.HOST.PID.log, unless you have set them. Exit status: that of the program; 2: something is missing
+here; 3: the program ended well, but reports are missing; 124: ended by a time limit; 130: by Ctrl-C; 143: by SIGTERM.
 EOF
 }
 
@@ -77,7 +79,10 @@ parse_options() {
       --) shift; train_args=("$@"); return ;;
       *) own_option "$word" "$value" ;;
     esac
-    [ "$taken" != 0 ] || die "$word: no such option" "arguments of the training program follow --; see --help"
+    if [ "$taken" = 0 ]; then
+      case $word in -*) ;; *.py) die "$word: no such option" "--program $word; its arguments follow --" ;; esac
+      die "$word: no such option" "arguments of the training program follow --; see --help"
+    fi
     [ $# -ge "$taken" ] || die "$word: needs a value" "see --help"
     shift "$taken"
   done
@@ -99,9 +104,11 @@ check_options() {
   # Without time nsys cannot write a report.
   [[ $exit_timeout =~ [1-9] ]] || die "--exit-timeout 0: needs at least a second" "--exit-timeout 600"
   [[ -z $ranks || $ranks =~ ^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$ ]] || die "--ranks $ranks: no list of ranks" "--ranks 0,7,63"
-  case ${name##*/} in '' | . | .. | *[[:space:]]*) die "-o '$name': no name for files" "-o captures/ddp-2gpu" ;; esac
-  # Nsys and NCCL replace what follows one.
-  case $name in *%*) die "-o '$name': has a %" "-o captures/ddp-2gpu" ;; esac
+  case ${name##*/} in
+    '' | . | ..) die "-o '$name': a directory, and no name for the files in it" "-o captures/ddp-2gpu" ;;
+    *[[:space:]]*) die "-o '$name': a space in the name of files (directories may have some)" "-o captures/ddp-2gpu" ;;
+  esac
+  case $name in *%*) die "-o '$name': has a %, which nsys and NCCL replace" "-o captures/ddp-2gpu" ;; esac
   case $name in -*) name=./$name ;; esac
   case $program in -*) program=./$program ;; esac
   if [ -n "$cpu" ]; then
@@ -111,8 +118,8 @@ check_options() {
   : "${trace:=cuda,nvtx,nccl,osrt}" "${range:=cudaProfilerApi}"
   case $range in cudaProfilerApi | nvtx | none) ;; *) die "--capture-range $range: unknown" "cudaProfilerApi, nvtx or none" ;; esac
   local found
-  found=$("$python" -m nsyspipe.capture.ready --nproc="$nproc" --program="$program" --trace="$trace" \
-    ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
+  found=$("$python" -m nsyspipe.capture.ready --nproc="$nproc" --world-size=$((n_nodes * nproc)) --program="$program" \
+    --trace="$trace" --capture-range="$range" ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
   if [ -z "$no_profile" ]; then
     nsys=${found%%$'\n'*} trace=${found##*$'\n'}
   fi
@@ -124,7 +131,7 @@ nsys_command() {
   [ -z "$no_profile" ] || return 0
   nsys_words=("$nsys" profile --trace="$trace" --sample=none --cpuctxsw=none --output="$1" --capture-range="$range")
   [ "$range" = none ] || nsys_words+=(--capture-range-end=stop)
-  [ "$range" != nvtx ] || nsys_words+=(--nvtx-capture=nsyspipe.capture --env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0)
+  [ "$range" != nvtx ] || nsys_words+=(--nvtx-capture=nsyspipe.capture)
   [ -z "$force" ] || nsys_words+=(--force-overwrite=true)
   nsys_words+=("${nsys_args[@]}")
 }
@@ -139,14 +146,33 @@ find_torchrun() {
   if [ -x "$beside" ]; then torchrun=("$beside"); elif command -v torchrun >/dev/null; then torchrun=(torchrun); else torchrun=("$python" -m torch.distributed.run); fi
 }
 
+# nccl_variables: what makes NCCL write logs that analyze reads, in the array nccl_words; what the user has set stays.
+nccl_variables() {
+  nccl_words=()
+  [ -z "$cpu$no_profile" ] || return 0
+  if [ -n "${NCCL_DEBUG:-}" ]; then
+    case ${NCCL_DEBUG^^} in INFO | TRACE) ;; *) echo "note: NCCL_DEBUG=$NCCL_DEBUG is kept: NCCL's logs tell the links of a job at INFO only" >&2 ;; esac
+  else
+    nccl_words+=(NCCL_DEBUG=INFO)
+  fi
+  if [ -n "${NCCL_DEBUG_FILE:-}" ]; then
+    echo "note: NCCL_DEBUG_FILE=$NCCL_DEBUG_FILE is kept: name NCCL's logs to analyze with --nccl-log" >&2
+  else
+    nccl_words+=(NCCL_DEBUG_FILE="$(absolute "$name").nccl.%h.%p.log")
+  fi
+}
+
 # run_job JOB_OPTIONS... -- COMMAND...: print it, or run it and collect what it captured.
 run_job() {
   local options=()
   while [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
   local command=("$@")
-  [ -n "$cpu" ] && command=(CUDA_VISIBLE_DEVICES= "${command[@]}")
-  [ -n "$cpu$no_profile" ] || command=(NCCL_DEBUG=INFO NCCL_DEBUG_FILE="$(absolute "$name").nccl.%h.%p.log" "${command[@]}")
+  nccl_variables
+  [ -z "$cpu" ] || command=(CUDA_VISIBLE_DEVICES= "${command[@]}")
+  # Our range's name is not registered. Not by nsys's --env-var, which it takes only once.
+  [ -n "$no_profile" ] || [ "$range" != nvtx ] || command=(NSYS_NVTX_PROFILER_REGISTER_ONLY=0 "${command[@]}")
+  [ -n "$cpu$no_profile" ] || command=("${nccl_words[@]}" "${command[@]}")
   command=(env PYTHONPATH="$PYTHONPATH" "${command[@]}")
   if [ -n "$dry_run" ]; then
     "$python" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' "${command[@]}"

@@ -12,7 +12,7 @@ Capture one node of a distributed job; run the same line on every node, with its
   launchers/node.sh --nnodes 128 --node-rank 0 -n 8 --rdzv-endpoint node0:29500 -o /shared/run --ranks 0,7,1023
   nsyspipe analyze "/shared/run_*.sqlite"
 
-  -n, --nproc N          ranks on this node, one per GPU
+  -n, --nproc N          ranks on this node, one per GPU [1, as torchrun]
   --nnodes M             nodes of the job
   --node-rank K          this node, from 0
   --rdzv-endpoint H:P    host and port of node 0, which the others connect to
@@ -47,6 +47,7 @@ parse_options "$@"
 [[ $nproc =~ ^[1-9][0-9]*$ ]] || die "-n $nproc: not a number of ranks" "-n 8"
 [ -z "$node_wide" ] || [ -z "$ranks" ] || die "--node-wide --ranks: one report holds all ranks of its node" "leave one out"
 : "${name:=ddp-$((nnodes * nproc))gpu}"
+n_nodes=$nnodes
 check_options
 find_torchrun
 

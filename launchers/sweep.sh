@@ -8,7 +8,8 @@ usage() {
   cat <<'EOF'
 Run the study of optimizations on this machine, and say what each of them brings: a baseline on one GPU, DDP on
 1, 2, 4, 8 GPUs (as many as there are), bucket sizes, gradient_as_bucket_view, static_graph, compression hooks, NVLink
-off, FSDP; then analyze each run and print one table. A run that is done is not run again: start it anew to go on.
+off, FSDP; then analyze each run and print one table. A run that is done is not run again: whatever ends the sweep, the
+same command goes on with it.
 
   launchers/sweep.sh -o study
   launchers/sweep.sh -o study --only 'shm|bf16' -- --batch-size 64
@@ -26,7 +27,8 @@ follows -- goes to the training program of all runs. PYTHON names the Python to 
 EOF
 }
 
-most='' only=. list='' analyze_only='' repeat=1
+started="$(printf '%q ' "$0" "$@")"
+most='' only=. list='''' analyze_only='' repeat=1
 
 own_option() {
   case $1 in
@@ -68,31 +70,91 @@ study() {
   echo "ddp-${n}gpu-shm-bf16 NCCL_P2P_DISABLE=1 ddp.sh -n $n -- --hook bf16"
 }
 
+# What a figure depends on besides a run's own words.
+surroundings() {
+  printf '%q ' "${train_args[@]}" ${cpu:+--cpu} ${trace:+--trace="$trace"} ${nsys:+--nsys="$nsys"}
+  env | grep '^NCCL_' | sort | tr '\n' ' ' || true
+  [ -n "$cpu" ] || nvidia-smi -L 2>/dev/null | sed -nE 's/^GPU [0-9]+: (.*) \(UUID.*/\1/p' | sort -u | tr '\n' ' ' || true
+}
+
+# A signal for the sweep is passed on to what it runs; the sweep ends when that has.
+job='' asked=''
+pass_on() {
+  asked=$1
+  [ -z "$job" ] || kill -s "$asked" -- "-$job" 2>/dev/null || true
+}
+trap 'pass_on INT' INT
+trap 'pass_on TERM' TERM
+trap 'pass_on HUP' HUP
+
+# run COMMAND...: its exit status is $status afterwards.
+run() {
+  status=0
+  [ -z "$asked" ] || stop_here
+  # A group of its own: a terminal's Ctrl-C reaches the sweep alone, so that the command is asked to end only once.
+  set -m
+  "$@" </dev/null &
+  job=$!
+  set +m
+  [ -z "$asked" ] || pass_on "$asked"
+  wait "$job" || status=$?
+  # A signal ends the wait, not the command.
+  while kill -0 "$job" 2>/dev/null; do
+    status=0
+    wait "$job" || status=$?
+  done
+  job=''
+  [ "$status" != 130 ] || asked=${asked:-INT}
+  [ -z "$asked" ] || stop_here
+}
+
+stop_here() {
+  local label n=0
+  for label in "${labels[@]}"; do [ ! -e "$name/$label.done" ] || n=$((n + 1)); done
+  printf 'sweep ended by SIG%s: %s of %s runs in %s are done\n  fix: to go on, start it again: %s\n' \
+    "$asked" "$n" "${#labels[@]}" "$name" "$started" >&2
+  case $asked in HUP) exit 129 ;; INT) exit 130 ;; *) exit 143 ;; esac
+}
+
+# Whether files of a run are there that the sweep has not made.
+has_others() {
+  local found
+  [ ! -e "$name/$1.begun" ] || return 1
+  for found in "$name/$1"[._]*; do [ ! -e "$found" ] || return 0; done
+  return 1
+}
+
 # run_one NAME WORDS...: capture one run, unless it is done.
 run_one() {
-  local run=$1 variables=() words=() status=0 made
+  local label=$1 variables=() words=() made
   shift
-  printf -v made '%q ' "$@" "${train_args[@]}"
-  if [ -e "$name/$run.done" ]; then
-    [ "$(<"$name/$run.done")" = "$made" ] || die "$name/$run: was done with other options" "-o ANOTHER_DIRECTORY"
-    echo "== $run: done before" >&2
+  made=$(printf '%q ' "$@")$around
+  if [ -e "$name/$label.done" ]; then
+    [ "$(<"$name/$label.done")" = "$made" ] ||
+      die "$name/$label: was done with other options or GPUs ($(<"$name/$label.done"))" "-o ANOTHER_DIRECTORY"
+    echo "== $label: done before" >&2
+    return
+  fi
+  if has_others "$label"; then
+    printf 'error: %s: has files that are not of this sweep, and would be replaced\n  fix: -o ANOTHER_DIRECTORY\n' "$name/$label" >&2
+    failed+=("$label")
     return
   fi
   while [[ $1 == *=* ]]; do variables+=("$1"); shift; done
-  words=("$launchers/$1" -o "$name/$run" --force "${shared[@]}")
+  words=("$launchers/$1" -o "$name/$label" "${shared[@]}")
+  [ ! -e "$name/$label.begun" ] || words+=(--force)
   shift
   while [ "$1" != -- ]; do words+=("$1"); shift; done
   shift
-  words+=(-- "$@" --json "$name/$run.train.json" "${train_args[@]}")
-  echo "== $run" >&2
-  env "${variables[@]}" "${words[@]}" >&2 </dev/null || status=$?
+  words+=(-- "$@" --json "$name/$label.train.json" "${train_args[@]}")
+  echo "== $label" >&2
+  [ -n "$dry_run" ] || : >"$name/$label.begun"
+  run env "${variables[@]}" "${words[@]}" >&2
   if [ "$status" = 0 ]; then
-    [ -n "$dry_run" ] || printf '%s\n' "$made" >"$name/$run.done"
-  elif [ "$status" = 130 ]; then
-    exit 130
+    [ -n "$dry_run" ] || printf '%s\n' "$made" >"$name/$label.done"
   else
-    echo "== $run: failed with status $status; the sweep goes on" >&2
-    failed+=("$run")
+    echo "== $label: failed with status $status; the sweep goes on" >&2
+    failed+=("$label")
   fi
 }
 
@@ -107,13 +169,27 @@ most_there() {
 }
 
 analyze_one() {
-  local run=$1 reports=()
+  local label=$1 reports=()
   local found
-  for found in "$name/$run"_*.sqlite; do [ ! -e "$found" ] || reports+=("$found"); done
+  for found in "$name/$label"_*.sqlite; do [ ! -e "$found" ] || reports+=("$found"); done
   [ "${#reports[@]}" != 0 ] || return 0
-  [ ! "$name/$run.analysis.json" -nt "${reports[0]}" ] || return 0
-  "$python" -m nsyspipe analyze "${reports[@]}" -q --label "$run" --run-id "run-$run" --out "$name/runs" \
-    --json "$name/$run.analysis.json" --html "$name/$run.html" --force || failed+=("$run (analysis)")
+  [ ! "$name/$label.analysis.json" -nt "${reports[0]}" ] || return 0
+  run "$python" -m nsyspipe analyze "${reports[@]}" -q --label "$label" --run-id "run-$label" --out "$name/runs" \
+    --json "$name/$label.analysis.json" --html "$name/$label.html" --force
+  [ "$status" = 0 ] || failed+=("$label (analysis)")
+}
+
+# What the runs differ by; the runs of a --repeat are captures of one, so that their spread is in the intervals.
+compare_all() {
+  local label compared=()
+  for label in "${labels[@]}"; do
+    [ ! -e "$name/$label.analysis.json" ] || compared+=("${label%-again*}=$name/runs/runs/run_id=run-$label")
+  done
+  [ "${#compared[@]}" -gt 1 ] || return 0
+  run env COLUMNS=100 "$python" -m nsyspipe compare "${compared[@]}" --html "$name/compare.html" --csv "$name/compare.csv" \
+    --force --no-progress >"$name/compare.txt"
+  [ "$status" = 0 ] || failed+=(compare)
+  [ ! -s "$name/compare.txt" ] || { cat "$name/compare.txt"; echo; }
 }
 
 parse_options "$@"
@@ -135,36 +211,37 @@ if [ -n "$list" ]; then
   exit
 fi
 
-failed=()
+failed=() labels=()
 shared=(--timeout="$timeout" --exit-timeout="$exit_timeout" --linger="$linger")
 shared+=(${nsys:+--nsys="$nsys"} ${trace:+--trace="$trace"} ${cpu:+--cpu} ${dry_run:+--dry-run})
+around=$(surroundings)
 [ -n "$dry_run" ] || mkdir -p "$name"
-names=()
-for run in "${runs[@]}"; do
-  read -ra words <<<"$run"
+again() { [ "$1" = 1 ] || printf -- '-again%s' "$1"; }
+for line in "${runs[@]}"; do
+  for ((time = 1; time <= repeat; time++)); do labels+=("${line%% *}$(again "$time")"); done
+done
+[ -n "$dry_run$analyze_only" ] || echo "${#labels[@]} runs into $name; if the sweep is ended, the same command goes on" >&2
+at=0
+for line in "${runs[@]}"; do
+  read -ra words <<<"$line"
   for ((time = 1; time <= repeat; time++)); do
-    label=${words[0]}
-    [ "$time" = 1 ] || label+="-again$time"
-    names+=("$label")
-    [ -n "$analyze_only" ] || run_one "$label" "${words[@]:1}"
+    [ -n "$analyze_only" ] || run_one "${labels[at]}" "${words[@]:1}"
+    at=$((at + 1))
   done
 done
 [ -z "$dry_run" ] || exit 0
 
 if "$python" -c 'import adbc_driver_sqlite, pyarrow, sqlalchemy' 2>/dev/null; then
   echo "== analyzing" >&2
-  for label in "${names[@]}"; do analyze_one "$label"; done
-  if [ "${#names[@]}" -gt 1 ] && "$python" -m nsyspipe compare --help >/dev/null 2>&1; then
-    compared=()
-    for label in "${names[@]}"; do [ ! -e "$name/$label.analysis.json" ] || compared+=("$label=$name/runs/runs/run_id=run-$label"); done
-    "$python" -m nsyspipe compare "${compared[@]}" >"$name/compare.txt" || failed+=(compare)
-  fi
+  for label in "${labels[@]}"; do analyze_one "$label"; done
+  compare_all
 else
   echo "note: $python lacks what the analysis needs (pip install nsyspipe); copy $name and go on with --analyze-only" >&2
 fi
-"$python" "$launchers/sweep_table.py" "$name" "${names[@]}"
+run "$python" "$launchers/sweep_table.py" "$name" "${labels[@]}"
+[ "$status" = 0 ] || failed+=(table)
 if [ "${#failed[@]}" != 0 ]; then
-  echo "error: ${#failed[@]} of ${#names[@]} runs failed: ${failed[*]}" >&2
+  echo "error: ${#failed[@]} of ${#labels[@]} runs failed: ${failed[*]}" >&2
   echo "  fix: mend what their messages say, then start the same sweep again: it goes on with them" >&2
   exit 1
 fi

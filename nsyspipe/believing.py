@@ -144,17 +144,20 @@ def _step_family(
     families = {one.family for one in sidecars if one.step_pattern}
     family = families.pop()
     if families or family is None:
-        why = "it is more than a text with numbers" if not families else "they differ"
+        why = "that is more than a text with numbers" if not families else "these differ"
         return None, [problem("step-pattern-ignored", pattern=shown, why=why)]
     has_ranks = any(digest.processes for digest in digests)
+    ranks: list[bool] = []
     for digest in digests:
-        ranks: list[bool] = [_has(one.candidates, family) for one in digest.processes]
+        ranks += [_has(one.candidates, family) for one in digest.processes]
         if not has_ranks and digest.hosts:  # of these, only some may be ranks
-            ranks = [any(_has(one.candidates, family) for one in digest.hosts)]
-        if not all(ranks):
-            why = "on some rank no range that launched a kernel matches it"
-            return None, [problem("step-pattern-ignored", pattern=shown, why=why)]
-    return family, []
+            ranks.append(any(_has(one.candidates, family) for one in digest.hosts))
+    if all(ranks):
+        return family, []
+    if not any(ranks):  # the launcher's own pattern, in a program that names its steps otherwise
+        return None, []
+    why = "some rank has no such step"
+    return None, [problem("step-pattern-ignored", pattern=shown, why=why)]
 
 
 def _has(candidates: Iterable[Candidate], family: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.believing import KnownReport, believe
 from nsyspipe.capability_rules import DETAIL_RULES, EVENT_RULES, NO, PARTLY, YES, Finding, Rule
+from nsyspipe.host_capabilities import of_host, with_host_processes
 from nsyspipe.parallel import SerialExecutor, telling_dead_workers
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
@@ -111,29 +112,39 @@ def examine(
         reports = list(running.map(read_contents, paths, repeat(reading)))
 
     beside, problems = _with_sidecars(beside or Beside(), paths, reports)
+    reports, is_host_only = with_host_processes(reports)
+    left_out = [is_host_only and beside.captured.is_without_gpu(at) for at in range(len(reports))]
+
+    def combined(
+        name: str, answers: str, findings: Sequence[Finding], *, is_used: bool = True
+    ) -> Capability:
+        if is_host_only:
+            findings = [
+                of_host(name, found, report, was_left_out=was)
+                for found, report, was in zip(findings, reports, left_out, strict=True)
+            ]
+        return _combined(name, answers, findings, names, is_used=is_used)
 
     def judged(rules: Iterable[Rule]) -> list[Capability]:
         return [
-            _combined(
+            combined(
                 rule.name,
                 rule.answers,
                 [rule.judge(one) for one in reports],
-                names,
                 is_used=rule.is_used,
             )
             for rule in rules
         ]
 
     together = [
-        _combined(name, answers, judge(reports, beside), names)
-        for name, answers, judge in RUN_RULES
+        combined(name, answers, judge(reports, beside)) for name, answers, judge in RUN_RULES
     ]
     return Examination(
         reports=tuple(names),
         nsys_versions=_distinct(one.facts.nsys_version for one in reports),
         schema_versions=_distinct(one.facts.schema_version for one in reports),
         capabilities=(*judged(EVENT_RULES), *together, *judged(DETAIL_RULES)),
-        problems=(*_problems(reports, names), *problems),
+        problems=(*_problems(reports, names, left_out), *problems),
     )
 
 
@@ -141,7 +152,10 @@ def _with_sidecars(
     given: Beside, paths: Sequence[Path], reports: Sequence[Contents]
 ) -> tuple[Beside, list[Problem]]:
     """Add what the sidecars of the reports say, and what is wrong with them."""
-    known = [KnownReport(report.facts, frozenset(report.pids)) for report in reports]
+    known = [
+        KnownReport(report.facts, frozenset((*report.pids, *report.host_pids)))
+        for report in reports
+    ]
     captured = believe(read_sidecars([source_of(path) for path in paths]), known)
     log, topology, problems = read_beside(
         captured.sidecars, wants_log=given.log is None, wants_topology=given.topology is None
@@ -192,12 +206,17 @@ def _found(findings: Sequence[Finding]) -> str:
     return f"{len(having)} of {len(findings)} reports: {found}" if is_mixed else found
 
 
-def _problems(reports: Sequence[Contents], names: Sequence[str]) -> Iterator[Problem]:
-    for report, name in zip(reports, names, strict=True):
+def _problems(
+    reports: Sequence[Contents], names: Sequence[str], left_out: Sequence[bool]
+) -> Iterator[Problem]:
+    """State what no capability says; `left_out`: whether no GPU of a report was to be traced."""
+    if any(left_out):
+        yield problem("captured-without-gpu")
+    for report, name, was_left_out in zip(reports, names, left_out, strict=True):
         version = report.facts.schema_version
         if versions.is_newer_than_tested(version):
             yield problem("untested-version", version=version).at(report=name)
-        if not report.n_processes:
+        if not (report.has_device_activity or was_left_out):
             yield problem("no-gpu-activity", what=name).at(report=name)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.read.contents import Contents
 
-__all__ = ["DETAIL_RULES", "EVENT_RULES", "NO", "PARTLY", "YES", "Finding", "Rule"]
+__all__ = ["DETAIL_RULES", "EVENT_RULES", "NO", "PARTLY", "YES", "Finding", "Rule", "phase_counts"]
 
 YES, PARTLY, NO = "yes", "partly", "no"
 
@@ -89,9 +89,8 @@ def _named_steps(pattern: str, n_steps: int, others: tuple[tuple[str, int], ...]
     return Finding(YES, (matching,))
 
 
-def _phases(report: Contents) -> Finding:
-    if not report.n_launches:
-        return Finding(NO, text="API calls were not recorded", fix=_fix("no-launches"))
+def phase_counts(report: Contents) -> tuple[tuple[str, int], ...]:
+    """Return how many ranges are named like each phase."""
     n_of = dict.fromkeys(PHASES, 0)
     for at, (text, n) in enumerate(report.families):
         phase = phase_of(text, report.reading.phases)
@@ -99,7 +98,13 @@ def _phases(report: Contents) -> Finding:
         is_step = at == 0 and phase == "data" and not report.n_steps
         if phase is not None and not is_step:
             n_of[phase] += n
-    counts = tuple((phase, n) for phase, n in n_of.items() if n)
+    return tuple((phase, n) for phase, n in n_of.items() if n)
+
+
+def _phases(report: Contents) -> Finding:
+    if not report.n_launches:
+        return Finding(NO, text="API calls were not recorded", fix=_fix("no-launches"))
+    counts = phase_counts(report)
     if "backward" in dict(counts):
         return Finding(YES, counts)
     text = "" if counts else "no NVTX range is named like a phase"

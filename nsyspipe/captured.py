@@ -48,6 +48,12 @@ class Captured:
             return by_pid
         return ranks[0] if is_alone and len(ranks) == 1 and ranks[0].pid is None else None
 
+    def is_without_gpu(self, argument: int) -> bool:
+        """Tell whether a report was captured without any trace of a GPU, as launchers do with ``--cpu``."""
+        sidecar, _ = self.by_argument.get(argument, (None, ()))
+        trace = sidecar and sidecar.facts.trace
+        return bool(trace) and not any(one.startswith("cuda") for one in trace or ())
+
     @property
     def world_size(self) -> int | None:
         """Ranks of the job, if all say the same."""

@@ -54,7 +54,11 @@ class CrossRank:
 
 
 def cross_rank(
-    placed: Sequence[PlacedProcess], step_numbers: Sequence[Int64], n_reports: int
+    placed: Sequence[PlacedProcess],
+    step_numbers: Sequence[Int64],
+    n_reports: int,
+    *,
+    is_one_run: bool = True,
 ) -> CrossRank:
     """Put the ranks of a run on one clock and match their collectives.
 
@@ -64,6 +68,9 @@ def cross_rank(
         The ranks in ascending order, on the clocks that sessions started by.
     step_numbers
         For each rank the step number of each member.
+    is_one_run
+        Whether it is certain that the reports are of one run; if not, collectives of which none matches speak against
+        it.
     """
     rows = comm_rows(placed, step_numbers)
     group, n_required = rows.groups(len(placed))
@@ -79,7 +86,7 @@ def cross_rank(
     if len(placed) > 1 and _has_common_clock(placed, offsets):
         error = np.array(errors, np.int64)[rows.report]
         found = waiting(matched, rows.start_ns, rows.end_ns, error)
-        problems += _matching_problems(rows, found)
+        problems += _matching_problems(rows, found, may_differ=not (is_one_run or matched))
     return CrossRank(
         placed=tuple(
             replace(one, shift_ns=one.shift_ns - offsets[one.argument].offset_ns) for one in placed
@@ -167,11 +174,14 @@ def _clock_problems(
     return []
 
 
-def _matching_problems(rows: CommRows, found: Waiting) -> list[Problem]:
+def _matching_problems(rows: CommRows, found: Waiting, *, may_differ: bool) -> list[Problem]:
     problems = []
     if n_unmatched := int(np.count_nonzero(rows.in_step & ~found.is_matched)):
         total = int(np.count_nonzero(rows.in_step))
-        problems.append(problem("unmatched-collectives", n=n_unmatched, total=total))
+        if may_differ and np.unique(rows.rank[rows.in_step]).size > 1:
+            problems.append(problem("different-runs", total=total))
+        else:
+            problems.append(problem("unmatched-collectives", n=n_unmatched, total=total))
     if found.n_negative:
         problems.append(problem("ended-before-last-arrived", n=found.n_negative))
     return problems

@@ -7,23 +7,32 @@ user can read the cache. A report that changes is another one; what was used lon
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.claims import claim, claimed_at, is_claimed
-from nsyspipe.errors import InputError, NsysNotFoundError, OptionError, OutputError
+from nsyspipe.errors import (
+    InputError,
+    NotAReportError,
+    NsysNotFoundError,
+    OptionError,
+    OutputError,
+)
 from nsyspipe.export_command import export_options
 from nsyspipe.export_target import is_up_to_date, target_of
 from nsyspipe.exporting import all_exported, attempt_pairs
 from nsyspipe.nsys import Nsys, find
-from nsyspipe.read.discover import find_named, not_exported, remember_source
+from nsyspipe.read.discover import EXPORT_SUFFIX, find_named, not_exported, remember_source
 from nsyspipe.read.file_check import readable
+from nsyspipe.untrusted import decoded, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["cache_directory", "exported_reports"]
 
@@ -86,7 +95,7 @@ def exported_reports(
         _make_private(folder)
     except NsysNotFoundError:
         nsys = None  # what is there already will do
-    targets = {source: _target(folder, source, nsys) for source in sources}
+    targets = {source: _target(folder, source, nsys, list(sources)) for source in sources}
     for target in targets.values():
         _claim(target.parent)
     pairs = {target: source for source, target in targets.items()}
@@ -126,14 +135,14 @@ def _make_private(folder: Path) -> None:
         ) from error
 
 
-def _target(folder: Path, source: Path, nsys: Nsys | None) -> Path:
+def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:
     """Return where a report's export is kept: under what identifies it, with the stem that may tell its rank."""
     with readable(source):
         status = source.stat()
         facts = f"{source.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
     report = hashlib.sha256(os.fsencode(facts)).hexdigest()[:_KEY_LENGTH]
     if nsys is None:
-        return _any_export(folder, source, report)
+        return _any_export(folder, source, report, sources)
     options = hashlib.sha256(" ".join(export_options(nsys)).encode()).hexdigest()
     entry = folder / f"{report}-{nsys.version_text}-{options[:_OPTIONS_LENGTH]}"
     with contextlib.suppress(OSError):  # exporting into it says what is wrong
@@ -141,14 +150,30 @@ def _target(folder: Path, source: Path, nsys: Nsys | None) -> Path:
     return target_of(source, entry)
 
 
-def _any_export(folder: Path, source: Path, report: str) -> Path:
+def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]) -> Path:
     """Return an export that was made when there was an nsys."""
     for entry in sorted(folder.glob(f"{report}-*"), key=claimed_at, reverse=True):
         target = target_of(source, entry)
         with contextlib.suppress(InputError, OutputError):
             if is_up_to_date(source, target, force=False):
                 return target
-    raise not_exported(source, _NO_NSYS)
+    exports = [one.with_suffix(EXPORT_SUFFIX) for one in sources]
+    if not target_of(source).exists():
+        raise not_exported(source, _NO_NSYS)
+    raise NotAReportError(
+        decoded(str(source)),
+        "an nsys report, and there is no nsys on this machine to export it",
+        found=f"what may be its export: {printable(decoded(str(target_of(source))))}",
+        fix=f"nsyspipe analyze {_named_at_once(exports)}",
+    )
+
+
+def _named_at_once(paths: Sequence[Path]) -> str:
+    """Return files as the words of a shell; several of one directory as a glob."""
+    if len(paths) == 1 or len({path.parent for path in paths}) > 1:
+        return shlex.join(decoded(str(path)) for path in paths)
+    begin = os.path.commonprefix([str(path) for path in paths])  # noqa: RUF071 - by characters
+    return shlex.quote(decoded(f"{glob.escape(begin)}*{EXPORT_SUFFIX}"))
 
 
 def _claim(entry: Path) -> None:

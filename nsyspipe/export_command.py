@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from nsyspipe.errors import NsysFailedError, NsyspipeError
 from nsyspipe.nsys import GET_NSYS
+from nsyspipe.nsys_words import telling_lines
 from nsyspipe.training_packages import numbers
 
 if TYPE_CHECKING:
@@ -34,12 +35,7 @@ _NEWER = re.compile(
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
 _HEADER = re.compile(rb"Profiler Report (\d+(?:@\d+)+)")
 _HEADER_BYTES = 200
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
-_TELLING = re.compile(
-    r"error|fail|unrecogni[sz]ed|cannot|not found|denied|no space|exception", re.IGNORECASE
-)
-_PROGRESS = re.compile(r"\[[= ]*\d+ ?%")
-_MOST_BYTES, _MOST_LINES, _LONGEST_LINE = 1 << 16, 3, 200
+_MOST_BYTES, _MOST_LINES = 1 << 16, 3
 _FIRST_POLL_S, _LAST_POLL_S = 0.01, 0.2
 
 
@@ -140,14 +136,14 @@ def _failure(
         return NsysFailedError(
             str(report),
             f"nsys export was killed by signal {name}; memory or disk may have run out",
-            found=_telling_lines(said),
+            found=_reason(said),
             fix="fewer at once: -j 1",
         )
     how = f"fails with status {status}" if status else "ends well but writes no file"
     return NsysFailedError(
         str(report),
         f"nsys export {how}",
-        found=_telling_lines(said),
+        found=_reason(said),
         fix=f"copy or capture the report again if it is not whole, or try {_by_hand(nsys, report)}",
     )
 
@@ -175,10 +171,5 @@ def _captured_by(report: Path) -> str | None:
     return found[1].decode("ascii").replace("@", ".") if found else None
 
 
-def _telling_lines(said: str) -> str | None:
-    """Return the lines of an output that say what went wrong, short and fit to print; None without any."""
-    lines = [_ESCAPES.sub("", line).strip() for line in re.split(r"[\r\n]+", said)]
-    lines = ["".join(filter(str.isprintable, line)) for line in lines]
-    lines = [line[:_LONGEST_LINE] for line in lines if line and not _PROGRESS.search(line)]
-    telling = [line for line in lines if _TELLING.search(line)] or lines
-    return "; ".join(dict.fromkeys(telling[-_MOST_LINES:])) or None
+def _reason(said: str) -> str | None:
+    return "; ".join(telling_lines(said, _MOST_LINES)) or None

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sys
+import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +20,12 @@ from nsyspipe.claims import remove_abandoned, scratch_directory
 from nsyspipe.errors import DamagedReportError, NotAReportError, NsysFailedError, NsyspipeError
 from nsyspipe.export_command import run_export
 from nsyspipe.export_target import is_up_to_date, not_writable
+from nsyspipe.new_files import remove_side_files
 from nsyspipe.read.file_check import check_file, readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
     from nsyspipe.nsys import Nsys
 
@@ -30,7 +35,8 @@ EXPORTED, UP_TO_DATE = "exported", "up to date"
 
 # nsys takes some times a report's size in memory, and a disk only so much at once.
 _MOST_JOBS = 8
-_SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
+# What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,11 @@ def export_all(
         Called with (reports done, reports in all).
     force
         Whether to replace what is up to date by then.
+
+    Notes
+    -----
+    Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to the system, end every nsys and leave no half
+    export.
     """
     for folder in {target.parent for _, target in pairs}:
         remove_abandoned(folder)
@@ -88,18 +99,39 @@ def export_all(
             return error
 
     on_progress(0, len(pairs))
-    with ThreadPoolExecutor(n_jobs) as threads:
+    with _catching_ends(), ThreadPoolExecutor(n_jobs) as threads:
         futures = [threads.submit(work, pair) for pair in pairs]
         try:
             running = set(futures)
             while running:
                 _, running = wait(running, return_when=FIRST_COMPLETED)
                 on_progress(len(pairs) - len(running), len(pairs))
-        except BaseException:  # Ctrl-C: end every nsys, leave nothing half-written
+        except BaseException:  # Ctrl-C and the like: end every nsys, leave nothing half-written
             stopped.set()
             threads.shutdown(cancel_futures=True)
             raise
     return [future.result() for future in futures]
+
+
+@contextlib.contextmanager
+def _catching_ends() -> Iterator[None]:
+    """Make an error of the signals that would end this process at once, and leave nsys behind."""
+    caught = []
+    if threading.current_thread() is threading.main_thread():
+        caught = [one for one in _ENDING if signal.getsignal(one) is signal.SIG_DFL]
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for one in caught:  # once is enough: a second one would disturb the end
+            signal.signal(one, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    try:
+        for one in caught:
+            signal.signal(one, end)
+        yield
+    finally:
+        for one in caught:
+            signal.signal(one, signal.SIG_DFL)
 
 
 def _export(
@@ -127,21 +159,15 @@ def _publish(source: Path, made: Path, target: Path, *, force: bool) -> None:
     """Rename a finished export to its target, unless another process has made the same meanwhile."""
     real = Path(os.path.realpath(target))
     if not real.exists():
-        _remove_side_files(real)
+        remove_side_files(real)
         with contextlib.suppress(OSError):  # it is there now, or this file system has no links
             real.hardlink_to(made)
             return
     # Somebody may be reading it already: it must not change then.
     if not force and is_up_to_date(source, target, force=False):
         return
-    _remove_side_files(real)
+    remove_side_files(real)
     made.replace(real)
-
-
-def _remove_side_files(path: Path) -> None:
-    """Remove what an older writer left: SQLite would roll it back into the new file."""
-    for suffix in _SIDE_SUFFIXES:
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _check_made(source: Path, made: Path, before: os.stat_result) -> None:

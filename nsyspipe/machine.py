@@ -35,6 +35,8 @@ _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
 # nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
 _NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
 
+_INSTALL = "run this in the environment that trains, or pip install 'nsyspipe[train]'"
+_NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
 _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ranges"
 
 
@@ -191,7 +193,7 @@ def _driver(patience: Patience, search_path: str | None, root: Path) -> Check:
         found = f"{loaded[1]} is loaded, but nvidia-smi shows no GPU"
         return Check("cuda_driver", "unknown", found, CAPTURE, "try nvidia-smi by hand")
     found = "no NVIDIA driver answers"
-    return Check("cuda_driver", "missing", found, CAPTURE, "capture on a machine with NVIDIA GPUs")
+    return Check("cuda_driver", "missing", found, CAPTURE, _NO_GPU)
 
 
 def _topology(patience: Patience, search_path: str | None) -> Check:
@@ -210,11 +212,10 @@ def _topology(patience: Patience, search_path: str | None) -> Check:
 
 def _torch() -> Check:
     version, cuda = torch_versions()
-    fix = "run this in the environment that trains, or pip install 'nsyspipe[train]'"
     if version is None:
-        return Check("torch", "missing", "not in this Python environment", CAPTURE, fix)
+        return Check("torch", "missing", "not in this Python environment", CAPTURE, _INSTALL)
     if cuda is None:
-        return Check("torch", "warning", f"{version}, which names no CUDA", CAPTURE, fix)
+        return Check("torch", "warning", f"{version}, which names no CUDA", CAPTURE, _INSTALL)
     return Check("torch", "ok", f"{version}, CUDA {cuda}", CAPTURE)
 
 
@@ -230,6 +231,9 @@ def _nccl(root: Path) -> Check:
 def _nvtx(nsys_version: str | None) -> Check:
     uses = "labels of steps"
     version = nvtx_version()
+    if version is None and torch_versions()[0] is None:
+        found = "neither nvtx nor torch, whose ranges label as well"
+        return Check("nvtx", "missing", found, uses, _INSTALL)
     if version is None:
         return Check("nvtx", "ok", "not installed; torch.cuda.nvtx labels as well", uses)
     old = nsys_version is not None and numbers(nsys_version)[:2] <= _NSYS_LOSES

@@ -5,10 +5,31 @@ A capture's sidecar holds both, and whoever reads one masks again: it may have b
 
 from __future__ import annotations
 
-import fnmatch
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from nsyspipe.nccl_variables import NCCL_VARIABLES
+from nsyspipe.secret_words import (
+    ASSIGNED,
+    FLAG,
+    GLUED,
+    HEADER,
+    IS_COUNT,
+    IS_LIST,
+    IS_NUMBER,
+    IS_SECRET,
+    IS_SECRET_OPTION,
+    IS_USER,
+    IS_USER_OPTION,
+    KNOWN_TOKEN,
+    LIST_OPTION,
+    OPTION,
+    QUOTED_HEADER,
+    SCHEME,
+    USER,
+    USER_IN_URL,
+)
 from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
@@ -18,31 +39,16 @@ __all__ = ["MASK", "allowed_environment", "masked_command"]
 
 MASK = "***"
 
-_NAMED_SO = r"(?:key|token|secret|password|passwd|credential|auth)"
-_IS_SECRET = re.compile(_NAMED_SO, re.IGNORECASE)
-# A whole name, looked at once, so that no text makes the search slow.
-_NAME = rf"(?=[\w.\-]*?{_NAMED_SO})[\w.\-]++"
-_VALUE = r"(?:(?:Bearer|Basic)\s+)?[^\s,;&\"']+"
-# Inside a word, as in a shell's script or in JSON: KEY=VALUE, "key": "value", Header: value; not host:29500.
-_ASSIGNED = re.compile(
-    rf"(?<![\w.\-])({_NAME}(?:=[\"']?|[\"']?\s{{0,9}}:(?!\d+\b|//)\s{{0,9}}[\"']?)){_VALUE}",
-    re.IGNORECASE,
-)
-_OPTION = re.compile(rf"((?<!\S)--?{_NAME}\s{{1,9}})(?!--?[a-zA-Z]){_VALUE}", re.IGNORECASE)
-_USER_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.\-]{0,30}://)[^/\s]*@", re.IGNORECASE)
-# Tokens of well-known services, wherever they stand.
-_KNOWN_TOKEN = re.compile(
-    r"\b(?:hf_|sk-|gh[oprsu]_|github_pat_|glpat-|xox[abp]-|AKIA|ASIA|AIza|eyJ)[\w.\-]{16,}"
-)
-_SHORT_OPTION = re.compile(r"--|-[a-zA-Z]$")
+_OPTION_WORD = re.compile(r"--|-[a-zA-Z]\Z")
+_NO_NAME = re.compile(r"[\s\"']|://")
+_WORD = re.compile(r"\S++")
+_OPENED = re.compile(r"\\*[\"']")
 
 _MOST_WORDS, _LONGEST_WORD = 1000, 1000
 _MOST_VARIABLES, _LONGEST_VALUE = 200, 200
 
 _ALLOWED = (
-    "NCCL_*",
-    "TORCH_NCCL_*",
-    "TORCH_DISTRIBUTED_*",
+    *NCCL_VARIABLES,
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_LAUNCH_BLOCKING",
@@ -64,9 +70,10 @@ _ALLOWED = (
 def masked_command(words: Iterable[str]) -> list[str]:
     """Return a command's words without what looks secret.
 
-    The value of an option or assignment whose name holds ``key``, ``token``, ``secret``, ``password``,
-    ``passwd``, ``credential`` or ``auth`` becomes ``***``, in shell scripts and JSON too; so do tokens of
-    well-known services. URLs lose user and password. Long words and commands are cut.
+    The value of an option or assignment whose name looks like a secret's (``key``, ``token``, ``secret``, ``passw``,
+    ``pwd``, ``auth``, ``cookie``, ...) becomes ``***``, in shell scripts, headers and JSON too; so do tokens of
+    well-known services. URLs lose user and password. Long words and commands are cut. What is no secret may be
+    masked as well.
 
     Examples
     --------
@@ -74,19 +81,13 @@ def masked_command(words: Iterable[str]) -> list[str]:
     ['train.py', '--api-key', '***', '--lr=0.1', 'WANDB_TOKEN=***']
     """
     found: list[str] = []
-    is_value_secret = False
+    owner = _NOBODY
     for count, word in enumerate(words):
         if count == _MOST_WORDS:
             found.append("\N{HORIZONTAL ELLIPSIS}")
             break
-        if is_value_secret and not _SHORT_OPTION.match(word):
-            found.append(MASK)
-            is_value_secret = False
-            continue
-        name, equals, _ = word.partition("=")
-        is_name = bool(_IS_SECRET.search(name)) and not re.search(r"[\s\"']|://", name)
-        is_value_secret = is_name and not equals and word.startswith("-")
-        found.append(f"{name}={MASK}" if is_name and equals else _masked(word))
+        masked, owner = _next(_cut(word, 4 * _LONGEST_WORD), owner)
+        found.append(masked)
     return [_cut(printable(word), _LONGEST_WORD) for word in found]
 
 
@@ -103,24 +104,81 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
     names = sorted(
         name
         for name in environment
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in _ALLOWED)
+        if name in _ALLOWED
         and len(name) <= _LONGEST_VALUE
         and name.isidentifier()
-        and not _IS_SECRET.search(name)
+        and not IS_SECRET.search(name)
     )
     return {
-        name: _cut(printable(_masked(environment[name].rpartition("/")[2])), _LONGEST_VALUE)
+        name: _cut(
+            printable(_masked(_cut(environment[name].rpartition("/")[2], 4 * _LONGEST_WORD))),
+            _LONGEST_VALUE,
+        )
         for name in names[:_MOST_VARIABLES]
     }
 
 
+@dataclass(frozen=True)
+class _Owner:
+    """The option or header that the next word may be a value of."""
+
+    name: str = ""
+    has_value: bool = False
+
+
+_NOBODY = _Owner()
+
+
+def _next(word: str, owner: _Owner) -> tuple[str, _Owner]:
+    """Mask a word that stands behind an option, and say whose value the next one may be."""
+    if owner.name and _is_value(word, owner):
+        goes_on = IS_LIST.match(owner.name) or SCHEME.match(word)
+        return MASK, replace(owner, has_value=True) if goes_on else _NOBODY
+    if HEADER.match(word):
+        return HEADER.sub(rf"\1{MASK}", word), _NOBODY
+    name, equals, value = word.partition("=")
+    is_name = bool(IS_SECRET.search(name)) and not _NO_NAME.search(name)
+    if is_name and equals:
+        is_kept = IS_COUNT.match(name) and IS_NUMBER.match(value)
+        return word if is_kept else f"{name}={MASK}", _NOBODY
+    is_owner = is_name and (word.startswith("-") or word.endswith(":"))
+    return _masked(word), _Owner(word) if is_owner or IS_USER_OPTION.match(word) else _NOBODY
+
+
+def _is_value(word: str, owner: _Owner) -> bool:
+    if IS_USER_OPTION.match(owner.name):
+        return bool(IS_USER.match(word))
+    if IS_COUNT.match(owner.name) and IS_NUMBER.match(word):
+        return False
+    if FLAG.match(owner.name) or owner.has_value:
+        return not _OPTION_WORD.match(word)
+    # Nothing is gained by an option of a secret's name, and its own value would be lost sight of.
+    return not IS_SECRET_OPTION.match(word)
+
+
 def _masked(text: str) -> str:
-    """Mask what is secret inside a text; of a very long one only the begin is looked at, and kept."""
-    text = _cut(text, 4 * _LONGEST_WORD)
-    text = _USER_IN_URL.sub(r"\1", text)
-    text = _ASSIGNED.sub(rf"\1{MASK}", text)
-    text = _OPTION.sub(rf"\1{MASK}", text)
-    return _KNOWN_TOKEN.sub(MASK, text)
+    """Mask what is secret inside a text."""
+    text = _WORD.sub(_without_user, text)
+    text = QUOTED_HEADER.sub(rf"\1{MASK}", text)
+    for pattern in (ASSIGNED, LIST_OPTION, OPTION, USER, GLUED):
+        text = pattern.sub(_hidden, text)
+    return KNOWN_TOKEN.sub(MASK, text)
+
+
+def _without_user(word: re.Match[str]) -> str:
+    """Take user and password out of a URL; a word without @ is not searched, or many begins made it slow."""
+    before, at, after = word[0].rpartition("@")
+    return USER_IN_URL.sub(r"\1", before + at) + after
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """Replace a value, not the quotes around it."""
+    name, value = found.groups()
+    opened = _OPENED.match(value)
+    if opened is None:
+        return f"{name}{MASK}"
+    is_closed = opened[0][-1] in value[len(opened[0]) :]
+    return f"{name}{opened[0]}{MASK}{opened[0] if is_closed else ''}"
 
 
 def _cut(text: str, most: int) -> str:

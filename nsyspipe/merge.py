@@ -21,9 +21,10 @@ from nsyspipe.collectives import (
 from nsyspipe.cross_rank import CrossRank, communicator_sizes, cross_rank, step_waits
 from nsyspipe.host_steps import host_steps_table
 from nsyspipe.metrics.summary import with_ratios
-from nsyspipe.placing import PlacedProcess, place, place_hosts, world_size
+from nsyspipe.one_run import is_surely_one_run
+from nsyspipe.placing import PlacedProcess, place, place_hosts, told_world_size, world_size
 from nsyspipe.ranks import number_ranks, ranks_table
-from nsyspipe.run_problems import of_messages, of_ranks, of_reports, of_steps
+from nsyspipe.run_problems import of_messages, of_ranks, of_reports, of_steps, of_world
 from nsyspipe.selection import Selection, select_steps
 from nsyspipe.steps import step_numbers
 
@@ -123,7 +124,8 @@ def merge(
     order = sorted(range(len(placed)), key=ranks.__getitem__)
     placed, ranks = [placed[at] for at in order], [ranks[at] for at in order]
     numbering = _step_numbers(placed, has_family=why_no_steps is None)
-    across = cross_rank(placed, numbering, len(digests))
+    is_one_run = is_surely_one_run(digests, captured)
+    across = cross_rank(placed, numbering, len(digests), is_one_run=is_one_run)
     placed = list(across.placed)
     table, place_of = _windows(placed, ranks, numbering)
     selection = select_steps(
@@ -141,10 +143,11 @@ def merge(
     of_collectives = (across, ranks, selection.steps, sizes)
     collectives = collective_figures(*of_collectives)
     found = [
-        *of_reports(digests, names, placed, ranks),
+        *of_reports(digests, names, placed, ranks, captured),
         *rank_problems,
         *across.problems,
         *of_ranks(placed, ranks, size, captured),
+        *of_world(len(placed or hosts), told_world_size(digests, captured.world_size)),
         *captured.problems,
         *of_messages(collectives, len(placed)),
         *of_steps(table, ranks, selection, why_no_steps),

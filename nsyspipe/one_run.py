@@ -5,26 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.captured import NOTHING_CAPTURED
 from nsyspipe.errors import RankConflictError
+from nsyspipe.read.facts import JOB_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from nsyspipe.captured import Captured
     from nsyspipe.digest import ReportDigest
     from nsyspipe.placing import PlacedHost, PlacedProcess
+    from nsyspipe.sidecar_model import Sidecar
 
-__all__ = ["check_one_run"]
+__all__ = ["check_one_run", "is_surely_one_run"]
 
 _ONE_RUN_NS = 60_000_000_000
+# Of these, an equal value says that the job is the same one; torchrun's default id says nothing.
+_IDENTIFYING = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+_NO_ID = "none"
+_OTHER_RUNS, _PASS_ONE_RUN = "reports of different runs", "pass the reports of one run"
 
 
 def check_one_run(
-    digests: Sequence[ReportDigest], placed: Sequence[PlacedProcess | PlacedHost]
+    digests: Sequence[ReportDigest],
+    placed: Sequence[PlacedProcess | PlacedHost],
+    captured: Captured = NOTHING_CAPTURED,
 ) -> None:
     """Raise if two reports are one and the same, claim one rank, or come from different runs.
 
-    Different runs: two captured ``WORLD_SIZE``, or over a minute between the activity of reports: that of their
-    devices, in a run without any that of their hosts' steps.
+    Different runs: two captured ``WORLD_SIZE``, or two captured ids or ports of the job; the sidecars of two captures;
+    or over a minute between the activity of reports: that of their devices, in a run without any that of their hosts'
+    steps.
 
     Raises
     ------
@@ -34,7 +45,22 @@ def check_one_run(
     _check_distinct(digests, placed)
     _check_captured(digests, "WORLD_SIZE", differ=True)
     _check_captured([one.report for one in placed if one.is_alone], "RANK", differ=False)
+    _check_jobs(digests)
+    _check_sidecars(digests, captured)
     _check_times(placed)
+
+
+def is_surely_one_run(digests: Sequence[ReportDigest], captured: Captured) -> bool:
+    """Tell whether the reports with ranks say themselves that they are of one run: one capture, or one job's id."""
+    used = [at for at, digest in enumerate(digests) if digest.processes or digest.hosts]
+    if len(used) < 2:  # noqa: PLR2004 - two could differ
+        return True
+    said = [captured.by_argument.get(at) for at in used]
+    captures = {(one[0].facts.name, one[0].captured_at_utc_ns) if one else None for one in said}
+    if len(captures) == 1 and None not in captures:
+        return True
+    ids = [[_text(digests[at], name) for at in used] for name in _IDENTIFYING]
+    return any(len(set(own)) == 1 and own[0] not in ("", _NO_ID) for own in ids)
 
 
 def _check_distinct(
@@ -76,9 +102,48 @@ def _check_captured(digests: Sequence[ReportDigest], variable: str, *, differ: b
         if other is not None:
             theirs = other.facts.number(variable)
             values = f"{theirs} and {value}" if differ else f"{value} in both"
-            what = f"captured {variable} is {values}: reports of different runs"
-            raise _conflict(other, digest, what, "pass the reports of one run")
+            what = f"captured {variable} is {values}: {_OTHER_RUNS}"
+            raise _conflict(other, digest, what, _PASS_ONE_RUN)
         seen[value] = digest
+
+
+def _check_jobs(digests: Sequence[ReportDigest]) -> None:
+    """Raise if two reports captured different values of what all ranks of a job share."""
+    for variable in JOB_VARIABLES:
+        known = [digest for digest in digests if _text(digest, variable)]
+        for digest in known[1:]:
+            if _text(digest, variable) != _text(known[0], variable):
+                what = f"captured {variable} differs: {_OTHER_RUNS}"
+                raise _conflict(known[0], digest, what, _PASS_ONE_RUN)
+
+
+def _text(digest: ReportDigest, variable: str) -> str:
+    return digest.facts.variables.get(variable, "").strip()
+
+
+def _check_sidecars(digests: Sequence[ReportDigest], captured: Captured) -> None:
+    """Raise if the sidecars of two reports are of different captures."""
+    of_path: dict[Path, tuple[Sidecar, ReportDigest]] = {}
+    for argument, (sidecar, _) in captured.by_argument.items():
+        of_path.setdefault(sidecar.path, (sidecar, digests[argument]))
+    seen: dict[object, tuple[object, ReportDigest]] = {}
+    for sidecar, digest in of_path.values():
+        for key, value, what in _said(sidecar):
+            theirs, other = seen.setdefault(key, (value, digest))
+            if theirs != value:
+                raise _conflict(other, digest, f"{what}: {_OTHER_RUNS}", _PASS_ONE_RUN)
+
+
+def _said(sidecar: Sidecar) -> Iterator[tuple[object, object, str]]:
+    """Yield what sidecars of one capture have alike, each of the nodes its own ranks: key, value, words if it differs."""
+    if sidecar.facts.name is not None:
+        yield "name", sidecar.facts.name, "their sidecars name two captures"
+    if sidecar.world_size is not None:
+        yield "size", sidecar.world_size, "their sidecars say two world sizes"
+    for one in sidecar.ranks:
+        # A capture of the same name, made again elsewhere.
+        value = (sidecar.captured_at_utc_ns, one.pid)
+        yield one.rank, value, f"their sidecars are of two captures, each with a rank {one.rank}"
 
 
 def _check_times(placed: Sequence[PlacedProcess | PlacedHost]) -> None:
@@ -89,8 +154,8 @@ def _check_times(placed: Sequence[PlacedProcess | PlacedHost]) -> None:
     for one in sorted(placed, key=lambda one: one.span[0]):
         if latest is not None and one.span[0] - latest.span[1] > _ONE_RUN_NS:
             seconds = (one.span[0] - latest.span[1]) // 1_000_000_000
-            what = f"active {seconds} s apart: reports of different runs"
-            raise _conflict(latest.report, one.report, what, "pass the reports of one run")
+            what = f"active {seconds} s apart: {_OTHER_RUNS}"
+            raise _conflict(latest.report, one.report, what, _PASS_ONE_RUN)
         if latest is None or one.span[1] > latest.span[1]:
             latest = one
 

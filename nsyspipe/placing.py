@@ -25,6 +25,7 @@ __all__ = [
     "place",
     "place_hosts",
     "run_sizes",
+    "told_world_size",
     "world_size",
 ]
 
@@ -133,6 +134,12 @@ def choose_family(digests: Sequence[ReportDigest]) -> str | None:
     return choose([one.process.candidates for one in placed], [one.shift_ns for one in placed])
 
 
+def told_world_size(digests: Sequence[ReportDigest], said: int | None) -> int | None:
+    """Return the captured WORLD_SIZE, else what the sidecar said: the ranks of the job, not of a communicator."""
+    captured = (digest.facts.number("WORLD_SIZE") for digest in digests)
+    return next((size for size in captured if size is not None), said)
+
+
 def world_size(
     digests: Sequence[ReportDigest], log: NcclLog | None = None, said: int | None = None
 ) -> int | None:
@@ -140,13 +147,9 @@ def world_size(
 
     Of communicators, those of the payload go before those of the log; None without any.
     """
-    captured = [
-        size for digest in digests if (size := digest.facts.number("WORLD_SIZE")) is not None
-    ]
-    if captured:
-        return captured[0]
-    if said is not None:
-        return said
+    told = told_world_size(digests, said)
+    if told is not None:
+        return told
     sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
     return max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
 

@@ -20,11 +20,15 @@ class Kind:
 
 _CUDA = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
 _ANNOTATE = "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX"
+_WITH_BLOBS = "export again with nsys 2025.3 or newer: --include-blobs=true"
 _EXPORT_ALL = "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 
 CATALOGUE: dict[str, Kind] = {
     "no-gpu-activity": Kind(
         "warning", "no GPU activity recorded: {what} has no kernel, copy or memset", _CUDA
+    ),
+    "captured-without-gpu": Kind(
+        "info", "captured without a GPU: only the steps on the host and their phases are known"
     ),
     "no-comm-kernels": Kind(
         "error",
@@ -147,14 +151,26 @@ CATALOGUE: dict[str, Kind] = {
         "warning",
         "{n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in "
         "their steps",
-        "capture whole steps on every rank; with several process groups export with --include-blobs=true, so that "
-        "NCCL's payload names the communicator",
+        f"capture whole steps on every rank; with several process groups {_WITH_BLOBS}, so that NCCL's payload names "
+        "the communicator",
+    ),
+    "different-runs": Kind(
+        "error",
+        "none of the {total} communication operations has a counterpart on another rank: the reports may be of "
+        "different runs, then all figures across ranks mean nothing; waiting is null",
+        "pass the reports of one run; if they are, capture the same whole steps on every rank",
+    ),
+    "more-ranks-than-world": Kind(
+        "error",
+        "{n} processes, but the job had {world_size} ranks: the reports may be of different runs, then all figures "
+        "across ranks mean nothing",
+        "pass the reports of one run",
     ),
     "ended-before-last-arrived": Kind(
         "warning",
         "{n} communication operations end before their last rank arrives: they may be of different process groups, "
         "their transfer counts as 0",
-        "export with nsys export --include-blobs=true, so that NCCL's payload names the communicator",
+        f"{_WITH_BLOBS}, so that NCCL's payload names the communicator",
     ),
     "rank-by-order": Kind(
         "warning",
@@ -197,8 +213,8 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "step-pattern-ignored": Kind(
         "info",
-        "the step pattern {pattern} of the capture's sidecar is not used ({why}): steps are detected",
-        "--step REGEX",
+        "the capture's sidecar says that the steps match {pattern}, but {why}: they were detected by their names",
+        "--step REGEX, if they are not the ones that you mean",
     ),
     "no-gpu-name": Kind("info", "the report does not say which GPU model rank {rank} ran on"),
     "untested-version": Kind(
@@ -208,7 +224,7 @@ CATALOGUE: dict[str, Kind] = {
     "no-message-size": Kind(
         "info",
         "message sizes were not recorded: bytes and bandwidths are null",
-        "export with nsys export --include-blobs=true, from a capture with --trace=nvtx (or nccl)",
+        f"{_WITH_BLOBS}, captured with --trace=nvtx",
     ),
     "log-of-another-run": Kind(
         "warning",

@@ -57,7 +57,7 @@ def number_ranks(
     if rank_map is not None:
         processes = [(one.report.path, None if one.is_alone else one.process.pid) for one in placed]
         return ranks_by_map(processes, rank_map), "rank_map", []
-    check_one_run(digests, placed)
+    check_one_run(digests, placed, captured)
     for source, numbers in _sources(placed, captured):
         given = [number for number in numbers if number is not None]
         if len(given) == len(numbers) and len(set(given)) == len(given):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["of_messages", "of_ranks", "of_reports", "of_steps", "problems_table"]
+__all__ = ["of_messages", "of_ranks", "of_reports", "of_steps", "of_world", "problems_table"]
 
 _FEW_STEPS = 3
 _SHOWN = 8
@@ -35,14 +35,18 @@ def of_reports(
     names: Sequence[str],
     placed: Sequence[PlacedProcess],
     ranks: Sequence[int],
+    captured: Captured = NOTHING_CAPTURED,
 ) -> list[Problem]:
-    """Place the reports' own problems, and name reports without GPU activity."""
+    """Place the reports' own problems, and name reports without GPU activity, which is none if none was to be traced."""
     rank_of = {
         (one.argument, one.process.process_id): rank
         for one, rank in zip(placed, ranks, strict=True)
     }
     found = []
     for argument, (digest, name) in enumerate(zip(digests, names, strict=True)):
+        if not placed and captured.is_without_gpu(argument):
+            found.append(problem("captured-without-gpu"))
+            continue
         if not digest.processes:
             severity = "error" if not placed else None
             found.append(problem("no-gpu-activity", severity=severity, what=name).at(report=name))
@@ -78,6 +82,13 @@ def of_ranks(
     if size is not None and placed:
         found += _absent(set(ranks), size, captured)
     return found
+
+
+def of_world(n_processes: int, world_size: int | None) -> list[Problem]:
+    """State that there are more processes with steps or device activity than the job had ranks."""
+    if world_size is None or n_processes <= world_size:
+        return []
+    return [problem("more-ranks-than-world", n=n_processes, world_size=world_size)]
 
 
 def _absent(present: set[int], size: int, captured: Captured) -> Iterator[Problem]:

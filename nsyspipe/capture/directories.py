@@ -17,14 +17,15 @@ __all__ = ["short_directory"]
 # A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
 # multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper; nsys has some too.
 _MOST_BYTES = 50
+_CAPTURES = (".nsys-rep", ".qdstrm")
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 
 
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
-    """Make an empty directory of our own, and remove it at the end with all that is in it.
+    """Make an empty directory of our own, and remove it at the end with all that is in it, captures excepted.
 
-    It lies in TMPDIR, since nsys fills it with gigabytes; where that makes its path too long for sockets, the path
+    A capture that could not be moved to its place may be all that is left of hours: its directory stays. It lies in TMPDIR, since nsys fills it with gigabytes; where that makes its path too long for sockets, the path
     is that of a short link to it.
     """
     with contextlib.ExitStack() as made:
@@ -39,5 +40,15 @@ def short_directory() -> Iterator[Path]:
 
 def _made(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
     path = Path(tempfile.mkdtemp(prefix="nsyspipe-", dir=parent)).absolute()
-    cleaning.callback(shutil.rmtree, path, ignore_errors=True)
+    cleaning.callback(_remove, path)
     return path
+
+
+def _remove(path: Path) -> None:
+    if not any(_is_capture(one) for one in path.rglob("*")):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_capture(path: Path) -> bool:
+    """Tell whether a file is a report of nsys, or what it makes one of."""
+    return path.suffix in _CAPTURES and path.is_file() and path.stat().st_size > 0

@@ -26,14 +26,19 @@ class Facts:
 
     Attributes
     ----------
-    n_captured_steps
-        Measured steps that were completed.
+    n_steps, n_captured_steps
+        Steps that were begun, and measured ones that were completed.
+    warmup, n_asked
+        Steps before the capture and steps in it, as the program asked for; None without a capture.
     has_ended
         Whether the training loop is over for good.
     """
 
     def __init__(self) -> None:
+        self.n_steps = 0
         self.n_captured_steps = 0
+        self.warmup: int | None = None
+        self.n_asked: int | None = None
         self.has_ended = False
         self._names: dict[str, None] = {}
         self._pid: int | None = None
@@ -73,7 +78,10 @@ class Facts:
             "pid": self._pid,
             "step_pattern": _STEP_PATTERN,
             "phase_names": list(self._names),
+            "n_steps": self.n_steps,
             "n_captured_steps": self.n_captured_steps,
+            "warmup": self.warmup,
+            "steps_asked": self.n_asked,
             "loop_ended": self.has_ended,
             **_versions(),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe import nsys
+from nsyspipe.capture.missing import cut_short
 from nsyspipe.capture.sidecar import (
     sidecar_document,
     sidecar_path,
@@ -20,37 +22,45 @@ from nsyspipe.errors import NsyspipeError
 from nsyspipe.exporting import export_reports
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsyspipe.capture.plan import Job
-    from nsyspipe.capture.records import RankRecord
+    from nsyspipe.capture.records import Loop, RankRecord
 
 __all__ = ["finish"]
 
 
 def finish(
-    job: Job, directory: Path, records: Sequence[RankRecord], *, started_at: float
-) -> tuple[list[str], list[str]]:
+    job: Job,
+    directory: Path,
+    records: Sequence[RankRecord],
+    loops: Mapping[int, Loop],
+    *,
+    started_at: float,
+) -> tuple[list[str], list[str], str | None]:
     """Export the reports of a job and write its sidecar.
 
     Parameters
     ----------
     directory
         Where the ranks and the training program left what they know.
+    loops
+        What the training programs said of their steps.
     started_at
         Seconds since the epoch.
 
     Returns
     -------
     tuple
-        Lines for the user: what was written and what to do next; and what failed on the way.
+        Lines for the user: what was written, and what failed on the way; and the command that analyzes it, None
+        without a report.
     """
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
     failed: list[str] = []
     if not reports:
-        return [], failed
+        return [], failed, None
     try:
-        _write_sidecar(job, directory, records, started_at)
+        _write_sidecar(job, directory, [_row(one, loops) for one in records], started_at)
     except NsyspipeError as error:
         failed += _message(error)
     suffix = ".nsys-rep"
@@ -60,11 +70,11 @@ def finish(
             suffix = ".sqlite"
         except NsyspipeError as error:
             failed += _message(error)
-    return _next_steps(job, reports, suffix), failed
+    return [_written(job, reports, suffix)], failed, _analysis(job, reports, suffix)
 
 
 def _write_sidecar(
-    job: Job, directory: Path, records: Sequence[RankRecord], started_at: float
+    job: Job, directory: Path, rows: Sequence[dict[str, object]], started_at: float
 ) -> None:
     around = gather_surroundings(program_directory(job.command))
     name, node, n_nodes = str(job.name), job.node_rank, job.n_nodes
@@ -72,7 +82,7 @@ def _write_sidecar(
     document = sidecar_document(
         name,
         command=job.command,
-        ranks=[_row(one) for one in records],
+        ranks=rows,
         status_dir=directory,
         world_size=job.world_size,
         nsys_version=nsys.find(job.nsys).version_text,
@@ -86,19 +96,24 @@ def _write_sidecar(
     write_sidecar(sidecar_path(name, node_rank=node, n_nodes=n_nodes), document)
 
 
-def _row(record: RankRecord) -> dict[str, object]:
+def _row(record: RankRecord, loops: Mapping[int, Loop]) -> dict[str, object]:
     facts = asdict(record)
+    if record.report and not record.problem:
+        facts["problem"] = cut_short(loops.get(record.rank))
     return {
         name: facts[name] for name in ("rank", "local_rank", "pid", "report", "status", "problem")
     }
 
 
-def _next_steps(job: Job, reports: Sequence[Path], suffix: str) -> list[str]:
-    pattern = f"{job.name}_*{suffix}" if len(reports) > 1 else str(reports[0].with_suffix(suffix))
-    return [
-        f"{len(reports)} report{'s' * (len(reports) > 1)} written: {pattern}",
-        f"next: nsyspipe analyze {shlex.quote(pattern)}",
-    ]
+def _written(job: Job, reports: Sequence[Path], suffix: str) -> str:
+    where = f"{job.name}_*{suffix}" if len(reports) > 1 else reports[0].with_suffix(suffix)
+    return f"{len(reports)} report{'s' * (len(reports) > 1)} written: {where}"
+
+
+def _analysis(job: Job, reports: Sequence[Path], suffix: str) -> str:
+    if len(reports) == 1:
+        return f"nsyspipe analyze {shlex.quote(str(reports[0].with_suffix(suffix)))}"
+    return f"nsyspipe analyze {shlex.quote(f'{glob.escape(str(job.name))}_*{suffix}')}"
 
 
 def _message(error: NsyspipeError) -> list[str]:

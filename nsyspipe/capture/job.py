@@ -1,25 +1,32 @@
 """Run the command that a launcher has built, see that it ends, and collect what it captured.
 
 ``python3 -m nsyspipe.capture.job --name NAME ... -- torchrun ...``. Exit status: that of the training program; 2 for
-what cannot be started; 3 when it ended well but reports are missing; 124 when it was ended; 130 on Ctrl-C.
+what cannot be started; 3 when it ended well but reports are missing; 124 when a time limit ended it; 130 on Ctrl-C,
+143 on SIGTERM.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsyspipe.capture.directories import short_directory
 from nsyspipe.capture.finish import finish
-from nsyspipe.capture.outcome import INCOMPLETE, INTERRUPTED, End, judge
-from nsyspipe.capture.plan import Job, earlier_files, parse_job
-from nsyspipe.capture.records import RankRecord, loop_has_ended, read_records
+from nsyspipe.capture.limits import JOB_GRACE_S, Clock
+from nsyspipe.capture.nsys_output import captured, report_there
+from nsyspipe.capture.outcome import INCOMPLETE, End, interrupted, judge
+from nsyspipe.capture.plan import Job, check_ranks, parse_job
+from nsyspipe.capture.processes import adopt_orphans, end_adopted
+from nsyspipe.capture.records import RankRecord, read_loops, read_records
+from nsyspipe.capture.room import room_for
 from nsyspipe.capture.supervision import (
     GRACE_S,
     POLL_S,
+    SIGNALLED,
     Stop,
     catching_signals,
     end_group,
@@ -30,7 +37,7 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
-from nsyspipe.errors import CaptureError, NsyspipeError, OptionError, OutputError
+from nsyspipe.errors import CaptureError, NsyspipeError
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,8 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-# torchrun gives its workers 30 s to end, and each of those waits for its nsys.
-_JOB_GRACE_S = 60.0
 # Between the polite signal and the last one, for somebody who has asked twice.
 _HURRY_S = 1.0
 # Until every rank has said how it ended, once its processes have.
@@ -49,121 +54,90 @@ _LAST_WORDS_S = 3.0
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run one job on this node and return the launcher's exit status."""
-    job = parse_job(sys.argv[1:] if words is None else words)
     try:
-        with interruptible(), short_directory() as directory:
-            _check_ranks(job)
-            _make_room(job)
-            started_at = time.time()
-            _say(_opening(job))
-            end = _run(job, directory)
-            return _conclude(job, directory, end, started_at)
+        job = parse_job(sys.argv[1:] if words is None else words)
+        if job.nsys is not None:
+            check_ranks(job.chosen, job.world_size)
+        with interruptible():
+            return _captured_job(job)
     except NsyspipeError as error:
         _say("error: " + "\n".join(error.lines()))
         return error.exit_code
-    except KeyboardInterrupt:
-        _say("error: interrupted\n  fix: nsyspipe convert exports the reports that are there")
-        return INTERRUPTED
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.args[0] if interrupt.args else signal.SIGINT
+        _say(interrupted(SIGNALLED + number))
+        _say("  fix: nsyspipe convert exports the reports that are there")
+        return SIGNALLED + number
 
 
-def _check_ranks(job: Job) -> None:
-    """Refuse ranks that this job does not have: nothing would be captured, and nobody would know why."""
-    unknown = sorted(one for one in job.chosen or () if one >= job.world_size)
-    if unknown and job.nsys is not None:
-        raise OptionError(
-            "--ranks",
-            f"there is no rank {unknown[0]}: this job's are 0 to {job.world_size - 1}",
-            fix=f"--ranks 0,{job.world_size - 1}" if job.world_size > 1 else "leave it out",
-        )
+def _captured_job(job: Job) -> int:
+    with room_for(job) as room:
+        where = None
+        try:
+            with short_directory() as directory:
+                where = directory.resolve()
+                started = _Started(time.time_ns(), report_there(str(job.node_report)))
+                _say(_opening(job))
+                end = _run(job, directory)
+                records = read_records(directory)
+                room.has_begun = any(one.pid is not None for one in records)
+                return _conclude(job, directory, records, end, started)
+        finally:
+            if where is not None and where.exists():
+                _say(f"note: what nsys captured could not be moved from {where}")
 
 
-def _make_room(job: Job) -> None:
-    """Refuse to overwrite an earlier capture; with --force remove all of it, so that none of its ranks stays."""
-    if job.nsys is None:
-        return
-    try:
-        job.name.parent.mkdir(parents=True, exist_ok=True)
-        there = earlier_files(job)
-        if there and not job.is_forced:
-            raise OutputError(
-                str(job.name),
-                "an earlier capture of this name is there",
-                found=", ".join(path.name for path in there[:3])
-                + (f", … {len(there) - 3} more" if len(there) > 3 else ""),  # noqa: PLR2004
-                fix="-o ANOTHER_NAME, or --force to replace it",
-            )
-        for path in there:
-            path.unlink()
-    except OSError as error:
-        raise OutputError(
-            str(job.name), f"reports cannot be written there: {error.strerror}", fix="-o NAME"
-        ) from error
+class _Started(NamedTuple):
+    """How things stood at the start: the time, ns since the epoch, and the report of a node that was there."""
+
+    at_ns: int
+    report: tuple[int, int] | None
 
 
 def _run(job: Job, directory: Path) -> End:
     """Run the command until it ends, or must be ended."""
-    clock = _Clock(job, directory)
+    clock = Clock(job, directory)
+    environment = {**os.environ, "NSYSPIPE_STATUS_DIR": str(directory)}
+    if job.is_node_wide:
+        adopt_orphans()
+        environment["TMPDIR"] = str(_of_node(directory))
     with catching_signals() as stop:
         try:
-            process = start(job.command, {**os.environ, "NSYSPIPE_STATUS_DIR": str(directory)})
+            process = start(job.command, environment, ends_with_us=True)
         except OSError as error:
             raise CaptureError(
                 job.command[0], f"cannot be started: {error.strerror}", fix="check PATH"
             ) from error
         while process.poll() is None:
-            why = End(None, "interrupt") if stop.n_asked else clock.limit_reached()
+            why = _interrupt(stop) if stop.n_asked else clock.limit_reached()
             if why:
                 _end(job, process, directory, stop)
-                return why
+                break
             time.sleep(POLL_S)
-        _wait_for_nsys(directory, job.exit_timeout_s, stop)
-    return End(status_of(process), "interrupt" if stop.n_asked else None)
+        else:
+            why = None
+            _wait_for_nsys(directory, job.exit_timeout_s, stop)
+    if job.is_node_wide:
+        end_adopted(is_any_of_nsys=not read_records(directory))
+    return why or (_interrupt(stop) if stop.n_asked else End(status_of(process)))
 
 
-class _Clock:
-    """The time limits of a job."""
-
-    def __init__(self, job: Job, directory: Path) -> None:
-        self._job = job
-        self._directory = directory
-        self._begin = time.monotonic()
-        self._loop_over: float | None = None
-        self._ranks_over: float | None = None
-
-    def limit_reached(self) -> End | None:
-        """Return why the job must end now, or None."""
-        job, now = self._job, time.monotonic()
-        self._look(now)
-        if job.timeout_s and now - self._begin > job.timeout_s:
-            return End(None, "timeout", job.timeout_s)
-        if _has_passed(self._loop_over, job.linger_s, now) and self._ranks_over is None:
-            return End(None, "exit", job.linger_s)
-        # Each rank's nsys has the same limit of its own, and is a little earlier.
-        if _has_passed(self._ranks_over, job.exit_timeout_s + _JOB_GRACE_S, now):
-            return End(None, "command", job.exit_timeout_s + _JOB_GRACE_S)
-        return None
-
-    def _look(self, now: float) -> None:
-        records = read_records(self._directory)
-        if len(records) < self._job.n_local:
-            return
-        if self._loop_over is None and all(
-            loop_has_ended(self._directory, one.rank) for one in records
-        ):
-            self._loop_over = now
-        if self._ranks_over is None and all(one.status is not None for one in records):
-            self._ranks_over = now
+def _interrupt(stop: Stop) -> End:
+    return End(SIGNALLED + (stop.signal or signal.SIGINT), "interrupt")
 
 
-def _has_passed(since: float | None, limit_s: float, now: float) -> bool:
-    return since is not None and limit_s > 0 and now - since > limit_s
+def _of_node(directory: Path) -> Path:
+    """Return where the nsys of a node-wide capture works, as each rank's nsys has a place of its own."""
+    path = directory / "tmp_node"
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
 
 
 def _end(job: Job, process: subprocess.Popen[bytes], directory: Path, stop: Stop) -> None:
     """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
     n_asked = stop.n_asked
     process.terminate()
-    deadline = time.monotonic() + _JOB_GRACE_S + job.exit_timeout_s
+    deadline = time.monotonic() + JOB_GRACE_S + job.exit_timeout_s
     while process.poll() is None and time.monotonic() < deadline and stop.n_asked == n_asked:
         time.sleep(POLL_S)
     if process.poll() is None:
@@ -194,29 +168,61 @@ def _unended(directory: Path) -> list[RankRecord]:
     return [one for one in read_records(directory) if one.status is None]
 
 
-def _conclude(job: Job, directory: Path, end: End, started_at: float) -> int:
-    records = read_records(directory)
-    if job.is_node_wide:
-        records = _of_the_node(job, records)
+def _conclude(
+    job: Job, directory: Path, records: Sequence[RankRecord], end: End, started: _Started
+) -> int:
+    if job.is_node_wide and job.nsys is not None:
+        records = _of_the_node(job, directory, records, started)
+    elif job.nsys is not None:
+        records = [_saved(job, directory, one, started) for one in records]
+    loops = read_loops(directory)
     verdict = judge(
         records,
         job.expected([one.rank for one in records]),
         end,
         program=job.program,
         capture_range=job.capture_range,
+        loops=loops,
     )
-    done, failed = finish(job, directory, records, started_at=started_at) if job.nsys else ([], [])
-    for line in (*done, *failed, *verdict.lines):
+    written: list[str] = []
+    failed: list[str] = []
+    analysis = None
+    if job.nsys is not None:
+        started_at = started.at_ns / 1e9
+        written, failed, analysis = finish(job, directory, records, loops, started_at=started_at)
+    for line in (*written, *failed, *verdict.lines):
         _say(line)
+    if analysis is not None:
+        is_bad = verdict.status or failed
+        _say(f"what was captured: {analysis}" if is_bad else f"next: {analysis}")
     return verdict.status or (INCOMPLETE if failed else 0)
 
 
-def _of_the_node(job: Job, records: Sequence[RankRecord]) -> list[RankRecord]:
+def _of_the_node(
+    job: Job, directory: Path, records: Sequence[RankRecord], started: _Started
+) -> list[RankRecord]:
     """One report holds all ranks of a node that is captured as a whole."""
-    is_there = job.node_report.with_name(f"{job.node_report.name}.nsys-rep").is_file()
-    report = str(job.node_report) if is_there else None
-    problem = None if is_there else "nothing was captured"
-    return [replace(one, report=report, problem=problem) for one in records]
+    came = captured(
+        str(job.node_report),
+        _of_node(directory),
+        directory / "nsys_node.log",  # none: it prints where we do
+        earlier=started.report,
+        started_ns=started.at_ns,
+    )
+    return [replace(one, report=came.report, problem=came.problem) for one in records]
+
+
+def _saved(job: Job, directory: Path, record: RankRecord, started: _Started) -> RankRecord:
+    """Look for what the nsys of a rank captured whose supervisor was killed before it could."""
+    temporary = directory / f"tmp_{record.rank}"
+    was_left = record.nsys_group is not None and record.report is None and record.problem is None
+    if not was_left or not temporary.is_dir():
+        return record
+    output = str(job.beside(f"_{record.rank}"))
+    log = directory / f"nsys_{record.rank}.log"
+    # Nothing of that name was there before the job.
+    came = captured(output, temporary, log, earlier=None, started_ns=started.at_ns)
+    return replace(record, report=came.report, problem=came.problem)
 
 
 def _opening(job: Job) -> str:

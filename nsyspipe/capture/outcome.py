@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.capture.missing import found_reports, missing_lines, steps_note
+from nsyspipe.capture.nsys_output import is_missed_agent
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from nsyspipe.capture.records import RankRecord
+    from nsyspipe.capture.records import Loop, RankRecord
 
-__all__ = ["INCOMPLETE", "INTERRUPTED", "TIMED_OUT", "End", "Verdict", "judge"]
+__all__ = ["INCOMPLETE", "TIMED_OUT", "End", "Verdict", "interrupted", "judge"]
 
 INCOMPLETE, TIMED_OUT, INTERRUPTED = 3, 124, 130
 _NOT_STARTED = 2
 _SIGNALLED = 128
 _NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
-_MOST_NAMED = 6
+_AGENT_FIX = "  fix: start it again: nsys and its agent missed each other, as happens now and then"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class End:
     Attributes
     ----------
     status
-        Its exit status; None when it was ended by us.
+        Its exit status; None when a limit ended it; 128 + N when signal N asked us to end it.
     why
         None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``command`` (all ranks
         had ended, nsys or torchrun had not), or ``interrupt``.
@@ -56,6 +58,7 @@ def judge(
     *,
     program: str,
     capture_range: str,
+    loops: Mapping[int, Loop] | None = None,
 ) -> Verdict:
     """Say how a captured job went.
 
@@ -69,39 +72,64 @@ def judge(
         What to call the training program.
     capture_range
         Value of nsys's option.
+    loops
+        What the training programs said of their steps, by rank.
 
     Returns
     -------
     Verdict
-        Status 0 and nothing to say if the program ended well and each expected rank has its report.
+        Status 0, and at most notes, if the program ended well and each expected rank has its report.
         Else the program's own status where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
     captured = [one for one in records if one.rank in set(expected) and one.report]
-    found = f"  found: {_found(len(captured), len(expected), records)}"
+    found = f"  found: {found_reports(len(captured), len(expected), records)}"
     if end.why == "interrupt":
-        return Verdict(INTERRUPTED, ("error: interrupted", found))
+        status = end.status or INTERRUPTED
+        return Verdict(status, (interrupted(status), found))
     failed = _first_failure(records)
     if end.why in {"timeout", "exit"}:
         return Verdict(TIMED_OUT, (*_hung(end, program), found, _fix_of(end)))
     if failed is not None:
-        return _of_failure(failed, found, program)
+        return _of_failure(failed, found, program, has_reports=bool(captured))
     if end.status:
         what = (
             f"error: the job's command ended with status {end.status}; its own message stands above"
         )
         return Verdict(end.status, (what, found))
+    notes = _notes(end, [one.rank for one in captured], loops or {})
     if len(captured) == len(expected):
-        return Verdict(0)
-    return Verdict(INCOMPLETE, (*_missing(records, expected, captured, program, capture_range),))
+        return Verdict(0, notes)
+    lines = missing_lines(
+        records, expected, program=program, capture_range=capture_range, loops=loops or {}
+    )
+    return Verdict(INCOMPLETE, (*notes, *lines))
 
 
-def _of_failure(failed: RankRecord, found: str, program: str) -> Verdict:
+def interrupted(status: int) -> str:
+    """Return the line for a job that a signal ended, Ctrl-C's without its name."""
+    return "error: interrupted" + ("" if status == INTERRUPTED else f" by {_signal(status)}")
+
+
+def _notes(end: End, captured: Sequence[int], loops: Mapping[int, Loop]) -> tuple[str, ...]:
+    notes = []
+    if end.why == "command":
+        notes.append(
+            f"note: all ranks were over, but the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s "
+            "later: ended it"
+        )
+    if short := steps_note(captured, loops):
+        notes.append(short)
+    return tuple(notes)
+
+
+def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bool) -> Verdict:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
         what = f"error: rank {failed.rank}: {failed.problem}"
-        return Verdict(_NOT_STARTED, (what, found, _NSYS_FIX))
-    what = f"error: {program}: {_ended(failed)}; its own message stands above"
-    fix = "  fix: mend the program, then capture again with --force"
-    return Verdict(failed.status or 1, (what, found, fix))
+        fix = _AGENT_FIX if is_missed_agent(failed.problem) else _NSYS_FIX
+        return Verdict(_NOT_STARTED, (what, found, fix))
+    again = "capture again with --force" if has_reports else "capture again"
+    fix = f"  fix: mend the program, then {again}"
+    return Verdict(failed.status or 1, (f"error: {program}: {_ended(failed)}", found, fix))
 
 
 def _hung(end: End, program: str) -> tuple[str, ...]:
@@ -129,56 +157,14 @@ def _first_failure(records: Sequence[RankRecord]) -> RankRecord | None:
 
 def _ended(record: RankRecord) -> str:
     status = record.status or 0
-    if status > _SIGNALLED:
-        try:
-            name = signal.Signals(status - _SIGNALLED).name
-        except ValueError:
-            name = f"signal {status - _SIGNALLED}"
-        return f"rank {record.rank} was ended by {name}"
-    return f"rank {record.rank} ended with status {status}"
+    if status <= _SIGNALLED:
+        return f"rank {record.rank} ended with status {status}; its own message stands above"
+    perhaps = ", perhaps because memory ran out" if status == _SIGNALLED + signal.SIGKILL else ""
+    return f"rank {record.rank} was ended by {_signal(status)}{perhaps}"
 
 
-def _found(n_captured: int, n_expected: int, records: Sequence[RankRecord]) -> str:
-    names = [Path(one.report).name + ".nsys-rep" for one in records if one.report]
-    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    listed = f": {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
-    return f"reports of {n_captured} of {n_expected} ranks{listed}"
-
-
-def _missing(
-    records: Sequence[RankRecord],
-    expected: Sequence[int],
-    captured: Sequence[RankRecord],
-    program: str,
-    capture_range: str,
-) -> tuple[str, ...]:
-    problems = {one.problem for one in records if one.is_captured}
-    if not captured and problems == {"nothing was captured"}:
-        return _never_started(program, capture_range)
-    there = {one.rank for one in captured}
-    reasons = {one.rank: one.problem for one in records}
-    rows = [
-        f"  rank {rank}: {reasons.get(rank) or 'no report'}"
-        for rank in expected
-        if rank not in there
-    ]
-    more = [f"  … {len(rows) - _MOST_NAMED} more"] if len(rows) > _MOST_NAMED else []
-    return (
-        f"error: {program}: it ended well, but the set of reports is partial",
-        f"  found: {_found(len(captured), len(expected), records)}",
-        *rows[:_MOST_NAMED],
-        *more,
-        "  fix: capture again with --force; analyze takes the reports that are there, and says what is missing",
-    )
-
-
-def _never_started(program: str, capture_range: str) -> tuple[str, ...]:
-    asked = {
-        "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
-        "nvtx": "it never began the NVTX range nsyspipe.capture",
-    }.get(capture_range, "nsys wrote no report")
-    return (
-        f"error: {program}: it ended well, but nothing was captured: {asked}",
-        "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
-        "       torch.cuda.profiler.start() after warm-up; --capture-range none captures the whole run",
-    )
+def _signal(status: int) -> str:
+    try:
+        return signal.Signals(status - _SIGNALLED).name
+    except ValueError:
+        return f"signal {status - _SIGNALLED}"

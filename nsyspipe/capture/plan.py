@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.errors import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Job", "earlier_files", "parse_job", "parse_ranks"]
+__all__ = ["Job", "check_ranks", "earlier_files", "is_capture", "parse_job", "parse_ranks"]
 
 _REPORTS = (".nsys-rep", ".sqlite", ".qdstrm")
 _FACTS = (".capture.json", ".topo.txt")
-_NODE = re.compile(r"\.node[0-9]+(?=\.)")
+_OF_NODE = re.compile(r"\.node([0-9]{1,9})(?=\.)")
+_LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
+_NUMBER = re.compile(r"_(node)?([0-9]{1,9})")
 # More ranks than any job has.
 _MOST_RANKS = 1 << 20
 
@@ -85,11 +89,6 @@ class Job:
         return tuple(one for one in ranks if self.chosen is None or one in self.chosen)
 
     @property
-    def node_name(self) -> Path:
-        """What this node's own files begin with: the job's name, with the node's number if there are several."""
-        return self.beside(f".node{self.node_rank}") if self.n_nodes > 1 else self.name
-
-    @property
     def node_report(self) -> Path:
         """The report of a node-wide capture, without suffix."""
         return self.beside(f"_node{self.node_rank}")
@@ -100,24 +99,45 @@ class Job:
 
 
 def earlier_files(job: Job) -> list[Path]:
-    """Return what an earlier capture of the same name has left; of a job on several nodes, what this node would write."""
+    """Return what an earlier capture of the same name has left.
+
+    Of a job on several nodes it is what this node would write; node 0 answers for ranks and nodes that this job has
+    not, too. Where nobody knows yet which ranks a node will have, each answers for all: no rank of this job has a
+    report before all nodes have come together.
+    """
     files = (path for path in job.name.parent.iterdir() if path.name.startswith(job.name.name))
     return sorted(path for path in files if _belongs(job, path.name[len(job.name.name) :]))
+
+
+def is_capture(job: Job, path: Path) -> bool:
+    """Tell whether a file of a job is more than a log of NCCL, which a job without a report leaves too."""
+    return not _LOG.fullmatch(path.name[len(job.name.name) :])
 
 
 def _belongs(job: Job, ending: str) -> bool:
     """Tell by what follows the job's name."""
     stem, dot, suffix = ending.partition(".")
-    if stem.startswith("_") and f"{dot}{suffix}" in _REPORTS:
-        number = stem[1:]
-        if job.n_nodes > 1:
-            return number == f"node{job.node_rank}" or number in map(str, job.local_ranks or ())
-        return number.removeprefix("node").isdigit()
-    if job.n_nodes > 1:
-        return ending.removeprefix(f".node{job.node_rank}") in _FACTS and ending not in _FACTS
-    return _NODE.sub("", ending, count=1) in _FACTS or (
-        ending.startswith(".nccl.") and ending.endswith(".log")
-    )
+    if f"{dot}{suffix}" in _REPORTS and (found := _NUMBER.fullmatch(stem)):
+        number = int(found[2])
+        return _is_nodes(job, number) if found[1] else _is_ranks(job, number)
+    if _LOG.fullmatch(ending):
+        return job.n_nodes == 1
+    if ending in _FACTS:
+        return job.node_rank == 0  # of one node
+    node = _OF_NODE.match(ending)
+    return bool(node and ending[node.end() :] in _FACTS and _is_nodes(job, int(node[1])))
+
+
+def _is_nodes(job: Job, node: int) -> bool:
+    if job.n_nodes == 1:
+        return True
+    return node == job.node_rank or (job.node_rank == 0 and node >= job.n_nodes)
+
+
+def _is_ranks(job: Job, rank: int) -> bool:
+    if job.n_nodes == 1 or job.local_ranks is None:
+        return True
+    return rank in job.local_ranks or (job.node_rank == 0 and rank >= job.world_size)
 
 
 def parse_job(words: Sequence[str]) -> Job:
@@ -167,14 +187,40 @@ def parse_ranks(text: str) -> frozenset[int]:
 
     Raises
     ------
-    ValueError
-        If it is neither; argparse makes its message of it.
+    OptionError
+        If it is neither.
     """
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        ranks = range(int(first), int(last if dash else first) + 1)
-        if not ranks or ranks[-1] >= _MOST_RANKS:
-            raise ValueError(part)
+        try:
+            ranks = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            raise _no_ranks(text, f"'{part}' is neither a rank nor a range of ranks") from None
+        if not ranks:
+            raise _no_ranks(text, f"the range {part} ends before it begins")
+        if ranks[-1] >= _MOST_RANKS:
+            raise _no_ranks(text, f"no job has a rank {ranks[-1]}")
         found |= set(ranks)
     return frozenset(found)
+
+
+def _no_ranks(text: str, problem: str) -> OptionError:
+    return OptionError(f"--ranks {text}", problem, fix="--ranks 0,7,63 or --ranks 0-3")
+
+
+def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
+    """Refuse ranks that a job does not have: nothing would be captured, and nobody would know why.
+
+    Raises
+    ------
+    OptionError
+        If there is one.
+    """
+    unknown = sorted(one for one in chosen or () if one >= world_size)
+    if unknown:
+        raise OptionError(
+            "--ranks",
+            f"there is no rank {unknown[0]}: this job's are 0 to {world_size - 1}",
+            fix=f"--ranks 0,{world_size - 1}" if world_size > 1 else "leave it out",
+        )

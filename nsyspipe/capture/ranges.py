@@ -172,6 +172,8 @@ def captured_steps(
 def _numbered(
     iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool
 ) -> Iterator[T]:
+    if has_capture:
+        facts.warmup, facts.n_asked = window.start, len(window)
     facts.announce()
     source, n_items, n_taken = iter(iterable), _length(iterable), 0
     measured = _Measured(len(window), has_capture=has_capture)
@@ -191,6 +193,7 @@ def _numbered(
                     if item is _NO_ITEM:
                         return
                 n_taken += 1
+                facts.n_steps += 1
                 yield item  # type: ignore[misc]
             measured.count()
     finally:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
-import shutil
 import signal
 import sys
 import time
@@ -19,7 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.capture.directories import short_directory
+from nsyspipe.capture.nsys_output import (
+    NOTHING,
+    Captured,
+    captured,
+    is_missed_agent,
+    last_words,
+    output_of,
+    report_there,
+)
 from nsyspipe.capture.plan import parse_ranks
+from nsyspipe.capture.processes import adopt_orphans, end_adopted
 from nsyspipe.capture.records import RankRecord, end_path, write_record
 from nsyspipe.capture.supervision import (
     POLL_S,
@@ -29,7 +37,6 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
-from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
     import subprocess
@@ -42,11 +49,6 @@ _PROGRAM_GRACE_S = 15.0
 # How long nsys may take to start it.
 _START_S = 15.0
 _FIRST_OF_TWO_DIGITS = 10
-_LONGEST_LOG, _LONGEST_LINE = 4096, 200
-_TELLING = re.compile(
-    r"error|fail|cannot|denied|no space|unrecogni[sz]ed|unknown|invalid", re.IGNORECASE
-)
-_VARIABLE = re.compile(r"%q\{([^}]*)\}")
 # Runs the program ($4...) and leaves its pid, which is that of its own process, and its exit status beside $1. It
 # prints where we do ($2, $3), not where nsys does.
 _TELLING_SHELL = (
@@ -106,12 +108,35 @@ class _Rank:
         """Run the program, under nsys if there is one."""
         temporary = self._directory / f"tmp_{self._record.rank}"
         temporary.mkdir(mode=0o700, exist_ok=True)
+        output = output_of(nsys)
+        earlier, started_ns = report_there(output) if output else None, time.time_ns()
+        with catching_signals() as stop:
+            problem, status = self._start(nsys, program, temporary, stop)
+            # Once more, where nsys has failed in a way that it does now and then.
+            has_never_begun = self._program_pid() is None and not stop.n_asked
+            if nsys and has_never_begun and is_missed_agent(last_words(self._log)):
+                problem, status = self._start(nsys, program, temporary, stop)
+        came = Captured()
+        if output:
+            came = captured(output, temporary, self._log, earlier=earlier, started_ns=started_ns)
+            if self._program_pid() is None:
+                failed = f"nsys failed before it started the program{last_words(self._log)}"
+                came = replace(came, problem=failed)
+        said = [one for one in (problem, came.problem) if one and not (problem and one == NOTHING)]
+        self._note(status=status, problem="; ".join(said) or None, report=came.report)
+        return self._record.status or 0
+
+    def _start(
+        self, nsys: Sequence[str], program: Sequence[str], temporary: Path, stop: Stop
+    ) -> tuple[str | None, int | None]:
+        """Start nsys with the program and wait for its end; return what went wrong with that, and the exit status."""
         environment = {**os.environ, **({"TMPDIR": str(temporary)} if nsys else {})}
-        self._earlier = _report(nsys)
         # What nsys prints is kept from the terminal; without nsys nothing stands between.
         stdout, stderr = (os.dup(1), os.dup(2)) if nsys else (1, 2)
         telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
-        with catching_signals() as stop, self._log.open("wb") as output:
+        if nsys:
+            adopt_orphans()
+        with self._log.open("wb") as output:
             process = start(
                 [*nsys, *telling],
                 environment,
@@ -120,19 +145,20 @@ class _Rank:
             )
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process, stop)
+        if nsys:
+            end_adopted(is_any_of_nsys=self._program_pid() is None)
         status = self._program_status()
-        is_new = _report(nsys) not in (None, self._earlier)
-        self._note(
-            status=status if status is not None else status_of(process),
-            problem=problem or (None if is_new else self._capture_problem(nsys, temporary)),
-            report=_output(nsys) if is_new else None,
-        )
-        return self._record.status or 0
+        return problem, status if status is not None else status_of(process)
 
     def _watch(self, process: subprocess.Popen[bytes], stop: Stop) -> str | None:
         """Wait until nsys has ended; it has a limited time for that once the program has."""
         deadline = None
+        parent = os.getppid()
         while process.poll() is None:
+            if os.getppid() != parent and not stop.n_asked:
+                stop.ask(
+                    signal.SIGTERM
+                )  # who started us was killed: nobody else would end the program
             if self._record.pid is None and self._program_pid() is not None:
                 self._note()
             if stop.n_asked and not self._is_killed:
@@ -152,6 +178,8 @@ class _Rank:
     def _end_program(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
         self._is_killed = True
+        if self._program_status() is not None:
+            return
         deadline = time.monotonic() + _START_S
         while (pid := self._program_pid()) is None:
             if process.poll() is not None:
@@ -185,23 +213,6 @@ class _Rank:
         with contextlib.suppress(OSError):  # the program goes on without
             write_record(self._directory, self._record)
 
-    def _capture_problem(self, nsys: Sequence[str], temporary: Path) -> str | None:
-        """Say what nsys left instead of a report."""
-        if not nsys:
-            return None
-        if self._program_pid() is None:
-            return f"nsys failed before it started the program{_last_words(self._log)}"
-        if sorted(temporary.rglob("*.nsys-rep")):
-            return f"nsys could not write its report{_last_words(self._log)}"
-        if kept := sorted(temporary.rglob("*.qdstrm")):
-            target = Path(f"{_output(nsys)}.qdstrm")
-            try:
-                shutil.move(kept[0], target)  # often to another file system
-            except OSError as error:
-                return f"nsys did not make a report of its capture ({error.strerror})"
-            return f"nsys did not make a report of its capture, which is kept: {target.name}"
-        return "nothing was captured"
-
 
 def _parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="nsyspipe.capture.rank", description=__doc__)
@@ -217,33 +228,6 @@ def _number(path: Path) -> int | None:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-
-
-def _report(nsys: Sequence[str]) -> tuple[int, int] | None:
-    """Return what tells the report that is there from another one of its name; None without one."""
-    try:
-        there = Path(f"{_output(nsys)}.nsys-rep").stat()
-    except OSError:
-        return None
-    return there.st_ino, there.st_mtime_ns
-
-
-def _last_words(log: Path) -> str:
-    """Return the last of what nsys said that went wrong, else what it printed last, progress bars left out."""
-    try:
-        text = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
-    except OSError:
-        return ""
-    lines = [printable(line.strip()) for line in re.split(r"[\r\n]", text)]
-    said = [line for line in lines if line and not line.startswith("[")]
-    telling = [line for line in said if _TELLING.search(line)] or said
-    return f": {telling[-1][:_LONGEST_LINE]}" if telling else ""
-
-
-def _output(nsys: Sequence[str]) -> str | None:
-    prefix = "--output="
-    named = next((word[len(prefix) :] for word in nsys if word.startswith(prefix)), None)
-    return named and _VARIABLE.sub(lambda found: os.environ.get(found[1], ""), named)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Look before a capture whether all it needs is there, and tell a launcher which nsys and trace to use.
 
 ``python3 -m nsyspipe.capture.ready --nproc N --program train.py --trace LIST`` prints the path of nsys and the trace
-values, a line each. Exit status 2, with one message, if something is missing.
+values, a line each. Exit status 2, with one message, if something is missing; a dry run says all that is missing, and
+fails for options only that no machine could take.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import itertools
 import os
@@ -17,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe import nsys
+from nsyspipe.capture.plan import check_ranks, parse_ranks
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError
 from nsyspipe.programs import ask, find_nsys
+from nsyspipe.training_packages import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,23 +33,39 @@ __all__ = ["main", "n_gpus", "usable_trace"]
 
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
+# A torch that can do this without the package nvtx: its version.py says cuda: Optional[str] = '12.8'.
+_TORCH_CUDA = re.compile(r"^cuda\b[^=\n]*=\s*['\"]", re.MULTILINE)
+# Ranges of this nvtx and later ones do not reach this nsys and earlier ones.
+_NVTX_TOO_NEW, _NSYS_TOO_OLD = (0, 2, 12), (2024, 2)
+_GET_NVTX = 'pip install "nvtx<0.2.12"'
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Check, and print what the launcher needs; for a dry run what is missing is only said."""
     options = _parser().parse_args(words)
+    try:
+        if options.ranks is not None and not options.no_profile:
+            check_ranks(parse_ranks(options.ranks), options.world_size or options.nproc)
+    except OptionError as error:
+        _say("error", error)
+        return error.exit_code
+    return _checked(options)
+
+
+def _checked(options: argparse.Namespace) -> int:
     checks = [lambda: _check_program(options.program), _check_torch]
     if not options.cpu:
         checks.append(lambda: _check_gpus(options.nproc))
     if not options.no_profile:
+        if options.cpu and options.capture_range == "nvtx":
+            checks.append(lambda: _check_nvtx(options.nsys))
         checks.append(lambda: _print_nsys(options.nsys, options.trace))
     for check in checks:
         try:
             check()
         except NsyspipeError as error:
-            kind = "note" if options.dry_run else "error"
-            print(f"{kind}: " + "\n".join(error.lines()), file=sys.stderr)  # noqa: T201 - the launcher's message
+            _say("note" if options.dry_run else "error", error)
             if not options.dry_run:
                 return error.exit_code
             if check is checks[-1] and not options.no_profile:
@@ -53,6 +73,10 @@ def main(words: Sequence[str] | None = None) -> int:
                 name = options.nsys or (there.path if there else "nsys")
                 print(f"{name}\n{options.trace}")  # noqa: T201
     return 0
+
+
+def _say(kind: str, error: NsyspipeError) -> None:
+    print(f"{kind}: " + "\n".join(error.lines()), file=sys.stderr)  # noqa: T201 - the launcher's message
 
 
 def _print_nsys(program: str | None, trace: str) -> None:
@@ -120,6 +144,42 @@ def _check_torch() -> None:
         )
 
 
+def _check_nvtx(program: str | None) -> None:
+    """Refuse a capture on CPUs that would never begin: it begins with a range, which something must make."""
+    if _torch_makes_ranges():
+        return
+    if importlib.util.find_spec("nvtx") is None:
+        raise CaptureError(
+            sys.executable,
+            "has no nvtx, through which a capture begins where torch has no CUDA",
+            fix=_GET_NVTX,
+        )
+    try:
+        version = importlib.metadata.version("nvtx")
+        if numbers(version) < _NVTX_TOO_NEW:
+            return
+        found = nsys.find(program)
+    except (importlib.metadata.PackageNotFoundError, NsyspipeError):
+        return  # not installed but there; what is wrong with nsys is said next
+    if found.version[:2] <= _NSYS_TOO_OLD:
+        raise CaptureError(
+            f"nvtx {version}",
+            f"its ranges do not reach nsys {found.version_text}: no capture would begin",
+            fix=f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM",
+        )
+
+
+def _torch_makes_ranges() -> bool:
+    """Tell by its files whether torch has CUDA, and with that NVTX: to import it takes seconds."""
+    there = importlib.util.find_spec("torch")
+    for folder in (there and there.submodule_search_locations) or ():
+        try:
+            return _TORCH_CUDA.search(Path(folder, "version.py").read_text("utf-8")) is not None
+        except (OSError, ValueError):
+            continue
+    return False
+
+
 def _check_gpus(wanted: int) -> None:
     there = n_gpus()
     if there is not None and there < wanted:
@@ -135,6 +195,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nsyspipe.capture.ready")
     parser.add_argument("--nproc", type=int, default=1)
     parser.add_argument("--program", required=True)
+    parser.add_argument("--world-size", type=int, default=None)
+    parser.add_argument("--ranks", default=None)
+    parser.add_argument("--capture-range", default=None)
     parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
     parser.add_argument("--nsys", default=None)
     parser.add_argument("--cpu", action="store_true")

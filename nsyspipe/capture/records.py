@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -10,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["RankRecord", "end_path", "loop_has_ended", "read_records", "write_record"]
+__all__ = [
+    "Loop",
+    "RankRecord",
+    "end_path",
+    "loop_has_ended",
+    "read_loops",
+    "read_records",
+    "write_record",
+]
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,24 @@ class RankRecord:
     ended_at: float | None = None
 
 
+@dataclass(frozen=True)
+class Loop:
+    """What a training program that uses `captured_steps` says of its loops.
+
+    Attributes
+    ----------
+    n_steps, n_captured
+        Steps that it went through, and those of them that were captured.
+    warmup, n_asked
+        Steps before the capture and steps in it, as it asked for.
+    """
+
+    n_steps: int
+    n_captured: int
+    warmup: int
+    n_asked: int
+
+
 def write_record(directory: Path, record: RankRecord) -> None:
     """Write a rank's record, whole or not at all."""
     path = directory / f"rank_{record.rank}.json"
@@ -63,6 +90,19 @@ def read_records(directory: Path) -> list[RankRecord]:
 def end_path(directory: Path, rank: int) -> Path:
     """Return the file that holds the program's exit status once it has ended."""
     return directory / f"program_{rank}.status"
+
+
+def read_loops(directory: Path) -> dict[int, Loop]:
+    """Return what the training programs say, by rank; those that have no loop of ours say nothing."""
+    found: dict[int, Loop] = {}
+    for path in directory.glob("ranges_*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            said = _json(path)
+            names = ("rank", "n_steps", "n_captured_steps", "warmup", "steps_asked")
+            numbers = [one for name in names if isinstance(one := said.get(name), int)]
+            if len(numbers) == len(names):
+                found[numbers[0]] = Loop(*numbers[1:])
+    return found
 
 
 def loop_has_ended(directory: Path, rank: int) -> bool:

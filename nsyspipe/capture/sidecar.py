@@ -20,6 +20,7 @@ from nsyspipe.capture.status_files import common, every, rank_rows, read_status_
 from nsyspipe.capture.surroundings import Surroundings, gather_surroundings, program_directory
 from nsyspipe.errors import OutputError
 from nsyspipe.masking import allowed_environment, masked_command
+from nsyspipe.new_files import make_readable
 from nsyspipe.sidecar_model import CAPTURE_VERSION, SIDECAR_SUFFIX
 from nsyspipe.untrusted import decoded, printable
 from nsyspipe.version import __version__
@@ -31,6 +32,7 @@ __all__ = ["sidecar_document", "sidecar_path", "write_sidecar", "write_topology"
 
 _LONGEST_TEXT = 500
 _MOST_LOGS = 4096
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
 
 
 def sidecar_path(name: str, *, node_rank: int = 0, n_nodes: int = 1) -> Path:
@@ -65,7 +67,8 @@ def sidecar_document(
     name
         The capture's, as the launcher got it; it may have directories.
     command
-        What was started, word for word; secrets are masked here.
+        What was started, word for word; secrets are masked here. Of variables that ``env`` sets before it an
+        allow-list is kept: the launchers' Python path is nobody's concern.
     ranks
         What the caller knows of each rank of this node: ``rank``, ``local_rank``, ``pid``, ``report`` (path or stem
         of its report; None when it was not captured), ``status``, ``problem``, ``gpu_name``; what is left out is taken
@@ -95,7 +98,7 @@ def sidecar_document(
         "tool_version": __version__,
         "name": _text(decoded(Path(name).name)),
         "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
-        "command": masked_command(decoded(word) for word in command),
+        "command": masked_command(_without_paths(decoded(word) for word in command)),
         "git_commit": around.git_commit,
         "git_is_dirty": around.git_is_dirty,
         "host": around.host,
@@ -158,9 +161,7 @@ def _replace(path: Path, text: str) -> None:
         ) as file:  # fmt: skip
             draft = file.name
             file.write(text)
-        mask = os.umask(0)  # the only way to ask; a temporary file is its owner's alone
-        os.umask(mask)
-        Path(draft).chmod(0o666 & ~mask)
+        make_readable(Path(draft))
         Path(draft).replace(path)
     except OSError as error:
         if draft is not None:
@@ -173,6 +174,17 @@ def _replace(path: Path, text: str) -> None:
 def _topology_path(name: str, node_rank: int, n_nodes: int) -> Path:
     node = f".node{node_rank}" if n_nodes > 1 else ""
     return Path(f"{name}{node}.topo.txt")
+
+
+def _without_paths(words: Iterable[str]) -> list[str]:
+    """Return a command with no more variables before it than may be written down."""
+    given = list(words)
+    if given[:1] != ["env"]:
+        return given
+    at = next((n for n, word in enumerate(given) if n and not _ASSIGNMENT.match(word)), len(given))
+    set_here = dict(word.split("=", 1) for word in given[1:at])
+    kept = [f"{name}={value}" for name, value in allowed_environment(set_here).items()]
+    return [*(["env"] if kept else []), *kept, *given[at:]]
 
 
 def _logs(name: str, rows: Sequence[Mapping[str, Any]], host: str | None) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nsyspipe.masking import masked_command
 from nsyspipe.untrusted import decoded, printable
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def rank_rows(given: Iterable[Mapping[str, Any]], found: StatusFiles) -> list[di
             row[name] = _first(_number(one.get(name)) for one in order)
         for name in _TEXTS:
             row[name] = _first(_text(one.get(name)) for one in (given_row, left, said))
+        if row["problem"] is not None:  # nsys's last words may quote the command
+            (row["problem"],) = masked_command([row["problem"]])
         if row["report"] is not None:
             row["report"] = PurePath(row["report"]).name or None
         rows.append(row)

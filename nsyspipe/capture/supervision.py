@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from nsyspipe.capture.processes import die_with_parent, processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GRACE_S",
     "POLL_S",
+    "SIGNALLED",
     "Stop",
     "catching_signals",
     "end_group",
@@ -29,7 +31,7 @@ __all__ = [
 ]
 
 POLL_S = 0.1
-_SIGNALLED = 128
+SIGNALLED = 128
 # Between the polite signal and the last one.
 GRACE_S = 10.0
 
@@ -63,15 +65,19 @@ def catching_signals() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Make the other signals that end a program a KeyboardInterrupt too, so that what is begun is cleaned up."""
-    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    """Make the signals that end a program a KeyboardInterrupt with their number, so that what is begun is cleaned up."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in heard}
+    before = {number: signal.signal(number, _interrupt) for number in heard}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(number)
 
 
 def start(
@@ -80,6 +86,7 @@ def start(
     *,
     output: IO[bytes] | None = None,
     pass_fds: Sequence[int] = (),
+    ends_with_us: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a program as the leader of a new session, so that a Ctrl-C of the terminal does not reach it.
 
@@ -89,6 +96,8 @@ def start(
         Where what it prints goes; None leaves it where ours goes.
     pass_fds
         Files that stay open in it.
+    ends_with_us
+        Whether it is asked to end when we are killed, where the system can do that.
 
     Raises
     ------
@@ -102,13 +111,14 @@ def start(
         stdout=output,
         stderr=output,
         pass_fds=tuple(pass_fds),
+        preexec_fn=die_with_parent() if ends_with_us else None,  # noqa: PLW1509 - we have one thread
     )
 
 
 def status_of(process: subprocess.Popen[bytes]) -> int | None:
     """Return the exit status as a shell tells it: 128 + N for signal N; None while it runs."""
     status = process.poll()
-    return _SIGNALLED - status if status is not None and status < 0 else status
+    return SIGNALLED - status if status is not None and status < 0 else status
 
 
 def group_is_alive(group: int) -> bool:
@@ -120,7 +130,7 @@ def group_is_alive(group: int) -> bool:
     except PermissionError:
         return True
     # In a container nobody may collect the zombies.
-    states = [state for state, of in _processes() if of == group]
+    states = [one.state for one in processes() if one.group == group]
     return not states or any(state not in "ZX" for state in states)
 
 
@@ -131,14 +141,6 @@ def group_of(pid: int) -> int | None:
     except ProcessLookupError:
         return None
     return None if group == os.getpgrp() else group
-
-
-def _processes() -> Iterator[tuple[str, int]]:
-    """Yield state and group of every process; nothing where the system does not tell."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            words = path.read_bytes().rpartition(b")")[2].split()
-            yield words[0].decode("ascii"), int(words[2])
 
 
 def end_group(group: int, *, grace_s: float = GRACE_S) -> None:

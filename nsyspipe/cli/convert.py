@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,14 +14,12 @@ from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
 
     from nsyspipe.exporting import Exported
 
 __all__ = ["convert"]
 
 _FAILED = 2
-_TERMINATED = 128 + signal.SIGTERM
 _TIMEOUT_S = 1800.0
 
 
@@ -98,9 +93,6 @@ def convert(
     from nsyspipe.nsys import find
     from nsyspipe.read.discover import find_captures
 
-    if threading.current_thread() is threading.main_thread():
-        # As Ctrl-C does: a job that a scheduler ends must leave no nsys and no half export behind.
-        signal.signal(signal.SIGTERM, _end)
     sources = find_captures(reports)
     with progress(shown=not (quiet or no_progress)) as stage:
         outcomes = attempt_exports(
@@ -122,10 +114,6 @@ def convert(
         typer.echo(_summary(made, n_failed), err=True)
     if n_failed:
         raise typer.Exit(_FAILED)
-
-
-def _end(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(_TERMINATED)
 
 
 def _as_argument(path: Path) -> str:

@@ -44,6 +44,7 @@ def dashboard(
         bool,
         typer.Option("--force", help="Replace a FILE that is no dashboard; write all pages anew."),
     ] = False,
+    quiet: output.Quiet = False,
     no_progress: output.NoProgress = False,
 ) -> None:
     """Write one page over all runs of a store: which got better or worse, and since which run.
@@ -63,14 +64,17 @@ def dashboard(
     target = None if out == _STDOUT else Path(out)
     if target is not None:
         _check(target, force=force)
-    with progress(shown=not no_progress) as stage:
-        text = _page(store, target, pages, stage, force=force)
+    with progress(shown=not (quiet or no_progress)) as stage:
+        n_runs, text = _page(store, target, pages, stage, force=force)
     if target is None:
         write_stdout(text)
         return
     from nsyspipe.report.files import write_text
 
     write_text(target, text, [store], may_replace=lambda: True)
+    if not quiet:
+        runs = "1 run" if n_runs == 1 else f"{n_runs} runs"
+        typer.echo(printable(f"{runs} written to {target}"), err=True)
 
 
 def _check(target: Path, *, force: bool) -> None:
@@ -89,7 +93,8 @@ def _check(target: Path, *, force: bool) -> None:
 
 def _page(
     store: Path, target: Path | None, pages: Path | None, stage: Stage, *, force: bool
-) -> str:
+) -> tuple[int, str]:
+    """Return how many runs it is over, and the page."""
     from nsyspipe.report.page.dashboard import dashboard_page
     from nsyspipe.report.page.dashboard_links import page_links, page_places
     from nsyspipe.store.catalog import stored_runs
@@ -105,7 +110,8 @@ def _page(
         typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
     beside = Path() if target is None else target.parent
     links = page_links(run_ids, page_places(store, beside, pages), beside)
-    return dashboard_page(found, title=_name(store), pages=links, problems=failed)
+    page = dashboard_page(found, title=_name(store), pages=links, problems=failed)
+    return found.runs.num_rows, page
 
 
 def _name(store: Path) -> str:

@@ -117,7 +117,7 @@ def _examined(
 ) -> tuple[list[Path], dict[str, Any], Callable[[Console], str]]:
     """Examine reports; files beside them are read first, since a wrong one is told before long work."""
     from nsyspipe.capabilities import Beside, examine
-    from nsyspipe.export_cache import exported_reports
+    from nsyspipe.cli.opening import exports_of
     from nsyspipe.parallel import executor_for
     from nsyspipe.ranks import parse_rank_map
     from nsyspipe.read.discover import find_logs, source_of
@@ -127,7 +127,7 @@ def _examined(
 
     logs = find_logs(nccl_log)
     with progress(shown=True) as stage:
-        paths = exported_reports(reports, jobs=jobs, on_progress=stage("exporting reports"))
+        paths = exports_of(reports, jobs=jobs, stage=stage)
     beside = Beside(
         rank_map=None if rank_map is None else parse_rank_map(rank_map),
         log=read_nccl_logs(logs) if logs else None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.export_cache import exported_reports
 from nsyspipe.parallel import PRELOAD, executor_for
-from nsyspipe.read.discover import find_logs, split_logs
+from nsyspipe.read.discover import RAW_SUFFIX, find_logs, find_named, split_logs
 from nsyspipe.store.find import is_saved
 
 if TYPE_CHECKING:
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from nsyspipe.cli.progress import OnProgress, Stage
     from nsyspipe.run import Run
 
-__all__ = ["opened_run"]
+__all__ = ["exports_of", "opened_run"]
+
+
+def exports_of(reports: Sequence[str], *, jobs: int | None, stage: Stage) -> list[Path]:
+    """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
+    named = find_named(reports)
+    is_raw = any(path.suffix == RAW_SUFFIX for path in named)
+    on_progress = stage("exporting reports") if is_raw else None
+    return exported_reports(named, jobs=jobs, on_progress=on_progress)
 
 
 @contextlib.contextmanager
@@ -51,7 +59,7 @@ def opened_run(
         reports, more_logs = split_logs(reports)
         nccl_logs = [*nccl_logs, *more_logs]
     logs = find_logs(nccl_logs)
-    paths = exported_reports(reports, jobs=jobs, on_progress=stage("exporting reports"))
+    paths = exports_of(reports, jobs=jobs, stage=stage)
     with executor_for(paths, jobs, preload=PRELOAD) as executor:
         # Heavy, so imported while the workers do the same.
         from nsyspipe.loading import load

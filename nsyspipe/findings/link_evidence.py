@@ -28,7 +28,7 @@ LACKING = (
 )
 _ASK_SIZES = (
     "NCCL's log names a network, and message sizes are needed to tell how fast it is",
-    "export with nsys export --include-blobs=true, from a capture with --trace=nvtx (or nccl)",
+    "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx",
 )
 _ASK_TOPOLOGY = (
     "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",

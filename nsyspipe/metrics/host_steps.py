@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["HostFigures", "fastest_and_slowest", "host_figures"]
+__all__ = [
+    "MUCH_RATIO",
+    "HostFigures",
+    "fastest_and_slowest",
+    "host_figures",
+    "uneven_backward",
+]
+
+# A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %.
+MUCH_RATIO = 0.05
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,8 @@ class HostFigures:
         The longest step (tie: the lowest number).
     phase_ns
         Median by phase; None where the process has none of it.
+    other_ns
+        Median of what is in no phase; None where the process has no phase at all.
     """
 
     rank: int | None
@@ -45,6 +56,7 @@ class HostFigures:
     slowest_step: int | None
     slowest_ns: int | None
     phase_ns: Mapping[str, int | None]
+    other_ns: int | None
 
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
@@ -61,11 +73,31 @@ def host_figures(host_steps: pa.Table) -> list[HostFigures]:
 def fastest_and_slowest(
     figures: Sequence[HostFigures],
 ) -> tuple[HostFigures, HostFigures] | None:
-    """Return the processes with the lowest and the highest median; None unless two differ."""
+    """Return the processes with the lowest and the highest median; None unless these differ by `MUCH_RATIO`."""
     known = [one for one in figures if one.median_ns is not None]
-    if len({one.median_ns for one in known}) < 2:  # noqa: PLR2004 - two
+    if not known:
         return None
-    return min(known, key=_median), max(known, key=_median)  # of equal ones the first
+    fast, slow = min(known, key=_median), max(known, key=_median)  # of equal ones the first
+    spread = _median(slow) - _median(fast)
+    return (fast, slow) if spread and spread >= MUCH_RATIO * _median(fast) else None
+
+
+def uneven_backward(
+    figures: Sequence[HostFigures],
+) -> tuple[HostFigures, HostFigures] | None:
+    """Return the processes with the least and the most backward where steps are of equal length; else None.
+
+    Ranks that wait for each other do so in backward, where they communicate: then all steps take equally long, and the
+    rank that is waited for has the shortest backward. The difference must be `MUCH_RATIO` of a step.
+    """
+    known = [one for one in figures if one.median_ns is not None]
+    if fastest_and_slowest(figures) or any(one.phase_ns["backward"] is None for one in known):
+        return None
+    least, most = min(known, key=_backward, default=None), max(known, key=_backward, default=None)
+    if least is None or most is None:
+        return None
+    spread = _backward(most) - _backward(least)
+    return (least, most) if spread and spread >= MUCH_RATIO * _median(most) else None
 
 
 def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:
@@ -84,7 +116,17 @@ def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFig
         phase_ns={
             phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES
         },
+        other_ns=_floored_median([_in_no_phase(row) for row in closed]),
     )
+
+
+def _in_no_phase(row: Mapping[str, Any]) -> int | None:
+    own = [length for phase in PHASES if (length := row[f"{phase}_ns"]) is not None]
+    return row["host_ns"] - sum(own) if own else None
+
+
+def _backward(one: HostFigures) -> int:
+    return one.phase_ns["backward"] or 0
 
 
 def _median(one: HostFigures) -> int:

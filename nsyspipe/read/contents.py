@@ -49,7 +49,9 @@ _DOMAIN = "eventType = 75 AND text = 'NCCL'"
 _RANGE = "eventType IN (59, 60)"
 # Either of them says the size of a message.
 _SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
-_MOST_FAMILIES = 1000
+_MOST_FAMILIES, _MIN_STEPS = 1000, 2
+# The range that our own captures begin and end with.
+_CAPTURE_RANGE = "nsyspipe.capture"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Contents:
         What was told about it.
     pids
         Processes with device activity, sorted.
+    host_pids
+        Processes whose ranges may be steps, sorted; of a report without device activity.
     n_comm, n_graph_kernels
         Kernels that communicate; kernels of CUDA graphs that were captured node by node.
     n_launches
@@ -91,6 +95,7 @@ class Contents:
     facts: ReportFacts
     rows: Mapping[str, int]
     pids: tuple[int, ...]
+    host_pids: tuple[int, ...]
     n_comm: int
     n_graph_kernels: int
     n_launches: int
@@ -108,8 +113,13 @@ class Contents:
 
     @property
     def n_processes(self) -> int:
-        """Processes with device activity."""
+        """Processes with device activity; where no report has any, those with steps stand for them."""
         return len(self.pids)
+
+    @property
+    def has_device_activity(self) -> bool:
+        """Whether there is any kernel, copy, memset or CUDA graph."""
+        return any(self.rows[table] for table in _OPERATIONS)
 
 
 def read_contents(path: str | Path, reading: Reading | None = None) -> Contents:
@@ -134,6 +144,7 @@ def read_contents(path: str | Path, reading: Reading | None = None) -> Contents:
         ranges = read_ranges(report, strings, [])
         n_steps, others = _steps(ranges.table, reading.step)
         payloads = read_payloads(report, strings)
+        processes = _processes(report)
         launching = report.has(versions.RUNTIME, "start", "globalTid", "correlationId")
         timed = report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId")
         return Contents(
@@ -141,7 +152,8 @@ def read_contents(path: str | Path, reading: Reading | None = None) -> Contents:
             reading=reading,
             facts=read_facts(report),
             rows=rows,
-            pids=tuple(sorted(map(pid_of, _processes(report)))),
+            pids=tuple(sorted(map(pid_of, processes))),
+            host_pids=() if processes else _host_pids(ranges.table, reading.step),
             n_comm=_comm_kernels(report, strings, nccl_ids, reading.comm_kernel),
             n_graph_kernels=_total(
                 report, versions.KERNEL, "count(nullif(graphNodeId, 0))", "graphNodeId"
@@ -177,7 +189,33 @@ def _families(ranges: pa.Table) -> tuple[tuple[str, int], ...]:
     texts = (
         ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
     )
-    return largest_families(ranges, TextFamilies.by_text(texts), _MOST_FAMILIES)
+    found = largest_families(ranges, TextFamilies.by_text(texts), _MOST_FAMILIES)
+    return tuple(one for one in found if one[0] != _CAPTURE_RANGE)
+
+
+def _host_pids(ranges: pa.Table, pattern: re.Pattern[str] | None) -> tuple[int, ...]:
+    """Return the processes that have the steps: the family with most time in one process, if none is named."""
+    if not ranges.num_rows:
+        return ()
+    texts = ranges["text"].combine_chunks()
+    families = (
+        TextFamilies.by_text(texts.dictionary)
+        if pattern is None
+        else TextFamilies.by_option(texts.dictionary, pattern)
+    )
+    family = families.of_text[texts.indices.to_numpy()]
+    rows = np.flatnonzero(family >= 0)
+    processes, at = np.unique(ranges["process_id"].to_numpy()[rows], return_inverse=True)
+    shape = processes.size, len(families.names)
+    lengths = (ranges["end_ns"].to_numpy() - ranges["start_ns"].to_numpy())[rows]
+    total, count = np.zeros(shape), np.zeros(shape, np.int64)
+    np.add.at(total, (at, family[rows]), lengths)
+    np.add.at(count, (at, family[rows]), 1)
+    can_be = count >= (_MIN_STEPS if pattern is None else 1)
+    if not can_be.any():
+        return ()
+    steps = np.argmax(np.where(can_be, total, -1).max(axis=0))
+    return tuple(sorted(map(pid_of, processes[can_be[:, steps]].tolist())))
 
 
 def _total(report: Report, table: str, sql: str, *columns: str) -> int:

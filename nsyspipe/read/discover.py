@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPORT_SUFFIX",
+    "RAW_SUFFIX",
     "display_names",
     "find_captures",
     "find_logs",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 _MAGIC = b"SQLite format 3"
-EXPORT_SUFFIX, _RAW = ".sqlite", ".nsys-rep"
+EXPORT_SUFFIX, RAW_SUFFIX = ".sqlite", ".nsys-rep"
 
 # What an export that lies elsewhere, in a cache, was made from: files beside the report are looked for there.
 _SOURCES: dict[Path, Path] = {}
@@ -46,7 +47,7 @@ def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
     """
     found = find_named(arguments)
     for path in found:
-        if path.suffix == _RAW:
+        if path.suffix == RAW_SUFFIX:
             raise not_exported(path)
     return found
 
@@ -57,7 +58,7 @@ def not_exported(path: Path, found: str | None = None) -> NotAReportError:
         str(path),
         "an nsys report that was not exported to SQLite",
         found=found,
-        fix=f"nsys export --type=sqlite --include-blobs=true {path}",
+        fix=f"nsys export --type=sqlite {path} (from nsys 2025.3 on with --include-blobs=true)",
     )
 
 
@@ -72,9 +73,11 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     ReportNotFoundError
         If an argument names no file.
     """
-    found = _expand_all(arguments, (EXPORT_SUFFIX, _RAW))
+    found = _expand_all(arguments, (EXPORT_SUFFIX, RAW_SUFFIX))
     exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
-    return [path for path in found if path.suffix != _RAW or path.with_suffix("") not in exported]
+    return [
+        path for path in found if path.suffix != RAW_SUFFIX or path.with_suffix("") not in exported
+    ]
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
@@ -89,13 +92,13 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     NotAReportError
         If all that they name are exports.
     """
-    found = _expand_all(arguments, (_RAW,))
+    found = _expand_all(arguments, (RAW_SUFFIX,))
     captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
     if found and not captures:
         raise NotAReportError(
             str(found[0]),
             "is an export already, where a report to export was needed",
-            fix=f"nsyspipe analyze {found[0]}, or pass the {_RAW} file",
+            fix=f"nsyspipe analyze {found[0]}, or pass the {RAW_SUFFIX} file",
         )
     distinct: dict[Path, Path] = {}
     for path in captures:
@@ -126,7 +129,9 @@ def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     for argument in arguments:
         path = Path(argument)
         is_text = (
-            path.suffix not in (EXPORT_SUFFIX, _RAW) and path.is_file() and not _is_sqlite(path)
+            path.suffix not in (EXPORT_SUFFIX, RAW_SUFFIX)
+            and path.is_file()
+            and not _is_sqlite(path)
         )
         (logs if is_text else reports).append(argument)
     return reports, logs

@@ -15,11 +15,19 @@ from nsyspipe.read import versions
 if TYPE_CHECKING:
     from nsyspipe.read.report import Report
 
-__all__ = ["RANK_VARIABLES", "ReportFacts", "read_facts"]
+__all__ = ["JOB_VARIABLES", "RANK_VARIABLES", "ReportFacts", "read_facts"]
 
 # In order of trust.
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-_VARIABLES = (*RANK_VARIABLES, "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
+# What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
+JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
+_VARIABLES = (
+    *RANK_VARIABLES,
+    *JOB_VARIABLES,
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "CUDA_VISIBLE_DEVICES",
+)
 # No session starts later (73 years after 1970), and differences of two starts do not overflow.
 _LATEST_START = 2**61
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')

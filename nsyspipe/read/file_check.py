@@ -8,6 +8,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError
+from nsyspipe.sidecar_model import SIDECAR_SUFFIX
 
 if TYPE_CHECKING:
     import os
@@ -20,6 +21,7 @@ EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=tru
 BEING_WRITTEN = "is still being written, or its writer was killed"
 WAIT = "wait until nsys export has ended"
 
+_EXPORT = ".sqlite"
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 _WAL_FORMAT = 2
@@ -43,13 +45,20 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
     if not header:
         raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
     if not header.startswith(_MAGIC[: len(header)]):
-        raise NotAReportError(
-            str(path), "not an SQLite database", fix="nsys export --type=sqlite REPORT.nsys-rep"
-        )
+        raise NotAReportError(str(path), "not an SQLite database", fix=_needed(path))
     _check_size(path, header, status.st_size)
     _check_side_files(path)
     in_wal_mode = _WAL_FORMAT in header[18:20]
     return status, "mode=ro&immutable=1" if in_wal_mode else "mode=ro"
+
+
+def _needed(path: Path) -> str:
+    """Say what to pass instead of a file that is no database."""
+    if path.name.endswith(SIDECAR_SUFFIX):
+        return "pass the .sqlite reports beside it; it is read with them"
+    if path.suffix == _EXPORT:
+        return "nsys export --type=sqlite REPORT.nsys-rep"
+    return "pass the reports of a capture: .sqlite, or .nsys-rep where there is nsys"
 
 
 def _read_header(path: Path) -> tuple[os.stat_result, bytes]:

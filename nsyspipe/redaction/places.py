@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import NotAReportError, OutputError
+from nsyspipe.new_files import make_readable, remove_side_files, side_files
 from nsyspipe.read.discover import find_reports
+from nsyspipe.read.sidecar import read_sidecars
 from nsyspipe.untrusted import decoded
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ __all__ = ["Place", "beside", "places_for", "staged"]
 
 _RAW = ".nsys-rep"
 _ANOTHER = "another name"
-# What `analyze` picks up beside reports.
+# What launchers leave beside reports.
 _BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
 
 
@@ -96,15 +98,16 @@ def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Pl
 
 def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
     copy = place.copy
-    if not copy.exists():
-        return
-    if any(copy.samefile(report) for report in reports if report.exists()):
-        raise OutputError(str(copy), "is the original, which is never replaced", fix=_ANOTHER)
-    if not copy.is_file():
+    # What is left of an older file would be rolled back into the copy, and goes with it.
+    there = [one for one in (copy, *side_files(copy)) if os.path.lexists(one)]
+    for one in there:
+        if one.exists() and any(one.samefile(report) for report in reports if report.exists()):
+            raise OutputError(str(one), "is the original, which is never replaced", fix=_ANOTHER)
+    if copy.exists() and not copy.is_file():
         problem = "is a directory, where a file for one report was needed"
         raise OutputError(str(copy), problem, fix=str(copy / place.report.name))
-    if not force:
-        raise OutputError(str(copy), "exists", fix=f"--force, or {_ANOTHER}")
+    if there and not force:
+        raise OutputError(str(there[0]), "exists", fix=f"--force, or {_ANOTHER}")
 
 
 @contextlib.contextmanager
@@ -119,28 +122,38 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     directory = places[0].copy.parent
     files: list[Path] = []
     made: list[Path] = []
+    renamed: list[Path] = []
     try:
         with _writable(directory):
             made = _make(directory)
             files.extend(_empty_file(directory) for _ in places)
         yield files
         with _writable(directory):
+            for file in files:
+                _finish(file)
             for file, place in zip(files, places, strict=True):
-                _finish(file, place.copy)
-        made = []
+                remove_side_files(place.copy)
+                file.replace(place.copy)
+                renamed.append(place.copy)
+        made, renamed = [], []
     finally:
-        for file in files:
-            file.unlink(missing_ok=True)
+        for file in [*files, *renamed]:
+            with contextlib.suppress(OSError):
+                file.unlink()
         for folder in made:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
-def beside(reports: Sequence[Path]) -> list[str]:
-    """Return the names of the files beside some reports that `analyze` reads too."""
+def beside(reports: Sequence[Path]) -> tuple[list[str], bool]:
+    """Return the names of the files beside some reports that `analyze` reads too, and whether others like them are there.
+
+    It reads sidecars of the reports, and the logs and topologies that those name.
+    """
+    read = {path for path in read_sidecars(reports).paths if path.exists()}
     folders = dict.fromkeys(report.parent for report in reports)
-    found = {path.name for folder in folders for one in _BESIDE for path in folder.glob(one)}
-    return sorted(decoded(name) for name in found)
+    there = {path for folder in folders for one in _BESIDE for path in folder.glob(one)}
+    return sorted({decoded(path.name) for path in read}), bool(there - read)
 
 
 def _make(directory: Path) -> list[Path]:
@@ -155,13 +168,10 @@ def _empty_file(directory: Path) -> Path:
         return Path(file.name)
 
 
-def _finish(file: Path, copy: Path) -> None:
+def _finish(file: Path) -> None:
     with file.open("rb+") as opened:
         os.fsync(opened.fileno())
-    mask = os.umask(0)
-    os.umask(mask)
-    file.chmod(0o666 & ~mask)
-    file.replace(copy)
+    make_readable(file)
 
 
 @contextlib.contextmanager

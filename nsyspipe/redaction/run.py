@@ -36,12 +36,15 @@ class Redaction:
         What stayed behind.
     beside
         Names of files beside the reports that `analyze` reads, and that were not copied.
+    has_others_beside
+        Whether logs, topologies or sidecars of no report lie there too.
     """
 
     places: Sequence[Place]
     n_hosts: int
     removed: Removed
     beside: Sequence[str]
+    has_others_beside: bool = False
 
 
 def redact(
@@ -87,7 +90,7 @@ def redact(
             host = None if found.host is None else hosts.get(found.host, "")
             removed.update(copy_report(place.report, file, host, progress.of(file)))
             progress.finish(place.report)
-    return Redaction(places, len(hosts), removed, beside([place.report for place in places]))
+    return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
 
 
 def _check_known(place: Place, found: Findings) -> None:

@@ -16,7 +16,7 @@ from nsyspipe.untrusted import printable
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nsyspipe.capabilities import Capability, Examination
     from nsyspipe.machine import Check
@@ -39,6 +39,8 @@ _TASKS = {
     "convert": "convert .nsys-rep files",
     "capture": "capture runs",
 }
+_CAPTURE, _GPU = "capture", "cuda_driver"
+_ON_CPUS = "on its CPUs only (--cpu)"
 
 Rows = list[tuple[str, str, str, str]]
 Fixes = list[tuple[str, str]]
@@ -95,9 +97,12 @@ def _header() -> dict[str, Any]:
 def _machine_verdict(checks: Sequence[Check]) -> str:
     can: dict[str, list[str]] = {"yes": [], "unknown": [], "no": []}
     for task, words in _TASKS.items():
-        needed = {one.status for one in checks if task in one.needed_for.split(", ")}
-        answer = "no" if "missing" in needed else "unknown" if "unknown" in needed else "yes"
-        can[answer].append(words)
+        needed = {one.name: one.status for one in checks if task in one.needed_for.split(", ")}
+        what = words
+        if task == _CAPTURE and needed.get(_GPU) == "missing" and _answer(needed) == "no":
+            del needed[_GPU]  # the launchers do without
+            what = words if _answer(needed) == "no" else f"{words} {_ON_CPUS}"
+        can[_answer(needed)].append(what)
     parts = [
         f"{words} {_or(can[answer], joint)}"
         for answer, words, joint in (
@@ -108,6 +113,12 @@ def _machine_verdict(checks: Sequence[Check]) -> str:
         if can[answer]
     ]
     return f"{'; '.join(parts)}."
+
+
+def _answer(needed: Mapping[str, str]) -> str:
+    """Tell whether a machine can do what needs these, by the status of each."""
+    statuses = needed.values()
+    return "no" if "missing" in statuses else "unknown" if "unknown" in statuses else "yes"
 
 
 def _reports_verdict(found: Examination, used: Sequence[Capability]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import OutputError
+from nsyspipe.new_files import make_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -61,7 +62,7 @@ def writing(
         ) as file:
             temporary = Path(file.name)
             yield file  # type: ignore[misc]  # a wrapper that behaves like one
-        temporary.chmod(0o666 & ~_umask())
+        make_readable(temporary)
         temporary.replace(path)
     except OSError as error:
         raise _not_writable(path, error) from error
@@ -135,10 +136,3 @@ def run_id_of_document(path: Path) -> str | None:
 def _not_writable(path: Path, error: OSError) -> OutputError:
     problem = f"cannot be written ({error.strerror})"
     return OutputError(str(path), problem, fix="another name or directory")
-
-
-def _umask() -> int:
-    """Return the process's file mask; asking means setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -13,7 +13,7 @@ from nsyspipe import __version__
 from nsyspipe.metrics.host_steps import host_figures
 from nsyspipe.report.capture_words import capture_text
 from nsyspipe.report.findings_text import link_text
-from nsyspipe.report.host_steps_words import LOOP, host_cells, host_notes, slowest_first
+from nsyspipe.report.host_steps_words import PARTS, host_cells, host_notes, slowest_first
 from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.markdown_text import escaped, prose, table
 from nsyspipe.report.run_words import RANK_COLUMNS, same_problems, saving_texts, subject_parts
@@ -59,8 +59,9 @@ def markdown(run: Run) -> str:
     findings = run.findings().to_pylist()
     host_steps = run.host_steps()
     has_host_steps = host_steps.num_rows > 0
+    problems = run.problems.to_pylist()
     sentence = verdict(
-        summary, run.header.n_ranks, findings, has_host_steps=has_host_steps
+        summary, run.header.n_ranks, findings, has_host_steps=has_host_steps, problems=problems
     ).replace("\n", " ")
     blocks = [
         [MARKER, _run_marker(run.header.run_id)],
@@ -75,7 +76,7 @@ def markdown(run: Run) -> str:
     if has_host_steps:
         blocks += _host_steps(host_steps)
     blocks += _findings(findings, summary["step_time_ns"])
-    blocks += _problems(run.problems.to_pylist())
+    blocks += _problems(problems)
     blocks.append([_foot(run.header.run_id)])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -148,7 +149,7 @@ def _host_steps(host_steps: pa.Table) -> list[list[str]]:
     for one in slowest_first(figures, _SHOWN_RANKS):
         rank, report, *cells = host_cells(one)
         rows.append([rank, *cells, escaped(report, _LONGEST_NAME)])
-    headings = ["rank", "steps", "median step", "slowest step", "at step", *LOOP, "report"]
+    headings = ["rank", "steps", "median step", "slowest step", "at step", *PARTS, "report"]
     return [
         table(headings, rows, n_words=1),
         *([prose(note)] for note in host_notes(figures, _SHOWN_RANKS)),

@@ -95,3 +95,8 @@ def _notes(done: Redaction) -> Iterator[str]:
             f"not copied, though analyze reads them beside the reports: {names}"
             + (f" and {more} more" if more > 0 else "")
         )
+    if done.beside or done.has_others_beside:
+        yield (
+            "logs of NCCL, topologies and sidecars beside the reports name hosts, addresses and commands: look at them "
+            "before you share them"
+        )

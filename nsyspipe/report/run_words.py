@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.units import absent, ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
     from nsyspipe.run import Run
 
-__all__ = ["RANK_COLUMNS", "SameProblem", "same_problems", "saving_texts", "subject_parts"]
+__all__ = [
+    "RANK_COLUMNS",
+    "SameProblem",
+    "left_out",
+    "same_problems",
+    "saving_texts",
+    "subject_parts",
+]
 
 # Heading and figure; the parts of the step come first and sum to it.
 RANK_COLUMNS = (
@@ -73,6 +80,12 @@ def _host_parts(host_steps: pa.Table, family: str | None, world_size: int | None
         f"{n_processes}{of_world} process{plural} without GPU activity",
         f"{host_steps.num_rows} host steps{what}",
     ]
+
+
+def left_out(headings: Sequence[str], shown: Sequence[str]) -> list[str]:
+    """Return the line that names the columns for which a terminal is too narrow; none if all are shown."""
+    missing = [" ".join(one.split()) for one in headings if one not in shown]
+    return [f"Left out for the width: {', '.join(missing)}."] if missing else []
 
 
 def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:

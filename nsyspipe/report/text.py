@@ -14,7 +14,7 @@ from nsyspipe.report.capture_words import capture_text
 from nsyspipe.report.findings_text import findings_text, link_text
 from nsyspipe.report.host_steps_text import host_steps_text
 from nsyspipe.report.idle_text import idle_text
-from nsyspipe.report.run_words import same_problems, subject_parts
+from nsyspipe.report.run_words import left_out, same_problems, subject_parts
 from nsyspipe.report.verdict import verdict
 from nsyspipe.settings import DEFAULT_FINDINGS
 from nsyspipe.units import bandwidth_text, bytes_text, count_text, ms_text, percent_text, rate_text
@@ -38,8 +38,10 @@ _PHASE_COLUMNS = (
     ("idle", "idle_ns"),
 )
 # A narrower terminal gets fewer columns rather than cut numbers.
-_FULL_WIDTH, _FEW_COLUMNS = 79, 2
+_FULL_WIDTH, _FEW = 79, ("compute_share", "exposed_comm_share", "wait_share")
+# Where waiting is known, it needs the width of others.
 _WAIT_WIDTH, _WAIT = 92, "wait_share"
+_NARROW = {"backward_overlap_ratio": "hidden\nbehind\nbackward", _WAIT: "waits\nfor\nothers"}
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 # Heading and figure; the parts of the step come first and sum to it.
@@ -86,7 +88,10 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     findings = run.findings().to_pylist()
     host_steps = run.host_steps()
     has_host_steps = host_steps.num_rows > 0
-    sentence = verdict(summary, run.header.n_ranks, findings, has_host_steps=has_host_steps)
+    problems = run.problems.to_pylist()
+    sentence = verdict(
+        summary, run.header.n_ranks, findings, has_host_steps=has_host_steps, problems=problems
+    )
     yield Text(sentence, style="bold")
     yield Text(printable(" | ".join(subject_parts(run, summary))), style="dim")
     if made_with := capture_text(run.header.capture):
@@ -106,7 +111,6 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     if findings and n_findings != 0:
         found = findings_text(findings, summary["step_time_ns"], n_findings, width)
         yield Padding(found, (1, 0, 0, 0))
-    problems = run.problems.to_pylist()
     if problems:
         yield Padding(_problem_table(problems), (1, 0, 0, 0))
 
@@ -142,27 +146,40 @@ def _message_figures(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def _rank_table(run: Run, width: int) -> Group | Table:
     rows = run.rank_summary().to_pylist()
-    columns = _RANK_COLUMNS if width >= _FULL_WIDTH else _RANK_COLUMNS[:_FEW_COLUMNS]
-    if width < _WAIT_WIDTH or all(row[_WAIT] is None for row in rows):
-        columns = tuple(column for column in columns if column[1] != _WAIT)
+    known = {name: heading for heading, name in _RANK_COLUMNS}
+    if all(row[_WAIT] is None for row in rows):
+        del known[_WAIT]
+    names = _fitting(list(known), rows, width)
+    narrow = {} if width >= _WAIT_WIDTH else _NARROW
     shown = sorted(rows, key=lambda row: -(row["step_time_ns"] or 0))[:_SHOWN_RANKS]
     table = _grid()
     table.show_header = True
     table.add_column("rank", justify="right")
     table.add_column("step\ntime", justify="right", no_wrap=True)
-    for heading, _ in columns:
-        table.add_column(heading, justify="right")
+    for name in names:
+        table.add_column(narrow.get(name, known[name]), justify="right")
     for row in sorted(shown, key=lambda row: row["rank"]):
         table.add_row(
             str(row["rank"]),
             ms_text(row["step_time_ns"]),
-            *(percent_text(row[name]) for _, name in columns),
+            *(percent_text(row[name]) for name in names),
         )
-    if len(rows) == len(shown):
-        return table
-    return Group(
-        table, Text(f"the {len(shown)} slowest of {len(rows)} ranks; --json has all", style="dim")
-    )
+    notes = left_out(list(known.values()), [known[name] for name in names])
+    if len(rows) > len(shown):
+        notes.append(f"The {len(shown)} slowest of {len(rows)} ranks; --json has all.")
+    return Group(table, Text("\n".join(notes), style="dim")) if notes else table
+
+
+def _fitting(names: list[str], rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Return the figures that a terminal has room for; who waits is the last to go."""
+    if width < _FULL_WIDTH:
+        return [name for name in names if name in _FEW]
+    if width >= _WAIT_WIDTH or _WAIT not in names:
+        return names
+    # As in the verdict: what hides under compute is said where backward was not marked.
+    is_marked = any(row["backward_overlap_ratio"] is not None for row in rows)
+    unneeded = "overlap_ratio" if is_marked else "backward_overlap_ratio"
+    return [name for name in names if name != unneeded]
 
 
 def _phase_table(phases: Sequence[Mapping[str, Any]]) -> Table:

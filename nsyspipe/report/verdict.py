@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.units import ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["verdict"]
 
@@ -16,6 +16,10 @@ _MUCH_WAITING = 0.1
 
 _NOTHING = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
+_CAUTION = (
+    "Caution: the reports may be of different runs; then nothing said across ranks here holds."
+)
+_MIXED = ("different-runs", "more-ranks-than-world")
 
 
 def verdict(
@@ -24,8 +28,9 @@ def verdict(
     findings: Sequence[Mapping[str, Any]] = (),
     *,
     has_host_steps: bool = False,
+    problems: Iterable[Mapping[str, Any]] = (),
 ) -> str:
-    """Return the sentence for a run's figures.
+    """Return the sentence for a run's figures, and on lines of their own what goes with it.
 
     Parameters
     ----------
@@ -35,7 +40,20 @@ def verdict(
         Rows of `schema.FINDINGS`: a straggler belongs to the verdict, since the others' figures follow from it.
     has_host_steps
         Whether a run without ranks has steps on its hosts.
+    problems
+        Rows of `schema.PROBLEMS`: that reports may be of different runs makes figures of them doubtful.
     """
+    text = _sentences(summary, n_ranks, findings, has_host_steps=has_host_steps)
+    return f"{text}\n{_CAUTION}" if any(row["code"] in _MIXED for row in problems) else text
+
+
+def _sentences(
+    summary: Mapping[str, Any],
+    n_ranks: int,
+    findings: Sequence[Mapping[str, Any]],
+    *,
+    has_host_steps: bool,
+) -> str:
     if not n_ranks:
         return _WITH_HOST_STEPS if has_host_steps else _NOTHING
     if not summary["n_summary_steps"]:

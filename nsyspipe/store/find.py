@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import DatasetError, OptionError
 from nsyspipe.store.layout import run_ids, tables_dir
+from nsyspipe.untrusted import printable
 
 __all__ = ["find_saved", "is_saved"]
 
 _SHOWN = 6
+# Of a large store, only so many labels are read for an error.
+_ASKED = 200
 
 
 def is_saved(path: Path) -> bool:
@@ -41,19 +44,46 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
         ids = sorted(run_ids(store))
         if len(ids) > 1:
             raise OptionError(
-                str(path), f"holds {len(ids)} runs", found=_shown(ids), fix=f"--run-id {ids[-1]}"
+                str(path),
+                f"holds {len(ids)} runs",
+                found=_shown(store, ids),
+                fix=f"--run-id {ids[-1]}",
             )
         wanted = ids[0] if ids else ""
     tables = tables_dir(store, wanted) if named in (None, wanted) else None
     if tables is None:
         ids = sorted(run_ids(store)) if named is None else [named]
-        raise OptionError(f"--run-id {wanted}", f"{path} has no such run", found=_shown(ids))
+        labelled = [one for one in ids[-_ASKED:] if _label(store, one) == wanted]
+        problem = f"{path} has no such run"
+        if labelled:
+            problem += f"; {len(labelled)} of that label, which is no id"
+        fix = f"--run-id {(labelled or ids)[-1]}" if ids else None
+        raise OptionError(f"--run-id {wanted}", problem, found=_shown(store, ids), fix=fix)
     return tables, wanted
 
 
-def _shown(ids: list[str]) -> str:
+def _shown(store: Path, ids: list[str]) -> str:
+    """List the last runs, each with its label, which tells more than an id."""
     n_more = len(ids) - _SHOWN
-    return ", ".join(ids[-_SHOWN:]) + (f" and {n_more} more" if n_more > 0 else "")
+    labels = {one: _label(store, one) for one in ids[-_SHOWN:]}
+    shown = [
+        f"{one} ({label})" if label not in (None, one) else one for one, label in labels.items()
+    ]
+    return ", ".join(shown) + (f" and {n_more} more" if n_more > 0 else "")
+
+
+def _label(store: Path, run_id: str) -> str | None:
+    """Return the label of a saved run; None if it cannot be read, which is not what was asked."""
+    from nsyspipe.store.read import read_table  # noqa: PLC0415 - only an error needs it, and it takes long
+
+    tables = tables_dir(store, run_id)
+    if tables is None:
+        return None
+    try:
+        labels = read_table(tables, "runs", run_id)["label"].to_pylist()
+    except (DatasetError, KeyError):
+        return None
+    return printable(labels[0]) if labels and labels[0] else None
 
 
 def _run_of(path: Path) -> tuple[Path, str] | None:

@@ -177,11 +177,8 @@ def runs(pid):
         return False
 
 
-# SIGTERM ends analyze at once: its scratch directory in the cache goes with the next export.
-@pytest.mark.parametrize(
-    ("command", "sent"),
-    [("convert", signal.SIGINT), ("convert", signal.SIGTERM), ("analyze", signal.SIGINT)],
-)
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", ["convert", "analyze"])
 def test_an_interrupt_ends_every_nsys_and_leaves_nothing(
     variables, reports, tool, tmp_path, command, sent
 ):
@@ -194,6 +191,18 @@ def test_an_interrupt_ends_every_nsys_and_leaves_nothing(
     assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
     assert [one for one in tmp_path.glob("cache/exports/*/*") if one.name != "lock"] == []
     assert not runs(int(child.read_text()))
+
+
+def test_a_conversion_under_nohup_outlives_its_terminal(variables, reports, tool, tmp_path):
+    child = tmp_path / "child"
+    tool(f'sleep 1 & echo $! > "{child}"; wait; {COPY}')
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; children inherit it
+    try:
+        process = started_export(variables, reports, tmp_path, "convert")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate(timeout=30)[1] == "3 exported\n"
 
 
 def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tmp_path):

@@ -169,6 +169,7 @@ def test_problems_are_told_in_text_and_json(tmp_path):
 # --- files, refusals ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_file_is_replaced_only_by_force(steady, tmp_path):
     target = tmp_path / "doctor.json"
     assert doctor(steady, "--json", target).startswith("These 2 reports answer")
@@ -221,6 +222,7 @@ def test_no_color_is_respected_and_a_pipe_gets_none(steady):
     assert "\x1b" not in nsyspipe_run("doctor", TERM="xterm-256color").stdout
 
 
+@pytest.mark.slow
 def test_names_from_reports_and_programs_never_drive_the_terminal(tmp_path, machine):
     folder, variables = machine
     program(folder, "nvidia-smi", f"printf '580.1, H200{EVIL}\\n'")
@@ -234,6 +236,7 @@ def test_names_from_reports_and_programs_never_drive_the_terminal(tmp_path, mach
         assert found & {"Cc", "Cf"} == set()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_few_letters_gets_the_text(steady):
     builder = steady_rank(0).range(0, 900, "\N{SNOWMAN}" * 50)
     builder.write(steady / "steady_0.sqlite")
@@ -244,6 +247,7 @@ def test_a_terminal_that_knows_few_letters_gets_the_text(steady):
 # --- secrets and imports ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--json", "-"]])
 def test_no_environment_user_host_or_path_is_told(tmp_path, machine, options):
     folder, variables = machine

@@ -81,6 +81,7 @@ def wait_until_it_reads(pid, folder):
     pytest.fail("the program opened no report")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="needs /proc to see what the program does"
 )

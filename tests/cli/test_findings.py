@@ -178,6 +178,7 @@ def test_evidence_is_an_object_and_savings_are_numbers(sick, invoke):
 # --- names from traces ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_control_characters_of_calls_and_transports_never_reach_the_terminal(tmp_path):
     builder = TraceBuilder(pid=PIDS[0]).env(RANK=0, WORLD_SIZE=1).session(10**18).gpu()
     for at in range(0, 4000, 1000):

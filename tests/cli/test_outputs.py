@@ -197,10 +197,14 @@ def test_markdown_is_printed_alone(steady, invoke):
 def test_several_runs_in_a_store_need_a_name(steady, results, invoke):
     for name in ("one", "two"):
         assert invoke(steady, "-o", results / "runs", "--run-id", name, "-q").exit_code == 0
-    refused(invoke(results / "runs"), "holds 2 runs", "one, two", "--run-id two")
+    refused(invoke(results / "runs"), "holds 2 runs", "one (steady), two (steady)", "--run-id two")
     assert invoke(results / "runs", "--run-id", "one").stdout == invoke(steady).stdout
     assert invoke(results / "runs" / "steps" / "run_id=two").stdout == invoke(steady).stdout
-    refused(invoke(results / "runs", "--run-id", "three"), "has no such run", "one, two")
+    refused(
+        invoke(results / "runs", "--run-id", "three"),
+        "has no such run",
+        "one (steady), two (steady)",
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-import sqlite3
-from contextlib import closing
 
 import pytest
-from typer.testing import CliRunner
 
-from nsyspipe.cli.app import app
-from tests.build.trace import KERNEL, steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_run, terminal_run
+from tests.build.trace import KERNEL
+from tests.cli.redacting import hosts, names, private_reports, refused, run
+from tests.cli.tools import nsyspipe_run, terminal_run
 from tests.integration.tools import edit
 
 
 @pytest.fixture
 def reports(tmp_path):
-    folder = tmp_path / "reports"
-    folder.mkdir()
-    for rank in range(2):
-        builder = steady_rank(rank)
-        builder.rows["TARGET_INFO_SYSTEM_ENV"][0]["value"] = f"private-host-{rank}"
-        builder.env(AWS_SECRET_ACCESS_KEY="hunter2")
-        path = builder.write(folder / f"ddp_{rank}.sqlite")
-        edit(
-            path,
-            "CREATE TABLE PROCESSES (globalPid INTEGER, name TEXT)",
-            "INSERT INTO PROCESSES VALUES (1, '/home/ada/train')",
-        )
-    return folder
-
-
-def run(*arguments):
-    """Run the program in this process, where that is enough."""
-    return CliRunner().invoke(app, ["redact", *map(str, arguments)], catch_exceptions=True)
-
-
-def refused(*arguments):
-    """Run the program, which must refuse, and return what it says."""
-    done = nsyspipe_run("redact", *arguments)
-    assert_refused(done)
-    return done.stderr
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-def hosts(path):
-    with closing(sqlite3.connect(path)) as database:
-        return database.execute("SELECT name, value FROM TARGET_INFO_SYSTEM_ENV").fetchall()
+    return private_reports(tmp_path / "reports")
 
 
 def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports, tmp_path):
@@ -116,72 +81,39 @@ def test_copies_are_readable_as_other_new_files_are(reports, tmp_path):
     assert (tmp_path / "copy.sqlite").stat().st_mode & 0o777 == 0o640
 
 
+def put_beside(folder, name="ddp"):
+    """Put there what a launcher leaves beside the reports of a capture."""
+    log, topology = f"{name}.nccl.node1.12.log", f"{name}.topo.txt"
+    found = {
+        "capture_version": 1,
+        "name": name,
+        "ranks": [{"rank": 0, "report": f"{name}_0"}],
+        "nccl_log_files": [log],
+        "topology_file": topology,
+    }
+    (folder / f"{name}.capture.json").write_text(json.dumps(found))
+    for one in (log, topology):
+        (folder / one).write_text("")
+
+
 def test_what_analyze_reads_beside_the_reports_is_named(reports, tmp_path):
-    for name in ("ddp.capture.json", "ddp.nccl.node1.12.log", "ddp.topo.txt", "notes.txt"):
-        (reports / name).write_text("")
+    put_beside(reports)
+    (reports / "other.nccl.log").write_text("")
     done = run(reports, tmp_path / "out")
     (line,) = [one for one in done.output.splitlines() if "not copied" in one]
     assert line.endswith(": ddp.capture.json, ddp.nccl.node1.12.log, ddp.topo.txt")
+    assert "beside the reports name hosts" in done.output
     assert names(tmp_path / "out") == ["ddp_0.sqlite", "ddp_1.sqlite"]
 
 
-def test_a_copy_that_is_there_is_replaced_only_by_force(reports, tmp_path):
-    copy = tmp_path / "copy.sqlite"
-    copy.write_text("mine")
-    message = refused(reports / "ddp_0.sqlite", copy)
-    assert "exists" in message
-    assert "--force" in message
-    assert copy.read_text() == "mine"
-    assert run(reports / "ddp_0.sqlite", copy, "--force").exit_code == 0
-    assert hosts(copy) == [("Hostname", "host-0")]
-
-
-def test_a_directory_with_other_files_is_refused_without_force(reports, tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "other.sqlite").write_text("not redacted")
-    assert "is not empty" in refused(reports, out)
-    assert names(out) == ["other.sqlite"]
-    assert run(reports, out, "--force").exit_code == 0
-    assert names(out) == ["ddp_0.sqlite", "ddp_1.sqlite", "other.sqlite"]
-
-
-@pytest.mark.parametrize("how", ["same", "link", "hard link", "other spelling"])
-def test_an_original_is_never_replaced(reports, tmp_path, how):
-    report = reports / "ddp_0.sqlite"
-    out = {"same": report, "other spelling": reports / ".." / "reports" / "ddp_0.sqlite"}.get(how)
-    if out is None:
-        out = tmp_path / "linked.sqlite"
-        (out.symlink_to if how == "link" else out.hardlink_to)(report)
-    before = report.read_bytes()
-    assert "is the original" in refused(report, out, "--force")
-    assert report.read_bytes() == before
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_the_directory_of_the_originals_takes_no_copies(reports, tmp_path, linked):
-    out = reports
-    if linked:
-        out = tmp_path / "linked"
-        out.symlink_to(reports)
-    assert "is the directory of the reports" in refused(reports, out, "--force")
-    assert "is the directory of the reports" in refused(reports / "*.sqlite", out, "--force")
-    assert names(reports) == ["ddp_0.sqlite", "ddp_1.sqlite"]
-
-
-def test_two_reports_of_one_name_are_refused(reports, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "ddp_0.sqlite").hardlink_to(reports / "ddp_0.sqlite")
-    assert "copies keep their names" in refused(tmp_path / "*" / "ddp_*.sqlite", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_directory_where_a_file_belongs_is_refused_and_the_reverse(reports, tmp_path):
-    (tmp_path / "folder").mkdir()
-    assert "is a directory" in refused(reports / "ddp_0.sqlite", tmp_path / "folder", "--force")
-    (tmp_path / "file").write_text("")
-    assert "is a file" in refused(reports, tmp_path / "file", "--force")
+def test_what_analyze_does_not_read_is_not_named(reports, tmp_path):
+    put_beside(reports, "other")
+    done = run(reports / "ddp_*.sqlite", tmp_path / "out")
+    assert "not copied" not in done.output
+    assert "beside the reports name hosts" in done.output
+    for path in reports.glob("other*"):
+        path.unlink()
+    assert "name hosts" not in run(reports, tmp_path / "out2").output
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0"])
@@ -248,19 +180,6 @@ def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path)
     path.write_bytes(data)
     refused(reports, tmp_path / "out")
     assert names(tmp_path) == ["reports"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_takes_no_files_is_refused(reports, tmp_path):
-    (tmp_path / "closed").mkdir(mode=0o500)
-    assert "cannot be written" in refused(reports, tmp_path / "closed" / "out")
-
-
-def test_a_path_below_a_file_is_refused(reports, tmp_path):
-    (tmp_path / "file").write_text("")
-    assert "cannot be written" in refused(
-        reports / "ddp_0.sqlite", tmp_path / "file" / "copy.sqlite"
-    )
 
 
 def test_help_gives_examples():

@@ -125,6 +125,7 @@ def doctor(*arguments):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_doctor_knows_what_the_sidecar_says(tmp_path):
     for rank in (0, 1):
         builder = steady_rank(rank)

@@ -96,6 +96,16 @@ def test_the_figures_of_a_real_run_stand_in_one_line_per_rank_at_80_columns(real
     assert all(abs(sum(map(float, row[3:11:2])) - 100) <= 0.2 for row in rows)
 
 
+@pytest.mark.parametrize(("columns", "n_left_out"), [(100, 0), (91, 1), (80, 1), (60, 5), (45, 5)])
+def test_who_waits_is_shown_at_any_width_and_what_is_not_is_said(steady, columns, n_left_out):
+    lines = summary(steady, columns=columns).splitlines()
+    rows = [line.split() for line in lines if RANK_ROW.match(line)]
+    assert {len(row) for row in rows} == {3 + 2 * (8 - n_left_out)}  # rank, step time; the shares
+    assert {row[-2] for row in rows} == {"0.0"}  # waits for others
+    assert any(line.startswith("Left out for the width: ") for line in lines) == (n_left_out > 0)
+    assert max(map(len, lines)) <= columns
+
+
 def test_only_the_slowest_of_many_ranks_are_shown(tmp_path):
     for rank in range(20):
         steady_rank(rank, world_size=20).write(tmp_path / f"a_{rank}.sqlite")
@@ -107,6 +117,7 @@ def test_only_the_slowest_of_many_ranks_are_shown(tmp_path):
 # --- colour -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_no_escape_codes(steady, tmp_path):
     assert ESCAPE not in nsyspipe_run("analyze", steady, TERM="xterm-256color").stdout
     assert (
@@ -123,6 +134,7 @@ def test_a_terminal_gets_the_same_words_as_a_pipe(steady):
     assert words == nsyspipe_run("analyze", steady, COLUMNS="80").stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [["analyze", "{}"], ["analyze", "no.sqlite"], ["schema", "steps"]]
 )
@@ -137,6 +149,12 @@ def test_a_dumb_terminal_gets_plain_text(steady):
 
 
 @pytest.mark.slow
+def test_reports_that_are_exports_already_are_not_said_to_be_exported(steady):
+    assert "exporting" not in terminal_run("analyze", steady)[1]
+    assert "exporting" not in terminal_run("doctor", steady)[1]
+
+
+@pytest.mark.slow
 def test_progress_is_drawn_on_a_terminal_only_and_can_be_turned_off(steady):
     assert "reading reports" in terminal_run("analyze", steady)[1]
     assert "reading reports" not in terminal_run("analyze", steady, "--no-progress")[1]
@@ -146,6 +164,7 @@ def test_progress_is_drawn_on_a_terminal_only_and_can_be_turned_off(steady):
 # --- names from traces --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_control_characters_in_names_never_reach_the_terminal(tmp_path):
     builder = steady_rank(0).host(f"node{EVIL}")
     for row in builder.rows["StringIds"]:
@@ -179,6 +198,7 @@ def test_control_characters_in_a_file_name_never_reach_the_terminal(tmp_path, ex
     assert sum(not line.startswith("  ") for line in shown.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_file_name_that_is_no_utf8_is_shown_somehow(tmp_path):
     path = steady_rank(0).write(tmp_path / "caf\udce9_0.sqlite")
     assert nsyspipe.load(path).ranks.num_rows == 1

@@ -71,7 +71,20 @@ def test_a_raw_report_is_refused_with_the_command_that_exports_it(tmp_path, with
     path = tmp_path / "a.nsys-rep"
     path.write_bytes(b"NSYS" * 100)
     error = refuse(NotAReportError, path)
-    assert f"nsys export --type=sqlite --include-blobs=true {path}" in error.fix
+    assert f"nsys export --type=sqlite {path}" in error.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("train.py", "pass the reports of a capture"),
+        ("mine.capture.json", "pass the .sqlite reports beside it"),
+        ("mine.sqlite", "nsys export --type=sqlite"),
+    ],
+)
+def test_a_file_that_is_no_report_is_refused_with_what_to_pass_instead(tmp_path, name, fix):
+    (tmp_path / name).write_text("{}")
+    assert refuse(NotAReportError, tmp_path / name).fix.startswith(fix)
 
 
 def test_a_raw_report_beside_its_export_is_passed_over(report, tmp_path, without_nsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import nsyspipe
@@ -181,6 +183,33 @@ def test_a_report_without_gpu_activity_is_examined(tmp_path):
     by_name = {one.name: one for one in found.capabilities}
     assert by_name["steps"].status == "yes"
     assert by_name["compute_and_comm"].found == "no kernel"
+
+
+def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(tmp_path):
+    for rank in range(2):
+        builder = TraceBuilder(pid=1000 + rank).session(5).env(RANK=rank, WORLD_SIZE=2)
+        for at in range(0, 3000, 1000):
+            builder.range(at, at + 900, f"step {at}").range(at, at + 300, "backward")
+        builder.range(0, 2990, "nsyspipe.capture", thread="autograd")
+        builder.range(0, 90, "load 1", pid=7).range(90, 95, "load 2", pid=7)  # no step, so no rank
+        builder.write(tmp_path / f"cpu_{rank}.sqlite")
+    assert capabilities(tmp_path)["copies"].fix == capabilities(tmp_path)["compute_and_comm"].fix
+    ranks = [{"rank": rank, "report": f"cpu_{rank}", "pid": 1000 + rank} for rank in range(2)]
+    said = {"name": "cpu", "trace": ["nvtx", "osrt"], "ranks": ranks}
+    (tmp_path / "cpu.capture.json").write_text(json.dumps(said))
+    found = examine(sorted(tmp_path.glob("*.sqlite")))
+    assert [(one.code, one.severity) for one in found.problems] == [
+        ("captured-without-gpu", "info")
+    ]
+    by_name = {one.name: one for one in found.capabilities}
+    assert (by_name["ranks"].status, by_name["ranks"].found) == ("yes", "0-1 from RANK")
+    assert (by_name["world_size"].status, by_name["world_size"].found) == ("yes", "2")
+    assert (by_name["phases"].status, by_name["phases"].found) == ("partly", "6 backward")
+    assert by_name["steps"].found.startswith("6 step #")
+    assert "nsyspipe.capture" not in by_name["steps"].found
+    for name in ("compute_and_comm", "copies", "gpu_model", "kernel_shapes", "cuda_graphs", "link"):
+        assert (by_name[name].status, by_name[name].fix) == ("no", None)
+        assert by_name[name].found == "captured without a GPU"
 
 
 def test_a_newer_schema_than_any_tested_is_a_problem(tmp_path):

@@ -121,6 +121,7 @@ def test_a_page_of_garbage_in_the_middle_of_a_real_report_gives_an_answer_or_an_
         is_answered(path)
 
 
+@pytest.mark.slow
 def test_the_program_gives_no_traceback_on_a_corrupt_report(report):
     content = bytearray(report.read_bytes())
     content[4096:] = random.Random(0).randbytes(len(content) - 4096)

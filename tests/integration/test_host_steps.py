@@ -93,6 +93,18 @@ def test_all_figures_of_the_device_stay_null_and_the_problem_stays(two):
     assert set(run.problems["severity"].to_pylist()) == {"error"}
 
 
+def test_a_capture_that_traced_no_gpu_lacks_none(two):
+    ranks = [{"rank": rank, "report": f"cpu_{rank}", "pid": 1000 + rank} for rank in range(2)]
+    said = {"name": "cpu", "captured_at_utc": "2001-09-09T01:46:40Z", "ranks": ranks}
+    for trace, found in (
+        (["nvtx", "osrt"], [("captured-without-gpu", "info", None)]),
+        (["cuda", "nvtx"], [("no-gpu-activity", "error", f"cpu_{rank}.sqlite") for rank in (0, 1)]),
+    ):
+        (two / "cpu.capture.json").write_text(json.dumps(said | {"trace": trace}))
+        problems = nsyspipe.load(two).problems.to_pylist()
+        assert [(row["code"], row["severity"], row["report"]) for row in problems] == found
+
+
 def test_a_step_without_a_phase_that_others_have_has_0_of_it_and_a_process_without_any_null(
     tmp_path,
 ):
@@ -264,13 +276,14 @@ def test_the_text_leads_with_the_verdict_and_shows_a_row_per_rank(two):
     assert lines[1] == "cpu | 2 processes without GPU activity | 6 host steps 'step #'"
     cells = [line.split() for line in lines[5:7]]
     # All steps of a rank take the same: median = slowest, and the first is the slowest.
-    phases = ["<0.001", "ms"] * 4
+    parts = ["<0.001"] * 5
     assert cells == [
-        ["0", "cpu_0", "3", "<0.001", "ms", "<0.001", "ms", "0", *phases],
-        ["1", "cpu_1", "3", "<0.001", "ms", "<0.001", "ms", "0", *phases],
+        ["0", "cpu_0", "3", "<0.001", "<0.001", "0", *parts],
+        ["1", "cpu_1", "3", "<0.001", "<0.001", "0", *parts],
     ]
+    assert lines[7] == "Times in ms; of phases and the rest (other) the median."
     # 400 - 300 ns, of 300
-    assert lines[7] == (
+    assert lines[8] == (
         "Slowest: rank 1, its median step takes <0.001 ms (33.3 %) longer than that of rank 0."
     )
     assert "fix: capture with nsys profile --trace=cuda,nvtx" in "\n".join(lines)
@@ -284,7 +297,8 @@ def test_the_text_fits_the_terminal(tmp_path, width):
         )
     text = text_of(nsyspipe.load(tmp_path), width)
     assert max(map(len, text.splitlines())) <= min(width, 100)
-    assert ("backward" in text) == (width >= 100)
+    assert "backward" in text  # where ranks wait for each other
+    assert ("Left out for the width:" in text) == (width < 100)
 
 
 def test_the_json_document_holds_the_rows(two):
@@ -297,7 +311,7 @@ def test_the_markdown_has_the_table_and_what_is_slowest(two):
     page = Page(markdown(nsyspipe.load(two)))
     assert page.texts[0] == VERDICT
     ((headings, *cells),) = page.tables
-    assert headings == ["rank", "steps", "median step", "slowest step", "at step", "data", "forward", "backward", "optimizer", "report"]  # fmt: skip
+    assert headings == ["rank", "steps", "median step", "slowest step", "at step", "data", "forward", "backward", "optimizer", "other", "report"]  # fmt: skip
     assert [row[:2] + row[-1:] for row in cells] == [["0", "3", "cpu_0"], ["1", "3", "cpu_1"]]
     assert any(text.startswith("Slowest: rank 1") for text in page.texts)
 

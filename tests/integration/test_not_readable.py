@@ -143,6 +143,7 @@ def test_a_report_without_read_permission_is_refused(report, open_folder):
     assert f"{path}: permission denied" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argument", "mode"),
     [

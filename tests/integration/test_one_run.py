@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tracemalloc
 
 import pytest
+from rich.console import Console
 
 import nsyspipe
 from nsyspipe.errors import RankConflictError
-from tests.build.trace import schemas, steady_rank
+from nsyspipe.report.markdown import markdown
+from nsyspipe.report.text import summary_text
+from tests.build.trace import TraceBuilder, schemas, steady_rank
+from tests.conftest import SAMPLES
 from tests.integration.tools import STEADY, codes, figures, one_report, problem_of, shift
 
 SECOND = 1_000_000_000
+SESSION = 10**18
 
 
 def without_environment(rank):
@@ -82,7 +88,42 @@ def two_hours_apart(folder):
     return "apart"
 
 
+def job(variable, *values):
+    """Return a case whose ranks captured these values of a variable."""
+
+    def make(folder):
+        for name, value, rank in zip("ab", values, range(2), strict=True):
+            steady_rank(rank).env(**{variable: value}).write(folder / f"{name}.sqlite")
+        return f"captured {variable} differs"
+
+    make.__name__ = variable.lower()
+    return make
+
+
+def captures(says, first, second):
+    """Return a case of two reports, each with a sidecar of its own; `says` is in the error."""
+
+    def make(folder):
+        for name, rank, (own, content) in zip("ab", range(2), (first, second), strict=True):
+            without_environment(rank).write(folder / f"{name}.sqlite")
+            ranks = [{"rank": at, "report": name if at == rank else f"x_{at}"} for at in own]
+            document = {"name": "ddp", "captured_at_utc": "2001-09-09T01:46:40Z", "ranks": ranks}
+            (folder / f"{name}.capture.json").write_text(json.dumps(document | content))
+        return says
+
+    make.__name__ = says.replace(" ", "_")
+    return make
+
+
+LATER = {"captured_at_utc": "2001-09-09T02:46:40Z"}
+
 CONFLICTS = [
+    job("TORCHELASTIC_RUN_ID", "84b05915", "7f3a0c11"),
+    job("SLURM_JOB_ID", "100", "101"),
+    job("MASTER_PORT", "29500", "33433"),
+    captures("sidecars name two captures", ([0], {"name": "before"}), ([1], {"name": "after"})),
+    captures("sidecars say two world sizes", ([0], {"world_size": 1}), ([1], {"world_size": 2})),
+    captures("two captures, each with a rank 1", ([0, 1], {}), ([1], LATER)),
     same_file,
     symbolic_link,
     copied_file,
@@ -106,6 +147,73 @@ def test_with_a_rank_map_the_user_has_decided(tmp_path, make):
     make(tmp_path)
     run = nsyspipe.load(tmp_path, rank_map="a.sqlite=0,b.sqlite=1")
     assert [figures(run, rank=rank) for rank in range(2)] == [STEADY] * 2
+
+
+def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):
+    # Nodes begin at different times and list their own ranks; a copy may lie beside the other report.
+    captures("", ([0], {"world_size": 2}), ([1], {"world_size": 2} | LATER))(tmp_path)
+    assert nsyspipe.load(tmp_path).ranks.num_rows == 2
+    for folder, rank in ((tmp_path / "here", 0), (tmp_path / "there", 1)):
+        folder.mkdir()
+        without_environment(rank).write(folder / f"ddp_{rank}.sqlite")
+        ranks = [{"rank": at, "report": f"ddp_{at}", "pid": 1000 + at} for at in range(2)]
+        (folder / "ddp.capture.json").write_text(json.dumps({"name": "ddp", "ranks": ranks}))
+    run = nsyspipe.load([tmp_path / "here", tmp_path / "there"])
+    assert run.ranks["rank_source"].to_pylist() == ["sidecar"] * 2
+
+
+# --- reports that may be of different runs --------------------------------------------------------
+
+
+def strangers(folder, **environment):
+    """Write two ranks that have no collective in common: one reduces, the other gathers."""
+    for rank, name in enumerate(("AllReduce", "AllGather")):
+        builder = TraceBuilder(pid=1000 + rank).session(SESSION + rank)
+        builder.env(RANK=rank, WORLD_SIZE=2, MASTER_PORT=29500, **environment)
+        for at in range(0, 4000, 1000):
+            builder.range(at, at + 600, f"step {at // 1000}")
+            builder.kernel(at + 100, at + 500, launch=at + 10, name="gemm")
+            builder.nccl(at + 500, at + 700, launch=at + 20, name=f"ncclDevKernel_{name}_f32_RING")
+        builder.write(folder / f"x_{rank}.sqlite")
+    return nsyspipe.load(folder)
+
+
+def test_ranks_without_any_common_collective_may_be_of_different_runs_which_comes_first(tmp_path):
+    run = strangers(tmp_path)
+    first = run.problems.to_pylist()[0]
+    assert (first["code"], first["severity"]) == ("different-runs", "error")
+    assert first["message"].startswith("none of the 8 communication operations")  # 2 ranks, 4 steps
+    assert "unmatched-collectives" not in codes(run)
+    assert "\nCaution: the reports may be of different runs" in summary_text(
+        run, Console(width=100)
+    )
+    assert "Caution: the reports may be of different runs" in markdown(run)
+
+
+def test_ranks_that_captured_one_job_id_are_of_one_run_whatever_matches(tmp_path):
+    run = strangers(tmp_path, SLURM_JOB_ID=7)
+    assert "different-runs" not in codes(run)
+    assert problem_of(run, "unmatched-collectives")["message"].startswith("8 of 8")
+    assert "Caution" not in summary_text(run, Console(width=100))
+
+
+def test_the_default_id_of_torchrun_says_nothing(tmp_path):
+    assert "different-runs" in codes(strangers(tmp_path, TORCHELASTIC_RUN_ID="none"))
+
+
+def test_more_processes_than_the_job_had_ranks_are_an_error_row(tmp_path):
+    for rank in range(3):
+        builder = without_environment(rank).env(WORLD_SIZE=2)
+        builder.write(tmp_path / f"x_{rank}.sqlite")
+    row = problem_of(nsyspipe.load(tmp_path), "more-ranks-than-world")
+    assert row["severity"] == "error"
+    assert row["message"].startswith("3 processes, but the job had 2 ranks")
+
+
+@pytest.mark.slow
+def test_a_rank_of_one_sample_run_and_a_rank_of_the_other_are_not_taken_for_a_run():
+    run = nsyspipe.load([SAMPLES / f"ddp-4gpu-{name}.sqlite" for name in ("before_0", "after_1")])
+    assert run.problems["code"].to_pylist()[0] == "different-runs"
 
 
 def test_one_file_given_twice_is_refused(tmp_path, monkeypatch):

@@ -205,8 +205,8 @@ def test_the_step_pattern_names_the_family_where_it_is_on_every_rank(tmp_path):
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        ("^pair [0-9]+$", "on some rank no range that launched a kernel matches it"),
-        ("^(step|pair) [0-9]+$", "it is more than a text with numbers"),
+        ("^pair [0-9]+$", "some rank has no such step"),
+        ("^(step|pair) [0-9]+$", "that is more than a text with numbers"),
     ],
 )
 def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, pattern, why):
@@ -217,9 +217,17 @@ def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, p
     row = problem_of(run, "step-pattern-ignored")
     assert row["severity"] == "info"
     assert row["message"] == (
-        f"the step pattern {pattern!r} of the capture's sidecar is not used ({why}): steps are detected"
+        f"the capture's sidecar says that the steps match {pattern!r}, but {why}: they were detected by their names"
     )
     assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step"))
+
+
+def test_a_program_that_names_its_steps_otherwise_is_no_problem(tmp_path):
+    two(tmp_path)
+    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern="^iteration [0-9]+$")
+    run = nsyspipe.load(tmp_path)
+    assert run.step_family == "step #"
+    assert "step-pattern-ignored" not in codes(run)
 
 
 # --- not believed ---------------------------------------------------------------------------------
@@ -490,9 +498,9 @@ def test_sidecars_of_two_captures_make_no_capture_of_the_run(tmp_path):
     for name, at in (("a", 0), ("b", 1)):
         ranks = rank(at, f"{name}_{at}", 1000 + at)
         sidecar(tmp_path, ranks, file=f"{name}.capture.json", name=name, world_size=at + 2)
-    run = nsyspipe.load(tmp_path)
+    run = nsyspipe.load(tmp_path, rank_map="a_0.sqlite=0,b_1.sqlite=1")  # else it is refused
     assert (run.header.capture, run.header.world_size) == (None, None)
-    assert numbered(run) == ({1000: 0, 1001: 1}, "sidecar")
+    assert numbered(run) == ({1000: 0, 1001: 1}, "rank_map")
 
 
 def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay(tmp_path):

@@ -184,7 +184,7 @@ def store(made, tmp_path):
 def test_of_several_runs_one_must_be_named(made, store):
     with pytest.raises(OptionError, match="holds 2 runs") as caught:
         nsyspipe.load(store)
-    assert (caught.value.found, caught.value.fix) == (f"{RUN_ID}, {OTHER_ID}", f"--run-id {OTHER_ID}")  # fmt: skip
+    assert (caught.value.found, caught.value.fix) == (f"{RUN_ID} (x1), {OTHER_ID} (x3)", f"--run-id {OTHER_ID}")  # fmt: skip
     for run in made:
         assert nsyspipe.load(store, run_id=run.header.run_id).header == run.header
 
@@ -193,7 +193,18 @@ def test_of_several_runs_one_must_be_named(made, store):
 def test_a_run_that_is_not_there_is_said_with_those_that_are(store, run_id):
     with pytest.raises(OptionError, match="has no such run") as caught:
         nsyspipe.load(store, run_id=run_id)
-    assert caught.value.found == f"{RUN_ID}, {OTHER_ID}"
+    assert caught.value.found == f"{RUN_ID} (x1), {OTHER_ID} (x3)"
+    assert caught.value.fix == f"--run-id {OTHER_ID}"
+
+
+def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
+    report = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
+    for run_id, label in (("r-1", "before"), ("r-2", "after")):
+        save(nsyspipe.load(report, label=label, run_id=run_id), tmp_path / "s")
+    with pytest.raises(OptionError, match="no such run; 1 of that label, which is no id") as caught:
+        nsyspipe.load(tmp_path / "s", run_id="before")
+    assert caught.value.found == "r-1 (before), r-2 (after)"
+    assert caught.value.fix == "--run-id r-1"
 
 
 def test_of_many_runs_the_last_are_shown(made, tmp_path):
@@ -207,7 +218,7 @@ def test_of_many_runs_the_last_are_shown(made, tmp_path):
         )
     with pytest.raises(OptionError, match="holds 9 runs") as caught:
         nsyspipe.load(tmp_path / "8")
-    assert caught.value.found == "r2, r3, r4, r5, r6, r7 and 3 more"
+    assert caught.value.found == "r2 (8), r3 (8), r4 (8), r5 (8), r6 (8), r7 (8) and 3 more"
 
 
 @pytest.mark.parametrize("table", ["steps", "runs", "events", "links"])
@@ -219,7 +230,7 @@ def test_the_directory_of_a_run_in_a_table_names_it(made, store, table):
     assert nsyspipe.load(path, run_id=RUN_ID).header == made[0].header
     with pytest.raises(OptionError, match="has no such run") as caught:
         nsyspipe.load(path, run_id=OTHER_ID)
-    assert caught.value.found == RUN_ID
+    assert caught.value.found == f"{RUN_ID} (x1)"
 
 
 @pytest.mark.parametrize(

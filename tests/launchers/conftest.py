@@ -10,6 +10,7 @@ import pytest
 
 from tests.build.trace import steady_rank
 from tests.launchers.fakes import Machine
+from tests.launchers.sweeping import put_launchers
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +34,9 @@ def machine(tmp_path, reports):
             os.kill(pid, signal.SIGKILL)
     assert not left
     assert not list(there.temporary.glob("nsyspipe-*"))
+
+
+@pytest.fixture
+def lab(machine):
+    """A machine with launchers of its own, whose training program takes no time."""
+    return put_launchers(machine)

@@ -116,6 +116,7 @@ class Machine:
         program(self.root / "bin", "python3", f'exec "{sys.executable}" "$@"')
         self.put_torchrun()
         self.put_torch()
+        self.put_nvtx()
         self.put_nsys()
         return self
 
@@ -140,6 +141,13 @@ class Machine:
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("")
 
+    def put_nvtx(self, version="0.2.11"):
+        site = self.root / "site"
+        (site / "nvtx.py").write_text("")
+        facts = site / "nvtx.dist-info" / "METADATA"
+        facts.parent.mkdir(exist_ok=True)
+        facts.write_text(f"Metadata-Version: 2.1\nName: nvtx\nVersion: {version}\n")
+
     def put_gpus(self, n):
         lines = "\n".join(f"GPU {i}: NVIDIA H200 (UUID: GPU-{i})" for i in range(n))
         program(self.root / "bin", "nvidia-smi", f"cat <<'END'\n{lines}\nEND")
@@ -158,6 +166,7 @@ class Machine:
             "PYTHONPATH": str(self.root / "site"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(self.temporary),
+            "OF_MACHINE": str(self.root),
             **self.variables,
         }
 
@@ -196,11 +205,10 @@ class Machine:
         return [pid for pid, command in running if command.split()[1:3] == ["-m", module]]
 
     def _running(self):
-        mark = f"TMPDIR={self.temporary}".encode()
+        mark = f"OF_MACHINE={self.root}\0".encode()
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                # A rank's own directory lies in this one.
                 is_ours = mark in (folder / "environ").read_bytes()
                 if is_ours and (words := (folder / "cmdline").read_bytes()):
                     found[int(folder.name)] = words.replace(b"\0", b" ").decode("utf-8", "replace")

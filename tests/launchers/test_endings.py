@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import glob
+import shlex
 import signal
-import time
 
 import pytest
 
 from nsyspipe.programs import find_nsys
-from tests.launchers.fakes import ended, wait_for
-
-# Says where it is, and goes on until it is told to end.
-WAITING = """
-import os, pathlib, time
-pathlib.Path("up_" + os.environ.get("RANK", "0")).touch()
-time.sleep(60)
-"""
-# As WAITING, but ends only when it is killed.
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITING
-# As the training program says it, once its loop is over.
-LOOP_OVER = """
-import json, os, pathlib, time
-path = pathlib.Path(os.environ["NSYSPIPE_STATUS_DIR"], f"ranges_{os.environ.get('RANK', 0)}.json")
-path.write_text(json.dumps({"loop_ended": True}))
-time.sleep(60)
-"""
-CRASHING = """
-import os, sys, time
-if os.environ["RANK"] == "1":
-    sys.exit(41)
-time.sleep(60)
-"""
-
-
-def ddp(machine, *words, n=2, text="pass", **options):
-    machine.put_program(text)
-    return machine.run("ddp.sh", "--cpu", "-n", str(n), "--program", "train.py", *words, **options)
-
-
-def starting(machine, *words, text=WAITING, n=2):
-    """Start a job and return once its ranks have."""
-    machine.put_program(text)
-    process = machine.start("ddp.sh", "--cpu", "-n", str(n), "--program", "train.py", *words)
-    for rank in range(n):
-        wait_for(machine.work / f"up_{rank}")
-    return process
+from tests.launchers.jobs import CRASHING, ddp
 
 
 def test_a_job_that_ends_well_leaves_reports_exports_and_a_sidecar(machine):
@@ -60,6 +24,16 @@ def test_a_job_that_ends_well_leaves_reports_exports_and_a_sidecar(machine):
     told = [(row["rank"], row["report"], row["status"]) for row in sidecar["ranks"]]
     assert told == [(0, "run_0", 0), (1, "run_1", 0)]
     assert f"nsyspipe analyze '{machine.work}/a/b/run_*.sqlite'" in answer.err
+
+
+def test_the_advised_command_names_the_exports_whatever_the_name(machine):
+    answer = ddp(machine, "-o", "gm[1]")
+    assert answer.status == 0
+    (line,) = [line for line in answer.err.splitlines() if line.startswith("next: ")]
+    *command, pattern = shlex.split(line.removeprefix("next: "))
+    assert command == ["nsyspipe", "analyze"]
+    found = glob.glob(pattern)  # noqa: PTH207 - a pattern with directories, from the root
+    assert sorted(found) == [f"{machine.work}/gm[1]_{rank}.sqlite" for rank in (0, 1)]
 
 
 def test_what_the_program_prints_goes_where_it_belongs(machine):
@@ -102,40 +76,27 @@ def test_ranks_that_the_job_does_not_have_are_refused(machine, ranks):
 
 @pytest.mark.parametrize("ranks", ["3-1", "0-99999999999"])
 def test_ranges_of_ranks_that_make_no_sense_are_refused(machine, ranks):
-    assert ddp(machine, "--ranks", ranks).status == 2
-    assert machine.files() == []
-
-
-@pytest.mark.slow
-def test_an_earlier_capture_stays_unless_forced(machine):
-    assert ddp(machine).status == 0
-    before = (machine.work / "ddp-2gpu_0.sqlite").stat().st_mtime_ns
-    answer = ddp(machine)
+    answer = ddp(machine, "--ranks", ranks)
     assert answer.status == 2
-    assert "an earlier capture of this name is there" in answer.err
-    assert "--force" in answer.err
-    assert (machine.work / "ddp-2gpu_0.sqlite").stat().st_mtime_ns == before
-    assert ddp(machine, "--force").status == 0
-    assert (machine.work / "ddp-2gpu_0.sqlite").stat().st_mtime_ns > before
-
-
-def test_force_removes_all_ranks_of_this_name_and_nothing_else(machine):
-    own = ["run_0.nsys-rep", "run_7.sqlite", "run_7.qdstrm", "run_node0.nsys-rep", "run.topo.txt"]
-    own += ["run.nccl.host.77.log", "run.node1.capture.json"]
-    others = ["run-view_0.nsys-rep", "run_0_0.sqlite", "run_0.capture.json", "run_x.sqlite"]
-    others += ["run.txt", "run.nccl.txt", "run_0.nsys-rep.bak", "rerun_0.sqlite", "run"]
-    for name in own + others:
-        (machine.work / name).write_text("old")
-    assert ddp(machine, "-o", "run", "--force", "--no-export", n=1).status == 0
-    assert machine.files() == sorted([*others, "run.capture.json", "run_0.nsys-rep"])
-    assert all((machine.work / name).read_text() == "old" for name in others)
+    said = {"3-1": "the range 3-1 ends before it begins"}.get(
+        ranks, "no job has a rank 99999999999"
+    )
+    assert answer.err.splitlines() == [
+        f"error: --ranks {ranks}: {said}",
+        "  fix: --ranks 0,7,63 or --ranks 0-3",
+    ]
+    assert machine.files() == []
 
 
 def test_the_status_of_the_program_is_passed_on(machine):
     machine.put_program("raise SystemExit(7)")
     answer = machine.run("baseline.sh", "--cpu", "--program", "train.py")
     assert answer.status == 7
-    assert "train.py: rank 0 ended with status 7" in answer.err
+    *_, error, found, fix, rest = answer.err.splitlines()
+    assert error == "error: train.py: rank 0 ended with status 7; its own message stands above"
+    assert found == "  found: reports of 1 of 1 ranks: baseline_0.nsys-rep"
+    assert fix == "  fix: mend the program, then capture again with --force"
+    assert rest == "what was captured: nsyspipe analyze baseline_0.sqlite"
     assert "baseline_0.sqlite" in machine.files()
 
 
@@ -240,140 +201,12 @@ def test_without_nsys_a_job_runs_unprofiled(machine):
     assert machine.files() == []
 
 
-@pytest.mark.slow
-def test_an_unprofiled_job_does_not_wait_for_what_its_program_left_in_the_background(machine):
-    text = """
-import subprocess
-print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid)
-"""
-    begin = time.monotonic()
-    answer = ddp(machine, "--no-profile", n=1, text=text, timeout=15)
-    os.kill(int(answer.out), signal.SIGKILL)
-    assert answer.status == 0
-    assert time.monotonic() - begin < 10
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("text", [WAITING, LOOP_OVER])
-def test_a_time_limit_ends_the_job_and_keeps_its_reports(machine, text):
-    words = ("--timeout", "1") if text == WAITING else ("--linger", "1")
-    answer = ddp(machine, *words, text=text)
-    assert answer.status == 124
-    said = "still running after 1 s" if text == WAITING else "it had not exited 1 s later"
-    assert said in answer.err
-    assert "found: reports of 2 of 2 ranks" in answer.err
-    assert "ddp-2gpu_1.sqlite" in machine.files()
-
-
-@pytest.mark.slow
-def test_an_nsys_that_hangs_after_the_program_is_ended(machine):
-    machine.put_nsys(
-        '"$@"; [ $RANK = 0 ] && cp "$reports/$RANK.sqlite" "$out.nsys-rep" || sleep 60'
-    )
-    answer = ddp(machine, "--exit-timeout", "1")
-    assert answer.status == 3
-    assert "rank 1: nsys had not ended 1 s after the program: ended it" in answer.err
-    assert "ddp-2gpu_0.sqlite" in machine.files()
-
-
-@pytest.mark.slow
-def test_an_nsys_that_hangs_and_ignores_its_end_is_killed(machine):
-    machine.put_nsys("trap '' TERM INT HUP; \"$@\"; sleep 60; sleep 60")
-    answer = ddp(machine, "--exit-timeout", "1", n=1)
-    assert answer.status == 3
-    assert "nsys had not ended" in answer.err
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_an_interrupted_job_ends_keeps_its_reports_and_leaves_nothing_running(machine, number):
-    process = starting(machine)
-    os.kill(process.pid, number)
-    answer = ended(process)
-    assert answer.status == 130
-    assert "error: interrupted\n  found: reports of 2 of 2 ranks" in answer.err
-    assert "Traceback" not in answer.err
-    assert "ddp-2gpu_1.sqlite" in machine.files()
-
-
-@pytest.mark.slow
-def test_a_second_interrupt_does_not_wait(machine):
-    machine.put_nsys("trap '' TERM INT HUP; \"$@\"; sleep 60; sleep 60")
-    process = starting(machine, text=STUBBORN)
-    os.kill(process.pid, signal.SIGINT)
-    time.sleep(0.5)
-    os.kill(process.pid, signal.SIGINT)
-    begin = time.monotonic()
-    answer = ended(process, timeout=40)
-    assert answer.status == 130
-    assert time.monotonic() - begin < 15
-    assert "Traceback" not in answer.err
-
-
-@pytest.mark.slow
-def test_an_interrupted_export_leaves_nothing_half_written(machine):
-    machine.put_nsys(export='touch exporting; echo half > "$out"; sleep 60')
-    machine.put_program("pass")
-    process = machine.start("ddp.sh", "--cpu", "--program", "train.py")
-    deadline = time.monotonic() + 15
-    while not list(machine.work.rglob("exporting")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGTERM)
-    answer = ended(process)
-    assert answer.status == 130
-    assert "error: interrupted" in answer.err
-    assert "nsyspipe convert" in answer.err
-    assert "Traceback" not in answer.err
-    assert machine.files() == ["ddp-1gpu.capture.json", "ddp-1gpu_0.nsys-rep"]
-
-
-@pytest.mark.slow
-def test_nohup_is_respected(machine):
-    machine.put_program(WAITING.replace("60", "1"))
-    process = machine.start(
-        "ddp.sh", "--cpu", "--program", "train.py",
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )  # fmt: skip
-    wait_for(machine.work / "up_0")
-    os.kill(process.pid, signal.SIGHUP)
-    assert ended(process).status == 0
-
-
-@pytest.mark.slow
-def test_a_rank_whose_supervisor_was_killed_is_cleaned_up(machine):
-    process = starting(machine, text=STUBBORN)
-    supervisors = machine.pids("nsyspipe.capture.rank")
-    assert len(supervisors) == 2
-    for pid in supervisors:
-        os.kill(pid, signal.SIGKILL)
-    time.sleep(0.5)
-    os.kill(process.pid, signal.SIGINT)
-    os.kill(process.pid, signal.SIGINT)
-    assert ended(process, timeout=40).status == 130
-
-
 def test_stale_ranks_of_a_job_around_do_not_make_the_baseline_one(machine):
     machine.variables |= {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3"}
     machine.put_program("import os; print(os.environ.get('RANK'))")
     answer = machine.run("baseline.sh", "--cpu", "--program", "train.py")
     assert (answer.status, answer.out) == (0, "None\n")
     assert machine.sidecar("baseline")["ranks"][0]["rank"] == 0
-
-
-@pytest.mark.slow
-def test_two_nodes_share_a_directory_and_keep_to_their_own(machine):
-    machine.put_program("pass")
-    words = ["--cpu", "--nnodes", "2", "-n", "2", "--rdzv-endpoint", "h:1", "-o", "run"]
-    words += ["--program", "train.py"]
-    for node in ("0", "1"):
-        assert machine.run("node.sh", *words, "--node-rank", node).status == 0
-    assert [name for name in machine.files() if not name.endswith("sqlite")] == [
-        *("run.node0.capture.json", "run.node1.capture.json"),
-        *(f"run_{rank}.nsys-rep" for rank in range(4)),
-    ]
-    before = (machine.work / "run_0.nsys-rep").stat().st_ino
-    assert machine.run("node.sh", *words, "--node-rank", "1").status == 2
-    assert machine.run("node.sh", *words, "--node-rank", "1", "--force").status == 0
-    assert (machine.work / "run_0.nsys-rep").stat().st_ino == before
 
 
 def test_a_node_wide_capture_leaves_one_report_for_its_ranks(machine):
@@ -384,14 +217,3 @@ def test_a_node_wide_capture_leaves_one_report_for_its_ranks(machine):
     assert machine.files() == ["run.node1.capture.json", "run_node1.nsys-rep", "run_node1.sqlite"]
     rows = [(row["rank"], row["report"]) for row in machine.sidecar("run.node1")["ranks"]]
     assert rows == [(2, "run_node1"), (3, "run_node1")]
-
-
-def test_a_report_that_was_there_is_not_taken_for_this_jobs(machine):
-    # A rendezvous that deals out the ranks: nobody knows before which files a node will write.
-    machine.put_nsys('[ -e "$out.nsys-rep" ] || exit 9; "$@"')
-    (machine.work / "run_0.nsys-rep").write_text("old")
-    machine.put_program("pass")
-    words = ["--cpu", "--nnodes=2", "--node-rank=0", "--rdzv-endpoint=h:1", "--rdzv-backend=c10d"]
-    answer = machine.run("node.sh", *words, "-o", "run", "--program", "train.py")
-    assert answer.status == 3
-    assert machine.files() == ["run_0.nsys-rep"]

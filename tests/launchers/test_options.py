@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import sys
 
 import pytest
 
-from tests.build.programs import program
-from tests.launchers.fakes import LAUNCHERS, NEW_HELP
+from tests.launchers.fakes import LAUNCHERS
 
 
 @pytest.fixture(autouse=True)
@@ -40,19 +38,27 @@ NODE = ("--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node0:29500")
         ("ddp.sh", ["-n", ""], "-n : not a number"),
         ("ddp.sh", ["--ranks", "0;1"], "no list of ranks"),
         ("ddp.sh", ["--ranks", "0,"], "no list of ranks"),
+        ("ddp.sh", ["--ranks", "3-1"], "--ranks 3-1: the range 3-1 ends before it begins"),
+        ("ddp.sh", ["--ranks", "0-99999999"], "no job has a rank 99999999"),
+        ("ddp.sh", ["--dry-run", "--ranks", "3-1"], "the range 3-1 ends before it begins"),
+        (
+            "ddp.sh",
+            ["--dry-run", "--ranks", "1"],
+            "--ranks: there is no rank 1: this job's are 0 to 0",
+        ),
         ("ddp.sh", ["--timeout", "1m"], "'1m': not a number of seconds"),
         ("ddp.sh", ["--linger", ""], "'': not a number of seconds"),
         ("ddp.sh", ["--exit-timeout", "0"], "--exit-timeout 0: needs at least a second"),
         ("ddp.sh", ["--capture-range", "all"], "--capture-range all: unknown"),
-        ("ddp.sh", ["-o", "captures/"], "no name for files"),
-        ("ddp.sh", ["-o", ".."], "no name for files"),
-        ("ddp.sh", ["-o", "a b"], "no name for files"),
+        ("ddp.sh", ["-o", "captures/"], "a directory, and no name for the files in it"),
+        ("ddp.sh", ["-o", ".."], "a directory, and no name"),
+        ("ddp.sh", ["-o", "dir/a b"], "a space in the name of files"),
         ("ddp.sh", ["-o", "100%/run"], "has a %"),
         ("ddp.sh", ["--cpu=yes"], "yes: no such option"),
         ("ddp.sh", ["--program", "none.py"], "none.py: no such training program"),
         ("ddp.sh", ["--nsys", "/no/nsys"], "is no nsys that can be run"),
         ("ddp.sh", ["--trace", "nvtx,dx12"], "does not know dx12"),
-        ("baseline.sh", ["-n", "2"], "-n: no such option"),
+        ("baseline.sh", ["-n", "2"], "-n: no such option: the baseline is one rank"),
         ("node.sh", [], "--nnodes '': not a number of nodes"),
         ("node.sh", ["--nnodes", "2"], "--node-rank '': not a number below --nnodes"),
         ("node.sh", [*NODE, "--node-rank", "2"], "--node-rank '2': not a number below"),
@@ -77,6 +83,33 @@ def test_what_cannot_be_used_is_refused_with_a_fix(machine, launcher, words, sai
     assert answer.err.count("error:") == 1
     assert answer.err.splitlines()[-1].startswith("  fix: ")
     assert machine.files() == []
+
+
+def test_a_program_without_its_option_is_told_which(machine):
+    answer = machine.run("ddp.sh", "-n", "2", "train.py")
+    assert answer.status == 2
+    assert answer.err.splitlines() == [
+        "error: train.py: no such option",
+        "  fix: --program train.py; its arguments follow --",
+    ]
+    answer = machine.run("baseline.sh", "-n", "2")
+    assert answer.err.splitlines()[-1] == "  fix: launchers/ddp.sh -n 2"
+
+
+def test_ranks_of_all_nodes_may_be_named(machine):
+    words = command(machine, "node.sh", *NODE, "-n", "2", "--ranks", "0,3")
+    assert "--ranks=0,3" in words
+    answer = machine.run("node.sh", "--cpu", "--program=train.py", *NODE, "-n", "2", "--ranks=4")
+    assert "there is no rank 4: this job's are 0 to 3" in answer.err
+
+
+def test_nsys_gets_one_list_of_variables_and_that_is_the_users(machine):
+    words = command(machine, "baseline.sh", "--nsys-arg=--env-var=A=1")
+    assert [word for word in words if word.startswith("--env-var")] == ["--env-var=A=1"]
+    assert (
+        "NSYS_NVTX_PROFILER_REGISTER_ONLY=0"
+        in words[1 : words.index(str(machine.root / "bin/python3"))]
+    )
 
 
 def test_a_value_may_follow_an_equals_sign_or_stand_alone(machine):
@@ -135,21 +168,6 @@ def test_a_launcher_may_be_started_through_a_link(machine, tmp_path):
     assert answer.status == 0
 
 
-def test_another_nsyspipe_on_the_python_path_is_not_used(machine):
-    stale = machine.root / "site" / "nsyspipe"
-    stale.mkdir()
-    (stale / "__init__.py").write_text("raise SystemExit('stale')")
-    assert machine.run("ddp.sh", "--cpu", "--program", "train.py").status == 0
-
-
-def test_nsys_may_have_another_name(machine):
-    machine.put_nsys(name="nsys-2025.6")
-    named = str(machine.root / "bin" / "nsys-2025.6")
-    answer = machine.run("ddp.sh", "--cpu", "--program", "train.py", "--nsys", named)
-    assert answer.status == 0
-    assert "ddp-1gpu_0.nsys-rep" in machine.files()
-
-
 def test_the_variable_nsys_names_one_and_the_option_wins(machine):
     machine.put_nsys(name="other")
     machine.variables["NSYS"] = str(machine.root / "bin" / "other")
@@ -157,59 +175,3 @@ def test_the_variable_nsys_names_one_and_the_option_wins(machine):
     assert "other" not in " ".join(
         command(machine, "ddp.sh", "--nsys", str(machine.root / "bin/nsys"))
     )
-
-
-@pytest.mark.parametrize("python", ["/no/python", "old/python3"])
-def test_a_python_that_cannot_be_used_is_named(machine, python):
-    program(machine.work / "old", "python3", "exit 1")
-    machine.variables["PYTHON"] = python
-    for launcher in ("ddp.sh", "sweep.sh"):
-        answer = machine.run(launcher, "--cpu")
-        assert answer.status == 2
-        assert answer.err.startswith(f"error: {python}: not a Python 3.11 or newer")
-
-
-def test_without_torch_the_message_says_which_python_lacks_it(machine):
-    (machine.root / "site" / "torch" / "__init__.py").unlink()
-    (machine.root / "site" / "torch").rmdir()
-    # No site packages: a torch that the tests run with is not seen.
-    program(machine.root / "bin", "python3", f'exec {shlex.quote(sys.executable)} -S "$@"')
-    answer = machine.run("ddp.sh", "--cpu", "--program", "train.py")
-    assert answer.status == 2
-    assert "has no torch" in answer.err
-    assert "PYTHON=/path/to/python3" in answer.err
-
-
-def test_fewer_gpus_than_ranks_are_refused_and_the_fix_says_how_many(machine):
-    machine.put_gpus(2)
-    answer = machine.run("ddp.sh", "-n", "4", "--program", "train.py")
-    assert answer.status == 2
-    assert "4 ranks: this machine has 2 GPUs for them" in answer.err
-    assert "fix: -n 2" in answer.err
-
-
-@pytest.mark.parametrize(
-    ("visible", "n"), [("0,1", 2), ("1", 1), ("-1", 0), ("", 0), ("0,-1,1", 1)]
-)
-def test_hidden_gpus_do_not_count(machine, visible, n):
-    machine.put_gpus(4)
-    machine.variables["CUDA_VISIBLE_DEVICES"] = visible
-    answer = machine.run("ddp.sh", "-n", "4", "--program", "train.py")
-    what = "no GPU" if n == 0 else f"{n} GPU{'s' * (n > 1)}"
-    assert f"this machine has {what} for them" in answer.err
-
-
-def test_nccl_is_traced_by_an_nsys_that_knows_it(machine):
-    machine.put_nsys(help_text=NEW_HELP)
-    machine.put_gpus(1)
-    answer = machine.run("ddp.sh", "--dry-run", "--program", "train.py")
-    assert "--trace=cuda,nvtx,nccl,osrt" in shlex.split(answer.out)
-    assert answer.err == ""
-
-
-def test_nccl_falls_back_to_nvtx_and_that_is_said_once(machine):
-    machine.put_gpus(2)
-    answer = machine.run("ddp.sh", "-n", "2", "--dry-run", "--program", "train.py")
-    assert "--trace=cuda,nvtx,osrt" in shlex.split(answer.out)
-    assert answer.err.count("does not know --trace=nccl") == 1
-    assert len(answer.err.splitlines()) == 1

@@ -67,3 +67,20 @@ def test_the_help_of_each_launcher_shows_how_it_is_started():
             [script, "--help"], capture_output=True, text=True, timeout=20, check=True
         )
         assert f"  launchers/{script.name}" in told.stdout
+
+
+def test_the_example_for_slurm_tells_its_options_and_what_it_runs_in():
+    script = LAUNCHERS / "slurm.sbatch"
+    bare = {"PATH": "/usr/bin:/bin"}
+    told = subprocess.run(
+        [script, "--help"], capture_output=True, text=True, timeout=20, check=True, env=bare
+    )
+    assert told.stdout.startswith("An example: sbatch launchers/slurm.sbatch [options of node.sh]")
+    assert "--rdzv-endpoint" in told.stdout
+    told = subprocess.run(
+        [script], capture_output=True, text=True, timeout=20, check=False, env=bare
+    )
+    assert told.returncode == 2
+    assert told.stderr == (
+        "error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n"
+    )

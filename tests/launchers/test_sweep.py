@@ -1,50 +1,14 @@
-"""The sweep: which runs it makes, that it goes on where it stopped, and its table of whatever its runs have left."""
+"""The sweep: which runs it makes, and what it makes of them."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
 
 import pytest
 
-from tests.launchers.fakes import LAUNCHERS, Machine, ended, wait_for
-
-# Stands in for train_vit.py beside copies of the launchers.
-TRAIN = """
-import json, os, sys
-words = sys.argv[1:]
-path = words[words.index("--json") + 1]
-if os.path.exists("broken") and open("broken").read().strip() in path:
-    sys.exit(9)
-with open("log", "a") as log:
-    print(os.environ.get("RANK", "-"), os.environ.get("NCCL_P2P_DISABLE", "-"), *words, file=log)
-if os.environ.get("RANK", "0") == "0":
-    with open(path, "w") as file:
-        json.dump({"world_size": int(os.environ.get("WORLD_SIZE", 1)), "images_per_s": 100.0}, file)
-"""
-
-
-@pytest.fixture
-def lab(machine: Machine):
-    """A machine with launchers of its own, whose training program takes no time."""
-    folder = machine.root / "launchers"
-    shutil.copytree(LAUNCHERS, folder, ignore=shutil.ignore_patterns("vit_*", "__pycache__"))
-    (folder / "train_vit.py").write_text(TRAIN)
-    (machine.root / "nsyspipe").symlink_to(LAUNCHERS.parent / "nsyspipe")
-    return machine
-
-
-def sweep(machine, *words, timeout=60):
-    folder = machine.root / "launchers"
-    return machine.run(
-        "sweep.sh", *words, timeout=timeout, folder=folder if folder.is_dir() else LAUNCHERS
-    )
+from tests.launchers.sweeping import sweep
 
 
 def names(answer):
@@ -92,42 +56,11 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(machine):
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_does_not_stop_the_others_and_is_made_again(lab):
-    (lab.work / "broken").write_text("view")
-    words = ("--cpu", "-o", "study", "--only", "^ddp-2gpu(-view|-static)?$", "--", "--lr", "1")
-    answer = sweep(lab, *words)
-    assert answer.status == 1
-    assert "== ddp-2gpu-view: failed with status 9; the sweep goes on" in answer.err
-    assert "error: 1 of 3 runs failed: ddp-2gpu-view" in answer.err
-    assert sorted(path.stem for path in (lab.work / "study").glob("*.done")) == [
-        *("ddp-2gpu", "ddp-2gpu-static"),
-    ]
-    (lab.work / "broken").unlink()
-    (lab.work / "log").unlink()
-    again = sweep(lab, *words)
-    assert again.status == 0, again.err
-    assert "== ddp-2gpu: done before" in again.err
-    ran = (lab.work / "log").read_text().splitlines()
-    assert sorted(ran) == [
-        f"{rank} - --gradient-as-bucket-view --json study/ddp-2gpu-view.train.json --lr 1"
-        for rank in (0, 1)
-    ]
-
-
-@pytest.mark.slow
-def test_runs_with_other_options_are_not_mixed(lab):
-    words = ("--cpu", "-o", "study", "--only", "^baseline$")
-    assert sweep(lab, *words, "--", "--lr", "1").status == 0
-    answer = sweep(lab, *words, "--", "--lr", "2")
-    assert answer.status == 2
-    assert "error: study/baseline: was done with other options" in answer.err
-
-
-@pytest.mark.slow
 def test_the_whole_sweep_analyzes_its_runs_and_prints_a_table(lab):
     answer = sweep(lab, "--cpu", "-o", "-study", "--only", "^baseline|^ddp-1gpu$", "--repeat", "2")
     assert answer.status == 0, answer.err
-    lines = answer.out.splitlines()
+    table = answer.out[answer.out.index("run  ") :]  # behind the comparison, if there is one
+    lines = table.splitlines()
     assert [line.split()[0] for line in lines[:7]] == [
         *("run", "baseline", "baseline-again2", "baseline-unprofiled"),
         *("baseline-unprofiled-again2", "ddp-1gpu", "ddp-1gpu-again2"),
@@ -136,6 +69,22 @@ def test_the_whole_sweep_analyzes_its_runs_and_prints_a_table(lab):
     written = {path.name for path in (lab.work / "-study").iterdir()}
     assert {"baseline.html", "ddp-1gpu.analysis.json", "runs", "table.csv"} <= written
     assert "baseline-unprofiled.analysis.json" not in written
+
+
+@pytest.mark.slow
+def test_the_comparison_of_runs_is_shown_before_the_table_and_kept(lab):
+    answer = sweep(lab, "--cpu", "-o", "s", "--only", "^baseline$|^ddp-1gpu$", "--repeat", "2")
+    assert answer.status == 0, answer.err
+    compared = (lab.work / "s" / "compare.txt").read_text()
+    assert answer.out.startswith(f"{compared}\nrun ")
+    with (lab.work / "s" / "compare.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # Two equal runs are two captures of one.
+    assert [(row["label"], row["n_captures"]) for row in rows] == [
+        ("baseline", "2"),
+        ("ddp-1gpu", "2"),
+    ]
+    assert (lab.work / "s" / "compare.html").exists()
 
 
 @pytest.mark.slow
@@ -149,106 +98,3 @@ def test_analyze_only_takes_what_another_machine_has_left(lab):
     assert [line.split()[0] for line in answer.out.splitlines()[1:4]] == [
         *("ddp-2gpu", "ddp-8gpu", "ddp-8gpu-view"),
     ]
-
-
-@pytest.mark.slow
-def test_an_interrupted_sweep_ends_at_once(lab):
-    (lab.root / "launchers" / "train_vit.py").write_text(
-        "import time; open('up', 'w').close(); time.sleep(60)"
-    )
-    process = lab.start("sweep.sh", "--cpu", "-o", "s", folder=lab.root / "launchers")
-    wait_for(lab.work / "up")
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal's Ctrl-C
-    answer = ended(process)
-    assert answer.status == 130
-    assert answer.err.count("== ") == 1
-    assert not list((lab.work / "s").glob("*.done"))
-
-
-# --- the table ---------------------------------------------------------------------------------
-
-
-def table(folder, *runs):
-    done = subprocess.run(
-        [sys.executable, LAUNCHERS / "sweep_table.py", folder, *runs],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
-def put(folder, run, train=None, analysis=None):
-    for kind, content in (("train", train), ("analysis", analysis)):
-        if content is not None:
-            (folder / f"{run}.{kind}.json").write_text(json.dumps(content))
-
-
-def rows(folder):
-    with (folder / "table.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_the_table_shows_scaling_and_shares(tmp_path):
-    put(tmp_path, "baseline", {"world_size": 1, "images_per_s": 100.0, "median_step_ns": 2_500_000})
-    put(
-        tmp_path,
-        "ddp-2gpu",
-        {"world_size": 2, "images_per_s": 150.0, "median_step_ns": 9_000_000},
-        {
-            "run": {"n_ranks": 2},
-            "summary": {
-                "step_time_ns": 8_000_000, "comm_share": 0.5, "exposed_comm_share": 0.125,
-                "backward_overlap_ratio": 0.75, "wait_share": 0, "dtod_ns_per_step": 500_000,
-            },
-            "links": [{"kind": "P2P"}, {"kind": "P2P"}, {"kind": None}, {"kind": "NET"}],
-        },
-    )  # fmt: skip
-    shown = table(tmp_path, "baseline", "ddp-2gpu", "never-made").stdout
-    alone, both = rows(tmp_path)
-    assert alone["step"] == "2.5 ms"
-    assert alone["scaling"] == "100%"
-    assert (alone["comm"], alone["copies"], alone["link"]) == ("-", "-", "-")
-    # 150 of 2 x 100 images/s; the step is the analysis's where there is one.
-    assert list(both.values()) == [
-        *("ddp-2gpu", "2", "8.0 ms", "150", "75%", "50.0%", "12.5%", "75.0%", "0.0%", "0.50 ms"),
-        "NET, P2P",
-    ]
-    assert shown.splitlines()[1].split() == ["baseline", "1", "2.5", "ms", "100", "100%", *"------"]
-
-
-def test_the_table_says_what_capturing_cost(tmp_path):
-    put(tmp_path, "a", {"images_per_s": 95.0})
-    put(tmp_path, "a-unprofiled", {"images_per_s": 100.0})
-    shown = table(tmp_path, "a", "a-unprofiled").stdout
-    assert "capturing a cost 5.0% of its throughput" in shown
-
-
-def test_nothing_to_compare_is_said(tmp_path):
-    done = table(tmp_path, "a", "b")
-    assert done.stdout == ""
-    assert done.stderr == "no run has left anything to compare\n"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "{",
-        "[]",
-        "null",
-        '{"summary": null, "links": null, "run": []}',
-        '{"summary": {"step_time_ns": "fast", "comm_share": NaN}, "links": ["x", {"kind": 3}]}',
-        '{"world_size": "two", "images_per_s": true, "median_step_ns": null}',
-        '{"world_size": 0, "run": {"n_ranks": null}}',
-    ],
-)
-def test_damaged_results_are_dashes_not_errors(tmp_path, content):
-    put(tmp_path, "good", {"world_size": 1})
-    for kind in ("train", "analysis"):
-        (tmp_path / f"bad.{kind}.json").write_text(content)
-    table(tmp_path, "baseline", "good", "bad", "bad-unprofiled")
-    for row in rows(tmp_path):
-        assert set(list(row.values())[2:]) == {"-"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
+from tests.cli.tools import environment
 from tests.launchers.fakes import Machine
 
 TINY = ("--", "--model", "tiny", "--steps", "4", "--warmup", "2")
@@ -31,9 +31,10 @@ class RealMachine(Machine):
     @property
     def environment(self):
         return {
-            **os.environ,
+            **environment(),
             "PYTHON": sys.executable,
             "TMPDIR": str(self.temporary),
+            "OF_MACHINE": str(self.root),
             **self.variables,
         }
 

@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -109,9 +111,8 @@ def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(ma
     assert "rank 1 fails on purpose" in answer.err
     assert "error: train_vit.py: rank 1 ended with status 1; its own message stands" in answer.err
     assert "found: reports of " in answer.err
-    if "run_1.sqlite" in machine.files():
-        # Steps 2 and 3 were over when it failed in step 4.
-        assert steps_of(machine.analysis("run_1.sqlite"))[1][:2] == [2, 3]
+    # Steps 2 and 3 were over when it failed in step 4.
+    assert steps_of(machine.analysis("run_1.sqlite"))[1][:2] == [2, 3]
 
 
 def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports(machine):
@@ -139,10 +140,12 @@ def test_a_program_that_never_begins_is_told_how(machine):
 
 
 def test_a_time_limit_in_mid_capture_keeps_the_report(machine):
-    machine.put_program(OWN.format(n=10, step_s=0.01).replace("steps=3", "steps=300") + "\n")
-    answer = own(machine, "baseline.sh", "--timeout", "8", step_s=30)
+    # Steps 1 and 2 of the three are over when step 3 begins to take a minute.
+    answer = own(machine, "baseline.sh", "--timeout", "8", step_s="0.01 if item < 3 else 60")
     assert answer.status == 124
     assert "it was still running after 8 s" in answer.err
+    assert "found: reports of 1 of 1 ranks: baseline_0.nsys-rep" in answer.err
+    assert steps_of(machine.analysis("baseline_0.sqlite"))[0][:2] == [1, 2]
     assert "Traceback" not in answer.err.partition("error:")[2]
 
 
@@ -160,6 +163,48 @@ def test_ctrl_c_in_mid_capture_keeps_the_report_and_leaves_nothing(machine):
     # Step 2 was cut off; nsys may write an end for it.
     found = steps_of(machine.analysis("ddp-2gpu_*.sqlite"))
     assert {rank: steps[0] for rank, steps in found.items()} == {0: 1, 1: 1}
+
+
+def test_a_loop_that_is_shorter_than_its_warm_up_is_told_so(machine):
+    machine.put_program(OWN.format(n=8, step_s=0).replace("warmup=1, steps=3, ", ""))
+    answer = run(machine, "baseline.sh", "--program", "train.py")
+    assert answer.status == 3
+    assert "its loop ended after 8 steps, the warm-up is 10" in answer.err
+    assert "fix: captured_steps(loader, warmup=2, steps=6)" in answer.err
+
+
+def test_fewer_steps_than_asked_for_are_captured_and_told(machine):
+    answer = own(machine, "baseline.sh", n=3)
+    assert answer.status == 0
+    said = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up is 1"
+    assert f"note: rank 0: {said}" in answer.err
+    assert machine.sidecar("baseline")["ranks"][0]["problem"] == said
+    assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [1, 2]}
+
+
+def test_a_report_whose_place_was_taken_meanwhile_is_kept_beside_it(machine):
+    taking = "import pathlib; pathlib.Path('baseline_0.nsys-rep').write_text('other')\n"
+    machine.put_program(taking + OWN.format(n=10, step_s=0))
+    answer = run(machine, "baseline.sh", "--program", "train.py")
+    assert answer.status == 3
+    (kept,) = machine.work.glob("baseline.kept-*_0.nsys-rep")
+    assert f"which is kept: {kept.name}" in answer.err
+    assert (machine.work / "baseline_0.nsys-rep").read_text() == "other"
+    assert steps_of(machine.analysis(kept.name)) == {0: [1, 2, 3]}
+
+
+def test_variables_for_the_program_may_be_given_to_nsys(machine):
+    ending = "import os; print(os.environ['A'])"
+    answer = own(machine, "baseline.sh", "--nsys-arg=--env-var=A=b", ending=ending)
+    assert (answer.status, answer.out) == (0, "b\n"), answer.err
+
+
+def test_a_report_moves_to_another_file_system(machine):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        machine.variables["TMPDIR"] = folder
+        answer = own(machine, "baseline.sh")
+        assert answer.status == 0, answer.err
+        assert list(Path(folder).iterdir()) == []
 
 
 def test_an_option_that_nsys_does_not_know_is_its_fault(machine):

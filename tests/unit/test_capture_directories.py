@@ -49,3 +49,20 @@ def test_a_short_path_is_taken_as_it_is(monkeypatch):
             assert path.parent == Path(folder)
             assert not path.is_symlink()
         assert list(Path(folder).iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["report1.nsys-rep", "x.qdstrm"])
+def test_a_directory_that_still_holds_a_capture_stays(among, name):
+    folder = among(60)
+    with short_directory() as path:
+        (path / "tmp_0").mkdir()
+        (path / "tmp_0" / name).write_text("hours of work")
+    (left,) = folder.iterdir()
+    assert (left / "tmp_0" / name).read_text() == "hours of work"
+
+
+def test_an_empty_report_is_no_reason_to_stay(among):
+    folder = among(60)
+    with short_directory() as path:
+        (path / "x.nsys-rep").touch()
+    assert list(folder.iterdir()) == []

@@ -72,7 +72,7 @@ def test_a_directory_of_that_name_is_not_removed(tmp_path, capsys):
 
 
 def test_the_command_knows_where_its_ranks_leave_word_and_that_is_removed(tmp_path):
-    words = ["sh", "-c", f'cp -r "$NSYSPIPE_STATUS_DIR" {tmp_path}/kept']
+    words = ["sh", "-c", f'cp -rL "$NSYSPIPE_STATUS_DIR" {tmp_path}/kept']
     assert run(tmp_path / "x", command=words) == 0
     assert (tmp_path / "kept").is_dir()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nsyspipe.capture.outcome import End, judge
-from nsyspipe.capture.records import RankRecord
+from nsyspipe.capture.records import Loop, RankRecord
 
 WELL = End(0)
 EMPTY = "nothing was captured"
@@ -25,8 +27,10 @@ def rank(number, *, status=0, report=True, problem=None, ended_at=1.0, pid=100, 
     )
 
 
-def verdict(records, expected=(0, 1), end=WELL, capture_range="cudaProfilerApi"):
-    return judge(records, expected, end, program="train.py", capture_range=capture_range)
+def verdict(records, expected=(0, 1), end=WELL, capture_range="cudaProfilerApi", loops=None):
+    return judge(
+        records, expected, end, program="train.py", capture_range=capture_range, loops=loops
+    )
 
 
 def said(found):
@@ -63,6 +67,69 @@ def test_a_signal_is_named(status, words):
     assert words in said(verdict([rank(0, status=status)], expected=(0,), end=End(1)))
 
 
+def test_of_a_signal_the_program_has_left_no_message():
+    for status, perhaps in ((137, ", perhaps because memory ran out"), (139, "")):
+        first = verdict([rank(0, status=status)], expected=(0,), end=End(1)).lines[0]
+        name = {137: "SIGKILL", 139: "SIGSEGV"}[status]
+        assert first == f"error: train.py: rank 0 was ended by {name}{perhaps}"
+
+
+def test_force_is_advised_only_where_there_is_something_to_replace():
+    found = verdict([rank(0, status=1, report=False)], expected=(0,), end=End(1))
+    assert found.lines[-1] == "  fix: mend the program, then capture again"
+    found = verdict([rank(0, report=False, problem="broken")], expected=(0,))
+    assert found.lines[-1] == "  fix: capture again"
+
+
+def test_one_report_of_several_ranks_is_named_once():
+    both = [replace(rank(number), report="/data/run_node0") for number in (0, 1)]
+    found = verdict(both, end=End(130, "interrupt"))
+    assert said(found).endswith("found: reports of 2 of 2 ranks: run_node0.nsys-rep")
+
+
+def test_an_nsys_and_agent_that_missed_each_other_are_to_be_started_again():
+    problem = "nsys failed before it started the program: Connection to Agent lost: End of file"
+    found = verdict(
+        [rank(0, status=1, pid=None, problem=problem, report=False)], expected=(0,), end=End(1)
+    )
+    assert found.lines[-1].startswith("  fix: start it again")
+
+
+def test_a_loop_that_is_shorter_than_its_warm_up_is_told_so():
+    records = [rank(0, report=False, problem=EMPTY)]
+    loops = {0: Loop(n_steps=8, n_captured=0, warmup=10, n_asked=20)}
+    found = verdict(records, expected=(0,), loops=loops)
+    assert found.lines == (
+        "error: train.py: it ended well, but nothing was captured: its loop ended after 8 steps, the warm-up is 10",
+        "  fix: captured_steps(loader, warmup=2, steps=6), or more steps",
+    )
+    # One step is warm enough for nothing: it is captured itself.
+    loops = {0: Loop(n_steps=1, n_captured=0, warmup=10, n_asked=20)}
+    fix = verdict(records, expected=(0,), loops=loops).lines[-1]
+    assert "warmup=0, steps=1)" in fix
+
+
+def test_captured_steps_that_nsys_never_heard_of_are_told_so():
+    loops = {0: Loop(n_steps=30, n_captured=20, warmup=10, n_asked=20)}
+    found = verdict([rank(0, report=False, problem=EMPTY)], expected=(0,), loops=loops)
+    assert "20 of its steps were to be, but nsys did not hear of it" in said(found)
+    assert 'pip install "nvtx<0.2.12"' in said(found)
+
+
+def test_fewer_steps_than_asked_for_are_a_note():
+    loops = {0: Loop(30, 20, 10, 20), 1: Loop(16, 6, 10, 20)}
+    found = verdict([rank(0), rank(1)], loops=loops)
+    assert (found.status, found.lines) == (
+        0,
+        (
+            (
+                "note: rank 1: 6 of 20 steps were captured: its loop ended after 16 steps, "
+                "the warm-up is 10"
+            ),
+        ),
+    )
+
+
 def test_an_nsys_that_never_started_the_program_is_blamed():
     problem = "nsys failed before it started the program: no such option"
     records = [rank(0, status=1, pid=None, problem=problem, report=False)]
@@ -92,12 +159,18 @@ def test_a_time_limit_goes_before_the_status_that_it_caused(end, words):
     assert "reports of 1 of 2 ranks" in said(found)
 
 
-def test_an_interrupt_is_130():
-    assert verdict([rank(0, status=130)], end=End(None, "interrupt")).status == 130
+def test_an_interrupt_has_the_status_of_its_signal():
+    found = verdict([rank(0, status=130)], end=End(130, "interrupt"))
+    assert (found.status, found.lines[0]) == (130, "error: interrupted")
+    found = verdict([rank(0, status=143)], end=End(143, "interrupt"))
+    assert (found.status, found.lines[0]) == (143, "error: interrupted by SIGTERM")
 
 
-def test_a_torchrun_that_had_to_be_ended_costs_nothing_if_all_reports_are_there():
-    assert verdict([rank(0), rank(1)], end=End(None, "command", 60.0)).status == 0
+def test_a_torchrun_that_had_to_be_ended_is_a_note_if_all_reports_are_there():
+    found = verdict([rank(0), rank(1)], end=End(None, "command", 660.0))
+    assert found.status == 0
+    assert said(found).startswith("note: all ranks were over, but the job's command")
+    assert "had not ended 660 s later: ended it" in said(found)
 
 
 @pytest.mark.parametrize(

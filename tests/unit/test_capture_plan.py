@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture.plan import earlier_files, parse_job, parse_ranks
+from nsyspipe.errors import OptionError
 
 
 def job(*words, name="/data/run"):
@@ -23,8 +24,9 @@ def test_ranks_are_numbers_and_ranges(text, ranks):
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "-1", "3-1", "0,,1", "0-9999999999", "1.5"])
 def test_anything_else_is_refused(text):
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(OptionError, match=r"^--ranks .*: .") as caught:
         parse_ranks(text)
+    assert caught.value.fix == "--ranks 0,7,63 or --ranks 0-3"
 
 
 def test_what_follows_the_first_two_dashes_is_the_command():
@@ -58,9 +60,7 @@ def test_without_nsys_no_report_is_expected():
 
 
 def test_files_of_a_node_have_its_number():
-    assert job().node_name == Path("/data/run")
     node = job("--nodes=2", "--node-rank=1")
-    assert node.node_name == Path("/data/run.node1")
     assert node.node_report == Path("/data/run_node1")
 
 
@@ -96,4 +96,21 @@ def test_a_node_leaves_the_files_of_the_others_alone(folder):
     words = ("--nodes=4", "--nproc=4", "--node-rank")
     assert names_in(folder, *words, "3") == {"run_12.sqlite", "run_node3.sqlite"}
     assert names_in(folder, *words, "2") == {"run.node2.topo.txt", "run.node2.capture.json"}
-    assert names_in(folder, *words, "0") == {"run_0.nsys-rep", "run_1.qdstrm"}
+    # Node 0 answers for what a capture on one node has left, too.
+    own = {"run_0.nsys-rep", "run_1.qdstrm", "run.capture.json", "run.topo.txt"}
+    assert names_in(folder, *words, "0") == own
+
+
+def test_the_first_node_answers_for_ranks_and_nodes_that_the_job_has_not(folder):
+    # 2 nodes with 4 ranks each: there is neither a rank 12 nor a node 2 or 3.
+    words = ("--nodes=2", "--nproc=4", "--node-rank")
+    assert names_in(folder, *words, "0") == {
+        *("run_0.nsys-rep", "run_1.qdstrm", "run.capture.json", "run.topo.txt"),
+        *("run_12.sqlite", "run_node3.sqlite", "run.node2.topo.txt", "run.node2.capture.json"),
+    }
+    assert names_in(folder, *words, "1") == set()
+
+
+def test_where_ranks_are_dealt_out_any_ranks_report_is_an_earlier_one(folder):
+    words = ("--nodes=4", "--rendezvous=c10d", "--node-rank=1")
+    assert names_in(folder, *words) == {"run_0.nsys-rep", "run_1.qdstrm", "run_12.sqlite"}

@@ -260,11 +260,28 @@ def test_without_nsys_the_message_says_how_to_export(reports, monkeypatch):
         pytest.skip("this machine has nsys in one of the usual places")
     with pytest.raises(NotAReportError, match="not exported to SQLite") as caught:
         exported_reports([reports])
-    assert (
-        f"nsys export --type=sqlite --include-blobs=true {reports}/run_0.nsys-rep"
-        in caught.value.fix
-    )
+    assert f"nsys export --type=sqlite {reports}/run_0.nsys-rep" in caught.value.fix
     assert "nsyspipe convert" in caught.value.found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_1*.sqlite'")],
+)
+def test_without_nsys_exports_beside_the_reports_are_pointed_out(
+    tmp_path, monkeypatch, ranks, named
+):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    if find_nsys() is not None:
+        pytest.skip("this machine has nsys in one of the usual places")
+    monkeypatch.chdir(tmp_path)
+    for rank in ranks:
+        fake_report(tmp_path / f"run_{rank}.nsys-rep")
+        fake_report(tmp_path / f"run_{rank}.sqlite")
+    with pytest.raises(NotAReportError, match="no nsys on this machine") as caught:
+        exported_reports([f"run_{rank}.nsys-rep" for rank in ranks])
+    assert caught.value.fix == f"nsyspipe analyze {named}"
+    assert f"run_{ranks[0]}.sqlite" in caught.value.found
 
 
 def test_what_is_in_the_cache_needs_no_nsys(reports, tool, monkeypatch):

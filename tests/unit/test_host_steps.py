@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from nsyspipe import schema
@@ -46,8 +47,20 @@ def test_a_step_that_was_never_closed_is_counted_apart():
         ([(0, 0, 5, 1)], None),
         ([(0, 0, 5, 1), (1, 0, -7, 1)], None),
         ([(0, 0, 0, 1), (1, 0, 6, 1)], (0, 1)),
+        ([(0, 0, 100, 1), (1, 0, 104, 1)], None),
+        ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)),
+        ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
     ],
-    ids=["lowest-of-equals", "equal", "one", "one-is-open", "zero"],
+    ids=[
+        "lowest-of-equals",
+        "equal",
+        "one",
+        "one-is-open",
+        "zero",
+        "below-5-percent",
+        "5-percent",
+        "all-zero",
+    ],
 )
 def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
     figures = host_figures(table(*rows))
@@ -55,6 +68,55 @@ def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
     assert (found and (found[0].rank, found[1].rank)) == pair
     said = [note for note in host_notes(figures, 16) if note.startswith("Slowest")]
     assert len(said) == (pair is not None)
+
+
+MS = 1_000_000
+
+
+def with_backward(*rows):
+    """Return one step of each rank, of (length, backward) in ms, without other phases."""
+    found = table(*((rank, 0, length * MS, None) for rank, (length, _) in enumerate(rows)))
+    column = pa.array([backward * MS for _, backward in rows])
+    return found.set_column(found.schema.get_field_index("backward_ns"), "backward_ns", column)
+
+
+def test_the_rest_of_a_step_is_in_no_phase_and_unknown_where_there_is_no_phase():
+    (one,) = host_figures(with_backward((100, 60)))
+    assert one.other_ns == 40 * MS
+    assert host_cells(one)[-3:] == ["60.00 ms", "-", "40.00 ms"]  # backward, optimizer, other
+    (none,) = host_figures(table((0, 0, 5, None)))
+    assert (none.other_ns, host_cells(none)[-1]) == (None, "-")
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        # Rank 1 sleeps 12 of its 100 ms elsewhere, rank 0 waits as long in backward.
+        (
+            [(100, 62), (100, 50)],
+            (
+                "Steps take equally long on all (within 5 %), but backward takes 62.00 ms on rank 0 and 50.00 ms on "
+                "rank 1. There ranks wait for each other: rank 1 may be the one that is waited for."
+            ),
+        ),
+        # It sleeps between two steps.
+        (
+            [(112, 62), (100, 50)],
+            (
+                "Longest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1, most of it in "
+                "backward. There ranks wait for each other: rank 0 may only wait."
+            ),
+        ),
+        (
+            [(112, 55), (100, 50)],
+            "Slowest: rank 0, its median step takes 12.00 ms (12.0 %) longer than that of rank 1.",
+        ),
+        ([(100, 52), (100, 50)], None),
+    ],
+    ids=["equal-steps", "longer-backward", "longer-elsewhere", "nothing-to-say"],
+)  # fmt: skip
+def test_a_rank_that_waits_in_backward_is_not_called_the_slowest(rows, says):
+    assert host_notes(host_figures(with_backward(*rows)), 16) == ([says] if says else [])
 
 
 def test_of_many_processes_the_slowest_are_shown_in_their_order():

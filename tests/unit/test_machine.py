@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import time
 from importlib.util import find_spec
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from rich.console import Console
 
-from nsyspipe.machine import STATUSES, check_machine
+from nsyspipe.machine import ANALYZE, CAPTURE, STATUSES, Check, check_machine
 from nsyspipe.programs import Output, ask
+from nsyspipe.report.doctor_text import machine_text
 from tests.build.programs import (
     DRIVER_FILE,
     GPUS,
@@ -283,6 +286,40 @@ def test_the_systems_nccl_counts_too(checks, place):
     for version in ("2.9.6", "2.28.3"):
         put(place[0], f"usr/lib/x86_64-linux-gnu/libnccl.so.{version}", "")
     assert checks()["nccl"].found == "2.28.3"
+
+
+def test_without_torch_nothing_labels_when_nvtx_is_not_installed(checks, place, monkeypatch):
+    nothing = importlib.metadata.PackageNotFoundError
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+    def version(package):
+        raise nothing(package)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    found = checks()["nvtx"]
+    assert (found.status, found.found) == (
+        "missing",
+        "neither nvtx nor torch, whose ranges label as well",
+    )
+    assert "nsyspipe[train]" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("driver", "torch", "says"),
+    [
+        ("ok", "ok", "This machine can analyze reports, convert .nsys-rep files and capture runs."),
+        ("missing", "warning", "This machine can analyze reports, convert .nsys-rep files and capture runs on its CPUs only (--cpu)."),
+        ("missing", "missing", "This machine can analyze reports and convert .nsys-rep files; it cannot capture runs."),
+        ("unknown", "ok", "This machine can analyze reports and convert .nsys-rep files; unclear whether it can capture runs."),
+    ],
+)  # fmt: skip
+def test_a_machine_without_a_gpu_can_capture_what_its_cpus_do(driver, torch, says):
+    found = [
+        Check("nsyspipe", "ok", "", ANALYZE),
+        Check("cuda_driver", driver, "", CAPTURE),
+        Check("torch", torch, "", CAPTURE),
+    ]
+    assert " ".join(machine_text(found, Console(width=100)).split()).startswith(says)
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ torch.calls = [os.getpid()]
     assert json.loads((tmp_path / "ranges_5.json").read_text()) == {
         "rank": 5, "local_rank": 1, "pid": pid,
         "step_pattern": "^step [0-9]+$", "phase_names": ["data", "forward"],
-        "n_captured_steps": 2, "loop_ended": True,
+        "n_steps": 3, "n_captured_steps": 2, "warmup": 1, "steps_asked": 2, "loop_ended": True,
         "torch_version": "2.99.0", "cuda_version": "13.0", "nccl_version": "2.28.9", "gpu_name": "A GPU",
     }  # fmt: skip
     assert not list(tmp_path.glob("*.[0-9]*"))

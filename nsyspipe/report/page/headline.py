@@ -20,11 +20,17 @@ __all__ = ["Tile", "facts", "key_figures", "verdict_lines", "why_lines"]
 
 # Which problems explain that a figure is null, the most telling first.
 _CAUSES = {
-    "step_time_ns": ("no-common-step", "no-gpu-activity"),
+    "step_time_ns": ("no-common-step", "no-gpu-activity", "captured-without-gpu"),
     "comm_share": ("no-kernels", "no-kernel-names"),
     "exposed_comm_share": ("no-kernels", "no-kernel-names"),
     "backward_overlap_ratio": ("no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels"),
-    "wait_share": ("unmatched-collectives", "no-common-clock", "no-kernels", "no-kernel-names"),
+    "wait_share": (
+        "different-runs",
+        "unmatched-collectives",
+        "no-common-clock",
+        "no-kernels",
+        "no-kernel-names",
+    ),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
     "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
 }
@@ -62,6 +68,7 @@ def verdict_lines(run: Run) -> list[str]:
         run.header.n_ranks,
         findings,
         has_host_steps=run.host_steps().num_rows > 0,
+        problems=run.problems.to_pylist(),
     )
     return text.split("\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsyspipe.metrics.host_steps import host_figures
-from nsyspipe.report.host_steps_words import LOOP, host_cells, host_notes, slowest_first
+from nsyspipe.report.host_steps_words import PARTS, host_cells, host_notes, slowest_first
 from nsyspipe.report.page.tables import Column, Table, bars
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def host_table(host_steps: pa.Table) -> Table | None:
         Column("median step", hint="from the start to the end of the NVTX range, on the host"),
         Column("slowest step"),
         Column("at step", hint="number of the slowest step"),
-        *(Column(phase, hint="median on the host, inside the step") for phase in LOOP),
+        *(Column(phase, hint="median on the host, inside the step") for phase in PARTS),
     ]
     note = " ".join(host_notes(figures, _SHOWN_RANKS)) or None
     return Table("Host steps", headings, [*zip(*columns, strict=True)], note)

@@ -1,0 +1,58 @@
+"""The time limits of a job."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from nsyspipe.capture.outcome import End
+from nsyspipe.capture.records import loop_has_ended, read_records
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsyspipe.capture.plan import Job
+
+__all__ = ["JOB_GRACE_S", "Clock"]
+
+# torchrun gives its workers 30 s to end, and each of those waits for its nsys.
+JOB_GRACE_S = 60.0
+
+
+class Clock:
+    """The time limits of a job."""
+
+    def __init__(self, job: Job, directory: Path) -> None:
+        self._job = job
+        self._directory = directory
+        self._begin = time.monotonic()
+        self._loop_over: float | None = None
+        self._ranks_over: float | None = None
+
+    def limit_reached(self) -> End | None:
+        """Return why the job must end now, or None."""
+        job, now = self._job, time.monotonic()
+        self._look(now)
+        if job.timeout_s and now - self._begin > job.timeout_s:
+            return End(None, "timeout", job.timeout_s)
+        if _has_passed(self._loop_over, job.linger_s, now) and self._ranks_over is None:
+            return End(None, "exit", job.linger_s)
+        # Each rank's nsys has the same limit of its own, and is a little earlier.
+        if _has_passed(self._ranks_over, job.exit_timeout_s + JOB_GRACE_S, now):
+            return End(None, "command", job.exit_timeout_s + JOB_GRACE_S)
+        return None
+
+    def _look(self, now: float) -> None:
+        records = read_records(self._directory)
+        if len(records) < self._job.n_local:
+            return
+        if self._loop_over is None and all(
+            loop_has_ended(self._directory, one.rank) for one in records
+        ):
+            self._loop_over = now
+        if self._ranks_over is None and all(one.status is not None for one in records):
+            self._ranks_over = now
+
+
+def _has_passed(since: float | None, limit_s: float, now: float) -> bool:
+    return since is not None and limit_s > 0 and now - since > limit_s

@@ -1,0 +1,41 @@
+"""Training programs that tests of the launchers start, and how they start them."""
+
+from __future__ import annotations
+
+from tests.launchers.fakes import wait_for
+
+# Says where it is, and goes on until it is told to end.
+WAITING = """
+import os, pathlib, time
+pathlib.Path("up_" + os.environ.get("RANK", "0")).touch()
+time.sleep(60)
+"""
+# As WAITING, but ends only when it is killed.
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITING
+# As the training program says it, once its loop is over.
+LOOP_OVER = """
+import json, os, pathlib, time
+path = pathlib.Path(os.environ["NSYSPIPE_STATUS_DIR"], f"ranges_{os.environ.get('RANK', 0)}.json")
+path.write_text(json.dumps({"loop_ended": True}))
+time.sleep(60)
+"""
+CRASHING = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit(41)
+time.sleep(60)
+"""
+
+
+def ddp(machine, *words, n=2, text="pass", **options):
+    machine.put_program(text)
+    return machine.run("ddp.sh", "--cpu", "-n", str(n), "--program", "train.py", *words, **options)
+
+
+def starting(machine, *words, text=WAITING, n=2):
+    """Start a job and return once its ranks have."""
+    machine.put_program(text)
+    process = machine.start("ddp.sh", "--cpu", "-n", str(n), "--program", "train.py", *words)
+    for rank in range(n):
+        wait_for(machine.work / f"up_{rank}")
+    return process

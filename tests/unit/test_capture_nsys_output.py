@@ -1,0 +1,125 @@
+"""What an nsys has left: a report of its own, somebody else's of that name, or a capture that must not be lost."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from nsyspipe.capture.nsys_output import (
+    NOTHING,
+    Captured,
+    captured,
+    is_missed_agent,
+    last_words,
+    output_of,
+    report_there,
+)
+
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Where nsys works, below where its report belongs."""
+    (tmp_path / "tmp" / "nvidia").mkdir(parents=True)
+    (tmp_path / "log").write_text("starting\nFailed to create 'run_0.nsys-rep': File exists\nbye\n")
+    return tmp_path
+
+
+def came_of(place, *, earlier=None, started_ns=None):
+    return captured(
+        str(place / "run_0"),
+        place / "tmp",
+        place / "log",
+        earlier=earlier,
+        started_ns=time.time_ns() if started_ns is None else started_ns,
+    )
+
+
+def leave(place, name="report1.nsys-rep", text="mine"):
+    (place / "tmp" / "nvidia" / name).write_text(text)
+
+
+def test_a_new_file_is_the_report(place):
+    (place / "run_0.nsys-rep").write_text("mine")
+    assert came_of(place) == Captured(report=str(place / "run_0"))
+
+
+def test_the_file_that_was_there_is_not(place):
+    (place / "run_0.nsys-rep").write_text("old")
+    earlier = report_there(str(place / "run_0"))
+    assert came_of(place, earlier=earlier) == Captured(problem=NOTHING)
+
+
+def test_a_file_from_before_nsys_started_is_not_its_report(place):
+    # Moved there meanwhile, and older than this nsys.
+    (place / "run_0.nsys-rep").write_text("old")
+    os.utime(place / "run_0.nsys-rep", ns=(0, time.time_ns() - HOUR_NS))
+    assert came_of(place) == Captured(problem=NOTHING)
+
+
+def test_a_report_left_where_nsys_works_is_moved_beside_what_took_its_place(place):
+    (place / "run_0.nsys-rep").write_text("other's")
+    leave(place)
+    came = came_of(place)
+    kept = f"run.kept-{os.getpid()}_0.nsys-rep"
+    assert came.report is None
+    assert came.problem == (
+        f"nsys could not write its report, which is kept: {kept}: "
+        "Failed to create 'run_0.nsys-rep': File exists"
+    )
+    assert (place / kept).read_text() == "mine"
+    assert (place / "run_0.nsys-rep").read_text() == "other's"
+
+
+def test_several_reports_have_a_name_each(place):
+    leave(place, "a.nsys-rep", "a")
+    leave(place, "b.nsys-rep", "b")
+    came_of(place)
+    names = {path.name: path.read_text() for path in place.glob("run*")}
+    stem = f"run.kept-{os.getpid()}"
+    assert names == {f"{stem}_0.nsys-rep": "a", f"{stem}-1_0.nsys-rep": "b"}
+
+
+def test_a_copy_of_the_report_is_no_other_one(place):
+    (place / "run_0.nsys-rep").write_text("mine")
+    leave(place)
+    assert came_of(place).report == str(place / "run_0")
+
+
+def test_a_stream_that_was_not_made_a_report_is_kept_under_a_free_name(place):
+    leave(place, "x.qdstrm")
+    assert came_of(place).problem.endswith("which is kept: run_0.qdstrm")
+    leave(place, "x.qdstrm", "second")
+    assert came_of(place).problem.endswith(f"which is kept: run.kept-{os.getpid()}_0.qdstrm")
+    assert (place / "run_0.qdstrm").read_text() == "mine"
+
+
+def test_a_capture_that_cannot_be_moved_stays_and_is_named(place):
+    leave(place)
+    came = captured(
+        str(place / "no" / "run_0"), place / "tmp", place / "log", earlier=None, started_ns=0
+    )
+    assert f"it is still in {place / 'tmp' / 'nvidia'}" in came.problem
+    assert (place / "tmp" / "nvidia" / "report1.nsys-rep").read_text() == "mine"
+
+
+def test_an_empty_file_is_no_capture(place):
+    leave(place, text="")
+    assert came_of(place).problem.startswith("nsys could not write its report: Failed to create")
+    assert not list(place.glob("run_0*"))
+
+
+def test_the_output_has_the_rank_of_this_process(monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    assert output_of(["nsys", "profile", "--output=a/run_%q{RANK}"]) == "a/run_3"
+    assert output_of(["nsys", "profile"]) is None
+
+
+def test_an_agent_that_was_missed_is_known_by_what_nsys_says(place):
+    (place / "log").write_text("[1/2]\nException: Connection to Agent lost: End of file\n")
+    assert last_words(place / "log") == ": Exception: Connection to Agent lost: End of file"
+    assert is_missed_agent(last_words(place / "log"))
+    assert not is_missed_agent(": unrecognised option")
