@@ -11,10 +11,12 @@ from nsyspipe import __version__
 from nsyspipe.cli.analyze import analyze
 from nsyspipe.cli.convert import convert
 from nsyspipe.cli.dashboard import dashboard
+from nsyspipe.cli.diff import diff
 from nsyspipe.cli.doctor import doctor
 from nsyspipe.cli.output import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.redact import redact
 from nsyspipe.cli.schema import schema
+from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.parallel import without_pandas
 
@@ -35,6 +37,8 @@ app.command()(doctor)
 app.command()(dashboard)
 app.command()(redact)
 app.command()(convert)
+app.command()(whatif)
+app.command()(diff)
 
 
 def _print_version(value: bool) -> None:
@@ -58,8 +62,10 @@ def options(
     Examples:
       nsyspipe analyze ddp-8gpu_*.sqlite          the answer, in a second
       nsyspipe analyze reports/ --json run.json   the same for programs
+      nsyspipe diff before/ after/                did it help, and is it noise
       nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
       nsyspipe convert ddp-8gpu_*.nsys-rep        to SQLite, several at once
+      nsyspipe whatif reports/                    what a change would bring, before it is made
       nsyspipe doctor reports/                    what is missing, and the flag that adds it
       nsyspipe redact reports/ redacted/          copies that can be shown to others
       nsyspipe schema steps                       what every number means

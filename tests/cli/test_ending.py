@@ -116,7 +116,10 @@ COMMANDS = [
     ["doctor"],
     ["doctor", "{}"],
     ["dashboard", "--help"],
+    ["diff", "--help"],
+    ["diff", "{0}", "{0}"],
     ["redact", "--help"],
+    ["whatif", "{}"],
     ["convert", "--help"],
     ["--help"],
 ]

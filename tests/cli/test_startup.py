@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = ["analyze", "convert", "dashboard", "doctor", "redact", "schema"]
+COMMANDS = ["analyze", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif"]
 
 
 def imported(*arguments):
@@ -39,9 +39,11 @@ def imported(*arguments):
         ["analyze", "--help"],
         ["convert", "-h"],
         ["dashboard", "-h"],
+        ["diff", "-h"],
         ["doctor", "-h"],
         ["redact", "-h"],
         ["schema", "-h"],
+        ["whatif", "-h"],
     ],
     ids=" ".join,
 )
