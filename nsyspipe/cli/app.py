@@ -9,6 +9,7 @@ import typer
 
 from nsyspipe import __version__
 from nsyspipe.cli.analyze import analyze
+from nsyspipe.cli.compare import compare
 from nsyspipe.cli.convert import convert
 from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.diff import diff
@@ -39,6 +40,7 @@ app.command()(redact)
 app.command()(convert)
 app.command()(whatif)
 app.command()(diff)
+app.command()(compare)
 
 
 def _print_version(value: bool) -> None:
@@ -63,6 +65,7 @@ def options(
       nsyspipe analyze ddp-8gpu_*.sqlite          the answer, in a second
       nsyspipe analyze reports/ --json run.json   the same for programs
       nsyspipe diff before/ after/                did it help, and is it noise
+      nsyspipe compare ddp/ bucket25/ fsdp/       which of them is best, and why
       nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
       nsyspipe convert ddp-8gpu_*.nsys-rep        to SQLite, several at once
       nsyspipe whatif reports/                    what a change would bring, before it is made

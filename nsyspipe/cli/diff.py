@@ -79,6 +79,7 @@ def diff(
     ] = None,
     json_file: output.Json = None,
     markdown: output.Markdown = None,
+    html: output.Html = None,
     force: Annotated[
         bool,
         typer.Option(
@@ -125,7 +126,7 @@ def diff(
       nsyspipe diff main/ new/ --fail-on regression --metric step_time,exposed_comm
     """
     settings = _settings(fail_on, min_effect, confidence, metric)
-    outputs = DiffOutputs(json_file, markdown, force)
+    outputs = DiffOutputs(json_file, markdown, html, force)
     outputs.check()
     named = _two_sides(runs)
     options = {

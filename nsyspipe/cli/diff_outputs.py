@@ -19,7 +19,7 @@ __all__ = ["DiffOutputs"]
 
 _STDOUT = "-"
 # The fields that name a file, and those of them whose file may be stdout.
-_FORMATS = ("json", "markdown")
+_FORMATS = ("json", "markdown", "html")
 _PRINTABLE = ("json", "markdown")
 Identity = list[list[str]] | None
 
@@ -30,6 +30,7 @@ class DiffOutputs:
 
     json: str | None = None
     markdown: str | None = None
+    html: str | None = None
     force: bool = False
 
     @property
@@ -106,6 +107,10 @@ def _text(
         from nsyspipe.report.difference_document import difference_document_text
 
         return difference_document_text(difference, gate, settings_file=settings_file)
+    if name == "html":
+        from nsyspipe.report.page.difference_page import difference_page
+
+        return difference_page(difference, gate, settings_file=settings_file)
     from nsyspipe.report.difference_markdown import difference_markdown
 
     return difference_markdown(difference, gate, settings_file=settings_file)
@@ -117,6 +122,10 @@ def _identity(name: str, path: Path) -> Identity:
         from nsyspipe.report.difference_document import identity_of_document
 
         return identity_of_document(path)
+    if name == "html":
+        from nsyspipe.report.page.difference_page import identity_of_difference_page
+
+        return identity_of_difference_page(path)
     from nsyspipe.report.difference_markdown import identity_of_markdown
 
     return identity_of_markdown(path)

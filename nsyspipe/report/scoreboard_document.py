@@ -51,7 +51,10 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
             | {"captures": captures[row["label"]]}
             for row in rows
         ],
-        "kinds": [asdict(kind) for kind in board.kinds],
+        "kinds": [
+            asdict(kind) | {"labels": list(kind.labels), "level_with": list(kind.level_with)}
+            for kind in board.kinds
+        ],
         "comparability": board.checks.to_pylist(),
         "problems": board.problems.to_pylist(),
     }

@@ -72,7 +72,7 @@ def _sections(board: Scoreboard, width: int) -> Iterable[RenderableType]:
     heads = [kind_text(own) for _, own in kinds] if len(kinds) > 1 else []
     sizes = [len(own) for _, own in kinds]
     yield _padded(_grid(_results(board, rows), rows, width, heads, sizes))
-    yield _padded(_grid(_figures(rows), rows, width, heads, sizes))
+    yield _padded(_grid(_figures(rows), rows, width, [], [len(rows)]))
     if said := doubts(board):
         yield _padded(_marked([("warning", one, None) for one in said]))
     if found := troubles(board):
@@ -93,13 +93,13 @@ def _results(board: Scoreboard, rows: Sequence[dict[str, Any]]) -> list[_Column]
     found = [
         _plain("steps", [str(row["n_summary_steps"]) for row in rows], 5),
         _plain("step time", times),
-        _plain("steps/s", [one.removesuffix(" steps/s") for one in rates], 2),
+        _plain("steps/s", [one.removesuffix(" steps/s") for one in rates], 3),
         _plain("speed-up", [speedup_text(row["peer_speedup"]) for row in rows]),
-        _plain(f"{sure} interval", [speedup_interval(row) for row in rows], 4),
+        _plain(f"{sure} interval", [speedup_interval(row) for row in rows], 2),
         _Column("verdict", [_verdict(row) for row in rows], is_word=True),
     ]
     if len(board.kinds) > 1:
-        over = _plain("over the\nfirst", [speedup_text(row["speedup"]) for row in rows], 3)
+        over = _plain("over the\nfirst", [speedup_text(row["speedup"]) for row in rows], 4)
         found.insert(-1, over)
     elif len({row["n_ranks"] for row in rows}) > 1:
         found.insert(0, _plain("ranks", [str(row["n_ranks"]) for row in rows], 1))
@@ -132,16 +132,21 @@ def _grid(
     """Return a table with a name before each row; what a narrow terminal has no room for is left out, never cut."""
     names = [printable(row["label"]) for row in rows]
     indent = 1 if heads else 0
-    wanted = indent + max(map(len, names))
+    wanted = max(indent + max(map(len, names)), *map(len, heads), len("run"))
+    least = min(wanted, max(_LEAST_NAME, width // 4))
     shown = list(columns)
-    while len(shown) > 1 and _room(shown, width) < min(wanted, max(_LEAST_NAME, width // 4)):
+    while len(shown) > 1 and _room(shown, width) < least:
         shown.remove(max(shown, key=lambda column: column.rank))
-    longest = max(_room(shown, width), _LEAST_NAME)
+    longest = max(_room(shown, width), least)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     table.add_column("run", no_wrap=True, vertical="bottom")
     for column in shown:
-        side = "left" if column.is_word else "right"
-        table.add_column(column.heading, justify=side, no_wrap=True, vertical="bottom")
+        table.add_column(
+            column.heading,
+            justify="left" if column.is_word else "right",
+            no_wrap=True,
+            vertical="bottom",
+        )
     at = 0
     for place, size in enumerate(sizes):
         if heads:

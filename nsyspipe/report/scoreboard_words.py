@@ -19,7 +19,8 @@ from nsyspipe.units import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nsyspipe.scoreboard.board import Kind, Scoreboard
+    from nsyspipe.scoreboard.board import Scoreboard
+    from nsyspipe.scoreboard.kinds import Kind
 
 __all__ = [
     "FIGURES",
@@ -38,7 +39,8 @@ __all__ = [
     "verdict_word",
 ]
 
-_SHOWN = 4
+# Names in a list before the rest is counted; and of the figures those that stand there even if no run has them.
+_SHOWN, _ASKED_FOR = 4, 7
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ FIGURES = (
     Figure("dtod_ns_per_step", "DtoD\ncopies", ms_text),
     Figure("message_bytes_per_step", "message\nbytes", bytes_text),
     Figure("idle_share", "idle", percent_text),
-    Figure("collectives_per_step", "collec-\ntives", count_text),
+    Figure("collectives_per_step", "collectives\nper step", count_text),
     Figure("busbw_bytes_per_s", "bus\nbandwidth", bandwidth_text),
 )
 
@@ -79,8 +81,12 @@ def speedup_interval(row: Mapping[str, Any]) -> str:
 
 
 def shown_figures(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Return the figures that any run has."""
-    return [one for one in FIGURES if any(row[one.column] is not None for row in rows)]
+    """Return the figures that a study asks for, and the others that any run has."""
+    return [
+        one
+        for at, one in enumerate(FIGURES)
+        if at < _ASKED_FOR or any(row[one.column] is not None for row in rows)
+    ]
 
 
 def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[dict[str, Any]]]]:
@@ -160,7 +166,7 @@ def _undecided(peer: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _why_alone(board: Scoreboard) -> str:
     checks = [row["message"].partition(": ")[0] for row in board.checks.to_pylist() if row["blocks"]]  # fmt: skip
-    return f"{_listed(list(dict.fromkeys(checks)))} differ"
+    return f"they differ in {_listed(list(dict.fromkeys(checks)))}"
 
 
 def notes(board: Scoreboard) -> list[str]:
@@ -168,10 +174,11 @@ def notes(board: Scoreboard) -> list[str]:
     rows = board.table.to_pylist()
     effect, sure = percent_text(board.rules.min_effect), percent_text(board.rules.confidence, 0)
     over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
-    found = [
-        f"speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
+    speed = (
+        f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
         f"judges the median step time, under {effect} is no change."
-    ]
+    )
+    found = [speed]
     if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
         found.append(
             "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "

@@ -11,42 +11,21 @@ from nsyspipe.difference.run_difference import DEFAULT_CONFIDENCE, DEFAULT_MIN_E
 from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
 from nsyspipe.errors import OptionError
 from nsyspipe.scoreboard.entrant import Entrant
+from nsyspipe.scoreboard.kinds import Kind, kind_of
 from nsyspipe.scoreboard.ranking import check_sort, sorted_rows
-from nsyspipe.scoreboard.standing import Rules, Standing, is_slower, standing
+from nsyspipe.scoreboard.standing import Rules, Standing, standing
 from nsyspipe.scoreboard.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     import pyarrow as pa
 
     from nsyspipe.difference.comparability import Check
 
-__all__ = ["Kind", "Scoreboard", "compare"]
+__all__ = ["Scoreboard", "compare"]
 
 _LEAST_CONFIDENCE = 0.5
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Runs that can be compared with each other: one world size, one GPU model, the same ranks.
-
-    Attributes
-    ----------
-    peer
-        The first of them that was given: what the others are measured against.
-    labels
-        All of them, in the order of the table.
-    best
-        The one with the largest speed-up of those that have an interval of it; None if none has.
-    level_with
-        Those that the best cannot be told from, by the verdict of their step times.
-    """
-
-    peer: str
-    labels: tuple[str, ...]
-    best: str | None
-    level_with: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -83,8 +62,10 @@ class Scoreboard:
         """The kinds of runs that can be compared with each other, in the order of their first that was given."""
         peers = dict.fromkeys(self._peers[one.label].label for one in self._entrants)
         rows = self.table.to_pylist()
+        runs = {run.label: run for run in self._entrants}
         return tuple(
-            self._kind(peer, [row for row in rows if row["peer"] == peer]) for peer in peers
+            kind_of(peer, [row for row in rows if row["peer"] == peer], runs, self.rules)
+            for peer in peers
         )
 
     @cached_property
@@ -153,21 +134,6 @@ class Scoreboard:
             "peer_verdict": peer.verdict,
             "peer_why": peer.why,
         }
-
-    def _kind(self, peer: str, rows: Sequence[dict[str, Any]]) -> Kind:
-        labels = tuple(row["label"] for row in rows)
-        decided = [row for row in rows if row["peer_speedup_low"] is not None]
-        if not decided:
-            return Kind(peer, labels, None, ())
-        best = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == peer))["label"]
-        by_label = {run.label: run for run in self._entrants}
-        level = tuple(
-            row["label"]
-            for row in decided
-            if row["label"] != best
-            and not is_slower(by_label[row["label"]], by_label[best], self.rules)
-        )
-        return Kind(peer, labels, best, level)
 
     def __repr__(self) -> str:
         return f"<Scoreboard of {len(self.sides)} runs against {self.reference!r}>"

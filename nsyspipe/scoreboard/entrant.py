@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.figures import DEFAULT_METRIC, per_step
-from nsyspipe.difference.step_parts import PARTS, step_parts
+from nsyspipe.difference.step_parts import mean_step_time, step_parts
 from nsyspipe.difference.step_table import StepTable
 from nsyspipe.scoreboard.tables import SUMMARY_FIGURES
 
@@ -58,11 +59,8 @@ class Entrant:
         summaries = [run.summary().to_pylist()[0] for run in runs]
         own = {name: _mean(row[name] for row in summaries) for name in SUMMARY_FIGURES}
         # Of rates it is the mean of their times that the speed-up compares.
-        period = _mean(_inverse(row["throughput_steps_per_s"]) for row in summaries)
-        if len(runs) == 1:
-            throughput = summaries[0]["throughput_steps_per_s"]
-        else:
-            throughput = _inverse(period)
+        rates = [row["throughput_steps_per_s"] for row in summaries]
+        throughput = _mean(rates) if len(rates) == 1 else _inverse(_mean(map(_inverse, rates)))
         n_ranks = header.world_size or header.n_ranks
         return {
             "label": self.label,
@@ -91,22 +89,19 @@ class Entrant:
     def _parts(self) -> dict[str, float | None]:
         """Return the mean step time and the parts that sum to it, as a difference of two runs has them."""
         parts, _ = step_parts(self._tables, self._tables)
-        times = dict(zip(parts["part"].to_pylist(), parts["baseline_ns"].to_pylist(), strict=True))
-        known = [time for time in times.values() if time is not None]
-        mean = sum(known) if len(known) == len(PARTS) else self._mean_step_time
-        return {"mean_step_time_ns": mean, **{f"{name}_ns": times[name] for name in PARTS}}
-
-    @property
-    def _mean_step_time(self) -> float | None:
-        times = self.step_times
-        return None if isinstance(times, str) else _mean(float(one.mean()) for one in times)
+        times = zip(parts["part"].to_pylist(), parts["baseline_ns"].to_pylist(), strict=True)
+        mean = mean_step_time(self._tables)
+        return {
+            "mean_step_time_ns": None if mean is None else float(mean),
+            **{f"{name}_ns": time for name, time in times},
+        }
 
     @cached_property
     def _tables(self) -> list[StepTable]:
         return [StepTable(run) for run in self.side.runs]
 
 
-_WITHOUT_FIGURES = {
+_WITHOUT_FIGURES: dict[str, Any] = {
     "code": _NO_FIGURES,
     "severity": "warning",
     "report": None,
@@ -117,9 +112,9 @@ _WITHOUT_FIGURES = {
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean; None if any value is; of one value itself, exactly."""
+    """Return the mean; None if any value is, or is no number, as of a damaged run; of one value itself, exactly."""
     found = list(values)
-    known = [value for value in found if value is not None]
+    known = [value for value in found if value is not None and math.isfinite(value)]
     if not found or len(known) < len(found):
         return None
     return known[0] if len(known) == 1 else sum(known) / len(known)

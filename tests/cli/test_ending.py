@@ -116,6 +116,8 @@ COMMANDS = [
     ["doctor"],
     ["doctor", "{}"],
     ["dashboard", "--help"],
+    ["compare", "--help"],
+    ["compare", "{0}", "{0}"],
     ["diff", "--help"],
     ["diff", "{0}", "{0}"],
     ["redact", "--help"],

@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = ["analyze", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif"]
+COMMANDS = ["analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif"]
 
 
 def imported(*arguments):
@@ -37,6 +37,7 @@ def imported(*arguments):
         ["--help"],
         ["--version"],
         ["analyze", "--help"],
+        ["compare", "-h"],
         ["convert", "-h"],
         ["dashboard", "-h"],
         ["diff", "-h"],

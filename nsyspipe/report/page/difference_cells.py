@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.report.page.tables import Column
 
-__all__ = ["DeltaCell", "DeltaTable", "Judged", "Scale"]
+__all__ = ["Cell", "DeltaCell", "DeltaTable", "Judged", "Scale"]
 
 # Ends of a scale, so that ticks are numbers that one reads at a glance.
 _NICE = (1, 2, 5, 10, 20, 50, 100)
@@ -27,12 +27,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class DeltaCell:
-    """A difference as shares of a track whose middle is zero: -1 is its left end, 1 its right one.
+    """A difference as shares of a track whose middle is zero: -1 is its left end, 1 its right one; other cells have words.
 
     Attributes
     ----------
-    text
-        In words; empty where another column has them.
     at
         Where the difference is; None draws nothing.
     low, high
@@ -41,7 +39,6 @@ class DeltaCell:
         From here on, either way, it is more than no change; None leaves it out.
     """
 
-    text: str
     at: float | None = None
     low: float | None = None
     high: float | None = None
@@ -69,6 +66,9 @@ class DeltaCell:
         if self.at is None or abs(self.at) <= 1:
             return None
         return "right" if self.at > 0 else "left"
+
+
+Cell = str | DeltaCell | Judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,14 @@ class DeltaTable:
 
     caption: str
     columns: Sequence[Column]
-    rows: Sequence[Sequence[str | DeltaCell | Judged]]
+    rows: Sequence[Sequence[Cell]]
     strong: frozenset[int] = frozenset()
     note: str | None = None
+
+    @staticmethod
+    def verdict_of(row: Sequence[Cell]) -> str | None:
+        """Return the verdict that a row has a cell of."""
+        return next((cell.verdict for cell in row if isinstance(cell, Judged)), None)
 
 
 def _place(low: float, high: float) -> tuple[float, float]:

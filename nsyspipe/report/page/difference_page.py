@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from nsyspipe.report.difference_document import identity_of
 from nsyspipe.report.difference_words import (
     delta_text,
@@ -157,7 +159,7 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     """Return a judged figure as tiles: both sides, their difference, how sure it is."""
     name, unit = metric_name(row["metric"]), row["unit"]
     why = row["why"] or "not decided"
-    over = [f"median of {row[f'n_{side}']} steps" for side in _SIDES]
+    over = [_over(row[f"n_{side}"]) for side in _SIDES]
     relative = percent_change(row)
     below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
     sure = f"{percent_text(row['confidence'], 0)} interval"
@@ -177,6 +179,10 @@ def _tile(name: str, value: float | None, text: str, meaning: str, why: str) -> 
     return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
 
 
+def _over(n_steps: int | None) -> str:
+    return "of one step" if n_steps == 1 else f"median of {n_steps} steps"
+
+
 def _axis_note(bars: Mapping[str, Any] | None) -> str | None:
     if bars is None or not bars["from"]:
         return None
@@ -188,4 +194,4 @@ def _has_comm(data: Mapping[str, Any] | None) -> bool:
 
 
 def _troubles(problems: pa.Table, side: str) -> Sequence[Trouble]:
-    return troubles(problems.filter([one == side for one in problems["side"].to_pylist()]))
+    return troubles(problems.filter(pc.equal(problems["side"], side)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.figures import METRICS
@@ -14,7 +15,7 @@ from nsyspipe.report.difference_words import (
     percent_change,
     value_text,
 )
-from nsyspipe.report.page.difference_cells import DeltaCell, DeltaTable, Judged, Scale
+from nsyspipe.report.page.difference_cells import Cell, DeltaCell, DeltaTable, Judged, Scale
 from nsyspipe.report.page.embed import cut
 from nsyspipe.report.page.provenance import provenance
 from nsyspipe.report.page.tables import Column, Table
@@ -42,36 +43,37 @@ def figure_table(difference: RunDifference) -> DeltaTable:
     )
     shares = [_in_percent(row, difference.min_effect) for row in rows]
     scale = _scale(rows, shares, difference.judged)
-    cells = [
+    mostly = _shared_reason(rows)
+    cells: list[Sequence[Cell]] = [
         [
             metric_name(row["metric"]),
+            _change_text(row),
+            DeltaCell(**{name: scale.share(value) for name, value in share.items()}),
+            Judged(row["verdict"], None if row["why"] == mostly else row["why"]),
             *(value_text(row["unit"], row[side]) for side in _SIDES),
             delta_text(row["unit"], row["delta"]),
-            percent_change(row),
-            DeltaCell("", **{name: scale.share(value) for name, value in share.items()}),
             interval_text(row),
             _numbers(row),
-            Judged(row["verdict"], _why(row)),
         ]
         for row, share in zip(rows, shares, strict=True)
     ]
     columns = [
         Column("figure of a step", "text"),
-        *(Column(side, hint="median over summary steps") for side in _SIDES),
-        Column("change", hint="candidate - baseline"),
-        Column("%", hint="of the baseline"),
+        Column("change", hint="per cent of the baseline; of ratios in points"),
         Column(f"-{scale.limit:g} to +{scale.limit:g} %", "track"),
-        Column(f"{percent_text(difference.confidence, 0)} interval"),
-        Column("steps", hint="summary steps that have the figure: baseline, candidate"),
         Column("verdict", "text"),
+        *(Column(side, hint="median over summary steps") for side in _SIDES),
+        Column("difference", hint="candidate - baseline"),
+        Column(f"{percent_text(difference.confidence, 0)} interval", hint="of the difference"),
+        Column("steps", hint="summary steps that have the figure: baseline, candidate"),
     ]
-    strong = frozenset(
-        at for at, row in enumerate(rows) if row["metric"] in difference.judged
-    )
+    strong = frozenset(at for at, row in enumerate(rows) if row["metric"] in difference.judged)
     note = (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey: less than "
         "the smallest change that counts; an arrow: further than the scale. Bold: what the verdict rests on."
     )
+    if mostly:
+        note += f" Inconclusive for no reason told beside it: {mostly}."
     return DeltaTable("Figures of a step, both sides", columns, cells, strong, note)
 
 
@@ -104,13 +106,21 @@ def _scale(
     )
 
 
+def _change_text(row: Mapping[str, Any]) -> str:
+    relative = percent_change(row)
+    return delta_text(row["unit"], row["delta"]) if relative == absent else relative
+
+
 def _numbers(row: Mapping[str, Any]) -> str:
     before, after = (count_text(row[f"n_{side}"]) for side in _SIDES)
     return before if before == after else f"{before}, {after}"
 
 
-def _why(row: Mapping[str, Any]) -> str | None:
-    return row["why"] if row["verdict"] == "inconclusive" else None
+def _shared_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return why most figures are inconclusive, to be told once; None where there is no such reason."""
+    reasons = Counter(row["why"] for row in rows if row["why"])
+    reason, number = max(reasons.items(), key=lambda one: one[1], default=(None, 0))
+    return reason if number > len(rows) / 2 else None
 
 
 def kernel_table(difference: RunDifference) -> DeltaTable | None:
@@ -119,25 +129,25 @@ def kernel_table(difference: RunDifference) -> DeltaTable | None:
     if not rows:
         return None
     most = max(abs(row["delta_ns_per_step"]) for row in rows) or 1
-    cells: list[Sequence[str | DeltaCell | Judged]] = [
+    cells: list[Sequence[Cell]] = [
         [
             cut(row["name"], _LONGEST_NAME),
+            delta_text("ns", row["delta_ns_per_step"]),
+            DeltaCell(row["delta_ns_per_step"] / most),
+            *(value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES),
             row["phase"] or absent,
             row["status"],
-            *(value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES),
-            delta_text("ns", row["delta_ns_per_step"]),
-            DeltaCell("", row["delta_ns_per_step"] / most),
             *(count_text(round(row[f"{side}_n_per_step"], 2)) for side in _SIDES),
         ]
         for row in rows
     ]
     columns = [
         Column("kernel", "name"),
-        Column("phase", "text"),
-        Column("status", "text"),
-        *(Column(side, hint="per rank and summary step") for side in _SIDES),
         Column("change"),
         Column("less, more", "track"),
+        *(Column(side, hint="per rank and summary step") for side in _SIDES),
+        Column("phase", "text"),
+        Column("status", "text"),
         *(Column(f"number, {side}", hint="per rank and summary step") for side in _SIDES),
     ]
     n_same = difference.kernels.num_rows - len(rows)

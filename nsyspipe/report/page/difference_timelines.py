@@ -60,9 +60,10 @@ class _Drawn:
 
     @property
     def title(self) -> str:
+        # The label comes last: where there is no room, it is cut.
+        label = cut(self.label, _LONGEST_LABEL)
         return (
-            f"{self.name} {cut(self.label, _LONGEST_LABEL)}: step {self.step} on rank {self.rank}, "
-            f"{ms_text(self.wall_ns)}"
+            f"{self.name}: {ms_text(self.wall_ns)}, step {self.step} on rank {self.rank}, {label}"
         )
 
 

@@ -49,7 +49,7 @@ def waterfall(difference: RunDifference) -> dict[str, Any] | None:
     for name, category, row in _parts(difference):
         bars.append(_part(name, category, at, row))
         at = bars[-1]["end"]
-    if at != after:
+    if at != after or difference.step_time_parts["delta_ns"].null_count:
         rest = {"baseline_ns": None, "candidate_ns": None, "delta_ns": after - at}
         bars.append(_part(_REST, _NEUTRAL, at, rest))
     bars.append(_whole("candidate", after))
@@ -128,5 +128,5 @@ def _with_causes(difference: RunDifference) -> list[dict[str, Any]]:
 def _exact(ns: float | None) -> str:
     if ns is None:
         return absent
-    text = f"{ns:+,.3f}".replace(",", "\N{NARROW NO-BREAK SPACE}").removesuffix(".000")
+    text = f"{ns:+,.3f}".replace(",", " ").removesuffix(".000")
     return f"{text if ns else '0'} ns"

@@ -41,7 +41,7 @@ nsyspipe.builders.waterfall = (() => {
       type: "group",
       children: [
         { type: "line", shape: { x1: to, x2: to, y1: top, y2: below }, style: { stroke: palette.lineStrong, lineWidth: 1 } },
-        {
+        bar.delta !== 0 && {
           type: "rect",
           shape: { x: Math.min(from, to), y: top, width: Math.max(Math.abs(to - from), 1), height: HEIGHT },
           style: { fill: palette[bar.category], stroke: bar.category === "idle" ? palette.lineStrong : null },
@@ -54,7 +54,7 @@ nsyspipe.builders.waterfall = (() => {
             font: `${isWhole(bar) ? 600 : 400} 12px ${nsyspipe.FONT}`,
           },
         },
-      ],
+      ].filter(Boolean),
     };
   };
 
