@@ -11,7 +11,17 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = ["analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif"]
+COMMANDS = [
+    "analyze",
+    "compare",
+    "convert",
+    "dashboard",
+    "diff",
+    "doctor",
+    "redact",
+    "schema",
+    "whatif",
+]
 
 
 def imported(*arguments):
