@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
+    from nsyspipe.difference.run_difference import diff
     from nsyspipe.errors import NsyspipeError
     from nsyspipe.loading import load
+    from nsyspipe.replay.ask import whatif
     from nsyspipe.run import Run
+    from nsyspipe.scoreboard.board import compare
 
-__all__ = ["NsyspipeError", "Run", "__version__", "load"]
+__all__ = ["NsyspipeError", "Run", "__version__", "compare", "diff", "load", "whatif"]
 
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
-_HOMES = {"NsyspipeError": "nsyspipe.errors", "Run": "nsyspipe.run", "load": "nsyspipe.loading"}
+_HOMES = {
+    "NsyspipeError": "nsyspipe.errors",
+    "Run": "nsyspipe.run",
+    "compare": "nsyspipe.scoreboard.board",
+    "diff": "nsyspipe.difference.run_difference",
+    "load": "nsyspipe.loading",
+    "whatif": "nsyspipe.replay.ask",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -13,10 +13,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsyspipe import __version__
 from nsyspipe.nsys import GET_NSYS, trace_values_in, version_in
 from nsyspipe.programs import ROOT, Output, Patience, Program, Run, ask, find_importer, find_nsys
 from nsyspipe.training_packages import nccl_version, numbers, nvtx_version, torch_versions
+from nsyspipe.version import __version__
 
 __all__ = ["ANALYZE", "CAPTURE", "CONVERT", "STATUSES", "Check", "check_machine"]
 

@@ -9,12 +9,15 @@ import typer
 
 from nsyspipe import __version__
 from nsyspipe.cli.analyze import analyze
+from nsyspipe.cli.compare import compare
 from nsyspipe.cli.convert import convert
 from nsyspipe.cli.dashboard import dashboard
+from nsyspipe.cli.diff import diff
 from nsyspipe.cli.doctor import doctor
 from nsyspipe.cli.output import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.redact import redact
 from nsyspipe.cli.schema import schema
+from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.parallel import without_pandas
 
@@ -35,6 +38,9 @@ app.command()(doctor)
 app.command()(dashboard)
 app.command()(redact)
 app.command()(convert)
+app.command()(whatif)
+app.command()(diff)
+app.command()(compare)
 
 
 def _print_version(value: bool) -> None:
@@ -58,8 +64,11 @@ def options(
     Examples:
       nsyspipe analyze ddp-8gpu_*.sqlite          the answer, in a second
       nsyspipe analyze reports/ --json run.json   the same for programs
+      nsyspipe diff before/ after/                did it help, and is it noise
+      nsyspipe compare ddp/ bucket25/ fsdp/       which of them is best, and why
       nsyspipe dashboard runs/ -o runs.html       all saved runs, over time
       nsyspipe convert ddp-8gpu_*.nsys-rep        to SQLite, several at once
+      nsyspipe whatif reports/                    what a change would bring, before it is made
       nsyspipe doctor reports/                    what is missing, and the flag that adds it
       nsyspipe redact reports/ redacted/          copies that can be shown to others
       nsyspipe schema steps                       what every number means

@@ -117,7 +117,12 @@ COMMANDS = [
     ["doctor"],
     ["doctor", "{}"],
     ["dashboard", "--help"],
+    ["compare", "--help"],
+    ["compare", "{0}", "{0}"],
+    ["diff", "--help"],
+    ["diff", "{0}", "{0}"],
     ["redact", "--help"],
+    ["whatif", "{}"],
     ["convert", "--help"],
     ["--help"],
 ]

@@ -11,7 +11,17 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = ["analyze", "convert", "dashboard", "doctor", "redact", "schema"]
+COMMANDS = [
+    "analyze",
+    "compare",
+    "convert",
+    "dashboard",
+    "diff",
+    "doctor",
+    "redact",
+    "schema",
+    "whatif",
+]
 
 
 def imported(*arguments):
@@ -37,11 +47,14 @@ def imported(*arguments):
         ["--help"],
         ["--version"],
         ["analyze", "--help"],
+        ["compare", "-h"],
         ["convert", "-h"],
         ["dashboard", "-h"],
+        ["diff", "-h"],
         ["doctor", "-h"],
         ["redact", "-h"],
         ["schema", "-h"],
+        ["whatif", "-h"],
     ],
     ids=" ".join,
 )

@@ -1,0 +1,145 @@
+"""``nsyspipe compare``: N runs side by side, the first is the reference."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nsyspipe.cli import output_options as output, reading_options as reading
+from nsyspipe.cli.compare_outputs import CompareOutputs
+from nsyspipe.cli.output import write_stdout
+from nsyspipe.cli.progress import progress
+from nsyspipe.cli.run_arguments import opened_runs, parse_runs
+from nsyspipe.gate_settings import parse_confidence, parse_min_effect
+from nsyspipe.settings import AUTO
+
+__all__ = ["compare"]
+
+
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN...",
+            help="One argument each, the reference first: a quoted glob, a directory of reports, one report, or a run "
+            "saved with --out (STORE, or STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one "
+            "run: repeat LABEL=REPORTS.",
+        ),
+    ],
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            "--sort",
+            metavar="METRIC",
+            help="The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... "
+            "[default: as given]",
+        ),
+    ] = None,
+    min_effect: Annotated[
+        str,
+        typer.Option(
+            "--min-effect",
+            metavar="PCT",
+            help="Less change of step time than this is none, in per cent: 2% and 2 are the same.",
+        ),
+    ] = "2%",
+    confidence: Annotated[
+        str,
+        typer.Option("--confidence", metavar="P", help="Of the intervals, above 0.5 and below 1."),
+    ] = "0.95",
+    json_file: output.Json = None,
+    markdown: output.Markdown = None,
+    csv_file: Annotated[
+        str | None,
+        typer.Option(
+            "--csv",
+            metavar="FILE|-",
+            help="Write the table for spreadsheets; - prints it and nothing else.",
+        ),
+    ] = None,
+    html: output.Html = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Judge runs that are not comparable; replace outputs of other runs."
+        ),
+    ] = False,
+    step: reading.Step = None,
+    backward: reading.Backward = None,
+    forward: reading.Forward = None,
+    optimizer: reading.Optimizer = None,
+    data: reading.Data = None,
+    comm_kernel: reading.CommKernel = None,
+    skip_first: reading.SkipFirst = AUTO,
+    rank_map: reading.RankMap = None,
+    nccl_log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nccl-log",
+            metavar="[LABEL=]FILE",
+            help="Log with NCCL_DEBUG=INFO, of all reports or of one label's. Several times, or a glob.",
+        ),
+    ] = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise."
+        ),
+    ] = None,
+    jobs: reading.Jobs = None,
+    quiet: output.Quiet = False,
+    no_progress: output.NoProgress = False,
+) -> None:
+    """Which of these runs is best? Speed-up over the first with its interval, and what the steps' time goes to.
+
+    Runs that differ from the first in world size, GPU model or ranks are parted from it, and measured against the
+    first of their own kind: a step of more ranks does more work.
+
+    \b
+    Examples:
+      nsyspipe compare ddp/ bucket25/ fsdp/
+      nsyspipe compare ddp="runs/ddp_*.sqlite" view="runs/view_*.sqlite" --sort step_time
+      nsyspipe compare study/runs/runs/run_id=* --html study.html --csv study.csv
+      nsyspipe compare ddp=day1/ ddp=day2/ fsdp=day3/ fsdp=day4/ --markdown comment.md
+    """  # fmt: skip
+    outputs = CompareOutputs(json_file, markdown, csv_file, html, force)
+    outputs.check()
+    least_effect, sure = parse_min_effect(min_effect), parse_confidence(confidence)
+    if sort is not None:
+        from nsyspipe.scoreboard.ranking import check_sort
+
+        sort = check_sort(sort, "--sort")
+    options = {
+        "step": step,
+        "backward": backward,
+        "forward": forward,
+        "optimizer": optimizer,
+        "data": data,
+        "comm_kernel": comm_kernel,
+        "skip_first": skip_first,
+        "rank_map": rank_map,
+    }
+    with (
+        progress(shown=not (quiet or no_progress)) as stage,
+        opened_runs(
+            parse_runs(runs), options, nccl_logs=nccl_log or [], topologies=topology or [], jobs=jobs, stage=stage
+        ) as open_runs,
+    ):  # fmt: skip
+        from nsyspipe.difference.sides import Side
+        from nsyspipe.scoreboard.board import compare as compared
+
+        board = compared(
+            [Side(*one) for one in open_runs()],
+            sort=sort,
+            min_effect=least_effect,
+            confidence=sure,
+            force=force,
+        )
+        outputs.write(board)
+        if not (quiet or outputs.takes_stdout):
+            from rich.console import Console
+
+            from nsyspipe.report.scoreboard_text import scoreboard_text
+
+            write_stdout(scoreboard_text(board, Console()))

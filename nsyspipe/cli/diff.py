@@ -1,0 +1,220 @@
+"""``nsyspipe diff``: before and after, and a gate for CI."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nsyspipe.cli import output_options as output, reading_options as reading
+from nsyspipe.cli.diff_outputs import DiffOutputs
+from nsyspipe.cli.output import write_stdout
+from nsyspipe.cli.progress import progress
+from nsyspipe.cli.run_arguments import opened_runs, parse_runs
+from nsyspipe.errors import OptionError
+from nsyspipe.gate import FAIL_ON
+from nsyspipe.gate_settings import (
+    GateSettings,
+    parse_confidence,
+    parse_metrics,
+    parse_min_effect,
+    read_settings,
+)
+from nsyspipe.settings import AUTO
+from nsyspipe.untrusted import printable
+
+if TYPE_CHECKING:
+    from nsyspipe.cli.run_arguments import NamedRuns
+    from nsyspipe.difference.run_difference import RunDifference
+
+__all__ = ["diff"]
+
+_TWO = 2
+_SHOWN = 4
+
+
+def diff(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="BASELINE CANDIDATE",
+            help="One argument each: a quoted glob, a directory of reports, one report, or a run saved with --out "
+            "(STORE, or STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one side: repeat "
+            "LABEL=REPORTS.",
+        ),
+    ],
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            metavar="regression|any-change",
+            help="Exit with 3 if a judged metric is worse (or changed at all), with 4 if that cannot be decided.",
+        ),
+    ] = None,
+    min_effect: Annotated[
+        str | None,
+        typer.Option(
+            "--min-effect",
+            metavar="PCT",
+            help="Less change than this is none, in per cent: 2% and 2 are the same. [default: 2%]",
+        ),
+    ] = None,
+    confidence: Annotated[
+        str | None,
+        typer.Option(
+            "--confidence",
+            metavar="P",
+            help="Of the intervals, above 0.5 and below 1. [default: 0.95]",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="NAMES",
+            help="What the verdict and the gate rest on, comma separated: the worst of them. [default: step_time]",
+        ),
+    ] = None,
+    json_file: output.Json = None,
+    markdown: output.Markdown = None,
+    html: output.Html = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Judge runs that are not comparable; replace outputs of other runs."
+        ),
+    ] = False,
+    step: reading.Step = None,
+    backward: reading.Backward = None,
+    forward: reading.Forward = None,
+    optimizer: reading.Optimizer = None,
+    data: reading.Data = None,
+    comm_kernel: reading.CommKernel = None,
+    skip_first: reading.SkipFirst = AUTO,
+    rank_map: reading.RankMap = None,
+    nccl_log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--nccl-log",
+            metavar="[LABEL=]FILE",
+            help="Log with NCCL_DEBUG=INFO, of all reports or of one label's. Several times, or a glob.",
+        ),
+    ] = None,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise."
+        ),
+    ] = None,
+    jobs: reading.Jobs = None,
+    quiet: output.Quiet = False,
+    no_progress: output.NoProgress = False,
+) -> None:
+    """Did it help, and is it noise? Two runs, metric by metric, and where the difference comes from.
+
+    Thresholds may stand in the nearest nsyspipe.toml ([diff]) or pyproject.toml ([tool.nsyspipe.diff]) of this
+    directory or one above: fail-on, min-effect, confidence, metric. Options win over the file.
+
+    \b
+    Examples:
+      nsyspipe diff "before_*.sqlite" "after_*.sqlite"
+      nsyspipe diff base=main/ bucket25=branch/ --json diff.json
+      nsyspipe diff runs/runs/run_id=main "new_*.sqlite" --fail-on regression
+      nsyspipe diff a=day1/ a=day2/ b=day3/ b=day4/
+      nsyspipe diff main/ new/ --fail-on regression --metric step_time,exposed_comm
+    """
+    settings = _settings(fail_on, min_effect, confidence, metric)
+    outputs = DiffOutputs(json_file, markdown, html, force)
+    outputs.check()
+    named = _two_sides(runs)
+    options = {
+        "step": step,
+        "backward": backward,
+        "forward": forward,
+        "optimizer": optimizer,
+        "data": data,
+        "comm_kernel": comm_kernel,
+        "skip_first": skip_first,
+        "rank_map": rank_map,
+    }
+    with (
+        progress(shown=not (quiet or no_progress)) as stage,
+        opened_runs(
+            named, options, nccl_logs=nccl_log or [], topologies=topology or [], jobs=jobs, stage=stage
+        ) as open_runs,
+    ):  # fmt: skip
+        from nsyspipe.difference.run_difference import (
+            DEFAULT_CONFIDENCE,
+            DEFAULT_MIN_EFFECT,
+            diff as compared,
+        )
+        from nsyspipe.difference.sides import Side
+
+        baseline, candidate = (Side(*side) for side in open_runs())
+        difference = compared(
+            baseline,
+            candidate,
+            min_effect=DEFAULT_MIN_EFFECT if settings.min_effect is None else settings.min_effect,
+            confidence=settings.confidence or DEFAULT_CONFIDENCE,
+            metrics=settings.metrics,
+            force=force,
+        )
+        _answer(difference, outputs, settings, quiet=quiet)
+
+
+def _answer(
+    difference: RunDifference, outputs: DiffOutputs, settings: GateSettings, *, quiet: bool
+) -> None:
+    """Write and print everything, then end as the gate says."""
+    from nsyspipe.gate import gate
+
+    judged = gate(difference, settings.fail_on) if settings.fail_on else None
+    path = None if settings.path is None else os.path.relpath(settings.path)
+    outputs.write(difference, judged, settings_file=path)
+    if not (quiet or outputs.takes_stdout):
+        from rich.console import Console
+
+        from nsyspipe.report.difference_text import difference_text
+
+        write_stdout(difference_text(difference, Console(), settings_file=path))
+    if judged is None or not judged.exit_code:
+        return
+    from nsyspipe.report.difference_words import gate_text
+
+    typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
+    raise typer.Exit(judged.exit_code)
+
+
+def _settings(
+    fail_on: str | None, min_effect: str | None, confidence: str | None, metric: str | None
+) -> GateSettings:
+    """Return what options say, else what the nearest file says."""
+    if fail_on is not None and fail_on not in FAIL_ON:
+        raise OptionError(f"--fail-on {fail_on!r}", "is no gate", found=", ".join(FAIL_ON))
+    chosen_effect = None if min_effect is None else parse_min_effect(min_effect)
+    chosen_confidence = None if confidence is None else parse_confidence(confidence)
+    metrics = None if metric is None else parse_metrics(metric)
+    found = read_settings(Path.cwd())
+    return GateSettings(
+        fail_on=fail_on or found.fail_on,
+        min_effect=found.min_effect if chosen_effect is None else chosen_effect,
+        confidence=chosen_confidence or found.confidence,
+        metrics=metrics or found.metrics,
+        path=found.path,
+    )
+
+
+def _two_sides(arguments: list[str]) -> list[NamedRuns]:
+    named = parse_runs(arguments)
+    if len(named) == _TWO:
+        return named
+    shown = [one.label or one.places[0] for one in named[:_SHOWN]]
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    raise OptionError(
+        "diff",
+        f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named",
+        found=", ".join(shown) + more,
+        fix='quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL=',
+    )

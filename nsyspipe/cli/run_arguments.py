@@ -1,0 +1,235 @@
+"""From RUN arguments to runs: one argument is one capture, ``LABEL=`` in front names what it is a capture of."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.errors import OptionError
+from nsyspipe.store.find import is_saved
+from nsyspipe.store.layout import run_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from nsyspipe.cli.progress import Stage
+    from nsyspipe.run import Run
+
+__all__ = ["NamedRuns", "OpenedRuns", "opened_runs", "parse_runs", "split_label"]
+
+_LONGEST_LABEL = 100
+_SHOWN = 6
+
+OpenedRuns = list[tuple[str, tuple["Run", ...]]]
+
+
+@dataclass(frozen=True)
+class NamedRuns:
+    """What a user names as one thing to look at: one capture, or several under one label.
+
+    Attributes
+    ----------
+    label
+        What stands before ``=``; None: the runs name themselves.
+    places
+        One argument per capture: a glob, a directory, a report, or a saved run.
+    """
+
+    label: str | None
+    places: tuple[str, ...]
+
+
+def parse_runs(arguments: Sequence[str]) -> list[NamedRuns]:
+    """Group RUN arguments by their labels, in the order in which each first stands.
+
+    A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has no
+    path separator.
+
+    Raises
+    ------
+    OptionError
+        If a label is empty, too long, or not printable, or names nothing.
+    """
+    groups: dict[str | int, list[str]] = {}
+    for number, argument in enumerate(arguments):
+        label, place = split_label(argument)
+        groups.setdefault(number if label is None else label, []).append(place)
+    return [
+        NamedRuns(key if isinstance(key, str) else None, tuple(places))
+        for key, places in groups.items()
+    ]
+
+
+def split_label(argument: str) -> tuple[str | None, str]:
+    """Split ``LABEL=PLACE``; no label is None.
+
+    Raises
+    ------
+    OptionError
+        If the label is empty, too long, or not printable, or nothing follows it.
+    """
+    label, equals, place = argument.partition("=")
+    separators = {os.sep, os.altsep} - {None}
+    if not equals or any(one in label for one in separators if one) or _names_files(argument):
+        return None, argument
+    if not (label and label.isprintable() and len(label) <= _LONGEST_LABEL):
+        raise OptionError(
+            repr(argument[:_LONGEST_LABEL]),
+            f"has a label that is empty, longer than {_LONGEST_LABEL}, or not printable",
+            fix="LABEL=PATH, or ./PATH for a path with = in it",
+        )
+    if not place:
+        raise OptionError(repr(argument), "has a label and no reports", fix=f"{label}=PATH")
+    return label, place
+
+
+@contextlib.contextmanager
+def opened_runs(
+    named: Sequence[NamedRuns],
+    options: Mapping[str, Any],
+    *,
+    nccl_logs: Sequence[str] = (),
+    topologies: Sequence[str] = (),
+    jobs: int | None = None,
+    stage: Stage = lambda _: None,
+) -> Iterator[Callable[[], OpenedRuns]]:
+    """Yield what opens all runs; the processes that read their reports end with the context.
+
+    Parameters
+    ----------
+    options
+        Of `nsyspipe.load`, by name: how reports are read. Saved runs keep the figures they have.
+    nccl_logs, topologies
+        ``FILE`` for the reports of all runs, or ``LABEL=FILE`` for those of one.
+
+    Raises
+    ------
+    OptionError
+        If an argument names several runs, or options for reports come with saved runs alone.
+    InputError
+        If an argument names no report.
+    """
+    saved = {place for one in named for place in one.places if is_saved(Path(place))}
+    is_any_report = any(place not in saved for one in named for place in one.places)
+    _check_options(options, [*nccl_logs, *topologies], is_any_report=is_any_report)
+    logs, maps = _by_label(nccl_logs, named), _by_label(topologies, named)
+    for place in sorted(saved):
+        _check_is_one(place)
+    if not is_any_report:
+        yield lambda: _opened(named, lambda one, place: _saved_run(place, one.label))
+        return
+    from nsyspipe.export_cache import exported_reports
+    from nsyspipe.parallel import PRELOAD, executor_for
+    from nsyspipe.read.discover import find_logs
+
+    found_logs = {label: find_logs(files) for label, files in logs.items()}
+    paths = {
+        (one, place): exported_reports([place], jobs=jobs, on_progress=stage("exporting reports"))
+        for one in named
+        for place in one.places
+        if place not in saved
+    }
+    every = [path for some in paths.values() for path in some]
+    with executor_for(every, jobs, preload=PRELOAD) as executor:
+
+        def open_one(one: NamedRuns, place: str) -> Run:
+            if place in saved:
+                return _saved_run(place, one.label)
+            files = [path for label in (None, one.label) for path in found_logs.get(label, [])]
+            topology = [*maps.get(one.label, []), *maps.get(None, []), None][0]
+            run = _report_run(
+                paths[one, place],
+                {**options, "label": one.label, "nccl_log": files, "topology": topology},
+                executor=executor,
+                on_progress=stage(f"reading {one.label or place}"),
+            )
+            _ = run.steps()  # read now, one after the other, each with its own bar
+            return run
+
+        yield lambda: _opened(named, open_one)
+
+
+def _opened(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> OpenedRuns:
+    found = [(one, tuple(open_one(one, place) for place in one.places)) for one in named]
+    labels = [one.label or runs[0].header.label for one, runs in found]
+    return [(label, runs) for label, (_, runs) in zip(_distinct(labels), found, strict=True)]
+
+
+def _distinct(labels: Sequence[str]) -> list[str]:
+    """Tell equal labels apart by a number: ``run``, ``run (2)``."""
+    found: list[str] = []
+    for label in labels:
+        names = [label, *(f"{label} ({number})" for number in range(2, len(labels) + 2))]
+        found.append(next(name for name in names if name not in found))
+    return found
+
+
+def _report_run(paths: Sequence[Path], options: Mapping[str, Any], **more: Any) -> Run:  # noqa: ANN401 - load's own
+    # Heavy, so imported while the workers do the same.
+    from nsyspipe.loading import load
+
+    return load(paths, **options, **more)
+
+
+def _saved_run(place: str, label: str | None) -> Run:
+    # Not through `load`, which imports what reads reports.
+    from nsyspipe.store.find import find_saved
+    from nsyspipe.store.saved_run import SavedRun
+
+    return SavedRun(Path(place), *find_saved(Path(place)), label)
+
+
+def _check_is_one(place: str) -> None:
+    """Refuse a store of several runs, and say how one of them is named."""
+    ids = sorted(run_ids(Path(place)))
+    if len(ids) > 1:
+        n_more = len(ids) - _SHOWN
+        shown = ", ".join(ids[-_SHOWN:]) + (f" and {n_more} more" if n_more > 0 else "")
+        raise OptionError(
+            place,
+            f"holds {len(ids)} runs, where one is meant",
+            found=shown,
+            fix=str(Path(place) / "runs" / f"run_id={ids[-1]}"),
+        )
+
+
+def _check_options(
+    options: Mapping[str, Any], files: Sequence[str], *, is_any_report: bool
+) -> None:
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name, value in options.items()
+        if value is not None and value != "auto"
+    ]
+    given += ["--nccl-log or --topology"] if files else []
+    if given and not is_any_report:
+        raise OptionError(
+            ", ".join(given),
+            "says how reports are read, and all runs are saved ones, whose figures are made",
+            fix="leave it out, or analyze the reports again",
+        )
+
+
+def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | None, list[str]]:
+    """Group ``LABEL=FILE`` by label; a file without one is for all."""
+    known = [one.label for one in named if one.label is not None]
+    found: dict[str | None, list[str]] = {}
+    for file in files:
+        label, place = split_label(file)
+        if label is not None and label not in known:
+            raise OptionError(
+                repr(file), "names no run by its label", found=", ".join(known) or "no labels"
+            )
+        found.setdefault(label, []).append(place)
+    return found
+
+
+def _names_files(argument: str) -> bool:
+    """Tell whether a whole argument is a path or a glob of some files, whatever it looks like."""
+    if os.path.lexists(argument):  # says no to names that are too long
+        return True
+    return glob.has_magic(argument) and bool(glob.glob(argument))  # noqa: PTH207 - absolute too

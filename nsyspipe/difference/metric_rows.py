@@ -1,0 +1,81 @@
+"""One row per figure: both medians, their difference, its interval, and what that means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.difference.figures import METRICS, per_step
+from nsyspipe.difference.tables import METRIC_ROWS
+from nsyspipe.statistics import difference_of_medians, verdict, why_inconclusive
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from nsyspipe.difference.step_table import StepTable
+    from nsyspipe.statistics import Better
+
+__all__ = ["INCONCLUSIVE", "metric_rows"]
+
+INCONCLUSIVE = "inconclusive"
+
+
+def metric_rows(
+    baseline: Sequence[StepTable],
+    candidate: Sequence[StepTable],
+    *,
+    min_effect: float,
+    confidence: float,
+    blocked: str | None,
+) -> pa.Table:
+    """Compare every figure of two sides, each capture's steps in the order of time.
+
+    Parameters
+    ----------
+    blocked
+        Why no verdict may be given although there are figures; None when it may.
+
+    Returns
+    -------
+    pyarrow.Table
+        `tables.METRIC_ROWS`, in the order of `figures.METRICS`.
+    """
+    rows = []
+    for name, metric in METRICS.items():
+        row: dict[str, Any] = {"metric": name, "unit": metric.unit, "better": metric.better}
+        sides = [[per_step(table, name) for table in side] for side in (baseline, candidate)]
+        rows.append(row | _figures(sides, metric.better, min_effect, confidence, blocked))
+    return METRIC_ROWS.from_rows(rows)
+
+
+def _figures(
+    sides: list[Any], better: Better, min_effect: float, confidence: float, blocked: str | None
+) -> dict[str, Any]:
+    numbers = [sum(len(one) for one in side if not isinstance(one, str)) for side in sides]
+    counted = {"n_baseline": numbers[0], "n_candidate": numbers[1], "confidence": confidence}
+    lacking = [next((one for one in side if isinstance(one, str)), None) for side in sides]
+    if any(lacking):
+        return counted | {"verdict": INCONCLUSIVE, "why": _why_null(lacking)}
+    found = difference_of_medians(*sides, confidence=confidence)
+    base, delta = found.baseline, found.delta
+    judged = verdict(found, min_effect=min_effect, better=better)
+    return counted | {
+        "baseline": found.baseline,
+        "candidate": found.candidate,
+        "delta": found.delta,
+        "delta_pct": 100 * delta / abs(base) if base and delta is not None else None,
+        "ci_low": found.low,
+        "ci_high": found.high,
+        "method": found.method,
+        "verdict": judged if blocked is None else INCONCLUSIVE,
+        "why": blocked or why_inconclusive(found, min_effect=min_effect),
+    }
+
+
+def _why_null(lacking: Sequence[str | None]) -> str:
+    """Say which side lacks what."""
+    if lacking[0] == lacking[1]:
+        return f"both: {lacking[0]}"
+    named = zip(("baseline", "candidate"), lacking, strict=True)
+    return "; ".join(f"{side}: {why}" for side, why in named if why)

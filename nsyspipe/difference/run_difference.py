@@ -1,0 +1,226 @@
+"""Before and after: everything that differs between two sides, and whether it is noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from nsyspipe.difference.comparability import check_comparable
+from nsyspipe.difference.figures import DEFAULT_METRIC, METRICS
+from nsyspipe.difference.kernel_changes import kernel_changes
+from nsyspipe.difference.metric_rows import metric_rows
+from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
+from nsyspipe.difference.step_parts import mean_step_time, step_parts
+from nsyspipe.difference.step_table import StepTable
+from nsyspipe.difference.surroundings import surroundings
+from nsyspipe.difference.tables import COMPARABILITY, PROBLEMS_OF_SIDES
+from nsyspipe.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import pyarrow as pa
+
+__all__ = ["DEFAULT_CONFIDENCE", "DEFAULT_MIN_EFFECT", "RunDifference", "diff", "worst_verdict"]
+
+DEFAULT_MIN_EFFECT, DEFAULT_CONFIDENCE = 0.02, 0.95
+_LEAST_CONFIDENCE = 0.5
+# The first of these that a metric has is the verdict of several.
+_WORST_FIRST = ("regression", "inconclusive", "change", "no change", "improvement")
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """What changed from a baseline to a candidate: tables with the schemas of `nsyspipe.difference.tables`.
+
+    Every difference is candidate - baseline: swapping the sides negates each exactly, and a run differs from
+    itself by exactly 0.
+
+    Attributes
+    ----------
+    baseline, candidate
+        The sides, each one or several captures.
+    min_effect
+        Smallest |delta| / baseline that counts, as a ratio.
+    confidence
+        Of the intervals.
+    judged
+        The metrics that the verdict rests on.
+    is_forced
+        Whether verdicts are given although the runs are not comparable.
+    """
+
+    baseline: Side
+    candidate: Side
+    min_effect: float = DEFAULT_MIN_EFFECT
+    confidence: float = DEFAULT_CONFIDENCE
+    judged: tuple[str, ...] = (DEFAULT_METRIC,)
+    is_forced: bool = False
+
+    @cached_property
+    def comparability(self) -> pa.Table:
+        """`tables.COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
+        found = check_comparable(self.baseline, self.candidate)
+        return COMPARABILITY.from_rows([check.row() for check in found])
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether nothing blocks: equal world size, GPU model, and no rank missing on one side only."""
+        return not any(self.comparability["blocks"].to_pylist())
+
+    @property
+    def has_spread_between_captures(self) -> bool:
+        """Whether a side has several captures, so that what differs between captures is in the intervals."""
+        return len(self.baseline.runs) > 1 or len(self.candidate.runs) > 1
+
+    @cached_property
+    def metrics(self) -> pa.Table:
+        """`tables.METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
+        blocking = [row["check"] for row in self.comparability.to_pylist() if row["blocks"]]
+        is_blocked = blocking and not self.is_forced
+        return metric_rows(
+            *self._tables,
+            min_effect=self.min_effect,
+            confidence=self.confidence,
+            blocked=f"not comparable: {', '.join(blocking)}" if is_blocked else None,
+        )
+
+    @cached_property
+    def step_time_parts(self) -> pa.Table:
+        """`tables.STEP_TIME_PARTS`: compute, exposed comm, exposed memory, idle; they sum to `mean_step_time` exactly."""
+        return self._parts[0]
+
+    @cached_property
+    def idle_causes(self) -> pa.Table:
+        """`tables.IDLE_CAUSE_PARTS`: the part idle by cause, summing to it exactly."""
+        return self._parts[1]
+
+    @cached_property
+    def mean_step_time(self) -> tuple[float | None, float | None, float | None]:
+        """Mean step time of baseline and candidate and their difference, ns; None without steps."""
+        before, after = map(mean_step_time, self._tables)
+        return (
+            None if before is None else float(before),
+            None if after is None else float(after),
+            None if before is None or after is None else float(after - before),
+        )
+
+    @cached_property
+    def kernels(self) -> pa.Table:
+        """`tables.KERNEL_CHANGES`: every kernel of either side, the largest |delta| per step first."""
+        return kernel_changes(*self._tables, min_effect=self.min_effect)
+
+    @cached_property
+    def changes(self) -> pa.Table:
+        """`tables.CHANGES`: collectives, copies, stragglers, link, versions and capture, where they differ."""
+        return surroundings(self.baseline, self.candidate, self._tables)
+
+    @cached_property
+    def problems(self) -> pa.Table:
+        """`tables.PROBLEMS_OF_SIDES`: the problems of each side's captures."""
+        rows = [
+            {"side": name, "run_id": run.header.run_id, **row}
+            for name, side in (("baseline", self.baseline), ("candidate", self.candidate))
+            for run in side.runs
+            for row in run.problems.to_pylist()
+        ]
+        return PROBLEMS_OF_SIDES.from_rows(rows)
+
+    @property
+    def verdict(self) -> str:
+        """The worst verdict of the judged metrics: regression, inconclusive, (change), no change, improvement.
+
+        ``change`` only where a judged metric is neither better lower nor higher.
+        """
+        return worst_verdict(
+            row["verdict"] for row in self.metrics.to_pylist() if row["metric"] in self.judged
+        )
+
+    @cached_property
+    def _tables(self) -> tuple[list[StepTable], list[StepTable]]:
+        before, after = (
+            [StepTable(run) for run in side.runs] for side in (self.baseline, self.candidate)
+        )
+        return before, after
+
+    @cached_property
+    def _parts(self) -> tuple[pa.Table, pa.Table]:
+        return step_parts(*self._tables)
+
+    def __repr__(self) -> str:
+        return (
+            f"<RunDifference {self.baseline.label!r} -> {self.candidate.label!r}: {self.verdict}>"
+        )
+
+
+def worst_verdict(verdicts: Iterable[str]) -> str:
+    """Return the worst of some verdicts: regression, inconclusive, change, no change, improvement."""
+    found = set(verdicts)
+    return next(one for one in _WORST_FIRST if one in found)
+
+
+def diff(
+    baseline: AnySide,
+    candidate: AnySide,
+    *,
+    min_effect: float = DEFAULT_MIN_EFFECT,
+    confidence: float = DEFAULT_CONFIDENCE,
+    metrics: Sequence[str] | None = None,
+    force: bool = False,
+) -> RunDifference:
+    """Compare two runs: whether a change helped, or is noise.
+
+    delta = candidate - baseline of the medians over summary steps, per figure of a step: times are the largest over
+    ranks, ratios pooled over ranks, counts and bytes means over ranks. The interval is that of the difference of
+    medians at `confidence`. ``regression`` or ``improvement`` when it excludes 0 and |delta| is at least
+    `min_effect` of the baseline, else ``no change``; ``inconclusive`` with fewer than 3 summary steps or too few for
+    their autocorrelation, and when the runs are not comparable.
+
+    Parameters
+    ----------
+    baseline, candidate
+        A `Side` (several captures of one configuration), a `nsyspipe.Run`, or what `nsyspipe.load` takes: a path, a
+        glob, a directory, a saved run. They are read at once.
+    min_effect
+        Smallest relative difference that counts, as a ratio from 0.
+    confidence
+        Of the intervals, above 0.5 and below 1.
+    metrics
+        What the verdict rests on, the worst of them; None is step_time alone. All are in the table.
+    force
+        Give verdicts although world size, GPU model or ranks differ.
+
+    Returns
+    -------
+    RunDifference
+        With Arrow tables ``metrics``, ``step_time_parts``, ``idle_causes``, ``kernels``, ``changes``,
+        ``comparability`` and ``problems``; null means "not recorded".
+
+    Raises
+    ------
+    OptionError
+        If a metric is not known, a number is out of range, or a side has one capture twice.
+    InputError
+        If a path names no run.
+
+    Examples
+    --------
+    >>> change = nsyspipe.diff("before_*.sqlite", "after_*.sqlite")  # doctest: +SKIP
+    >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
+    ('improvement', -11.2)
+    """
+    if not min_effect >= 0 or min_effect == float("inf"):
+        raise OptionError(f"min_effect={min_effect}", "is no ratio from 0", fix="min_effect=0.02")
+    if not _LEAST_CONFIDENCE < confidence < 1:
+        raise OptionError(
+            f"confidence={confidence}", "is not between 0.5 and 1", fix="confidence=0.95"
+        )
+    judged = tuple(dict.fromkeys(metrics or (DEFAULT_METRIC,)))
+    for name in judged:
+        if name not in METRICS:
+            raise OptionError(f"metric {name!r}", "there is no such metric", found=", ".join(METRICS))  # fmt: skip
+    sides = as_side(baseline), as_side(candidate)
+    for side in sides:
+        check_captures(side)
+    return RunDifference(*sides, min_effect, confidence, judged, force)

@@ -1,0 +1,80 @@
+"""The two sides of a difference: each one or several captures of the same configuration."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import OptionError
+from nsyspipe.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["AnySide", "Side", "as_side", "check_captures"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: a name, and its captures.
+
+    Attributes
+    ----------
+    label
+        What to call it.
+    runs
+        Captures of the same configuration, at least one.
+    """
+
+    label: str
+    runs: tuple[Run, ...]
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise OptionError(self.label, "has no run", fix="at least one capture on each side")
+
+
+# What `diff` takes for a side.
+AnySide = Side | Run | str | os.PathLike[str]
+
+
+def as_side(given: AnySide) -> Side:
+    """Return a side for what a caller names: a side, a run, or what `nsyspipe.load` takes.
+
+    Raises
+    ------
+    InputError
+        If a path names no run.
+    """
+    if isinstance(given, Side):
+        return given
+    if not isinstance(given, Run):
+        from nsyspipe.loading import load  # noqa: PLC0415 - imports what reads reports
+
+        given = load(given)
+    return Side(given.header.label, (given,))
+
+
+def check_captures(side: Side) -> None:
+    """Refuse one capture that counts twice, since its spread between captures would be nothing.
+
+    Raises
+    ------
+    OptionError
+        If two runs of the side have one id.
+    """
+    twice = _first_double(run.header.run_id for run in side.runs)
+    if twice is not None:
+        raise OptionError(
+            side.label, f"has the capture {twice} twice", fix="name each capture of a side once"
+        )
+
+
+def _first_double(values: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

@@ -1,0 +1,69 @@
+"""The gate of a comparison: what makes a job fail, and when it cannot be decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.errors import OptionError
+
+if TYPE_CHECKING:
+    from nsyspipe.difference.run_difference import RunDifference
+
+__all__ = ["ANY_CHANGE", "FAILED", "FAIL_ON", "PASSED", "REGRESSION", "UNDECIDED", "Gate", "gate"]
+
+REGRESSION, ANY_CHANGE = "regression", "any-change"
+FAIL_ON = (REGRESSION, ANY_CHANGE)
+# Exit codes of the contract.
+PASSED, FAILED, UNDECIDED = 0, 3, 4
+
+_FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
+_INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a gate says.
+
+    Attributes
+    ----------
+    fail_on
+        `REGRESSION` or `ANY_CHANGE`.
+    exit_code
+        `PASSED`, `FAILED`, or `UNDECIDED`: a judged metric is inconclusive, and none failed.
+    failed, undecided
+        Rows of `tables.METRIC_ROWS` that failed, and that are inconclusive.
+    """
+
+    fail_on: str
+    exit_code: int
+    failed: tuple[dict[str, Any], ...]
+    undecided: tuple[dict[str, Any], ...]
+
+    @property
+    def outcome(self) -> str:
+        """``passed``, ``failed`` or ``undecided``."""
+        return {PASSED: "passed", FAILED: "failed", UNDECIDED: "undecided"}[self.exit_code]
+
+
+def gate(difference: RunDifference, fail_on: str) -> Gate:
+    """Judge the metrics that a difference's verdict rests on.
+
+    Parameters
+    ----------
+    fail_on
+        `REGRESSION`: something got worse. `ANY_CHANGE`: something changed either way, as after a change
+        that should change nothing.
+
+    Raises
+    ------
+    OptionError
+        If it is neither.
+    """
+    if fail_on not in FAIL_ON:
+        raise OptionError(f"--fail-on {fail_on!r}", "is no gate", found=", ".join(FAIL_ON))
+    rows = [row for row in difference.metrics.to_pylist() if row["metric"] in difference.judged]
+    failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
+    undecided = tuple(row for row in rows if row["verdict"] == _INCONCLUSIVE)
+    code = FAILED if failed else UNDECIDED if undecided else PASSED
+    return Gate(fail_on, code, failed, undecided)

@@ -1,0 +1,198 @@
+"""The thresholds of a gate: from options, else from the nearest ``nsyspipe.toml`` or ``pyproject.toml``."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+__all__ = [
+    "GateSettings",
+    "parse_confidence",
+    "parse_metrics",
+    "parse_min_effect",
+    "read_settings",
+]
+
+_OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
+_PERCENT = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+) ?%?", re.ASCII)
+_LEAST_CONFIDENCE = 0.5
+_FAIL_ON = ("regression", "any-change")
+_LARGEST_FILE = 2**20
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """What is set; None is "not set".
+
+    Attributes
+    ----------
+    min_effect, confidence
+        As ratios.
+    path
+        The file that says so.
+    """
+
+    fail_on: str | None = None
+    min_effect: float | None = None
+    confidence: float | None = None
+    metrics: tuple[str, ...] | None = None
+    path: Path | None = None
+
+
+def parse_min_effect(text: str, name: str = "--min-effect") -> float:
+    """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02; ``0.02`` is 0.02 %.
+
+    Raises
+    ------
+    OptionError
+        If it is no percentage from 0.
+    """
+    found = _PERCENT.fullmatch(text.strip())
+    value = float(found[1]) / 100 if found else math.inf
+    if not math.isfinite(value):
+        raise OptionError(f"{name} {text!r}", "is no percentage from 0", fix=f"{name} 2%")
+    return value
+
+
+def parse_confidence(text: str, name: str = "--confidence") -> float:
+    """Return a confidence above 0.5 and below 1.
+
+    Raises
+    ------
+    OptionError
+        If it is not.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not _LEAST_CONFIDENCE < value < 1:
+        raise OptionError(f"{name} {text!r}", "is not between 0.5 and 1", fix=f"{name} 0.95")
+    return value
+
+
+def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
+    """Return the names of metrics in a comma-separated list, each once.
+
+    Raises
+    ------
+    OptionError
+        If one of them is no metric.
+    """
+    from nsyspipe.difference.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
+
+    found = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
+    for one in found:
+        if one not in METRICS:
+            raise OptionError(f"{name} {one!r}", "there is no such metric", found=", ".join(METRICS))  # fmt: skip
+    return found
+
+
+def read_settings(directory: Path) -> GateSettings:
+    """Return the settings of the nearest file, from a directory upwards; nothing is set without one.
+
+    Of one directory ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml`` (``[tool.nsyspipe.diff]``), and
+    a ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by. Settings may stand outside of ``diff``, too; those
+    inside win. Keys: ``fail-on``, ``min-effect``, ``confidence``, ``metric``.
+
+    Raises
+    ------
+    OptionError
+        If the file cannot be read, has a key that is not known, or a value that cannot be used.
+    """
+    for folder in (directory, *directory.parents):
+        for name in (_OWN, _PROJECT):
+            path = folder / name
+            if path.is_file():
+                table = _table(path)
+                if table is not None:
+                    return _settings(table, path)
+    return GateSettings()
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    """Return what a file sets; None if it is not for nsyspipe."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if len(content) > _LARGEST_FILE:
+            raise OptionError(str(path), "is too large for a file of settings")
+        found: Any = tomllib.loads(content.decode())
+    except OSError as error:
+        raise OptionError(str(path), f"cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        problem = f"is no TOML ({' '.join(str(error).split())})"
+        raise OptionError(str(path), problem, fix="mend or remove it") from error
+    if path.name == _PROJECT:
+        tool = found.get("tool", {})
+        found = tool.get("nsyspipe") if isinstance(tool, dict) else None
+        if found is None:
+            return None
+    if not isinstance(found, dict) or not isinstance(found.get(_TABLE, {}), dict):
+        raise OptionError(str(path), "has no table of settings where one was needed", fix=f"[{_TABLE}]")  # fmt: skip
+    outside = {key: value for key, value in found.items() if key != _TABLE}
+    return {_hyphened(key): value for key, value in (outside | found.get(_TABLE, {})).items()}
+
+
+def _hyphened(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _settings(table: Mapping[str, Any], path: Path) -> GateSettings:
+    unknown = sorted(set(table) - set(_READERS))
+    if unknown:
+        raise OptionError(
+            str(path), f"sets {unknown[0]!r}, which nothing reads", found=", ".join(_READERS)
+        )
+    values = {key: _READERS[key](table[key], f"{path}: {key} =") for key in table}
+    return GateSettings(
+        fail_on=values.get("fail-on"),
+        min_effect=values.get("min-effect"),
+        confidence=values.get("confidence"),
+        metrics=values.get("metric"),
+        path=path,
+    )
+
+
+def _fail_on(value: object, name: str) -> str:
+    if value not in _FAIL_ON:
+        raise OptionError(f"{name} {value!r}", "is no gate", found=", ".join(_FAIL_ON))
+    return str(value)
+
+
+def _min_effect(value: object, name: str) -> float:
+    return parse_min_effect(_number_text(value), name)
+
+
+def _confidence(value: object, name: str) -> float:
+    return parse_confidence(_number_text(value), name)
+
+
+def _number_text(value: object) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number or isinstance(value, str) else repr(value)
+
+
+def _metrics(value: object, name: str) -> tuple[str, ...]:
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        value = ",".join(value)
+    if not isinstance(value, str):
+        raise OptionError(f"{name} {value!r}", "is no list of metrics", fix='metric = ["step_time"]')  # fmt: skip
+    return parse_metrics(value, name)
+
+
+_READERS: dict[str, Callable[[object, str], Any]] = {
+    "fail-on": _fail_on,
+    "min-effect": _min_effect,
+    "confidence": _confidence,
+    "metric": _metrics,
+}

@@ -1,0 +1,155 @@
+"""What captured steps say of their communication, as far as a replay needs it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.metrics.bandwidth import bus_factor
+from nsyspipe.replay.contention import Contention, measured_contention
+from nsyspipe.replay.copies import gradient_copies
+from nsyspipe.replay.gradients import gradients_of
+from nsyspipe.replay.ranges import Slowdowns, slowdowns
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nsyspipe.replay.gradients import Gradients
+    from nsyspipe.replay.knobs import Knobs
+    from nsyspipe.replay.markers import Captured
+
+    Flags = NDArray[np.bool_]
+
+__all__ = ["Facts"]
+
+# The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
+_OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3
+_LEAST_LEAD = 5
+
+
+class Facts:
+    """What captured steps say of their communication: bytes, bandwidth, contention; found out when asked for.
+
+    Parameters
+    ----------
+    gradient_bytes
+        Per step, as the user says; None takes what the capture says.
+    trusted
+        Ranks whose own work may stand for all, by place.
+    recorded_bytes_per_s
+        Bus bandwidth by NCCL's payload; None without one.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        gradient_bytes: float | None = None,
+        trusted: Flags | None = None,
+        *,
+        recorded_bytes_per_s: float | None = None,
+    ) -> None:
+        self.captured = captured
+        self._recorded = recorded_bytes_per_s
+        self._given_bytes = gradient_bytes
+        n_ranks = captured.program.n_ranks
+        self.trusted = np.ones(n_ranks, np.bool_) if trusted is None else trusted
+
+    @cached_property
+    def is_sharded(self) -> bool:
+        """Whether there are no all-reduces of gradients, or collectives on several streams, as of FSDP."""
+        program = self.captured.program
+        return bool(program.chain.max(initial=0)) or not program.is_gradient.any()
+
+    @cached_property
+    def contention(self) -> Contention | None:
+        """By how much communication slows the work beside it; None where it could not be measured."""
+        return None if self.is_sharded else measured_contention(self.captured)
+
+    @cached_property
+    def gradients(self) -> tuple[Gradients | None, ...]:
+        """Those of each step; None where their bytes are not known."""
+        return self.gradients_with(None)
+
+    def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
+        """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
+        steps = range(self.captured.windows.steps.size)
+        return tuple(gradients_of(self.captured, one, self._given_bytes, skew) for one in steps)
+
+    @cached_property
+    def gradient_bytes(self) -> float | None:
+        """Bytes of gradients per step, the median over steps; None if not known for all."""
+        totals = [None if one is None else one.total for one in self.gradients]
+        known = [one for one in totals if one is not None]
+        return float(np.median(known)) if known and len(known) == len(totals) else None
+
+    @cached_property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bus bandwidth: bytes x factor / transfer of the gradients' all-reduces, or as recorded; None if not known."""
+        program = self.captured.program
+        if self.gradient_bytes is None or self.is_sharded:
+            return self._recorded
+        factor = float(bus_factor("all_reduce", np.array([program.n_ranks], np.float64))[0])
+        own = program.is_gradient
+        transfer = np.bincount(program.step[own], weights=program.transfer_ns[own].mean(axis=1))
+        return self.gradient_bytes * factor / max(float(np.median(transfer)), 1.0) * 1e9
+
+    @cached_property
+    def copies_ns(self) -> float:
+        """Time of the copies from buckets to gradients per step: median over steps of the lowest rank."""
+        timeline = self.captured.timelines[0]
+        lengths = timeline.end - timeline.start
+        steps = range(self.captured.windows.steps.size)
+        rows = [gradient_copies(self.captured, one, 0).rows for one in steps]
+        return float(np.median([lengths[one].sum() for one in rows])) if rows else 0.0
+
+    @cached_property
+    def n_copies(self) -> int:
+        """Such copies per step on the lowest rank: the fewest of any step."""
+        steps = range(self.captured.windows.steps.size)
+        return min((gradient_copies(self.captured, one, 0).rows.size for one in steps), default=0)
+
+    @cached_property
+    def pitch_ns(self) -> float:
+        """Mean time from one operation of the main stream to the next, while it computes."""
+        return float(
+            np.median([one.busy_ns / max(one.start.size, 1) for one in self.captured.timelines])
+        )
+
+    @cached_property
+    def lead_ns(self) -> float:
+        """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
+        leads = [
+            np.percentile(one.start - one.launch, _LEAST_LEAD)
+            for one in self.captured.timelines
+            if one.start.size
+        ]
+        return float(max(min(leads, default=0.0), 0.0))
+
+    @cached_property
+    def step_time_ns(self) -> float:
+        """The captured step time."""
+        return float(np.median(self.captured.windows.step_times()))
+
+    def slowdowns(self, target: float | None) -> Slowdowns:
+        """Return the slowdowns for a bus bandwidth; None keeps the captured one."""
+        if self.is_sharded:
+            return Slowdowns(((0.0, 0.0),), is_measured=False)
+        return slowdowns(self.contention, self.pitch_ns, self.bus_bytes_per_s, target)
+
+    def slowdown_range(self, knobs: Knobs) -> tuple[float, float, float, bool] | None:
+        """Return likeliest, least and most slowdown of work beside communication, and whether it was measured."""
+        if self.is_sharded:
+            return None
+        found = self.slowdowns(knobs.target_bytes_per_s)
+        after = [one for _, one in found.pairs]
+        return after[0], min(after), max(after), found.is_measured
+
+    @cached_property
+    def standard_error(self) -> float:
+        """Twice the relative standard error of the median step (1.25 x that of the mean); 0 with fewer than 3 steps."""
+        times = self.captured.windows.step_times()
+        if times.size < _ENOUGH_STEPS:
+            return 0.0
+        return float(2 * _OF_MEDIAN * times.std(ddof=1) / np.sqrt(times.size) / self.step_time_ns)

@@ -1,0 +1,191 @@
+"""What can be changed: the knobs, and the links that there is a bandwidth for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from nsyspipe.errors import OptionError
+
+__all__ = ["LINKS", "Knobs", "Link", "knobs_of", "parse_bandwidth"]
+
+_GB = 1e9
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+_FORM = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)[bB]/?(?:s|S)\s*")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach, and where the figure is from."""
+
+    name: str
+    bus_bytes_per_s: float
+    is_measured: bool
+    source: str
+
+
+# Data sheet x 0.78: the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured here. Data
+# sheets as in `link_speeds`; PCI Express Base Specification 4.0 and 5.0: 16 lanes x 16 or 32 GT/s x 128/130.
+_REACHED = 0.78
+LINKS = {
+    link.name: link
+    for link in (
+        Link(
+            "nvlink5",
+            900 * _REACHED * _GB,
+            is_measured=False,
+            source="18 x 50 GB/s of the data sheet x 0.78",
+        ),
+        Link(
+            "nvlink4",
+            350 * _GB,
+            is_measured=True,
+            source="4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s",
+        ),
+        Link(
+            "pcie5x16",
+            63.0 * _REACHED * _GB,
+            is_measured=False,
+            source="63.0 GB/s of the specification x 0.78",
+        ),
+        Link(
+            "pcie4x16",
+            31.5 * _REACHED * _GB,
+            is_measured=False,
+            source="31.5 GB/s of the specification x 0.78",
+        ),
+        Link(
+            "shm",
+            25 * _GB,
+            is_measured=True,
+            source="2 and 4 x H200 through host memory: 24 to 27 GB/s",
+        ),
+    )
+}
+DTYPES = ("bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """A combination of changes; what is None or false stays as it is.
+
+    Attributes
+    ----------
+    bandwidth_bytes_per_s
+        Bus bandwidth that collectives reach (busbw of nccl-tests).
+    link
+        One of `LINKS`, instead of a bandwidth.
+    gradient_dtype
+        ``bf16`` or ``fp16``: what gradients are sent as.
+    bucket_mb
+        DDP's ``bucket_cap_mb``, MiB.
+    no_wait
+        No rank arrives later than the others.
+    no_grad_copy
+        ``gradient_as_bucket_view=True``: no copies from the buckets to the gradients.
+    perfect_overlap
+        All communication beside compute.
+    """
+
+    bandwidth_bytes_per_s: float | None = None
+    link: str | None = None
+    gradient_dtype: str | None = None
+    bucket_mb: float | None = None
+    no_wait: bool = False
+    no_grad_copy: bool = False
+    perfect_overlap: bool = False
+
+    def __post_init__(self) -> None:
+        if self.link is not None and self.bandwidth_bytes_per_s is not None:
+            raise OptionError("--link and --bandwidth", "say the same thing twice", fix="give one")
+        _check_word("--link", self.link, tuple(LINKS))
+        _check_word("--gradient-dtype", self.gradient_dtype, DTYPES)
+        _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
+        _check_positive("--bucket-mb", self.bucket_mb)
+
+    def __bool__(self) -> bool:
+        return bool(self.given)
+
+    @property
+    def given(self) -> dict[str, float | str | bool]:
+        """What is changed, by name."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in values.items() if value not in (None, False)}
+
+    @property
+    def target_bytes_per_s(self) -> float | None:
+        """The bandwidth asked for; None keeps the captured one."""
+        if self.link is not None:
+            return LINKS[self.link].bus_bytes_per_s
+        return self.bandwidth_bytes_per_s
+
+    @property
+    def label(self) -> str:
+        """The changes in the words of the options that make them."""
+        words = {
+            "bandwidth_bytes_per_s": f"bandwidth {(self.bandwidth_bytes_per_s or 0) / _GB:g} GB/s",
+            "link": f"link {self.link}",
+            "gradient_dtype": f"gradients as {self.gradient_dtype}",
+            "bucket_mb": f"bucket_cap_mb={self.bucket_mb or 0:g}",
+            "no_wait": "no waiting for late ranks",
+            "no_grad_copy": "gradient_as_bucket_view=True",
+            "perfect_overlap": "perfect overlap",
+        }
+        return ", ".join(words[name] for name in self.given)
+
+
+def _check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
+        raise OptionError(f"{option} {value!r}", "is not known", found=", ".join(known))
+
+
+def _check_positive(option: str, value: float | None) -> None:
+    if value is not None and not 0 < value < float("inf"):
+        raise OptionError(f"{option} {value:g}", "is not a positive number")
+
+
+def parse_bandwidth(text: str) -> float:
+    """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000.
+
+    Raises
+    ------
+    OptionError
+        If it is anything else, or zero.
+    """
+    found = _FORM.fullmatch(text)
+    value = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
+    if not 0 < value < float("inf"):
+        raise OptionError(f"--bandwidth {text!r}", "is no bandwidth", fix="--bandwidth 300GB/s")
+    return value
+
+
+def knobs_of(
+    *,
+    bandwidth: float | str | None = None,
+    gradient_bytes: float | None = None,
+    link: str | None = None,
+    gradient_dtype: str | None = None,
+    bucket_mb: float | None = None,
+    no_wait: bool = False,
+    no_grad_copy: bool = False,
+    perfect_overlap: bool = False,
+) -> Knobs:
+    """Return the changes that `ask.whatif` was asked for.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used, or values contradict each other.
+    """
+    _check_positive("--gradient-bytes", gradient_bytes)
+    return Knobs(
+        bandwidth_bytes_per_s=parse_bandwidth(bandwidth)
+        if isinstance(bandwidth, str)
+        else bandwidth,
+        link=link,
+        gradient_dtype=gradient_dtype,
+        bucket_mb=bucket_mb,
+        no_wait=no_wait,
+        no_grad_copy=no_grad_copy,
+        perfect_overlap=perfect_overlap,
+    )

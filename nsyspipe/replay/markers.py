@@ -1,0 +1,242 @@
+"""Find where communication and the rest of the work wait for each other: the captured steps as a `Program`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.intervals import IntervalSet, union
+from nsyspipe.replay.program import JOIN, READY, WINDOW, Program
+from nsyspipe.replay.timelines import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.replay.timelines import RankTimeline, Windows
+
+    Int64 = NDArray[np.int64]
+    Float = NDArray[np.float64]
+    Flags = NDArray[np.bool_]
+
+__all__ = ["Captured", "RankMarkers", "captured_program"]
+
+# A rank stood still for a collective when it went on this soon after the end, after this much of nothing.
+_SOON_NS, _STANDSTILL_NS = 50_000, 20_000
+
+
+@dataclass(frozen=True)
+class RankMarkers:
+    """Where one rank and its collectives depend on each other; times aligned, ns.
+
+    Attributes
+    ----------
+    ready
+        Per collective: when the rank's own work allowed it.
+    join
+        Per collective: place among the operations of the first one that waits for it; their number for none.
+    stalls
+        When the rank did nothing but wait for a collective, or what is left out.
+    beside
+        When communication was under way and it did not.
+    """
+
+    ready: Int64
+    join: Int64
+    stalls: IntervalSet
+    beside: IntervalSet
+
+    def places(self, times: Int64) -> tuple[Float, Float]:
+        """Return how far work had come at some times, and how much of it was beside communication."""
+        work = times - self.stalls.covered_until(times)
+        return work.astype(np.float64), self.beside.covered_until(times).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The captured steps, ready to be replayed.
+
+    Attributes
+    ----------
+    group
+        Per collective: number of its burst, the collectives of one phase of one step.
+    """
+
+    program: Program
+    ranks: tuple[RankMarkers, ...]
+    timelines: tuple[RankTimeline, ...]
+    windows: Windows
+    group: Int64
+
+
+def captured_program(
+    timelines: Sequence[RankTimeline],
+    windows: Windows,
+    n_bytes: Float,
+    is_gradient: Flags,
+    removed: Sequence[tuple[Int64, Int64]] | None = None,
+) -> Captured:
+    """Return the captured steps as a program.
+
+    Parameters
+    ----------
+    timelines
+        Of all ranks, with the same collectives in the same order.
+    n_bytes, is_gradient
+        Per collective.
+    removed
+        Per rank: starts and ends of work to leave out.
+
+    Notes
+    -----
+    `READY` is the end of the last operation of the main stream launched before the collective, or its own launch
+    if later. `JOIN` is the first operation of the main stream that was launched after it, and went on right after its
+    end; without one, the first that was launched after the last collective of its phase and begins after its end:
+    DDP waits for all of them after the backward pass.
+    """
+    first = timelines[0].collectives
+    group = np.cumsum(np.append(True, (np.diff(first.step) != 0) | (np.diff(first.phase) != 0))) - 1
+    group = group[: first.step.size]
+    nothing = [(np.empty(0, np.int64),) * 2] * len(timelines)
+    found = tuple(
+        _rank_markers(one, group, int(first_edge), *less)
+        for one, first_edge, less in zip(
+            timelines, windows.edges[0], removed or nothing, strict=True
+        )
+    )
+    windows_begin = _begins(timelines, found, windows)
+    starts = np.stack([one.collectives.start for one in timelines], axis=1)
+    ends = np.stack([one.collectives.end for one in timelines], axis=1)
+    ready = np.stack([one.ready for one in found], axis=1)
+    chain = np.unique(first.stream, return_inverse=True)[1].reshape(-1)
+    kind, which, work, beside = _ordered(timelines, found, windows_begin)
+    program = Program(
+        kind=kind,
+        which=which,
+        work=work,
+        beside=beside,
+        step=np.searchsorted(windows.steps, first.step),
+        lag_ns=(starts - np.maximum(ready, _end_before(ends, chain))).astype(np.float64),
+        transfer_ns=(ends - starts.max(axis=1, keepdims=True)).astype(np.float64),
+        n_bytes=n_bytes,
+        chain=chain,
+        is_gradient=is_gradient,
+        begin_ns=windows_begin[0].astype(np.float64),
+    )
+    return Captured(program, found, tuple(timelines), windows, group)
+
+
+def _end_before(ends: Int64, chain: Int64) -> Int64:
+    """Return the end of the collective before each on its stream."""
+    found = np.full(ends.shape, NEVER)
+    for one in np.unique(chain).tolist():
+        own = np.flatnonzero(chain == one)
+        found[own[1:]] = ends[own[:-1]]
+    return found
+
+
+def _rank_markers(
+    rank: RankTimeline, group: Int64, first_edge: int, removed_starts: Int64, removed_ends: Int64
+) -> RankMarkers:
+    comm = rank.collectives
+    order = np.argsort(rank.launch, kind="stable")
+    n_before = np.searchsorted(rank.launch[order], comm.launch)
+    reached = np.append(NEVER, np.maximum.accumulate(rank.end[order]))
+    ready = np.maximum(np.maximum(reached[n_before], comm.launch), first_edge)
+    # What began earlier did not depend on that operation after all.
+    ready = np.minimum(ready, comm.start)
+    join = _joins(rank, group)
+    free = np.append(NEVER, np.maximum.accumulate(rank.end))  # end of all before each
+    waits = np.flatnonzero(join < rank.start.size)
+    begin = np.maximum(free[join[waits]], comm.start[waits])
+    finish = np.minimum(comm.end[waits], rank.start[join[waits]])
+    own = begin < finish
+    stalls = union(
+        np.concatenate((begin[own], removed_starts)), np.concatenate((finish[own], removed_ends))
+    )
+    beside = union(comm.start, comm.end).intersect(stalls.complement())
+    return RankMarkers(ready, join, stalls, beside)
+
+
+def _joins(rank: RankTimeline, group: Int64) -> Int64:
+    comm = rank.collectives
+    free = np.append(NEVER, np.maximum.accumulate(rank.end))[: rank.start.size]
+    # Operations stand in order of start, which is that of launch on one stream.
+    launch = np.maximum.accumulate(rank.launch)
+    after_own = np.searchsorted(launch, comm.launch, side="right")
+    begun = np.searchsorted(rank.start, comm.end)
+    at = np.minimum(np.maximum(after_own, begun), max(rank.start.size - 1, 0))
+    if not rank.start.size:
+        return np.zeros(comm.end.size, np.int64)
+    stood_still = (
+        (rank.start[at] >= comm.end)
+        & (rank.start[at] < comm.end + _SOON_NS)
+        & (free[at] + _STANDSTILL_NS < comm.end)
+        & (rank.launch[at] + _STANDSTILL_NS < comm.end)
+        & (at >= after_own)
+    )
+    last_launch = np.full(int(group.max(initial=-1)) + 1, NEVER)
+    np.maximum.at(last_launch, group, comm.launch)
+    after_all = np.searchsorted(launch, last_launch[group], side="right")
+    return np.where(stood_still, at, np.maximum(after_all, begun))
+
+
+def _begins(
+    timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], windows: Windows
+) -> Int64:
+    """Return when the work of each window begins: of one that begins with a collective, when that could have."""
+    edges = windows.edges.copy()
+    for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
+        order = np.argsort(rank.collectives.start, kind="stable")
+        starts = rank.collectives.start[order]
+        if not starts.size:
+            continue
+        place = np.minimum(np.searchsorted(starts, edges[:-1, at]), starts.size - 1)
+        is_first = starts[place] == edges[:-1, at]
+        edges[:-1, at] = np.where(is_first, one.ready[order[place]], edges[:-1, at])
+    return edges
+
+
+def _ordered(
+    timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], edges: Int64
+) -> tuple[Int64, Int64, Float, Float]:
+    """Put the markers of all ranks into the order in which the lowest rank launched what they stand before."""
+    n_edges, n_collectives = edges.shape[0], found[0].ready.size
+    kind = np.repeat([WINDOW, READY, JOIN], [n_edges, n_collectives, n_collectives])
+    which = np.concatenate((np.arange(n_edges), *(np.arange(n_collectives),) * 2))
+    columns = []
+    for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
+        free = np.append(NEVER, np.maximum.accumulate(rank.end))
+        join_time = np.maximum(free[one.join], edges[0, at])
+        # Of the operation that waits: work goes on from where it had stopped before it.
+        join_time = np.where(one.join < rank.start.size, join_time, edges[-1, at])
+        columns.append(one.places(np.concatenate((edges[:, at], one.ready, join_time))))
+    work, beside = (np.stack(column, axis=1) for column in zip(*columns, strict=True))
+    lead = timelines[0]
+    launch = np.append(np.maximum.accumulate(lead.launch), -NEVER)
+    anchor = np.concatenate(
+        (_edge_anchors(lead, edges[:, 0], launch), lead.collectives.launch, launch[found[0].join])
+    )
+    # A window that begins with an operation that waits begins after the wait.
+    rank_of_kind = np.array([1, 2, 0])[kind]
+    order = np.lexsort((which, rank_of_kind, anchor))
+    return kind[order], which[order], work[order], beside[order]
+
+
+def _edge_anchors(lead: RankTimeline, edges: Int64, launch: Int64) -> Int64:
+    """Return the launch of what begins each window, an operation or a collective; after all others for the last edge."""
+    place = np.searchsorted(lead.start, edges)
+    anchors = launch[place]
+    begin = np.append(lead.start, -NEVER)[place]
+    comm = lead.collectives
+    order = np.argsort(comm.start, kind="stable")
+    at = np.searchsorted(comm.start[order], edges)
+    is_inside = at < order.size
+    first = order[np.minimum(at, max(order.size - 1, 0))]
+    is_comm = is_inside & (comm.start[first] < begin)
+    anchors[is_comm] = comm.launch[first[is_comm]]
+    anchors[-1] = -NEVER
+    return anchors

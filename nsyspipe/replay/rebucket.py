@@ -1,0 +1,175 @@
+"""Other buckets: the program with a step's gradients in collectives of another size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nsyspipe.replay.copies import gradient_copies
+from nsyspipe.replay.gradients import bucket_ends
+from nsyspipe.replay.program import JOIN, READY, WINDOW, Program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.replay.gradients import Gradients
+    from nsyspipe.replay.markers import Captured
+
+    Int64 = NDArray[np.int64]
+    Float = NDArray[np.float64]
+
+__all__ = ["Layout", "with_buckets"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A program, and how many buckets it has.
+
+    Attributes
+    ----------
+    n_buckets
+        New collectives per step, the mean over steps that have some; 0 where nothing changed.
+    """
+
+    program: Program
+    n_buckets: float
+
+
+def with_buckets(
+    captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float, overhead_ns: float
+) -> Layout:
+    """Return the program with each step's gradients in buckets of another size.
+
+    A bucket may be sent when its last gradient is ready, and is waited for where its gradients were copied out, or
+    where the capture waited. Its transfer is overhead + bytes x (sum of captured transfers less their overheads) /
+    bytes of the step.
+
+    Parameters
+    ----------
+    gradients
+        Of each step; where None, the step stays as it is.
+    overhead_ns
+        Of each collective, whatever its size.
+    """
+    builder = _Builder(captured, overhead_ns)
+    program = captured.program
+    for step, own in enumerate(gradients):
+        chosen = np.flatnonzero((program.step == step) & program.is_gradient)
+        if own is not None and chosen.size:
+            builder.replace_step(step, chosen, own, bucket_ends(own.n_bytes, cap_mib))
+    return builder.layout()
+
+
+class _Builder:
+    """Collects the markers and collectives that stay and those that are new."""
+
+    def __init__(self, captured: Captured, overhead_ns: float) -> None:
+        self._captured, self._overhead = captured, overhead_ns
+        self._program = captured.program
+        self._gone = np.zeros(self._program.step.size, np.bool_)
+        self._new: list[dict[str, Float | Int64]] = []
+        self._markers: list[tuple[Float, int, Float, Float]] = []  # sort key, kind, work, beside
+        self._n_new = 0
+
+    def replace_step(self, step: int, chosen: Int64, own: Gradients, ends: Int64) -> None:
+        program = self._program
+        self._gone[chosen] = True
+        sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
+        transfer = program.transfer_ns[chosen].mean(axis=1)
+        overheads = np.minimum(self._overhead, transfer / 2).sum()
+        per_byte = max(float(transfer.sum() - overheads), 0.0) / own.total
+        shape = (ends.size, program.n_ranks)
+        lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
+        self._new.append(
+            {
+                "step": np.full(ends.size, step),
+                "lag_ns": np.broadcast_to(lag, shape),
+                "transfer_ns": np.broadcast_to(
+                    (self._overhead + sizes * per_byte)[:, np.newaxis], shape
+                ),
+                "n_bytes": sizes,
+            }
+        )
+        self._place(chosen, READY, own.ready[ends])
+        self._place(chosen, JOIN, self._join_times(step, chosen, sizes))
+        self._n_new += ends.size
+
+    def _join_times(self, step: int, chosen: Int64, sizes: Float) -> Float:
+        """Return where each bucket is waited for: before its first gradient's copy, else where the capture waited last."""
+        columns = []
+        for rank, (timeline, markers) in enumerate(
+            zip(self._captured.timelines, self._captured.ranks, strict=True)
+        ):
+            copies = gradient_copies(self._captured, step, rank)
+            rows = copies.rows
+            if rows.size:
+                copied = np.cumsum(copies.n_bytes)
+                before = (np.cumsum(sizes) - sizes) / sizes.sum() * copied[-1]
+                at = np.minimum(np.searchsorted(copied, before, side="right"), rows.size - 1)
+                places = rows[at]
+            else:
+                last = min(int(markers.join[chosen].max()), timeline.start.size)
+                places = np.full(sizes.size, last)
+            free = np.append(0, np.maximum.accumulate(timeline.end))
+            columns.append(np.maximum(free[places], self._captured.windows.edges[0, rank]))
+        return np.stack(columns, axis=1).astype(np.float64)
+
+    def _place(self, chosen: Int64, kind: int, times: Float) -> None:
+        program = self._program
+        at = np.flatnonzero((program.kind == kind) & np.isin(program.which, chosen)).max()
+        pairs = [
+            one.places(times[:, rank].astype(np.int64))
+            for rank, one in enumerate(self._captured.ranks)
+        ]
+        work, beside = (np.stack(column, axis=1) for column in zip(*pairs, strict=True))
+        # All of them stand where the last of the captured ones stood.
+        self._markers.append((np.full(work.shape[0], at), kind, work, beside))
+
+    def layout(self) -> Layout:
+        program = self._program
+        kept = np.flatnonzero(~self._gone)
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in self._new)])
+            for name in ("step", "lag_ns", "transfer_ns", "n_bytes")
+        }
+        nothing, new = np.zeros(self._n_new, np.int64), np.ones(self._n_new, np.bool_)
+        made = replace(
+            program,
+            chain=np.concatenate((program.chain[kept], nothing)),
+            is_gradient=np.concatenate((program.is_gradient[kept], new)),
+            **columns,
+            **self._merged_markers(kept.size),
+        )
+        return Layout(made, self._n_new / max(len(self._new), 1))
+
+    def _merged_markers(self, n_kept: int) -> dict[str, Any]:
+        """Return the markers that stay and the new ones, in order."""
+        program = self._program
+        is_comm = program.kind != WINDOW
+        collective = np.where(is_comm, program.which, 0)
+        rows = np.flatnonzero(~(is_comm & self._gone[collective]))
+        number = np.cumsum(~self._gone) - 1
+        which = np.where(is_comm, number[collective], program.which)
+        keys: list[Float] = [rows.astype(np.float64)]
+        kinds, whiches = [program.kind[rows]], [which[rows]]
+        works, besides = [program.work[rows]], [program.beside[rows]]
+        counts = {READY: n_kept, JOIN: n_kept}
+        for key, kind, work, beside in self._markers:
+            keys.append(key)
+            kinds.append(np.full(key.size, kind))
+            whiches.append(counts[kind] + np.arange(key.size))
+            works.append(work)
+            besides.append(beside)
+            counts[kind] += key.size
+        of_all = np.concatenate(whiches)
+        order = np.lexsort((of_all, np.concatenate(keys)))
+        return {
+            "kind": np.concatenate(kinds)[order],
+            "which": of_all[order],
+            "work": np.concatenate(works)[order],
+            "beside": np.concatenate(besides)[order],
+        }

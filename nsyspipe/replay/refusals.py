@@ -1,0 +1,226 @@
+"""Where the replay does not hold, and why: a reason in words instead of a wrong figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from nsyspipe.metrics.bandwidth import PER_RANK
+from nsyspipe.replay.timelines import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.replay.knobs import Knobs
+    from nsyspipe.replay.scenarios import Replay
+    from nsyspipe.replay.timelines import RankTimeline, Windows
+    from nsyspipe.run import Run
+
+    Float = NDArray[np.float64]
+
+__all__ = [
+    "LARGEST_IDENTITY_ERROR",
+    "Starvation",
+    "why_not",
+    "why_not_knobs",
+    "why_not_replayable",
+]
+
+LARGEST_IDENTITY_ERROR = 0.01
+# From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
+LARGEST_STARVED_SHARE = 0.02
+_LARGEST_UNLAUNCHED = 0.01
+_SHARDED = {"all_gather", "reduce_scatter"}
+_SAME = 0.03
+
+
+@dataclass(frozen=True)
+class Starvation:
+    """The share of each rank's median step that its GPU was idle because nothing was launched."""
+
+    shares: Float
+
+    @property
+    def is_starved(self) -> NDArray[np.bool_]:
+        """Ranks that are."""
+        starved: NDArray[np.bool_] = self.shares > LARGEST_STARVED_SHARE
+        return starved
+
+    @property
+    def is_straggler(self) -> bool:
+        """Whether it is one rank alone."""
+        return self.shares.size > 1 and int(self.is_starved.sum()) == 1
+
+
+def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvation:
+    """Measure idle time before an operation up to its launch, of all operations of the main stream and of communication."""
+    shares = []
+    for at, rank in enumerate(timelines):
+        comm, edges = rank.collectives, windows.edges[:, at]
+        start = np.concatenate((rank.start, comm.start))
+        order = np.argsort(start, kind="stable")
+        start = start[order]
+        end = np.concatenate((rank.end, comm.end))[order]
+        launch = np.concatenate((rank.launch, comm.launch))[order]
+        free = np.maximum.accumulate(end)[:-1]
+        idle = np.clip(np.minimum(start[1:], launch[1:]) - free, 0, None)
+        step = np.clip(
+            np.searchsorted(edges, start[1:], side="right") - 1, 0, windows.steps.size - 1
+        )
+        per_step = np.bincount(step, weights=idle, minlength=windows.steps.size) / np.diff(edges)
+        shares.append(float(np.median(per_step[windows.counts])))
+    return Starvation(np.array(shares))
+
+
+def why_not(run: Run) -> str | None:
+    """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
+    n_ranks = run.header.n_ranks
+    if n_ranks <= 1:
+        return f"the run has {n_ranks} rank{'' if n_ranks == 1 else 's'}: nothing is communicated that could be changed"
+    if not run.collectives().num_rows:
+        return "no communication was recorded in any step"
+    steps = run.steps()
+    complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
+    counted = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())
+    if not np.isin(counted, complete).all() or not counted.size:
+        return "no step is complete on every rank"
+    if complete.size == 1 and not run.skipped_steps:
+        return (
+            "no complete step after the first: ranks begin the first one at different times "
+            "(capture at least 4 steps)"
+        )
+    return None
+
+
+def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
+    """Return why the operations of a run cannot be replayed; None if nothing speaks against it."""
+    first = timelines[0].collectives
+    if any(one.n_outside for one in timelines):
+        return "communication outside of the steps is under way in them, so collectives cannot be told apart"
+    table = run.collectives()
+    inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
+    if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
+        return "no communication was recorded in the steps that count"
+    if not pc.all(inside["is_matched"]).as_py() or any(
+        not np.array_equal(getattr(one.collectives, name), getattr(first, name))
+        for one in timelines
+        for name in ("step", "seq")
+    ):
+        return "collectives could not be matched across ranks"
+    return _several_streams(inside["comm_id"].unique().to_pylist(), timelines) or _unlaunched(
+        timelines
+    )
+
+
+def _several_streams(communicators: Sequence[str], timelines: Sequence[RankTimeline]) -> str | None:
+    first = timelines[0].collectives
+    if any(one.is_comm_stream_shared for one in timelines):
+        return "compute kernels run on the stream of the communication, as with PowerSGD: the model does not cover that"
+    kinds = set(first.kind.tolist())
+    # Without NCCL's ids a communicator is named collective/order.
+    is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
+    streams = {kind: np.unique(first.stream[first.kind == kind]).size for kind in kinds}
+    is_odd = np.unique(first.stream).size > 1 and not kinds <= _SHARDED
+    if is_several or is_odd or max(streams.values()) > 1:
+        return "several communicators are in use, for which the model is not validated"
+    return None
+
+
+def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
+    n_all = sum(one.start.size + one.collectives.start.size for one in timelines)
+    n_not = sum(
+        one.n_without_launch + int(np.count_nonzero(one.collectives.launch == NEVER))
+        for one in timelines
+    )
+    if n_not > _LARGEST_UNLAUNCHED * n_all:
+        return (
+            "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what "
+            "is not known"
+        )
+    return None
+
+
+def why_not_knobs(
+    replay: Replay, knobs: Knobs, starved: Starvation, datatypes: set[str | None]
+) -> str | None:
+    """Return why a combination of knobs cannot be answered; None if it can.
+
+    Parameters
+    ----------
+    datatypes
+        Of the gradients' all-reduces, as kernel names say.
+    """
+    reasons = [_starved(knobs, starved), _bandwidth(replay, knobs)]
+    if replay.is_sharded:
+        reasons.append(_sharded(knobs))
+    else:
+        reasons += [_gradients(replay, knobs), _dtype(knobs, datatypes)]
+    return next(filter(None, reasons), None)
+
+
+def _starved(knobs: Knobs, starved: Starvation) -> str | None:
+    share = f"{100 * starved.shares.max():.1f} %"
+    if not starved.is_starved.any():
+        return None
+    if not starved.is_straggler:
+        return (
+            f"launch- or input-bound: GPUs stand idle {share} of the step because work was not launched "
+            "yet, and how that changes is not known"
+        )
+    if knobs.no_wait:
+        return None
+    rank = int(np.argmax(starved.shares))
+    return (
+        f"one rank alone stands idle {share} of its step for lack of launches (place {rank} in order): a straggler; "
+        "ask for the balanced run, --no-wait"
+    )
+
+
+def _bandwidth(replay: Replay, knobs: Knobs) -> str | None:
+    target, own = knobs.target_bytes_per_s, replay.bus_bytes_per_s
+    if target is None:
+        return None
+    if own is None:
+        fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
+        return f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
+    if replay.is_sharded and target < own * (1 - _SAME):
+        return (
+            "sharded, as with FSDP: what waits for a collective that is hidden now is not known, so only "
+            "faster links can be answered"
+        )
+    return None
+
+
+def _sharded(knobs: Knobs) -> str | None:
+    asked = {"bucket_mb", "gradient_dtype", "no_grad_copy"} & set(knobs.given)
+    if asked:
+        return "no all-reduces of gradients alone (sharded, as with FSDP): there are no buckets to change"
+    return None
+
+
+def _gradients(replay: Replay, knobs: Knobs) -> str | None:
+    if knobs.bucket_mb is not None and replay.gradient_bytes is None:
+        return "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
+    if knobs.no_grad_copy and replay.n_copies <= 1:
+        return "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
+    return None
+
+
+def _dtype(knobs: Knobs, datatypes: Iterable[str | None]) -> str | None:
+    if knobs.gradient_dtype is None:
+        return None
+    found = set(datatypes)
+    if found == {"f32"}:
+        return None
+    shown = ", ".join(sorted(one or "of unknown type" for one in found)) or "of unknown type"
+    return f"gradients are sent as {shown}: only f32 ones can be halved"
+
+
+def is_sharded(kinds: Iterable[str]) -> bool:
+    """Tell whether a run's parameters or gradients are sharded: collectives that move one rank's part."""
+    return any(kind in PER_RANK for kind in kinds)

@@ -1,0 +1,153 @@
+"""Answer one combination of knobs: rebuild what changes, replay, and say how far it may be off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.replay.changes import balanced, with_casts, without_copies
+from nsyspipe.replay.facts import Facts
+from nsyspipe.replay.ranges import OVERHEADS_NS
+from nsyspipe.replay.rebucket import Layout, with_buckets
+from nsyspipe.replay.simulate import Setting, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.replay.knobs import Knobs
+    from nsyspipe.replay.markers import Captured
+    from nsyspipe.replay.program import Program
+
+    Float = NDArray[np.float64]
+
+__all__ = ["Prediction", "Replay"]
+
+# Of bandwidths: what one reads in a table, what a user measured, and what is seen beside compute.
+_LINK_WITHIN, _GIVEN_WITHIN, _MOVED_WITHIN = 0.2, 0.1, 0.1
+_SKEWS = (-0.25, 0.25)
+# Two captures of one program differ by this much (seen: 0.2 to 0.5 %).
+_NOISE = 0.005
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The step time of a scenario, ns: likeliest, least and most."""
+
+    step_time_ns: float
+    low_ns: float
+    high_ns: float
+
+
+class Replay(Facts):
+    """The captured steps, ready to be asked."""
+
+    @cached_property
+    def identity_error(self) -> float:
+        """Largest relative difference between captured step times and their replay with nothing changed."""
+        before, _ = self.slowdowns(None).likely
+        found = simulate(self.captured.program, [Setting(before, before)])
+        times, own = self._step_times(found)[0], self.captured.windows.step_times()
+        return float((np.abs(times - own) / np.maximum(own, 1.0)).max(initial=0.0))
+
+    @cached_property
+    def limit_ns(self) -> float:
+        """Step time with transfers that take no time and slow nothing: what no change of the communication can beat."""
+        before, _ = self.slowdowns(None).likely
+        return float(np.median(self._without_transfer(self.captured.program, [(before, 0.0)])[0]))
+
+    def predict(self, knobs: Knobs) -> Prediction:
+        """Replay with what the knobs change.
+
+        Parameters
+        ----------
+        knobs
+            Those that `refusals.why_not` does not refuse.
+        """
+        base = without_copies(self.captured) if knobs.no_grad_copy else self.captured
+        medians: list[float] = []
+        for layout in self._layouts(base, knobs):
+            medians += [float(one) for one in np.median(self._times(layout, knobs), axis=-1)]
+        noise = _NOISE + self.standard_error
+        return Prediction(medians[0], min(medians) * (1 - noise), max(medians) * (1 + noise))
+
+    def _layouts(self, base: Captured, knobs: Knobs) -> list[Layout]:
+        if knobs.bucket_mb is None:
+            return [Layout(base.program, 0.0)]
+        choices = [self.gradients]
+        if not all(one is not None and one.is_exact for one in self.gradients):
+            choices += [self.gradients_with(skew) for skew in _SKEWS]
+        return [with_buckets(base, one, knobs.bucket_mb, OVERHEADS_NS[1]) for one in choices]
+
+    def _times(self, layout: Layout, knobs: Knobs) -> Float:
+        """Return the step times, a row per setting; the first is the likeliest."""
+        program = layout.program
+        if knobs.no_wait:
+            before, _ = self.slowdowns(None).likely
+            program = balanced(program, self.trusted, before)
+        pairs = self.slowdowns(knobs.target_bytes_per_s).pairs
+        if knobs.perfect_overlap:
+            transfers = self._transfers(program, knobs)
+            return np.concatenate([self._hidden(program, pairs, one) for one in transfers])
+        unpack = None
+        if knobs.gradient_dtype is not None and self.n_copies:
+            program, unpack = with_casts(program, self.copies_ns)
+        settings = [
+            Setting(before, after, transfer)
+            for before, after in pairs
+            for transfer in self._transfers(program, knobs)
+        ]
+        return self._step_times(simulate(program, settings, unpack))
+
+    def _step_times(self, edges: Float) -> Float:
+        return self.captured.windows.step_times(edges)
+
+    def _transfers(self, program: Program, knobs: Knobs) -> list[Float]:
+        """Return the transfers: likeliest, shortest, longest."""
+        changed = knobs.bucket_mb is not None or knobs.gradient_dtype is not None
+        target, own = knobs.target_bytes_per_s, self.bus_bytes_per_s
+        within = _MOVED_WITHIN if changed else 0.0
+        factor = np.ones((program.step.size, 1))
+        if target is not None and own is not None:
+            factor *= own / target
+            within = _LINK_WITHIN if knobs.link else _GIVEN_WITHIN
+        if knobs.gradient_dtype is not None:
+            factor[program.is_gradient] /= 2
+        if not within:
+            return [program.transfer_ns]
+        least, likely, most = OVERHEADS_NS
+        fixed = np.minimum(likely, program.transfer_ns / 2)
+        moved = (program.transfer_ns - fixed) * factor
+        is_new = fixed > 0
+        return [
+            moved * scale + np.where(is_new, fixed * overhead / likely, fixed)
+            for scale, overhead in (
+                (1.0, likely),
+                (1 / (1 + within), least),
+                (1 / (1 - within), most),
+            )
+        ]
+
+    def _hidden(
+        self, program: Program, pairs: Sequence[tuple[float, float]], transfer: Float
+    ) -> Float:
+        """Return step times when all of the transfers are beside the work, which they still slow."""
+        n_steps = self.captured.windows.steps.size
+        total = np.bincount(program.step, weights=transfer.mean(axis=1), minlength=n_steps)
+        total = total[self.captured.windows.counts]
+        alone = self._without_transfer(program, [(before, 0.0) for before, _ in pairs])
+        slow = np.array([after / (1 + after) for _, after in pairs])[:, np.newaxis]
+        return np.maximum(alone + slow * total, total)
+
+    def _without_transfer(self, program: Program, pairs: Sequence[tuple[float, float]]) -> Float:
+        still = replace(
+            program,
+            transfer_ns=np.zeros_like(program.transfer_ns),
+            lag_ns=np.zeros_like(program.lag_ns),
+        )
+        found = simulate(still, [Setting(before, after) for before, after in pairs])
+        return self._step_times(found)

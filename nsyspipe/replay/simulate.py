@@ -1,0 +1,149 @@
+"""Run the markers of all ranks, with several settings side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.replay.program import JOIN, READY, WINDOW
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nsyspipe.replay.program import Program
+
+    Float = NDArray[np.float64]
+    Int64 = NDArray[np.int64]
+
+__all__ = ["Setting", "simulate"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run the markers; all times ns.
+
+    Attributes
+    ----------
+    slowdown_before, slowdown_after
+        By how much communication slows work beside it, in the capture and in the replay: work takes
+        1 + slowdown times as long.
+    transfer_ns
+        Per collective and rank; None keeps the captured ones.
+    work, beside
+        Other places of the markers than the program's; None keeps those.
+    """
+
+    slowdown_before: float = 0.0
+    slowdown_after: float = 0.0
+    transfer_ns: Float | None = None
+    work: Float | None = None
+    beside: Float | None = None
+
+
+def simulate(program: Program, settings: list[Setting], unpack_ns: Float | None = None) -> Float:
+    """Return when each window starts on each rank, and the last one ends.
+
+    In the order of the markers: a collective begins on a rank when the rank's work has come to its `READY` and
+    the collective before it on that stream has ended, ``lag_ns`` later; it ends ``transfer_ns`` after its last
+    start over ranks; work stands still at a `JOIN` until its collective has ended. While communication is under
+    way on a rank (from its own start on), its work runs at 1 / (1 + slowdown).
+
+    Parameters
+    ----------
+    settings
+        Run side by side.
+    unpack_ns
+        Per collective: how long after its end its result can be used; None for 0.
+
+    Returns
+    -------
+    numpy.ndarray
+        Shape (settings, windows + 1, ranks), aligned ns.
+
+    Notes
+    -----
+    Cost: a few numpy calls per marker, whatever the number of ranks and settings.
+    """
+    ahead = _work_between(program, settings)
+    n_collectives = program.step.size
+    shape = len(settings), program.n_ranks
+    transfer = np.stack([_or(one.transfer_ns, program.transfer_ns) for one in settings])
+    unpack = np.zeros(n_collectives) if unpack_ns is None else unpack_ns
+    run = _Beside(n_collectives, shape, np.array([one.slowdown_after for one in settings]))
+    now = np.broadcast_to(program.begin_ns, shape).copy()
+    ends = np.empty((n_collectives, *shape))
+    free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
+    edges = np.empty((len(settings), program.n_windows + 1, program.n_ranks))
+    for at, (kind, which) in enumerate(
+        zip(program.kind.tolist(), program.which.tolist(), strict=True)
+    ):
+        now = run.advance(now, ahead[:, at])
+        if kind == READY:
+            chain = program.chain[which]
+            start = np.maximum(free_at[chain], now) + program.lag_ns[which]
+            # A rank cannot be done before it has begun, whatever clocks say.
+            end = np.maximum(start.max(axis=1, keepdims=True) + transfer[:, which], start)
+            free_at[chain] = ends[which] = end
+            run.add(start, end)
+        elif kind == JOIN:
+            now = np.maximum(now, ends[which] + unpack[which])
+        else:
+            edges[:, which] = now
+    return edges
+
+
+def _or(given: Float | None, other: Float) -> Float:
+    return other if given is None else given
+
+
+def _work_between(program: Program, settings: list[Setting]) -> Float:
+    """Return the work from each marker to the next, without what communication had slowed it by."""
+    first = int(np.flatnonzero(program.kind == WINDOW)[0])
+    rows = []
+    for one in settings:
+        slow = one.slowdown_before / (1 + one.slowdown_before)
+        place = _or(one.work, program.work) - slow * _or(one.beside, program.beside)
+        place = np.maximum(
+            place - place[first], 0.0
+        )  # what lies before the first window is not run
+        rows.append(np.diff(np.maximum.accumulate(place, axis=0), axis=0, prepend=0.0))
+    return np.stack(rows)
+
+
+class _Beside:
+    """Lets work go on, slower while a collective is under way on its rank."""
+
+    def __init__(self, n_collectives: int, shape: tuple[int, int], slowdown: Float) -> None:
+        self._starts = np.full((n_collectives + 1, *shape), np.inf)
+        self._ends = np.full((n_collectives + 1, *shape), np.inf)
+        self._n = 0
+        self._next = np.zeros(shape, np.int64)  # the first that may still be under way
+        self._rows, self._columns = np.indices(shape)
+        self._slow = (1 + slowdown)[:, np.newaxis]
+        self._is_free = not slowdown.any()
+
+    def add(self, start: Float, end: Float) -> None:
+        """Tell of a collective; on each rank in order of start."""
+        self._starts[self._n], self._ends[self._n] = start, end
+        self._n += 1
+
+    def advance(self, now: Float, work: Float) -> Float:
+        """Return when that much more work is done."""
+        if self._is_free:
+            return now + work
+        left = work
+        while True:
+            start = self._starts[self._next, self._rows, self._columns]
+            end = self._ends[self._next, self._rows, self._columns]
+            alone = np.clip(start - now, 0.0, left)
+            now, left = now + alone, left - alone
+            slowed = np.clip((end - now) / self._slow, 0.0, left)
+            # Before its start nothing is under way: then nothing was left either.
+            slowed = np.where(now >= start, slowed, 0.0)
+            now, left = now + slowed * self._slow, left - slowed
+            is_over = left > 0
+            if not is_over.any():
+                return now
+            self._next += is_over

@@ -1,0 +1,93 @@
+/**
+ * From the baseline's mean step time to the candidate's: every bar begins where the one before ends.
+ */
+nsyspipe.builders.waterfall = (() => {
+  const NARROW = 520;
+  const HEIGHT = 18;
+
+  /** A difference with its sign; less than what is shown has none. */
+  const signed = (ns) => {
+    const text = nsyspipe.ms(Math.abs(ns));
+    return !ns || text.startsWith("<") ? text : `${ns > 0 ? "+" : "-"}${text}`;
+  };
+
+  const isWhole = (bar) => bar.delta === null;
+
+  const tip = (bar, palette) => {
+    const color = palette[bar.category];
+    const rows = isWhole(bar)
+      ? [nsyspipe.timeRow("mean step time", bar.end, color)]
+      : [
+        nsyspipe.timeRow("baseline", bar.baseline),
+        nsyspipe.timeRow("candidate", bar.candidate),
+        { ...nsyspipe.timeRow("change", bar.delta, color), value: signed(bar.delta) },
+        nsyspipe.timeRow("step so far", bar.end),
+      ];
+    return nsyspipe.tooltip({ title: bar.name, rows });
+  };
+
+  /** The bar, its figure to the right, and a thin line down to where the next one begins. */
+  const drawn = (bars, palette) => (params, api) => {
+    const at = params.dataIndex;
+    const bar = bars[at];
+    const { x: left, width } = params.coordSys;
+    const clamped = (ns) => Math.min(Math.max(api.coord([ns, at])[0], left), left + width);
+    const [from, to] = [clamped(bar.start), clamped(bar.end)];
+    const middle = api.coord([0, at])[1];
+    const below = at + 1 < bars.length ? api.coord([0, at + 1])[1] + HEIGHT / 2 : middle;
+    const top = middle - HEIGHT / 2;
+    const text = isWhole(bar) ? nsyspipe.ms(bar.end) : signed(bar.delta);
+    return {
+      type: "group",
+      children: [
+        { type: "line", shape: { x1: to, x2: to, y1: top, y2: below }, style: { stroke: palette.lineStrong, lineWidth: 1 } },
+        bar.delta !== 0 && {
+          type: "rect",
+          shape: { x: Math.min(from, to), y: top, width: Math.max(Math.abs(to - from), 1), height: HEIGHT },
+          style: { fill: palette[bar.category], stroke: bar.category === "idle" ? palette.lineStrong : null },
+        },
+        {
+          type: "text",
+          style: {
+            text, x: Math.max(from, to) + 7, y: middle, verticalAlign: "middle",
+            fill: isWhole(bar) ? palette.ink : palette.ink2,
+            font: `${isWhole(bar) ? 600 : 400} 12px ${nsyspipe.FONT}`,
+          },
+        },
+      ].filter(Boolean),
+    };
+  };
+
+  return (data, palette, { width }) => {
+    const { bars } = data;
+    const frame = nsyspipe.frame(palette);
+    return {
+      ...frame,
+      grid: { left: width < NARROW ? 108 : 128, right: 88, top: 2, bottom: 26 },
+      tooltip: { ...frame.tooltip, trigger: "axis", axisPointer: nsyspipe.shadow(palette), formatter: ([hit]) => tip(bars[hit.dataIndex], palette) },
+      xAxis: nsyspipe.valueAxis(palette, {
+        min: data.from,
+        max: Math.max(...bars.map((bar) => bar.end)) || 1,
+        axisLabel: { color: palette.ink3, fontSize: 12, hideOverlap: true, showMaxLabel: false, formatter: (ns) => `${nsyspipe.tick(ns / 1e6)} ms` },
+      }),
+      yAxis: nsyspipe.categoryAxis(palette, bars.map((bar) => bar.name), {
+        inverse: true,
+        axisLine: { show: false },
+        axisLabel: {
+          interval: 0,
+          fontSize: 12,
+          color: (name, at) => (isWhole(bars[at]) ? palette.ink : palette.ink2),
+        },
+      }),
+      series: [{
+        name: "waterfall",
+        type: "custom",
+        animation: false,
+        clip: false,
+        encode: { x: [0, 1], y: 2 },
+        data: bars.map((bar, at) => [bar.start, bar.end, at]),
+        renderItem: drawn(bars, palette),
+      }],
+    };
+  };
+})();

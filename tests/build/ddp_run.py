@@ -1,0 +1,138 @@
+"""Build DDP runs of which every time is known: each step's work, its buckets, its copies, who is late."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.build.nccl_layouts import NCCL_2_21
+from tests.build.trace import DEFAULT, TraceBuilder
+
+MS, US = 1_000_000, 1_000
+MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Ddp:
+    """A run without contention; all ranks have one clock. Times are ns.
+
+    The gradients become ready one after the other in the backward pass: a layer's kernel, then the one that scales its
+    gradient into the bucket. `buckets` says how many gradients are in each; a bucket's all-reduce begins when its last
+    gradient is scaled on all ranks and the one before is over. After the last: the copies, then the optimizer.
+    """
+
+    n_ranks: int = 2
+    n_steps: int = 5
+    forward: int = 10 * MS
+    layer: int = 5 * MS
+    scale: int = 100 * US
+    transfer: tuple[int, ...] = (80 * MS,)
+    buckets: tuple[int, ...] = (4,)
+    gradients: tuple[int, ...] = (26 * MIB,) * 4
+    copy: int = 100 * US
+    optimizer: int = 4 * MS
+    late: tuple[int, ...] = (0, 0)
+    has_copies: bool = True
+    # Between launches: what is launched too late starts too late.
+    launch_every: int = US
+    datatype: str = "f32"
+    # Whether one kernel scales all gradients; else each has one of its own name.
+    scales_alike: bool = True
+    has_phases: bool = True
+    has_payloads: bool = False
+
+    def changed(self, **fields: object) -> Ddp:
+        return dataclasses.replace(self, **fields)
+
+    def write(self, folder, name="ddp"):
+        """Write a report per rank and return the glob that names them."""
+        folder.mkdir(exist_ok=True)
+        builders = [self._builder(rank) for rank in range(self.n_ranks)]
+        free = [1000 * MS] * self.n_ranks
+        for step in range(self.n_steps):
+            free = self._step(builders, step, free)
+        for rank, builder in enumerate(builders):
+            builder.write(folder / f"{name}_{rank}.sqlite")
+        return str(folder / f"{name}_*.sqlite")
+
+    def _builder(self, rank):
+        builder = TraceBuilder(
+            "3.25.0 2026.2.1 mfu" if self.has_payloads else DEFAULT, pid=1000 + rank
+        )
+        if self.has_payloads:
+            builder.domain("NCCL", 1)
+        builder.env(RANK=rank, WORLD_SIZE=self.n_ranks, LOCAL_RANK=rank).session(10**18).gpu()
+        return builder.meta(EXPORT_SCHEMA_VERSION="3.11.1", EXPORT_PRODUCT_VERSION="2024.2.3")
+
+    def _step(self, builders, step, free):
+        hosts = [Host(self, builder, step) for builder in builders]
+        now = []
+        for rank, host in enumerate(hosts):
+            at = free[rank]
+            end = at + self.forward + self.late[rank]
+            host.kernel(at, end, "forward")
+            now.append(end)
+        comm_free, gradient = 0, 0
+        for n_gradients, transfer in zip(self.buckets, self.transfer, strict=True):
+            for _ in range(n_gradients):
+                length = self.scale * self.gradients[gradient] // self.gradients[0]
+                for rank, host in enumerate(hosts):
+                    host.kernel(now[rank], now[rank] + self.layer, "layer_backward")
+                    begin = now[rank] + self.layer
+                    name = "scale_gradient" if self.scales_alike else f"scale_{chr(97 + gradient)}"
+                    host.kernel(begin, begin + length, name)
+                    now[rank] += self.layer + length
+                gradient += 1
+            starts = [max(one, comm_free) for one in now]
+            comm_free = max(starts) + transfer
+            n_bytes = sum(self.gradients[gradient - n_gradients : gradient])
+            for host, start in zip(hosts, starts, strict=True):
+                host.all_reduce(start, comm_free, n_bytes)
+        ends = []
+        for rank, host in enumerate(hosts):
+            at = max(now[rank], comm_free)
+            if self.has_copies:
+                for size in self.gradients:
+                    length = self.copy * size // self.gradients[0]
+                    host.copy(at, at + length, size)
+                    at += length
+            host.kernel(at, at + self.optimizer, "optimizer")
+            ends.append(at + self.optimizer)
+            host.close()
+        return ends
+
+
+class Host:
+    """Launches the operations of one step of one rank, far ahead of the device."""
+
+    def __init__(self, run, builder, step):
+        self.run, self.builder = run, builder
+        self.first = self.at = step * 10 * MS
+        builder.range(self.first, self.first + 9 * MS, f"step {step}")
+        self.backward = None
+
+    def _launch(self):
+        self.at += self.run.launch_every
+        return self.at
+
+    def kernel(self, start, end, name):
+        if name == "layer_backward" and self.backward is None:
+            self.backward = self.at + 1
+        if name == "optimizer" and self.run.has_phases:
+            self.builder.range(self.backward, self.at + 1, "backward")
+        self.builder.kernel(start, end, name, launch=self._launch())
+
+    def all_reduce(self, start, end, n_bytes):
+        name = f"ncclDevKernel_AllReduce_Sum_{self.run.datatype}_RING_LL"
+        launch = self._launch()
+        self.builder.nccl(start, end, launch=launch, name=name)
+        if self.run.has_payloads:
+            fields = {"NCCL communicator ID": 5, "Message size [bytes]": n_bytes}
+            self.builder.nccl_payload(
+                launch - 100, "ncclAllReduce", fields, NCCL_2_21, end=launch + 100
+            )
+
+    def copy(self, start, end, n_bytes):
+        self.builder.copy(start, end, n_bytes=n_bytes, launch=self._launch())
+
+    def close(self):
+        assert self.at < self.first + 9 * MS

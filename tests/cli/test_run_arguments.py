@@ -1,0 +1,135 @@
+"""RUN arguments: labels, captures, and what is opened for them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import nsyspipe
+from nsyspipe.cli.run_arguments import NamedRuns, opened_runs, parse_runs, split_label
+from nsyspipe.errors import OptionError, ReportNotFoundError
+from nsyspipe.store.write import save
+from tests.build.plain_steps import write_run
+from tests.cli.tools import environment
+
+STEPS = [(1000, 100, 40, 60)] * 3
+
+
+def opened(arguments, options=None, **more):
+    with opened_runs(parse_runs(arguments), options or {}, jobs=1, **more) as open_runs:
+        return open_runs()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return a directory, which is the current one, with two runs in it and a store of both."""
+    for name in ("one", "two"):
+        write_run(tmp_path / name, [STEPS, STEPS])
+        save(nsyspipe.load(tmp_path / name, run_id=name, label=name, jobs=1), tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_label_stands_before_the_first_equals_sign():
+    assert split_label("base=runs/a=b") == ("base", "runs/a=b")
+    assert split_label("runs/*.sqlite") == (None, "runs/*.sqlite")
+    assert split_label("./x=y") == (None, "./x=y")
+    assert split_label("store/runs/run_id=7") == (None, "store/runs/run_id=7")
+
+
+def test_a_path_that_exists_wins_over_a_label(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=3").mkdir()
+    (tmp_path / "lr=4_0.sqlite").touch()
+    assert split_label("lr=3") == (None, "lr=3")
+    assert split_label("lr=4_*.sqlite") == (None, "lr=4_*.sqlite")
+    assert split_label("lr=5_*.sqlite") == ("lr", "5_*.sqlite")
+
+
+@pytest.mark.parametrize("argument", ["=x", "a\x1b=x", "x" * 101 + "=y", "a="])
+def test_a_label_that_cannot_be_is_refused(argument):
+    with pytest.raises(OptionError, match="label"):
+        split_label(argument)
+
+
+def test_arguments_of_one_label_are_captures_of_one_run():
+    assert parse_runs(["b=3", "x", "a=1", "b=4", "x"]) == [
+        NamedRuns("b", ("3", "4")),
+        NamedRuns(None, ("x",)),
+        NamedRuns("a", ("1",)),
+        NamedRuns(None, ("x",)),
+    ]
+
+
+def test_every_sort_of_argument_opens_a_run(folder):
+    found = opened(["one", "two/run_*.sqlite", "two/run_0.sqlite", "store/runs/run_id=two"])
+    # Both reports' names begin alike, a single one keeps its number.
+    assert [(label, runs[0].header.n_ranks) for label, runs in found] == [
+        ("run", 2),
+        ("run (2)", 2),
+        ("run_0", 1),
+        ("two", 2),
+    ]
+
+
+def test_a_label_names_the_run_itself_too(folder):
+    ((label, runs), (other, saved)) = opened(["x=one", "y=store/runs/run_id=one"])
+    assert (label, runs[0].header.label) == ("x", "x")
+    assert (other, saved[0].header.label) == ("y", "y")
+
+
+def test_captures_of_one_label_stay_together(folder):
+    ((label, runs),) = opened(["x=one", "x=store/runs/run_id=two"])
+    assert label == "x"
+    assert [run.header.run_id for run in runs][1] == "two"
+
+
+def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
+    script = (
+        "import sys; from nsyspipe.cli.run_arguments import opened_runs, parse_runs\n"
+        "with opened_runs(parse_runs(['store/runs/run_id=one']), {}) as f: print(f()[0][1][0].header.label)\n"
+        "print(sorted({'sqlalchemy', 'rich', 'jinja2'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment(), timeout=60
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("one\n[]\n", "")
+
+
+def test_a_store_of_several_runs_says_how_one_is_named(folder):
+    with pytest.raises(OptionError, match="holds 2 runs") as caught:
+        opened(["store"])
+    assert caught.value.found == "one, two"
+    assert caught.value.fix == "store/runs/run_id=two"
+
+
+def test_reading_options_hold_for_reports(folder):
+    ((_, runs),) = opened(["one"], {"skip_first": "0"})
+    assert runs[0].skipped_steps == []
+    # A saved run beside them keeps the figures that it has.
+    found = opened(["one", "store/runs/run_id=one"], {"skip_first": "0"})
+    assert [run.skipped_steps for _, (run,) in found] == [[], [0]]
+
+
+@pytest.mark.parametrize("more", [{"options": {"step": "x"}}, {"nccl_logs": ["x.log"]}])
+def test_reading_options_for_saved_runs_alone_are_refused(folder, more):
+    with pytest.raises(OptionError, match="saved"):
+        opened(["store/runs/run_id=one"], **more)
+
+
+def test_a_log_may_belong_to_one_label(folder):
+    (folder / "nccl.log").write_text("node0:1000:1000 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n")
+    found = opened(["x=one", "y=two"], nccl_logs=["y=nccl.log"])
+    assert [run.nccl is None for _, (run,) in found] == [True, False]
+    found = opened(["x=one", "y=two"], nccl_logs=["nccl.log"])
+    assert [run.nccl is None for _, (run,) in found] == [False, False]
+    with pytest.raises(OptionError, match="names no run") as caught:
+        opened(["x=one", "y=two"], nccl_logs=["z=nccl.log"])
+    assert caught.value.found == "x, y"
+
+
+def test_a_run_that_is_not_there_is_an_error_of_its_path(folder):
+    with pytest.raises(ReportNotFoundError, match="nowhere"):
+        opened(["x=nowhere/", "one"])

@@ -1,0 +1,151 @@
+"""`nsyspipe whatif`: the answer first, one document, and a reason instead of a wrong figure."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import nsyspipe
+from nsyspipe.store.write import save
+from tests.build.ddp_run import MS, Ddp
+from tests.cli.tools import assert_refused, nsyspipe_run, terminal_run
+
+KEYS = [
+    "schema_version", "tool_version", "run", "step_time_ns", "limit_step_time_ns", "identity_error_pct", "scenarios",
+    "problems",
+]  # fmt: skip
+SCENARIO = [
+    "id", "label", "knobs", "step_time_ns", "low_ns", "high_ns", "throughput_steps_per_s", "gain_pct", "assumptions",
+    "refused",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ddp(tmp_path_factory):
+    """Return the folder of a run with one bucket after the backward pass: see `tests.build.ddp_run.Ddp`."""
+    folder = tmp_path_factory.mktemp("ddp")
+    Ddp().write(folder)
+    return folder
+
+
+def document(*arguments):
+    done = nsyspipe_run("whatif", *arguments, "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
+    done = nsyspipe_run("whatif", ddp, COLUMNS="100")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(
+        "Largest single change: gradients as bf16, -34.1 % step time (range "
+    )
+    assert any(line.startswith("change ") and line.endswith("throughput") for line in lines)
+    assert all(len(line) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize("columns", [40, 79, 80, 92, 300])
+def test_every_width_is_kept(ddp, columns):
+    done = nsyspipe_run("whatif", ddp, COLUMNS=str(columns))
+    assert all(len(line) <= min(columns, 100) for line in done.stdout.splitlines())
+
+
+def test_one_combination_says_what_it_rests_on(ddp):
+    done = nsyspipe_run("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100")
+    lines = done.stdout.splitlines()
+    # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer.
+    assert lines[0].startswith(
+        "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.19 ms, -13.6 % step time"
+    )
+    assert "This rests on" in lines
+
+
+def test_the_document_has_the_keys_of_the_contract(ddp):
+    found = document(ddp)
+    assert list(found) == KEYS
+    assert found["schema_version"] == 1
+    assert found["step_time_ns"] == pytest.approx(114.8 * MS)
+    assert all(list(one) == SCENARIO for one in found["scenarios"])
+    gains = [one["gain_pct"] for one in found["scenarios"]]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_a_combination_is_one_scenario_with_its_knobs(ddp):
+    (one,) = document(ddp, "--link", "nvlink4", "--gradient-dtype", "bf16", "--no-wait")[
+        "scenarios"
+    ]
+    assert one["id"] == "custom"
+    assert one["knobs"] == {"link": "nvlink4", "gradient_dtype": "bf16", "no_wait": True}
+
+
+def test_a_saved_run_answers_as_its_reports_do(ddp, tmp_path):
+    save(nsyspipe.load(ddp), tmp_path / "store", events=True)
+    assert document(tmp_path / "store") == document(ddp)
+
+
+def test_a_run_saved_without_its_operations_says_how_to_save_them(ddp, tmp_path):
+    save(nsyspipe.load(ddp), tmp_path / "store")
+    done = nsyspipe_run("whatif", tmp_path / "store")
+    assert_refused(done)
+    assert "fix: analyze the reports again with --out DIR --events" in done.stderr
+
+
+def test_one_rank_gets_a_reason(ddp):
+    done = nsyspipe_run("whatif", ddp / "ddp_0.sqlite", COLUMNS="100")
+    assert done.returncode == 0
+    assert done.stdout.startswith(
+        "No answer: the run has 1 rank: nothing is communicated that could be changed."
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--bandwidth", "fast"], "is no bandwidth"),
+        (["--link", "isdn"], "nvlink5, nvlink4, pcie5x16, pcie4x16, shm"),
+        (["--link", "shm", "--bandwidth", "1GB/s"], "say the same thing twice"),
+        (["--gradient-dtype", "int8"], "bf16, fp16"),
+        (["--bucket-mb", "-1"], "is not a positive number"),
+        (["--gradient-bytes", "nan"], "is not a positive number"),
+    ],
+)
+def test_what_cannot_be_used_is_said_before_anything_is_read(options, words, tmp_path):
+    done = nsyspipe_run("whatif", tmp_path / "nothing.sqlite", *options)
+    assert_refused(done)
+    assert words in done.stderr
+
+
+def test_reading_options_hold(ddp):
+    assert len(document(ddp, "--skip-first", "2", "-j", "1")["problems"]) >= 1
+    done = nsyspipe_run("whatif", ddp, "--step", "nothing")
+    assert_refused(done)
+    assert "step #" in done.stderr
+
+
+def test_a_label_names_the_run(ddp):
+    assert document(f"before={ddp}")["run"]["label"] == "before"
+
+
+def test_a_file_is_written_and_that_of_another_run_kept(ddp, tmp_path):
+    path = tmp_path / "answer.json"
+    assert nsyspipe_run("whatif", ddp, "--json", path, "-q").stdout == ""
+    assert list(json.loads(path.read_text())) == KEYS
+    assert nsyspipe_run("whatif", ddp, "--json", path, "-q").returncode == 0
+    path.write_text("mine")
+    assert_refused(nsyspipe_run("whatif", ddp, "--json", path))
+    assert path.read_text() == "mine"
+    assert nsyspipe_run("whatif", ddp, "--json", path, "--force", "-q").returncode == 0
+
+
+def test_a_report_is_never_replaced(ddp):
+    before = (ddp / "ddp_0.sqlite").read_bytes()
+    assert_refused(nsyspipe_run("whatif", ddp, "--json", ddp / "ddp_0.sqlite", "--force"))
+    assert (ddp / "ddp_0.sqlite").read_bytes() == before
+
+
+def test_a_terminal_gets_the_same(ddp):
+    code, shown = terminal_run("whatif", ddp, NO_COLOR="1")
+    assert code == 0
+    assert "Largest single change: gradients as bf16" in shown

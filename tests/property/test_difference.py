@@ -1,0 +1,107 @@
+"""Whatever the runs: a run does not differ from itself, and swapping the sides negates every difference exactly."""
+
+from __future__ import annotations
+
+import tempfile
+from fractions import Fraction
+from pathlib import Path
+
+from hypothesis import given, settings, strategies as st
+
+from nsyspipe.difference.run_difference import diff
+from nsyspipe.difference.sides import Side
+from nsyspipe.difference.step_parts import apportioned
+from tests.build.plain_steps import plain_run
+
+lengths = st.integers(0, 5000)
+# Long enough for its launches, which come one after the other.
+step = st.tuples(st.integers(20, 5000), lengths, lengths, lengths)
+# Ranks have the same steps' numbers, each its own times.
+ranks = st.integers(1, 8).flatmap(
+    lambda n: st.lists(st.lists(step, min_size=n, max_size=n), min_size=1, max_size=2)
+)
+NUMBERS = ("baseline", "candidate", "delta", "ci_low", "ci_high")
+
+
+def negated(value):
+    return None if value is None else -value
+
+
+@given(captures=st.lists(ranks, min_size=2, max_size=4), force=st.booleans())
+@settings(max_examples=10, deadline=None)
+def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [
+            plain_run(Path(folder) / str(at), one, world_size=None, start=10**18 + at * 10**12)
+            for at, one in enumerate(captures)
+        ]
+        one, other = Side("a", tuple(runs[:-1])), Side("b", (runs[-1],))
+        there, back = diff(one, other, force=force), diff(other, one, force=force)
+        for row, turned in zip(there.metrics.to_pylist(), back.metrics.to_pylist(), strict=True):
+            assert (row["baseline"], row["candidate"]) == (turned["candidate"], turned["baseline"])
+            assert row["delta"] == negated(turned["delta"])
+            assert row["ci_low"] == negated(turned["ci_high"])
+            assert row["ci_high"] == negated(turned["ci_low"])
+        for name in ("step_time_parts", "idle_causes"):
+            rows, turned = (getattr(side, name)["delta_ns"].to_pylist() for side in (there, back))
+            assert rows == [negated(value) for value in turned]
+        deltas = {
+            (row["phase"], row["name"]): row["delta_ns_per_step"]
+            for row in there.kernels.to_pylist()
+        }
+        for row in back.kernels.to_pylist():
+            assert row["delta_ns_per_step"] == -deltas[row["phase"], row["name"]]
+        turned = {(row["topic"], row["what"]): row["delta"] for row in back.changes.to_pylist()}
+        for row in there.changes.to_pylist():
+            assert row["delta"] == negated(turned[row["topic"], row["what"]])
+
+
+@given(captures=ranks)
+@settings(max_examples=10, deadline=None)
+def test_a_run_does_not_differ_from_itself(captures):
+    with tempfile.TemporaryDirectory() as folder:
+        run = plain_run(Path(folder), captures, world_size=None)
+        found = diff(run, run)
+        for row in found.metrics.to_pylist():
+            assert row["delta"] in (0.0, None)
+            assert row["verdict"] in ("no change", "inconclusive")
+            if min(row["n_baseline"], row["n_candidate"]) >= 3:
+                assert row["verdict"] == "no change"
+        assert found.mean_step_time[2] in (0.0, None)
+        assert found.changes.num_rows == 0
+        assert set(found.kernels["status"].to_pylist()) <= {"same"}
+        assert found.is_comparable
+
+
+@given(before=ranks, after=ranks)
+@settings(max_examples=10, deadline=None)
+def test_parts_sum_to_the_mean_step_time_as_it_is_counted_by_hand(before, after):
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [
+            plain_run(Path(folder) / name, one, world_size=None)
+            for name, one in (("a", before), ("b", after))
+        ]
+        found = diff(*runs)
+        rows = found.step_time_parts.to_pylist()
+        for at, column in enumerate(("baseline_ns", "candidate_ns", "delta_ns")):
+            assert sum(row[column] for row in rows) == found.mean_step_time[at]
+        # By hand, from what was laid out.
+        for column, given_steps in (("baseline_ns", before), ("candidate_ns", after)):
+            slowest = [
+                max(one, key=lambda cell: (sum(cell), 0)) for one in zip(*given_steps, strict=True)
+            ]
+            for place, row in enumerate(rows):
+                mean = Fraction(sum(cell[place] for cell in slowest), len(slowest))
+                assert abs(Fraction(row[column]) - mean) <= Fraction(1, 1024)
+
+
+@given(
+    parts=st.lists(st.fractions(0, 10**15), min_size=1, max_size=8),
+    unit=st.sampled_from([Fraction(1), Fraction(1, 1024)]),
+)
+def test_rounded_parts_sum_to_the_rounded_total_and_stay_within_a_unit(parts, unit):
+    total = round(sum(parts) / unit) * unit
+    found = apportioned(total, {str(at): part for at, part in enumerate(parts)}, unit)
+    assert sum(found.values()) == total
+    for at, part in enumerate(parts):
+        assert abs(found[str(at)] - part) <= unit

@@ -1,0 +1,65 @@
+"""Whatever a run is like: replayed with nothing changed it is itself, and its limits are limits."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import nsyspipe
+from nsyspipe.replay.ask import whatif
+from nsyspipe.report.whatif_document import whatif_document_text
+from tests.build.ddp_run import MIB, MS, US, Ddp
+from tests.property import cross_runs
+
+
+@st.composite
+def runs(draw):
+    counts = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    n_ranks = draw(st.integers(2, 3))
+    return Ddp(
+        n_ranks=n_ranks,
+        n_steps=4,
+        forward=draw(st.integers(1, 20)) * MS,
+        layer=draw(st.integers(1, 8)) * MS,
+        transfer=tuple(draw(st.integers(1, 40)) * MS for _ in counts),
+        buckets=tuple(counts),
+        gradients=tuple(draw(st.integers(1, 60)) * MIB for _ in range(sum(counts))),
+        late=tuple(draw(st.sampled_from((0, 0, MS, 15 * MS))) for _ in range(n_ranks)),
+        has_copies=draw(st.booleans()),
+        scale=20 * US,
+        copy=20 * US,
+    )
+
+
+@pytest.mark.slow
+@given(run=runs())
+@settings(max_examples=25, deadline=None)
+def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
+    reports = run.write(tmp_path_factory.mktemp("run"))
+    found = whatif(nsyspipe.load(reports), gradient_bytes=sum(run.gradients))
+    assert found.identity_error_pct == pytest.approx(0, abs=0.01)
+    assert found.limit_step_time_ns <= found.step_time_ns * 1.0001
+    for one in found.scenarios:
+        if one.refused is None:
+            assert 0 < one.low_ns <= one.step_time_ns <= one.high_ns
+            assert np.isfinite(one.high_ns)
+    by_id = {one.id: one for one in found.scenarios}
+    assert by_id["link-nvlink5"].step_time_ns <= by_id["link-nvlink4"].step_time_ns * 1.0001
+    assert by_id["link-pcie5x16"].step_time_ns <= by_id["link-pcie4x16"].step_time_ns * 1.0001
+    # Nobody waits longer than the slowest does.
+    assert by_id["no-wait"].step_time_ns <= found.step_time_ns * 1.0001
+
+
+@pytest.mark.slow
+@given(run=cross_runs.runs())
+@settings(max_examples=60, deadline=None)
+def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
+    found = whatif(cross_runs.load(run, tmp_path_factory.mktemp("run")))
+    assert found.scenarios
+    for one in found.scenarios:
+        assert (one.refused is None) == (one.step_time_ns is not None) == (one.low_ns is not None)
+        assert one.refused is None or one.refused.strip()
+    assert json.loads(whatif_document_text(found))["step_time_ns"] == found.step_time_ns

@@ -1,0 +1,133 @@
+"""The simulation against a slow and plain one, and what must hold for any program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from nsyspipe.replay.program import JOIN, READY, WINDOW, Program
+from nsyspipe.replay.simulate import Setting, simulate
+
+N_RANKS = st.integers(1, 3)
+TIMES = st.integers(0, 50)
+
+
+@st.composite
+def programs(draw):
+    """Windows with collectives in order of launch, each waited for somewhere after it began."""
+    n_ranks = draw(N_RANKS)
+    markers = [(WINDOW, 0)]
+    n_windows, n_collectives, open_ones = 1, 0, []
+    for _ in range(draw(st.integers(1, 10))):
+        kind = draw(st.sampled_from((WINDOW, READY, JOIN)))
+        if kind == WINDOW:
+            markers.append((WINDOW, n_windows))
+            n_windows += 1
+        elif kind == READY:
+            markers.append((READY, n_collectives))
+            open_ones.append(n_collectives)
+            n_collectives += 1
+        elif open_ones:
+            at = draw(st.integers(0, len(open_ones) - 1))
+            markers.append((JOIN, open_ones.pop(at)))
+    markers.append((WINDOW, n_windows))
+
+    def matrix(n, values=TIMES):
+        rows = st.lists(values, min_size=n_ranks, max_size=n_ranks)
+        found = draw(st.lists(rows, min_size=n, max_size=n))
+        return np.array(found, np.float64).reshape(n, n_ranks)
+
+    work = np.cumsum(matrix(len(markers)), axis=0)
+    return Program(
+        kind=np.array([kind for kind, _ in markers]),
+        which=np.array([which for _, which in markers]),
+        work=work,
+        beside=np.zeros_like(work),
+        step=np.zeros(n_collectives, np.int64),
+        lag_ns=matrix(n_collectives),
+        transfer_ns=matrix(n_collectives),
+        n_bytes=np.full(n_collectives, np.nan),
+        chain=np.zeros(n_collectives, np.int64),
+        is_gradient=np.ones(n_collectives, np.bool_),
+        begin_ns=matrix(1)[0],
+    )
+
+
+def one_by_one(program, slowdown):
+    """Return the edges of each rank, moving every rank on by hand from marker to marker."""
+    n_ranks = program.n_ranks
+    now = program.begin_ns.tolist()
+    busy = [[] for _ in range(n_ranks)]
+    free, ends, edges = [-np.inf] * n_ranks, {}, {}
+    before = program.work[0].tolist()
+    for kind, which, work in zip(program.kind, program.which, program.work.tolist(), strict=True):
+        for rank in range(n_ranks):
+            now[rank] = moved_on(now[rank], work[rank] - before[rank], busy[rank], slowdown)
+        before = work
+        if kind == READY:
+            starts = [max(free[r], now[r]) + program.lag_ns[which][r] for r in range(n_ranks)]
+            ends[which] = [
+                max(max(starts) + program.transfer_ns[which][r], starts[r]) for r in range(n_ranks)
+            ]
+            free = ends[which]
+            for rank in range(n_ranks):
+                busy[rank].append((starts[rank], free[rank]))
+        elif kind == JOIN:
+            now = [max(now[r], ends[which][r]) for r in range(n_ranks)]
+        else:
+            edges[int(which)] = list(now)
+    return np.array([edges[at] for at in sorted(edges)])
+
+
+def moved_on(now, work, busy, slowdown):
+    for start, end in busy:
+        alone = min(max(start - now, 0), work)
+        now, work = now + alone, work - alone
+        if now >= start:
+            slow = min(max(end - now, 0) / (1 + slowdown), work)
+            now, work = now + slow * (1 + slowdown), work - slow
+    return now + work
+
+
+@given(programs(), st.sampled_from((0.0, 0.25, 1.0)))
+def test_it_is_what_moving_rank_by_rank_gives(program, slowdown):
+    found = simulate(program, [Setting(0.0, slowdown)])[0]
+    assert found == pytest.approx(one_by_one(program, slowdown), abs=1e-6)
+
+
+@given(programs())
+def test_settings_side_by_side_do_not_touch_each_other(program):
+    settings = [Setting(0.0, c, program.transfer_ns * f) for c in (0.0, 0.5) for f in (1.0, 2.0)]
+    together = simulate(program, settings)
+    alone = np.concatenate([simulate(program, [one]) for one in settings])
+    assert together == pytest.approx(alone, abs=1e-6)
+
+
+@given(programs())
+def test_longer_transfers_make_no_window_begin_earlier(program):
+    shorter, longer = simulate(program, [Setting(), Setting(transfer_ns=program.transfer_ns + 7)])
+    assert (longer >= shorter - 1e-6).all()
+
+
+@given(programs())
+def test_more_contention_makes_no_window_begin_earlier(program):
+    less, more = simulate(program, [Setting(0.0, 0.1), Setting(0.0, 0.6)])
+    assert (more >= less - 1e-6).all()
+
+
+@given(programs())
+def test_a_shift_of_all_clocks_shifts_all_windows(program):
+    later = replace(program, begin_ns=program.begin_ns + 1000)
+    assert simulate(later, [Setting(0.0, 0.3)]) == pytest.approx(
+        simulate(program, [Setting(0.0, 0.3)]) + 1000
+    )
+
+
+@given(programs())
+def test_no_work_is_lost(program):
+    found = simulate(program, [Setting()])[0]
+    first = program.work[program.kind == WINDOW]
+    assert (np.diff(found, axis=0) >= np.diff(first, axis=0) - 1e-6).all()

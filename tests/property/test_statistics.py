@@ -1,0 +1,116 @@
+"""What holds for the interval of any steps: swapped, scaled, shifted, compared with themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from nsyspipe.statistics import difference_of_medians, ratio_of_means, verdict
+from nsyspipe.statistics.student_t import critical_value, two_sided_tail
+
+FEW = {"max_examples": 150, "deadline": None}
+# Whole numbers of few sizes: ties, constants, stalls and grids come up by themselves.
+VALUES = st.one_of(st.integers(0, 3), st.integers(95, 105), st.integers(1, 10**12))
+CAPTURE = st.lists(VALUES, min_size=1, max_size=25).map(lambda x: np.array(x, np.float64))
+SIDE = st.lists(CAPTURE, min_size=1, max_size=3)
+ONE = CAPTURE.map(lambda x: [x])
+ANY_SIDE = st.one_of(ONE, SIDE)
+
+
+def bounds(result):
+    return result.low, result.high
+
+
+@given(ANY_SIDE, ANY_SIDE)
+@settings(**FEW)
+def test_swapping_the_sides_mirrors_everything_exactly(one, other):
+    there, back = difference_of_medians(one, other), difference_of_medians(other, one)
+    assert back.delta == -there.delta
+    assert (back.baseline, back.candidate) == (there.candidate, there.baseline)
+    assert (back.doubt, back.effective_steps) == (there.doubt, there.effective_steps)
+    if there.undecided is None:
+        assert bounds(back) == (-there.high, -there.low)
+    else:
+        assert back.undecided is not None
+
+
+@given(ANY_SIDE)
+@settings(**FEW)
+def test_a_side_against_itself_is_exactly_no_change(side):
+    result = difference_of_medians(side, side)
+    assert result.delta == 0
+    assert result.doubt is None
+    assert verdict(result, min_effect=0) in {"no change", "inconclusive"}
+    assert (verdict(result, min_effect=0) == "inconclusive") == (result.undecided is not None)
+    ratio = ratio_of_means(side, side)
+    assert ratio.ratio in {1, None}
+
+
+@given(ANY_SIDE, ANY_SIDE, st.sampled_from([2.0**-40, 0.5, 2.0, 2.0**20]))
+@settings(**FEW)
+def test_another_unit_scales_everything_exactly(one, other, unit):
+    # Powers of two: no rounding can differ.
+    result = difference_of_medians(one, other)
+    scaled = difference_of_medians([x * unit for x in one], [x * unit for x in other])
+    assert scaled.delta == result.delta * unit
+    assert scaled.doubt == result.doubt
+    if result.undecided is None:
+        assert bounds(scaled) == (result.low * unit, result.high * unit)
+
+
+@given(ANY_SIDE, ANY_SIDE, st.integers(-(10**12), 10**12))
+@settings(**FEW)
+def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
+    # A mean of several captures' medians may round differently after the shift.
+    result = difference_of_medians(one, other)
+    shifted = difference_of_medians([x + shift for x in one], [x + shift for x in other])
+    assert shifted.delta == pytest.approx(result.delta, rel=1e-9, abs=1e-2)
+    if len(one) == len(other) == 1:
+        assert shifted.delta == result.delta
+        assert bounds(shifted) == bounds(result)
+
+
+@given(ANY_SIDE, ANY_SIDE)
+@settings(**FEW)
+def test_the_interval_is_around_the_difference_and_never_decides_in_doubt(one, other):
+    result = difference_of_medians(one, other)
+    if result.undecided is None:
+        assert result.low <= result.delta <= result.high
+        if result.doubt is not None:
+            assert result.low <= 0 <= result.high
+
+
+@given(ANY_SIDE, ANY_SIDE)
+@settings(**FEW)
+def test_more_confidence_never_narrows_the_steps_interval(one, other):
+    # Of the same kind of interval: doubt replaces it by the wider one.
+    low, high = (difference_of_medians(one, other, confidence=c) for c in (0.8, 0.99))
+    if low.undecided is None and (low.doubt is None) == (high.doubt is None):
+        assert high.high - high.low >= (low.high - low.low) * (1 - 1e-12)
+
+
+@given(ANY_SIDE, ANY_SIDE)
+@settings(**FEW)
+def test_a_speedup_turns_over_when_its_sides_are_swapped(one, other):
+    there, back = ratio_of_means(one, other), ratio_of_means(other, one)
+    if there.ratio:
+        assert back.ratio == pytest.approx(1 / there.ratio)
+    if there.low is not None:
+        assert bounds(back) == pytest.approx((1 / there.high, 1 / there.low), rel=1e-9)
+        assert there.low <= there.ratio <= there.high
+
+
+@given(st.floats(0.01, 0.9999), st.floats(1, 1e6))
+@settings(**FEW)
+def test_a_quantile_has_its_own_tail(confidence, freedom):
+    t = critical_value(confidence, freedom)
+    assert two_sided_tail(t, freedom) == pytest.approx(1 - confidence, rel=1e-9)
+
+
+@given(st.floats(0.01, 0.999), st.floats(1, 1e4), st.floats(1.01, 10))
+@settings(**FEW)
+def test_more_freedom_and_less_confidence_make_a_quantile_smaller(confidence, freedom, more):
+    t = critical_value(confidence, freedom)
+    assert critical_value(confidence, freedom * more) <= t
+    assert critical_value(confidence / more, freedom) < t

@@ -1,0 +1,136 @@
+"""What changed around the step time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import nsyspipe
+from nsyspipe.difference.sides import Side
+from nsyspipe.difference.step_table import StepTable
+from nsyspipe.difference.surroundings import surroundings
+from nsyspipe.fabric import NcclFacts
+from nsyspipe.sidecar_model import RunCapture
+from nsyspipe.slowest_link import SlowestLink
+from tests.build.changed_run import Changed
+from tests.build.plain_steps import plain_rank, plain_run
+
+STEPS = [(1000, 100, 40, 60)] * 3
+
+
+def changes(*sides):
+    sides = [side if isinstance(side, list) else [side] for side in sides]
+    named = [Side("x", tuple(side)) for side in sides]
+    tables = tuple([StepTable(run) for run in side] for side in sides)
+    rows = surroundings(*named, tables).to_pylist()
+    return {
+        (row["topic"], row["what"]): (row["baseline_value"], row["candidate_value"], row["delta"])
+        if row["delta"] is not None
+        else (row["baseline"], row["candidate"])
+        for row in rows
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    return plain_run(tmp_path / "base", [STEPS, STEPS])
+
+
+def captured(run, **facts):
+    """Return the run as if a sidecar said how it was captured."""
+    return Changed(run, header=replace(run.header, capture=RunCapture(**facts)))
+
+
+def test_nothing_changes_from_a_run_to_itself(run):
+    assert changes(run, run) == {}
+
+
+def test_collectives_and_copies_are_counted_per_rank_and_step(run, tmp_path):
+    folder = tmp_path / "b"
+    folder.mkdir()
+    for rank in range(2):
+        builder = plain_rank(rank, [(1000, 100, 0, 60)] * 3, world_size=2)
+        for step in range(3):
+            at = 1600 + 1160 * step
+            builder.nccl(at + 500, at + 510, launch=at - 5)
+        builder.write(folder / f"run_{rank}.sqlite")
+    after = nsyspipe.load(folder, jobs=1)
+    assert changes(run, after) == {
+        ("collectives", "collectives per step"): (1, 2, 1),
+        ("copies", "DtoD bytes per step"): (320, 0, -320),
+        ("copies", "DtoD copies per step"): (1, 0, -1),
+    }
+
+
+def test_sorts_of_collectives_are_told_apart_where_the_total_does_not(run, tmp_path):
+    folder = tmp_path / "b"
+    folder.mkdir()
+    for rank in range(2):
+        builder = plain_rank(rank, STEPS, world_size=2)
+        old = builder.string("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+        new = builder.string("ncclDevKernel_AllGather_f16_RING_LL")
+        for row in builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
+            if row["shortName"] == old:
+                row["shortName"] = row["demangledName"] = new
+        builder.write(folder / f"run_{rank}.sqlite")
+    found = changes(run, nsyspipe.load(folder, jobs=1))
+    assert found == {
+        ("collectives", "all_gather f16 per step"): (0, 1, 1),
+        ("collectives", "all_reduce f32 per step"): (1, 0, -1),
+    }
+
+
+def test_a_straggler_is_named_where_it_costs_a_hundredth_of_a_step(run, tmp_path):
+    # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce.
+    late = [(1200, 100, 40, 0)] * 3
+    early = [(1000, 300, 40, 0)] * 3
+    found = changes(run, plain_run(tmp_path / "b", [early, late]))
+    assert found["stragglers", "the others wait for"] == ("nobody", "rank 1")
+    assert found["stragglers", "lateness of the latest rank per step"] == (0, 200, 200)
+
+
+def test_versions_and_settings_of_the_capture(run):
+    before = captured(
+        run, torch_version="2.4", git_commit="abc", environment={"OMP": "1", "X": "1"}
+    )
+    after = captured(
+        run, torch_version="2.5", git_commit="abc", git_is_dirty=True, environment={"OMP": "2"},
+        command=["train.py", "--batch size", "8"],
+    )  # fmt: skip
+    assert changes(before, after) == {
+        ("versions", "torch"): ("2.4", "2.5"),
+        ("versions", "commit"): ("abc", "abc with changes"),
+        ("capture", "OMP"): ("1", "2"),
+        ("capture", "X"): ("1", None),
+    }
+    # What only one side recorded is not known to have changed.
+    assert changes(run, after) == {}
+
+
+def test_the_link_and_what_nccl_was_told(run):
+    shm = SlowestLink("shm", 0, 1, None, "host memory", 1, 0, 1, is_of_ring=True)
+    nvlink = replace(shm, kind="nvlink")
+
+    class Link:
+        def __init__(self, slowest):
+            self.slowest = slowest
+
+    before = Changed(run, link=Link(shm), nccl=NcclFacts("2.21", {"NCCL_P2P_DISABLE": "1"}, False))
+    after = Changed(run, link=Link(nvlink), nccl=NcclFacts("2.22", {"NCCL_DEBUG": "INFO"}, True))
+    assert changes(before, after) == {
+        ("link", "slowest link"): ("shm", "nvlink"),
+        ("link", "NVLink SHARP"): ("off", "on"),
+        ("link", "NCCL_P2P_DISABLE"): ("1", None),
+        ("link", "NCCL_DEBUG"): (None, "INFO"),
+        ("versions", "NCCL"): ("2.21", "2.22"),
+    }
+
+
+def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(run, tmp_path):
+    few = plain_run(tmp_path / "b", [[(1000, 100, 0, 60)] * 4] * 2)
+    one, other = captured(run, torch_version="2.4"), captured(run, torch_version="2.5")
+    found = changes([one, other], captured(few, torch_version="2.5"))
+    assert found["versions", "torch"] == ("2.4 | 2.5", "2.5")
+    assert found["steps", "summary steps"] == ("3, 3", "4")
+    assert changes([run, few], run)["copies", "DtoD copies per step"] == (0.5, 1, 0.5)

@@ -1,0 +1,166 @@
+"""What makes two runs not comparable, or their comparison doubtful."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import nsyspipe
+from nsyspipe.difference.comparability import check_comparable
+from nsyspipe.difference.sides import Side
+from nsyspipe.sidecar_model import RunCapture
+from tests.build.changed_run import Changed
+from tests.build.nccl_layouts import NCCL_2_21
+from tests.build.plain_steps import plain_rank, plain_run, write_run
+from tests.build.trace import steady_rank
+
+NEW = "3.25.0 2026.2.1 mfu"
+COMM, BYTES = "NCCL communicator ID", "Message size [bytes]"
+STEPS = [(1000, 100, 40, 60)] * 3
+
+
+def checks(before, after):
+    sides = [
+        Side("x", tuple(runs) if isinstance(runs, list | tuple) else (runs,))
+        for runs in (before, after)
+    ]
+    found = check_comparable(*sides)
+    return {check.check: (check.blocks, check.baseline, check.candidate) for check in found}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return plain_run(tmp_path / "base", [STEPS, STEPS])
+
+
+def test_a_run_and_itself_leave_no_doubt(run):
+    assert checks(run, run) == {}
+
+
+def test_another_world_size_blocks(run, tmp_path):
+    other = plain_run(tmp_path / "other", [STEPS] * 3)
+    assert checks(run, other) == {"world-size": (True, "2", "3")}
+
+
+def test_without_a_recorded_world_size_ranks_are_counted(tmp_path):
+    runs = [plain_run(tmp_path / str(n), [STEPS] * n, world_size=None) for n in (2, 3)]
+    assert checks(*runs)["world-size"] == (True, "2", "3")
+
+
+def test_another_gpu_blocks_and_an_unknown_one_does_not(run, tmp_path):
+    other = plain_run(tmp_path / "b", [STEPS, STEPS], gpu="NVIDIA A100")
+    unknown = plain_run(tmp_path / "c", [STEPS, STEPS], gpu=None)
+    assert checks(run, other) == {"gpu-model": (True, "NVIDIA H200", "NVIDIA A100")}
+    assert checks(run, unknown)["gpu-model"] == (False, "NVIDIA H200", "not recorded")
+
+
+def test_a_rank_that_only_one_side_lacks_blocks(run, tmp_path):
+    folder = write_run(tmp_path / "b", [STEPS, STEPS])
+    lacking = nsyspipe.load(folder / "run_0.sqlite", jobs=1)
+    found = checks(run, lacking)
+    assert found["missing-ranks"] == (True, "none", "1")
+    assert found["recorded"] == (False, "none", "ranks-missing")
+    # Where both lack the same, they are alike.
+    assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}
+
+
+def test_what_blocks_stands_first(run, tmp_path):
+    other = plain_run(tmp_path / "b", [STEPS[:1]] * 3, name="iter")
+    found = [check.blocks for check in check_comparable(Side("a", (run,)), Side("b", (other,)))]
+    assert found == sorted(found, reverse=True)
+    assert found[0]
+
+
+def test_other_step_families_and_skipped_steps_are_named(run, tmp_path):
+    other = plain_run(tmp_path / "b", [STEPS, STEPS], name="iter")
+    assert checks(run, other) == {"step-family": (False, "'step #'", "'iter #'")}
+    folder = write_run(tmp_path / "c", [STEPS, STEPS])
+    all_steps = nsyspipe.load(folder, jobs=1, skip_first=0)
+    assert checks(run, all_steps)["skipped-steps"] == (False, "1", "0")
+
+
+def test_too_few_steps_are_named_with_their_numbers(run, tmp_path):
+    few = plain_run(tmp_path / "b", [STEPS[:2], STEPS[:2]])
+    assert checks(few, run) == {"few-steps": (False, "2", "3")}
+
+
+def test_figures_of_cut_off_steps_are_named(run, tmp_path):
+    folder = tmp_path / "b"
+    folder.mkdir()
+    for rank in range(2):
+        builder = plain_rank(rank, STEPS, world_size=2)
+        last = builder.rows["NVTX_EVENTS"][:2]
+        builder.rows["NVTX_EVENTS"] = last  # one range, whose window is the last one
+        builder.write(folder / f"run_{rank}.sqlite")
+    cut = nsyspipe.load(folder, jobs=1, step="step")
+    assert checks(run, cut)["cut-off-steps"] == (False, "none", "some")
+
+
+def test_what_only_one_capture_did_not_record_is_named(run, tmp_path):
+    folder = tmp_path / "b"
+    folder.mkdir()
+    for rank in range(2):
+        plain_rank(rank, STEPS, world_size=2).write(
+            folder / f"run_{rank}.sqlite", without=("CUPTI_ACTIVITY_KIND_MEMCPY",)
+        )
+    lacking = nsyspipe.load(folder, jobs=1)
+    assert checks(run, lacking)["recorded"] == (False, "none", "no-memcpy")
+
+
+def test_the_profilers_own_work_is_named_with_its_share(run, tmp_path):
+    folder = tmp_path / "b"
+    folder.mkdir()
+    for rank in range(2):
+        builder = plain_rank(rank, STEPS, world_size=2)
+        # In the first step of the figures, [1600, 2800): 120 of 3 x 1200 ns.
+        builder.schema = builder.schema | {"PROFILER_OVERHEAD": {"start": "INT", "end": "INT"}}
+        builder.add("PROFILER_OVERHEAD", start=2000, end=2120)
+        builder.write(folder / f"run_{rank}.sqlite")
+    busy = nsyspipe.load(folder, jobs=1)
+    assert checks(run, busy)["profiler-overhead"] == (False, "0.0 %", "3.3 %")
+
+
+def test_captures_of_one_side_that_differ_are_told(run, tmp_path):
+    other = plain_run(tmp_path / "b", [STEPS, STEPS], gpu="NVIDIA A100")
+    assert checks(run, [run, other])["gpu-model"] == (True, "NVIDIA H200", "NVIDIA H200 | NVIDIA A100")  # fmt: skip
+
+
+def test_other_message_bytes_are_named(tmp_path):
+    runs = []
+    for name, size in (("a", 4096), ("b", 8192), ("c", 4100)):
+        (tmp_path / name).mkdir()
+        for rank in range(2):
+            builder = steady_rank(rank, 6, version=NEW).domain("NCCL", 1)
+            for step in range(6):
+                builder.nccl_payload(
+                    1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21
+                )
+            builder.write(tmp_path / name / f"r_{rank}.sqlite")
+        runs.append(nsyspipe.load(tmp_path / name, jobs=1))
+    assert checks(runs[0], runs[1]) == {"message-bytes": (False, "4096 bytes", "8192 bytes")}
+    # A tenth of a per cent is padding.
+    assert checks(runs[0], runs[2]) == {}
+    # Of several captures their mean.
+    assert checks(runs[:2], runs[0])["message-bytes"][1] == "6144 bytes"
+
+
+def test_other_traces_are_named_where_both_sides_say_theirs(run):
+    def traced(*what):
+        return Changed(run, header=replace(run.header, capture=RunCapture(trace=list(what))))
+
+    assert checks(traced("cuda", "nvtx"), traced("nvtx", "cuda", "osrt")) == {
+        "traces": (False, "cuda, nvtx", "cuda, nvtx, osrt")
+    }
+    assert checks(traced("cuda"), run) == {}
+
+
+def test_many_missing_ranks_are_counted(tmp_path):
+    folder = write_run(tmp_path / "b", [STEPS], world_size=12)
+    one = nsyspipe.load(folder, jobs=1)
+    other = plain_run(tmp_path / "c", [STEPS, STEPS], world_size=12)
+    assert checks(one, other)["missing-ranks"] == (
+        True,
+        "1, 2, 3, 4, 5, 6 and 5 more",
+        "2, 3, 4, 5, 6, 7 and 4 more",
+    )

@@ -1,0 +1,123 @@
+"""The figures of a step that runs are compared by."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe.difference.figures import METRICS, per_step
+from nsyspipe.difference.step_table import StepTable
+from nsyspipe.errors import DatasetError
+from tests.build.nccl_layouts import NCCL_2_21
+from tests.build.plain_steps import plain_run
+from tests.build.trace import steady_rank
+
+# Two ranks, three steps: (compute, comm, copy, idle).
+ZERO = [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)]
+ONE = [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)]
+
+
+@pytest.fixture
+def table(tmp_path):
+    return StepTable(plain_run(tmp_path / "run", [ZERO, ONE]))
+
+
+def figures(table, name):
+    found = per_step(table, name)
+    return found if isinstance(found, str) else found.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("step_time", [140, 130, 140]),  # rank 1, rank 0, and of equal ones either
+        ("compute", [100, 100, 100]),
+        ("exposed_comm", [10, 20, 40]),
+        ("exposed_memory", [4, 4, 4]),
+        ("idle", [36, 6, 6]),
+        ("dtod", [4, 4, 4]),
+    ],
+)
+def test_times_are_the_largest_over_ranks(table, name, expected):
+    assert figures(table, name) == expected
+
+
+def test_throughput_is_one_over_the_longest_window(table):
+    assert figures(table, "throughput") == pytest.approx([1e9 / 140, 1e9 / 130, 1e9 / 140])
+
+
+def test_ratios_are_pooled_over_the_ranks_of_a_step(table):
+    # Walls of the first step: 120 and 140.
+    assert figures(table, "comm_share") == pytest.approx([20 / 260, 40 / 250, 70 / 280])
+    assert figures(table, "idle_share") == pytest.approx([42 / 260, 12 / 250, 12 / 280])
+    assert figures(table, "overlap_ratio") == [0, 0, 0]
+
+
+def test_counts_and_bytes_are_means_over_ranks(table):
+    assert figures(table, "collectives") == [1, 1, 1]
+    assert figures(table, "dtod_bytes") == [32, 32, 32]
+
+
+def test_the_figures_and_the_summary_of_a_run_rest_on_the_same_steps(table):
+    summary = table.run.summary().to_pylist()[0]
+    assert table.n_steps == summary["n_summary_steps"] == 3
+    assert summary["step_time_ns"] == 140
+
+
+def test_steps_without_a_denominator_are_left_out_of_a_ratio(tmp_path):
+    steps = [(100, 10, 0, 0), (100, 0, 0, 0), (100, 30, 0, 0)]
+    table = StepTable(plain_run(tmp_path / "run", [steps, steps]))
+    assert figures(table, "overlap_ratio") == [0, 0]
+    assert figures(table, "comm_share") == pytest.approx([10 / 110, 0, 30 / 130])
+
+
+def test_a_ratio_without_any_denominator_says_so(tmp_path):
+    table = StepTable(plain_run(tmp_path / "run", [[(100, 0, 0, 1)] * 3] * 2))
+    # The first and the last step have communication; those of the figures have none.
+    assert "denominator is 0" in figures(table, "overlap_ratio")
+
+
+def test_what_was_not_recorded_is_said_and_is_no_zero(table):
+    assert "include-blobs" in figures(table, "message_bytes")
+    assert "include-blobs" in figures(table, "busbw")
+
+
+def test_a_run_of_one_rank_waits_for_nobody(tmp_path):
+    table = StepTable(plain_run(tmp_path / "run", [ZERO]))
+    assert "one rank" in figures(table, "wait")
+
+
+def test_bus_bandwidth_is_pooled_over_the_collectives_of_a_step(tmp_path):
+    fields = {"NCCL communicator ID": 7, "Message size [bytes]": 4096}
+    for rank in range(2):
+        builder = steady_rank(rank, version="3.25.0 2026.2.1 mfu").domain("NCCL", 1)
+        for step in range(4):
+            builder.nccl_payload(1000 * step + 80, "ncclAllReduce", fields, NCCL_2_21)
+        builder.write(tmp_path / f"r_{rank}.sqlite")
+    table = StepTable(nsyspipe.load(tmp_path, jobs=1))
+    # 60 ns on both ranks at once: 4096 bytes / 60 ns, times 2 (n - 1) / n = 1.
+    assert figures(table, "message_bytes") == [4096, 4096]
+    assert figures(table, "busbw") == pytest.approx([4096 / 60 * 1e9] * 2)
+
+
+def test_every_metric_says_how_it_is_made_and_which_way_is_better():
+    for name, metric in METRICS.items():
+        assert metric.name == name
+        assert metric.formula
+        assert metric.better in {"lower", "higher", "neither"}
+
+
+def test_steps_that_not_every_rank_has_are_refused(table):
+    broken = StepTable(table.run)
+    vars(broken)["rows"] = table.rows.slice(1)  # as of a damaged store
+    with pytest.raises(DatasetError, match="not every rank"):
+        figures(broken, "step_time")
+
+
+def test_a_run_without_a_common_step_has_no_figures(tmp_path):
+    table = StepTable(plain_run(tmp_path / "run", [ZERO]))
+    empty = StepTable(table.run)
+    vars(empty)["rows"] = table.rows.slice(0, 0)
+    assert empty.n_steps == 0
+    assert figures(empty, "step_time") == "there is no step with a window on every rank"
+    assert empty.matrix("wall_ns") is None

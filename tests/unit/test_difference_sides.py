@@ -1,0 +1,71 @@
+"""What a difference takes for a side, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.difference.run_difference import diff, worst_verdict
+from nsyspipe.difference.sides import Side
+from nsyspipe.errors import OptionError, ReportNotFoundError
+from tests.build.plain_steps import plain_run, write_run
+
+STEPS = [(1000 + 3 * (number % 2), 100, 40, 60) for number in range(8)]
+
+
+@pytest.fixture
+def run(tmp_path):
+    return plain_run(tmp_path / "a", [STEPS, STEPS])
+
+
+def test_a_side_is_a_side_a_run_or_a_path(run, tmp_path):
+    for given in (Side("x", (run,)), run, tmp_path / "a", str(tmp_path / "a" / "run_*.sqlite")):
+        assert diff(given, run).verdict == "no change"
+    assert repr(diff(run, run)) == "<RunDifference 'run' -> 'run': no change>"
+
+
+def test_a_path_that_is_none_is_an_error(run):
+    with pytest.raises(ReportNotFoundError):
+        diff("nowhere", run)
+
+
+def test_a_side_needs_a_run_and_each_capture_once(run, tmp_path):
+    with pytest.raises(OptionError, match="no run"):
+        Side("x", ())
+    with pytest.raises(OptionError, match="twice"):
+        diff(Side("x", (run, run)), run)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_effect": -0.1},
+        {"min_effect": float("nan")},
+        {"min_effect": float("inf")},
+        {"confidence": 1.0},
+        {"confidence": 0.5},
+        {"metrics": ["speed"]},
+    ],
+)
+def test_options_out_of_range_are_refused(run, options):
+    with pytest.raises(OptionError):
+        diff(run, run, **options)
+
+
+def test_runs_that_are_not_comparable_are_judged_by_force_only(run, tmp_path):
+    write_run(tmp_path / "b", [[(2000 + one, *rest) for one, *rest in STEPS]] * 3)
+    found = diff(run, tmp_path / "b")
+    assert not found.is_comparable
+    assert found.verdict == "inconclusive"
+    row = found.metrics.to_pylist()[0]
+    assert row["why"] == "not comparable: world-size"
+    assert (row["baseline"], row["candidate"]) == (1201.5, 3201.5)  # the figures are there
+    forced = diff(run, tmp_path / "b", force=True)
+    assert forced.verdict == "regression"
+    assert not forced.is_comparable
+
+
+def test_the_worst_verdict_is_the_verdict_of_several():
+    assert worst_verdict(["improvement", "no change"]) == "no change"
+    assert worst_verdict(["improvement", "inconclusive", "no change"]) == "inconclusive"
+    assert worst_verdict(["inconclusive", "regression"]) == "regression"
+    assert worst_verdict(["change", "no change"]) == "change"

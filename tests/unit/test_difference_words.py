@@ -1,0 +1,244 @@
+"""A difference in words: units, signs, sentences; and its text and Markdown."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+import nsyspipe
+from nsyspipe.difference.run_difference import RunDifference, diff
+from nsyspipe.difference.sides import Side
+from nsyspipe.fabric import NcclFacts
+from nsyspipe.gate import gate
+from nsyspipe.report.difference_document import difference_document, identity_of_document
+from nsyspipe.report.difference_markdown import (
+    MARKER,
+    difference_markdown,
+    identity_of_markdown,
+)
+from nsyspipe.report.difference_text import difference_text
+from nsyspipe.report.difference_words import (
+    delta_text,
+    gate_text,
+    interval_cell,
+    interval_text,
+    notes,
+    percent_change,
+    verdict_text,
+)
+from tests.build.changed_run import Changed
+from tests.build.plain_steps import plain_run
+
+MS = 10**6
+
+
+def steps(compute, n=12):
+    """Return steps that vary a little, so that there is an interval."""
+    return [((compute + number % 3) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(n)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        name: plain_run(folder / name, [steps(compute, n)] * 2, start=10**18 + at * 10**12)
+        for at, (name, compute, n) in enumerate(
+            [("slow", 100, 12), ("fast", 70, 12), ("short", 70, 2), ("again", 100, 12)]
+        )
+    }
+
+
+@pytest.fixture(scope="module")
+def change(runs):
+    return diff(runs["slow"], runs["fast"])
+
+
+@pytest.mark.parametrize(
+    ("unit", "delta", "text"),
+    [
+        ("ns", -72.88 * MS, "-72.88 ms"),
+        ("ns", 1.5 * MS, "+1.500 ms"),
+        ("ns", 0.0, "0 ms"),
+        ("ns", -20.0, "<0.001 ms"),
+        ("ns", None, "-"),
+        ("ratio", -0.021, "-2.1 points"),
+        ("ratio", 0.0, "0.0 points"),
+        ("bytes", -1.23e9, "-1.23 GB"),
+        ("count", 36.0, "+36"),
+        ("1/s", 0.25, "+0.2500 steps/s"),
+    ],
+)
+def test_a_difference_has_its_sign_and_unit(unit, delta, text):
+    assert delta_text(unit, delta) == text
+
+
+def test_an_interval_says_its_unit_once():
+    row = {"unit": "ns", "ci_low": -74.15 * MS, "ci_high": -71.61 * MS, "delta": -73 * MS}
+    assert interval_text(row) == "-74.15 .. -71.61 ms"
+    assert interval_cell(row) == "-74.15 .. -71.61"
+    assert interval_text(row | {"ci_low": None}) == "-"
+    # Where the units of the ends differ, neither is lost.
+    row = {"unit": "bytes", "ci_low": -2000.0, "ci_high": 10.0, "delta": -995.0}
+    assert interval_text(row) == "-2.00 kB .. +10 B"
+
+
+def test_a_ratio_has_points_and_no_per_cent():
+    assert percent_change({"unit": "ratio", "delta_pct": 12.0}) == "-"
+    assert percent_change({"unit": "ns", "delta_pct": -11.3}) == "-11.3 %"
+    assert percent_change({"unit": "ns", "delta_pct": None}) == "-"
+
+
+def test_the_verdict_leads_with_the_figure_that_decides(change):
+    # Medians: compute 101 and 71, and 30 ms of all else: 131 and 101 ms, 30 / 131 = 22.9 %.
+    assert verdict_text(change).startswith("Improvement: step time 131.0 ms -> 101.0 ms (-22.9 %), 95 % interval -")  # fmt: skip
+
+
+def test_too_few_steps_ask_for_more(runs):
+    text = verdict_text(diff(runs["short"], runs["fast"]))
+    assert text.endswith("; 2 steps, needs 3: capture more steps")
+    assert text.startswith("Inconclusive: step time 100.5 ms -> 101.0 ms (")
+
+
+def test_a_judged_figure_that_is_not_there_says_why(runs):
+    text = verdict_text(diff(runs["slow"], runs["fast"], metrics=["busbw"]))
+    assert text.startswith("Inconclusive: no bus bandwidth (both: message sizes were not recorded")
+
+
+def test_the_worst_of_several_metrics_leads(runs):
+    worse = diff(runs["fast"], runs["slow"], metrics=["idle", "compute", "step_time"])
+    assert worse.verdict == "regression"
+    assert verdict_text(worse).startswith("Regression: compute 71.00 ms -> 101.0 ms (+42.3 %)")
+
+
+def test_notes_say_what_the_interval_leaves_out_and_where_thresholds_come_from(runs, change):
+    said = notes(change, "ci/nsyspipe.toml")
+    assert any("spread between captures is not in the interval" in note for note in said)
+    assert said[-1] == "Thresholds from ci/nsyspipe.toml."
+    several = diff(Side("slow", (runs["slow"], runs["again"])), runs["fast"])
+    assert several.has_spread_between_captures
+    assert not any("spread between captures is not" in note for note in notes(several))
+
+
+def test_a_gate_says_in_one_line_why_it_did_not_pass(runs, change):
+    assert gate_text(gate(change, "regression")) is None
+    assert gate_text(gate(change, "any-change")) == (
+        "--fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
+    )
+    undecided = gate(diff(runs["short"], runs["fast"]), "regression")
+    assert gate_text(undecided) == (
+        "--fail-on regression cannot be decided: step_time is inconclusive (2 steps, needs 3)"
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_the_text_leads_with_the_verdict_and_fits(change, width):
+    text = difference_text(change, Console(width=width, no_color=True))
+    lines = text.splitlines()
+    assert lines[0].startswith("Improvement: step time 131.0 ms -> 101.0 ms")
+    assert max(map(len, lines)) <= min(width, 100)
+    if width >= 80:
+        assert "mean step time            131.0 ms" in text
+        assert ("95 % interval" in text.split("median over steps")[1]) == (width > 80)
+
+
+def test_the_text_of_a_run_and_itself_shows_no_changes(runs):
+    text = difference_text(diff(runs["slow"], runs["slow"]), Console(width=100))
+    assert text.startswith("No change: step time 131.0 ms -> 131.0 ms (0.0 %)")
+    assert "what else changed" not in text
+    assert "kernels, per" not in text
+
+
+def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs, tmp_path):
+    evil = Side("a\x1b[31m|<b>\n", (runs["slow"],))
+    found = diff(evil, runs["fast"])
+    assert "\x1b" not in difference_text(found, Console(width=100))
+    page = difference_markdown(found)
+    assert "<b>" not in page
+    assert "\x1b" not in page
+
+
+def test_the_markdown_has_the_marker_the_gate_and_all_tables(runs, change, tmp_path):
+    page = difference_markdown(change, gate(change, "any-change"), settings_file="x.toml")
+    lines = page.splitlines()
+    assert lines[0] == MARKER
+    assert "**Improvement: step time 131.0 ms -&gt; 101.0 ms (-22.9 %)" in page
+    assert "Gate failed: --fail-on any-change" in page
+    assert len(lines) < 70
+    for heading in ("mean on the slowest rank", "median over steps", "kernel, per rank and step"):
+        assert f"{heading} |" in page
+    path = tmp_path / "x.md"
+    path.write_text(page)
+    ids = [[runs["slow"].header.run_id], [runs["fast"].header.run_id]]
+    assert identity_of_markdown(path) == ids
+    assert identity_of_document(path) is None
+    path.write_text("something else")
+    assert identity_of_markdown(path) is None
+
+
+def test_the_document_keeps_what_the_contract_says(change, runs):
+    found = difference_document(change)
+    assert found["schema_version"] == 1
+    assert found["tool_version"] == nsyspipe.__version__
+    assert found["verdict"] == "improvement"
+    assert found["comparable"] is True
+    assert found["problems"]
+    assert found["baseline"]["run_id"] == runs["slow"].header.run_id
+    keys = {
+        "metric", "unit", "baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high", "confidence", "n_baseline",
+        "n_candidate", "method", "verdict",
+    }  # fmt: skip
+    assert all(keys <= set(row) for row in found["metrics"])
+    row = found["metrics"][0]
+    assert (row["metric"], row["baseline"], row["delta"], row["n_baseline"]) == (
+        "step_time",
+        131e6,
+        -30e6,
+        12,
+    )
+    assert [one["part"] for one in found["step_time_parts"]] == [
+        "compute",
+        "exposed_comm",
+        "exposed_memory",
+        "idle",
+    ]
+    assert found["gate"] is None
+
+
+def test_what_speaks_against_a_comparison_is_said_before_the_figures(runs, tmp_path):
+    wide = plain_run(tmp_path / "wide", [steps(70, 2)] * 3)
+    found = diff(runs["slow"], wide)
+    text = difference_text(found, Console(width=100))
+    assert text.index("not comparable  world size: baseline 2, candidate 3") < text.index("mean on")
+    assert "warning         too few summary steps: baseline 12, candidate 2" in text
+    assert verdict_text(found).endswith("; not comparable: world-size (--force to go on)")
+    page = difference_markdown(found)
+    assert "- **not comparable**: world size: baseline 2, candidate 3" in page
+
+
+def test_many_changes_are_counted_where_they_are_not_shown(runs):
+    names = [f"NCCL_{number:02d}" for number in range(30)]
+    old, new = (
+        Changed(runs["slow"], nccl=NcclFacts("2.21", dict.fromkeys(names, value), nvls=None))
+        for value in "01"
+    )
+    found = RunDifference(Side("a", (old,)), Side("b", (new,)))
+    assert "and 10 more; --json has all" in difference_text(found, Console(width=100))
+    assert "Left out: 18 more" in difference_markdown(found)
+    rows = difference_document(found)["changes"]
+    assert len(rows) == 30
+    assert rows[0] == {
+        "topic": "link", "what": "NCCL_00", "unit": None, "baseline": "0", "candidate": "1", "delta": None,
+    }  # fmt: skip
+
+
+def test_kernels_that_came_and_went_are_listed_with_their_phase(runs, tmp_path):
+    other = plain_run(tmp_path / "other", [steps(100)] * 2, kernel="k" * 200)
+    found = diff(runs["slow"], other)
+    for width in (60, 80, 100):
+        lines = difference_text(found, Console(width=width)).splitlines()
+        (line,) = [line for line in lines if line.startswith("kkk")]
+        assert "0 ms" in line
+        assert ("backward  appeared" in line) == (width > 60)
+        assert len(line) <= width
+    page = difference_markdown(found)
+    assert "| gemm | backward | vanished |" in page

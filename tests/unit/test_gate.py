@@ -1,0 +1,164 @@
+"""What makes a gate fail, and the thresholds that files set."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.difference.figures import METRICS
+from nsyspipe.difference.tables import METRIC_ROWS
+from nsyspipe.errors import OptionError
+from nsyspipe.gate import FAILED, PASSED, UNDECIDED, gate
+from nsyspipe.gate_settings import (
+    GateSettings,
+    parse_confidence,
+    parse_metrics,
+    parse_min_effect,
+    read_settings,
+)
+
+
+class Judged:
+    """A difference of which only the verdicts are known."""
+
+    def __init__(self, **verdicts):
+        rows = [{"metric": name, "verdict": verdict} for name, verdict in verdicts.items()]
+        self.metrics = METRIC_ROWS.from_rows(
+            [row | {"unit": "ns", "better": "lower", "confidence": 0.95} for row in rows]
+        )
+        self.judged = tuple(name for name in verdicts if name != "not_judged")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "on_regression", "on_any_change"),
+    [
+        (["no change"], PASSED, PASSED),
+        (["improvement"], PASSED, FAILED),
+        (["regression"], FAILED, FAILED),
+        (["change"], PASSED, FAILED),
+        (["inconclusive"], UNDECIDED, UNDECIDED),
+        (["inconclusive", "regression"], FAILED, FAILED),
+        (["inconclusive", "improvement"], UNDECIDED, FAILED),
+        (["no change", "inconclusive"], UNDECIDED, UNDECIDED),
+    ],
+)
+def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_change):
+    judged = Judged(**{f"m{at}": verdict for at, verdict in enumerate(verdicts)})
+    assert gate(judged, "regression").exit_code == on_regression
+    assert gate(judged, "any-change").exit_code == on_any_change
+
+
+def test_metrics_that_are_not_judged_do_not_count():
+    judged = Judged(step_time="no change", not_judged="regression")
+    assert gate(judged, "regression").exit_code == PASSED
+
+
+def test_a_gate_says_which_metrics_failed_and_which_are_open():
+    found = gate(Judged(a="regression", b="inconclusive", c="no change"), "regression")
+    assert [row["metric"] for row in found.failed] == ["a"]
+    assert [row["metric"] for row in found.undecided] == ["b"]
+    assert found.outcome == "failed"
+
+
+def test_an_unknown_gate_is_refused():
+    with pytest.raises(OptionError, match="is no gate"):
+        gate(Judged(a="no change"), "slower")
+
+
+@pytest.mark.parametrize(
+    ("text", "ratio"), [("2%", 0.02), ("2", 0.02), (" 0.5 % ", 0.005), ("0", 0.0), ("0.02", 0.0002), (".5", 0.005)]
+)  # fmt: skip
+def test_a_minimum_effect_is_in_per_cent_with_or_without_the_sign(text, ratio):
+    assert parse_min_effect(text) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "9" * 400])
+def test_what_is_no_percentage_is_refused(text):
+    with pytest.raises(OptionError, match="no percentage"):
+        parse_min_effect(text)
+
+
+@pytest.mark.parametrize("text", ["0.5", "1", "95", "95%", "", "nan", "-0.9"])
+def test_a_confidence_out_of_range_is_refused(text):
+    with pytest.raises(OptionError, match=r"between 0\.5 and 1"):
+        parse_confidence(text)
+
+
+def test_metrics_are_names_separated_by_commas():
+    assert parse_metrics("step_time, idle,step_time") == ("step_time", "idle")
+    with pytest.raises(OptionError) as caught:
+        parse_metrics("step_time,speed")
+    assert caught.value.found == ", ".join(METRICS)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def write(folder, name, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_the_nearest_file_wins_and_is_named(tmp_path):
+    write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = 5")
+    path = write(tmp_path / "a", "nsyspipe.toml", '[diff]\nfail-on = "regression"\n')
+    assert read_settings(tmp_path / "a" / "b") == GateSettings(fail_on="regression", path=path)
+
+
+@pytest.mark.parametrize("table", ["[tool.nsyspipe.diff]", "[tool.nsyspipe]"])
+def test_a_pyproject_sets_everything(tmp_path, table):
+    text = f'{table}\nfail_on = "any-change"\nmin-effect = "3%"\nconfidence = 0.9\nmetric = ["idle", "wait"]\n'
+    path = write(tmp_path, "pyproject.toml", text)
+    assert read_settings(tmp_path) == GateSettings("any-change", 0.03, 0.9, ("idle", "wait"), path)
+
+
+def test_the_table_of_the_command_wins_over_the_one_of_the_program(tmp_path):
+    path = write(
+        tmp_path, "nsyspipe.toml", "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2\n"
+    )
+    assert read_settings(tmp_path) == GateSettings(min_effect=0.02, confidence=0.8, path=path)
+
+
+def test_a_pyproject_without_a_table_of_ours_is_passed_by(tmp_path):
+    write(tmp_path / "a", "pyproject.toml", "[project]\nname = 'x'\n[tool.ruff]\n")
+    path = write(tmp_path, "nsyspipe.toml", "")
+    assert read_settings(tmp_path / "a") == GateSettings(path=path)
+
+
+def test_of_one_directory_our_own_file_wins(tmp_path):
+    write(tmp_path, "pyproject.toml", "[tool.nsyspipe.diff]\nmin-effect = 1\n")
+    path = write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = 4\n")
+    assert read_settings(tmp_path) == GateSettings(min_effect=0.04, path=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[diff]\nmin_efect = 2", "sets 'min-efect', which nothing reads"),
+        ("[diff]\nmin-effect = true", "no percentage"),
+        ("[diff]\nmin-effect = -1", "no percentage"),
+        ("[diff]\nmin-effect = []", "no percentage"),
+        ("[diff]\nconfidence = 95", r"between 0\.5 and 1"),
+        ("[diff]\nfail-on = 'slower'", "is no gate"),
+        ("[diff]\nfail-on = ['regression']", "is no gate"),
+        ("[diff]\nmetric = 3", "is no list of metrics"),
+        ("[diff]\nmetric = []", "is no list of metrics"),
+        ("[diff]\nmetric = ['speed']", "no such metric"),
+        ("diff = 3", "no table of settings"),
+        ("[diff", "is no TOML"),
+        ("# \ud800", "is no TOML"),
+        ("#" * (2**20 + 1), "too large"),
+    ],
+)
+def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
+    path = tmp_path / "nsyspipe.toml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(OptionError, match=problem) as caught:
+        read_settings(tmp_path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_pyproject_whose_tools_are_no_table_is_not_ours(tmp_path):
+    write(tmp_path, "pyproject.toml", "tool = 3")
+    assert read_settings(tmp_path).path is None

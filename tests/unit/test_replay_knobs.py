@@ -1,0 +1,66 @@
+"""What can be asked, and in which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.errors import OptionError
+from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("300GB/s", 300e9),
+        ("300 gb/s", 300e9),
+        ("2.5TB/s", 2.5e12),
+        ("900MBs", 900e6),
+        ("1e9B/s", 1e9),
+        ("12kB/s", 12e3),
+    ],
+)
+def test_a_bandwidth_is_read(text, expected):
+    assert parse_bandwidth(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast", "300", "-3GB/s", "0GB/s", "300Gbit/s", "1e999GB/s", "GB/s"]
+)
+def test_what_is_no_bandwidth_is_refused_with_an_example(text):
+    with pytest.raises(OptionError) as raised:
+        parse_bandwidth(text)
+    assert raised.value.fix == "--bandwidth 300GB/s"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"link": "carrier-pigeon"},
+        {"gradient_dtype": "f64"},
+        {"bucket_mb": 0.0},
+        {"bucket_mb": float("nan")},
+        {"bandwidth": -1.0},
+        {"gradient_bytes": 0.0},
+        {"gradient_bytes": float("inf")},
+        {"link": "shm", "bandwidth": 1e9},
+    ],
+)
+def test_what_cannot_be_used_is_refused(changes):
+    with pytest.raises(OptionError):
+        knobs_of(**changes)
+
+
+def test_nothing_asked_is_false():
+    assert not knobs_of(gradient_bytes=5)
+    assert Knobs(no_wait=True)
+
+
+def test_given_holds_what_is_changed_only():
+    asked = Knobs(bucket_mb=25, no_wait=True)
+    assert asked.given == {"bucket_mb": 25, "no_wait": True}
+    assert asked.label == "bucket_cap_mb=25, no waiting for late ranks"
+
+
+def test_every_link_says_where_its_figure_is_from():
+    assert all(link.source and link.bus_bytes_per_s > 0 for link in LINKS.values())
+    assert {name for name, link in LINKS.items() if link.is_measured} == {"nvlink4", "shm"}

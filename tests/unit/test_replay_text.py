@@ -1,0 +1,71 @@
+"""The sentence that an answer begins with."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.replay.result import Scenario, WhatIf
+from nsyspipe.report.whatif_text import gain_text, headline
+
+MS = 1_000_000
+
+
+def scenario(name, step, low, high, **knobs):
+    return Scenario(
+        name, name, knobs, step * MS, low * MS, high * MS, 1e9 / (step * MS), 100.0 - step
+    )
+
+
+def answer(*scenarios):
+    """Return an answer for a step of 100 ms: a predicted ms is a per cent."""
+    return WhatIf("id", "run", 5, 100.0 * MS, 80.0 * MS, 0.0, scenarios, ())
+
+
+def test_the_largest_clear_gain_leads():
+    found = answer(scenario("a", 90, 88, 93), scenario("b", 95, 94, 96))
+    assert headline(found) == "Largest single change: a, -10.0 % step time (range 7.0 to 12.0 %)."
+
+
+def test_a_setting_comes_before_another_machine():
+    found = answer(scenario("link x", 80, 79, 81, link="x"), scenario("b", 95, 94, 96))
+    assert headline(found) == (
+        "Largest single change: b, -5.0 % step time (range 4.0 to 6.0 %). Another machine (link x): -20.0 %."
+    )
+
+
+def test_another_machine_leads_where_no_setting_gains():
+    found = answer(scenario("link x", 80, 79, 81, link="x"), scenario("b", 99, 97, 103))
+    assert headline(found).startswith("Largest single change: link x, -20.0 %")
+
+
+def test_perfect_overlap_is_a_limit_and_no_change():
+    found = answer(scenario("perfect-overlap", 70, 69, 71), scenario("b", 95, 94, 96))
+    assert headline(found).startswith("Largest single change: b,")
+
+
+def test_a_range_with_the_captured_time_in_it_is_no_clear_gain():
+    found = answer(scenario("a", 98, 95, 101))
+    assert headline(found).startswith("No single change has a clear gain")
+    assert gain_text(found, found.scenarios[0]) == "+2.0 %, not clear"
+
+
+def test_a_loss_is_no_gain():
+    assert headline(answer(scenario("a", 120, 110, 130))).startswith(
+        "No single change has a clear gain"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (scenario("custom", 120, 110, 130), "+20.0 % step time (range 10.0 to 30.0 %)"),
+        (scenario("custom", 99, 95, 103), "no clear gain (-1.0 % step time, range includes 0)"),
+    ],
+)
+def test_a_combination_is_told_with_its_range(one, words):
+    assert headline(answer(one)).endswith(f" ms, {words}.")
+
+
+def test_one_reason_for_all_is_said_at_once():
+    refused = Scenario("a", "a", {}, refused="nothing to see")
+    assert headline(answer(refused, refused)) == "No answer: nothing to see."

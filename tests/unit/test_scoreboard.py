@@ -1,0 +1,231 @@
+"""A scoreboard: speed-ups over the first, verdicts, kinds that cannot be compared, and what has no figures."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe.difference.run_difference import diff
+from nsyspipe.difference.sides import Side
+from nsyspipe.errors import OptionError
+from nsyspipe.schema import SUMMARY
+from nsyspipe.scoreboard.board import compare
+from nsyspipe.scoreboard.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
+from nsyspipe.store.find import find_saved
+from nsyspipe.store.saved_run import SavedRun
+from nsyspipe.store.write import save
+from tests.build.scoreboard_runs import MS, scoreboard_runs
+from tests.build.trace import TraceBuilder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return scoreboard_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    """Return a run in which nothing ran on a GPU."""
+    folder = tmp_path_factory.mktemp("empty")
+    TraceBuilder().range(0, 10, "step 1").write(folder / "empty_0.sqlite")
+    return nsyspipe.load(folder, jobs=1)
+
+
+def rows(runs, *names, **options):
+    found = compare({name: runs[name] for name in names}, **options)
+    return {row["label"]: row for row in found.table.to_pylist()}
+
+
+def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
+    # Walls of 130, 131, 132 and of 100, 101, 102 ms.
+    found = rows(runs, "slow", "fast")["fast"]
+    assert found["speedup"] == pytest.approx(131 / 101, rel=1e-12)
+    assert found["speedup_low"] < 131 / 101 < found["speedup_high"]
+    assert found["throughput_steps_per_s"] == pytest.approx(1000 / 101)
+    assert found["rank_steps_per_s"] == pytest.approx(2000 / 101)
+    assert (found["step_time_ns"], found["n_summary_steps"]) == (101 * MS, 12)
+
+
+def test_the_parts_sum_to_the_mean_step_time(runs):
+    found = rows(runs, "slow")["slow"]
+    parts = [found[f"{name}_ns"] for name in ("compute", "exposed_comm", "exposed_memory", "idle")]
+    assert parts == [101 * MS, 20 * MS, 4 * MS, 6 * MS]
+    assert found["mean_step_time_ns"] == 131 * MS
+
+
+def test_the_first_is_the_reference_and_one_of_itself(runs):
+    found = rows(runs, "slow", "fast")["slow"]
+    assert (found["verdict"], found["speedup"]) == ("reference", 1.0)
+    assert (found["speedup_low"], found["speedup_high"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [("fast", "improvement"), ("again", "no change"), ("short", "inconclusive")],
+)
+def test_the_verdict_is_that_of_a_difference_on_step_time(runs, name, verdict):
+    found = rows(runs, "slow", name)[name]
+    assert found["verdict"] == found["peer_verdict"] == verdict
+    assert diff(runs["slow"], runs[name]).verdict == verdict
+
+
+def test_a_slower_run_is_a_regression_unless_less_than_what_counts(runs):
+    assert rows(runs, "fast", "slow")["slow"]["verdict"] == "regression"
+    assert rows(runs, "fast", "slow", min_effect=0.5)["slow"]["verdict"] == "no change"
+
+
+def test_too_few_steps_have_a_speedup_without_interval_and_say_why(runs):
+    # Two steps, of 100 and 101 ms.
+    found = rows(runs, "slow", "short")["short"]
+    assert found["speedup"] == pytest.approx(131 / 100.5)
+    assert (found["speedup_low"], found["why"]) == (None, "2 steps, needs 3")
+
+
+def test_another_world_size_is_not_judged_against_the_first_but_against_its_kind(runs):
+    found = rows(runs, "slow", "wide", "fast", "wider")
+    # Steps of 121 and 111 ms in the mean.
+    assert found["wider"]["speedup"] == pytest.approx(131 / 111)
+    assert found["wider"]["verdict"] == "inconclusive"
+    assert found["wider"]["why"] == "not comparable: world-size"
+    assert (found["wider"]["peer"], found["wider"]["peer_verdict"]) == ("wide", "improvement")
+    assert found["wider"]["peer_speedup"] == pytest.approx(121 / 111)
+    assert (found["wide"]["peer"], found["wide"]["peer_verdict"]) == ("wide", "reference")
+    assert found["fast"]["peer"] == "slow"
+
+
+def test_force_judges_them_against_the_first(runs):
+    found = rows(runs, "slow", "wide", force=True)["wide"]
+    assert (found["verdict"], found["peer"], found["why"]) == ("improvement", "slow", None)
+
+
+def test_kinds_name_their_best_and_what_cannot_be_told_from_it(runs):
+    board = compare({name: runs[name] for name in ("slow", "wide", "again", "wider", "short")})
+    first, second = board.kinds
+    assert (first.peer, first.labels) == ("slow", ("slow", "again", "short"))
+    assert (first.best, first.level_with) == ("slow", ("again",))  # equal ones: the reference
+    assert (second.best, second.level_with) == ("wider", ())
+
+
+def test_another_gpu_is_another_kind(runs, tmp_path):
+    other = scoreboard_runs(tmp_path, ("fast",), gpu="NVIDIA L4")["fast"]
+    found = compare({"slow": runs["slow"], "l4": other})
+    assert [kind.peer for kind in found.kinds] == ["slow", "l4"]
+    assert found.table["why"].to_pylist() == [None, "not comparable: gpu-model"]
+    assert found.checks.to_pylist()[0]["message"] == "GPU model: slow NVIDIA H200, l4 NVIDIA L4"
+
+
+def test_several_captures_are_one_run_with_the_mean_of_their_figures(runs):
+    board = compare([Side("both", (runs["slow"], runs["fast"])), runs["slow"]])
+    found = board.table.to_pylist()[0]
+    assert (found["n_captures"], found["n_summary_steps"]) == (2, 24)
+    assert found["mean_step_time_ns"] == 116 * MS
+    assert found["step_time_ns"] == 116 * MS
+    assert found["throughput_steps_per_s"] == pytest.approx(1000 / 116)
+    assert found["run_ids"].split() == [runs[one].header.run_id for one in ("slow", "fast")]
+
+
+def test_one_capture_twice_in_a_run_is_refused(runs):
+    with pytest.raises(OptionError, match="twice"):
+        compare([Side("both", (runs["slow"], runs["slow"]))])
+
+
+@pytest.mark.parametrize("order", [("slow", "empty"), ("empty", "slow"), ("empty", "empty2")])
+def test_a_run_without_steps_is_a_row_of_nulls_with_a_problem(runs, empty, order):
+    named = {"slow": runs["slow"], "empty": empty, "empty2": empty}
+    board = compare({name: named[name] for name in order}, force=True)
+    for row in board.table.to_pylist():
+        assert (row["speedup"] is None) == ("empty" in (row["label"][:5], order[0]))
+        if row["label"] != "slow":
+            assert row["step_time_ns"] is row["compute_ns"] is row["mean_step_time_ns"] is None
+            codes = [one["code"] for one in board.problems.to_pylist() if one["label"] == row["label"]]  # fmt: skip
+            assert codes[0] == "no-figures"
+    assert board.table["verdict"].to_pylist() == ["reference", "inconclusive"]
+
+
+def test_tables_have_their_declared_schemas_with_docs(runs, empty):
+    board = compare([runs["slow"], empty])
+    for table, schema in (
+        (board.table, SCOREBOARD), (board.checks, CHECKS_OF_RUNS), (board.problems, PROBLEMS_OF_RUNS)
+    ):  # fmt: skip
+        assert table.schema.equals(schema.arrow, check_metadata=True)
+        assert all(column.doc and column.unit for column in schema.columns)
+        for field in table.schema:
+            assert field.nullable or table[field.name].null_count == 0
+
+
+def test_saved_runs_give_the_same_tables_as_their_reports(runs, tmp_path):
+    for name in ("slow", "fast", "short"):
+        save(runs[name], tmp_path / name)
+    reports = compare([runs[name] for name in ("slow", "fast", "short")])
+    saved = compare([tmp_path / name for name in ("slow", "fast", "short")])
+    assert saved.table.equals(reports.table)
+    assert saved.checks.equals(reports.checks)
+    assert saved.problems.equals(reports.problems)
+    assert saved.kinds == reports.kinds
+
+
+def test_the_other_way_round_the_speedup_is_its_inverse(runs):
+    one, other = rows(runs, "slow", "fast")["fast"], rows(runs, "fast", "slow")["slow"]
+    assert one["speedup"] * other["speedup"] == pytest.approx(1, rel=1e-12)
+    assert one["speedup_low"] * other["speedup_high"] == pytest.approx(1, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "order", [("fast", "wider", "again", "wide"), ("wider", "again", "wide", "fast")]
+)
+def test_the_order_of_the_others_changes_nothing_against_the_first(runs, order):
+    usual = rows(runs, "slow", "again", "fast", "wide", "wider")
+    for label, row in rows(runs, "slow", *order).items():
+        others = {
+            name: value for name, value in usual[label].items() if not name.startswith("peer")
+        }
+        assert {name: row[name] for name in others} == others
+
+
+def test_sorting_changes_the_order_and_nothing_else(runs):
+    names = ("slow", "fast", "wide", "again")
+    usual, by_time = rows(runs, *names), rows(runs, *names, sort="step_time")
+    assert list(by_time) == ["fast", "wide", "slow", "again"]
+    assert usual == by_time
+
+
+class Damaged(SavedRun):
+    """A saved run with figures that are no numbers."""
+
+    def summary(self):
+        row = super().summary().to_pylist()[0]
+        return SUMMARY.from_rows(
+            [row | {"comm_share": float("nan"), "throughput_steps_per_s": float("inf")}]
+        )
+
+
+def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):
+    save(runs["slow"], tmp_path)
+    found = compare([Damaged(tmp_path, *find_saved(tmp_path))]).table.to_pylist()[0]
+    assert found["comm_share"] is found["throughput_steps_per_s"] is None
+    assert found["step_time_ns"] == 131 * MS
+
+
+def test_equal_labels_are_told_apart(runs):
+    board = compare([Side("x", (runs["slow"],)), Side("x", (runs["fast"],)), Side("x (2)", (runs["again"],))])  # fmt: skip
+    assert board.table["label"].to_pylist() == ["x", "x (2)", "x (2) (2)"]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ([], {}, "has no run"),
+        ("path", {}, "is one run"),
+        (None, {"sort": "speed"}, "no such metric"),
+        (None, {"min_effect": -1}, "no ratio"),
+        (None, {"min_effect": float("nan")}, "no ratio"),
+        (None, {"confidence": 1}, "between"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(runs, given, options, message):
+    with pytest.raises(OptionError, match=message):
+        compare([runs["slow"]] if given is None else given, **options)
+
+
+def test_its_repr_says_against_what(runs):
+    assert repr(compare([Side("a", (runs["slow"],))])) == "<Scoreboard of 1 runs against 'a'>"
