@@ -59,7 +59,7 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(machine):
 def test_the_whole_sweep_analyzes_its_runs_and_prints_a_table(lab):
     answer = sweep(lab, "--cpu", "-o", "-study", "--only", "^baseline|^ddp-1gpu$", "--repeat", "2")
     assert answer.status == 0, answer.err
-    table = answer.out[answer.out.index("run  ") :]  # behind the comparison, if there is one
+    table = answer.out[answer.out.rindex("\nrun  ") + 1 :]  # behind the comparison
     lines = table.splitlines()
     assert [line.split()[0] for line in lines[:7]] == [
         *("run", "baseline", "baseline-again2", "baseline-unprofiled"),
