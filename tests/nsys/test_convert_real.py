@@ -20,6 +20,9 @@ for i in range(4):
         time.sleep(0.005)
 """
 
+# On a busy machine nsys loses its own agent now and then.
+TRIES = 3
+
 
 @pytest.fixture(scope="module")
 def captured(nsys, tmp_path_factory):
@@ -33,10 +36,14 @@ def captured(nsys, tmp_path_factory):
     # Captures of one machine that share a temporary directory disturb each other.
     temporary = tmp_path_factory.mktemp("t")
     variables = environment() | {"TMPDIR": str(temporary)}
-    done = subprocess.run(
-        command, env=variables, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    for _ in range(TRIES):
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=120, check=False
+        )
+        if (folder / "a b_0.nsys-rep").exists():
+            break
+    else:
+        pytest.fail(f"nsys captured nothing in {TRIES} tries: {done.stdout}{done.stderr}")
     return folder
 
 
