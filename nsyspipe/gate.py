@@ -8,9 +8,22 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
-    from nsyspipe.difference.run_difference import RunDifference
+    from collections.abc import Mapping
 
-__all__ = ["ANY_CHANGE", "FAILED", "FAIL_ON", "PASSED", "REGRESSION", "UNDECIDED", "Gate", "gate"]
+    from nsyspipe.difference.run_difference import RunDifference
+    from nsyspipe.statistics import Better
+
+__all__ = [
+    "ANY_CHANGE",
+    "FAILED",
+    "FAIL_ON",
+    "PASSED",
+    "REGRESSION",
+    "UNDECIDED",
+    "Gate",
+    "check_can_fail",
+    "gate",
+]
 
 REGRESSION, ANY_CHANGE = "regression", "any-change"
 FAIL_ON = (REGRESSION, ANY_CHANGE)
@@ -18,7 +31,7 @@ FAIL_ON = (REGRESSION, ANY_CHANGE)
 PASSED, FAILED, UNDECIDED = 0, 3, 4
 
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
-_INCONCLUSIVE = "inconclusive"
+_INCONCLUSIVE, _NEITHER = "inconclusive", "neither"
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,35 @@ class Gate:
         return {PASSED: "passed", FAILED: "failed", UNDECIDED: "undecided"}[self.exit_code]
 
 
+def check_can_fail(
+    fail_on: str,
+    judged: Mapping[str, Better],
+    given: str = f"--fail-on {REGRESSION}",
+    fix: str = f"--fail-on {ANY_CHANGE}",
+) -> None:
+    """Refuse a gate that no run could ever fail: one for regressions of what cannot get worse.
+
+    Parameters
+    ----------
+    judged
+        By name of the metric, which way is better.
+    given, fix
+        How an error names the gate for regressions, and what could stand there.
+
+    Raises
+    ------
+    OptionError
+        If there is no such gate, or it is `REGRESSION` and a metric has no direction.
+    """
+    if fail_on not in FAIL_ON:
+        raise OptionError(f"--fail-on {fail_on!r}", "is no gate", found=", ".join(FAIL_ON))
+    without = [name for name, better in judged.items() if better == _NEITHER]
+    if fail_on == REGRESSION and without:
+        verb = "is" if len(without) == 1 else "are"
+        problem = f"can never fail: {', '.join(without)} {verb} neither better lower nor higher"
+        raise OptionError(given, problem, fix=fix)
+
+
 def gate(difference: RunDifference, fail_on: str) -> Gate:
     """Judge the metrics that a difference's verdict rests on.
 
@@ -58,11 +100,10 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     Raises
     ------
     OptionError
-        If it is neither.
+        If it is neither, or `REGRESSION` for a metric that is neither better lower nor higher.
     """
-    if fail_on not in FAIL_ON:
-        raise OptionError(f"--fail-on {fail_on!r}", "is no gate", found=", ".join(FAIL_ON))
-    rows = [row for row in difference.metrics.to_pylist() if row["metric"] in difference.judged]
+    rows = difference.judged_rows
+    check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
     failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
     undecided = tuple(row for row in rows if row["verdict"] == _INCONCLUSIVE)
     code = FAILED if failed else UNDECIDED if undecided else PASSED

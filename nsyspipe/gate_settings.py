@@ -8,7 +8,9 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.difference.thresholds import check_confidence
 from nsyspipe.errors import OptionError
+from nsyspipe.gate import FAIL_ON
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,10 +25,10 @@ __all__ = [
 ]
 
 _OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
-_PERCENT = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+) ?%?", re.ASCII)
-_LEAST_CONFIDENCE = 0.5
-_FAIL_ON = ("regression", "any-change")
+_NAME = b"nsyspipe"
+_PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
 _LARGEST_FILE = 2**20
+_LARGEST_INTEGER = 2**63
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,13 @@ class GateSettings:
     path: Path | None = None
 
 
-def parse_min_effect(text: str, name: str = "--min-effect") -> float:
+def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
     """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02; ``0.02`` is 0.02 %.
+
+    Parameters
+    ----------
+    name, fix
+        How an error names it, and what could stand there.
 
     Raises
     ------
@@ -59,12 +66,19 @@ def parse_min_effect(text: str, name: str = "--min-effect") -> float:
     found = _PERCENT.fullmatch(text.strip())
     value = float(found[1]) / 100 if found else math.inf
     if not math.isfinite(value):
-        raise OptionError(f"{name} {text!r}", "is no percentage from 0", fix=f"{name} 2%")
+        raise OptionError(f"{name} {text!r}", "is no percentage from 0", fix=fix)
     return value
 
 
-def parse_confidence(text: str, name: str = "--confidence") -> float:
+def parse_confidence(
+    text: str, name: str = "--confidence", fix: str = "--confidence 0.95"
+) -> float:
     """Return a confidence above 0.5 and below 1.
+
+    Parameters
+    ----------
+    name, fix
+        How an error names it, and what could stand there.
 
     Raises
     ------
@@ -75,9 +89,7 @@ def parse_confidence(text: str, name: str = "--confidence") -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not _LEAST_CONFIDENCE < value < 1:
-        raise OptionError(f"{name} {text!r}", "is not between 0.5 and 1", fix=f"{name} 0.95")
-    return value
+    return check_confidence(value, f"{name} {text!r}", fix)
 
 
 def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
@@ -101,7 +113,7 @@ def read_settings(directory: Path) -> GateSettings:
     """Return the settings of the nearest file, from a directory upwards; nothing is set without one.
 
     Of one directory ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml`` (``[tool.nsyspipe.diff]``), and
-    a ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by. Settings may stand outside of ``diff``, too; those
+    a ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by, whatever else it is. Settings may stand outside of ``diff``, too; those
     inside win. Keys: ``fail-on``, ``min-effect``, ``confidence``, ``metric``.
 
     Raises
@@ -112,18 +124,28 @@ def read_settings(directory: Path) -> GateSettings:
     for folder in (directory, *directory.parents):
         for name in (_OWN, _PROJECT):
             path = folder / name
-            if path.is_file():
+            if _is_file(path):
                 table = _table(path)
                 if table is not None:
                     return _settings(table, path)
     return GateSettings()
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # above a directory that may not be searched
+        return False
+
+
 def _table(path: Path) -> dict[str, Any] | None:
     """Return what a file sets; None if it is not for nsyspipe."""
+    is_project = path.name == _PROJECT
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_FILE + 1)
+        if is_project and _NAME not in content and len(content) <= _LARGEST_FILE:
+            return None  # another's: nothing to us, even if it is broken
         if len(content) > _LARGEST_FILE:
             raise OptionError(str(path), "is too large for a file of settings")
         found: Any = tomllib.loads(content.decode())
@@ -132,19 +154,27 @@ def _table(path: Path) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         problem = f"is no TOML ({' '.join(str(error).split())})"
         raise OptionError(str(path), problem, fix="mend or remove it") from error
-    if path.name == _PROJECT:
+    if is_project:
         tool = found.get("tool", {})
-        found = tool.get("nsyspipe") if isinstance(tool, dict) else None
+        found = tool.get(_NAME.decode()) if isinstance(tool, dict) else None
         if found is None:
             return None
     if not isinstance(found, dict) or not isinstance(found.get(_TABLE, {}), dict):
-        raise OptionError(str(path), "has no table of settings where one was needed", fix=f"[{_TABLE}]")  # fmt: skip
+        fix = f"[tool.nsyspipe.{_TABLE}]" if is_project else f"[{_TABLE}]"
+        raise OptionError(str(path), "has no table of settings where one was needed", fix=fix)
     outside = {key: value for key, value in found.items() if key != _TABLE}
-    return {_hyphened(key): value for key, value in (outside | found.get(_TABLE, {})).items()}
+    return _hyphened(outside, path) | _hyphened(found.get(_TABLE, {}), path)
 
 
-def _hyphened(key: str) -> str:
-    return key.replace("_", "-")
+def _hyphened(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a table whose keys have hyphens, as options do."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("_", "-")
+        if name in found:
+            raise OptionError(str(path), f"sets {name!r} twice, with - and with _")
+        found[name] = value
+    return found
 
 
 def _settings(table: Mapping[str, Any], path: Path) -> GateSettings:
@@ -164,22 +194,24 @@ def _settings(table: Mapping[str, Any], path: Path) -> GateSettings:
 
 
 def _fail_on(value: object, name: str) -> str:
-    if value not in _FAIL_ON:
-        raise OptionError(f"{name} {value!r}", "is no gate", found=", ".join(_FAIL_ON))
+    if value not in FAIL_ON:
+        raise OptionError(f"{name} {value!r}", "is no gate", found=", ".join(FAIL_ON))
     return str(value)
 
 
 def _min_effect(value: object, name: str) -> float:
-    return parse_min_effect(_number_text(value), name)
+    return parse_min_effect(_number_text(value), name, 'min-effect = "2%"')
 
 
 def _confidence(value: object, name: str) -> float:
-    return parse_confidence(_number_text(value), name)
+    return parse_confidence(_number_text(value), name, "confidence = 0.95")
 
 
 def _number_text(value: object) -> str:
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        return "a number too large"  # Python writes no integers of thousands of digits
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if is_number or isinstance(value, str) else repr(value)
+    return str(value) if is_number or isinstance(value, str) else type(value).__name__
 
 
 def _metrics(value: object, name: str) -> tuple[str, ...]:

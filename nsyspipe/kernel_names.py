@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from nsyspipe.attribution import ProcessOperations
     from nsyspipe.intervals import IntervalSet
+    from nsyspipe.metrics.window_sums import WindowSums
+    from nsyspipe.steps import Windows
 
     Int64 = NDArray[np.int64]
 
@@ -35,18 +37,22 @@ def kernels_table(
     names: Mapping[int, str],
     phase: NDArray[np.int8],
     comm: IntervalSet,
-) -> pa.Table:
+    windows: Windows,
+) -> tuple[pa.Table, WindowSums]:
     """Return `metrics.kernels.kernel_costs` with words: ``phase`` (null for none) and ``name``."""
     labels, label = kernel_labels(operations.kernel_column("name_id"), names)
-    costs = kernel_costs(operations, label, phase, comm, len(PHASES))
+    costs, by_window = kernel_costs(
+        operations, label, phase, comm, n_phases=len(PHASES), windows=windows
+    )
     words = pa.array([*PHASES, None], pa.string())
-    return pa.table(
+    table = pa.table(
         {
             "phase": words.take(pa.array(costs.pop("phase"))),
             "name": pa.array(labels, pa.string()).take(pa.array(costs.pop("label"))),
             **{name: pa.array(values) for name, values in costs.items()},
         }
     )
+    return table, by_window
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.families import Members
+    from nsyspipe.metrics.window_sums import WindowSums
     from nsyspipe.process_events import ProcessEvents, ReportContext
     from nsyspipe.recorded import Recorded
     from nsyspipe.steps import Windows
@@ -47,6 +48,8 @@ class Measured:
         One row per (phase, member): ``phase``, ``member`` and the costs.
     kernels
         One row per (phase, name): ``phase`` (null for none), ``name`` and the costs.
+    kernels_by_window
+        Number and time of each of those rows' kernels by the window that they start in.
     blocked_ns_by_call
         Idle time by the API call that the host was blocked in, one value per window.
     """
@@ -54,6 +57,7 @@ class Measured:
     windows: pa.Table
     phases: pa.Table
     kernels: pa.Table
+    kernels_by_window: WindowSums
     blocked_ns_by_call: dict[str, Int64]
 
 
@@ -110,7 +114,7 @@ def measure(
     return Measured(
         _windows_table(windows, parts),
         _phases_table(list(phases), costs),
-        kernels_table(operations, context.names, kernel_phase, device.comm),
+        *kernels_table(operations, context.names, kernel_phase, device.comm, windows),
         causes.blocked_ns_by_call,
     )
 

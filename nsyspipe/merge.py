@@ -159,7 +159,7 @@ def merge(
         collectives=collectives,
         all_collectives=functools.partial(collectives_table, *of_collectives),
         stragglers=stragglers_table(collectives, steps, ranks),
-        kernels=_kernels_table(placed, ranks),
+        kernels=_kernels_table(placed, ranks, numbering, selection),
         idle_calls=_idle_calls(placed, numbering, steps, selection),
         host_steps=host_steps,
         problems=tuple(found),
@@ -252,11 +252,17 @@ def _phases_table(
     )
 
 
-def _kernels_table(placed: Sequence[PlacedProcess], ranks: Sequence[int]) -> pa.Table:
+def _kernels_table(
+    placed: Sequence[PlacedProcess],
+    ranks: Sequence[int],
+    numbering: Sequence[Int64],
+    selection: Selection,
+) -> pa.Table:
     """Return `schema.KERNEL_COSTS`; rows without a phase come last."""
     tables = [schema.KERNEL_COSTS.empty()]
-    for one, rank in zip(placed, ranks, strict=True):
+    for one, rank, numbers in zip(placed, ranks, numbering, strict=True):
         found = one.process.kernels
+        inside = one.process.kernels_by_window.over(_in_summary(one, numbers, selection))
         free = pc.cast(found["free_ns"], pa.float64(), safe=False)
         ratio = pc.subtract(
             pc.divide(pc.cast(found["slowed_ns"], pa.float64(), safe=False), free), 1
@@ -266,12 +272,19 @@ def _kernels_table(placed: Sequence[PlacedProcess], ranks: Sequence[int]) -> pa.
         columns["mean_ns"] = pc.divide(found["total_ns"], found["n_kernels"])
         columns["not_overlapped_ns"] = pc.subtract(found["total_ns"], found["overlapped_ns"])
         columns["slowdown_ratio"] = pc.if_else(pc.greater(found["free_ns"], 0), ratio, None)
+        columns["n_in_summary"] = pa.array(inside.n_kernels, mask=inside.is_unknown)
+        columns["in_summary_ns"] = pa.array(inside.total_ns, mask=inside.is_unknown)
         tables.append(schema.KERNEL_COSTS.table(columns))
     merged = pa.concat_tables(tables)
     return schema.conform(
         merged.sort_by([(name, "ascending") for name in schema.KERNEL_COSTS.key]),
         schema.KERNEL_COSTS,
     )
+
+
+def _in_summary(one: PlacedProcess, numbers: Int64, selection: Selection) -> NDArray[np.bool_]:
+    """Flag the windows of a rank that are summary steps."""
+    return np.isin(numbers[one.process.windows["member"].to_numpy()], selection.steps)
 
 
 def _idle_calls(
@@ -286,7 +299,7 @@ def _idle_calls(
         return schema.IDLE_CALLS.empty()
     totals: dict[str, int] = {}
     for one, numbers in zip(placed, numbering, strict=True):
-        counts = np.isin(numbers[one.process.windows["member"].to_numpy()], selection.steps)
+        counts = _in_summary(one, numbers, selection)
         for call, blocked in one.process.blocked_ns_by_call.items():
             totals[call] = totals.get(call, 0) + int(blocked[counts].sum())
     ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nsyspipe.metrics.window_sums import WindowSums
     from nsyspipe.process_events import ProcessEvents, ReportContext
 
     Int64 = NDArray[np.int64]
@@ -59,6 +60,8 @@ class ProcessDigest:
         Its communication operations.
     kernels
         One row per (phase, name): ``phase`` (null for none), ``name`` and the costs.
+    kernels_by_window
+        Number and time of each of those rows' kernels by the window that they start in.
     blocked_ns_by_call
         Idle time by the API call that the host was blocked in, one value per window.
     """
@@ -77,6 +80,7 @@ class ProcessDigest:
     phases: pa.Table
     comm: CommOperations
     kernels: pa.Table
+    kernels_by_window: WindowSums
     blocked_ns_by_call: dict[str, Int64]
 
     @property
@@ -127,6 +131,7 @@ def digest_process(
             is_one_window=family is None,
         ),
         kernels=measured.kernels,
+        kernels_by_window=measured.kernels_by_window,
         blocked_ns_by_call=measured.blocked_ns_by_call,
     )
     return digest, _problems(events, members, windows, phases, family)

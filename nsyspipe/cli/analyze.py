@@ -78,19 +78,7 @@ def analyze(
         out, events, json_file, markdown, html, perfetto, perfetto_steps, force
     )
     outputs.check(run_id)
-    reading_options = {
-        "step": step,
-        "backward": backward,
-        "forward": forward,
-        "optimizer": optimizer,
-        "data": data,
-        "comm_kernel": comm_kernel,
-        "skip_first": skip_first,
-        "rank_map": rank_map,
-        "label": label,
-        "run_id": run_id,
-        "topology": topology,
-    }
+    reading_options = reading.chosen(locals(), "label", "run_id", "topology")
     shown = not (quiet or no_progress)
     with (
         progress(shown=shown) as stage,

@@ -110,16 +110,7 @@ def compare(
         from nsyspipe.scoreboard.ranking import check_sort
 
         sort = check_sort(sort, "--sort")
-    options = {
-        "step": step,
-        "backward": backward,
-        "forward": forward,
-        "optimizer": optimizer,
-        "data": data,
-        "comm_kernel": comm_kernel,
-        "skip_first": skip_first,
-        "rank_map": rank_map,
-    }
+    options = reading.chosen(locals())
     with (
         progress(shown=not (quiet or no_progress)) as stage,
         opened_runs(

@@ -13,8 +13,9 @@ from nsyspipe.cli.diff_outputs import DiffOutputs
 from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs, parse_runs
+from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.errors import OptionError
-from nsyspipe.gate import FAIL_ON
+from nsyspipe.gate import ANY_CHANGE, FAIL_ON, check_can_fail
 from nsyspipe.gate_settings import (
     GateSettings,
     parse_confidence,
@@ -70,11 +71,12 @@ def diff(
         ),
     ] = None,
     metric: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--metric",
             metavar="NAMES",
-            help="What the verdict and the gate rest on, comma separated: the worst of them. [default: step_time]",
+            help="What the verdict and the gate rest on, comma separated or several times: a regression of any, else "
+            "what cannot be told of any, else an improvement. [default: step_time]",
         ),
     ] = None,
     json_file: output.Json = None,
@@ -125,34 +127,22 @@ def diff(
       nsyspipe diff a=day1/ a=day2/ b=day3/ b=day4/
       nsyspipe diff main/ new/ --fail-on regression --metric step_time,exposed_comm
     """
+    options = reading.chosen(locals())
     settings = _settings(fail_on, min_effect, confidence, metric)
     outputs = DiffOutputs(json_file, markdown, html, force)
     outputs.check()
     named = _two_sides(runs)
-    options = {
-        "step": step,
-        "backward": backward,
-        "forward": forward,
-        "optimizer": optimizer,
-        "data": data,
-        "comm_kernel": comm_kernel,
-        "skip_first": skip_first,
-        "rank_map": rank_map,
-    }
     with (
         progress(shown=not (quiet or no_progress)) as stage,
         opened_runs(
             named, options, nccl_logs=nccl_log or [], topologies=topology or [], jobs=jobs, stage=stage
         ) as open_runs,
     ):  # fmt: skip
-        from nsyspipe.difference.run_difference import (
-            DEFAULT_CONFIDENCE,
-            DEFAULT_MIN_EFFECT,
-            diff as compared,
-        )
+        from nsyspipe.difference.run_difference import diff as compared
         from nsyspipe.difference.sides import Side
 
-        baseline, candidate = (Side(*side) for side in open_runs())
+        # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
+        baseline, candidate = (Side(of[0].header.label, of, name) for name, of in open_runs())
         difference = compared(
             baseline,
             candidate,
@@ -188,22 +178,38 @@ def _answer(
 
 
 def _settings(
-    fail_on: str | None, min_effect: str | None, confidence: str | None, metric: str | None
+    fail_on: str | None,
+    min_effect: str | None,
+    confidence: str | None,
+    metric: list[str] | None,
 ) -> GateSettings:
     """Return what options say, else what the nearest file says."""
     if fail_on is not None and fail_on not in FAIL_ON:
         raise OptionError(f"--fail-on {fail_on!r}", "is no gate", found=", ".join(FAIL_ON))
     chosen_effect = None if min_effect is None else parse_min_effect(min_effect)
     chosen_confidence = None if confidence is None else parse_confidence(confidence)
-    metrics = None if metric is None else parse_metrics(metric)
+    metrics = parse_metrics(",".join(metric)) if metric else None
     found = read_settings(Path.cwd())
-    return GateSettings(
+    settings = GateSettings(
         fail_on=fail_on or found.fail_on,
         min_effect=found.min_effect if chosen_effect is None else chosen_effect,
         confidence=chosen_confidence or found.confidence,
         metrics=metrics or found.metrics,
         path=found.path,
     )
+    _check_gate(settings, is_of_file=fail_on is None)
+    return settings
+
+
+def _check_gate(settings: GateSettings, *, is_of_file: bool) -> None:
+    """Refuse a gate that could never fail, before anything is read."""
+    if not (settings.fail_on and settings.metrics):
+        return
+    from nsyspipe.difference.figures import METRICS
+
+    judged = {name: METRICS[name].better for name in settings.metrics}
+    names = (f"{settings.path}: fail-on", f'fail-on = "{ANY_CHANGE}"') if is_of_file else ()
+    check_can_fail(settings.fail_on, judged, *names)
 
 
 def _two_sides(arguments: list[str]) -> list[NamedRuns]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nsyspipe.labels import PHASE_PATTERNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "Backward",
@@ -23,7 +26,26 @@ __all__ = [
     "SkipFirst",
     "Step",
     "TopologyFile",
+    "chosen",
 ]
+
+# The parameters of every command that reads reports, by the names that `nsyspipe.load` has for them.
+_NAMES = (
+    "step", "backward", "forward", "optimizer", "data", "comm_kernel", "skip_first", "rank_map",
+)  # fmt: skip
+
+
+def chosen(given: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """Return the reading options of a command's parameters.
+
+    Parameters
+    ----------
+    given
+        All of its parameters by name: its ``locals()``.
+    more
+        Further ones that it has.
+    """
+    return {name: given[name] for name in (*_NAMES, *more)}
 
 
 def _phase(name: str) -> Any:  # noqa: ANN401 - typer's own type

@@ -114,12 +114,12 @@ def opened_runs(
         If an argument names no report.
     """
     saved = {place for one in named for place in one.places if is_saved(Path(place))}
-    is_any_report = any(place not in saved for one in named for place in one.places)
-    _check_options(options, [*nccl_logs, *topologies], is_any_report=is_any_report)
+    reports = [(one, place) for one in named for place in one.places if place not in saved]
+    _check_options(options, [*nccl_logs, *topologies], is_any_report=bool(reports))
     logs, maps = _by_label(nccl_logs, named), _by_label(topologies, named)
     for place in sorted(saved):
         _check_is_one(place)
-    if not is_any_report:
+    if not reports:
         yield lambda: _opened(named, lambda one, place: _saved_run(place, one.label))
         return
     from nsyspipe.export_cache import exported_reports
@@ -128,39 +128,53 @@ def opened_runs(
 
     found_logs = {label: find_logs(files) for label, files in logs.items()}
     paths = {
-        (one, place): exported_reports([place], jobs=jobs, on_progress=stage("exporting reports"))
-        for one in named
-        for place in one.places
-        if place not in saved
+        key: exported_reports([key[1]], jobs=jobs, on_progress=stage("exporting reports"))
+        for key in reports
     }
-    every = [path for some in paths.values() for path in some]
-    with executor_for(every, jobs, preload=PRELOAD) as executor:
+    with executor_for(
+        [path for some in paths.values() for path in some], jobs, preload=PRELOAD
+    ) as executor:
 
         def open_one(one: NamedRuns, place: str) -> Run:
             if place in saved:
                 return _saved_run(place, one.label)
-            files = [path for label in (None, one.label) for path in found_logs.get(label, [])]
-            topology = [*maps.get(one.label, []), *maps.get(None, []), None][0]
-            run = _report_run(
-                paths[one, place],
-                {**options, "label": one.label, "nccl_log": files, "topology": topology},
-                executor=executor,
-                on_progress=stage(f"reading {one.label or place}"),
-            )
-            _ = run.steps()  # read now, one after the other, each with its own bar
-            return run
+            own = {**options, **_own_options(one.label, found_logs, maps)}
+            bar = stage(f"reading {one.label or place}")
+            return _report_run(paths[one, place], own, executor=executor, on_progress=bar)
 
         yield lambda: _opened(named, open_one)
 
 
+def _own_options(
+    label: str | None,
+    logs: Mapping[str | None, Sequence[Path]],
+    maps: Mapping[str | None, Sequence[str]],
+) -> dict[str, Any]:
+    """Return the options that one label's reports have for themselves: its name, its logs and all runs', its map."""
+    files = [path for key in dict.fromkeys((None, label)) for path in logs.get(key, [])]
+    topology = [*maps.get(label, []), *maps.get(None, []), None][0]
+    return {"label": label, "nccl_log": files, "topology": topology}
+
+
 def _opened(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> OpenedRuns:
-    found = [(one, tuple(open_one(one, place) for place in one.places)) for one in named]
-    labels = [one.label or runs[0].header.label for one, runs in found]
-    return [(label, runs) for label, (_, runs) in zip(_distinct(labels), found, strict=True)]
+    found = [tuple(open_one(one, place) for place in one.places) for one in named]
+    headers = [one.label or runs[0].header.label for one, runs in zip(named, found, strict=True)]
+    is_twice = [headers.count(label) > 1 for label in headers]
+    labels = [
+        _shortened(one.places[0]) if twice and one.label is None else label
+        for one, label, twice in zip(named, headers, is_twice, strict=True)
+    ]
+    return list(zip(_distinct(labels), found, strict=True))
+
+
+def _shortened(place: str) -> str:
+    """Return an argument as a label, from its end if it is too long for one."""
+    text = place.rstrip("/") or place
+    return text if len(text) <= _LONGEST_LABEL else f"...{text[3 - _LONGEST_LABEL :]}"
 
 
 def _distinct(labels: Sequence[str]) -> list[str]:
-    """Tell equal labels apart by a number: ``run``, ``run (2)``."""
+    """Tell labels that are still equal apart by a number: ``run``, ``run (2)``."""
     found: list[str] = []
     for label in labels:
         names = [label, *(f"{label} ({number})" for number in range(2, len(labels) + 2))]
@@ -172,7 +186,9 @@ def _report_run(paths: Sequence[Path], options: Mapping[str, Any], **more: Any) 
     # Heavy, so imported while the workers do the same.
     from nsyspipe.loading import load
 
-    return load(paths, **options, **more)
+    run = load(paths, **options, **more)
+    _ = run.steps()  # read now, one after the other, each with its own bar
+    return run
 
 
 def _saved_run(place: str, label: str | None) -> Run:

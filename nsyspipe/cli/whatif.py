@@ -36,7 +36,7 @@ def whatif(
         typer.Option(
             "--bandwidth",
             metavar="RATE",
-            help="Bus bandwidth that collectives reach (busbw of nccl-tests), as 300GB/s.",
+            help="Bus bandwidth that collectives reach (busbw of nccl-tests), in bytes, as 300GB/s.",
         ),
     ] = None,
     link: Annotated[
@@ -118,16 +118,7 @@ def whatif(
         "gradient_bytes": gradient_bytes,
     }
     knobs_of(**changes)  # refused before anything is read
-    reading_options = {
-        "step": step,
-        "backward": backward,
-        "forward": forward,
-        "optimizer": optimizer,
-        "data": data,
-        "comm_kernel": comm_kernel,
-        "skip_first": skip_first,
-        "rank_map": rank_map,
-    }
+    reading_options = reading.chosen(locals())
     with (
         progress(shown=not (quiet or no_progress)) as stage,
         opened_runs(
@@ -155,14 +146,15 @@ def _write(
         write_stdout(whatif_document_text(found))
         return
     if json_file is not None:
-        from nsyspipe.report.files import run_id_of_document, write_text
+        from nsyspipe.report.files import write_text
+        from nsyspipe.report.whatif_document import run_id_of_answer
 
         path = Path(json_file)
         write_text(
             path,
             whatif_document_text(found),
             run.inputs,
-            may_replace=lambda: is_forced or run_id_of_document(path) == run.header.run_id,
+            may_replace=lambda: is_forced or run_id_of_answer(path) == run.header.run_id,
         )
     if not is_quiet:
         from rich.console import Console

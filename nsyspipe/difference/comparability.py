@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from nsyspipe.difference.checks import UNKNOWN, Check, check, differing, said
+from nsyspipe.difference.kernel_changes import is_estimated
+from nsyspipe.statistics import MIN_STEPS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from nsyspipe.difference.sides import Side
     from nsyspipe.run import Run
 
-__all__ = ["LEAST_STEPS", "Check", "check_comparable"]
+__all__ = ["Check", "check_comparable"]
 
-LEAST_STEPS = 3
 # From this share of step time on, the profiler's own work changes what it measures.
 _MUCH_OVERHEAD = 0.01
 # What a run sends in a step may differ a little with padding.
 _SAME_BYTES = 0.01
 _SHOWN = 6
-_UNKNOWN = "not recorded"
 _NONE = "none"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One reason for doubt: a row of `tables.COMPARABILITY`."""
-
-    check: str
-    blocks: bool
-    baseline: str
-    candidate: str
-    message: str
-
-    def row(self) -> dict[str, object]:
-        """Return it as a row."""
-        return asdict(self)
+_GPU = "recorded"
 
 
 def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     """Return what speaks against comparing two sides; what blocks comes first.
 
-    Blocking: another world size, another GPU model, ranks missing that the other side has. A warning: the
-    same ranks missing on both sides, other step families or numbers of skipped steps, other message
-    bytes, captures that distort (profiler overhead, cut-off steps, other traces, parts not recorded on one side), and
-    fewer than 3 summary steps.
+    Blocking: another world size, another GPU model, ranks missing that the other side has, no GPU activity on one
+    side only. A warning: the same lacking on both sides, other step families or numbers of skipped steps, other
+    message bytes, captures that distort (profiler overhead, cut-off steps, other traces, parts not recorded on one side), times
+    of kernels that are estimated, and fewer than 3 summary steps.
     """
     found = [check for test in _TESTS for check in test(baseline, candidate)]
     return sorted(found, key=lambda check: not check.blocks)
@@ -56,7 +43,7 @@ def _world_sizes(baseline: Side, candidate: Side) -> Iterator[Check]:
     runs = (*baseline.runs, *candidate.runs)
     is_known = all(run.header.world_size is not None for run in runs)
     what = "world size" if is_known else "number of ranks"
-    yield from _differing(
+    yield from differing(
         "world-size",
         what,
         baseline,
@@ -67,10 +54,24 @@ def _world_sizes(baseline: Side, candidate: Side) -> Iterator[Check]:
 
 def _gpus(baseline: Side, candidate: Side) -> Iterator[Check]:
     def model(run: Run) -> str:
-        return ", ".join(run.header.gpu_names) or _UNKNOWN
+        return ", ".join(run.header.gpu_names) or UNKNOWN
 
     is_known = all(run.header.gpu_names for run in (*baseline.runs, *candidate.runs))
-    yield from _differing("gpu-model", "GPU model", baseline, candidate, model, blocks=is_known)
+    yield from differing("gpu-model", "GPU model", baseline, candidate, model, blocks=is_known)
+
+
+def _without_gpu(baseline: Side, candidate: Side) -> Iterator[Check]:
+    has_gpu = [run.header.n_ranks > 0 for run in (*baseline.runs, *candidate.runs)]
+    if all(has_gpu):
+        return
+    before, now = (said(side, _gpu_activity) for side in (baseline, candidate))
+    lacking = [name for name, said in (("baseline", before), ("candidate", now)) if said != _GPU]
+    message = f"no GPU activity was recorded: {' and '.join(lacking)}"
+    yield Check("no-gpu-activity", any(has_gpu), before, now, message)
+
+
+def _gpu_activity(run: Run) -> str:
+    return _GPU if run.header.n_ranks else UNKNOWN
 
 
 def _missing_ranks(baseline: Side, candidate: Side) -> Iterator[Check]:
@@ -79,10 +80,12 @@ def _missing_ranks(baseline: Side, candidate: Side) -> Iterator[Check]:
         return
     is_same = len({tuple(one) for one in missing}) == 1
     sides = [_listed(_missing(run) for run in side.runs) for side in (baseline, candidate)]
-    yield _check("missing-ranks", "ranks without a report", sides, blocks=not is_same)
+    yield check("missing-ranks", "ranks without a report", sides, blocks=not is_same)
 
 
 def _missing(run: Run) -> list[int]:
+    if not run.header.n_ranks:
+        return []  # its reports are there, and say nothing of GPUs
     present = set(run.ranks["rank"].to_pylist())
     size = run.header.world_size or 0
     # A count is enough to compare by; of a damaged report it may be any number.
@@ -98,7 +101,7 @@ def _listed(missing: Iterator[list[int]]) -> str:
 
 
 def _families(baseline: Side, candidate: Side) -> Iterator[Check]:
-    yield from _differing(
+    yield from differing(
         "step-family",
         "steps are",
         baseline,
@@ -106,7 +109,7 @@ def _families(baseline: Side, candidate: Side) -> Iterator[Check]:
         lambda run: repr(run.step_family) if run.step_family else "the whole capture",
         blocks=False,
     )
-    yield from _differing(
+    yield from differing(
         "skipped-steps",
         "steps skipped at the start",
         baseline,
@@ -126,18 +129,18 @@ def _messages(baseline: Side, candidate: Side) -> Iterator[Check]:
     if before is None or after is None or abs(after - before) <= _SAME_BYTES * max(before, after):
         return
     texts = [f"{mean:.0f} bytes" for mean in (before, after)]
-    yield _check("message-bytes", "messages of a step have", texts)
+    yield check("message-bytes", "messages of a step have", texts)
 
 
 def _distortion(baseline: Side, candidate: Side) -> Iterator[Check]:
     shares = [[_overhead_share(run) for run in side.runs] for side in (baseline, candidate)]
     if any(share >= _MUCH_OVERHEAD for side in shares for share in side):
         texts = [" | ".join(f"{100 * share:.1f} %" for share in side) for side in shares]
-        yield _check("profiler-overhead", "the profiler's own work takes of the steps", texts)
-    if all(_traced(run) != _UNKNOWN for run in (*baseline.runs, *candidate.runs)):
-        yield from _differing("traces", "traced", baseline, candidate, _traced, blocks=False)
+        yield check("profiler-overhead", "the profiler's own work takes of the steps", texts)
+    if all(_traced(run) != UNKNOWN for run in (*baseline.runs, *candidate.runs)):
+        yield from differing("traces", "traced", baseline, candidate, _traced, blocks=False)
     # A capture that lacks something measures less, whatever the program did.
-    yield from _differing(
+    yield from differing(
         "recorded",
         "problems of the captures",
         baseline,
@@ -155,7 +158,7 @@ def _overhead_share(run: Run) -> float:
 
 def _traced(run: Run) -> str:
     capture = run.header.capture
-    return ", ".join(sorted(capture.trace)) if capture and capture.trace else _UNKNOWN
+    return ", ".join(sorted(capture.trace)) if capture and capture.trace else UNKNOWN
 
 
 def _grave(run: Run) -> list[str]:
@@ -165,9 +168,9 @@ def _grave(run: Run) -> list[str]:
 
 
 def _cut_off(baseline: Side, candidate: Side) -> Iterator[Check]:
-    words = [_texts(side, _cut_off_words) for side in (baseline, candidate)]
+    words = [said(side, _cut_off_words) for side in (baseline, candidate)]
     if any(text != _NONE for text in words):
-        yield _check("cut-off-steps", "cut-off steps among the figures'", words)
+        yield check("cut-off-steps", "cut-off steps among the figures'", words)
 
 
 def _cut_off_words(run: Run) -> str:
@@ -176,53 +179,39 @@ def _cut_off_words(run: Run) -> str:
     return _NONE if is_complete else "some"
 
 
+def _estimated_kernels(baseline: Side, candidate: Side) -> Iterator[Check]:
+    def told(run: Run) -> str:
+        return "estimated from the whole capture" if is_estimated(run) else "counted"
+
+    words = [said(side, told) for side in (baseline, candidate)]
+    if any(text != "counted" for text in words):
+        again = "; analyze the reports again with --out if an older nsyspipe saved them"
+        yield check("kernel-times", "times of kernels per step are", words, after=again)
+
+
 def _too_few(baseline: Side, candidate: Side) -> Iterator[Check]:
+    if not all(run.header.n_ranks for run in (*baseline.runs, *candidate.runs)):
+        return  # steps are not what is lacking
     numbers = [
         [run.summary()["n_summary_steps"][0].as_py() for run in side.runs]
         for side in (baseline, candidate)
     ]
-    if all(number >= LEAST_STEPS for side in numbers for number in side):
+    if all(number >= MIN_STEPS for side in numbers for number in side):
         return
     texts = [" | ".join(map(str, side)) for side in numbers]
-    enough = f"; {LEAST_STEPS} are the least, 20 are better"
-    yield _check("few-steps", "too few summary steps", texts, after=enough)
-
-
-def _differing(
-    check: str,
-    what: str,
-    baseline: Side,
-    candidate: Side,
-    told: Callable[[Run], str],
-    *,
-    blocks: bool = True,
-) -> Iterator[Check]:
-    """Yield a check if what is told of the captures is not the same of all."""
-    values = {told(run) for run in (*baseline.runs, *candidate.runs)}
-    if len(values) == 1:
-        return
-    texts = [_texts(side, told) for side in (baseline, candidate)]
-    yield _check(check, what, texts, blocks=blocks)
-
-
-def _check(
-    check: str, what: str, sides: Sequence[str], *, blocks: bool = False, after: str = ""
-) -> Check:
-    before, now = sides
-    return Check(check, blocks, before, now, f"{what}: baseline {before}, candidate {now}{after}")
-
-
-def _texts(side: Side, told: Callable[[Run], str]) -> str:
-    return " | ".join(dict.fromkeys(told(run) for run in side.runs))
+    enough = f"; {MIN_STEPS} are the least, 20 are better"
+    yield check("few-steps", "too few summary steps", texts, after=enough)
 
 
 _TESTS = (
     _world_sizes,
+    _without_gpu,
     _gpus,
     _missing_ranks,
     _families,
     _messages,
     _distortion,
     _cut_off,
+    _estimated_kernels,
     _too_few,
 )

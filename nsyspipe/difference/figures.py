@@ -28,6 +28,7 @@ DEFAULT_METRIC = "step_time"
 _NS_PER_S = 1e9
 _NOT_RECORDED = "not recorded"
 _NO_STEPS = "there is no step with a window on every rank"
+_NO_GPU = "no GPU activity was recorded"
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     and bytes the mean over ranks. Steps in which a ratio's denominator is 0 are left out.
     """
     if not table.n_steps:
-        return _NO_STEPS
+        return _NO_STEPS if table.run.header.n_ranks else _NO_GPU
     metric = METRICS[name]
     found = _values(table, name)
     if found is None:

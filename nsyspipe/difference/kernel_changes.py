@@ -11,16 +11,17 @@ import pyarrow.compute as pc
 from nsyspipe.difference.tables import KERNEL_CHANGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from nsyspipe.difference.step_table import StepTable
+    from nsyspipe.run import Run
 
     Float64 = NDArray[np.float64]
     Int64 = NDArray[np.int64]
 
-__all__ = ["TOP", "kernel_changes", "top_kernels"]
+__all__ = ["TOP", "is_estimated", "kernel_changes", "top_kernels"]
 
 TOP = 10
 _NCCL = "nccl"
@@ -35,16 +36,19 @@ def kernel_changes(
 ) -> pa.Table:
     """Compare what each kernel costs per rank and step.
 
-    The runs count kernels over their whole capture. To get from there to a summary step, totals are
-    multiplied by (mean compute time of the summary steps) / (compute time of all windows), rank by
-    rank, communication kernels by the same of communication, and their number by that of collectives: cut-off and
-    skipped steps then count for what they hold.
+    Time and number per rank and step are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over
+    ranks, / (ranks x summary steps): exactly what starts in the steps that the figures rest on. A kernel that never
+    runs there, on a side, is not there; one that is on neither has no row.
+
+    Where those columns are null (runs saved before they were counted: `is_estimated`) they are estimated: totals of
+    the whole capture times (mean compute time of the summary steps) / (compute time of all windows), rank by rank,
+    for communication the same of communication and, for its number, of collectives.
 
     Parameters
     ----------
     min_effect
-        A kernel on both sides whose time changed by less than this ratio is ``same``, unless that is more than a
-        thousandth of the baseline's step time.
+        A kernel on both sides whose time changed by at most this ratio of the lesser is ``same``, unless that is more
+        than a thousandth of the step time (of the captures the least). Swapped sides have the same answer.
 
     Returns
     -------
@@ -54,7 +58,7 @@ def kernel_changes(
     if not all(table.n_steps for table in (*baseline, *candidate)):
         return KERNEL_CHANGES.empty()
     before, after = (_side_costs(side) for side in (baseline, candidate))
-    wall = [table.matrix("wall_ns") for table in baseline]
+    wall = [table.matrix("wall_ns") for table in (*baseline, *candidate)]
     little = _LITTLE * min(float(one.max(axis=0).mean()) for one in wall if one is not None)
     rows = [_row(key, before, after, min_effect, little) for key in {*before, *after}]
     rows.sort(key=_order)
@@ -65,6 +69,11 @@ def top_kernels(kernels: pa.Table, n_kept: int = TOP) -> pa.Table:
     """Keep the largest differences of those that are not the same."""
     chosen = kernels.filter(pc.not_equal(kernels["status"], "same"))
     return chosen.slice(0, n_kept)
+
+
+def is_estimated(run: Run) -> bool:
+    """Tell whether some of what a run's kernels take in a summary step is not counted but estimated."""
+    return bool(run.kernels()["in_summary_ns"].null_count)
 
 
 def _order(row: dict[str, Any]) -> tuple[float, str, str]:
@@ -80,7 +89,7 @@ def _row(
         status = "appeared" if old is None else "vanished"
     else:
         apart = abs(new_ns - old_ns)
-        is_same = apart <= min_effect * old_ns and apart <= little
+        is_same = apart <= min_effect * min(old_ns, new_ns) and apart <= little
         status = "same" if is_same else "changed"
     return {
         "phase": key[0],
@@ -108,52 +117,56 @@ def _side_costs(side: Iterable[StepTable]) -> Costs:
 
 
 def _costs(table: StepTable) -> Costs:
+    """Return what each kernel that runs in a summary step costs there."""
+    kernels = table.run.kernels()
+    ns, n = (
+        pc.cast(kernels[name], pa.float64(), safe=False)
+        for name in ("in_summary_ns", "n_in_summary")
+    )
+    if ns.null_count or n.null_count:
+        ns, n = (pc.coalesce(*pair) for pair in zip((ns, n), _estimated(table), strict=True))
+    summed = pa.table({"phase": kernels["phase"], "name": kernels["name"], "ns": ns, "n": n})
+    rows = summed.group_by(["phase", "name"], use_threads=False).aggregate(
+        [("ns", "sum"), ("n", "sum")]
+    )
+    n_rows = len(table.ranks) * table.n_steps
+    return {
+        (row["phase"], row["name"]): (
+            row["ns_sum"] / n_rows,
+            row["n_sum"] / n_rows,
+            row["ns_sum"] / row["n_sum"],
+        )
+        for row in rows.to_pylist()
+        if row["n_sum"] > 0
+    }
+
+
+def _estimated(table: StepTable) -> tuple[pa.Array, pa.Array]:
+    """Return time and number in the summary steps for each row of kernels, from those of the whole capture."""
     kernels = table.run.kernels()
     ranks = kernels["rank"].to_numpy()
     is_comm = pc.starts_with(kernels["name"], _NCCL, ignore_case=True).to_numpy().astype(np.bool_)
     compute, comm, calls = (
-        _scales(table, column) for column in ("compute_ns", "comm_ns", "n_collectives")
+        _share_in_summary(table, column, ranks)
+        for column in ("compute_ns", "comm_ns", "n_collectives")
     )
-    time_scale = np.where(is_comm, comm(ranks), compute(ranks))
-    scale = np.where(is_comm, calls(ranks), compute(ranks))
-    n_ranks = len(table.ranks)
-    totals = kernels["total_ns"].to_numpy()
-    numbers = kernels["n_kernels"].to_numpy()
-    summed = pa.table(
-        {
-            "phase": kernels["phase"],
-            "name": kernels["name"],
-            "ns": totals * time_scale / n_ranks,
-            "n": numbers * scale / n_ranks,
-            "total": totals,
-            "number": numbers,
-        }
-    ).group_by(["phase", "name"], use_threads=False)
-    rows = summed.aggregate([(name, "sum") for name in ("ns", "n", "total", "number")]).to_pylist()
-    return {
-        (row["phase"], row["name"]): (
-            row["ns_sum"],
-            row["n_sum"],
-            row["total_sum"] / row["number_sum"],
-        )
-        for row in rows
-    }
+    return (
+        pa.array(kernels["total_ns"].to_numpy() * np.where(is_comm, comm, compute)),
+        pa.array(kernels["n_kernels"].to_numpy() * np.where(is_comm, calls, compute)),
+    )
 
 
-def _scales(table: StepTable, column: str) -> Callable[[Int64], Float64]:
-    """Return what gives, for each rank, the factor from its capture's total to one summary step's."""
+def _share_in_summary(table: StepTable, column: str, wanted: Int64) -> Float64:
+    """Return for each of some ranks how much of a figure of all its windows is in the summary steps."""
     steps = table.run.steps()
     ranks, own = np.unique(steps["rank"].to_numpy(), return_inverse=True)
-    windows = np.bincount(own)
-    values = np.zeros(own.size) if steps[column].null_count else steps[column].to_numpy()
-    whole = np.bincount(own, weights=values)
-    part = np.bincount(own, weights=values * steps["in_summary"].to_numpy()) / table.n_steps
-    # Without such time (or knowledge of it) windows are counted.
-    is_known = part > 0
-    factor = np.where(is_known, part, 1.0) / np.where(is_known, whole, windows)
-
-    def of_ranks(wanted: Int64) -> Float64:
-        at = np.minimum(np.searchsorted(ranks, wanted), ranks.size - 1)
-        return np.where(ranks[at] == wanted, factor[at], 1.0)
-
-    return of_ranks
+    is_in = steps["in_summary"].to_numpy()
+    part, whole = np.bincount(own, weights=is_in), np.bincount(own).astype(np.float64)
+    if not steps[column].null_count:
+        values = steps[column].to_numpy()
+        of_all = np.bincount(own, weights=values)
+        # Where it is 0 in all windows, or not known, windows are counted.
+        part = np.where(of_all > 0, np.bincount(own, weights=values * is_in), part)
+        whole = np.where(of_all > 0, of_all, whole)
+    found: Float64 = (part / whole)[np.searchsorted(ranks, wanted)]
+    return found

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.difference.figures import METRICS, per_step
+from nsyspipe.difference.figures import METRICS, NEITHER, per_step
 from nsyspipe.difference.tables import METRIC_ROWS
 from nsyspipe.statistics import difference_of_medians, verdict, why_inconclusive
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
     from nsyspipe.difference.step_table import StepTable
     from nsyspipe.statistics import Better
 
-__all__ = ["INCONCLUSIVE", "metric_rows"]
+__all__ = ["INCONCLUSIVE", "NO_CHANGE", "metric_rows", "overall_verdict"]
 
-INCONCLUSIVE = "inconclusive"
+INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
+# The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
+_FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
 
 
 def metric_rows(
@@ -47,6 +49,17 @@ def metric_rows(
         sides = [[per_step(table, name) for table in side] for side in (baseline, candidate)]
         rows.append(row | _figures(sides, metric.better, min_effect, confidence, blocked))
     return METRIC_ROWS.from_rows(rows)
+
+
+def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return one verdict for several rows: regression, inconclusive, improvement or no change, the first there is.
+
+    What is neither better lower nor higher does not enter. Of such alone it is inconclusive, unless none changed.
+    """
+    found = {row["verdict"] for row in rows if row["better"] != NEITHER}
+    if not found:
+        return NO_CHANGE if all(row["verdict"] == NO_CHANGE for row in rows) else INCONCLUSIVE
+    return next(one for one in _FIRST if one in found)
 
 
 def _figures(

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.comparability import check_comparable
 from nsyspipe.difference.figures import DEFAULT_METRIC, METRICS
 from nsyspipe.difference.kernel_changes import kernel_changes
-from nsyspipe.difference.metric_rows import metric_rows
+from nsyspipe.difference.metric_rows import metric_rows, overall_verdict
 from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
 from nsyspipe.difference.step_parts import mean_step_time, step_parts
 from nsyspipe.difference.step_table import StepTable
 from nsyspipe.difference.surroundings import surroundings
 from nsyspipe.difference.tables import COMPARABILITY, PROBLEMS_OF_SIDES
+from nsyspipe.difference.thresholds import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_MIN_EFFECT,
+    check_confidence,
+)
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
-__all__ = ["DEFAULT_CONFIDENCE", "DEFAULT_MIN_EFFECT", "RunDifference", "diff", "worst_verdict"]
-
-DEFAULT_MIN_EFFECT, DEFAULT_CONFIDENCE = 0.02, 0.95
-_LEAST_CONFIDENCE = 0.5
-# The first of these that a metric has is the verdict of several.
-_WORST_FIRST = ("regression", "inconclusive", "change", "no change", "improvement")
+__all__ = ["DEFAULT_CONFIDENCE", "DEFAULT_MIN_EFFECT", "RunDifference", "diff"]
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,19 @@ class RunDifference:
         return PROBLEMS_OF_SIDES.from_rows(rows)
 
     @property
-    def verdict(self) -> str:
-        """The worst verdict of the judged metrics: regression, inconclusive, (change), no change, improvement.
+    def judged_rows(self) -> list[dict[str, Any]]:
+        """The rows of `metrics` that the verdict rests on, in the order in which they were named."""
+        rows = {row["metric"]: row for row in self.metrics.to_pylist()}
+        return [rows[name] for name in self.judged]
 
-        ``change`` only where a judged metric is neither better lower nor higher.
+    @property
+    def verdict(self) -> str:
+        """Of the judged metrics the first of: regression, inconclusive, improvement, no change.
+
+        Those that are neither better lower nor higher do not enter; if all are such, and one changed, it is
+        inconclusive: nothing says whether that is better.
         """
-        return worst_verdict(
-            row["verdict"] for row in self.metrics.to_pylist() if row["metric"] in self.judged
-        )
+        return overall_verdict(self.judged_rows)
 
     @cached_property
     def _tables(self) -> tuple[list[StepTable], list[StepTable]]:
@@ -149,15 +154,7 @@ class RunDifference:
         return step_parts(*self._tables)
 
     def __repr__(self) -> str:
-        return (
-            f"<RunDifference {self.baseline.label!r} -> {self.candidate.label!r}: {self.verdict}>"
-        )
-
-
-def worst_verdict(verdicts: Iterable[str]) -> str:
-    """Return the worst of some verdicts: regression, inconclusive, change, no change, improvement."""
-    found = set(verdicts)
-    return next(one for one in _WORST_FIRST if one in found)
+        return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
 
 
 def diff(
@@ -187,7 +184,7 @@ def diff(
     confidence
         Of the intervals, above 0.5 and below 1.
     metrics
-        What the verdict rests on, the worst of them; None is step_time alone. All are in the table.
+        What the verdict rests on (see `RunDifference.verdict`); None is step_time alone. All are in the table.
     force
         Give verdicts although world size, GPU model or ranks differ.
 
@@ -212,10 +209,7 @@ def diff(
     """
     if not min_effect >= 0 or min_effect == float("inf"):
         raise OptionError(f"min_effect={min_effect}", "is no ratio from 0", fix="min_effect=0.02")
-    if not _LEAST_CONFIDENCE < confidence < 1:
-        raise OptionError(
-            f"confidence={confidence}", "is not between 0.5 and 1", fix="confidence=0.95"
-        )
+    check_confidence(confidence, f"confidence={confidence}", "confidence=0.95")
     judged = tuple(dict.fromkeys(metrics or (DEFAULT_METRIC,)))
     for name in judged:
         if name not in METRICS:

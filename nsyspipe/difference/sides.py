@@ -22,13 +22,21 @@ class Side:
     Attributes
     ----------
     label
-        What to call it.
+        What it is called.
     runs
         Captures of the same configuration, at least one.
+    shown_as
+        What to call it in words, where the label does not tell it from others.
     """
 
     label: str
     runs: tuple[Run, ...]
+    shown_as: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call it in words."""
+        return self.label if self.shown_as is None else self.shown_as
 
     def __post_init__(self) -> None:
         if not self.runs:

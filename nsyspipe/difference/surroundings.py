@@ -21,6 +21,8 @@ __all__ = ["surroundings"]
 
 # Who is late by less of a step is nobody to name.
 _LATE_SHARE = 0.01
+# Means that differ by less look the same.
+_ALIKE = 1e-3
 _NOBODY = "nobody"
 _IN_ALL = ("collectives", "collectives per step", "count")
 Numbers = dict[tuple[str, str, str], float | None]
@@ -69,10 +71,17 @@ def _number_rows(before: Numbers, after: Numbers) -> list[dict[str, Any] | None]
 def _number_row(
     key: tuple[str, str, str], old: float | None, new: float | None
 ) -> dict[str, Any] | None:
-    if old == new or old is None or new is None:
+    if old is None or new is None or _is_alike(key[2], old, new):
         return None
     values = {"baseline_value": old, "candidate_value": new, "delta": new - old}
     return {"topic": key[0], "what": key[1], "unit": key[2], **values}
+
+
+def _is_alike(unit: str, old: float, new: float) -> bool:
+    """Whether nobody would see the difference; one more of many that were counted is one."""
+    if unit == "count" and old.is_integer() and new.is_integer():
+        return old == new
+    return abs(new - old) <= _ALIKE * max(abs(old), abs(new))
 
 
 def _word_row(topic: str, what: str, old: str | None, new: str | None) -> dict[str, Any] | None:

@@ -73,22 +73,26 @@ IDLE_CAUSE_PARTS = TableSchema(
     ),
 )  # fmt: skip
 
-_PER_STEP = "per rank and summary step: total x mean of the steps' {} / that of the whole capture"
+_PER_STEP = "per rank and summary step: durations of those that start in its window"
 KERNEL_CHANGES = TableSchema(
     "difference_kernels",
-    "One row per (phase, normalised name) that either side has, the largest |delta| first.",
+    "One row per (phase, normalised name) that either side runs in a summary step, the largest |delta| first.",
     ("delta_ns_per_step", "phase", "name"),
     (
         _text("phase", "phase that launched them; null outside of all", nullable=True),
         _text("name", "as in kernels"),
         _text(
             "status",
-            "appeared, vanished, changed, or same: less than the minimum effect and 0.1 % of the step",
+            "appeared, vanished, changed, or same: at most the minimum effect and 0.1 % of the step",
         ),
-        *_sides("ns", _PER_STEP.format("compute (or communication) time"), "_ns_per_step"),
-        _number("baseline_n_per_step", "count", "how many, likewise; 0 where it is not there"),
+        *_sides("ns", _PER_STEP, "_ns_per_step"),
+        _number(
+            "baseline_n_per_step",
+            "count",
+            "how many, likewise; 0 where none runs in a summary step",
+        ),
         _number("candidate_n_per_step", "count", "the same of the candidate"),
-        _number("baseline_mean_ns", "ns", "mean duration of one; null where it is not there"),
+        _number("baseline_mean_ns", "ns", "mean duration of one; null where none runs there"),
         _number("candidate_mean_ns", "ns", "the same of the candidate"),
     ),
 )

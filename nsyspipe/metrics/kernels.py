@@ -10,12 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.metrics.slowdown import kernel_slowdown
+from nsyspipe.metrics.window_sums import window_sums
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.attribution import ProcessOperations
     from nsyspipe.intervals import IntervalSet
+    from nsyspipe.metrics.window_sums import WindowSums
+    from nsyspipe.steps import Windows
 
     Int64 = NDArray[np.int64]
 
@@ -29,8 +32,10 @@ def kernel_costs(
     label: Int64,
     phase: NDArray[np.int8],
     comm: IntervalSet,
+    *,
     n_phases: int,
-) -> dict[str, Int64]:
+    windows: Windows,
+) -> tuple[dict[str, Int64], WindowSums]:
     """Sum the kernels of one rank by phase and name.
 
     Parameters
@@ -44,7 +49,8 @@ def kernel_costs(
 
     Returns
     -------
-    dict
+    tuple
+        The costs, and number and time of each row's kernels by the window that they start in.
         One row per (phase, label) that occurs, sorted so: ``phase`` (`n_phases` for none), ``label``,
         ``n_kernels``, ``total_ns``, ``min_ns``, ``max_ns``, ``overlapped_ns`` (the part of a compute
         kernel's time with communication under way; 0 for communication itself), and of kernels that
@@ -57,25 +63,27 @@ def kernel_costs(
     first_of_phase = np.arange(n_phases + 1) * n_labels
     key: Int64 = label + first_of_phase[phase]  # no phase is -1, the last place
     size = (n_phases + 1) * n_labels
-    count, total, overlapped = np.bincount(key, minlength=size), *np.zeros((2, size), np.int64)
-    shortest, longest = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
-    np.add.at(total, key, duration)
-    np.minimum.at(shortest, key, duration)
-    np.maximum.at(longest, key, duration)
-    np.add.at(overlapped, key[covered_rows], covered)
-    slowed = _slowed(operations, (covered_rows, covered), duration, key=key, size=size)
-    kept = np.flatnonzero(count)
-    columns = {
-        "n_kernels": count,
+    kept = np.flatnonzero(np.bincount(key, minlength=size))
+    n_rows, row_of_key = kept.size, np.zeros(size, np.int64)
+    row_of_key[kept] = np.arange(n_rows)
+    row = row_of_key[key]
+    by_window, number, total = window_sums(operations.kernel_start, duration, row, n_rows, windows)
+    shortest, longest = np.full(n_rows, np.iinfo(np.int64).max), np.zeros(n_rows, np.int64)
+    overlapped = np.zeros(n_rows, np.int64)
+    np.minimum.at(shortest, row, duration)
+    np.maximum.at(longest, row, duration)
+    np.add.at(overlapped, row[covered_rows], covered)
+    costs = {
+        "phase": kept // n_labels,
+        "label": kept % n_labels,
+        "n_kernels": number,
         "total_ns": total,
         "min_ns": shortest,
         "max_ns": longest,
         "overlapped_ns": overlapped,
-        **slowed,
+        **_slowed(operations, (covered_rows, covered), duration, row=row, n_rows=n_rows),
     }
-    return {"phase": kept // n_labels, "label": kept % n_labels} | {
-        name: values[kept] for name, values in columns.items()
-    }
+    return costs, by_window
 
 
 def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
@@ -118,19 +126,19 @@ def _slowed(
     covered: tuple[Int64, Int64],
     duration: Int64,
     *,
-    key: Int64,
-    size: int,
+    row: Int64,
+    n_rows: int,
 ) -> dict[str, Int64]:
-    """Sum by key what equal kernels take under communication and without."""
-    columns = {name: np.zeros(size, np.int64) for name in ("n_slowed", "slowed_ns", "free_ns")}
+    """Sum by row what equal kernels take under communication and without."""
+    columns = {name: np.zeros(n_rows, np.int64) for name in ("n_slowed", "slowed_ns", "free_ns")}
     first, last = operations.sampled
     compute = np.flatnonzero(~operations.is_comm[first:last]) + first
     if not compute.size:
         return columns
     beside = np.zeros(last - first, np.int64)
-    rows, lengths = covered
-    inside = slice(*np.searchsorted(rows, (first, last)))
-    beside[rows[inside] - first] = lengths[inside]
+    under, lengths = covered
+    inside = slice(*np.searchsorted(under, (first, last)))
+    beside[under[inside] - first] = lengths[inside]
     name_id, grid, block = (
         operations.kernel_column(name, first, last)[compute - first] for name in _IDENTITY
     )
@@ -141,7 +149,7 @@ def _slowed(
         duration[compute],
         beside[compute - first],
     )
-    at = key[compute[found.kernel]]
+    at = row[compute[found.kernel]]
     np.add.at(columns["n_slowed"], at, 1)
     np.add.at(columns["slowed_ns"], at, found.covered_ns)
     np.add.at(columns["free_ns"], at, found.free_ns)

@@ -24,6 +24,7 @@ def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[s
         The answer.
     """
     said = [
+        *_given_bytes(replay),
         *_link(replay, knobs),
         *_gradients(replay, knobs),
         *_rest(knobs),
@@ -34,6 +35,11 @@ def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[s
     if replay.step_time_ns - step_time_ns > replay.lead_ns:
         said.append("hosts can launch that much faster, which the capture does not show")
     return tuple(said)
+
+
+def _given_bytes(replay: Replay) -> list[str]:
+    given = replay.given_bytes
+    return [] if given is None else [f"gradients of {given:,.0f} bytes per step as given"]
 
 
 def _link(replay: Replay, knobs: Knobs) -> list[str]:

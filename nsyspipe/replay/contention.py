@@ -42,14 +42,11 @@ class Contention:
     ----------
     slowdown
         c: such work takes 1 + c times as long.
-    compared_share
-        Share of the work beside communication that had something to be compared with.
     covered_share
         Share of all work that was beside communication.
     """
 
     slowdown: float
-    compared_share: float
     covered_share: float
 
 
@@ -83,7 +80,6 @@ def measured_contention(captured: Captured) -> Contention | None:
         return None
     return Contention(
         slowdown=max(float(measured.sum() / expected.sum()) - 1, 0.0),
-        compared_share=float(measured.sum() / max(pitch[is_covered].sum(), 1.0)),
         covered_share=share,
     )
 

@@ -52,7 +52,7 @@ class Facts:
     ) -> None:
         self.captured = captured
         self._recorded = recorded_bytes_per_s
-        self._given_bytes = gradient_bytes
+        self.given_bytes = gradient_bytes
         n_ranks = captured.program.n_ranks
         self.trusted = np.ones(n_ranks, np.bool_) if trusted is None else trusted
 
@@ -72,10 +72,20 @@ class Facts:
         """Those of each step; None where their bytes are not known."""
         return self.gradients_with(None)
 
+    @cached_property
+    def seen_bytes(self) -> float | None:
+        """Bytes of gradients per step by NCCL's payload or the copies alone, the median over steps that have them."""
+        if self.given_bytes is None:
+            return self.gradient_bytes
+        steps = range(self.captured.windows.steps.size)
+        found = [gradients_of(self.captured, one, None) for one in steps]
+        known = [one.total for one in found if one is not None]
+        return float(np.median(known)) if known else None
+
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
         """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
         steps = range(self.captured.windows.steps.size)
-        return tuple(gradients_of(self.captured, one, self._given_bytes, skew) for one in steps)
+        return tuple(gradients_of(self.captured, one, self.given_bytes, skew) for one in steps)
 
     @cached_property
     def gradient_bytes(self) -> float | None:
@@ -94,6 +104,19 @@ class Facts:
         own = program.is_gradient
         transfer = np.bincount(program.step[own], weights=program.transfer_ns[own].mean(axis=1))
         return self.gradient_bytes * factor / max(float(np.median(transfer)), 1.0) * 1e9
+
+    @cached_property
+    def lag_share(self) -> float:
+        """Median time from when the gradients' all-reduces could begin to when they do, over their median transfer.
+
+        The most of any rank; 0 without such all-reduces.
+        """
+        own = self.captured.program.is_gradient
+        if not own.any():
+            return 0.0
+        lag = np.median(self.captured.program.lag_ns[own], axis=0).max()
+        transfer = np.median(self.captured.program.transfer_ns[own].mean(axis=1))
+        return float(max(lag, 0.0) / max(transfer, 1.0))
 
     @cached_property
     def copies_ns(self) -> float:

@@ -11,7 +11,10 @@ __all__ = ["LINKS", "Knobs", "Link", "knobs_of", "parse_bandwidth"]
 
 _GB = 1e9
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-_FORM = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)[bB]/?(?:s|S)\s*")
+_NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
+_FORM = re.compile(_NUMBER + r"B/?[sS]\s*")
+# Networks are told in bits: 200Gb/s, 200Gbit/s, 200Gbps.
+_BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")
 
 
 @dataclass(frozen=True)
@@ -145,13 +148,20 @@ def _check_positive(option: str, value: float | None) -> None:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000.
+    """Return bytes per second of ``300GB/s``: k, M, G, T are powers of 1000, B is bytes.
 
     Raises
     ------
     OptionError
-        If it is anything else, or zero.
+        If it is anything else, bits (b) too, or zero.
     """
+    if bits := _BITS.fullmatch(text):
+        value, unit = float(bits[1]), bits[2].upper().replace("K", "k")
+        raise OptionError(
+            f"--bandwidth {text!r}",
+            "bits? it is asked for in bytes",
+            fix=f"--bandwidth {value / 8:g}{unit}B/s, or {value:g}{unit}B/s if it was bytes",
+        )
     found = _FORM.fullmatch(text)
     value = float(found[1]) * _UNITS[found[2].lower()] if found else 0.0
     if not 0 < value < float("inf"):

@@ -57,19 +57,12 @@ class RankMarkers:
 
 @dataclass(frozen=True)
 class Captured:
-    """The captured steps, ready to be replayed.
-
-    Attributes
-    ----------
-    group
-        Per collective: number of its burst, the collectives of one phase of one step.
-    """
+    """The captured steps, ready to be replayed."""
 
     program: Program
     ranks: tuple[RankMarkers, ...]
     timelines: tuple[RankTimeline, ...]
     windows: Windows
-    group: Int64
 
 
 def captured_program(
@@ -98,6 +91,7 @@ def captured_program(
     DDP waits for all of them after the backward pass.
     """
     first = timelines[0].collectives
+    # The burst of each collective: those of one phase of one step.
     group = np.cumsum(np.append(True, (np.diff(first.step) != 0) | (np.diff(first.phase) != 0))) - 1
     group = group[: first.step.size]
     nothing = [(np.empty(0, np.int64),) * 2] * len(timelines)
@@ -126,7 +120,7 @@ def captured_program(
         is_gradient=is_gradient,
         begin_ns=windows_begin[0].astype(np.float64),
     )
-    return Captured(program, found, tuple(timelines), windows, group)
+    return Captured(program, found, tuple(timelines), windows)
 
 
 def _end_before(ends: Int64, chain: Int64) -> Int64:

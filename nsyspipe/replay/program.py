@@ -40,8 +40,6 @@ class Program:
         Row per collective, column per rank: from when it could have begun to its start.
     transfer_ns
         Likewise: from the last rank's start to the own end.
-    share
-        Per collective: its share of the bytes of its step's gradients; 0 for what is not gradients.
     n_bytes
         Per collective: message bytes; NaN where not known.
     chain

@@ -14,8 +14,8 @@ __all__ = ["OVERHEADS_NS", "Slowdowns", "slowdowns"]
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
 
-# A slowdown measured in the capture holds within this, and within as much again for ten times the bandwidth; it needs
-# this share of the work beside communication.
+# A slowdown measured in the capture holds within this, and within as much again from a narrow link to a wide one; it
+# needs this share of the work beside communication.
 _MEASURED_WITHIN = 0.3
 _LEAST_COVERED = 0.02
 # Without one: what was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300), where NCCL runs
@@ -78,8 +78,9 @@ def slowdowns(
     new = _assumed(pitch_ns, target_bytes_per_s)
     if is_measured and captured_bytes_per_s is not None:
         ratio = new[1] / _assumed(pitch_ns, captured_bytes_per_s)[1]
-        decades = abs(math.log10(target_bytes_per_s / captured_bytes_per_s))
-        new = _around(ratio * likely, min(_MEASURED_WITHIN * (1 + decades), 1.0))
+        # Outside of the two links that were looked at nothing is known to change.
+        moved = abs(_width(target_bytes_per_s) - _width(captured_bytes_per_s))
+        new = _around(ratio * likely, _MEASURED_WITHIN * (1 + moved))
     return Slowdowns(((likely, new[1]), (most, new[0]), (least, new[2])), is_measured)
 
 
@@ -92,7 +93,12 @@ def _assumed(pitch_ns: float, bytes_per_s: float | None) -> tuple[float, float, 
     each = _PER_OPERATION_NS / max(pitch_ns, _PER_OPERATION_NS)
     if bytes_per_s is None:
         return 0.0, _LIKELY[0] + each, max(_MOST[1], _LIKELY[0] + each)
-    width = math.log(bytes_per_s / _NARROW_LINK) / math.log(_WIDE_LINK / _NARROW_LINK)
-    width = min(max(width, 0.0), 1.0)
+    width = _width(bytes_per_s)
     likely, most = (low + width * (high - low) for low, high in (_LIKELY, _MOST))
     return 0.0, likely + each, max(most, likely + each)
+
+
+def _width(bytes_per_s: float) -> float:
+    """Return where a link is between a narrow and a wide one, by the logarithm: 0 to 1, beyond them too."""
+    width = math.log(bytes_per_s / _NARROW_LINK) / math.log(_WIDE_LINK / _NARROW_LINK)
+    return min(max(width, 0.0), 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,26 +22,12 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Float = NDArray[np.float64]
 
-__all__ = ["Layout", "with_buckets"]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A program, and how many buckets it has.
-
-    Attributes
-    ----------
-    n_buckets
-        New collectives per step, the mean over steps that have some; 0 where nothing changed.
-    """
-
-    program: Program
-    n_buckets: float
+__all__ = ["with_buckets"]
 
 
 def with_buckets(
     captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float, overhead_ns: float
-) -> Layout:
+) -> Program:
     """Return the program with each step's gradients in buckets of another size.
 
     A bucket may be sent when its last gradient is ready, and is waited for where its gradients were copied out, or
@@ -61,7 +47,7 @@ def with_buckets(
         chosen = np.flatnonzero((program.step == step) & program.is_gradient)
         if own is not None and chosen.size:
             builder.replace_step(step, chosen, own, bucket_ends(own.n_bytes, cap_mib))
-    return builder.layout()
+    return builder.program()
 
 
 class _Builder:
@@ -129,7 +115,7 @@ class _Builder:
         # All of them stand where the last of the captured ones stood.
         self._markers.append((np.full(work.shape[0], at), kind, work, beside))
 
-    def layout(self) -> Layout:
+    def program(self) -> Program:
         program = self._program
         kept = np.flatnonzero(~self._gone)
         columns: dict[str, Any] = {
@@ -137,14 +123,13 @@ class _Builder:
             for name in ("step", "lag_ns", "transfer_ns", "n_bytes")
         }
         nothing, new = np.zeros(self._n_new, np.int64), np.ones(self._n_new, np.bool_)
-        made = replace(
+        return replace(
             program,
             chain=np.concatenate((program.chain[kept], nothing)),
             is_gradient=np.concatenate((program.is_gradient[kept], new)),
             **columns,
             **self._merged_markers(kept.size),
         )
-        return Layout(made, self._n_new / max(len(self._new), 1))
 
     def _merged_markers(self, n_kept: int) -> dict[str, Any]:
         """Return the markers that stay and the new ones, in order."""

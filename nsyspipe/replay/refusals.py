@@ -132,14 +132,17 @@ def _several_streams(communicators: Sequence[str], timelines: Sequence[RankTimel
 
 
 def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
-    n_all = sum(one.start.size + one.collectives.start.size for one in timelines)
-    n_not = sum(
-        one.n_without_launch + int(np.count_nonzero(one.collectives.launch == NEVER))
-        for one in timelines
-    )
-    if n_not > _LARGEST_UNLAUNCHED * n_all:
+    n_not = sum(one.n_without_launch for one in timelines)
+    if n_not > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
         return (
             "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what "
+            "is not known"
+        )
+    # Few of all operations, but without its launch nothing says what one waits for.
+    launches = np.concatenate([one.collectives.launch for one in timelines])
+    if n_not := int(np.count_nonzero(launches == NEVER)):
+        return (
+            f"launches of collectives were not recorded ({n_not} of {launches.size}), so what they wait for "
             "is not known"
         )
     return None
@@ -206,6 +209,11 @@ def _sharded(knobs: Knobs) -> str | None:
 def _gradients(replay: Replay, knobs: Knobs) -> str | None:
     if knobs.bucket_mb is not None and replay.gradient_bytes is None:
         return "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
+    if knobs.bucket_mb is not None and replay.lag_share > 1:
+        return (
+            f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
+            "when smaller or larger ones would begin is not known"
+        )
     if knobs.no_grad_copy and replay.n_copies <= 1:
         return "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
     return None

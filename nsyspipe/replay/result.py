@@ -24,7 +24,8 @@ class Scenario:
     label
         The same in words.
     knobs
-        What is changed, by the names of `whatif`'s arguments.
+        What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s``, a number
+        however it was given.
     step_time_ns
         Predicted step time; None where the question is refused.
     low_ns, high_ns
@@ -37,6 +38,10 @@ class Scenario:
         What the answer rests on, a sentence each.
     refused
         Why there is no answer; None if there is one.
+    finding
+        Id of the run's finding that advises this one change; None where there is none, and for several changes.
+    finding_saving_ns
+        What that finding says could be gained at most, ns per step; None where it has no bound.
     """
 
     id: str
@@ -49,6 +54,8 @@ class Scenario:
     gain_pct: float | None = None
     assumptions: tuple[str, ...] = ()
     refused: str | None = None
+    finding: str | None = None
+    finding_saving_ns: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,9 @@ class WhatIf:
     step_time_ns
         Captured step time: of each summary step the largest window over ranks, then the median; None without any.
     limit_step_time_ns
-        The same replayed with communication that takes no time and slows nothing: what no change of the
-        communication can beat; None where nothing can be replayed.
+        The same replayed with communication that takes no time and slows nothing: what no other link, bucket or
+        datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where nothing
+        can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
     identity_error_pct
         Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
     scenarios
@@ -86,7 +94,8 @@ class WhatIf:
     def table(self) -> pa.Table:
         """Return the scenarios as a table: one row each, in their order; knobs and assumptions as text.
 
-        Columns: id, label, step_time_ns, low_ns, high_ns, throughput_steps_per_s, gain_pct, assumptions, refused.
+        Columns: id, label, step_time_ns, low_ns, high_ns, throughput_steps_per_s, gain_pct, assumptions, refused,
+        finding, finding_saving_ns.
         """
         rows = [
             {
@@ -99,13 +108,15 @@ class WhatIf:
                 "gain_pct": one.gain_pct,
                 "assumptions": "; ".join(one.assumptions),
                 "refused": one.refused,
+                "finding": one.finding,
+                "finding_saving_ns": one.finding_saving_ns,
             }
             for one in self.scenarios
         ]
         text, number = pa.string(), pa.float64()
-        kinds = [text, text, number, number, number, number, number, text, text]
+        kinds = [text, text, number, number, number, number, number, text, text, text, number]
         names = [
             "id", "label", "step_time_ns", "low_ns", "high_ns", "throughput_steps_per_s", "gain_pct", "assumptions",
-            "refused",
+            "refused", "finding", "finding_saving_ns",
         ]  # fmt: skip
         return pa.Table.from_pylist(rows, pa.schema(zip(names, kinds, strict=True)))

@@ -76,7 +76,8 @@ class RankTimeline:
     Attributes
     ----------
     start, end, launch, step, phase, name, n_bytes, is_copy
-        Of the operations of the main stream, in order of start: the one with most compute time.
+        Of the operations of the main stream, in order of start: the one with most compute time. One without a launch
+        has that of the one before it.
     names
         What ``name`` counts.
     busy_ns
@@ -152,7 +153,8 @@ def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
 
 
 def _timeline(rank: int, events: pa.Table, first: int, last: int) -> RankTimeline:
-    start = events["start_ns"].to_numpy()
+    columns = _columns(events)
+    start = columns["start"]
     is_comm, is_compute = (
         pc.equal(events["category"], word).to_numpy(zero_copy_only=False)
         for word in ("comm", "compute")
@@ -166,36 +168,52 @@ def _timeline(rank: int, events: pa.Table, first: int, last: int) -> RankTimelin
     codes = events["name"].combine_chunks().dictionary_encode()
     name, names = codes.indices.to_numpy(), tuple(codes.dictionary.to_pylist())
     comm = np.flatnonzero(inside & is_comm)
-    launch = _filled(events["launch_ns"], NEVER)
-    order = comm[np.lexsort((start[comm], launch[comm]))]
-    columns = {
-        "start": start,
-        "end": events["end_ns"].to_numpy(),
-        "launch": launch,
-        "step": _filled(events["step"], NEVER),
-        "phase": _phases(events["phase"]),
-    }
-    has_step = columns["step"][order] != NEVER
+    own = {key: value[rows] for key, value in columns.items()}
+    n_without_launch = int(np.count_nonzero(own["launch"] == NEVER))
+    own["launch"] = _after_the_one_before(own["launch"])
     return RankTimeline(
         rank=rank,
-        **{key: value[rows] for key, value in columns.items()},
+        **own,
         name=name[rows].astype(np.int64),
         names=names,
         n_bytes=_filled(events["bytes"], 0)[rows],
         is_copy=_is_named(names, _COPY_NAME)[name[rows]],
         is_compute=is_compute[rows],
         busy_ns=int(duration[rows][is_compute[rows]].sum()),
-        n_without_launch=int(np.count_nonzero(launch[rows] == NEVER)),
+        n_without_launch=n_without_launch,
         is_comm_stream_shared=bool(np.isin(stream[is_compute & inside], stream[comm]).any()),
-        n_outside=int(np.count_nonzero(~has_step)),
-        collectives=Collectives(
-            **{key: value[order][has_step] for key, value in columns.items()},
-            seq=_filled(events["seq"], NEVER)[order][has_step],
-            stream=stream[order][has_step],
-            kind=np.asarray(events["collective"].take(pa.array(order)).to_pylist(), object)[
-                has_step
-            ],
-        ),
+        n_outside=int(np.count_nonzero(columns["step"][comm] == NEVER)),
+        collectives=_collectives(events, columns, stream, comm),
+    )
+
+
+def _columns(events: pa.Table) -> dict[str, Int64]:
+    """Return what is asked of every operation."""
+    return {
+        "start": events["start_ns"].to_numpy(),
+        "end": events["end_ns"].to_numpy(),
+        "launch": _filled(events["launch_ns"], NEVER),
+        "step": _filled(events["step"], NEVER),
+        "phase": _phases(events["phase"]),
+    }
+
+
+def _after_the_one_before(launch: Int64) -> Int64:
+    """Let an operation without a launch, of those in order of start, have been launched with the one before it."""
+    return np.where(launch == NEVER, np.maximum.accumulate(launch), launch)
+
+
+def _collectives(
+    events: pa.Table, columns: dict[str, Int64], stream: Int64, comm: Int64
+) -> Collectives:
+    """Return the communication operations that belong to a step, in order of launch."""
+    comm = comm[columns["step"][comm] != NEVER]
+    order = comm[np.lexsort((columns["start"][comm], columns["launch"][comm]))]
+    return Collectives(
+        **{key: value[order] for key, value in columns.items()},
+        seq=_filled(events["seq"], NEVER)[order],
+        stream=stream[order],
+        kind=np.asarray(events["collective"].take(pa.array(order)).to_pylist(), object),
     )
 
 

@@ -10,18 +10,15 @@ from urllib.parse import quote, unquote
 from nsyspipe import __version__
 from nsyspipe.difference.kernel_changes import top_kernels
 from nsyspipe.report.difference_document import identity_of
+from nsyspipe.report.difference_figures import delta_text, interval_text, percent_change, value_text
 from nsyspipe.report.difference_words import (
     change_cells,
-    delta_text,
     gate_text,
-    interval_text,
     metric_name,
     notes,
     part_rows,
-    percent_change,
     shown_metrics,
     side_text,
-    value_text,
     verdict_text,
 )
 from nsyspipe.report.markdown_text import escaped, prose, table

@@ -10,17 +10,14 @@ from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.difference.kernel_changes import top_kernels
+from nsyspipe.report.difference_figures import delta_text, interval_cell, percent_change, value_text
 from nsyspipe.report.difference_words import (
     change_cells,
-    delta_text,
-    interval_cell,
     metric_name,
     notes,
     part_rows,
-    percent_change,
     shown_metrics,
     side_text,
-    value_text,
     verdict_text,
 )
 from nsyspipe.report.text import MAX_WIDTH, rendered
@@ -44,8 +41,9 @@ _STYLES = {
 }
 _SIDES = ("baseline", "candidate")
 _LONGEST_FACT, _LONGEST_VALUE = 40, 20
-# A narrower terminal gets fewer columns rather than cut numbers.
-_INTERVAL_WIDTH, _WORDS_WIDTH, _LEAST_NAME = 90, 79, 16
+# A narrower terminal gets fewer columns rather than cut numbers: of the figures' table these go first.
+_LESS_NEEDED = (("interval",), _SIDES, ("verdict",))
+_WORDS_WIDTH, _LEAST_NAME, _GAP = 79, 16, 2
 _SHOWN_CHANGES = 20
 
 
@@ -72,12 +70,12 @@ def _sections(
     if checks := difference.comparability.to_pylist():
         yield _padded(_checks(checks))
     if difference.mean_step_time[2] is not None:
-        yield _padded(_parts(difference))
-    yield _padded(_metrics(shown_metrics(difference), width))
+        yield _padded(_parts(difference, width))
+    yield _padded(Group(*_metrics(shown_metrics(difference), width)))
     if kernels := top_kernels(difference.kernels).to_pylist():
         yield _padded(_kernels(kernels, width))
     if changes := difference.changes.to_pylist():
-        yield _padded(_changes(changes))
+        yield _padded(_changes(changes, width))
     if said := notes(difference, settings_file):
         yield _padded(Text("\n".join(map(printable, said)), style="dim"))
 
@@ -97,35 +95,63 @@ def _checks(checks: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _parts(difference: RunDifference) -> Table:
-    table = _grid("mean on the slowest rank", *_SIDES, "change")
+def _parts(difference: RunDifference, width: int) -> Table:
+    heading = "mean on the slowest rank" if width >= _WORDS_WIDTH else "slowest rank"
+    table = _grid(heading, *_SIDES, "change")
     for row in part_rows(difference):
         table.add_row(*row)
     return table
 
 
-def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Table:
-    has_interval = width >= _INTERVAL_WIDTH and any(row["ci_low"] is not None for row in rows)
-    interval = [f"{percent_text(rows[0]['confidence'], 0)} interval"] if has_interval else []
-    table = _grid("median over steps", *_SIDES, "change", "%", *interval, "verdict", n_words=1)
-    for row in rows:
+def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableType]:
+    names = ["figure", *_SIDES, "change", "%", "interval", "verdict"]
+    if all(row["ci_low"] is None for row in rows):
+        names.remove("interval")
+    cells = [_metric_cells(row) for row in rows]
+    headings = dict(zip(names, names, strict=True)) | {
+        "figure": "median over steps",
+        "interval": f"{percent_text(rows[0]['confidence'], 0)} interval",
+    }
+    left_out: list[str] = []
+    for group in _LESS_NEEDED:
+        columns = [[headings[name], *(row[name] for row in cells)] for name in names]
+        if _width(columns) <= min(width, MAX_WIDTH):
+            break
+        left_out += [name for name in group if name in names]
+        names = [name for name in names if name not in group]
+    table = _grid(*(headings[name] for name in names), n_words=1 if "verdict" in names else 0)
+    for row in cells:
+        style = _STYLES.get(row["verdict"], "")
         table.add_row(
-            metric_name(row["metric"]),
-            *(_short(value_text(row["unit"], row[side])) for side in _SIDES),
-            _short(delta_text(row["unit"], row["delta"])),
-            percent_change(row).removesuffix(" %"),
-            *([interval_cell(row)] if has_interval else []),
-            Text(row["verdict"], style=_STYLES.get(row["verdict"], "")),
+            *(Text(row[name], style=style if name == "verdict" else "") for name in names)
         )
-    return table
+    yield table
+    if left_out:
+        yield _left_out(*left_out)
+
+
+def _metric_cells(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "figure": metric_name(row["metric"]),
+        **{side: _short(value_text(row["unit"], row[side])) for side in _SIDES},
+        "change": _short(delta_text(row["unit"], row["delta"])),
+        "%": percent_change(row).removesuffix(" %"),
+        "interval": interval_cell(row),
+        "verdict": row["verdict"],
+    }
+
+
+def _width(columns: Sequence[Sequence[str]]) -> int:
+    return sum(max(map(len, column)) + _GAP for column in columns) - _GAP
 
 
 def _short(text: str) -> str:
     return text.replace(" steps/s", " /s")
 
 
-def _kernels(rows: Sequence[dict[str, Any]], width: int) -> Table:
-    headings = [*_SIDES, "change", *(["phase", ""] if width >= _WORDS_WIDTH else [])]
+def _kernels(rows: Sequence[dict[str, Any]], width: int) -> Group:
+    is_wide = width >= _WORDS_WIDTH
+    headings = [*_SIDES, "change", *(["phase", ""] if is_wide else [])]
     cells = [
         [
             *(value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES),
@@ -136,24 +162,36 @@ def _kernels(rows: Sequence[dict[str, Any]], width: int) -> Table:
         for row in rows
     ]
     # Names of kernels can be as long as they like; figures are never cut for them.
-    taken = [max(map(len, column)) + 2 for column in zip(headings, *cells, strict=True)]
-    longest = max(min(width, MAX_WIDTH) - sum(taken) - 2, _LEAST_NAME)
+    taken = _width(list(zip(headings, *cells, strict=True)))
+    longest = max(min(width, MAX_WIDTH) - taken - _GAP, _LEAST_NAME)
     table = _grid("kernels, per rank and step", *headings, n_words=len(headings) - 3)
     for row, others in zip(rows, cells, strict=True):
         table.add_row(Text(_cut(row["name"], longest)), *others)
-    return table
+    return Group(table, *([] if is_wide else [_left_out("phase", "status")]))
 
 
-def _changes(rows: Sequence[dict[str, Any]]) -> Group | Table:
-    table = _grid("what else changed", *_SIDES, "change")
-    for row in rows[:_SHOWN_CHANGES]:
-        what, before, after, delta = change_cells(row)
-        sides = (Text(_cut(cell, _LONGEST_VALUE)) for cell in (before, after))
-        table.add_row(Text(_cut(what, _LONGEST_FACT)), *sides, delta)
+def _changes(rows: Sequence[dict[str, Any]], width: int) -> Group:
+    is_wide = width >= _WORDS_WIDTH
+    cells = [change_cells(row) for row in rows[:_SHOWN_CHANGES]]
+    shown = [[_cut(cell, _LONGEST_VALUE) for cell in row[1:]] for row in cells]
+    headings = [*_SIDES, "change"] if is_wide else list(_SIDES)
+    columns = [
+        [heading, *column]
+        for heading, column in zip(headings, zip(*shown, strict=True), strict=False)
+    ]
+    longest = min(max(min(width, MAX_WIDTH) - _width(columns) - _GAP, _LEAST_NAME), _LONGEST_FACT)
+    table = _grid("what else changed", *headings)
+    for (what, *_), others in zip(cells, shown, strict=True):
+        table.add_row(Text(_cut(what, longest)), *map(Text, others[: len(headings)]))
+    below = [] if is_wide else [_left_out("change")]
     if len(rows) > _SHOWN_CHANGES:
         more = f"and {len(rows) - _SHOWN_CHANGES} more; --json has all"
-        return Group(table, Text(more, style="dim"))
-    return table
+        below.append(Text(more, style="dim"))
+    return Group(table, *below)
+
+
+def _left_out(*columns: str) -> Text:
+    return Text(f"Left out, for want of width: {', '.join(columns)}.", style="dim")
 
 
 def _cut(text: str, longest: int) -> str:

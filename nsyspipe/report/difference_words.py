@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.report.run_words import subject_parts
-from nsyspipe.units import (
-    absent,
-    bandwidth_text,
-    bytes_text,
-    count_text,
-    ms_text,
-    percent_text,
-    rate_text,
+from nsyspipe.difference.figures import NEITHER
+from nsyspipe.difference.metric_rows import INCONCLUSIVE, NO_CHANGE
+from nsyspipe.report.difference_figures import (
+    delta_text,
+    interval_text,
+    percent_change,
+    value_text,
 )
+from nsyspipe.report.run_words import subject_parts
+from nsyspipe.units import absent, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from nsyspipe.difference.run_difference import RunDifference
     from nsyspipe.difference.sides import Side
@@ -24,29 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "change_cells",
-    "delta_text",
     "gate_text",
-    "interval_cell",
-    "interval_text",
     "metric_name",
     "notes",
     "part_rows",
-    "percent_change",
     "shown_metrics",
     "side_text",
-    "value_text",
     "verdict_text",
 ]
 
-_TEXTS: dict[str, Callable[[float | None], str]] = {
-    "ns": ms_text,
-    "1/s": rate_text,
-    "ratio": percent_text,
-    "count": count_text,
-    "bytes": bytes_text,
-    "bytes/s": bandwidth_text,
-}
-_POINTS = " points"
 # What a screen has room for; the document has all.
 _MAIN = (
     "step_time", "throughput", "compute", "comm", "exposed_comm", "exposed_memory", "idle", "wait", "dtod",
@@ -63,76 +49,54 @@ _METRIC_NAMES = {
 _PART_NAMES = {"exposed_comm": "exposed comm", "exposed_memory": "exposed copies"}
 
 
-def value_text(unit: str | None, value: float | None) -> str:
-    """Return a figure with its unit."""
-    return _TEXTS[unit or "count"](value)
-
-
-def delta_text(unit: str | None, delta: float | None) -> str:
-    """Return a difference with sign and unit; of ratios in percentage points."""
-    if delta is None:
-        return absent
-    text = value_text(unit, abs(delta))
-    if unit == "ratio":
-        text = text.removesuffix(" %") + _POINTS
-    # Less than what is shown has no sign worth showing.
-    return text if not delta or text.startswith("<") else f"{'+' if delta > 0 else '-'}{text}"
-
-
-def percent_change(row: Mapping[str, Any]) -> str:
-    """Return the relative difference with its sign; nothing of ratios, which have points."""
-    pct = row["delta_pct"]
-    if pct is None or row["unit"] == "ratio":
-        return absent
-    return f"{'+' if pct > 0 else '-' if pct < 0 else ''}{percent_text(abs(pct) / 100)}"
-
-
-def interval_text(row: Mapping[str, Any]) -> str:
-    """Return the interval of a metric's difference, ``-74.15 .. -71.61 ms``; one unit where both ends have it."""
-    if row["ci_low"] is None:
-        return absent
-    low, high = (delta_text(row["unit"], row[name]) for name in ("ci_low", "ci_high"))
-    return f"{low.removesuffix(f' {unit}') if (unit := _unit(high)) else low} .. {high}"
-
-
-def interval_cell(row: Mapping[str, Any]) -> str:
-    """Return the same without the unit, for a table that has it in the cell of the difference, if that is the same."""
-    text = interval_text(row)
-    unit = _unit(text)
-    return text.removesuffix(f" {unit}") if unit and unit == _unit(delta_text(row["unit"], row["delta"])) else text  # fmt: skip
-
-
-def _unit(text: str) -> str:
-    return text.rpartition(" ")[2] if " " in text else ""
-
-
 def metric_name(name: str) -> str:
     """Return a metric's name in words, as the summary of a run says it."""
     return _METRIC_NAMES.get(name) or name.replace("_", " ").replace("dtod", "DtoD")
 
 
 def verdict_text(difference: RunDifference) -> str:
-    """Return one sentence: what became of the judged metric that decides, by how much, how sure that is."""
-    verdict = difference.verdict
-    rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    row = next(rows[one] for one in difference.judged if rows[one]["verdict"] == verdict)
+    """Return one sentence: what became of the judged metric that decides, by how much, how sure that is.
+
+    What became of the other judged ones stands behind it.
+    """
+    row = _deciding(difference)
+    others = [
+        f"{metric_name(one['metric'])}: {one['verdict']}"
+        for one in difference.judged_rows
+        if one["metric"] != row["metric"]
+    ]
+    text = f"{difference.verdict.capitalize()}: {_decided(row)}"
+    return "; ".join([text, ", ".join(others)]) if others else text
+
+
+def _deciding(difference: RunDifference) -> dict[str, Any]:
+    """Return the first judged row that has the verdict; of such that know no better, one that is not the same."""
+    rows = difference.judged_rows
+    with_direction = [row for row in rows if row["better"] != NEITHER]
+    found = [row for row in with_direction or rows if row["verdict"] == difference.verdict]
+    return found[0] if found else next(row for row in rows if row["verdict"] != NO_CHANGE)
+
+
+def _decided(row: Mapping[str, Any]) -> str:
     name = metric_name(row["metric"])
-    if row["baseline"] is None:
-        return f"{verdict.capitalize()}: no {name} ({row['why']})"
+    if row["baseline"] is None or row["candidate"] is None:
+        return f"no {name} ({row['why']})"
     sides = " -> ".join(value_text(row["unit"], row[side]) for side in ("baseline", "candidate"))
     relative = percent_change(row)
     change = delta_text(row["unit"], row["delta"]) if relative == absent else relative
-    text = f"{verdict.capitalize()}: {name} {sides} ({change})"
-    if row["ci_low"] is None or row["verdict"] == "inconclusive":
+    text = f"{name} {sides} ({change})"
+    if row["ci_low"] is None or row["verdict"] == INCONCLUSIVE:
         return f"{text}; {_reason(row['why'] or 'not decided')}"
-    sure = f"{percent_text(row['confidence'], 0)} interval {interval_text(row)}"
-    return f"{text}, {sure}"
+    text += f", {percent_text(row['confidence'], 0)} interval {interval_text(row)}"
+    if row["better"] == NEITHER and row["verdict"] != NO_CHANGE:
+        text += f"; {name} is neither better lower nor higher"
+    return text
 
 
 def _reason(why: str) -> str:
     if why.startswith("not comparable"):
         return f"{why} (--force to go on)"
-    return f"{why}: capture more steps" if "step" in why else why
+    return f"{why}; capture more steps" if "step" in why else why
 
 
 def side_text(side: Side) -> str:
@@ -140,7 +104,7 @@ def side_text(side: Side) -> str:
     run = side.runs[0]
     _, *rest = subject_parts(run, run.summary().to_pylist()[0])
     captures = [f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else []
-    return " | ".join([side.label, *rest, *captures])
+    return " | ".join([side.name, *rest, *captures])
 
 
 def shown_metrics(difference: RunDifference) -> list[dict[str, Any]]:
@@ -194,7 +158,7 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
             f"Figures are medians over steps; intervals of their difference: {method}; "
             f"under {percent_text(difference.min_effect)} is no change."
         )
-    if not difference.has_spread_between_captures:
+    if method and not difference.has_spread_between_captures:
         found.append(
             "One capture per side: the spread between captures is not in the interval; name several as LABEL=REPORTS."
         )

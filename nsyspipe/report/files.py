@@ -124,12 +124,13 @@ def _is_parquet(path: Path) -> bool:
 
 
 def run_id_of_document(path: Path) -> str | None:
-    """Return the run of a JSON document; None for any other file."""
+    """Return the run of a JSON document of ``analyze``; None for any other file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    run = found.get("run") if isinstance(found, dict) else None
+    # Other documents of the run, as that of whatif, are no result of analyze.
+    run = found.get("run") if isinstance(found, dict) and "summary" in found else None
     return run.get("run_id") if isinstance(run, dict) else None
 
 

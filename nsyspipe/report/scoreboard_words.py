@@ -160,8 +160,7 @@ def _undecided(peer: str, rows: Sequence[Mapping[str, Any]]) -> str:
     first = next(row for row in rows if row["label"] == peer)
     if first["peer_speedup"] is None:
         return f"{peer} has no step times"
-    why = next((row["peer_why"] for row in rows if row["peer_why"]), "too few steps")
-    return f"{peer} has {why}"
+    return next((row["peer_why"] for row in rows if row["peer_why"]), f"{peer} has too few steps")
 
 
 def _why_alone(board: Scoreboard) -> str:
@@ -188,6 +187,12 @@ def notes(board: Scoreboard) -> list[str]:
         found.append(
             "One capture per run: the spread between captures is not in the intervals; several captures of a run share "
             "a LABEL=."
+        )
+    single = [side.label for side in board.sides if len(side.runs) == 1]
+    if 0 < len(single) < len(board.sides):
+        verb = "has one capture" if len(single) == 1 else "have one capture each"
+        found.append(
+            f"{_listed(single)} {verb}: against a run of several, the spread between captures is taken from that run."
         )
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,19 @@ from nsyspipe.schema import SCHEMA_VERSION
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nsyspipe.replay.result import WhatIf
 
-__all__ = ["whatif_document", "whatif_document_text"]
+__all__ = ["run_id_of_answer", "whatif_document", "whatif_document_text"]
 
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:
-    """Return the document as plain Python values, in a fixed order."""
+    """Return the document as plain Python values, in a fixed order.
+
+    A scenario's ``knobs`` are what is changed by the names of `whatif`'s arguments, but for ``bandwidth_bytes_per_s``,
+    which is a number however the bandwidth was given.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
@@ -35,3 +42,12 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
 def whatif_document_text(found: WhatIf) -> str:
     """Return the document as JSON."""
     return dumps(whatif_document(found))
+
+
+def run_id_of_answer(path: Path) -> str | None:
+    """Return the run of such a document; None for any other file, that of ``analyze`` too."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return str(found["run"]["run_id"]) if isinstance(found["scenarios"], list) else None
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None

@@ -55,7 +55,7 @@ def headline(found: WhatIf) -> str:
     faster = max(gaining, key=lambda one: one.gain_pct or 0.0)
     more = ""
     if _is_link(faster) and best is not faster:
-        more = f" Another machine ({faster.label}): {_signed(-(faster.gain_pct or 0.0))}."
+        more = f" Another machine ({faster.label}): {_less_or_more(faster)}."
     return f"Largest single change: {best.label}, {_change(found, best)}.{more}"
 
 
@@ -85,17 +85,21 @@ def _change(found: WhatIf, one: Scenario) -> str:
         abs(found.step_time_ns - ns) for ns in (one.low_ns or 0.0, one.high_ns or 0.0)
     )
     if not is_clear(found, one):
-        return f"no clear gain ({_signed(-one.gain_pct)} step time, range includes 0)"
-    bounds = " to ".join(_percent(ns / found.step_time_ns).removesuffix(" %") for ns in (low, high))
-    return f"{_signed(-one.gain_pct)} step time (range {bounds} %)"
+        return f"no clear gain ({_less_or_more(one)} step time, but the range includes 0)"
+    bounds = " to ".join(
+        percent_text(ns / found.step_time_ns).removesuffix(" %") for ns in (low, high)
+    )
+    return f"{_less_or_more(one)} step time ({bounds} %)"
+
+
+def _less_or_more(one: Scenario) -> str:
+    """Return by how much the step time changes, without a sign: that of a gain is another one."""
+    gain = one.gain_pct or 0.0
+    return f"{abs(gain):.1f} % {'more' if gain < 0 else 'less'}"
 
 
 def _signed(percent: float) -> str:
     return f"{percent:+.1f} %"
-
-
-def _percent(ratio: float) -> str:
-    return percent_text(ratio)
 
 
 def _sections(found: WhatIf, run: Run, width: int) -> Iterable[RenderableType]:
@@ -106,6 +110,8 @@ def _sections(found: WhatIf, run: Run, width: int) -> Iterable[RenderableType]:
     answered = [one for one in found.scenarios if one.refused is None]
     if answered:
         yield Padding(_table(found, answered, width), (1, 0, 0, 0))
+    if bounds := _bounds(found):
+        yield Padding(bounds, (1, 0, 0, 0))
     if len(answered) == 1:
         yield Padding(_assumptions(answered[0]), (1, 0, 0, 0))
     refused = [one for one in found.scenarios if one.refused is not None]
@@ -125,8 +131,9 @@ def _subject(found: WhatIf, run: Run) -> list[str]:
 
 def _figures(found: WhatIf) -> list[str]:
     said = [] if found.step_time_ns is None else [f"step time {ms_text(found.step_time_ns)}"]
-    if found.limit_step_time_ns is not None and found.identity_error_pct is not None:
+    if found.limit_step_time_ns is not None:
         said.append(f"without any communication {ms_text(found.limit_step_time_ns)}")
+    if found.identity_error_pct is not None:
         said.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
     return said
 
@@ -147,6 +154,31 @@ def _table(found: WhatIf, rows: Sequence[Scenario], width: int) -> Table:
         )
         table.add_row(Text(printable(one.label)), *(cells[at] for at in shown))
     return table
+
+
+def _bounds(found: WhatIf) -> Group | None:
+    """Set what each finding says could be gained at most beside the best replay of what it advises."""
+    if not found.step_time_ns:
+        return None
+    best: dict[str, Scenario] = {}
+    for one in found.scenarios:
+        if one.finding is None or one.finding_saving_ns is None or one.gain_pct is None:
+            continue
+        held = best.get(one.finding)
+        if held is None or one.gain_pct > (held.gain_pct or 0.0):
+            best[one.finding] = one
+    rows = [
+        Text(
+            f"- {name}: at most {percent_text((one.finding_saving_ns or 0.0) / found.step_time_ns)}; "
+            f"{one.label} {gain_text(found, one)}"
+        )
+        for name, one in sorted(best.items(), key=lambda item: -(item[1].finding_saving_ns or 0.0))
+    ]
+    return (
+        Group(Text("What findings of analyze promise, and the replay", style="dim"), *rows)
+        if rows
+        else None
+    )
 
 
 def _assumptions(one: Scenario) -> Group:

@@ -12,10 +12,14 @@ _SLOWED = (
     "least three that ran wholly beside no communication and three at least 90 % beside it (of a large report a "
     "sample of 50 000 kernels is compared)"
 )
+_UNKNOWN = (
+    "null in a run saved before there was this column; and, where a rank has over 2^18 pairs of a step and a row, so "
+    "that steps in the middle are summed together, if only a part of such a group are summary steps"
+)
 
 KERNEL_COSTS = TableSchema(
     "kernels",
-    "One row per (rank, phase, name) over the whole capture, its cut-off steps included.",
+    "One row per (rank, phase, name) over the whole capture, its cut-off steps included; the last two columns are of the summary steps.",
     ("rank", "phase", "name"),
     (
         RANK,
@@ -61,5 +65,17 @@ KERNEL_COSTS = TableSchema(
             source="derived",
         ),
         ratio("slowdown_ratio", "slowed / free - 1; null where there are no equal ones"),
+        count(
+            "n_in_summary",
+            f"how many of them start in the window of a summary step; {_UNKNOWN}",
+            "KERNEL",
+            nullable=True,
+        ),
+        ns(
+            "in_summary_ns",
+            "sum of the durations of those; null likewise",
+            source="KERNEL",
+            nullable=True,
+        ),
     ),
 )

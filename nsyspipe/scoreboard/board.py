@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.difference.run_difference import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
+from nsyspipe.difference.thresholds import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_MIN_EFFECT,
+    check_confidence,
+)
 from nsyspipe.errors import OptionError
 from nsyspipe.scoreboard.entrant import Entrant
 from nsyspipe.scoreboard.kinds import Kind, kind_of
@@ -24,8 +28,6 @@ if TYPE_CHECKING:
     from nsyspipe.difference.comparability import Check
 
 __all__ = ["Scoreboard", "compare"]
-
-_LEAST_CONFIDENCE = 0.5
 
 
 @dataclass(frozen=True)
@@ -188,8 +190,7 @@ def compare(
     """
     if not min_effect >= 0 or min_effect == float("inf"):
         raise OptionError(f"min_effect={min_effect}", "is no ratio from 0", fix="min_effect=0.02")
-    if not _LEAST_CONFIDENCE < confidence < 1:
-        raise OptionError(f"confidence={confidence}", "is not between 0.5 and 1", fix="confidence=0.95")  # fmt: skip
+    check_confidence(confidence, f"confidence={confidence}", "confidence=0.95")
     if sort is not None:
         sort = check_sort(sort)
     sides = _sides(runs)

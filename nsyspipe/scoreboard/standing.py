@@ -82,7 +82,8 @@ def standing(reference: Entrant, run: Entrant, rules: Rules) -> Standing:
     if run is reference:
         exact = None if speed.low is None else 1.0  # nothing of it is left to chance
         return Standing(speed.ratio, exact, exact, REFERENCE, None, checks)
-    found = difference_of_medians(before, after, confidence=rules.confidence)
+    names = reference.label, run.label
+    found = difference_of_medians(before, after, confidence=rules.confidence, names=names)
     blocking = [check.check for check in checks if check.blocks]
     if blocking and not rules.is_forced:
         why = f"not comparable: {', '.join(blocking)}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.statistics.series import FloatArray
 
-__all__ = ["Captures", "Spread"]
+__all__ = ["Captures", "Spread", "why_undecided"]
 
 
 class Spread(NamedTuple):
@@ -72,7 +72,7 @@ class Captures:
     @cached_property
     def varying(self) -> tuple[Series, ...]:
         """Of these, the ones whose steps differ."""
-        return tuple(series for series in self.long if series.variance > 0)
+        return tuple(series for series in self.long if series.is_varying)
 
     @cached_property
     def too_few(self) -> str | None:
@@ -98,16 +98,17 @@ class Captures:
             parts.append((series.scale * ratio / series.n, cosines))
         return self._added(parts)
 
-    def spread_at(self, correlation: float) -> Spread:
+    def spread_at(self, correlation: float, seen: float) -> Spread:
         """Variance of the centre if steps were AR(1) with this correlation.
 
         The variance of the steps is taken up by (n - 1) / (n - g), g = `inflation`: correlated
-        steps stay near each other, so a short series shows too little of its spread.
+        steps stay near each other, so a short series shows too little of its spread. A gap beside
+        the median is sought as far as the correlation `seen` moves it.
         """
         parts = []
         for series in self.long:
             n, g = series.n, inflation(series.n, correlation)
-            parts.append((series.least_scale * (n - 1) / (n - g) * g / n, n - 1))
+            parts.append((series.scale_at(inflation(n, seen)) * (n - 1) / (n - g) * g / n, n - 1))
         return self._added(parts)
 
     def effective_steps(self, correlation: float) -> float:
@@ -120,10 +121,16 @@ class Captures:
         return math.fsum(series.n * series.neighbours for series in self.varying)
 
     @cached_property
+    def squares_between(self) -> float:
+        """Sum of squares of the captures' centres around their mean."""
+        return math.fsum((series.centre - self.centre) ** 2 for series in self.series)
+
+    @cached_property
     def between(self) -> Spread:
-        """Sum of squares of the captures' centres around their mean, and its degrees of freedom."""
-        centres = [series.centre - self.centre for series in self.series]
-        return Spread(math.fsum(value * value for value in centres), max(len(centres) - 1, 0))
+        """Variance of the centre from the captures' centres; needs two captures at least."""
+        count = len(self.series)
+        variance = self.squares_between / (count - 1) / count
+        return Spread(variance, variance**2 / (count - 1))
 
     def _added(self, parts: list[tuple[float, int]]) -> Spread:
         """Add up to the variance of a mean of captures."""
@@ -132,6 +139,16 @@ class Captures:
             share * math.fsum(variance for variance, _ in parts),
             share * share * math.fsum(variance**2 / freedom for variance, freedom in parts),
         )
+
+
+def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str | None:
+    """Say which sides have too few steps to decide anything, and how few; None if both have enough."""
+    lacking = [
+        (name, side.too_few) for name, side in zip(names, (one, other), strict=True) if side.too_few
+    ]
+    if len(lacking) > 1 and one.too_few == other.too_few:
+        return f"{names[0]} and {names[1]}: {one.too_few}"
+    return "; ".join(f"{name}: {why}" for name, why in lacking) or None
 
 
 def _count(n: int, noun: str) -> str:

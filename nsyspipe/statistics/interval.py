@@ -50,7 +50,8 @@ class Interval:
     def cautious(self) -> float:
         """Half-width at a fifth of the error and the highest correlation that the steps leave open."""
         slow = (side.spread(_SLOW_COSINES) for side in (self.one, self.other))
-        alike = (side.spread_at(self._highest_correlation) for side in (self.one, self.other))
+        highest, seen = self._highest_correlation, self.correlation
+        alike = (side.spread_at(highest, seen) for side in (self.one, self.other))
         return max(
             self.usual,
             self._half(*slow, confidence=self.confidence),
@@ -60,7 +61,12 @@ class Interval:
     @property
     def has_between(self) -> bool:
         """Whether the spread between captures is in: one side has several."""
-        return len(self.one.series) > 1 or len(self.other.series) > 1
+        return max(self._counts) > 1
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether one side has several captures, and the other is taken to spread like it."""
+        return min(self._counts) == 1 < max(self._counts)
 
     @cached_property
     def correlation(self) -> float:
@@ -108,15 +114,26 @@ class Interval:
         return min(likely + math.sqrt((1 - likely**2) / steps), _MOST_CORRELATION)
 
     @cached_property
+    def _counts(self) -> tuple[int, int]:
+        return len(self.one.series), len(self.other.series)
+
+    @cached_property
     def _between(self) -> float:
-        """Half-width of the pooled two-sample t of the captures' centres; 0 with one capture a side."""
-        one, other = self.one.between, self.other.between
-        freedom = one.per_freedom + other.per_freedom
-        if not freedom:
+        """Half-width from the captures' centres: the wider of pooled t and Welch's; 0 with one capture a side.
+
+        Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two
+        captures agree by chance. One capture shows no spread: there is only pooled t.
+        """
+        freedom = sum(self._counts) - 2
+        if not self.has_between:
             return 0.0
-        pooled = (one.variance + other.variance) / freedom
-        error = math.sqrt(pooled * (1 / len(self.one.series) + 1 / len(self.other.series)))
-        return critical_value(self.confidence, freedom) * error
+        pooled = (self.one.squares_between + self.other.squares_between) / freedom
+        error = math.sqrt(pooled * (1 / self._counts[0] + 1 / self._counts[1]))
+        half = critical_value(self.confidence, freedom) * error
+        if self.is_borrowed:
+            return half
+        own = self._half(self.one.between, self.other.between, confidence=self.confidence)
+        return max(half, own)
 
     @staticmethod
     def _half(one: Spread, other: Spread, *, confidence: float) -> float:

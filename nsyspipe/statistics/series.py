@@ -25,6 +25,8 @@ _REACH = 2.0
 _PER_DEVIATION = 1.482602218505602
 # Half-width, in standard errors, of the band of ranks from which the density at the median is read.
 _BAND = 1.96
+# Correlated steps widen that, up to so many steps' own: one or two stalls of ten stay outside.
+_WIDEST_OF = 10
 # The order statistics of normal steps rarely say more than so many times the normal variance.
 _GAP = 8.0
 # More make the long-run variance hardly surer, and long runs slow.
@@ -37,7 +39,7 @@ _MEDIAN_COST = math.pi / 2
 class Series:
     """The values of one capture's steps in step order, and a centre of them.
 
-    The autocorrelation and the long-run variance are taken from `deviations`; `variance`,
+    The long-run variance is taken from `deviations`, the autocorrelation from ranks; `variance`,
     `long_run_ratio`, and `neighbours` need two steps at least.
     """
 
@@ -78,31 +80,46 @@ class Series:
         The larger of what normal values of this spread would have, and what the order statistics
         around the median say (Bonett and Price 2002): values on a grid, or flat around the median.
         """
-        return max(self.least_scale, self._order[0])
+        return max(self.least_scale, self._order_statistics(1.0)[0])
 
     @cached_property
     def least_scale(self) -> float:
-        """The same, of normal values unless the median stands beside a gap.
+        """The same, of normal values unless the median stands beside a gap."""
+        return self.scale_at(1.0)
+
+    def scale_at(self, inflated: float) -> float:
+        """Return that of steps whose mean varies `inflated` times as much as that of independent ones.
 
         Between two modes f is small whatever the spread, and the median jumps across. Then the
         side of the median that reaches further counts, so that the interval covers the other mode.
+        The longer steps stay in a mode, the further from half its share of them may be by chance.
         """
-        return self._order[1] if self._order[1] > _GAP * self.normal_scale else self.normal_scale
+        wider = max(self._order_statistics(1.0)[1], self._order_statistics(inflated)[1])
+        return wider if wider > _GAP * self.normal_scale else self.normal_scale
 
-    @cached_property
-    def _order(self) -> tuple[float, float]:
+    @property
+    def is_varying(self) -> bool:
+        """Whether steps differ."""
+        return bool(self.values.min() < self.values.max())
+
+    def _order_statistics(self, inflated: float) -> tuple[float, float]:
         """1 / (4 f^2) from the order statistics about 2 standard errors around the median, and on its wider side."""
         n = self.n
-        half = min(_BAND * 0.5 / math.sqrt(n), 0.5 * (n - 1) / (n + 1))
+        effective = min(max(n / inflated, _WIDEST_OF), n)
+        half = min(_BAND * 0.5 / math.sqrt(effective), 0.5 * (n - 1) / (n + 1))
         place = (0.5 + half) * (n + 1) - 1
         above = int(place)
         part = place - above
-        ordered = np.sort(self.values - self.centre)
         further = min(above + 1, n - 1)
+        ordered = self._ordered
         high = float(ordered[above] * (1 - part) + ordered[further] * part)
         low = float(ordered[n - 1 - above] * (1 - part) + ordered[n - 1 - further] * part)
         wider = max(high, -low)
         return ((high - low) / (4 * half)) ** 2, (wider / (2 * half)) ** 2
+
+    @cached_property
+    def _ordered(self) -> FloatArray:
+        return np.sort(self.values - self.centre)
 
     def long_run_ratio(self, cosines: int) -> float:
         """Long-run variance over variance: 1 if steps are independent, (1 + r)/(1 - r) for AR(1).
@@ -118,9 +135,14 @@ class Series:
 
     @cached_property
     def neighbours(self) -> float:
-        """First autocorrelation of the deviations; 0 if there is no spread."""
-        squares = float(self.deviations @ self.deviations)
-        return float(self.deviations[1:] @ self.deviations[:-1]) / squares if squares else 0.0
+        """First autocorrelation of the steps' ranks, equal steps sharing theirs; 0 if there is no spread.
+
+        Of ranks (Bartels 1982), since a stall has one like any step, and two levels have two.
+        """
+        _, place, counts = np.unique(self.values, return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts + self.n) / 2)[place]
+        squares = float(ranks @ ranks)
+        return float(ranks[1:] @ ranks[:-1]) / squares if squares else 0.0
 
 
 class MeanSeries(Series):
@@ -150,6 +172,10 @@ class MeanSeries(Series):
     @cached_property
     def least_scale(self) -> float:
         """The same."""
+        return self.variance
+
+    def scale_at(self, inflated: float) -> float:  # noqa: ARG002 - a mean has no rank
+        """Return the same whatever the correlation."""
         return self.variance
 
 

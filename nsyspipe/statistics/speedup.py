@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsyspipe.statistics.captures import Captures
-from nsyspipe.statistics.difference import METHOD, METHOD_BETWEEN
+from nsyspipe.statistics.captures import Captures, why_undecided
+from nsyspipe.statistics.difference import method_words
 from nsyspipe.statistics.interval import Interval
 from nsyspipe.statistics.series import MeanSeries
 
@@ -34,8 +34,8 @@ class Speedup:
     doubt
         Why the interval cannot say which is faster, in words: the steps are too few for their
         autocorrelation. low and high are then the cautious interval.
-    between_captures
-        Whether the spread between captures of one configuration is in the interval.
+    between_captures, borrowed_spread
+        As in `Difference`.
     """
 
     ratio: float | None
@@ -48,6 +48,7 @@ class Speedup:
     undecided: str | None
     doubt: str | None
     between_captures: bool
+    borrowed_spread: bool
 
 
 def ratio_of_means(
@@ -80,7 +81,9 @@ def ratio_of_means(
     one, other = Captures.of(reference, MeanSeries), Captures.of(run, MeanSeries)
     is_positive = one.centre > 0 and other.centre > 0
     ratio = one.centre / other.centre if is_positive else None
-    undecided = one.too_few or other.too_few or (None if is_positive else "a mean is not above 0")
+    undecided = why_undecided(one, other, ("reference", "run"))
+    if not undecided and not is_positive:
+        undecided = "a mean is not above 0"
     if is_positive:
         one, other = one.scaled(1 / one.centre), other.scaled(1 / other.centre)
     interval = Interval(one, other, confidence)
@@ -95,8 +98,9 @@ def ratio_of_means(
         n_reference=one.n,
         n_run=other.n,
         confidence=confidence,
-        method=METHOD_BETWEEN if interval.has_between else METHOD,
+        method=method_words(interval),
         undecided=undecided,
         doubt=doubt,
         between_captures=interval.has_between,
+        borrowed_spread=interval.is_borrowed,
     )

@@ -76,6 +76,21 @@ def test_every_way_to_name_a_run(run):
         (["fast", "slow", "--fail-on", "regression", "--metric", "exposed_comm"], 0),
         (["fast", "slow", "--fail-on", "regression", "--metric", "busbw,step_time"], 3),
         (["fast", "slow", "--fail-on", "regression", "--metric", "busbw,exposed_comm"], 4),
+        # Each --metric counts, not only the last one.
+        (
+            [
+                "fast",
+                "slow",
+                "--fail-on",
+                "regression",
+                "--metric",
+                "step_time",
+                "--metric",
+                "exposed_memory",
+            ],
+            3,
+        ),
+        (["slow", "fast", "--fail-on", "any-change", "--metric", "comm"], 0),
         (["fast", "slow"], 0),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, list) else None,
@@ -111,6 +126,15 @@ def test_reports_and_the_saved_runs_give_the_same_json(run):
     fresh = run("slow", "fast", "--json", "-").stdout
     assert run("store/slow", "store/fast", "--json", "-").stdout == fresh
     assert run("store/slow", "fast", "--json", "-").stdout == fresh
+
+
+def test_sides_of_one_label_are_told_apart_by_their_arguments(run):
+    text = run("slow", "fast").stdout
+    assert "baseline   slow | 2 ranks" in text
+    assert "candidate  fast | 2 ranks" in text
+    # The document says what the runs say of themselves.
+    found = document(run("slow", "fast", "--json", "-"))
+    assert (found["baseline"]["label"], found["candidate"]["label"]) == ("run", "run")
 
 
 def test_several_captures_of_a_side_share_a_label(run):
@@ -149,6 +173,19 @@ def test_a_wrong_file_is_refused_in_one_line(made, tmp_path):
     assert "pyproject.toml: sets 'min-effekt', which nothing reads" in done.stderr
 
 
+def test_a_gate_of_a_file_that_could_never_fail_is_refused(made, tmp_path):
+    path = tmp_path / "nsyspipe.toml"
+    path.write_text('[diff]\nfail-on = "regression"\nmetric = ["comm"]\n')
+    done = nsyspipe_run("diff", made / "slow", made / "fast", cwd=tmp_path)
+    assert_refused(done)
+    assert done.stderr.startswith(f"error: {path}: fail-on: can never fail: comm is neither")
+    assert done.stderr.endswith('fix: fail-on = "any-change"\n')
+    done = nsyspipe_run(
+        "diff", made / "slow", made / "fast", "--fail-on", "any-change", cwd=tmp_path
+    )
+    assert done.returncode == 0
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -162,6 +199,20 @@ def test_a_wrong_file_is_refused_in_one_line(made, tmp_path):
         (["slow", "fast", "--min-effect", "x"], "no percentage"),
         (["slow", "fast", "--confidence", "95"], "between 0.5 and 1"),
         (["slow", "fast", "--metric", "speed"], "no such metric"),
+        (["slow", "fast", "--metric", "idle", "--metric", ""], "no such metric"),
+        (
+            [
+                "nowhere",
+                "fast",
+                "--fail-on",
+                "regression",
+                "--metric",
+                "step_time",
+                "--metric",
+                "comm,collectives",
+            ],
+            "comm, collectives are neither better lower nor higher",
+        ),
         (["slow", "nowhere"], "nowhere"),
         (["slow", "store/fast", "--json", "x", "--markdown", "x"], "both write x"),
         (["slow", "fast", "--json", "no/such/place.json"], "cannot be written"),
@@ -194,6 +245,29 @@ def test_a_file_of_the_same_runs_is_replaced_and_another_by_force_only(run, tmp_
         assert path.read_bytes() == before
         assert run("fast", "slow", *arguments, "--force").exit_code == 0
         assert path.read_bytes() != before
+
+
+@pytest.mark.parametrize("name", ["json", "markdown", "html"])
+def test_documents_of_other_commands_are_neither_replaced_nor_replace_one(run, tmp_path, name):
+    path = tmp_path / f"out.{name}"
+    options = ["-j", "1", "-q", f"--{name}", str(path)]
+    commands = {
+        "analyze": ["analyze", "slow/run_0.sqlite", "slow/run_1.sqlite"],
+        "compare": ["compare", "slow", "fast"],
+        "whatif": ["whatif", "slow"],
+        "diff": ["diff", "slow", "fast"],
+    }
+    if name != "json":
+        del commands["whatif"]
+    for first, command in commands.items():
+        path.unlink(missing_ok=True)
+        done = CliRunner().invoke(app, [*command, *options])
+        assert done.exit_code == 0, first
+        before = path.read_bytes()
+        for second in {"diff"} if first != "diff" else set(commands) - {"diff"}:
+            done = CliRunner().invoke(app, [*commands[second], *options])
+            assert isinstance(done.exception, nsyspipe.NsyspipeError), (first, second)
+            assert path.read_bytes() == before
 
 
 def test_an_input_is_never_replaced(run, made):

@@ -65,13 +65,26 @@ def test_arguments_of_one_label_are_captures_of_one_run():
 
 def test_every_sort_of_argument_opens_a_run(folder):
     found = opened(["one", "two/run_*.sqlite", "two/run_0.sqlite", "store/runs/run_id=two"])
-    # Both reports' names begin alike, a single one keeps its number.
+    # The files of both are called run_*, so that their arguments name them; a single one keeps its number.
     assert [(label, runs[0].header.n_ranks) for label, runs in found] == [
-        ("run", 2),
-        ("run (2)", 2),
+        ("one", 2),
+        ("two/run_*.sqlite", 2),
         ("run_0", 1),
         ("two", 2),
     ]
+
+
+def test_labels_that_clash_give_way_to_arguments_and_then_to_numbers(folder):
+    assert [label for label, _ in opened(["one/", "two/"])] == ["one", "two"]
+    assert [label for label, _ in opened(["one", "one"])] == ["one", "one (2)"]
+    # A label that was given stays.
+    assert [label for label, _ in opened(["run=one", "two"])] == ["run", "two"]
+    (folder / "long").symlink_to(folder / "two")
+    long = "./" * 80 + "long"
+    name = opened(["one", long])[1][0]
+    assert len(name) == 100
+    assert name.startswith("...")
+    assert name.endswith("/long")
 
 
 def test_a_label_names_the_run_itself_too(folder):

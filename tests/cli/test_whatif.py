@@ -17,7 +17,7 @@ KEYS = [
 ]  # fmt: skip
 SCENARIO = [
     "id", "label", "knobs", "step_time_ns", "low_ns", "high_ns", "throughput_steps_per_s", "gain_pct", "assumptions",
-    "refused",
+    "refused", "finding", "finding_saving_ns",
 ]  # fmt: skip
 
 
@@ -39,11 +39,18 @@ def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
     done = nsyspipe_run("whatif", ddp, COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(
-        "Largest single change: gradients as bf16, -34.1 % step time (range "
-    )
+    assert lines[0].startswith("Largest single change: gradients as bf16, 34.1 % less step time (")
     assert any(line.startswith("change ") and line.endswith("throughput") for line in lines)
     assert all(len(line) <= 100 for line in lines)
+
+
+def test_the_bounds_of_the_findings_stand_beside_the_replay(ddp):
+    lines = nsyspipe_run("whatif", ddp, COLUMNS="100").stdout.splitlines()
+    at = lines.index("What findings of analyze promise, and the replay")
+    # 80 of 114.8 ms are exposed; with a bucket per gradient 15.61 of them are saved.
+    assert lines[at + 1].startswith("- comm-bound: at most 69.7 %; perfect overlap +30.3 %")
+    assert "- single-bucket: at most " in lines[at + 2]
+    assert lines[at + 2].endswith("; bucket_cap_mb=25 +13.5 %")
 
 
 @pytest.mark.parametrize("columns", [40, 79, 80, 92, 300])
@@ -57,7 +64,7 @@ def test_one_combination_says_what_it_rests_on(ddp):
     lines = done.stdout.splitlines()
     # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer.
     assert lines[0].startswith(
-        "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.19 ms, -13.6 % step time"
+        "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.19 ms, 13.6 % less step time"
     )
     assert "This rests on" in lines
 
@@ -104,6 +111,7 @@ def test_one_rank_gets_a_reason(ddp):
     ("options", "words"),
     [
         (["--bandwidth", "fast"], "is no bandwidth"),
+        (["--bandwidth", "200Gb/s"], "25GB/s"),
         (["--link", "isdn"], "nvlink5, nvlink4, pcie5x16, pcie4x16, shm"),
         (["--link", "shm", "--bandwidth", "1GB/s"], "say the same thing twice"),
         (["--gradient-dtype", "int8"], "bf16, fp16"),
@@ -115,6 +123,12 @@ def test_what_cannot_be_used_is_said_before_anything_is_read(options, words, tmp
     done = nsyspipe_run("whatif", tmp_path / "nothing.sqlite", *options)
     assert_refused(done)
     assert words in done.stderr
+
+
+def test_bytes_that_contradict_the_capture_are_refused_with_both_figures(ddp):
+    done = nsyspipe_run("whatif", ddp, "--gradient-bytes", "1e9")
+    assert_refused(done)
+    assert "--gradient-bytes 1,000,000,000: the capture says 109,051,904 bytes" in done.stderr
 
 
 def test_reading_options_hold(ddp):
@@ -137,6 +151,16 @@ def test_a_file_is_written_and_that_of_another_run_kept(ddp, tmp_path):
     assert_refused(nsyspipe_run("whatif", ddp, "--json", path))
     assert path.read_text() == "mine"
     assert nsyspipe_run("whatif", ddp, "--json", path, "--force", "-q").returncode == 0
+
+
+def test_the_document_of_analyze_is_kept(ddp, tmp_path):
+    path = tmp_path / "run.json"
+    assert nsyspipe_run("analyze", ddp, "--json", path, "-q").returncode == 0
+    before = path.read_bytes()
+    assert_refused(nsyspipe_run("whatif", ddp, "--json", path, "-q"))
+    assert path.read_bytes() == before
+    assert nsyspipe_run("whatif", ddp, "--json", path, "-q", "--force").returncode == 0
+    assert_refused(nsyspipe_run("analyze", ddp, "--json", path, "-q"))
 
 
 def test_a_report_is_never_replaced(ddp):

@@ -183,9 +183,10 @@ def phases(process: Process, family: str | None) -> dict[tuple[int, str], dict[s
 
 
 def kernel_costs(
-    process: Process, family: str | None
+    process: Process, family: str | None, summary: set[int]
 ) -> dict[tuple[str | None, str], dict[str, float | None]]:
-    """Return the costs of the kernels of each (phase, name)."""
+    """Return the costs of the kernels of each (phase, name); members in `summary` are the figures'."""
+    counted = [(a, b) for member, a, b, _ in windows(process, family) if member in summary]
     spans = roles(process, family)
     comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")
     equals = _equal_kernels(process, comm)
@@ -200,6 +201,7 @@ def kernel_costs(
         lengths = [op.end - op.start for op in ops]
         beside = [len(comm & ticks([(op.start, op.end)])) for op in ops if op.category == "compute"]
         slowed = [equals[at] for at in places if at in equals]
+        inside = [op.end - op.start for op in ops if holds(counted, op.start)]
         slow, free = (sum(pair[side] for pair in slowed) for side in (0, 1))
         found[key] = {
             "n_kernels": len(ops),
@@ -213,6 +215,8 @@ def kernel_costs(
             "slowed_ns": slow,
             "free_ns": free,
             "slowdown_ratio": slow / free - 1 if free else None,
+            "n_in_summary": len(inside),
+            "in_summary_ns": sum(inside),
         }
     return found
 

@@ -48,6 +48,8 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
             assert np.isfinite(one.high_ns)
     by_id = {one.id: one for one in found.scenarios}
     assert by_id["link-nvlink5"].step_time_ns <= by_id["link-nvlink4"].step_time_ns * 1.0001
+    # Both are wide links, between which nothing but the bandwidth changes.
+    assert by_id["link-nvlink5"].high_ns <= by_id["link-nvlink4"].high_ns * 1.0001
     assert by_id["link-pcie5x16"].step_time_ns <= by_id["link-pcie4x16"].step_time_ns * 1.0001
     # Nobody waits longer than the slowest does.
     assert by_id["no-wait"].step_time_ns <= found.step_time_ns * 1.0001

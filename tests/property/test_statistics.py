@@ -33,6 +33,15 @@ def test_swapping_the_sides_mirrors_everything_exactly(one, other):
         assert bounds(back) == (-there.high, -there.low)
     else:
         assert back.undecided is not None
+        assert words(back, baseline="candidate", candidate="baseline") == words(there)
+
+
+def words(result, **renamed):
+    """Say of each side why it decides nothing."""
+    clauses = (clause.partition(": ") for clause in result.undecided.split("; "))
+    return {
+        (renamed.get(side, side), why) for sides, _, why in clauses for side in sides.split(" and ")
+    }
 
 
 @given(ANY_SIDE)

@@ -9,7 +9,7 @@ import pytest
 import nsyspipe
 from nsyspipe.difference.sides import Side
 from nsyspipe.difference.step_table import StepTable
-from nsyspipe.difference.surroundings import surroundings
+from nsyspipe.difference.surroundings import _is_alike, surroundings
 from nsyspipe.fabric import NcclFacts
 from nsyspipe.sidecar_model import RunCapture
 from nsyspipe.slowest_link import SlowestLink
@@ -134,3 +134,29 @@ def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(
     assert found["versions", "torch"] == ("2.4 | 2.5", "2.5")
     assert found["steps", "summary steps"] == ("3, 3", "4")
     assert changes([run, few], run)["copies", "DtoD copies per step"] == (0.5, 1, 0.5)
+
+
+def copies(folder, sizes):
+    """Return one rank's run whose summary steps copy so many bytes each."""
+    builder = plain_rank(0, [(1000, 100, 0, 60)] * len(sizes), world_size=1)
+    for step, size in enumerate(sizes):
+        at = 1600 + 1160 * step
+        builder.copy(at + 500, at + 510, n_bytes=size, launch=at - 5)
+    folder.mkdir()
+    builder.write(folder / "run_0.sqlite")
+    return nsyspipe.load(folder, jobs=1)
+
+
+def test_means_that_look_the_same_are_no_change(tmp_path):
+    before = copies(tmp_path / "a", [7968, 7968, 7968])
+    # 1 byte in 7968 is 0.0001, 9 are more than a thousandth.
+    assert changes(before, copies(tmp_path / "b", [7968, 7968, 7971])) == {}
+    found = changes(before, copies(tmp_path / "c", [7977, 7977, 7977]))
+    assert found == {("copies", "DtoD bytes per step"): (7968, 7977, 9)}
+
+
+def test_one_more_of_many_is_a_change():
+    assert not _is_alike("count", 5000.0, 5001.0)
+    assert _is_alike("count", 5000.25, 5000.5)
+    assert _is_alike("bytes", 0.0, 0.0)
+    assert not _is_alike("bytes", 0.0, 1.0)

@@ -8,12 +8,13 @@ import pytest
 
 import nsyspipe
 from nsyspipe.difference.comparability import check_comparable
+from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
 from nsyspipe.sidecar_model import RunCapture
 from tests.build.changed_run import Changed
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import plain_rank, plain_run, write_run
-from tests.build.trace import steady_rank
+from tests.build.trace import TraceBuilder, steady_rank
 
 NEW = "3.25.0 2026.2.1 mfu"
 COMM, BYTES = "NCCL communicator ID", "Message size [bytes]"
@@ -164,3 +165,22 @@ def test_many_missing_ranks_are_counted(tmp_path):
         "1, 2, 3, 4, 5, 6 and 5 more",
         "2, 3, 4, 5, 6, 7 and 4 more",
     )
+
+
+def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):
+    for rank in range(2):
+        host = TraceBuilder(pid=1000 + rank).session(10**18).host("node0")
+        host.env(RANK=rank, WORLD_SIZE=2)
+        for step in range(3):
+            host.range(1000 * step, 1000 * step + 300, f"step {step}")
+        host.write(tmp_path / f"host_{rank}.sqlite")
+    hosts = nsyspipe.load(tmp_path / "host_*.sqlite", jobs=1)
+    assert checks(hosts, hosts) == {"no-gpu-activity": (False, "not recorded", "not recorded")}
+    found = checks(run, hosts)
+    assert found["no-gpu-activity"] == (True, "recorded", "not recorded")
+    assert "missing-ranks" not in found
+    assert "few-steps" not in found
+    (check,) = check_comparable(Side("a", (hosts,)), Side("b", (hosts,)))
+    assert check.message == "no GPU activity was recorded: baseline and candidate"
+    row = diff(hosts, hosts).judged_rows[0]
+    assert (row["verdict"], row["why"]) == ("inconclusive", "both: no GPU activity was recorded")

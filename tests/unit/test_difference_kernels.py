@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet as pq
 import pytest
 
+import nsyspipe
+from nsyspipe.difference.comparability import check_comparable
 from nsyspipe.difference.kernel_changes import kernel_changes, top_kernels
+from nsyspipe.difference.sides import Side
 from nsyspipe.difference.step_table import StepTable
+from nsyspipe.metrics import window_sums
+from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank, plain_run
 
-import nsyspipe  # isort: skip
-
+# Windows: [1000, 1600) skipped, then three of 1200, then one that is cut off.
 STEPS = [(1000, 100, 40, 60)] * 3
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 def tables(*runs):
@@ -22,6 +28,31 @@ def rows(before, after, min_effect=0.02):
     return {(row["phase"], row["name"]): row for row in found}
 
 
+def run_with(folder, *kernels, steps=STEPS):
+    """Return a run of one rank with kernels (start, end, name, launch) besides those of its steps."""
+    folder.mkdir()
+    builder = plain_rank(0, steps, world_size=1)
+    for start, end, name, launch in kernels:
+        builder.kernel(start, end, name, launch=launch)
+    builder.write(folder / "run_0.sqlite")
+    return nsyspipe.load(folder, jobs=1)
+
+
+def as_saved_before(run, folder):
+    """Return a run as a store holds it that an older nsyspipe wrote: without what kernels take in summary steps."""
+    save(run, folder)
+    found = nsyspipe.load(folder)
+    path = found.tables / "kernels.parquet"
+    kept = pq.read_table(path, partitioning=None).drop_columns(["n_in_summary", "in_summary_ns"])
+    pq.write_table(kept, path)
+    return nsyspipe.load(folder)
+
+
+def warnings(before, after):
+    checks = check_comparable(Side("a", (before,)), Side("b", (after,)))
+    return {check.check: check for check in checks}
+
+
 def test_a_run_has_the_same_kernels_as_itself(tmp_path):
     run = plain_run(tmp_path / "a", [STEPS, STEPS])
     found = kernel_changes(tables(run), tables(run), min_effect=0.02)
@@ -30,18 +61,123 @@ def test_a_run_has_the_same_kernels_as_itself(tmp_path):
     assert top_kernels(found).num_rows == 0
 
 
-def test_totals_are_brought_to_one_summary_step(tmp_path):
+def test_what_starts_in_summary_steps_counts_and_nothing_else(tmp_path):
+    # The skipped step has 500 and 50, the one that is cut off 100 and 10.
+    run = plain_run(tmp_path / "a", [STEPS, [(1300, 100, 0, 0)] * 3])
+    found = rows(tables(run), tables(run))
+    for name, ns in (("gemm", 1150), (NCCL, 100)):
+        row = found["backward", name]
+        assert row["baseline_ns_per_step"] == row["baseline_mean_ns"] == ns
+        assert row["baseline_n_per_step"] == 1
+
+
+def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(tmp_path):
+    # Windows begin at 1600, 2800, 4000 and, cut off, 5200.
+    run = run_with(
+        tmp_path / "a", (1599, 2000, "early", 1500), (2799, 2900, "over", 2700), (5199, 9000, "late", 5100),
+    )  # fmt: skip
+    found = rows(tables(run), tables(run))
+    costs = {key[1]: row["baseline_ns_per_step"] for key, row in found.items()}
+    assert costs == {"gemm": 1000, NCCL: 100, "over": 101 / 3, "late": 3801 / 3}
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [(100, 600, "other", 50), (1100, 1200, "other", 995), (5210, 5220, "other", 5195)],
+    ids=["before-the-first-step", "in-the-skipped-step", "in-the-cut-off-step"],
+)
+def test_what_runs_outside_of_the_summary_steps_does_not_appear(tmp_path, kernel):
+    before = run_with(tmp_path / "a")
+    after = run_with(tmp_path / "b", kernel)
+    assert "other" in after.kernels()["name"].to_pylist()
+    found = rows(tables(before), tables(after))
+    assert {key[1]: row["status"] for key, row in found.items()} == {"gemm": "same", NCCL: "same"}
+    # As compute of the same steps says.
+    assert found["backward", "gemm"]["delta_ns_per_step"] == 0
+
+
+def test_a_kernel_that_runs_once_a_side_only_outside_of_the_steps_vanished(tmp_path):
+    before = run_with(tmp_path / "a", (3000, 3030, "other", 2900))
+    after = run_with(tmp_path / "b", (100, 600, "other", 50))
+    row = next(row for key, row in rows(tables(before), tables(after)).items() if key[1] == "other")
+    assert (row["status"], row["delta_ns_per_step"]) == ("vanished", -10)
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["counted", "estimated"])
+def test_without_communication_in_the_summary_steps_it_vanished(tmp_path, is_old):
+    # There still is some in the skipped and in the cut-off step.
+    before = plain_run(tmp_path / "a", [STEPS, STEPS])
+    after = plain_run(tmp_path / "b", [[(1000, 0, 40, 60)] * 3] * 2)
+    if is_old:
+        before = as_saved_before(before, tmp_path / "before")
+        after = as_saved_before(after, tmp_path / "after")
+    row = rows(tables(before), tables(after))["backward", NCCL]
+    assert (row["status"], row["candidate_ns_per_step"], row["candidate_n_per_step"]) == (
+        "vanished",
+        0.0,
+        0.0,
+    )
+    assert row["delta_ns_per_step"] == -row["baseline_ns_per_step"] == pytest.approx(-100)
+    assert row["candidate_mean_ns"] is None
+
+
+def test_kernels_of_no_length_are_there(tmp_path):
+    run = run_with(tmp_path / "a", (3000, 3000, "empty", 2900))
+    row = next(row for key, row in rows(tables(run), tables(run)).items() if key[1] == "empty")
+    assert (row["status"], row["baseline_n_per_step"], row["baseline_mean_ns"]) == ("same", 1 / 3, 0)  # fmt: skip
+
+
+def test_a_run_saved_before_kernels_were_counted_is_estimated_and_says_so(tmp_path):
     # Compute of the windows: 500 (skipped), 3 x 1000, 100 (cut off): 3600 in all, 1000 per summary
     # step. The kernel takes all of it: 3600 x 1000 / 3600. There are 5 of them: 5 x 1000 / 3600.
     run = plain_run(tmp_path / "a", [STEPS, STEPS])
-    found = rows(tables(run), tables(run))["backward", "gemm"]
-    assert found["baseline_ns_per_step"] == pytest.approx(1000)
-    assert found["baseline_n_per_step"] == pytest.approx(5 / 3.6)
-    assert found["baseline_mean_ns"] == 3600 / 5
+    old = as_saved_before(run, tmp_path / "store")
+    assert old.kernels().schema.equals(run.kernels().schema, check_metadata=True)
+    found = rows(tables(old), tables(run))
+    row = found["backward", "gemm"]
+    assert row["baseline_ns_per_step"] == pytest.approx(1000)
+    assert row["baseline_n_per_step"] == pytest.approx(5 / 3.6)
+    assert row["candidate_n_per_step"] == 1
     # Of communication 50 + 3 x 100 + 10; there is one in every step.
-    comm = rows(tables(run), tables(run))["backward", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"]
-    assert comm["baseline_ns_per_step"] == pytest.approx(100)
-    assert comm["baseline_n_per_step"] == pytest.approx(1)
+    assert found["backward", NCCL]["baseline_ns_per_step"] == pytest.approx(100)
+    assert found["backward", NCCL]["baseline_n_per_step"] == pytest.approx(1)
+    note = warnings(old, run)["kernel-times"]
+    assert not note.blocks
+    assert (note.baseline, note.candidate) == ("estimated from the whole capture", "counted")
+    assert "kernel-times" not in warnings(run, run)
+
+
+def test_a_saved_run_has_the_same_changes_as_its_reports(tmp_path):
+    runs = [
+        plain_run(tmp_path / name, [steps, STEPS])
+        for name, steps in (("a", STEPS), ("b", [(1500, 90, 40, 60)] * 3))
+    ]
+    saved = []
+    for name, run in zip("ab", runs, strict=True):
+        save(run, tmp_path / f"store-{name}")
+        saved.append(nsyspipe.load(tmp_path / f"store-{name}"))
+    of_reports, of_store = (
+        kernel_changes(tables(one), tables(other), min_effect=0.02) for one, other in (runs, saved)
+    )
+    assert of_reports.equals(of_store)
+    assert of_reports["delta_ns_per_step"].to_pylist() == [250, -5]
+
+
+@pytest.mark.parametrize(("n_skipped", "is_known"), [(1, True), (2, True), (3, False), (4, True)])
+def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(
+    tmp_path, monkeypatch, n_skipped, is_known
+):
+    # Twelve windows, eight groups: two windows alone at either end, those between in pairs.
+    monkeypatch.setattr(window_sums, "_MOST_SUMS", 1)
+    folder = plain_run(tmp_path / "a", [STEPS[:1] * 10]).inputs[0].parent
+    run = nsyspipe.load(folder, jobs=1, skip_first=n_skipped)
+    kernels = run.kernels()
+    expected = [(11 - n_skipped) * ns for ns in (1000, 100)] if is_known else [None, None]
+    assert kernels["in_summary_ns"].to_pylist() == expected
+    assert kernels["n_in_summary"].null_count == (0 if is_known else 2)
+    assert ("kernel-times" in warnings(run, run)) == (not is_known)
+    row = rows(tables(run), tables(run))["backward", "gemm"]
+    assert row["baseline_ns_per_step"] == pytest.approx(1000)
 
 
 def test_kernels_appear_and_vanish_by_name(tmp_path):
@@ -55,7 +191,7 @@ def test_kernels_appear_and_vanish_by_name(tmp_path):
         None,
     )
     assert (new["status"], new["baseline_n_per_step"]) == ("appeared", 0.0)
-    assert new["delta_ns_per_step"] == -gone["delta_ns_per_step"] == pytest.approx(1000)
+    assert new["delta_ns_per_step"] == -gone["delta_ns_per_step"] == 1000
 
 
 def test_one_kernel_in_another_phase_is_another(tmp_path):
@@ -81,6 +217,16 @@ def test_little_change_is_none_unless_the_step_feels_it(tmp_path, compute, statu
     before = plain_run(tmp_path / "a", [STEPS])
     after = plain_run(tmp_path / "b", [[(compute, 100, 40, 60)] * 3])
     assert rows(tables(before), tables(after))["backward", "gemm"]["status"] == status
+
+
+def test_swapped_sides_have_the_same_statuses(tmp_path):
+    # 203 ns are under 0.1 % of the step; they are over 2 % of 10 000 and under 2 % of 10 203.
+    before = plain_run(tmp_path / "a", [[(10_000, 100, 0, 300_000)] * 3])
+    after = plain_run(tmp_path / "b", [[(10_203, 100, 0, 500_000)] * 3])
+    there, back = rows(tables(before), tables(after)), rows(tables(after), tables(before))
+    for key, row in there.items():
+        assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else "changed")
+        assert row["delta_ns_per_step"] == -back[key]["delta_ns_per_step"]
 
 
 def test_the_largest_difference_stands_first_and_ten_are_kept(tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.difference.run_difference import diff, worst_verdict
+from nsyspipe.difference.metric_rows import overall_verdict
+from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
 from nsyspipe.errors import OptionError, ReportNotFoundError
 from tests.build.plain_steps import plain_run, write_run
@@ -64,8 +65,35 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, tmp_path):
     assert not forced.is_comparable
 
 
-def test_the_worst_verdict_is_the_verdict_of_several():
-    assert worst_verdict(["improvement", "no change"]) == "no change"
-    assert worst_verdict(["improvement", "inconclusive", "no change"]) == "inconclusive"
-    assert worst_verdict(["inconclusive", "regression"]) == "regression"
-    assert worst_verdict(["change", "no change"]) == "change"
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (["improvement", "no change"], "improvement"),
+        (["no change", "no change"], "no change"),
+        (["improvement", "inconclusive", "no change"], "inconclusive"),
+        (["inconclusive", "regression", "improvement"], "regression"),
+        # What has no direction does not enter beside what has one,
+        (["neither change", "no change"], "no change"),
+        (["neither inconclusive", "improvement"], "improvement"),
+        # and alone it is never better nor worse.
+        (["neither no change"], "no change"),
+        (["neither change", "neither no change"], "inconclusive"),
+        (["neither inconclusive"], "inconclusive"),
+    ],
+)
+def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
+    rows = [
+        {
+            "verdict": one.removeprefix("neither "),
+            "better": "neither" if one.startswith("neither") else "lower",
+        }
+        for one in verdicts
+    ]
+    assert overall_verdict(rows) == expected
+    assert overall_verdict(rows[::-1]) == expected
+
+
+def test_a_side_is_shown_by_its_label_or_what_tells_it_from_the_other(run):
+    assert Side("x", (run,)).name == "x"
+    assert Side("x", (run,), "runs/x").name == "runs/x"
+    assert "'runs/x' -> 'x'" in repr(diff(Side("x", (run,), "runs/x"), Side("x", (run,))))

@@ -11,21 +11,19 @@ from nsyspipe.difference.sides import Side
 from nsyspipe.fabric import NcclFacts
 from nsyspipe.gate import gate
 from nsyspipe.report.difference_document import difference_document, identity_of_document
+from nsyspipe.report.difference_figures import (
+    delta_text,
+    interval_cell,
+    interval_text,
+    percent_change,
+)
 from nsyspipe.report.difference_markdown import (
     MARKER,
     difference_markdown,
     identity_of_markdown,
 )
 from nsyspipe.report.difference_text import difference_text
-from nsyspipe.report.difference_words import (
-    delta_text,
-    gate_text,
-    interval_cell,
-    interval_text,
-    notes,
-    percent_change,
-    verdict_text,
-)
+from nsyspipe.report.difference_words import gate_text, notes, verdict_text
 from tests.build.changed_run import Changed
 from tests.build.plain_steps import plain_run
 
@@ -59,11 +57,18 @@ def change(runs):
         ("ns", -72.88 * MS, "-72.88 ms"),
         ("ns", 1.5 * MS, "+1.500 ms"),
         ("ns", 0.0, "0 ms"),
-        ("ns", -20.0, "<0.001 ms"),
+        ("ns", -20.0, "-20 ns"),
+        ("ns", 0.25, "+0.25 ns"),
+        ("ns", 12_345.0, "+12.35 us"),
+        ("ns", -100_000.0, "-0.1000 ms"),
         ("ns", None, "-"),
         ("ratio", -0.021, "-2.1 points"),
         ("ratio", 0.0, "0.0 points"),
+        ("ratio", 0.0004, "+0.04 points"),
+        ("ratio", -0.000000004, "-4e-07 points"),
         ("bytes", -1.23e9, "-1.23 GB"),
+        ("bytes", 0.3, "+0.3 B"),
+        ("bytes/s", -20.0, "-2e-08 GB/s"),
         ("count", 36.0, "+36"),
         ("1/s", 0.25, "+0.2500 steps/s"),
     ],
@@ -77,7 +82,15 @@ def test_an_interval_says_its_unit_once():
     assert interval_text(row) == "-74.15 .. -71.61 ms"
     assert interval_cell(row) == "-74.15 .. -71.61"
     assert interval_text(row | {"ci_low": None}) == "-"
+    # However small it is, both signs are there.
+    row = {"unit": "ns", "ci_low": -335.2, "ci_high": 395.2, "delta": 30.0}
+    assert interval_text(row) == "-335.2 .. +395.2 ns"
+    assert interval_cell(row) == "-335.2 .. +395.2"
+    row = {"unit": "ratio", "ci_low": -0.0004, "ci_high": 0.0003, "delta": 0.0}
+    assert interval_text(row) == "-0.04 .. +0.03 points"
     # Where the units of the ends differ, neither is lost.
+    row = {"unit": "ns", "ci_low": -900.0, "ci_high": 2500.0, "delta": 1300.0}
+    assert interval_text(row) == interval_cell(row) == "-900 ns .. +2.5 us"
     row = {"unit": "bytes", "ci_low": -2000.0, "ci_high": 10.0, "delta": -995.0}
     assert interval_text(row) == "-2.00 kB .. +10 B"
 
@@ -86,6 +99,9 @@ def test_a_ratio_has_points_and_no_per_cent():
     assert percent_change({"unit": "ratio", "delta_pct": 12.0}) == "-"
     assert percent_change({"unit": "ns", "delta_pct": -11.3}) == "-11.3 %"
     assert percent_change({"unit": "ns", "delta_pct": None}) == "-"
+    assert percent_change({"unit": "ns", "delta_pct": 0.04}) == "+0.04 %"
+    assert percent_change({"unit": "ns", "delta_pct": -0.0006}) == "-0.001 %"
+    assert percent_change({"unit": "ns", "delta_pct": -0.0}) == "0.0 %"
 
 
 def test_the_verdict_leads_with_the_figure_that_decides(change):
@@ -95,7 +111,7 @@ def test_the_verdict_leads_with_the_figure_that_decides(change):
 
 def test_too_few_steps_ask_for_more(runs):
     text = verdict_text(diff(runs["short"], runs["fast"]))
-    assert text.endswith("; 2 steps, needs 3: capture more steps")
+    assert text.endswith("2 steps, needs 3; capture more steps")
     assert text.startswith("Inconclusive: step time 100.5 ms -> 101.0 ms (")
 
 
@@ -104,10 +120,32 @@ def test_a_judged_figure_that_is_not_there_says_why(runs):
     assert text.startswith("Inconclusive: no bus bandwidth (both: message sizes were not recorded")
 
 
-def test_the_worst_of_several_metrics_leads(runs):
-    worse = diff(runs["fast"], runs["slow"], metrics=["idle", "compute", "step_time"])
+def test_the_metric_that_decides_leads_and_the_others_are_named(runs):
+    judged = ["idle", "compute", "step_time"]
+    worse = diff(runs["fast"], runs["slow"], metrics=judged)
     assert worse.verdict == "regression"
-    assert verdict_text(worse).startswith("Regression: compute 71.00 ms -> 101.0 ms (+42.3 %)")
+    text = verdict_text(worse)
+    assert text.startswith("Regression: compute 71.00 ms -> 101.0 ms (+42.3 %), 95 % interval ")
+    assert text.endswith("; idle: no change, step time: regression")
+    # What is better leads over what is as it was.
+    better = diff(runs["slow"], runs["fast"], metrics=judged)
+    assert better.verdict == "improvement"
+    assert verdict_text(better).startswith("Improvement: compute 101.0 ms -> 71.00 ms (-29.7 %)")
+
+
+def test_what_has_no_direction_is_never_called_better_or_worse(runs, tmp_path):
+    # Communication takes 40 ms instead of 20.
+    chatty = plain_run(tmp_path, [[(one, 2 * comm, *rest) for one, comm, *rest in steps(100)]] * 2)
+    found = diff(runs["slow"], chatty, metrics=["comm", "collectives"])
+    assert found.verdict == "inconclusive"
+    text = verdict_text(found)
+    assert text.startswith("Inconclusive: comm 20.00 ms -> 40.00 ms (+100.0 %), 95 % interval ")
+    assert text.endswith("; comm is neither better lower nor higher; collectives: no change")
+    assert [row["verdict"] for row in found.judged_rows] == ["change", "no change"]
+    mixed = diff(runs["slow"], chatty, metrics=["comm", "compute"])
+    assert mixed.verdict == "no change"
+    assert verdict_text(mixed).startswith("No change: compute 101.0 ms -> 101.0 ms")
+    assert verdict_text(mixed).endswith("; comm: change")
 
 
 def test_notes_say_what_the_interval_leaves_out_and_where_thresholds_come_from(runs, change):
@@ -126,8 +164,9 @@ def test_a_gate_says_in_one_line_why_it_did_not_pass(runs, change):
     )
     undecided = gate(diff(runs["short"], runs["fast"]), "regression")
     assert gate_text(undecided) == (
-        "--fail-on regression cannot be decided: step_time is inconclusive (2 steps, needs 3)"
+        f"--fail-on regression cannot be decided: step_time is inconclusive ({undecided.undecided[0]['why']})"
     )
+    assert "2 steps, needs 3" in gate_text(undecided)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -136,9 +175,54 @@ def test_the_text_leads_with_the_verdict_and_fits(change, width):
     lines = text.splitlines()
     assert lines[0].startswith("Improvement: step time 131.0 ms -> 101.0 ms")
     assert max(map(len, lines)) <= min(width, 100)
-    if width >= 80:
-        assert "mean step time            131.0 ms" in text
-        assert ("95 % interval" in text.split("median over steps")[1]) == (width > 80)
+    figures = text.split("median over steps")[1]
+    assert "mean step time" in text
+    assert ("95 % interval" in figures) == (width > 80)
+    assert ("Left out, for want of width: interval" in figures) == (width <= 80)
+
+
+@pytest.fixture(scope="module")
+def much(runs, tmp_path_factory):
+    """Return a difference of long figures: 2013.5 % more, and of settings with long names and values."""
+    folder = tmp_path_factory.mktemp("much")
+    compute = 131 * 21.135 - 30
+    slow = plain_run(
+        folder,
+        [[(int((compute + n % 3) * MS), *rest) for n, (_, *rest) in enumerate(steps(0))]] * 2,
+    )
+    names = {f"NCCL_A_SETTING_WITH_A_LONG_NAME_{at}": "v" * 30 for at in range(2)}
+    old = Changed(runs["slow"], nccl=NcclFacts("2.21", {"NCCL_DEBUG": "x"}, nvls=None))
+    new = Changed(slow, nccl=NcclFacts("2.22", names, nvls=None))
+    return RunDifference(Side("a", (old,)), Side("b", (new,)))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_no_figure_is_cut_and_what_has_no_room_is_named(much, width):
+    text = difference_text(much, Console(width=width, no_color=True))
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    (row,) = [line for line in lines if line.startswith("step time ")]
+    figure = much.metrics.to_pylist()[0]
+    assert percent_change(figure).removesuffix(" %") in row.split()
+    assert delta_text("ns", figure["delta"]) in row
+    assert ("regression" in row) == (width >= 60)
+    assert ("131.0 ms" in row) == (width >= 80)
+    left_out = {line.partition(": ")[2] for line in lines if line.startswith("Left out")}
+    assert left_out == {
+        60: {"interval, baseline, candidate.", "phase, status.", "change."},
+        80: {"interval."},
+        100: set(),
+    }[width]  # fmt: skip
+    # Values of settings are cut with dots that say so, and the sides stay.
+    assert any(line.startswith("NCCL_DEBUG ") and "not set" in line for line in lines)
+
+
+def test_on_a_very_narrow_terminal_verdicts_go_too(much):
+    text = difference_text(much, Console(width=45, no_color=True))
+    (row,) = [line for line in text.splitlines() if line.startswith("step time ")]
+    assert row.endswith(percent_change(much.metrics.to_pylist()[0]).removesuffix(" %"))
+    assert "candidate, verdict." in " ".join(text.split())
 
 
 def test_the_text_of_a_run_and_itself_shows_no_changes(runs):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.difference.figures import METRICS
-from nsyspipe.difference.tables import METRIC_ROWS
 from nsyspipe.errors import OptionError
-from nsyspipe.gate import FAILED, PASSED, UNDECIDED, gate
+from nsyspipe.gate import FAILED, PASSED, UNDECIDED, check_can_fail, gate
 from nsyspipe.gate_settings import (
     GateSettings,
     parse_confidence,
@@ -18,14 +17,17 @@ from nsyspipe.gate_settings import (
 
 
 class Judged:
-    """A difference of which only the verdicts are known."""
+    """A difference of which only the verdicts of the judged metrics are known; "change" is of one without direction."""
 
     def __init__(self, **verdicts):
-        rows = [{"metric": name, "verdict": verdict} for name, verdict in verdicts.items()]
-        self.metrics = METRIC_ROWS.from_rows(
-            [row | {"unit": "ns", "better": "lower", "confidence": 0.95} for row in rows]
-        )
-        self.judged = tuple(name for name in verdicts if name != "not_judged")
+        self.judged_rows = [
+            {
+                "metric": name,
+                "verdict": verdict,
+                "better": "neither" if verdict == "change" else "lower",
+            }
+            for name, verdict in verdicts.items()
+        ]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,6 @@ class Judged:
         (["no change"], PASSED, PASSED),
         (["improvement"], PASSED, FAILED),
         (["regression"], FAILED, FAILED),
-        (["change"], PASSED, FAILED),
         (["inconclusive"], UNDECIDED, UNDECIDED),
         (["inconclusive", "regression"], FAILED, FAILED),
         (["inconclusive", "improvement"], UNDECIDED, FAILED),
@@ -47,9 +48,22 @@ def test_a_gate_fails_is_undecided_or_passes(verdicts, on_regression, on_any_cha
     assert gate(judged, "any-change").exit_code == on_any_change
 
 
-def test_metrics_that_are_not_judged_do_not_count():
-    judged = Judged(step_time="no change", not_judged="regression")
-    assert gate(judged, "regression").exit_code == PASSED
+def test_a_metric_without_direction_fails_only_where_any_change_does():
+    judged = Judged(step_time="no change", comm="change")
+    assert gate(judged, "any-change").exit_code == FAILED
+    with pytest.raises(OptionError, match="comm is neither better lower nor higher") as caught:
+        gate(judged, "regression")
+    assert caught.value.fix == "--fail-on any-change"
+
+
+def test_a_gate_that_could_never_fail_names_all_that_have_no_direction():
+    check_can_fail("any-change", {"comm": "neither"})
+    check_can_fail("regression", {"idle": "lower", "busbw": "higher"})
+    better = {"comm": "neither", "idle": "lower", "collectives": "neither"}
+    with pytest.raises(OptionError, match="comm, collectives are neither") as caught:
+        check_can_fail("regression", better, "x.toml: fail-on", 'fail-on = "any-change"')
+    assert caught.value.subject == "x.toml: fail-on"
+    assert caught.value.fix == 'fail-on = "any-change"'
 
 
 def test_a_gate_says_which_metrics_failed_and_which_are_open():
@@ -65,13 +79,15 @@ def test_an_unknown_gate_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "ratio"), [("2%", 0.02), ("2", 0.02), (" 0.5 % ", 0.005), ("0", 0.0), ("0.02", 0.0002), (".5", 0.005)]
+    ("text", "ratio"), [("2%", 0.02), ("2", 0.02), (" 0.5 % ", 0.005), ("0", 0.0), ("0.02", 0.0002), (".5", 0.005), ("1e-5", 1e-7), ("2E+0%", 0.02)]
 )  # fmt: skip
 def test_a_minimum_effect_is_in_per_cent_with_or_without_the_sign(text, ratio):
     assert parse_min_effect(text) == pytest.approx(ratio)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "9" * 400])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]
+)
 def test_what_is_no_percentage_is_refused(text):
     with pytest.raises(OptionError, match="no percentage"):
         parse_min_effect(text)
@@ -139,6 +155,10 @@ def test_of_one_directory_our_own_file_wins(tmp_path):
         ("[diff]\nmin-effect = true", "no percentage"),
         ("[diff]\nmin-effect = -1", "no percentage"),
         ("[diff]\nmin-effect = []", "no percentage"),
+        ("[diff]\nmin-effect = 0x" + "f" * 5000, "no percentage"),
+        ("[diff]\nmin-effect = nan", "no percentage"),
+        ("[diff]\nfail_on = 'regression'\nfail-on = 'any-change'", "sets 'fail-on' twice"),
+        ("fail_on = 'regression'\nfail-on = 'regression'", "sets 'fail-on' twice"),
         ("[diff]\nconfidence = 95", r"between 0\.5 and 1"),
         ("[diff]\nfail-on = 'slower'", "is no gate"),
         ("[diff]\nfail-on = ['regression']", "is no gate"),
@@ -162,3 +182,49 @@ def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
 def test_a_pyproject_whose_tools_are_no_table_is_not_ours(tmp_path):
     write(tmp_path, "pyproject.toml", "tool = 3")
     assert read_settings(tmp_path).path is None
+
+
+@pytest.mark.parametrize("text", ["[tool.other", "\ud800", "= 3"])
+def test_a_broken_pyproject_that_is_not_ours_is_passed_by(tmp_path, text):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "pyproject.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    path = write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = 4\n")
+    assert read_settings(tmp_path / "a") == GateSettings(min_effect=0.04, path=path)
+
+
+def test_a_broken_pyproject_that_may_be_ours_is_an_error(tmp_path):
+    write(tmp_path, "pyproject.toml", "[tool.nsyspipe.diff]\nfail-on = regression\n")
+    with pytest.raises(OptionError, match="is no TOML"):
+        read_settings(tmp_path)
+
+
+def test_a_small_number_is_taken_however_it_is_written(tmp_path):
+    write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = 1e-5\n")
+    assert read_settings(tmp_path).min_effect == pytest.approx(1e-7)
+
+
+def test_either_spelling_inside_of_diff_wins_over_the_other_outside(tmp_path):
+    write(tmp_path, "nsyspipe.toml", "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'\n")
+    assert read_settings(tmp_path).fail_on == "any-change"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nsyspipe.toml", "[diff]\nmin-effect = 'x'"),
+        ("nsyspipe.toml", "[diff]\nconfidence = 2"),
+        ("nsyspipe.toml", "[diff]\nmetric = 3"),
+        ("nsyspipe.toml", "diff = 3"),
+        ("pyproject.toml", "tool.nsyspipe.diff = 3"),
+    ],
+)
+def test_the_fix_of_a_wrong_file_can_be_written_into_it(tmp_path, name, text):
+    write(tmp_path, name, text)
+    with pytest.raises(OptionError) as caught:
+        read_settings(tmp_path)
+    fix = caught.value.fix
+    table = (
+        "" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if "py" in name[:2] else "[diff]\n"
+    )
+    write(tmp_path, name, table + fix)
+    assert read_settings(tmp_path).path == tmp_path / name

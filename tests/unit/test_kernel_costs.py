@@ -12,7 +12,7 @@ from nsyspipe.kernel_names import kernels_table
 from nsyspipe.labels import PHASES
 from nsyspipe.metrics.kernels import costliest, kernel_costs
 from nsyspipe.schema import GRAPH_NAME_ID
-from tests.unit.make import comm, compute, dtod, ints, listed, operations
+from tests.unit.make import comm, compute, dtod, ints, listed, operations, windows
 
 NONE = len(PHASES)
 COLUMNS = ["phase", "label", "n_kernels", "total_ns", "min_ns", "max_ns", "overlapped_ns"]
@@ -23,7 +23,11 @@ def costs(*ops, label, phase, under=(), columns=COLUMNS):
     """Return some columns of each row, kernels being given in order of launch."""
     covered = union(ints(*(a for a, _ in under)), ints(*(b for _, b in under)))
     flags = np.array(phase, np.int8)
-    found = listed(kernel_costs(operations(*ops), ints(*label), flags, covered, NONE))
+    found = listed(
+        kernel_costs(
+            operations(*ops), ints(*label), flags, covered, n_phases=NONE, windows=windows()
+        )[0]
+    )
     assert list(found) == [*COLUMNS, *SLOWED]
     return list(zip(*(found[name] for name in columns), strict=True))
 
@@ -31,7 +35,7 @@ def costs(*ops, label, phase, under=(), columns=COLUMNS):
 def names(*name_ids, texts):
     """Return the name of the kernels of each row, and how many have it."""
     ops = [compute(at, at + 1, at, name_id=one) for at, one in enumerate(name_ids)]
-    table = kernels_table(operations(*ops), texts, np.zeros(len(ops), np.int8), EMPTY)
+    table, _ = kernels_table(operations(*ops), texts, np.zeros(len(ops), np.int8), EMPTY, windows())
     pairs = zip(table["name"].to_pylist(), table["n_kernels"].to_pylist(), strict=True)
     return dict(pairs)
 
@@ -116,13 +120,16 @@ def test_kernels_without_a_grid_are_not_compared():
 def test_a_row_says_its_phase_and_name_in_words():
     ops = compute(0, 4, 1, name_id=3), compute(5, 6, 2, name_id=4), comm(4, 6, 3, name_id=9)
     texts = {3: "void gemm<int>(int)", 4: "relu", 9: "ncclKernel(x)"}
-    table = kernels_table(
-        operations(*ops), texts, np.array([0, -1, 3], np.int8), union(ints(4), ints(6))
+    phase, covered = np.array([0, -1, 3], np.int8), union(ints(4), ints(6))
+    table, by_window = kernels_table(
+        operations(*ops), texts, phase, covered, windows((0, 5), (5, 6))
     )
     assert [tuple(row.values())[:4] for row in table.to_pylist()] == [
         ("backward", "gemm", 1, 4), ("data", "ncclKernel", 1, 2), (None, "relu", 1, 1),
     ]  # fmt: skip
     assert table["overlapped_ns"].to_pylist() == [0, 0, 1]
+    assert by_window.over(np.array([True, False])).total_ns.tolist() == [4, 2, 0]
+    assert by_window.over(np.array([False, True])).total_ns.tolist() == [0, 0, 1]
 
 
 def test_names_that_differ_in_parameters_and_template_arguments_are_one():

@@ -6,6 +6,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.replay.ask import whatif
+from nsyspipe.replay.contention import Contention
+from nsyspipe.replay.ranges import slowdowns
 from tests.build.trace import TraceBuilder
 
 US, MS = 1_000, 1_000_000
@@ -71,3 +73,12 @@ def test_faster_beside_communication_is_no_slowdown(measured):
 def test_a_name_that_stands_for_two_shapes_is_not_compared(measured):
     words = measured(factor=1.2, other_shape=3.0)[1]
     assert words.endswith("assumed)")
+
+
+@pytest.mark.parametrize("captured", [20e9, 100e9, 330e9])
+def test_beyond_a_wide_link_a_faster_one_slows_no_more(captured):
+    measured = Contention(slowdown=0.4, covered_share=0.5)
+    found = [
+        slowdowns(measured, 20 * US, captured, target).pairs for target in (300e9, 600e9, 2e12)
+    ]
+    assert found[0] == found[1] == found[2]

@@ -12,7 +12,7 @@ from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
     ("text", "expected"),
     [
         ("300GB/s", 300e9),
-        ("300 gb/s", 300e9),
+        ("300 gB/s", 300e9),
         ("2.5TB/s", 2.5e12),
         ("900MBs", 900e6),
         ("1e9B/s", 1e9),
@@ -24,7 +24,7 @@ def test_a_bandwidth_is_read(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fast", "300", "-3GB/s", "0GB/s", "300Gbit/s", "1e999GB/s", "GB/s"]
+    "text", ["", "fast", "300", "-3GB/s", "0GB/s", "300GBps", "1e999GB/s", "GB/s"]
 )
 def test_what_is_no_bandwidth_is_refused_with_an_example(text):
     with pytest.raises(OptionError) as raised:
@@ -64,3 +64,12 @@ def test_given_holds_what_is_changed_only():
 def test_every_link_says_where_its_figure_is_from():
     assert all(link.source and link.bus_bytes_per_s > 0 for link in LINKS.values())
     assert {name for name, link in LINKS.items() if link.is_measured} == {"nvlink4", "shm"}
+
+
+@pytest.mark.parametrize(
+    "text", ["200Gb/s", "200gb/s", "200Gbit/s", "200Gbits/s", "200Gbps", "200 GBit/s"]
+)
+def test_bits_are_refused_with_both_readings(text):
+    with pytest.raises(OptionError, match="bits") as raised:
+        parse_bandwidth(text)
+    assert raised.value.fix == "--bandwidth 25GB/s, or 200GB/s if it was bytes"

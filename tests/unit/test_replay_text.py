@@ -23,19 +23,19 @@ def answer(*scenarios):
 
 def test_the_largest_clear_gain_leads():
     found = answer(scenario("a", 90, 88, 93), scenario("b", 95, 94, 96))
-    assert headline(found) == "Largest single change: a, -10.0 % step time (range 7.0 to 12.0 %)."
+    assert headline(found) == "Largest single change: a, 10.0 % less step time (7.0 to 12.0 %)."
 
 
 def test_a_setting_comes_before_another_machine():
     found = answer(scenario("link x", 80, 79, 81, link="x"), scenario("b", 95, 94, 96))
     assert headline(found) == (
-        "Largest single change: b, -5.0 % step time (range 4.0 to 6.0 %). Another machine (link x): -20.0 %."
+        "Largest single change: b, 5.0 % less step time (4.0 to 6.0 %). Another machine (link x): 20.0 % less."
     )
 
 
 def test_another_machine_leads_where_no_setting_gains():
     found = answer(scenario("link x", 80, 79, 81, link="x"), scenario("b", 99, 97, 103))
-    assert headline(found).startswith("Largest single change: link x, -20.0 %")
+    assert headline(found).startswith("Largest single change: link x, 20.0 % less step time")
 
 
 def test_perfect_overlap_is_a_limit_and_no_change():
@@ -58,8 +58,15 @@ def test_a_loss_is_no_gain():
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (scenario("custom", 120, 110, 130), "+20.0 % step time (range 10.0 to 30.0 %)"),
-        (scenario("custom", 99, 95, 103), "no clear gain (-1.0 % step time, range includes 0)"),
+        (scenario("custom", 120, 110, 130), "20.0 % more step time (10.0 to 30.0 %)"),
+        (
+            scenario("custom", 99, 95, 103),
+            "no clear gain (1.0 % less step time, but the range includes 0)",
+        ),
+        (
+            scenario("custom", 101, 97, 105),
+            "no clear gain (1.0 % more step time, but the range includes 0)",
+        ),
     ],
 )
 def test_a_combination_is_told_with_its_range(one, words):

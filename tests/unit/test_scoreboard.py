@@ -78,7 +78,7 @@ def test_too_few_steps_have_a_speedup_without_interval_and_say_why(runs):
     # Two steps, of 100 and 101 ms.
     found = rows(runs, "slow", "short")["short"]
     assert found["speedup"] == pytest.approx(131 / 100.5)
-    assert (found["speedup_low"], found["why"]) == (None, "2 steps, needs 3")
+    assert (found["speedup_low"], found["why"]) == (None, "short: 2 steps, needs 3")
 
 
 def test_another_world_size_is_not_judged_against_the_first_but_against_its_kind(runs):

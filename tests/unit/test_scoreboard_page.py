@@ -64,7 +64,7 @@ def test_the_chart_has_parts_intervals_and_headings(runs):
     assert (fast["wall"], fast["is_best"], fast["verdict"]) == (101 * MS, True, "improvement")
     assert fast["speedup"] == pytest.approx(131 / 101)
     assert fast["low"] < fast["speedup"] < fast["high"]
-    assert (short["low"], short["why"]) == (None, "2 steps, needs 3")
+    assert (short["low"], short["why"]) == (None, "short: 2 steps, needs 3")
 
 
 def test_runs_of_one_kind_have_no_headings(runs):

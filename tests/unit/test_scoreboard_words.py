@@ -82,7 +82,7 @@ def test_one_run_has_nothing_to_be_compared_with(board):
 
 def test_a_reference_with_too_few_steps_decides_nothing(board, empty):
     assert headlines(board("short", "fast")) == [
-        "Which of 2 runs is fastest cannot be said: short has 2 steps, needs 3."
+        "Which of 2 runs is fastest cannot be said: short: 2 steps, needs 3."
     ]
     found = compare({"none": empty, "none too": empty})
     assert headlines(found) == [
@@ -90,8 +90,18 @@ def test_a_reference_with_too_few_steps_decides_nothing(board, empty):
     ]
 
 
+def test_one_capture_against_several_says_whose_spread_it_takes(runs):
+    two = Side("two", (runs["slow"], runs["again"]))
+    (said,) = notes(compare([two, Side("fast", (runs["fast"],))]))[1:]
+    assert said == (
+        "fast has one capture: against a run of several, the spread between captures is taken from that run."
+    )
+
+
 def test_a_run_that_is_not_decided_says_why(board):
-    assert doubts(board("slow", "short", "fast")) == ["not decided: short (2 steps, needs 3)"]
+    assert doubts(board("slow", "short", "fast")) == [
+        "not decided: short (short: 2 steps, needs 3)"
+    ]
 
 
 def test_what_does_not_block_is_told_of_the_runs_that_it_concerns(board):

@@ -57,9 +57,35 @@ def test_beside_a_gap_the_wider_side_sets_the_scale():
     assert two_modes.long_run_ratio(2) == 1
 
 
+def test_correlated_steps_look_for_a_gap_further_from_the_median():
+    # Twenty steps, four of them in the other mode: 0.98 / sqrt(20) reaches ranks 5.9 and 15.1 of 20,
+    # both in this one; as ten steps, 0.98 / sqrt(10), it reaches rank 4.0. No further, whatever they are.
+    stays = series(*[0] * 4, *[10] * 16)
+    assert (stays.centre, stays.scale_at(1.0)) == (10, 0)
+    expected = (10 / (2 * 0.98 / math.sqrt(10))) ** 2
+    assert stays.scale_at(2.0) == pytest.approx(expected)
+    assert stays.scale_at(9.0) == pytest.approx(expected)
+
+
+def test_of_few_steps_the_outermost_is_never_taken_for_a_mode():
+    stalled = series(*range(10), 500)
+    assert stalled.scale_at(5.0) == stalled.scale_at(1.0) == stalled.normal_scale
+
+
+def test_a_stall_is_a_step_like_any_other_to_its_neighbours():
+    # Ranks -2 .. 2: (2 + 0 + 0 + 2) / 10.
+    assert series(1, 2, 3, 4, 100).neighbours == pytest.approx(0.4)
+
+
+def test_equal_steps_share_their_rank():
+    # Ranks 1.5 1.5 3, less 2: (0.25 - 0.5) / 1.5.
+    assert series(1, 1, 2).neighbours == pytest.approx(-1 / 6)
+
+
 def test_equal_steps_have_no_spread_at_all():
     same = series(0.1, 0.1, 0.1, 0.1)
     assert (same.variance, same.scale, same.least_scale, same.neighbours) == (0, 0, 0, 0)
+    assert not same.is_varying
 
 
 def test_a_trend_is_in_the_first_cosine():

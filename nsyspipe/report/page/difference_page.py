@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.report.difference_document import identity_of
-from nsyspipe.report.difference_words import (
-    delta_text,
-    gate_text,
-    interval_text,
-    metric_name,
-    notes,
-    percent_change,
-    side_text,
-    value_text,
-    verdict_text,
-)
+from nsyspipe.report.difference_figures import delta_text, interval_text, percent_change, value_text
+from nsyspipe.report.difference_words import gate_text, metric_name, notes, side_text, verdict_text
 from nsyspipe.report.page.difference_tables import (
     change_table,
     figure_table,
@@ -90,7 +81,7 @@ def difference_page(
     """
     drawn, bars = timelines(difference), waterfall(difference)
     data = {"waterfall": bars, "timelines": drawn.data}
-    labels = [cut(side.label) for side in (difference.baseline, difference.candidate)]
+    labels = [cut(side.name) for side in (difference.baseline, difference.candidate)]
     context = {
         "sections": _SECTIONS,
         "labels": labels,

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.figures import METRICS
 from nsyspipe.difference.kernel_changes import top_kernels
-from nsyspipe.report.difference_words import (
-    change_cells,
-    delta_text,
-    interval_text,
-    metric_name,
-    percent_change,
-    value_text,
-)
+from nsyspipe.report.difference_figures import delta_text, interval_text, percent_change, value_text
+from nsyspipe.report.difference_words import change_cells, metric_name
 from nsyspipe.report.page.difference_cells import Cell, DeltaCell, DeltaTable, Judged, Scale
 from nsyspipe.report.page.embed import cut
 from nsyspipe.report.page.provenance import provenance
@@ -176,7 +170,7 @@ def provenance_table(difference: RunDifference) -> Table:
     for name, side in zip(_SIDES, (difference.baseline, difference.candidate), strict=True):
         for at, run in enumerate(side.runs):
             number = f", capture {at + 1} of {len(side.runs)}" if len(side.runs) > 1 else ""
-            headings.append(f"{name} {side.label}{number}")
+            headings.append(f"{name} {side.name}{number}")
             captures.append(dict(provenance(run)))
     # Not every capture has every fact; the order is that of whoever has it.
     names = dict.fromkeys(name for capture in captures for name in capture)

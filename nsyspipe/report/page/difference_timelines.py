@@ -113,7 +113,7 @@ def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
     bars = found.filter(pc.equal(found["rank"], rank))
     return _Drawn(
         name=name,
-        label=side.label,
+        label=side.name,
         step=step,
         rank=rank,
         wall_ns=end - start,

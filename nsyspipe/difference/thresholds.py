@@ -1,0 +1,28 @@
+"""What counts as a change, unless something else is asked for."""
+
+from __future__ import annotations
+
+from nsyspipe.errors import OptionError
+
+__all__ = ["DEFAULT_CONFIDENCE", "DEFAULT_MIN_EFFECT", "check_confidence"]
+
+DEFAULT_MIN_EFFECT, DEFAULT_CONFIDENCE = 0.02, 0.95
+_LEAST_CONFIDENCE = 0.5
+
+
+def check_confidence(confidence: float, given: str, fix: str) -> float:
+    """Return a confidence above 0.5 and below 1.
+
+    Parameters
+    ----------
+    given, fix
+        How an error names it, and a value that could be used.
+
+    Raises
+    ------
+    OptionError
+        If it is not.
+    """
+    if not _LEAST_CONFIDENCE < confidence < 1:
+        raise OptionError(given, f"is not between {_LEAST_CONFIDENCE} and 1", fix=fix)
+    return confidence

@@ -1,0 +1,63 @@
+"""Ask a run of which every time is known, and read the one answer."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+import pytest
+
+import nsyspipe
+from nsyspipe.replay.ask import whatif
+from tests.build.ddp_run import MS, US, Ddp
+
+# Each step: forward 10, four times layer 5 and scaling 0.1, all-reduce 80, four copies of 0.1, optimizer 4 ms.
+SINGLE = Ddp()
+WORK = 10 * MS + 4 * (5 * MS + 100 * US) + 4 * 100 * US + 4 * MS
+STEP = WORK + 80 * MS
+# What an all-reduce takes besides its bytes, as the replay has it.
+OVERHEAD = 30 * US
+
+
+def asked(folder, run, **changes):
+    """Write the run's reports into a folder and ask."""
+    return whatif(nsyspipe.load(run.write(folder)), **changes)
+
+
+def only(found):
+    (scenario,) = found.scenarios
+    assert scenario.refused is None, scenario.refused
+    assert scenario.low_ns <= scenario.step_time_ns <= scenario.high_ns
+    assert scenario.throughput_steps_per_s == pytest.approx(1e9 / scenario.step_time_ns)
+    gain = 100 * (found.step_time_ns - scenario.step_time_ns) / found.step_time_ns
+    assert scenario.gain_pct == pytest.approx(gain)
+    return scenario
+
+
+def refusal(found):
+    assert all(one.step_time_ns is None and one.gain_pct is None for one in found.scenarios)
+    (reason,) = {one.refused for one in found.scenarios}
+    return reason
+
+
+def forget_launches(report, name, n):
+    """Take the first n launches of the kernels with that name out of a report."""
+    with contextlib.closing(sqlite3.connect(report)) as connection, connection:
+        gone = connection.execute(
+            "delete from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId in (select correlationId from"
+            " CUPTI_ACTIVITY_KIND_KERNEL where shortName = (select id from StringIds where value = ?)"
+            " order by start limit ?)",
+            (name, n),
+        )
+        assert gone.rowcount == n
+
+
+def launch_first(report, name, *, every):
+    """Let the kernels with that name be launched before all others of their step; hosts begin one in so many ns."""
+    with contextlib.closing(sqlite3.connect(report)) as connection, connection:
+        connection.execute(
+            "update CUPTI_ACTIVITY_KIND_RUNTIME set start = start / ?1 * ?1 + 500, end = start / ?1 * ?1 + 600"
+            " where correlationId in (select correlationId from CUPTI_ACTIVITY_KIND_KERNEL"
+            " where shortName = (select id from StringIds where value = ?2))",
+            (every, name),
+        )

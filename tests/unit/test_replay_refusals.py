@@ -1,0 +1,142 @@
+"""Where the replay does not hold it says why."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe.replay.ask import whatif
+from tests.build.ddp_run import MS, US
+from tests.build.trace import TraceBuilder
+from tests.unit.make_replay import SINGLE, asked, forget_launches, launch_first, only, refusal
+
+
+@pytest.fixture
+def ask(tmp_path):
+    def answer(run, **changes):
+        return asked(tmp_path / "run", run, **changes)
+
+    return answer
+
+
+def test_one_rank_has_nothing_to_change(ask):
+    assert "1 rank: nothing is communicated" in refusal(ask(SINGLE.changed(n_ranks=1)))
+
+
+def test_gradients_of_two_bytes_cannot_be_halved(ask):
+    reason = refusal(ask(SINGLE.changed(datatype="bf16"), gradient_dtype="fp16"))
+    assert reason == "gradients are sent as bf16: only f32 ones can be halved"
+
+
+def test_a_run_that_waits_for_launches(ask, tmp_path):
+    builders = [launch_bound(rank) for rank in range(2)]
+    for rank, builder in enumerate(builders):
+        builder.write(tmp_path / f"slow_{rank}.sqlite")
+    found = whatif(nsyspipe.load(str(tmp_path / "slow_*.sqlite")))
+    assert refusal(found).startswith("launch- or input-bound: GPUs stand idle")
+
+
+def test_a_straggler_that_waits_for_launches_can_be_balanced(tmp_path):
+    for rank in range(2):
+        launch_bound(rank, late=rank == 1).write(tmp_path / f"late_{rank}.sqlite")
+    run = nsyspipe.load(str(tmp_path / "late_*.sqlite"))
+    assert "--no-wait" in refusal(whatif(run, gradient_dtype="bf16"))
+    # Rank 0's own work is 10 ms, then the all-reduce of 2 ms.
+    assert only(whatif(run, no_wait=True)).step_time_ns == pytest.approx(12 * MS, rel=0.01)
+
+
+def test_compute_on_the_stream_of_the_communication(tmp_path):
+    for rank in range(2):
+        builder = launch_bound(rank, late=False)
+        builder.kernel(
+            1000 * MS + 30 * MS, 1000 * MS + 31 * MS, "orthogonalise", launch=15 * MS, stream=19
+        )
+        builder.write(tmp_path / f"shared_{rank}.sqlite")
+    found = whatif(nsyspipe.load(str(tmp_path / "shared_*.sqlite")))
+    assert "compute kernels run on the stream of the communication" in refusal(found)
+
+
+def test_two_communicators(tmp_path):
+    for rank in range(2):
+        builder = launch_bound(rank, late=False)
+        for step in range(5):
+            at = 1000 * MS + 12 * MS * step + MS
+            builder.nccl(at, at + MS, launch=10 * MS * step + 500, stream=23)
+        builder.write(tmp_path / f"two_{rank}.sqlite")
+    found = whatif(nsyspipe.load(str(tmp_path / "two_*.sqlite")))
+    assert "several communicators" in refusal(found)
+
+
+def test_collectives_that_do_not_match(tmp_path):
+    for rank in range(2):
+        builder = launch_bound(rank, late=False)
+        if rank:
+            builder.nccl(1000 * MS + 33 * MS, 1000 * MS + 34 * MS, launch=20 * MS + 500)
+        builder.write(tmp_path / f"odd_{rank}.sqlite")
+    assert "could not be matched" in refusal(whatif(nsyspipe.load(str(tmp_path / "odd_*.sqlite"))))
+
+
+LONG = SINGLE.changed(n_steps=20)
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+@pytest.fixture
+def long_run(tmp_path):
+    """Return the glob of a run of which single launches may be missing."""
+    return LONG.write(tmp_path / "long")
+
+
+def test_collectives_without_a_launch_are_refused_however_few_they_are(long_run, tmp_path):
+    # Two of one rank: the first is of the step that is skipped.
+    forget_launches(tmp_path / "long" / "ddp_1.sqlite", NCCL, 2)
+    reason = refusal(whatif(nsyspipe.load(long_run)))
+    # Steps 1 to 18 count: the last one is cut off.
+    assert reason.startswith("launches of collectives were not recorded (1 of 36)")
+
+
+def test_no_launches_at_all_are_a_matter_of_the_capture(long_run, tmp_path):
+    for rank in range(2):
+        for name, n in ((NCCL, 20), ("layer_backward", 80)):
+            forget_launches(tmp_path / "long" / f"ddp_{rank}.sqlite", name, n)
+    assert "--trace=cuda,nvtx" in refusal(whatif(nsyspipe.load(long_run)))
+
+
+def test_a_kernel_without_a_launch_was_launched_with_the_one_before_it(long_run, tmp_path):
+    before = only(whatif(nsyspipe.load(long_run), bucket_mb=25)).step_time_ns
+    # One of the skipped step, and the next: 1 of 504 operations.
+    forget_launches(tmp_path / "long" / "ddp_0.sqlite", "optimizer", 2)
+    assert only(whatif(nsyspipe.load(long_run), bucket_mb=25)).step_time_ns == before
+
+
+def test_buckets_that_begin_long_after_what_they_wait_for(tmp_path):
+    """Launched before the forward pass, an all-reduce waits for something else: 30.4 ms long, for 10 on the link."""
+
+    run = SINGLE.changed(transfer=(10 * MS,))
+    reports = run.write(tmp_path)
+    for rank in range(2):
+        launch_first(tmp_path / f"ddp_{rank}.sqlite", NCCL, every=10 * MS)
+    found = {one.id: one.refused for one in whatif(nsyspipe.load(reports)).scenarios}
+    assert found["bucket-25"].startswith("collectives begin 3.0 times as long")
+    assert found["no-wait"] is None
+
+
+def launch_bound(rank, *, late=True):
+    """Return a rank with steps of 12 ms: 10 ms of work, an all-reduce of 2; late ones launch half of the work 4 ms late."""
+    builder = TraceBuilder(pid=1000 + rank)
+    builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
+    length = 16 * MS if late else 12 * MS
+    shift = 1000 * MS
+    for step in range(5):
+        host = step * length + shift if late else 10 * MS * step
+        begin = shift + step * length
+        builder.range(
+            host - US if late else host,
+            host + length - 2 * US if late else host + 9 * MS,
+            f"step {step}",
+        )
+        builder.kernel(begin, begin + 5 * MS, "first", launch=host + 1 if late else host + 100)
+        gap = 4 * MS if late else 0
+        second = begin + 5 * MS + gap
+        builder.kernel(second, second + 5 * MS, "second", launch=second - 1 if late else host + 200)
+        builder.nccl(second + 5 * MS, second + 7 * MS, launch=second + US if late else host + 300)
+    return builder
