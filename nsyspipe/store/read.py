@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,8 +32,12 @@ def read_table(tables: Path, name: str, run_id: str, rank: int | None = None) ->
     """
     path = file_of(tables, name, run_id, rank)
     try:
-        # One file as it is: the directory's name must not add a column of its own.
-        with path.open("rb") as raw, pq.ParquetFile(raw, page_checksum_verification=True) as file:
+        # One file as it is: the directory's name must not add a column of its own. And opened by Arrow: its threads
+        # may let go of Python's bytes when the interpreter is gone, which aborts the process.
+        with (
+            pa.OSFile(os.fsencode(path)) as raw,
+            pq.ParquetFile(raw, page_checksum_verification=True) as file,
+        ):
             _check_version(path, file.schema_arrow)
             found = file.read()
         return _conformed(path, found, name)
