@@ -81,6 +81,8 @@ def why_not(run: Run) -> str | None:
     """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
     n_ranks = run.header.n_ranks
     if n_ranks <= 1:
+        if (world_size := run.header.world_size or 0) > n_ranks:
+            return f"{world_size - n_ranks} of {world_size} ranks are not among the reports: pass those of all ranks"
         return f"the run has {n_ranks} rank{'' if n_ranks == 1 else 's'}: nothing is communicated that could be changed"
     if not run.collectives().num_rows:
         return "no communication was recorded in any step"

@@ -119,7 +119,8 @@ def _sections(found: WhatIf, run: Run, width: int) -> Iterable[RenderableType]:
         yield Padding(_refusals(refused), (1, 0, 0, 0))
     if answered:
         if len(answered) > 1:
-            yield Padding(Text("What each rests on: --json -", style="dim"), (1, 0, 0, 0))
+            above = 0 if bounds else 1
+            yield Padding(Text("What each rests on: --json -", style="dim"), (above, 0, 0, 0))
         yield from _warnings(found)
 
 

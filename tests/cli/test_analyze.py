@@ -83,6 +83,7 @@ def test_the_lowest_and_highest_rank_are_named(tmp_path, invoke):
     assert found["by_rank"]["idle_share"] == {"lowest": [1, 0.66], "highest": [0, 0.76]}
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_document_of_one(steady):
     one, two = (nsyspipe_run("analyze", steady, "--json", "-", "-j", jobs) for jobs in (1, 2))
     assert one.stdout
@@ -100,6 +101,7 @@ def test_null_is_what_was_not_recorded(tmp_path, invoke):
 # --- quiet, strict, other options -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_quiet_prints_nothing(steady, tmp_path):
     done = nsyspipe_run("analyze", steady, "-q", "--json", tmp_path / "run.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -152,6 +152,7 @@ def test_a_damaged_report_is_named(made, tmp_path):
     assert "bad_0.sqlite" in done.stderr
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_has_colours_and_fits(made):
     code, said = terminal_run("compare", "-j", "1", "--no-progress", made / "slow", made / "fast", columns=80)  # fmt: skip
     assert code == 0

@@ -143,6 +143,7 @@ def test_names_that_look_like_options_come_out_as_paths(run, tmp_path):
     assert run("analyze", "./-q ä_0.sqlite", "-q", cwd=folder).returncode == 0
 
 
+@pytest.mark.slow
 def test_progress_is_for_terminals_only(variables, reports, tool):
     tool(f"sleep 0.3; {COPY}")
     code, text = terminal_run("convert", reports, **variables)
@@ -193,6 +194,7 @@ def test_an_interrupt_ends_every_nsys_and_leaves_nothing(
     assert not runs(int(child.read_text()))
 
 
+@pytest.mark.slow
 def test_a_conversion_under_nohup_outlives_its_terminal(variables, reports, tool, tmp_path):
     child = tmp_path / "child"
     tool(f'sleep 1 & echo $! > "{child}"; wait; {COPY}')
@@ -260,6 +262,7 @@ def test_analyze_shows_that_it_exports(variables, reports, tool):
     assert "Communication is " in text
 
 
+@pytest.mark.slow
 def test_doctor_takes_raw_reports_and_never_replaces_them(run, reports):
     done = run("doctor", reports)
     assert done.returncode == 0

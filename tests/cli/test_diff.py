@@ -173,6 +173,7 @@ def test_a_wrong_file_is_refused_in_one_line(made, tmp_path):
     assert "pyproject.toml: sets 'min-effekt', which nothing reads" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_gate_of_a_file_that_could_never_fail_is_refused(made, tmp_path):
     path = tmp_path / "nsyspipe.toml"
     path.write_text('[diff]\nfail-on = "regression"\nmetric = ["comm"]\n')
@@ -233,6 +234,7 @@ def test_no_run_at_all_shows_how_to_use_it():
     assert "Usage:" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_file_of_the_same_runs_is_replaced_and_another_by_force_only(run, tmp_path):
     for name in ("json", "markdown"):
         path = tmp_path / f"out.{name}"
@@ -247,6 +249,7 @@ def test_a_file_of_the_same_runs_is_replaced_and_another_by_force_only(run, tmp_
         assert path.read_bytes() != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["json", "markdown", "html"])
 def test_documents_of_other_commands_are_neither_replaced_nor_replace_one(run, tmp_path, name):
     path = tmp_path / f"out.{name}"

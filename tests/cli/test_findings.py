@@ -123,6 +123,7 @@ def test_five_lines_of_a_real_run(real, section):
     assert [line.split()[5] for line in lines] == [ALL[1], ALL[2], ALL[3], ALL[4], ALL[5]]
 
 
+@pytest.mark.slow
 def test_grave_findings_are_coloured_on_a_terminal_unless_that_is_off(sick):
     _, shown = terminal_run("analyze", sick, "--no-progress", "--findings", "2")
     plain = terminal_run("analyze", sick, "--no-progress", "--findings", "2", NO_COLOR="1")[1]

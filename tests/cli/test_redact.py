@@ -123,6 +123,7 @@ def test_what_is_no_report_is_refused(tmp_path, content):
     assert names(tmp_path) == ["a.sqlite"]
 
 
+@pytest.mark.slow
 def test_a_missing_report_and_an_empty_directory_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     assert "no such file" in refused(tmp_path / "a.sqlite", tmp_path / "out.sqlite")

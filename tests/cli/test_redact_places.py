@@ -28,6 +28,7 @@ def test_a_copy_that_is_there_is_replaced_only_by_force(reports, tmp_path):
     assert hosts(copy) == [("Hostname", "host-0")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_copy_there", [False, True])
 def test_the_log_of_an_older_file_goes_with_it_by_force_only(reports, tmp_path, is_copy_there):
     """SQLite rolls OUT-wal into OUT when that is opened."""
@@ -72,6 +73,7 @@ def test_an_original_is_never_replaced(reports, tmp_path, how):
     assert report.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linked", [False, True])
 def test_the_directory_of_the_originals_takes_no_copies(reports, tmp_path, linked):
     out = reports
@@ -91,6 +93,7 @@ def test_two_reports_of_one_name_are_refused(reports, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_directory_where_a_file_belongs_is_refused_and_the_reverse(reports, tmp_path):
     (tmp_path / "folder").mkdir()
     assert "is a directory" in refused(reports / "ddp_0.sqlite", tmp_path / "folder", "--force")

@@ -77,6 +77,7 @@ def test_analysis_does_without_pandas_and_torch(steady):
     assert found & {"pandas", "torch", "nvtx"} == set()
 
 
+@pytest.mark.slow
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
     script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
     done = subprocess.run(

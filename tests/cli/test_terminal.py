@@ -208,6 +208,7 @@ def test_a_file_name_that_is_no_utf8_is_shown_somehow(tmp_path):
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_few_letters_still_gets_the_summary(tmp_path):
     steady_rank(0).write(tmp_path / "a_0.sqlite")
     done = nsyspipe_run(

@@ -44,6 +44,7 @@ def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
     assert all(len(line) <= 100 for line in lines)
 
 
+@pytest.mark.slow
 def test_the_bounds_of_the_findings_stand_beside_the_replay(ddp):
     lines = nsyspipe_run("whatif", ddp, COLUMNS="100").stdout.splitlines()
     at = lines.index("What findings of analyze promise, and the replay")
@@ -53,12 +54,14 @@ def test_the_bounds_of_the_findings_stand_beside_the_replay(ddp):
     assert lines[at + 2].endswith("; bucket_cap_mb=25 +13.5 %")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 79, 80, 92, 300])
 def test_every_width_is_kept(ddp, columns):
     done = nsyspipe_run("whatif", ddp, COLUMNS=str(columns))
     assert all(len(line) <= min(columns, 100) for line in done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_one_combination_says_what_it_rests_on(ddp):
     done = nsyspipe_run("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100")
     lines = done.stdout.splitlines()
@@ -79,6 +82,7 @@ def test_the_document_has_the_keys_of_the_contract(ddp):
     assert gains == sorted(gains, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_combination_is_one_scenario_with_its_knobs(ddp):
     (one,) = document(ddp, "--link", "nvlink4", "--gradient-dtype", "bf16", "--no-wait")[
         "scenarios"
@@ -99,6 +103,7 @@ def test_a_run_saved_without_its_operations_says_how_to_save_them(ddp, tmp_path)
     assert "fix: analyze the reports again with --out DIR --events" in done.stderr
 
 
+@pytest.mark.slow
 def test_one_rank_gets_a_reason(ddp):
     done = nsyspipe_run("whatif", ddp / "ddp_0.sqlite", COLUMNS="100")
     assert done.returncode == 0
@@ -125,12 +130,14 @@ def test_what_cannot_be_used_is_said_before_anything_is_read(options, words, tmp
     assert words in done.stderr
 
 
+@pytest.mark.slow
 def test_bytes_that_contradict_the_capture_are_refused_with_both_figures(ddp):
     done = nsyspipe_run("whatif", ddp, "--gradient-bytes", "1e9")
     assert_refused(done)
     assert "--gradient-bytes 1,000,000,000: the capture says 109,051,904 bytes" in done.stderr
 
 
+@pytest.mark.slow
 def test_reading_options_hold(ddp):
     assert len(document(ddp, "--skip-first", "2", "-j", "1")["problems"]) >= 1
     done = nsyspipe_run("whatif", ddp, "--step", "nothing")
@@ -138,10 +145,12 @@ def test_reading_options_hold(ddp):
     assert "step #" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_label_names_the_run(ddp):
     assert document(f"before={ddp}")["run"]["label"] == "before"
 
 
+@pytest.mark.slow
 def test_a_file_is_written_and_that_of_another_run_kept(ddp, tmp_path):
     path = tmp_path / "answer.json"
     assert nsyspipe_run("whatif", ddp, "--json", path, "-q").stdout == ""
@@ -153,6 +162,7 @@ def test_a_file_is_written_and_that_of_another_run_kept(ddp, tmp_path):
     assert nsyspipe_run("whatif", ddp, "--json", path, "--force", "-q").returncode == 0
 
 
+@pytest.mark.slow
 def test_the_document_of_analyze_is_kept(ddp, tmp_path):
     path = tmp_path / "run.json"
     assert nsyspipe_run("analyze", ddp, "--json", path, "-q").returncode == 0
@@ -163,12 +173,14 @@ def test_the_document_of_analyze_is_kept(ddp, tmp_path):
     assert_refused(nsyspipe_run("analyze", ddp, "--json", path, "-q"))
 
 
+@pytest.mark.slow
 def test_a_report_is_never_replaced(ddp):
     before = (ddp / "ddp_0.sqlite").read_bytes()
     assert_refused(nsyspipe_run("whatif", ddp, "--json", ddp / "ddp_0.sqlite", "--force"))
     assert (ddp / "ddp_0.sqlite").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_the_same(ddp):
     code, shown = terminal_run("whatif", ddp, NO_COLOR="1")
     assert code == 0

@@ -49,6 +49,7 @@ def analyze(run: str, *options: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", RUNS)
 def test_sample_outputs_are_made_again_as_they_were(run, request, tmp_path):
     made = {
@@ -65,6 +66,7 @@ def test_sample_outputs_are_made_again_as_they_were(run, request, tmp_path):
         assert output == expected.read_text(encoding="utf-8"), suffix
 
 
+@pytest.mark.slow
 def test_the_sample_dataset_is_made_again_as_it_was(request, tmp_path):
     store, committed = tmp_path / "store", SAMPLES / "dataset"
     for run in RUNS:

@@ -164,6 +164,7 @@ def cut_in_a_worker(folder):
     return [folder, "-j", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [no_file, empty_file, no_match, bad_pattern, cut_in_a_worker])
 @pytest.mark.usefixtures("report")
 def test_the_program_says_it_in_one_line_and_exits_with_2(tmp_path, arguments):
