@@ -9,6 +9,8 @@ from nsyspipe.errors import OptionError
 
 __all__ = ["LINKS", "Knobs", "Link", "knobs_of", "parse_bandwidth"]
 
+# No link between GPUs is slower.
+_LEAST_BYTES_PER_S = 1e6
 _GB = 1e9
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _NUMBER = r"\s*([0-9]*\.?[0-9]+(?:[eE][0-9]+)?)\s*([kKmMgGtT]?)"
@@ -169,6 +171,19 @@ def parse_bandwidth(text: str) -> float:
     return value
 
 
+def _bandwidth(given: float | str | None) -> float | None:
+    """Return bytes per second; a number so small was meant in another unit."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return parse_bandwidth(given)
+    if 0 < given < _LEAST_BYTES_PER_S:
+        raise OptionError(
+            f"bandwidth={given:g}", "is in bytes per second", fix=f'bandwidth="{given:g}GB/s"'
+        )
+    return given
+
+
 def knobs_of(
     *,
     bandwidth: float | str | None = None,
@@ -189,9 +204,7 @@ def knobs_of(
     """
     _check_positive("--gradient-bytes", gradient_bytes)
     return Knobs(
-        bandwidth_bytes_per_s=parse_bandwidth(bandwidth)
-        if isinstance(bandwidth, str)
-        else bandwidth,
+        bandwidth_bytes_per_s=_bandwidth(bandwidth),
         link=link,
         gradient_dtype=gradient_dtype,
         bucket_mb=bucket_mb,

@@ -73,3 +73,9 @@ def test_bits_are_refused_with_both_readings(text):
     with pytest.raises(OptionError, match="bits") as raised:
         parse_bandwidth(text)
     assert raised.value.fix == "--bandwidth 25GB/s, or 200GB/s if it was bytes"
+
+
+def test_a_number_that_was_meant_in_gigabytes_is_refused_with_the_right_form():
+    with pytest.raises(OptionError, match="is in bytes per second") as raised:
+        knobs_of(bandwidth=300)
+    assert raised.value.fix == 'bandwidth="300GB/s"'
