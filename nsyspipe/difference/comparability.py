@@ -33,7 +33,7 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     Blocking: another world size, another GPU model, ranks missing that the other side has, no GPU activity on one
     side only. A warning: the same lacking on both sides, other step families or numbers of skipped steps, other
     message bytes, captures that distort (profiler overhead, cut-off steps, other traces, parts not recorded on one side), times
-    of kernels that are estimated, and fewer than 3 summary steps.
+    of kernels that are estimated, fewer than 3 summary steps, and one capture on both sides.
     """
     found = [check for test in _TESTS for check in test(baseline, candidate)]
     return sorted(found, key=lambda check: not check.blocks)
@@ -68,6 +68,30 @@ def _without_gpu(baseline: Side, candidate: Side) -> Iterator[Check]:
     lacking = [name for name, said in (("baseline", before), ("candidate", now)) if said != _GPU]
     message = f"no GPU activity was recorded: {' and '.join(lacking)}"
     yield Check("no-gpu-activity", any(has_gpu), before, now, message)
+
+
+def _same_capture(baseline: Side, candidate: Side) -> Iterator[Check]:
+    """Warn of a baseline that is the candidate: a gate on them always passes."""
+    there = {_capture(run): run for run in baseline.runs}
+    for run in candidate.runs:
+        other = there.get(_capture(run))
+        if run.header.captured_at_utc is not None and other is not None:
+            before, now = other.header.label, run.header.label
+            yield Check(
+                "same-capture",
+                blocks=False,
+                baseline=before,
+                candidate=now,
+                message=f"the same capture is on both sides: {before}",
+            )
+            return
+
+
+def _capture(run: Run) -> tuple[object, ...]:
+    """Return what no two captures share, under whatever run id they were saved."""
+    ranks = run.ranks.select(["rank", "pid", "n_kernels"]).to_pylist()
+    step_time_ns = run.summary()["step_time_ns"][0].as_py()
+    return run.header.captured_at_utc, step_time_ns, *(tuple(one.values()) for one in ranks)
 
 
 def _gpu_activity(run: Run) -> str:
@@ -204,6 +228,7 @@ def _too_few(baseline: Side, candidate: Side) -> Iterator[Check]:
 
 
 _TESTS = (
+    _same_capture,
     _world_sizes,
     _without_gpu,
     _gpus,

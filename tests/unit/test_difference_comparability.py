@@ -26,7 +26,8 @@ def checks(before, after):
         Side("x", tuple(runs) if isinstance(runs, list | tuple) else (runs,))
         for runs in (before, after)
     ]
-    found = check_comparable(*sides)
+    # Built runs are one capture but for what a test changes.
+    found = [one for one in check_comparable(*sides) if one.check != "same-capture"]
     return {check.check: (check.blocks, check.baseline, check.candidate) for check in found}
 
 
@@ -35,8 +36,15 @@ def run(tmp_path):
     return plain_run(tmp_path / "base", [STEPS, STEPS])
 
 
-def test_a_run_and_itself_leave_no_doubt(run):
+def test_a_run_and_itself_leave_no_other_doubt_than_that(run, tmp_path):
     assert checks(run, run) == {}
+    side = Side("x", (run,))
+    (found,) = check_comparable(side, side)
+    assert (found.check, found.blocks) == ("same-capture", False)
+    assert found.message == f"the same capture is on both sides: {run.header.label}"
+    # A capture of the same program whose kernels last longer is another one.
+    slower = plain_run(tmp_path / "slower", [[(2000, 100, 40, 60)] * 3] * 2)
+    assert check_comparable(side, Side("y", (slower,))) == []
 
 
 def test_another_world_size_blocks(run, tmp_path):
@@ -180,7 +188,7 @@ def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):
     assert found["no-gpu-activity"] == (True, "recorded", "not recorded")
     assert "missing-ranks" not in found
     assert "few-steps" not in found
-    (check,) = check_comparable(Side("a", (hosts,)), Side("b", (hosts,)))
+    *_, check = check_comparable(Side("a", (hosts,)), Side("b", (hosts,)))
     assert check.message == "no GPU activity was recorded: baseline and candidate"
     row = diff(hosts, hosts).judged_rows[0]
     assert (row["verdict"], row["why"]) == ("inconclusive", "both: no GPU activity was recorded")
