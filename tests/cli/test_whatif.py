@@ -108,7 +108,7 @@ def test_one_rank_gets_a_reason(ddp):
     done = nsyspipe_run("whatif", ddp / "ddp_0.sqlite", COLUMNS="100")
     assert done.returncode == 0
     assert done.stdout.startswith(
-        "No answer: the run has 1 rank: nothing is communicated that could be changed."
+        "No answer: 1 of 2 ranks are not among the reports: pass those of all ranks."
     )
 
 
