@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.cli.named_outputs import STDOUT, check_named, named_outputs
 from nsyspipe.cli.output import write_stdout
 from nsyspipe.errors import OptionError
 
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AnalysisOutputs"]
 
-_STDOUT = "-"
+_FORMATS = ("json", "markdown", "html", "perfetto")
 _PRINTABLE = ("json", "markdown")
-_PLACES = {"out": "DIR"}
 _LONGEST_ID = 100
 _STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
 _LOWEST, _HIGHEST = -(2**62), 2**62
@@ -43,7 +43,7 @@ class AnalysisOutputs:
     @property
     def takes_stdout(self) -> bool:
         """Whether one of them is printed, so that nothing else may be."""
-        return _STDOUT in (self.json, self.markdown)
+        return STDOUT in (self.json, self.markdown)
 
     def check(self, run_id: str | None) -> None:
         """Refuse what cannot be written before any work is done.
@@ -60,7 +60,6 @@ class AnalysisOutputs:
         OutputError
             If a file could not be made where it is wanted.
         """
-        from nsyspipe.report.files import check_directory
         from nsyspipe.store.layout import check_run_id
 
         if run_id is not None and self.out is not None:
@@ -79,20 +78,12 @@ class AnalysisOutputs:
             )
         self._steps()
         named = [*([] if self.out is None else [("out", self.out)]), *self._named()]
-        seen: dict[str, str] = {}
-        for name, value in named:
-            option = f"--{name}"
-            if value == _STDOUT and name not in _PRINTABLE:
-                raise OptionError(
-                    f"{option} -", "cannot be printed", fix=f"{option} {_PLACES.get(name, 'FILE')}"
-                )
-            place = value if value == _STDOUT else str(Path(value).resolve())
-            if place in seen:
-                raise OptionError(f"{seen[place]} and {option}", f"both write {value}")
-            seen[place] = option
-            is_made = self.out is not None and Path(value).parent == Path(self.out)
-            if value != _STDOUT and name != "out" and not is_made:
-                check_directory(Path(value))
+        check_named(
+            named,
+            _PRINTABLE,
+            directories=("out",),
+            is_made=lambda path: self.out is not None and path.parent == Path(self.out),
+        )
 
     def write(self, run: Run, stage: Stage) -> None:
         """Write them all: what is printed comes last.
@@ -109,7 +100,7 @@ class AnalysisOutputs:
         from nsyspipe.store.write import check_store, save
 
         run_id = run.header.run_id
-        files = {name: Path(path) for name, path in self._named() if path != _STDOUT}
+        files = {name: Path(path) for name, path in self._named() if path != STDOUT}
         formats = {name: format_named(name) for name in files}
 
         def may_replace(name: str) -> Callable[[], bool]:
@@ -131,15 +122,14 @@ class AnalysisOutputs:
             with writing(path, run.inputs, may_replace=may_replace(name)) as file:
                 formats[name].write(run, file, steps, on_progress)
         for name, value in self._named():
-            if value == _STDOUT:
+            if value == STDOUT:
                 printed = io.BytesIO()
                 format_named(name).write(run, printed, None, None)
                 write_stdout(printed.getvalue().decode())
 
     def _named(self) -> list[tuple[str, str]]:
         """Return the files asked for, by format."""
-        values = [(name, getattr(self, name)) for name in ("json", "markdown", "html", "perfetto")]
-        return [(name, value) for name, value in values if value is not None]
+        return named_outputs(self, _FORMATS)
 
     def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""

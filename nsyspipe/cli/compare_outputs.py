@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.errors import OptionError
+from nsyspipe.cli.named_outputs import STDOUT, check_named, named_outputs, write_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from nsyspipe.scoreboard.board import Scoreboard
 
 __all__ = ["CompareOutputs"]
 
-_STDOUT = "-"
 _FORMATS = ("json", "markdown", "csv", "html")
 _PRINTABLE = ("json", "markdown", "csv")
 
@@ -34,59 +31,24 @@ class CompareOutputs:
     @property
     def takes_stdout(self) -> bool:
         """Whether one of them is printed, so that nothing else may be."""
-        return any(value == _STDOUT for _, value in self._named())
+        return any(value == STDOUT for _, value in self._named)
 
     def check(self) -> None:
-        """Refuse what cannot be written before any work is done.
-
-        Raises
-        ------
-        OptionError
-            If two outputs are one file, or one cannot be printed.
-        OutputError
-            If a file could not be made where it is wanted.
-        """
-        from nsyspipe.report.files import check_directory
-
-        seen: dict[str, str] = {}
-        for name, value in self._named():
-            if value == _STDOUT and name not in _PRINTABLE:
-                raise OptionError(f"--{name} -", "cannot be printed", fix=f"--{name} FILE")
-            place = value if value == _STDOUT else str(Path(value).resolve())
-            if place in seen:
-                raise OptionError(f"{seen[place]} and --{name}", f"both write {value}")
-            seen[place] = f"--{name}"
-            if value != _STDOUT:
-                check_directory(Path(value))
+        """Refuse what cannot be written before any work is done, as `check_named` does."""
+        check_named(self._named, _PRINTABLE)
 
     def write(self, board: Scoreboard) -> None:
-        """Write them all: what is printed comes last.
-
-        Raises
-        ------
-        OutputError
-            If one cannot be written, or a file that is there is no scoreboard of the same runs.
-        """
-        from nsyspipe.report.files import check_target, write_text
-
+        """Write them all, as `write_texts` does; a file that is there stays unless it is a scoreboard of the same runs."""
         inputs = [path for side in board.sides for run in side.runs for path in run.inputs]
-        files = {name: Path(value) for name, value in self._named() if value != _STDOUT}
 
-        def may_replace(name: str) -> Callable[[], bool]:
-            return lambda: self.force or _is_of(board, name, files[name])
+        def may_replace(name: str, path: Path) -> bool:
+            return self.force or _is_of(board, name, path)
 
-        for name, path in files.items():
-            check_target(path, inputs, may_replace=may_replace(name))
-        texts = {name: _text(name, board) for name, _ in self._named()}
-        for name, path in files.items():
-            write_text(path, texts[name], inputs, may_replace=may_replace(name))
-        for name, value in self._named():
-            if value == _STDOUT:
-                write_stdout(texts[name])
+        write_texts(self._named, lambda name: _text(name, board), inputs, may_replace)
 
-    def _named(self) -> Iterable[tuple[str, str]]:
-        values = [(name, getattr(self, name)) for name in _FORMATS]
-        return [(name, value) for name, value in values if value is not None]
+    @property
+    def _named(self) -> list[tuple[str, str]]:
+        return named_outputs(self, _FORMATS)
 
 
 def _text(name: str, board: Scoreboard) -> str:

@@ -82,12 +82,7 @@ def diff(
     json_file: output.Json = None,
     markdown: output.Markdown = None,
     html: output.Html = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Judge runs that are not comparable; replace outputs of other runs."
-        ),
-    ] = False,
+    force: output.ForceComparison = False,
     step: reading.Step = None,
     backward: reading.Backward = None,
     forward: reading.Forward = None,
@@ -96,20 +91,8 @@ def diff(
     comm_kernel: reading.CommKernel = None,
     skip_first: reading.SkipFirst = AUTO,
     rank_map: reading.RankMap = None,
-    nccl_log: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--nccl-log",
-            metavar="[LABEL=]FILE",
-            help="Log with NCCL_DEBUG=INFO, of all reports or of one label's. Several times, or a glob.",
-        ),
-    ] = None,
-    topology: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise."
-        ),
-    ] = None,
+    nccl_log: reading.NcclLogs = None,
+    topology: reading.TopologyFiles = None,
     jobs: reading.Jobs = None,
     quiet: output.Quiet = False,
     no_progress: output.NoProgress = False,

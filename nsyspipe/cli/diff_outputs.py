@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.errors import OptionError
+from nsyspipe.cli.named_outputs import STDOUT, check_named, named_outputs, write_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from nsyspipe.difference.run_difference import RunDifference
     from nsyspipe.gate import Gate
 
 __all__ = ["DiffOutputs"]
 
-_STDOUT = "-"
 # The fields that name a file, and those of them whose file may be stdout.
 _FORMATS = ("json", "markdown", "html")
 _PRINTABLE = ("json", "markdown")
@@ -36,68 +33,33 @@ class DiffOutputs:
     @property
     def takes_stdout(self) -> bool:
         """Whether one of them is printed, so that nothing else may be."""
-        return any(value == _STDOUT for _, value in self._named())
+        return any(value == STDOUT for _, value in self._named)
 
     def check(self) -> None:
-        """Refuse what cannot be written before any work is done.
-
-        Raises
-        ------
-        OptionError
-            If two outputs are one file, or one cannot be printed.
-        OutputError
-            If a file could not be made where it is wanted.
-        """
-        from nsyspipe.report.files import check_directory
-
-        seen: dict[str, str] = {}
-        for name, value in self._named():
-            if value == _STDOUT and name not in _PRINTABLE:
-                raise OptionError(f"--{name} -", "cannot be printed", fix=f"--{name} FILE")
-            place = value if value == _STDOUT else str(Path(value).resolve())
-            if place in seen:
-                raise OptionError(f"{seen[place]} and --{name}", f"both write {value}")
-            seen[place] = f"--{name}"
-            if value != _STDOUT:
-                check_directory(Path(value))
+        """Refuse what cannot be written before any work is done, as `check_named` does."""
+        check_named(self._named, _PRINTABLE)
 
     def write(
         self, difference: RunDifference, gate: Gate | None, *, settings_file: str | None
     ) -> None:
-        """Write them all: what is printed comes last.
-
-        Raises
-        ------
-        OutputError
-            If one cannot be written, or a file that is there is no difference of the same runs.
-        """
+        """Write them all, as `write_texts` does; a file that is there stays unless it is a difference of the same runs."""
         from nsyspipe.report.difference_document import identity_of
-        from nsyspipe.report.files import check_target, write_text
 
         identity = identity_of(difference)
-        inputs = [
-            path
-            for side in (difference.baseline, difference.candidate)
-            for run in side.runs
-            for path in run.inputs
-        ]
-        files = {name: Path(value) for name, value in self._named() if value != _STDOUT}
+        sides = (difference.baseline, difference.candidate)
+        inputs = [path for side in sides for run in side.runs for path in run.inputs]
 
-        def may_replace(name: str) -> Callable[[], bool]:
-            return lambda: self.force or _identity(name, files[name]) == identity
+        def may_replace(name: str, path: Path) -> bool:
+            return self.force or _identity(name, path) == identity
 
-        for name, path in files.items():
-            check_target(path, inputs, may_replace=may_replace(name))
-        texts = {name: _text(name, difference, gate, settings_file) for name, _ in self._named()}
-        for name, path in files.items():
-            write_text(path, texts[name], inputs, may_replace=may_replace(name))
-        for name, value in self._named():
-            if value == _STDOUT:
-                write_stdout(texts[name])
+        def text_of(name: str) -> str:
+            return _text(name, difference, gate, settings_file)
 
-    def _named(self) -> Iterable[tuple[str, str]]:
-        values = [(name, getattr(self, name)) for name in _FORMATS]
-        return [(name, value) for name, value in values if value is not None]
+        write_texts(self._named, text_of, inputs, may_replace)
+
+    @property
+    def _named(self) -> list[tuple[str, str]]:
+        return named_outputs(self, _FORMATS)
 
 
 def _text(

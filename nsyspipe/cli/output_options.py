@@ -64,6 +64,12 @@ PerfettoSteps = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace outputs of another run.")]
+ForceComparison = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Judge runs that are not comparable; replace outputs of other runs."
+    ),
+]
 Quiet = Annotated[
     bool,
     typer.Option(

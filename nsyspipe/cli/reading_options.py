@@ -110,6 +110,21 @@ TopologyFile = Annotated[
         help="Output of nvidia-smi topo -m: NVLink, or PCIe.",
     ),
 ]
+# Of commands that take several runs.
+NcclLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--nccl-log",
+        metavar="[LABEL=]FILE",
+        help="Log with NCCL_DEBUG=INFO, of all reports or of one label's. Several times, or a glob.",
+    ),
+]
+TopologyFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise."
+    ),
+]
 Findings = Annotated[
     str,
     typer.Option(

@@ -19,6 +19,7 @@ from nsyspipe.difference.thresholds import (
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT,
     check_confidence,
+    check_min_effect,
 )
 from nsyspipe.errors import OptionError
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["DEFAULT_CONFIDENCE", "DEFAULT_MIN_EFFECT", "RunDifference", "diff"]
+__all__ = ["RunDifference", "diff"]
 
 
 @dataclass(frozen=True)
@@ -207,8 +208,7 @@ def diff(
     >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
     ('improvement', -11.2)
     """
-    if not min_effect >= 0 or min_effect == float("inf"):
-        raise OptionError(f"min_effect={min_effect}", "is no ratio from 0", fix="min_effect=0.02")
+    check_min_effect(min_effect)
     check_confidence(confidence, f"confidence={confidence}", "confidence=0.95")
     judged = tuple(dict.fromkeys(metrics or (DEFAULT_METRIC,)))
     for name in judged:

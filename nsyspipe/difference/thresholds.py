@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nsyspipe.errors import OptionError
 
-__all__ = ["DEFAULT_CONFIDENCE", "DEFAULT_MIN_EFFECT", "check_confidence"]
+__all__ = ["DEFAULT_CONFIDENCE", "DEFAULT_MIN_EFFECT", "check_confidence", "check_min_effect"]
 
 DEFAULT_MIN_EFFECT, DEFAULT_CONFIDENCE = 0.02, 0.95
 _LEAST_CONFIDENCE = 0.5
@@ -26,3 +26,15 @@ def check_confidence(confidence: float, given: str, fix: str) -> float:
     if not _LEAST_CONFIDENCE < confidence < 1:
         raise OptionError(given, f"is not between {_LEAST_CONFIDENCE} and 1", fix=fix)
     return confidence
+
+
+def check_min_effect(min_effect: float) -> None:
+    """Check a ratio from 0.
+
+    Raises
+    ------
+    OptionError
+        If it is none.
+    """
+    if not min_effect >= 0 or min_effect == float("inf"):
+        raise OptionError(f"min_effect={min_effect}", "is no ratio from 0", fix="min_effect=0.02")

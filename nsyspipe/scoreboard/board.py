@@ -12,6 +12,7 @@ from nsyspipe.difference.thresholds import (
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT,
     check_confidence,
+    check_min_effect,
 )
 from nsyspipe.errors import OptionError
 from nsyspipe.scoreboard.entrant import Entrant
@@ -188,8 +189,7 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    if not min_effect >= 0 or min_effect == float("inf"):
-        raise OptionError(f"min_effect={min_effect}", "is no ratio from 0", fix="min_effect=0.02")
+    check_min_effect(min_effect)
     check_confidence(confidence, f"confidence={confidence}", "confidence=0.95")
     if sort is not None:
         sort = check_sort(sort)
