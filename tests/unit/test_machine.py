@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -62,6 +62,8 @@ def packages(tmp_path, monkeypatch):
     """Return a function that puts packages on Python's path; torch says so if it is imported."""
     site = tmp_path / "site"
     site.mkdir()
+    # Another test of this process may have imported the real torch, and then that one would be found.
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
 
     def install(version_file=None, **versions):
         if version_file is not None:
@@ -275,10 +277,11 @@ def test_a_torch_that_does_not_say_its_version_is_known_by_its_package(checks, p
     assert (found.status, found.found) == ("warning", "2.4.0, which names no CUDA")
 
 
-@pytest.mark.skipif(find_spec("torch") is not None, reason="the real torch would be found")
 def test_a_directory_called_torch_is_no_torch(checks, tmp_path, monkeypatch):
     (tmp_path / "site/torch").mkdir(parents=True)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    # Nothing else on the path: the real torch would be found.
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
     assert checks()["torch"].status == "missing"
 
 
