@@ -19,7 +19,7 @@ from nsyspipe.cli.redact import redact
 from nsyspipe.cli.schema import schema
 from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError
-from nsyspipe.parallel import without_pandas
+from nsyspipe.parallel import without_other_frames
 
 __all__ = ["app", "run"]
 
@@ -78,7 +78,7 @@ def options(
 
 def run() -> None:
     """Run the program and exit: 0 answered, 2 unusable input or option; Ctrl-C is the caller's."""
-    without_pandas()
+    without_other_frames()
     lenient_encoding()
     try:
         app()

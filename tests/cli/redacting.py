@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nsyspipe.cli.app import app
 from tests.build.trace import steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.cli.tools import assert_refused, nsyspipe_here
 from tests.integration.tools import edit
 
 
@@ -36,7 +36,7 @@ def run(*arguments):
 
 def refused(*arguments):
     """Run the program, which must refuse, and return what it says."""
-    done = nsyspipe_run("redact", *arguments)
+    done = nsyspipe_here("redact", *arguments)
     assert_refused(done)
     return done.stderr
 

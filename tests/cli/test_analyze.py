@@ -9,7 +9,7 @@ import pytest
 import nsyspipe
 from nsyspipe.report.document import document
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
 from tests.integration.tools import STEADY
 
 
@@ -21,7 +21,7 @@ def read(path):
 
 
 def test_json_on_stdout_is_one_document_and_nothing_else(steady):
-    done = nsyspipe_run("analyze", steady, "--json", "-")
+    done = nsyspipe_here("analyze", steady, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == document(nsyspipe.load(steady))
 
@@ -103,7 +103,7 @@ def test_null_is_what_was_not_recorded(tmp_path, invoke):
 
 @pytest.mark.slow
 def test_quiet_prints_nothing(steady, tmp_path):
-    done = nsyspipe_run("analyze", steady, "-q", "--json", tmp_path / "run.json")
+    done = nsyspipe_here("analyze", steady, "-q", "--json", tmp_path / "run.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert read(tmp_path / "run.json")["run"]["n_ranks"] == 2
 
@@ -113,7 +113,7 @@ def test_quiet_still_prints_a_document_that_was_asked_for(steady, invoke):
 
 
 def test_quiet_still_says_why_input_is_unusable(tmp_path):
-    assert_refused(nsyspipe_run("analyze", tmp_path / "no.sqlite", "-q"))
+    assert_refused(nsyspipe_here("analyze", tmp_path / "no.sqlite", "-q"))
 
 
 def test_strict_passes_what_is_only_for_information(steady, invoke):
@@ -132,7 +132,7 @@ def test_strict_fails_on_a_warning_after_the_answer(tmp_path, invoke, missing):
 
 def test_a_report_without_gpu_activity_is_answered(tmp_path, invoke):
     TraceBuilder().range(0, 5, "step 1").range(6, 9, "step 2").write(tmp_path / "a.sqlite")
-    done = nsyspipe_run("analyze", tmp_path)
+    done = nsyspipe_here("analyze", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("No GPU activity was recorded")
     assert invoke(tmp_path, "--strict").exit_code == 2

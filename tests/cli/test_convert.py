@@ -13,7 +13,7 @@ import pytest
 
 from nsyspipe.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEWER, calls, fake_nsys, fake_report
-from tests.cli.tools import assert_refused, environment, nsyspipe_run, program, terminal_run
+from tests.cli.tools import assert_refused, environment, nsyspipe_here, program, terminal_run
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def variables(tmp_path, tool):
 
 @pytest.fixture
 def run(variables):
-    return lambda *arguments, **options: nsyspipe_run(*arguments, **(variables | options))
+    return lambda *arguments, **options: nsyspipe_here(*arguments, **(variables | options))
 
 
 @pytest.fixture
@@ -108,6 +108,7 @@ def test_nsys_may_be_named(run, reports, tool, tmp_path):
     assert_refused(run("convert", reports, "--nsys", tmp_path / "none", "--force"))
 
 
+@pytest.mark.slow
 def test_a_hang_ends_with_the_timeout(run, reports, tool):
     tool("sleep 60")
     done = run("convert", reports / "run_0.nsys-rep", "--timeout", 1)
@@ -254,6 +255,7 @@ def test_a_rank_map_names_raw_reports(run, reports, name):
     }
 
 
+@pytest.mark.slow
 def test_analyze_shows_that_it_exports(variables, reports, tool):
     tool(f"sleep 0.3; {COPY}")
     code, text = terminal_run("analyze", reports, **variables)

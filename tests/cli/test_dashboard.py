@@ -14,7 +14,7 @@ from nsyspipe.cli.app import app
 from nsyspipe.report.page.dashboard import DASHBOARD, STORE
 from nsyspipe.report.page.embed import identity_of_page, run_id_of_page
 from nsyspipe.store.write import save
-from tests.cli.tools import assert_refused, environment, nsyspipe_run, program, terminal_run
+from tests.cli.tools import assert_refused, environment, nsyspipe_here, program, terminal_run
 from tests.dashboard_store import add_run, file_of
 
 
@@ -35,7 +35,7 @@ def is_dashboard(path):
 
 
 def test_a_page_is_written_and_what_was_is_said_unless_quiet(store, tmp_path):
-    done = nsyspipe_run("dashboard", store, "-o", tmp_path / "page.html")
+    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"2 runs written to {tmp_path}/page.html\n"
     quiet = dashboard(store, "-o", tmp_path / "page.html", "-q")
@@ -46,13 +46,13 @@ def test_a_page_is_written_and_what_was_is_said_unless_quiet(store, tmp_path):
 
 def test_a_page_can_be_printed(store, tmp_path):
     dashboard(store, "-o", tmp_path / "page.html")
-    done = nsyspipe_run("dashboard", store, "-o", "-", cwd=tmp_path)
+    done = nsyspipe_here("dashboard", store, "-o", "-", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_without_a_file_it_says_how_to_name_one(store):
-    done = nsyspipe_run("dashboard", store)
+    done = nsyspipe_here("dashboard", store)
     assert_refused(done)
     assert "fix: -o 'nightly runs.html'" in done.stderr
 
@@ -80,7 +80,7 @@ def test_another_file_is_replaced_by_force_only(store, tmp_path, content):
 
 def test_another_file_is_refused_in_one_line(store, tmp_path):
     (tmp_path / "notes").write_text("mine")
-    assert_refused(nsyspipe_run("dashboard", store, "-o", tmp_path / "notes"))
+    assert_refused(nsyspipe_here("dashboard", store, "-o", tmp_path / "notes"))
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/page.html", ".", "x" * 300])
@@ -96,7 +96,7 @@ def test_no_store_is_refused_with_the_command_that_makes_one(tmp_path, kind):
     store = tmp_path / "store"
     if kind == "empty":
         store.mkdir()
-    done = nsyspipe_run("dashboard", store, "-o", tmp_path / "page.html")
+    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert_refused(done)
     assert f"--out {store}" in done.stderr
     assert not (tmp_path / "page.html").exists()
@@ -104,7 +104,7 @@ def test_no_store_is_refused_with_the_command_that_makes_one(tmp_path, kind):
 
 def test_a_damaged_run_is_a_warning_and_the_page_is_there(store, tmp_path):
     file_of(store, "runs", "b").write_bytes(b"")
-    done = nsyspipe_run("dashboard", store, "-o", tmp_path / "page.html")
+    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert (done.returncode, done.stdout) == (0, "")
     assert re.fullmatch(r"warning: b: runs cannot be read .*\n1 run written to .*\n", done.stderr)
     assert is_dashboard(tmp_path / "page.html")
@@ -113,7 +113,7 @@ def test_a_damaged_run_is_a_warning_and_the_page_is_there(store, tmp_path):
 def test_names_cannot_drive_the_terminal(store, tmp_path):
     add_run(store, "c\x1b[31m")
     file_of(store, "runs", "c\x1b[31m").write_bytes(b"")
-    done = nsyspipe_run("dashboard", store, "-o", tmp_path / "page.html")
+    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "page.html")
     assert "\x1b" not in done.stderr
     assert done.returncode == 0
 
@@ -149,12 +149,13 @@ def test_pages_that_are_there_are_linked_without_being_asked_for(saved, tmp_path
 @pytest.mark.slow
 def test_a_run_whose_page_cannot_be_made_is_a_warning(saved, tmp_path):
     file_of(saved, "steps", "second").resolve().write_bytes(b"")
-    done = nsyspipe_run("dashboard", saved, "-o", tmp_path / "index.html", "--pages", tmp_path / "pages")  # fmt: skip
+    done = nsyspipe_here("dashboard", saved, "-o", tmp_path / "index.html", "--pages", tmp_path / "pages")  # fmt: skip
     assert done.returncode == 0
     assert done.stderr.startswith("warning: second: page ")
     assert links(tmp_path / "index.html") == ["./pages/first.html"]
 
 
+@pytest.mark.slow
 def test_progress_is_for_terminals(store, tmp_path):
     code, shown = terminal_run("dashboard", store, "-o", tmp_path / "page.html")
     assert code == 0
@@ -174,7 +175,7 @@ def test_a_reader_that_left_is_no_bug_of_ours(store):
 
 
 def test_help_describes_every_option():
-    done = nsyspipe_run("dashboard", "--help", COLUMNS="80")
+    done = nsyspipe_here("dashboard", "--help", COLUMNS="80")
     assert all(f"{option} " in done.stdout for option in ("-o, --out", "--pages", "--force", "--no-progress"))  # fmt: skip
     assert "Examples:" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80

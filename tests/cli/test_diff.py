@@ -11,7 +11,7 @@ import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
-from tests.cli.tools import assert_refused, nsyspipe_run, terminal_run
+from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
 
 MS = 10**6
 
@@ -168,7 +168,7 @@ def test_thresholds_come_from_the_nearest_file_which_the_output_names(run, tmp_p
 
 def test_a_wrong_file_is_refused_in_one_line(made, tmp_path):
     (tmp_path / "pyproject.toml").write_text("[tool.nsyspipe.diff]\nmin-effekt = 2\n")
-    done = nsyspipe_run("diff", made / "slow", made / "fast", cwd=tmp_path)
+    done = nsyspipe_here("diff", made / "slow", made / "fast", cwd=tmp_path)
     assert_refused(done)
     assert "pyproject.toml: sets 'min-effekt', which nothing reads" in done.stderr
 
@@ -177,11 +177,11 @@ def test_a_wrong_file_is_refused_in_one_line(made, tmp_path):
 def test_a_gate_of_a_file_that_could_never_fail_is_refused(made, tmp_path):
     path = tmp_path / "nsyspipe.toml"
     path.write_text('[diff]\nfail-on = "regression"\nmetric = ["comm"]\n')
-    done = nsyspipe_run("diff", made / "slow", made / "fast", cwd=tmp_path)
+    done = nsyspipe_here("diff", made / "slow", made / "fast", cwd=tmp_path)
     assert_refused(done)
     assert done.stderr.startswith(f"error: {path}: fail-on: can never fail: comm is neither")
     assert done.stderr.endswith('fix: fail-on = "any-change"\n')
-    done = nsyspipe_run(
+    done = nsyspipe_here(
         "diff", made / "slow", made / "fast", "--fail-on", "any-change", cwd=tmp_path
     )
     assert done.returncode == 0
@@ -223,13 +223,13 @@ def test_a_gate_of_a_file_that_could_never_fail_is_refused(made, tmp_path):
     ids=lambda one: one if isinstance(one, str) else " ".join(one),
 )
 def test_what_cannot_be_used_is_refused_in_one_line(made, arguments, words):
-    done = nsyspipe_run("diff", *arguments, cwd=made)
+    done = nsyspipe_here("diff", *arguments, cwd=made)
     assert_refused(done)
     assert words in done.stderr
 
 
 def test_no_run_at_all_shows_how_to_use_it():
-    done = nsyspipe_run("diff")
+    done = nsyspipe_here("diff")
     assert done.returncode == 2
     assert "Usage:" in done.stderr
 
@@ -282,7 +282,7 @@ def test_an_input_is_never_replaced(run, made):
 
 
 def test_nothing_of_a_terminal_reaches_a_pipe_and_colours_reach_a_terminal(made):
-    done = nsyspipe_run("diff", made / "store" / "slow", made / "store" / "fast", cwd=made)
+    done = nsyspipe_here("diff", made / "store" / "slow", made / "store" / "fast", cwd=made)
     assert "\x1b" not in done.stdout
     code, text = terminal_run("diff", made / "store" / "slow", made / "store" / "fast")
     assert code == 0

@@ -17,7 +17,7 @@ import nsyspipe
 from nsyspipe.cli.app import app
 from tests.build.programs import GPUS, HELP, TOPOLOGY, VERSION, printing, program
 from tests.build.trace import NVTX, TraceBuilder, steady_rank
-from tests.cli.tools import assert_refused, environment, nsyspipe_run, terminal_run
+from tests.cli.tools import assert_refused, environment, nsyspipe_here, nsyspipe_run, terminal_run
 from tests.integration.tools import edit
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10[0-7])(?:;\d+)*m")
@@ -180,7 +180,7 @@ def test_a_file_is_replaced_only_by_force(steady, tmp_path):
     assert target.read_bytes() == before
     doctor(steady, "--json", target, "--force")
     assert target.read_bytes() == before
-    assert_refused(nsyspipe_run("doctor", steady, "--json", steady / "steady_0.sqlite", "--force"))
+    assert_refused(nsyspipe_here("doctor", steady, "--json", steady / "steady_0.sqlite", "--force"))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_unusable_input_is_refused(tmp_path, name, options):
     folder.mkdir()
     target = folder if name == "." else name and tmp_path / name
     cache = {"NSYSPIPE_CACHE_DIR": str(tmp_path / "cache")}
-    assert_refused(nsyspipe_run("doctor", target, *options, **cache))
+    assert_refused(nsyspipe_here("doctor", target, *options, **cache))
 
 
 # --- terminal -----------------------------------------------------------------------------------

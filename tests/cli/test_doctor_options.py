@@ -12,7 +12,7 @@ from nsyspipe.cli.analyze import analyze
 from nsyspipe.cli.app import app
 from nsyspipe.cli.doctor import doctor
 from tests.cli.sick_run import LINK, LOG, TOPOLOGY, write_sick
-from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.cli.tools import assert_refused, nsyspipe_here
 
 PATTERNS = ("--step", "--backward", "--forward", "--optimizer", "--data", "--comm-kernel")
 SHM = "SHM through host memory, although the GPUs are connected by NV18"
@@ -59,7 +59,7 @@ def every_option(folder):
 
 def test_one_set_of_options_works_with_both_commands(sick):
     options = every_option(sick)
-    assert nsyspipe_run("analyze", sick, *options).returncode == 0
+    assert nsyspipe_here("analyze", sick, *options).returncode == 0
     found = capabilities(sick, *options)
     assert found["steps"] == ("yes", "8 match --step '^step'")
     assert found["phases"] == ("yes", "8 backward")
@@ -69,7 +69,7 @@ def test_one_set_of_options_works_with_both_commands(sick):
 
 
 def test_without_reports_they_are_ignored(sick, tmp_path):
-    plain = json.loads(nsyspipe_run("doctor", "--json", "-").stdout)
+    plain = json.loads(nsyspipe_here("doctor", "--json", "-").stdout)
     options = [
         *every_option(sick),
         "--step",
@@ -79,7 +79,7 @@ def test_without_reports_they_are_ignored(sick, tmp_path):
         "--findings",
         "x",
     ]
-    done = nsyspipe_run("doctor", *options, LOG, "--json", "-")
+    done = nsyspipe_here("doctor", *options, LOG, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
     assert [one["name"] for one in found["checks"]] == [one["name"] for one in plain["checks"]]
@@ -89,7 +89,7 @@ def test_without_reports_they_are_ignored(sick, tmp_path):
 
 
 def test_a_step_pattern_without_a_match_is_told_with_what_there_is(sick):
-    done = nsyspipe_run("doctor", sick, "--step", "^Iter", COLUMNS="100")
+    done = nsyspipe_here("doctor", sick, "--step", "^Iter", COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
     text = " ".join(done.stdout.split())
     assert "no steps 0 match --step '^Iter', 8 step #," in text
@@ -117,7 +117,7 @@ def test_logs_are_given_as_in_analysis(sick, tmp_path, way):
 @pytest.mark.slow
 def test_processes_change_nothing(real):
     reports = real / "ddp-4gpu-shm_*.sqlite"
-    plain, two = (nsyspipe_run("doctor", reports, "-j", n, "--json", "-") for n in (1, 2))
+    plain, two = (nsyspipe_here("doctor", reports, "-j", n, "--json", "-") for n in (1, 2))
     assert (two.returncode, two.stderr) == (0, "")
     assert two.stdout == plain.stdout
 
@@ -127,7 +127,7 @@ def test_processes_change_nothing(real):
 
 @pytest.mark.parametrize("option", PATTERNS)
 def test_what_is_no_regular_expression_is_refused(sick, option):
-    done = nsyspipe_run("doctor", sick, option, "a(")
+    done = nsyspipe_here("doctor", sick, option, "a(")
     assert_refused(done)
     assert f"{option} 'a('" in done.stderr
 
@@ -150,12 +150,12 @@ def test_what_is_no_regular_expression_is_refused(sick, option):
 )
 def test_options_that_do_not_fit_are_refused(sick, options):
     (sick / "plain.txt").write_text("GPU0 is fine\n")
-    assert_refused(nsyspipe_run("doctor", sick, *(str(one).format(sick) for one in options)))
+    assert_refused(nsyspipe_here("doctor", sick, *(str(one).format(sick) for one in options)))
 
 
 def test_a_wrong_log_is_told_before_the_reports_are_read(tmp_path):
     (tmp_path / "a_0.sqlite").write_text("no database\n")
-    done = nsyspipe_run("doctor", tmp_path, "--nccl-log", __file__)
+    done = nsyspipe_here("doctor", tmp_path, "--nccl-log", __file__)
     assert_refused(done)
     assert __file__ in done.stderr
 
@@ -163,6 +163,6 @@ def test_a_wrong_log_is_told_before_the_reports_are_read(tmp_path):
 def test_a_log_is_never_written_over(sick, tmp_path):
     log = tmp_path / "nccl.log"
     log.write_bytes(LOG.read_bytes())
-    done = nsyspipe_run("doctor", sick, "--nccl-log", log, "--json", log, "--force")
+    done = nsyspipe_here("doctor", sick, "--nccl-log", log, "--json", log, "--force")
     assert_refused(done)
     assert log.read_bytes() == LOG.read_bytes()

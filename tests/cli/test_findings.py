@@ -10,7 +10,7 @@ import pytest
 
 from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import LINK, LOG, PIDS, write_sick
-from tests.cli.tools import assert_refused, nsyspipe_run, terminal_run
+from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|9\d)(?:;\d+)*m")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
@@ -100,7 +100,7 @@ def test_a_run_without_findings_has_no_such_section(tmp_path, section):
 
 @pytest.mark.parametrize("value", ["-1", "x", "1.5", "", "all of them", "1" * 19, "\u0663"])
 def test_what_is_no_number_is_refused_before_anything_is_read(tmp_path, value):
-    done = nsyspipe_run("analyze", tmp_path / "no.sqlite", f"--findings={value}")
+    done = nsyspipe_here("analyze", tmp_path / "no.sqlite", f"--findings={value}")
     assert_refused(done)
     assert done.stderr.startswith("error: --findings")
 
@@ -192,7 +192,7 @@ def test_control_characters_of_calls_and_transports_never_reach_the_terminal(tmp
     log = tmp_path / "nccl.log"
     log.write_text(LOG.read_text().replace("via SHM/direct/direct", f"via NEW{EVIL}/thing"))
     for findings in ("5", "all"):
-        done = nsyspipe_run("analyze", tmp_path, "--findings", findings, "--nccl-log", log)
+        done = nsyspipe_here("analyze", tmp_path, "--findings", findings, "--nccl-log", log)
         assert "sync-bound" in done.stdout
         assert "link: NEW" in done.stdout
         shown = {char for char in done.stdout + done.stderr if char != "\n"}

@@ -11,7 +11,7 @@ import pytest
 import nsyspipe
 from nsyspipe.report.document import document
 from tests.build.trace import steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
 
 
 def read(path):
@@ -95,7 +95,7 @@ def test_the_same_capture_elsewhere_has_the_same_id(steady, tmp_path):
 
 def test_the_program_refuses_to_overwrite_in_one_line(steady, tmp_path):
     (tmp_path / "notes").write_text("mine")
-    assert_refused(nsyspipe_run("analyze", steady, "--json", tmp_path / "notes"))
+    assert_refused(nsyspipe_here("analyze", steady, "--json", tmp_path / "notes"))
     assert (tmp_path / "notes").read_text() == "mine"
 
 

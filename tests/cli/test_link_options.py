@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cli.sick_run import LINK, LOG, TOPOLOGY, write_sick
-from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.cli.tools import assert_refused, nsyspipe_here
 from tests.conftest import REAL
 
 LOGS = REAL / "logs"
@@ -125,7 +125,9 @@ def test_the_line_takes_two_lines_of_a_terminal(tmp_path, transport):
     log.write_text(
         ring_log(16, [transport, "SHM", "SHM", "SHM"]).replace(":3000:3000", ":3175:3175")
     )
-    done = nsyspipe_run("analyze", folder, "--nccl-log", log, "--topology", TOPOLOGY, COLUMNS="100")
+    done = nsyspipe_here(
+        "analyze", folder, "--nccl-log", log, "--topology", TOPOLOGY, COLUMNS="100"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     head = done.stdout.partition("\n\n")[0].partition("\nlink: ")[2].splitlines()
     assert len(head) <= 2
@@ -243,16 +245,16 @@ def test_a_log_given_twice_counts_once(sick, invoke):
 )  # fmt: skip
 def test_files_that_are_none_are_refused(sick, options):
     (sick / "plain.txt").write_text("GPU0 is fine\n")
-    assert_refused(nsyspipe_run("analyze", sick, *(str(one).format(sick) for one in options)))
+    assert_refused(nsyspipe_here("analyze", sick, *(str(one).format(sick) for one in options)))
 
 
 def test_a_wrong_log_is_told_before_the_reports_are_read(tmp_path):
     for rank in range(2):
         (tmp_path / f"a_{rank}.sqlite").write_text("no database\n")
-    done = nsyspipe_run("analyze", tmp_path, "--nccl-log", __file__)
+    done = nsyspipe_here("analyze", tmp_path, "--nccl-log", __file__)
     assert_refused(done)
     assert __file__ in done.stderr
 
 
 def test_a_text_among_the_reports_is_no_log_unless_one_was_asked_for(sick):
-    assert_refused(nsyspipe_run("analyze", sick, LOG))
+    assert_refused(nsyspipe_here("analyze", sick, LOG))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.build.trace import KERNEL
 from tests.cli.redacting import hosts, names, private_reports, refused, run
-from tests.cli.tools import nsyspipe_run, terminal_run
+from tests.cli.tools import nsyspipe_here, terminal_run
 from tests.integration.tools import edit
 
 
@@ -20,7 +20,7 @@ def reports(tmp_path):
 
 
 def test_a_directory_is_copied_and_what_was_removed_is_printed_by_class(reports, tmp_path):
-    done = nsyspipe_run("redact", reports, tmp_path / "out")
+    done = nsyspipe_here("redact", reports, tmp_path / "out")
     assert (done.returncode, done.stderr) == (0, "")
     assert names(tmp_path / "out") == ["ddp_0.sqlite", "ddp_1.sqlite"]
     assert hosts(tmp_path / "out" / "ddp_1.sqlite") == [("Hostname", "host-1")]
@@ -62,7 +62,7 @@ def test_odd_names_are_no_obstacle(reports, tmp_path, name):
 
 
 def test_quiet_prints_nothing(reports, tmp_path):
-    done = nsyspipe_run("redact", "-q", reports, tmp_path / "out")
+    done = nsyspipe_here("redact", "-q", reports, tmp_path / "out")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -184,6 +184,6 @@ def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path)
 
 
 def test_help_gives_examples():
-    done = nsyspipe_run("redact", "--help", COLUMNS="100")
+    done = nsyspipe_here("redact", "--help", COLUMNS="100")
     assert "nsyspipe redact reports/ redacted/" in done.stdout
     assert "they may hold private words" in done.stdout

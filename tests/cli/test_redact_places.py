@@ -9,7 +9,7 @@ import pytest
 from nsyspipe.errors import OutputError
 from nsyspipe.redaction.places import Place, staged
 from tests.cli.redacting import hosts, names, private_reports, refused, run
-from tests.cli.tools import nsyspipe_run
+from tests.cli.tools import nsyspipe_here
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_log_of_an_older_file_goes_with_it_by_force_only(reports, tmp_path, 
     assert len(names(copy.parent)) == 3 + is_copy_there
     assert run(reports / "ddp_0.sqlite", copy, "--force").exit_code == 0
     assert names(copy.parent) == ["copy.sqlite"]
-    assert nsyspipe_run("analyze", copy, "-q").returncode == 0
+    assert nsyspipe_here("analyze", copy, "-q").returncode == 0
 
 
 def test_an_original_that_is_named_like_a_log_is_not_removed(reports, tmp_path):

@@ -15,7 +15,7 @@ from nsyspipe.capture.sidecar import (
 from nsyspipe.capture.surroundings import Surroundings
 from tests.build.programs import TOPOLOGY
 from tests.build.trace import steady_rank
-from tests.cli.tools import assert_refused, nsyspipe_run
+from tests.cli.tools import assert_refused, nsyspipe_here
 
 SECRET = "Zx81-plant3d"
 LINE = "torch 2.9.0, NCCL 2.27.3, driver 580.159.04, commit 0123456789 with changes"
@@ -114,13 +114,13 @@ def test_a_failed_rank_is_a_warning_that_strict_refuses(tmp_path, invoke):
 
 def test_a_sidecar_is_no_place_for_an_output(captured):
     before = (captured / "ddp.capture.json").read_bytes()
-    assert_refused(nsyspipe_run("analyze", captured, "--json", captured / "ddp.capture.json"))
+    assert_refused(nsyspipe_here("analyze", captured, "--json", captured / "ddp.capture.json"))
     assert (captured / "ddp.capture.json").read_bytes() == before
 
 
 def doctor(*arguments):
     """Return the doctor's document of some reports."""
-    done = nsyspipe_run("doctor", *arguments, "--json", "-")
+    done = nsyspipe_here("doctor", *arguments, "--json", "-")
     assert done.returncode == 0, done
     return json.loads(done.stdout)
 

@@ -71,10 +71,10 @@ def test_help_and_version_import_nothing_heavy(arguments):
     assert imported(*arguments) & heavy == set()
 
 
-def test_analysis_does_without_pandas_and_torch(steady):
+def test_analysis_does_without_pandas_polars_and_torch(steady):
     found = imported("analyze", steady, "-j", 1)
     assert {"pyarrow", "sqlalchemy"} <= found
-    assert found & {"pandas", "torch", "nvtx"} == set()
+    assert found & {"pandas", "polars", "torch", "nvtx"} == set()
 
 
 @pytest.mark.slow

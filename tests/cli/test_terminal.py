@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import nsyspipe
 from nsyspipe.cli.app import app
 from tests.build.trace import TraceBuilder, steady_rank
-from tests.cli.tools import nsyspipe_run, terminal_run
+from tests.cli.tools import nsyspipe_here, nsyspipe_run, terminal_run
 from tests.integration.tools import edit
 
 ESCAPE = "\x1b"
@@ -119,11 +119,11 @@ def test_only_the_slowest_of_many_ranks_are_shown(tmp_path):
 
 @pytest.mark.slow
 def test_a_pipe_gets_no_escape_codes(steady, tmp_path):
-    assert ESCAPE not in nsyspipe_run("analyze", steady, TERM="xterm-256color").stdout
+    assert ESCAPE not in nsyspipe_here("analyze", steady, TERM="xterm-256color").stdout
     assert (
-        ESCAPE not in nsyspipe_run("analyze", tmp_path / "no.sqlite", TERM="xterm-256color").stderr
+        ESCAPE not in nsyspipe_here("analyze", tmp_path / "no.sqlite", TERM="xterm-256color").stderr
     )
-    assert ESCAPE not in nsyspipe_run("schema", TERM="xterm-256color").stdout
+    assert ESCAPE not in nsyspipe_here("schema", TERM="xterm-256color").stdout
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_a_terminal_gets_the_same_words_as_a_pipe(steady):
     code, shown = terminal_run("analyze", steady, "--no-progress", columns=80)
     assert code == 0
     words = [line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()]
-    assert words == nsyspipe_run("analyze", steady, COLUMNS="80").stdout.splitlines()
+    assert words == nsyspipe_here("analyze", steady, COLUMNS="80").stdout.splitlines()
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_control_characters_in_names_never_reach_the_terminal(tmp_path):
     builder.rows["TARGET_INFO_GPU"][0]["name"] = f"H200{EVIL}"
     builder.write(tmp_path / "a_0.sqlite")
     for options in (["--label", f"mine{EVIL}"], ["--step", "nothing"]):
-        done = nsyspipe_run("analyze", tmp_path, *options)
+        done = nsyspipe_here("analyze", tmp_path, *options)
         assert done.stdout or done.returncode == 2
         assert control_characters(done.stdout + done.stderr) == set(), options
 
@@ -203,7 +203,7 @@ def test_a_file_name_that_is_no_utf8_is_shown_somehow(tmp_path):
     path = steady_rank(0).write(tmp_path / "caf\udce9_0.sqlite")
     assert nsyspipe.load(path).ranks.num_rows == 1
     for options in ([], ["--step", "nothing"]):
-        done = nsyspipe_run("analyze", path, *options)
+        done = nsyspipe_here("analyze", path, *options)
         assert done.returncode == (2 if "--step" in options else 0), done.stderr
         assert "Traceback" not in done.stderr
 

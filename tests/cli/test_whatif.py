@@ -9,7 +9,7 @@ import pytest
 import nsyspipe
 from nsyspipe.store.write import save
 from tests.build.ddp_run import MS, Ddp
-from tests.cli.tools import assert_refused, nsyspipe_run, terminal_run
+from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
 
 KEYS = [
     "schema_version", "tool_version", "run", "step_time_ns", "limit_step_time_ns", "identity_error_pct", "scenarios",
@@ -30,13 +30,13 @@ def ddp(tmp_path_factory):
 
 
 def document(*arguments):
-    done = nsyspipe_run("whatif", *arguments, "--json", "-")
+    done = nsyspipe_here("whatif", *arguments, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
 
 
 def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
-    done = nsyspipe_run("whatif", ddp, COLUMNS="100")
+    done = nsyspipe_here("whatif", ddp, COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("Largest single change: gradients as bf16, 34.1 % less step time (")
@@ -46,7 +46,7 @@ def test_the_menu_leads_with_the_largest_change_and_fits(ddp):
 
 @pytest.mark.slow
 def test_the_bounds_of_the_findings_stand_beside_the_replay(ddp):
-    lines = nsyspipe_run("whatif", ddp, COLUMNS="100").stdout.splitlines()
+    lines = nsyspipe_here("whatif", ddp, COLUMNS="100").stdout.splitlines()
     at = lines.index("What findings of analyze promise, and the replay")
     # 80 of 114.8 ms are exposed; with a bucket per gradient 15.61 of them are saved.
     assert lines[at + 1].startswith("- comm-bound: at most 69.7 %; perfect overlap +30.3 %")
@@ -57,13 +57,13 @@ def test_the_bounds_of_the_findings_stand_beside_the_replay(ddp):
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [40, 79, 80, 92, 300])
 def test_every_width_is_kept(ddp, columns):
-    done = nsyspipe_run("whatif", ddp, COLUMNS=str(columns))
+    done = nsyspipe_here("whatif", ddp, COLUMNS=str(columns))
     assert all(len(line) <= min(columns, 100) for line in done.stdout.splitlines())
 
 
 @pytest.mark.slow
 def test_one_combination_says_what_it_rests_on(ddp):
-    done = nsyspipe_run("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100")
+    done = nsyspipe_here("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100")
     lines = done.stdout.splitlines()
     # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer.
     assert lines[0].startswith(
@@ -98,14 +98,14 @@ def test_a_saved_run_answers_as_its_reports_do(ddp, tmp_path):
 
 def test_a_run_saved_without_its_operations_says_how_to_save_them(ddp, tmp_path):
     save(nsyspipe.load(ddp), tmp_path / "store")
-    done = nsyspipe_run("whatif", tmp_path / "store")
+    done = nsyspipe_here("whatif", tmp_path / "store")
     assert_refused(done)
     assert "fix: analyze the reports again with --out DIR --events" in done.stderr
 
 
 @pytest.mark.slow
 def test_one_rank_gets_a_reason(ddp):
-    done = nsyspipe_run("whatif", ddp / "ddp_0.sqlite", COLUMNS="100")
+    done = nsyspipe_here("whatif", ddp / "ddp_0.sqlite", COLUMNS="100")
     assert done.returncode == 0
     assert done.stdout.startswith(
         "No answer: 1 of 2 ranks are not among the reports: pass those of all ranks."
@@ -125,14 +125,14 @@ def test_one_rank_gets_a_reason(ddp):
     ],
 )
 def test_what_cannot_be_used_is_said_before_anything_is_read(options, words, tmp_path):
-    done = nsyspipe_run("whatif", tmp_path / "nothing.sqlite", *options)
+    done = nsyspipe_here("whatif", tmp_path / "nothing.sqlite", *options)
     assert_refused(done)
     assert words in done.stderr
 
 
 @pytest.mark.slow
 def test_bytes_that_contradict_the_capture_are_refused_with_both_figures(ddp):
-    done = nsyspipe_run("whatif", ddp, "--gradient-bytes", "1e9")
+    done = nsyspipe_here("whatif", ddp, "--gradient-bytes", "1e9")
     assert_refused(done)
     assert "--gradient-bytes 1,000,000,000: the capture says 109,051,904 bytes" in done.stderr
 
@@ -140,7 +140,7 @@ def test_bytes_that_contradict_the_capture_are_refused_with_both_figures(ddp):
 @pytest.mark.slow
 def test_reading_options_hold(ddp):
     assert len(document(ddp, "--skip-first", "2", "-j", "1")["problems"]) >= 1
-    done = nsyspipe_run("whatif", ddp, "--step", "nothing")
+    done = nsyspipe_here("whatif", ddp, "--step", "nothing")
     assert_refused(done)
     assert "step #" in done.stderr
 
@@ -153,30 +153,30 @@ def test_a_label_names_the_run(ddp):
 @pytest.mark.slow
 def test_a_file_is_written_and_that_of_another_run_kept(ddp, tmp_path):
     path = tmp_path / "answer.json"
-    assert nsyspipe_run("whatif", ddp, "--json", path, "-q").stdout == ""
+    assert nsyspipe_here("whatif", ddp, "--json", path, "-q").stdout == ""
     assert list(json.loads(path.read_text())) == KEYS
-    assert nsyspipe_run("whatif", ddp, "--json", path, "-q").returncode == 0
+    assert nsyspipe_here("whatif", ddp, "--json", path, "-q").returncode == 0
     path.write_text("mine")
-    assert_refused(nsyspipe_run("whatif", ddp, "--json", path))
+    assert_refused(nsyspipe_here("whatif", ddp, "--json", path))
     assert path.read_text() == "mine"
-    assert nsyspipe_run("whatif", ddp, "--json", path, "--force", "-q").returncode == 0
+    assert nsyspipe_here("whatif", ddp, "--json", path, "--force", "-q").returncode == 0
 
 
 @pytest.mark.slow
 def test_the_document_of_analyze_is_kept(ddp, tmp_path):
     path = tmp_path / "run.json"
-    assert nsyspipe_run("analyze", ddp, "--json", path, "-q").returncode == 0
+    assert nsyspipe_here("analyze", ddp, "--json", path, "-q").returncode == 0
     before = path.read_bytes()
-    assert_refused(nsyspipe_run("whatif", ddp, "--json", path, "-q"))
+    assert_refused(nsyspipe_here("whatif", ddp, "--json", path, "-q"))
     assert path.read_bytes() == before
-    assert nsyspipe_run("whatif", ddp, "--json", path, "-q", "--force").returncode == 0
-    assert_refused(nsyspipe_run("analyze", ddp, "--json", path, "-q"))
+    assert nsyspipe_here("whatif", ddp, "--json", path, "-q", "--force").returncode == 0
+    assert_refused(nsyspipe_here("analyze", ddp, "--json", path, "-q"))
 
 
 @pytest.mark.slow
 def test_a_report_is_never_replaced(ddp):
     before = (ddp / "ddp_0.sqlite").read_bytes()
-    assert_refused(nsyspipe_run("whatif", ddp, "--json", ddp / "ddp_0.sqlite", "--force"))
+    assert_refused(nsyspipe_here("whatif", ddp, "--json", ddp / "ddp_0.sqlite", "--force"))
     assert (ddp / "ddp_0.sqlite").read_bytes() == before
 
 

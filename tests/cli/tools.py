@@ -7,9 +7,12 @@ import os
 import pty
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from unittest import mock
 
 import nsyspipe
+from nsyspipe.cli import app
 
 ROOT = Path(nsyspipe.__file__).parents[1]
 # What a terminal, a CI service or a developer may have set, and what would change the output.
@@ -42,6 +45,40 @@ def nsyspipe_run(*arguments, cwd=None, timeout=60, **variables):
         program(*arguments), capture_output=True, check=False, timeout=timeout, cwd=cwd, env=environment(**variables),
         encoding="utf-8", errors="surrogateescape",
     )  # fmt: skip
+
+
+def nsyspipe_here(*arguments, cwd=None, **variables):
+    """Return what :func:`nsyspipe_run` returns, from this process: no start of another, which takes a second.
+
+    For what a command says; how it starts, ends, spawns and what it imports is a process's own.
+    """
+    command = ["nsyspipe", *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as changed:
+        paths = [Path(folder) / name for name in ("stdout", "stderr")]
+        streams = [
+            changed.enter_context(path.open("w", encoding="utf-8", errors="surrogateescape"))
+            for path in paths
+        ]
+        changed.enter_context(contextlib.redirect_stdout(streams[0]))
+        changed.enter_context(contextlib.redirect_stderr(streams[1]))
+        changed.enter_context(mock.patch.object(sys, "argv", command))
+        changed.enter_context(mock.patch.dict(os.environ, environment(**variables), clear=True))
+        # Other tests of this process need pandas.
+        changed.enter_context(mock.patch.object(app, "without_other_frames"))
+        changed.enter_context(contextlib.chdir(cwd or Path.cwd()))
+        returncode = _exit_code(app.run)
+        for stream in streams:
+            stream.flush()
+        found = [path.read_text("utf-8", "surrogateescape") for path in paths]
+    return subprocess.CompletedProcess(command, returncode, *found)
+
+
+def _exit_code(run):
+    try:
+        run()
+    except SystemExit as end:
+        return end.code or 0
+    return 0
 
 
 def assert_refused(done):

@@ -73,6 +73,7 @@ def test_steps_are_numbered_by_the_one_integer_in_their_text_or_else_in_order(tm
     assert [row["step"] for row in rows(run)] == expected
 
 
+@pytest.mark.slow
 def test_any_executor_gives_the_same_rows(steady):
     expected = rows(nsyspipe.load(steady))
     with ThreadPoolExecutor(2) as threads:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.build.planted import SHOWN, found_in, plant
 from tests.build.trace import KERNEL, steady_rank
-from tests.cli.tools import nsyspipe_run
+from tests.cli.tools import nsyspipe_here
 
 SECRET = "hunter-2-Pa55phrase"
 
@@ -53,11 +53,12 @@ def test_the_secrets_are_in_the_reports(planted):
 )
 def test_no_secret_is_in_what_analyze_prints(planted, option):
     folder, secrets = planted
-    text = said(nsyspipe_run("analyze", folder, *option))
+    text = said(nsyspipe_here("analyze", folder, *option))
     assert b"step" in text
     assert found_in(text, secrets) == []
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
     folder, secrets = planted
     files = {
@@ -68,7 +69,7 @@ def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
     }
     options = [word for name, file in files.items() for word in (f"--{name}", tmp_path / file)]
     options += ["--out", tmp_path / "store", "--events"]
-    assert found_in(said(nsyspipe_run("analyze", folder, *options)), secrets) == []
+    assert found_in(said(nsyspipe_here("analyze", folder, *options)), secrets) == []
     for file in files.values():
         data = (tmp_path / file).read_bytes()
         assert b"step" in data
@@ -76,19 +77,19 @@ def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
     assert found_in(cells(tmp_path / "store"), secrets) == []
     assert found_in(b"".join(str(one).encode() for one in tmp_path.rglob("*")), secrets) == []
     page = tmp_path / "runs.html"
-    assert found_in(said(nsyspipe_run("dashboard", tmp_path / "store", "-o", page)), secrets) == []
+    assert found_in(said(nsyspipe_here("dashboard", tmp_path / "store", "-o", page)), secrets) == []
     assert found_in(page.read_bytes(), secrets) == []
 
 
 def test_no_secret_is_in_what_doctor_says(planted):
     folder, secrets = planted
-    text = said(nsyspipe_run("doctor", folder))
+    text = said(nsyspipe_here("doctor", folder))
     assert found_in(text, secrets) == []
 
 
 def test_no_secret_is_in_what_redact_says(planted, tmp_path):
     folder, secrets = planted
-    text = said(nsyspipe_run("redact", folder, tmp_path / "out"))
+    text = said(nsyspipe_here("redact", folder, tmp_path / "out"))
     assert found_in(text, secrets) == []
 
 
@@ -100,6 +101,6 @@ def test_an_error_about_a_text_among_numbers_does_not_quote_it(tmp_path, command
         database.execute(f"UPDATE {KERNEL} SET start = ? WHERE rowid = 1", (SECRET,))
         database.commit()
     more = [tmp_path / "copy.sqlite"] if command == "redact" else []
-    done = nsyspipe_run(command, path, *more)
+    done = nsyspipe_here(command, path, *more)
     assert "Traceback" not in done.stderr
     assert found_in((done.stdout + done.stderr).encode(), {"it": SECRET}) == []

@@ -135,6 +135,7 @@ def run_as_nobody(good, *arguments):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_report_without_read_permission_is_refused(report, open_folder):
     path = open_folder / "inner" / "a_0.sqlite"
     path.chmod(0)
@@ -160,6 +161,7 @@ def test_a_directory_that_may_not_be_entered_or_listed_is_refused(
     assert_refused(run_as_nobody(report, open_folder / argument))
 
 
+@pytest.mark.slow
 def test_a_report_in_a_directory_that_may_be_entered_but_not_listed_is_read(report, open_folder):
     (open_folder / "inner").chmod(0o311)
     done = run_as_nobody(report, open_folder / "inner" / "a_0.sqlite")

@@ -114,6 +114,7 @@ def test_the_sample_runs_say_the_same(tmp_path, name):
     assert_same(folder, tmp_path / "copies")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", sorted(schemas()))
 def test_exports_of_every_version_say_the_same(tmp_path, version):
     ranks = [steady_rank(rank, version=version) for rank in range(2)]
@@ -215,6 +216,7 @@ def test_hosts_are_numbered_over_all_reports_as_they_appear(tmp_path):
     assert [one["host"] for one in redacted["ranks"]] == ["host-0", "host-1", "host-0", "host-2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tables", ["", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS", "secret_table", "NVTX_EVENTS CUPTI"]
 )

@@ -136,6 +136,7 @@ def _places():
 CELLS = text_cells()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -122,6 +122,7 @@ except nsyspipe.NsyspipeError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files_is_an_error_that_says_so(runs, tmp_path):
     alone, store = stored(tmp_path / "alone", runs[0]), tmp_path / "store"
     save(runs[2], store)

@@ -16,6 +16,7 @@ def _a_program(machine):
     machine.put_program("pass")
 
 
+@pytest.mark.slow
 def test_on_cpus_a_capture_needs_a_package_that_makes_ranges(machine):
     machine.put_nvtx("0.2.12")
     answer = machine.run("ddp.sh", "--cpu", "--program", "train.py")

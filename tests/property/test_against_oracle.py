@@ -80,6 +80,7 @@ def test_steps_equal_counting_every_nanosecond(found):
         assert [{name: row[name] for name in expected[0]} for row in own] == expected
 
 
+@pytest.mark.slow
 @examples(45)
 @given(RUNS)
 def test_idle_causes_are_never_negative_and_sum_to_idle_exactly(found):

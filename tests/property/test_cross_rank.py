@@ -60,6 +60,7 @@ def in_order(rows):
     return sorted(rows, key=lambda row: (row["step"], row["rank"], row["start_ns"], row["comm_id"]))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, **SLOW)
 @given(runs())
 def test_waiting_equals_the_plain_loops(run):

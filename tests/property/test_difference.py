@@ -6,6 +6,7 @@ import tempfile
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from nsyspipe.difference.run_difference import diff
@@ -27,6 +28,7 @@ def negated(value):
     return None if value is None else -value
 
 
+@pytest.mark.slow
 @given(captures=st.lists(ranks, min_size=2, max_size=4), force=st.booleans())
 @settings(max_examples=10, deadline=None)
 def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
@@ -73,6 +75,7 @@ def test_a_run_does_not_differ_from_itself(captures):
         assert found.is_comparable
 
 
+@pytest.mark.slow
 @given(before=ranks, after=ranks)
 @settings(max_examples=10, deadline=None)
 def test_parts_sum_to_the_mean_step_time_as_it_is_counted_by_hand(before, after):

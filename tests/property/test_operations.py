@@ -109,6 +109,7 @@ def expected_ranges(process, family, numbers, shift):
     return found
 
 
+@pytest.mark.slow
 @examples(15)
 @given(RUNS)
 def test_operations_and_phase_ranges_equal_the_plain_loops(found):
@@ -156,6 +157,7 @@ def check_parts(run):
             assert got[rank] == part(whole, steps, rank, first, last)
 
 
+@pytest.mark.slow
 @examples(15)
 @given(RUNS)
 def test_the_operations_of_some_steps_are_those_of_all_that_overlap_them(found):
@@ -179,6 +181,7 @@ def covered(events, category, window):
     return len(oracle.ticks((row["start_ns"], row["end_ns"]) for row in own) & set(range(*window)))
 
 
+@pytest.mark.slow
 @examples(15)
 @given(RUNS)
 def test_operations_add_up_to_the_steps(found):
@@ -194,6 +197,7 @@ def test_operations_add_up_to_the_steps(found):
         assert sum(one["category"] == "comm" for one in begun) == row["n_collectives"]
 
 
+@pytest.mark.slow
 @examples(15)
 @given(cross_runs.runs(), st.integers(1, 3))
 def test_a_timeline_adds_up_to_the_step_and_seq_names_the_row_of_collectives(drawn, most):

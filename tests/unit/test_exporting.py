@@ -280,6 +280,7 @@ def test_a_flood_of_output_is_cut(report, tool):
     assert error.found == "error: flood"
 
 
+@pytest.mark.slow
 def test_a_hanging_nsys_is_ended_with_its_children(report, tool, tmp_path):
     script = f'sleep 60 & echo $! > "{tmp_path}/child"; printf x > "$out"; wait'
     start = time.monotonic()
