@@ -11,7 +11,7 @@ from nsyspipe.cli.compare_outputs import CompareOutputs
 from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs, parse_runs
-from nsyspipe.gate_settings import parse_confidence, parse_min_effect
+from nsyspipe.cli.threshold_options import Confidence, MinEffect, thresholds
 from nsyspipe.settings import AUTO
 
 __all__ = ["compare"]
@@ -36,18 +36,8 @@ def compare(
             "[default: as given]",
         ),
     ] = None,
-    min_effect: Annotated[
-        str,
-        typer.Option(
-            "--min-effect",
-            metavar="PCT",
-            help="Less change of step time than this is none, in per cent: 2% and 2 are the same.",
-        ),
-    ] = "2%",
-    confidence: Annotated[
-        str,
-        typer.Option("--confidence", metavar="P", help="Of the intervals, above 0.5 and below 1."),
-    ] = "0.95",
+    min_effect: MinEffect = None,
+    confidence: Confidence = None,
     json_file: output.Json = None,
     markdown: output.Markdown = None,
     csv_file: Annotated[
@@ -77,7 +67,8 @@ def compare(
     """Which of these runs is best? Speed-up over the first with its interval, and what the steps' time goes to.
 
     Runs that differ from the first in world size, GPU model or ranks are parted from it, and measured against the
-    first of their own kind: a step of more ranks does more work.
+    first of their own kind: a step of more ranks does more work. Thresholds (min-effect, confidence) may stand in the
+    file that diff reads them from.
 
     \b
     Examples:
@@ -88,7 +79,7 @@ def compare(
     """  # fmt: skip
     outputs = CompareOutputs(json_file, markdown, csv_file, html, force)
     outputs.check()
-    least_effect, sure = parse_min_effect(min_effect), parse_confidence(confidence)
+    rules = thresholds(min_effect, confidence)
     if sort is not None:
         from nsyspipe.scoreboard.ranking import check_sort
 
@@ -106,9 +97,10 @@ def compare(
         board = compared(
             [Side(*one) for one in open_runs()],
             sort=sort,
-            min_effect=least_effect,
-            confidence=sure,
+            min_effect=rules.min_effect,
+            confidence=rules.confidence,
             force=force,
+            settings_file=rules.settings_file,
         )
         outputs.write(board)
         if not (quiet or outputs.takes_stdout):

@@ -13,6 +13,7 @@ from nsyspipe.cli.diff_outputs import DiffOutputs
 from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs, parse_runs
+from nsyspipe.cli.threshold_options import Confidence, MinEffect
 from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.errors import OptionError
 from nsyspipe.gate import ANY_CHANGE, FAIL_ON, check_can_fail
@@ -54,22 +55,8 @@ def diff(
             help="Exit with 3 if a judged metric is worse (or changed at all), with 4 if that cannot be decided.",
         ),
     ] = None,
-    min_effect: Annotated[
-        str | None,
-        typer.Option(
-            "--min-effect",
-            metavar="PCT",
-            help="Less change than this is none, in per cent: 2% and 2 are the same. [default: 2%]",
-        ),
-    ] = None,
-    confidence: Annotated[
-        str | None,
-        typer.Option(
-            "--confidence",
-            metavar="P",
-            help="Of the intervals, above 0.5 and below 1. [default: 0.95]",
-        ),
-    ] = None,
+    min_effect: MinEffect = None,
+    confidence: Confidence = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(

@@ -46,6 +46,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
         "min_effect_pct": 100 * board.rules.min_effect,
         "confidence": board.rules.confidence,
         "is_forced": board.rules.is_forced,
+        "settings_file": board.rules.settings_file,
         "runs": [
             {key: value for key, value in row.items() if key != "run_ids"}
             | {"captures": captures[row["label"]]}

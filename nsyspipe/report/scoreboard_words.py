@@ -183,6 +183,8 @@ def notes(board: Scoreboard) -> list[str]:
             "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "
             "that over a run of one rank is the scaling efficiency, and steps/s x ranks the throughput in samples."
         )
+    if board.rules.settings_file is not None:
+        found.append(f"Thresholds from {board.rules.settings_file}.")
     if all(len(side.runs) == 1 for side in board.sides) and len(rows) > 1:
         found.append(
             "One capture per run: the spread between captures is not in the intervals; several captures of a run share "
@@ -204,10 +206,17 @@ def doubts(board: Scoreboard) -> list[str]:
         if row["peer_why"] and row["peer_speedup"] is not None:
             undecided.setdefault(row["peer_why"], []).append(row["label"])
     named = {label for labels in undecided.values() for label in labels}
+    checks = board.checks.to_pylist()
+    copies: dict[str, list[str]] = {}
+    for row in checks:
+        if row["check"] == "same-capture":
+            copies.setdefault(row["against"], []).append(row["label"])
     found: dict[tuple[str, str, str], list[str]] = {}
-    for row in board.checks.to_pylist():
+    for row in checks:
         what = row["message"].partition(": ")[0]
-        is_told = row["check"] == "few-steps" and row["label"] in named
+        is_told = (
+            (row["check"] == "few-steps" and row["label"] in named) or row["check"] == "same-capture"
+        )
         if not is_told and not (
             row["blocks"] and len(board.kinds) > 1
         ):  # the table is parted by those
@@ -215,6 +224,7 @@ def doubts(board: Scoreboard) -> list[str]:
             found.setdefault(key, []).append(f"{row['label']} {row['value']}")
     return [
         *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
+        *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items()),
         *(
             f"{what}: {against} {value}; {_listed(others)}"
             for (what, against, value), others in found.items()

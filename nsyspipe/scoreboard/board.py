@@ -149,6 +149,7 @@ def compare(
     min_effect: float = DEFAULT_MIN_EFFECT,
     confidence: float = DEFAULT_CONFIDENCE,
     force: bool = False,
+    settings_file: str | None = None,
 ) -> Scoreboard:
     """Set runs side by side: which is fastest, by how much, and what their steps' time goes to.
 
@@ -170,6 +171,8 @@ def compare(
         Of the intervals, above 0.5 and below 1.
     force
         Give verdicts although world size, GPU model or ranks differ.
+    settings_file
+        The file that the thresholds come from, which outputs name.
 
     Returns
     -------
@@ -198,7 +201,7 @@ def compare(
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
     for side in sides:
         check_captures(side)
-    return Scoreboard(sides, Rules(min_effect, confidence, force), sort)
+    return Scoreboard(sides, Rules(min_effect, confidence, force, settings_file), sort)
 
 
 def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide]) -> tuple[Side, ...]:

@@ -29,11 +29,14 @@ class Rules:
         Of the intervals.
     is_forced
         Whether runs that are not comparable are judged.
+    settings_file
+        The file that says so; None: options or defaults do.
     """
 
     min_effect: float
     confidence: float
     is_forced: bool = False
+    settings_file: str | None = None
 
 
 @dataclass(frozen=True)

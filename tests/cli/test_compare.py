@@ -123,6 +123,24 @@ def test_options_reach_the_statistics(run):
     assert found["runs"][1]["verdict"] == "no change"
 
 
+def test_thresholds_come_from_the_file_that_diff_reads_and_options_win(run, tmp_path):
+    (tmp_path / "nsyspipe.toml").write_text('fail-on = "regression"\nmin-effect = "50%"\n')
+    found = json.loads(run("slow", "fast", "--json", "-").stdout)
+    assert (found["min_effect_pct"], found["confidence"]) == (50, 0.95)
+    assert found["settings_file"] == "nsyspipe.toml"
+    assert found["runs"][1]["verdict"] == "no change"
+    assert "Thresholds from nsyspipe.toml." in run("slow", "fast").stdout
+    found = json.loads(run("slow", "fast", "--min-effect", "0", "--json", "-").stdout)
+    assert (found["min_effect_pct"], found["settings_file"]) == (0, None)
+    (tmp_path / "nsyspipe.toml").write_text("min-effekt = 2\n")
+    assert "sets 'min-effekt', which nothing reads" in str(run("slow", "fast").exception)
+
+
+def test_a_capture_that_is_there_twice_is_said_once(run):
+    done = run("a=slow", "b=slow", "c=fast")
+    assert "a and b are the same capture" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
