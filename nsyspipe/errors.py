@@ -22,6 +22,11 @@ a bug of nsyspipe and ends with exit code 1.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "CaptureError",
     "DamagedReportError",
@@ -127,6 +132,21 @@ class NsysFailedError(CaptureError):
 
 class OptionError(NsyspipeError):
     """The value of an option cannot be used."""
+
+    @classmethod
+    def no_such_name(cls, given: str, problem: str, name: str, known: Iterable[str]) -> Self:
+        """Return the error for a name that is none of those there are: it lists them, and its fix is the nearest.
+
+        Parameters
+        ----------
+        given
+            The option with its value, as users wrote it.
+        """
+        import difflib  # noqa: PLC0415 - only where something is wrong
+
+        names = list(known)
+        nearest = difflib.get_close_matches(name.strip().lower().replace("-", "_"), names, n=1)
+        return cls(given, problem, found=", ".join(names), fix=nearest[0] if nearest else None)
 
 
 class OutputError(NsyspipeError):

@@ -105,7 +105,9 @@ def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
     found = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
     for one in found:
         if one not in METRICS:
-            raise OptionError(f"{name} {one!r}", "there is no such metric", found=", ".join(METRICS))  # fmt: skip
+            raise OptionError.no_such_name(
+                f"{name} {one!r}", "there is no such metric", one, METRICS
+            )
     return found
 
 
@@ -180,9 +182,8 @@ def _hyphened(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
 def _settings(table: Mapping[str, Any], path: Path) -> GateSettings:
     unknown = sorted(set(table) - set(_READERS))
     if unknown:
-        raise OptionError(
-            str(path), f"sets {unknown[0]!r}, which nothing reads", found=", ".join(_READERS)
-        )
+        problem = f"sets {unknown[0]!r}, which nothing reads"
+        raise OptionError.no_such_name(str(path), problem, unknown[0], _READERS)
     values = {key: _READERS[key](table[key], f"{path}: {key} =") for key in table}
     return GateSettings(
         fail_on=values.get("fail-on"),

@@ -213,8 +213,8 @@ class Run(ABC):
         import pandas as pd  # heavy, and only this edge needs it
 
         if table not in RUN_TABLES:
-            raise OptionError(
-                f"table {table!r}", "there is no such table", found=", ".join(RUN_TABLES)
+            raise OptionError.no_such_name(
+                f"table {table!r}", "there is no such table", table, RUN_TABLES
             )
         found = getattr(self, table)
         found = found if isinstance(found, pa.Table) else found()

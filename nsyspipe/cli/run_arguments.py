@@ -47,17 +47,18 @@ def parse_runs(arguments: Sequence[str]) -> list[NamedRuns]:
     """Group RUN arguments by their labels, in the order in which each first stands.
 
     A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has no
-    path separator.
+    path separator. A glob of saved runs stands for each of them: of an unquoted one the shell does the same.
 
     Raises
     ------
     OptionError
         If a label is empty, too long, or not printable, or names nothing.
     """
-    groups: dict[str | int, list[str]] = {}
+    groups: dict[str | tuple[int, str], list[str]] = {}
     for number, argument in enumerate(arguments):
         label, place = split_label(argument)
-        groups.setdefault(number if label is None else label, []).append(place)
+        for one in _saved_runs(place) or [place]:
+            groups.setdefault((number, one) if label is None else label, []).append(one)
     return [
         NamedRuns(key if isinstance(key, str) else None, tuple(places))
         for key, places in groups.items()
@@ -242,6 +243,14 @@ def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | No
             )
         found.setdefault(label, []).append(place)
     return found
+
+
+def _saved_runs(place: str) -> list[str]:
+    """Return the runs that a glob of saved runs matches; none if it is anything else."""
+    if os.path.lexists(place) or not glob.has_magic(place):
+        return []
+    found = sorted(glob.glob(place))  # noqa: PTH207 - absolute too
+    return found if all(is_saved(Path(one)) for one in found) else []
 
 
 def _names_files(argument: str) -> bool:

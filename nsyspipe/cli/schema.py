@@ -38,7 +38,9 @@ def schema(
     from nsyspipe.schema import DESCRIBED
 
     if table is not None and table not in DESCRIBED:
-        raise OptionError(f"table {table!r}", "there is no such table", found=", ".join(DESCRIBED))
+        raise OptionError.no_such_name(
+            f"table {table!r}", "there is no such table", table, DESCRIBED
+        )
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
     if as_markdown:
         from nsyspipe.report.schema_markdown import schema_markdown

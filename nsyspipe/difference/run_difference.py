@@ -164,7 +164,7 @@ def diff(
     *,
     min_effect: float = DEFAULT_MIN_EFFECT,
     confidence: float = DEFAULT_CONFIDENCE,
-    metrics: Sequence[str] | None = None,
+    metrics: Sequence[str] | str | None = None,
     force: bool = False,
 ) -> RunDifference:
     """Compare two runs: whether a change helped, or is noise.
@@ -185,7 +185,8 @@ def diff(
     confidence
         Of the intervals, above 0.5 and below 1.
     metrics
-        What the verdict rests on (see `RunDifference.verdict`); None is step_time alone. All are in the table.
+        What the verdict rests on, one name or several (see `RunDifference.verdict`); None is step_time. All are in the
+        table.
     force
         Give verdicts although world size, GPU model or ranks differ.
 
@@ -209,11 +210,14 @@ def diff(
     ('improvement', -11.2)
     """
     check_min_effect(min_effect)
-    check_confidence(confidence, f"confidence={confidence}", "confidence=0.95")
-    judged = tuple(dict.fromkeys(metrics or (DEFAULT_METRIC,)))
+    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
+    given = (metrics,) if isinstance(metrics, str) else metrics
+    judged = tuple(dict.fromkeys(given or (DEFAULT_METRIC,)))
     for name in judged:
         if name not in METRICS:
-            raise OptionError(f"metric {name!r}", "there is no such metric", found=", ".join(METRICS))  # fmt: skip
+            raise OptionError.no_such_name(
+                f"metric {name!r}", "there is no such metric", name, METRICS
+            )
     sides = as_side(baseline), as_side(candidate)
     for side in sides:
         check_captures(side)

@@ -141,7 +141,7 @@ class Knobs:
 
 def _check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
     if value is not None and value not in known:
-        raise OptionError(f"{option} {value!r}", "is not known", found=", ".join(known))
+        raise OptionError.no_such_name(f"{option} {value!r}", "is not known", value, known)
 
 
 def _check_positive(option: str, value: float | None) -> None:

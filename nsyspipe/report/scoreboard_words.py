@@ -214,9 +214,9 @@ def doubts(board: Scoreboard) -> list[str]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in checks:
         what = row["message"].partition(": ")[0]
-        is_told = (
-            (row["check"] == "few-steps" and row["label"] in named) or row["check"] == "same-capture"
-        )
+        is_told = (row["check"] == "few-steps" and row["label"] in named) or row[
+            "check"
+        ] == "same-capture"
         if not is_told and not (
             row["blocks"] and len(board.kinds) > 1
         ):  # the table is parted by those

@@ -193,7 +193,7 @@ def compare(
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
     check_min_effect(min_effect)
-    check_confidence(confidence, f"confidence={confidence}", "confidence=0.95")
+    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
     if sort is not None:
         sort = check_sort(sort)
     sides = _sides(runs)

@@ -50,7 +50,7 @@ def check_sort(name: str, option: str = "sort") -> str:
     for one, (column, _) in SORTS.items():
         if column == name:
             return one
-    raise OptionError(f"{option} {name!r}", "there is no such metric", found=", ".join(SORTS))
+    raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, SORTS)
 
 
 def sorted_rows(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:

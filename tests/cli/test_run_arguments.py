@@ -63,6 +63,18 @@ def test_arguments_of_one_label_are_captures_of_one_run():
     ]
 
 
+def test_a_glob_of_saved_runs_stands_for_each_of_them(folder):
+    ids = "store/runs/run_id="
+    assert parse_runs([f"{ids}*", "one"]) == [
+        NamedRuns(None, (f"{ids}one",)),
+        NamedRuns(None, (f"{ids}two",)),
+        NamedRuns(None, ("one",)),
+    ]
+    assert parse_runs([f"day={ids}*"]) == [NamedRuns("day", (f"{ids}one", f"{ids}two"))]
+    # A glob of reports is one run, and so is what matches other things too.
+    assert [one.places for one in parse_runs(["o*", "*"])] == [("o*",), ("*",)]
+
+
 def test_every_sort_of_argument_opens_a_run(folder):
     found = opened(["one", "two/run_*.sqlite", "two/run_0.sqlite", "store/runs/run_id=two"])
     # The files of both are called run_*, so that their arguments name them; a single one keeps its number.

@@ -116,7 +116,7 @@ def test_too_few_steps_ask_for_more(runs):
 
 
 def test_a_judged_figure_that_is_not_there_says_why(runs):
-    text = verdict_text(diff(runs["slow"], runs["fast"], metrics=["busbw"]))
+    text = verdict_text(diff(runs["slow"], runs["fast"], metrics="busbw"))
     assert text.startswith("Inconclusive: no bus bandwidth (both: message sizes were not recorded")
 
 

@@ -83,3 +83,21 @@ def test_lines_say_nothing_of_what_is_not_known(facts, extra):
 def test_any_error_of_ours_can_be_caught_as_one():
     with pytest.raises(NsyspipeError, match=r"^a: b$"):
         raise RankConflictError("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("steptime", "step_time"),
+        ("Step-Time", "step_time"),
+        ("step_tim", "step_time"),
+        ("x", None),
+        ("", None),
+    ],
+)
+def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
+    error = OptionError.no_such_name(
+        f"--sort {name!r}", "is no metric", name, ["idle", "step_time"]
+    )
+    assert (error.found, error.fix) == ("idle, step_time", fix)
+    assert str(error) == f"--sort {name!r}: is no metric"

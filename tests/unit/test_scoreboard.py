@@ -219,7 +219,9 @@ def test_equal_labels_are_told_apart(runs):
         (None, {"sort": "speed"}, "no such metric"),
         (None, {"min_effect": -1}, "no ratio"),
         (None, {"min_effect": float("nan")}, "no ratio"),
+        (None, {"min_effect": "2%"}, "no ratio"),
         (None, {"confidence": 1}, "between"),
+        (None, {"confidence": "0.95"}, "between"),
     ],
 )
 def test_what_cannot_be_used_is_refused(runs, given, options, message):
