@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.kernel_changes import top_kernels
 from nsyspipe.report.document import dumps
+from nsyspipe.report.written import json_of
 from nsyspipe.schema import SCHEMA_VERSION
 from nsyspipe.version import __version__
 
@@ -82,10 +82,10 @@ def identity_of(difference: RunDifference) -> list[list[str]]:
 
 def identity_of_document(path: Path) -> list[list[str]] | None:
     """Return the same of a JSON document; None for any other file."""
+    found = json_of(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
         return [list(map(str, found[side]["captures"])) for side in ("baseline", "candidate")]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
 
 

@@ -22,6 +22,7 @@ from nsyspipe.report.difference_words import (
     verdict_text,
 )
 from nsyspipe.report.markdown_text import escaped, prose, table
+from nsyspipe.report.written import head_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,6 @@ __all__ = ["MARKER", "difference_markdown", "identity_of_markdown"]
 # The first line, whatever the runs: a bot looks for the comment that begins with it.
 MARKER = "<!-- nsyspipe:diff -->"
 _RUNS_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:runs=(\S*) -->")
-_HEAD_BYTES = 65536
 _SIDES = ("baseline", "candidate")
 _SHOWN_KERNELS, _SHOWN_CHANGES, _LONGEST_NAME = 5, 12, 60
 
@@ -77,11 +77,10 @@ def difference_markdown(
 
 def identity_of_markdown(path: Path) -> list[list[str]] | None:
     """Return the run ids of both sides of a file of `difference_markdown`; None if it is no such file."""
+    found = _RUNS_MARKER.match(head_of(path))
     try:
-        with path.open("rb") as file:
-            found = _RUNS_MARKER.match(file.read(_HEAD_BYTES).decode("utf-8", "replace"))
         sides = json.loads(unquote(found[1], errors="surrogatepass")) if found else None
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return sides if isinstance(sides, list) else None
 

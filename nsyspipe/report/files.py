@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.errors import OutputError
 from nsyspipe.new_files import make_readable
+from nsyspipe.report.written import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -125,10 +125,7 @@ def _is_parquet(path: Path) -> bool:
 
 def run_id_of_document(path: Path) -> str | None:
     """Return the run of a JSON document of ``analyze``; None for any other file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
+    found = json_of(path)
     # Other documents of the run, as that of whatif, are no result of analyze.
     run = found.get("run") if isinstance(found, dict) and "summary" in found else None
     return run.get("run_id") if isinstance(run, dict) else None

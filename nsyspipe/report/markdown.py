@@ -18,6 +18,7 @@ from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.markdown_text import escaped, prose, table
 from nsyspipe.report.run_words import RANK_COLUMNS, same_problems, saving_texts, subject_parts
 from nsyspipe.report.verdict import verdict
+from nsyspipe.report.written import head_of
 from nsyspipe.units import ms_text, percent_text, rate_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ __all__ = ["MARKER", "markdown", "run_id_of_markdown"]
 # The first line, whatever the run: a bot looks for the comment that begins with it.
 MARKER = "<!-- nsyspipe:analyze -->"
 _RUN_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:run_id=(\S*) -->")
-_HEAD_BYTES = 4096
 
 _SHOWN_RANKS, _SHOWN_FINDINGS, _SHOWN_PROBLEMS, _SHOWN_PLACES = 8, 8, 8, 4
 _LONGEST_NAME = 80
@@ -83,12 +83,7 @@ def markdown(run: Run) -> str:
 
 def run_id_of_markdown(path: Path) -> str | None:
     """Return the id of the run that a file of `markdown` is of; None if it is no such file. Reads only its head."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return None
-    found = _RUN_MARKER.match(head)
+    found = _RUN_MARKER.match(head_of(path))
     return unquote(found[1], errors="surrogatepass") if found else None
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.report.document import dumps
+from nsyspipe.report.written import json_of
 from nsyspipe.schema import SCHEMA_VERSION
 from nsyspipe.untrusted import printable
 from nsyspipe.version import __version__
@@ -86,11 +87,11 @@ def identity_of(board: Scoreboard) -> str:
 
 def identity_of_document(path: Path) -> str | None:
     """Return the same of a JSON document; None for any other file."""
+    found = json_of(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
         captures = [row["captures"] for row in found["runs"]]
         return _hashed(captures) if found["reference"] else None
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None
 
 

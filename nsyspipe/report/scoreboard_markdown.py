@@ -21,6 +21,7 @@ from nsyspipe.report.scoreboard_words import (
     troubles,
     verdict_word,
 )
+from nsyspipe.report.written import head_of
 from nsyspipe.units import percent_text
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ __all__ = ["MARKER", "identity_of_markdown", "scoreboard_markdown"]
 # The first line, whatever the runs: a bot looks for the comment that begins with it.
 MARKER = "<!-- nsyspipe:compare -->"
 _RUNS_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:runs=([0-9a-f]{64}) -->")
-_HEAD_BYTES = 4096
 _LONGEST_NAME, _SHOWN_TROUBLES = 60, 8
 
 
@@ -63,11 +63,7 @@ def scoreboard_markdown(board: Scoreboard) -> str:
 
 def identity_of_markdown(path: Path) -> str | None:
     """Return the identity of the runs of a file of `scoreboard_markdown`; None if it is no such file."""
-    try:
-        with path.open("rb") as file:
-            found = _RUNS_MARKER.match(file.read(_HEAD_BYTES).decode("utf-8", "replace"))
-    except OSError:
-        return None
+    found = _RUNS_MARKER.match(head_of(path))
     return found[1] if found else None
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.report.document import dumps
+from nsyspipe.report.written import json_of
 from nsyspipe.schema import SCHEMA_VERSION
 from nsyspipe.version import __version__
 
@@ -46,8 +46,8 @@ def whatif_document_text(found: WhatIf) -> str:
 
 def run_id_of_answer(path: Path) -> str | None:
     """Return the run of such a document; None for any other file, that of ``analyze`` too."""
+    found = json_of(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
         return str(found["run"]["run_id"]) if isinstance(found["scenarios"], list) else None
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return None

@@ -7,6 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.report.written import head_of
 from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ __all__ = ["MOST_LETTERS", "RUN_ID", "as_json", "cut", "identity_of_page", "run_
 RUN_ID = "nsyspipe-run-id"
 # A name may be megabytes long; nobody reads more of it than this.
 MOST_LETTERS = 400
-# The meta element stands at the start; the file behind it may be megabytes.
-_HEAD_BYTES = 8192
 _MOST_IDENTITY = 2000
 # Inside a script element "</script>" and "<!--" would end or change it; the last two end a line in old JavaScript.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -68,16 +67,11 @@ def identity_of_page(path: Path, name: str) -> str | None:
     name
         Of the meta element: `RUN_ID` for the page of a run.
     """
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return None
     pattern = (
         r'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
         rf'<meta name="{re.escape(name)}" content="([^"]*)">'
     )
-    found = re.match(pattern, head)
+    found = re.match(pattern, head_of(path))
     return html.unescape(found[1]) if found else None
 
 
