@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
+    import pyarrow as pa
+
     from nsyspipe.run import Run
 
 __all__ = ["load"]
@@ -117,7 +119,14 @@ def load(
         topology=None if topology is None else Path(topology),
         executor=executor,
         on_progress=on_progress,
+        expect=_with_expected_savings,
     )
+
+
+def _with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
+    from nsyspipe.replay.expected import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
+
+    return with_expected_savings(run, findings)
 
 
 def _saved_run(

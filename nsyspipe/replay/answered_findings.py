@@ -44,7 +44,7 @@ class Bound:
 
 def bounds_of(run: Run) -> dict[str, Bound]:
     """Return the bound of each finding of a run by its id; source: `schema.FINDINGS`."""
-    table = run.findings()
+    table = run.judged_findings()
     columns = (table[name].to_pylist() for name in ("id", "saving_ns_per_step", "evidence"))
     return {
         name: Bound(saving, json.loads(evidence).get("nvlink_nominal_bytes_per_s"))

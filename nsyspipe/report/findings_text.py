@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nsyspipe.report.run_words import saving_texts
+from nsyspipe.report.run_words import expected_text, saving_texts
 from nsyspipe.units import absent, bandwidth_text
 from nsyspipe.untrusted import printable
 
@@ -46,23 +46,30 @@ def findings_text(
     """
     shown = findings[:n_shown]
     is_brief = n_shown is not None
+    is_table = is_brief and width >= _TABLE_WIDTH
     more = len(findings) - len(shown)
     hint = f"; {more} more, and why: --findings all" if more else "; why: --findings all"
     title = Text("What to change first", style="bold")
-    title.append(f" (most it gives back per step{hint if is_brief else ''})", style="not bold dim")
+    is_replayed = any(row["expected_ns_per_step"] is not None for row in shown)
+    most = f"most it gives back per step{', ~ in a replay' if is_replayed else ''}"
+    title.append(f" ({most}{hint if is_brief else ''})", style="not bold dim")
     rows = [
         (
-            *_figures(row["saving_ns_per_step"], step_time_ns),
+            _figures(row, step_time_ns, is_replayed=is_replayed, is_short=is_table),
             Text(row["id"], style=_STYLES[row["severity"]]),
             _what(row, is_brief=is_brief),
         )
         for row in shown
     ]
-    if is_brief and width >= _TABLE_WIDTH:
+    if is_table:
         return Group(title, _table(rows))
+    widths = [max(map(len, column)) for column in zip(*(row[0] for row in rows), strict=True)]
     below = [
-        (Text(f"{most}  {share}  ").append(name), Padding(what, (0, 0, 0, 4)))
-        for most, share, name, what in rows
+        (
+            Text("  ".join(map(str.rjust, figures, widths))).append("  ").append(name),
+            Padding(what, (0, 0, 0, 4)),
+        )
+        for figures, name, what in rows
     ]
     return Group(title, *(part for parts in below for part in parts))
 
@@ -74,20 +81,33 @@ def _what(row: Mapping[str, Any], *, is_brief: bool) -> Text:
     return Text(f"{printable(row['title'])}\n").append(row["advice"], style="dim")
 
 
-def _table(rows: Sequence[tuple[str, str, Text, Text]]) -> Table:
+def _table(rows: Sequence[tuple[tuple[str, ...], Text, Text]]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for column, side in zip(zip(*rows, strict=True), ("right", "right", "left"), strict=False):
-        table.add_column(justify=side, no_wrap=True, min_width=max(map(len, column)))  # type: ignore[arg-type]  # a side
+    for column in zip(*(figures for figures, _, _ in rows), strict=True):
+        table.add_column(justify="right", no_wrap=True, min_width=max(map(len, column)))
+    table.add_column(no_wrap=True, min_width=max(len(name) for _, name, _ in rows))
     table.add_column(ratio=1)
-    for row in rows:
-        table.add_row(*row)
+    for figures, name, what in rows:
+        table.add_row(*figures, name, what)
     return table
 
 
-def _figures(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:
-    """Return a saving's bound, and what share of the step time it is."""
-    most, share = saving_texts(saving, step_time_ns)
-    return most if most == absent else f"<= {most}", share
+def _figures(
+    row: Mapping[str, Any], step_time_ns: float | None, *, is_replayed: bool, is_short: bool
+) -> tuple[str, ...]:
+    """Return a saving's bound, what share of the step time it is, and the share that a replay expects.
+
+    Where there is a replay and room is short, the shares alone.
+    """
+    most, share = saving_texts(row["saving_ns_per_step"], step_time_ns)
+    if not is_replayed:
+        return _at_most(most), share
+    expected = expected_text(row["expected_ns_per_step"], step_time_ns)
+    return (_at_most(share), expected) if is_short else (_at_most(most), share, expected)
+
+
+def _at_most(text: str) -> str:
+    return text if text == absent else f"<= {text}"
 
 
 def link_text(verdict: LinkVerdict | None) -> str | None:

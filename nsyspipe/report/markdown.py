@@ -16,7 +16,13 @@ from nsyspipe.report.findings_text import link_text
 from nsyspipe.report.host_steps_words import PARTS, host_cells, host_notes, slowest_first
 from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.markdown_text import escaped, prose, table
-from nsyspipe.report.run_words import RANK_COLUMNS, same_problems, saving_texts, subject_parts
+from nsyspipe.report.run_words import (
+    RANK_COLUMNS,
+    expected_text,
+    same_problems,
+    saving_texts,
+    subject_parts,
+)
 from nsyspipe.report.verdict import verdict
 from nsyspipe.report.written import head_of
 from nsyspipe.units import ms_text, percent_text, rate_text
@@ -186,15 +192,19 @@ def _by_figure(rows: Iterable[Mapping[str, Any]], name: str) -> list[Mapping[str
 def _findings(findings: Sequence[Mapping[str, Any]], step_time_ns: float | None) -> list[list[str]]:
     if not findings:
         return []
+    shown = findings[:_SHOWN_FINDINGS]
+    is_replayed = any(row["expected_ns_per_step"] is not None for row in shown)
     rows = [
         [
             *saving_texts(row["saving_ns_per_step"], step_time_ns),
+            *([expected_text(row["expected_ns_per_step"], step_time_ns)] if is_replayed else []),
             f"`{row['id']}`: {prose(row['title'])}",
             prose(row["advice"]),
         ]
-        for row in findings[:_SHOWN_FINDINGS]
+        for row in shown
     ]
-    headings = ["at most", "of step time", "what was found", "what to do"]
+    replayed = ["in a replay"] if is_replayed else []
+    headings = ["at most", "of step time", *replayed, "what was found", "what to do"]
     blocks = [
         ["### What to change first (most it gives back per step)"],
         table(headings, rows, n_words=2),

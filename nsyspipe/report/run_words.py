@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RANK_COLUMNS",
     "SameProblem",
+    "expected_text",
     "left_out",
     "same_problems",
     "saving_texts",
@@ -93,6 +94,12 @@ def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str,
     if not saving:
         return absent, absent
     return ms_text(saving), percent_text(saving / step_time_ns if step_time_ns else None)
+
+
+def expected_text(expected: float | None, step_time_ns: float | None) -> str:
+    """Return what a replay expects of a change, as a share of the step time."""
+    is_known = expected is not None and step_time_ns
+    return f"~ {percent_text(expected / step_time_ns)}" if is_known else absent  # type: ignore[operator]  # known
 
 
 def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:

@@ -31,6 +31,16 @@ FINDINGS = TableSchema(
             nullable=True,
         ),
         Column(
+            "expected_ns_per_step",
+            FLOAT,
+            "ns",
+            "what the change would likely bring: step time less that of a replay with it (nsyspipe whatif, which says how); "
+            "null where the replay knows no such change, refused it (replay_refused in the evidence says why), or the run was "
+            "saved before there was this column",
+            "derived",
+            nullable=True,
+        ),
+        Column(
             "evidence", TEXT, "json", "the figures that the rule rests on, as a JSON object", ""
         ),
     ),

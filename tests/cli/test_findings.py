@@ -120,7 +120,7 @@ def test_no_word_of_it_is_lost_on_any_terminal(sick, section, columns, n):
 
 def test_five_lines_of_a_real_run(real, section):
     _, *lines = section(real / "ddp-4gpu-shm_*.sqlite", *LINK)
-    assert [line.split()[5] for line in lines] == [ALL[1], ALL[2], ALL[3], ALL[4], ALL[5]]
+    assert [line.split()[6] for line in lines] == [ALL[1], ALL[2], ALL[3], ALL[4], ALL[5]]
 
 
 @pytest.mark.slow

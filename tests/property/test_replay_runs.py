@@ -59,8 +59,12 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
 @given(run=cross_runs.runs())
 @settings(max_examples=60, deadline=None)
 def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
-    found = whatif(cross_runs.load(run, tmp_path_factory.mktemp("run")))
+    loaded = cross_runs.load(run, tmp_path_factory.mktemp("run"))
+    found = whatif(loaded)
     assert found.scenarios
+    for row in loaded.findings().to_pylist():
+        expected, bound = row["expected_ns_per_step"], row["saving_ns_per_step"]
+        assert expected is None or (np.isfinite(expected) and (bound is None or expected <= bound))
     for one in found.scenarios:
         assert (one.refused is None) == (one.step_time_ns is not None) == (one.low_ns is not None)
         assert one.refused is None or one.refused.strip()

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.report.run_words import saving_texts
+from nsyspipe.report.run_words import expected_text, saving_texts
 from nsyspipe.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Finding:
     ----------
     share
         Of the step time, 0 to 1: length of the bar; 0 without a bound.
+    expected
+        What a replay expects; None where there was none.
     evidence
         Pairs of name and value.
     """
@@ -50,6 +52,7 @@ class Finding:
     saving: str
     share: float
     share_text: str
+    expected: str | None
     evidence: list[tuple[str, str]]
 
 
@@ -62,6 +65,7 @@ def findings_list(run: Run) -> list[Finding]:
 def _finding(row: Mapping[str, Any], step_time_ns: float | None) -> Finding:
     saving = row["saving_ns_per_step"]
     text, share_text = saving_texts(saving, step_time_ns)
+    expected = expected_text(row["expected_ns_per_step"], step_time_ns)
     return Finding(
         id=row["id"],
         severity=row["severity"],
@@ -71,6 +75,7 @@ def _finding(row: Mapping[str, Any], step_time_ns: float | None) -> Finding:
         saving=text,
         share=min(saving / step_time_ns, 1.0) if saving and step_time_ns else 0.0,
         share_text=share_text,
+        expected=None if expected == absent else expected,
         evidence=list(evidence_rows(json.loads(row["evidence"]))),
     )
 

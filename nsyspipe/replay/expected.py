@@ -1,0 +1,103 @@
+"""What a replay expects of the findings' advice: beside the bound of each, what it would likely bring."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from nsyspipe import schema
+from nsyspipe.replay.knobs import LINKS, Knobs
+from nsyspipe.replay.opened import opened_replay
+from nsyspipe.replay.refusals import why_not_knobs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from nsyspipe.replay.opened import Opened
+    from nsyspipe.run import Run
+
+__all__ = ["advised_change", "with_expected_savings"]
+
+# More than this and reading them again takes over a second: `whatif` does it for who asks.
+_MOST_OPERATIONS = 250_000
+_ADVICE = {
+    "comm-bound": Knobs(perfect_overlap=True),
+    "single-bucket": Knobs(bucket_mb=25),
+    "too-many-buckets": Knobs(bucket_mb=100),
+    "grad-copy": Knobs(no_grad_copy=True),
+    "compress-gradients": Knobs(gradient_dtype="bf16"),
+    "straggler": Knobs(no_wait=True),
+}
+
+
+def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
+    """Return findings with what a replay of each one's advice brings, as `whatif` answers it.
+
+    ``expected_ns_per_step`` = step time replayed unchanged - step time predicted, not more than the finding's bound. Of the evidence, ``replay_change``
+    is the change, ``replay_step_time_ns`` with ``_low_`` and ``_high_`` what it predicts, ``replay_refused`` why it
+    does not.
+
+    Parameters
+    ----------
+    findings
+        `schema.FINDINGS` of the run, as the rules gave them. Sorted by their bounds, and so returned.
+    """
+    rows = findings.to_pylist()
+    changes = [advised_change(row["id"], json.loads(row["evidence"])) for row in rows]
+    if not any(changes):
+        return findings
+    opened = _opened(run)
+    told = [row if change is None else _told(row, change, opened) for row, change in zip(rows, changes, strict=True)]  # fmt: skip
+    return schema.FINDINGS.from_rows(told)
+
+
+def advised_change(name: str, evidence: Mapping[str, Any]) -> Knobs | None:
+    """Return the change that a finding advises; None where the replay knows none like it.
+
+    Of links the fastest that is not beyond what the finding promises.
+    """
+    if name != "slow-link":
+        return _ADVICE.get(name)
+    promised = evidence.get("nvlink_nominal_bytes_per_s") or 0.0
+    slower = [one for one in LINKS.values() if one.bus_bytes_per_s <= promised]
+    best = max(slower, key=lambda one: one.bus_bytes_per_s, default=None)
+    return None if best is None else Knobs(link=best.name)
+
+
+def _opened(run: Run) -> Opened | str:
+    n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
+    if n_operations > _MOST_OPERATIONS:
+        return f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
+    return opened_replay(run)
+
+
+def _told(row: Mapping[str, Any], change: Knobs, opened: Opened | str) -> dict[str, Any]:
+    """Return a finding with what the replay says of its advice."""
+    evidence = json.loads(row["evidence"])
+    refused = (
+        opened
+        if isinstance(opened, str)
+        else why_not_knobs(opened.replay, change, opened.starved, opened.datatypes)
+    )
+    expected = None
+    if isinstance(opened, str) or refused is not None:
+        evidence |= {"replay_change": change.label, "replay_refused": refused}
+    else:
+        found = opened.replay.predict(change)
+        gain, bound = opened.replay.step_time_ns - found.step_time_ns, row["saving_ns_per_step"]
+        expected = gain if bound is None else min(gain, bound)
+        evidence |= {
+            "replay_change": change.label,
+            "replay_step_time_ns": found.step_time_ns,
+            "replay_step_time_low_ns": found.low_ns,
+            "replay_step_time_high_ns": found.high_ns,
+        }
+    return {
+        **row,
+        "expected_ns_per_step": expected,
+        "evidence": json.dumps(evidence, allow_nan=False),
+    }
