@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -76,6 +77,13 @@ def contents(store: Path) -> dict[str, bytes]:
         for path in sorted(store.glob("[!.]*/**/*"))
         if not path.is_dir()
     }
+
+
+def copied(store: Path, to: Path) -> Path:
+    """Copy a store, if there is one, links as links."""
+    if store.exists():
+        shutil.copytree(store, to, symlinks=True)
+    return to
 
 
 def left_behind(store: Path) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.store_child import INTERRUPTED, REFUSED, Saver
 from tests.integration.store_expected import Expected
-from tests.integration.store_tools import contents, left_behind
+from tests.integration.store_tools import contents, copied, left_behind
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +29,10 @@ def test_stopped_at_each_change_a_replacement_is_made_or_nothing_is(
     expected, saver, tmp_path, how, status, events
 ):
     seen, found, at = [], status, 0
+    assert saver.save("other", tmp_path / "before") == saver.save("old", tmp_path / "before") == 0
     while found == status:
         at += 1
-        store = tmp_path / f"store{at}"
-        assert saver.save("other", store) == saver.save("old", store) == 0
+        store = copied(tmp_path / "before", tmp_path / f"store{at}")
         before = contents(store)
         found = saver.save("new", store, how=how, at=at, events=events)
         assert found in (0, status)
