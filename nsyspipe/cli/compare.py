@@ -10,7 +10,8 @@ from nsyspipe.cli import output_options as output, reading_options as reading
 from nsyspipe.cli.compare_outputs import CompareOutputs
 from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
-from nsyspipe.cli.run_arguments import opened_runs, parse_runs
+from nsyspipe.cli.run_arguments import opened_runs
+from nsyspipe.cli.run_names import parse_runs
 from nsyspipe.cli.threshold_options import Confidence, MinEffect, thresholds
 from nsyspipe.settings import AUTO
 

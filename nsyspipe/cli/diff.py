@@ -12,7 +12,8 @@ from nsyspipe.cli import output_options as output, reading_options as reading
 from nsyspipe.cli.diff_outputs import DiffOutputs
 from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
-from nsyspipe.cli.run_arguments import opened_runs, parse_runs
+from nsyspipe.cli.run_arguments import opened_runs
+from nsyspipe.cli.run_names import parse_runs
 from nsyspipe.cli.threshold_options import Confidence, MinEffect
 from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.errors import OptionError
@@ -28,7 +29,7 @@ from nsyspipe.settings import AUTO
 from nsyspipe.untrusted import printable
 
 if TYPE_CHECKING:
-    from nsyspipe.cli.run_arguments import NamedRuns
+    from nsyspipe.cli.run_names import NamedRuns
     from nsyspipe.difference.run_difference import RunDifference
 
 __all__ = ["diff"]

@@ -10,7 +10,8 @@ import typer
 from nsyspipe.cli import output_options as output, reading_options as reading
 from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
-from nsyspipe.cli.run_arguments import opened_runs, parse_runs
+from nsyspipe.cli.run_arguments import opened_runs
+from nsyspipe.cli.run_names import parse_runs
 from nsyspipe.settings import AUTO
 
 if TYPE_CHECKING:

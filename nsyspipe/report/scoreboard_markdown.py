@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe import __version__
 from nsyspipe.report.markdown_text import escaped, prose, table
 from nsyspipe.report.scoreboard_document import identity_of
+from nsyspipe.report.scoreboard_notes import doubts, notes, troubles
 from nsyspipe.report.scoreboard_words import (
-    doubts,
     headlines,
     kind_text,
-    notes,
     rows_by_kind,
     shown_figures,
     speedup_interval,
     speedup_text,
     step_texts,
-    troubles,
     verdict_word,
 )
 from nsyspipe.report.written import head_of

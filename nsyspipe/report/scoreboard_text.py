@@ -10,17 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nsyspipe.report.scoreboard_notes import doubts, notes, troubles
 from nsyspipe.report.scoreboard_words import (
-    doubts,
     headlines,
     kind_text,
-    notes,
     rows_by_kind,
     shown_figures,
     speedup_interval,
     speedup_text,
     step_texts,
-    troubles,
     verdict_word,
 )
 from nsyspipe.report.text import MAX_WIDTH, rendered

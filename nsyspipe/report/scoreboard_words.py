@@ -1,4 +1,4 @@
-"""What a scoreboard says in words, whatever it is written in: who is fastest, figures with units, notes."""
+"""What a scoreboard says in words, whatever it is written in: who is fastest, figures with units."""
 
 from __future__ import annotations
 
@@ -25,17 +25,15 @@ if TYPE_CHECKING:
 __all__ = [
     "FIGURES",
     "Figure",
-    "doubts",
     "headlines",
     "kind_text",
+    "listed",
     "main_kind",
-    "notes",
     "rows_by_kind",
     "shown_figures",
     "speedup_interval",
     "speedup_text",
     "step_texts",
-    "troubles",
     "verdict_word",
 ]
 
@@ -131,7 +129,7 @@ def _headline(
     if kind.best is None:
         return f"Which of {len(rows)} runs{among} is fastest cannot be said: {_undecided(kind.peer, rows)}."
     best = by_label[kind.best]
-    level = f", level with {_listed(kind.level_with)} in step time" if kind.level_with else ""
+    level = f", level with {listed(kind.level_with)} in step time" if kind.level_with else ""
     of_all = among or f" of {len(rows)} runs"
     if best["label"] != kind.peer:
         if best["peer_verdict"] == "improvement":
@@ -165,83 +163,7 @@ def _undecided(peer: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _why_alone(board: Scoreboard) -> str:
     checks = [row["message"].partition(": ")[0] for row in board.checks.to_pylist() if row["blocks"]]  # fmt: skip
-    return f"they differ in {_listed(list(dict.fromkeys(checks)))}"
-
-
-def notes(board: Scoreboard) -> list[str]:
-    """Return what to know of the figures: formulas, what a step of more ranks means, what the intervals leave out."""
-    rows = board.table.to_pylist()
-    effect, sure = percent_text(board.rules.min_effect), percent_text(board.rules.confidence, 0)
-    over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
-    speed = (
-        f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
-        f"judges the median step time, under {effect} is no change."
-    )
-    found = [speed]
-    if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
-        found.append(
-            "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "
-            "that over a run of one rank is the scaling efficiency, and steps/s x ranks the throughput in samples."
-        )
-    if board.rules.settings_file is not None:
-        found.append(f"Thresholds from {board.rules.settings_file}.")
-    if all(len(side.runs) == 1 for side in board.sides) and len(rows) > 1:
-        found.append(
-            "One capture per run: the spread between captures is not in the intervals; several captures of a run share "
-            "a LABEL=."
-        )
-    single = [side.label for side in board.sides if len(side.runs) == 1]
-    if 0 < len(single) < len(board.sides):
-        verb = "has one capture" if len(single) == 1 else "have one capture each"
-        found.append(
-            f"{_listed(single)} {verb}: against a run of several, the spread between captures is taken from that run."
-        )
-    return found
-
-
-def doubts(board: Scoreboard) -> list[str]:
-    """Return what makes comparisons doubtful or undecided, each reason once with the runs that it concerns."""
-    undecided: dict[str, list[str]] = {}
-    for row in board.table.to_pylist():
-        if row["peer_why"] and row["peer_speedup"] is not None:
-            undecided.setdefault(row["peer_why"], []).append(row["label"])
-    named = {label for labels in undecided.values() for label in labels}
-    checks = board.checks.to_pylist()
-    copies: dict[str, list[str]] = {}
-    for row in checks:
-        if row["check"] == "same-capture":
-            copies.setdefault(row["against"], []).append(row["label"])
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for row in checks:
-        what = row["message"].partition(": ")[0]
-        is_told = (row["check"] == "few-steps" and row["label"] in named) or row[
-            "check"
-        ] == "same-capture"
-        if not is_told and not (
-            row["blocks"] and len(board.kinds) > 1
-        ):  # the table is parted by those
-            key = what, row["against"], row["reference_value"]
-            found.setdefault(key, []).append(f"{row['label']} {row['value']}")
-    return [
-        *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
-        *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items()),
-        *(
-            f"{what}: {against} {value}; {_listed(others)}"
-            for (what, against, value), others in found.items()
-        ),
-    ]
-
-
-def troubles(board: Scoreboard) -> list[tuple[str, str, str, str | None]]:
-    """Return errors and warnings of the runs, equal ones once: severity, message, the runs, fix."""
-    found: dict[tuple[str, str, str | None], list[str]] = {}
-    for row in board.problems.to_pylist():
-        if row["severity"] != "info":
-            found.setdefault((row["severity"], row["message"], row["fix"]), []).append(row["label"])
-    return [
-        (severity, message, _listed(list(dict.fromkeys(labels))), fix)
-        for (severity, message, fix), labels in found.items()
-    ]
+    return f"they differ in {listed(list(dict.fromkeys(checks)))}"
 
 
 def step_texts(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -254,7 +176,8 @@ def verdict_word(row: Mapping[str, Any]) -> str:
     return REFERENCE if row["peer"] == row["label"] else str(row["peer_verdict"])
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Return names as ``a, b and c``; of many the first, and how many more there are."""
     found = list(names)
     more = len(found) - _SHOWN
     if more > 0:

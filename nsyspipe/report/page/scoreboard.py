@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.report.page.scoreboard_tables import formulas, parts_table, runs_table
 from nsyspipe.report.page.shell import Page, render
 from nsyspipe.report.scoreboard_document import identity_of
-from nsyspipe.report.scoreboard_words import (
-    doubts,
-    headlines,
-    kind_text,
-    notes,
-    rows_by_kind,
-    troubles,
-    verdict_word,
-)
+from nsyspipe.report.scoreboard_notes import doubts, notes, troubles
+from nsyspipe.report.scoreboard_words import headlines, kind_text, rows_by_kind, verdict_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
