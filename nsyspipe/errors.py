@@ -44,6 +44,10 @@ __all__ = [
 ]
 
 
+# How much of two names must be the same for one to be meant by the other.
+_ALIKE = 0.8
+
+
 class NsyspipeError(Exception):
     """Base of all errors that nsyspipe raises on purpose.
 
@@ -145,7 +149,9 @@ class OptionError(NsyspipeError):
         import difflib  # noqa: PLC0415 - only where something is wrong
 
         names = list(known)
-        nearest = difflib.get_close_matches(name.strip().lower().replace("-", "_"), names, n=1)
+        nearest = difflib.get_close_matches(
+            str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=_ALIKE
+        )
         return cls(given, problem, found=", ".join(names), fix=nearest[0] if nearest else None)
 
 

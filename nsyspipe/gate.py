@@ -80,7 +80,7 @@ def check_can_fail(
         If there is no such gate, or it is `REGRESSION` and a metric has no direction.
     """
     if fail_on not in FAIL_ON:
-        raise OptionError(f"--fail-on {fail_on!r}", "is no gate", found=", ".join(FAIL_ON))
+        raise OptionError.no_such_name(f"--fail-on {fail_on!r}", "is no gate", fail_on, FAIL_ON)
     without = [name for name, better in judged.items() if better == _NEITHER]
     if fail_on == REGRESSION and without:
         verb = "is" if len(without) == 1 else "are"

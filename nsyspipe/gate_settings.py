@@ -13,7 +13,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.gate import FAIL_ON
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "parse_metrics",
     "parse_min_effect",
     "read_settings",
+    "settled",
 ]
 
 _OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
@@ -133,6 +134,23 @@ def read_settings(directory: Path) -> GateSettings:
     return GateSettings()
 
 
+def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> GateSettings:
+    """Return what options say, and where they are silent a file; its path only if it says anything of that.
+
+    Parameters
+    ----------
+    names
+        The attributes that count; the others are not set.
+    """
+    own = {name: getattr(options, name) for name in names}
+    taken = {
+        name: getattr(file, name)
+        for name, value in own.items()
+        if value is None and getattr(file, name) is not None
+    }
+    return GateSettings(**own | taken, path=file.path if taken else None)
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -196,7 +214,7 @@ def _settings(table: Mapping[str, Any], path: Path) -> GateSettings:
 
 def _fail_on(value: object, name: str) -> str:
     if value not in FAIL_ON:
-        raise OptionError(f"{name} {value!r}", "is no gate", found=", ".join(FAIL_ON))
+        raise OptionError.no_such_name(f"{name} {value!r}", "is no gate", str(value), FAIL_ON)
     return str(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,8 @@ def run_operations(
     jobs
         Reports to read at once; None takes what cores, memory and the reports' sizes suggest.
     executor
-        Runs the work on each report; None starts threads, which hand results over without a copy.
+        Runs the work on each report; None, and one that was shut down since the first reading, starts threads, which
+        hand results over without a copy.
 
     Yields
     ------
@@ -119,7 +120,7 @@ def _running(
     tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
 ) -> Iterator[tuple[Executor, int]]:
     """Yield an executor, and how many tasks to have submitted: one is waited for while the others run."""
-    if executor is not None:
+    if executor is not None and _takes_work(executor):
         yield executor, (jobs or _HELD_FOR_OTHERS) + 1
         return
     weight = _WEIGHT_OF_ALL if any(task.wanted.span is None for task in tasks) else 1
@@ -131,6 +132,16 @@ def _running(
     # Most of the time goes by in SQLite, Arrow and numpy, which let other threads run.
     with ThreadPoolExecutor(n_jobs) as threads:
         yield threads, n_jobs + 1
+
+
+def _takes_work(executor: Executor) -> bool:
+    try:
+        executor.submit(int)
+    except BrokenExecutor:
+        return True  # it died at its work, which whoever waits for that work says
+    except RuntimeError:
+        return False
+    return True
 
 
 def _tasks(tables: RunTables, reading: Reading, steps: tuple[int, int] | None) -> list[ReportTask]:

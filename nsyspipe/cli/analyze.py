@@ -87,7 +87,10 @@ def analyze(
         run = open_run(stage("reading reports"))
         _ = run.steps()
         outputs.write(run, stage)
-    if not (quiet or outputs.takes_stdout):
+        is_summary_asked = not (quiet or outputs.takes_stdout)
+        if is_summary_asked:
+            _ = run.findings()  # while there are processes that may read again
+    if is_summary_asked:
         _print_summary(run, n_findings)
     grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     if strict and grave:

@@ -12,7 +12,9 @@ from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs
 from nsyspipe.cli.run_names import parse_runs
-from nsyspipe.cli.threshold_options import Confidence, MinEffect, thresholds
+from nsyspipe.cli.threshold_options import Confidence, MinEffect, settled_here, shown_path
+from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
+from nsyspipe.gate_settings import GateSettings, parse_confidence, parse_min_effect
 from nsyspipe.settings import AUTO
 
 __all__ = ["compare"]
@@ -80,7 +82,14 @@ def compare(
     """  # fmt: skip
     outputs = CompareOutputs(json_file, markdown, csv_file, html, force)
     outputs.check()
-    rules = thresholds(min_effect, confidence)
+    rules = settled_here(
+        GateSettings(
+            min_effect=None if min_effect is None else parse_min_effect(min_effect),
+            confidence=None if confidence is None else parse_confidence(confidence),
+        ),
+        "min_effect",
+        "confidence",
+    )
     if sort is not None:
         from nsyspipe.scoreboard.ranking import check_sort
 
@@ -98,10 +107,10 @@ def compare(
         board = compared(
             [Side(*one) for one in open_runs()],
             sort=sort,
-            min_effect=rules.min_effect,
-            confidence=rules.confidence,
+            min_effect=DEFAULT_MIN_EFFECT if rules.min_effect is None else rules.min_effect,
+            confidence=rules.confidence or DEFAULT_CONFIDENCE,
             force=force,
-            settings_file=rules.settings_file,
+            settings_file=shown_path(rules),
         )
         outputs.write(board)
         if not (quiet or outputs.takes_stdout):

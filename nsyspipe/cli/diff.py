@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +12,7 @@ from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs
 from nsyspipe.cli.run_names import parse_runs
-from nsyspipe.cli.threshold_options import Confidence, MinEffect
+from nsyspipe.cli.threshold_options import Confidence, MinEffect, settled_here, shown_path
 from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.errors import OptionError
 from nsyspipe.gate import ANY_CHANGE, FAIL_ON, check_can_fail
@@ -23,7 +21,6 @@ from nsyspipe.gate_settings import (
     parse_confidence,
     parse_metrics,
     parse_min_effect,
-    read_settings,
 )
 from nsyspipe.settings import AUTO
 from nsyspipe.untrusted import printable
@@ -132,7 +129,7 @@ def _answer(
     from nsyspipe.gate import gate
 
     judged = gate(difference, settings.fail_on) if settings.fail_on else None
-    path = None if settings.path is None else os.path.relpath(settings.path)
+    path = shown_path(settings)
     outputs.write(difference, judged, settings_file=path)
     if not (quiet or outputs.takes_stdout):
         from rich.console import Console
@@ -156,18 +153,14 @@ def _settings(
 ) -> GateSettings:
     """Return what options say, else what the nearest file says."""
     if fail_on is not None and fail_on not in FAIL_ON:
-        raise OptionError(f"--fail-on {fail_on!r}", "is no gate", found=", ".join(FAIL_ON))
-    chosen_effect = None if min_effect is None else parse_min_effect(min_effect)
-    chosen_confidence = None if confidence is None else parse_confidence(confidence)
-    metrics = parse_metrics(",".join(metric)) if metric else None
-    found = read_settings(Path.cwd())
-    settings = GateSettings(
-        fail_on=fail_on or found.fail_on,
-        min_effect=found.min_effect if chosen_effect is None else chosen_effect,
-        confidence=chosen_confidence or found.confidence,
-        metrics=metrics or found.metrics,
-        path=found.path,
+        raise OptionError.no_such_name(f"--fail-on {fail_on!r}", "is no gate", fail_on, FAIL_ON)
+    options = GateSettings(
+        fail_on=fail_on,
+        min_effect=None if min_effect is None else parse_min_effect(min_effect),
+        confidence=None if confidence is None else parse_confidence(confidence),
+        metrics=parse_metrics(",".join(metric)) if metric else None,
     )
+    settings = settled_here(options, "fail_on", "min_effect", "confidence", "metrics")
     _check_gate(settings, is_of_file=fail_on is None)
     return settings
 

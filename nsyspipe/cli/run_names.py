@@ -39,7 +39,7 @@ def parse_runs(arguments: Sequence[str]) -> list[NamedRuns]:
     """Group RUN arguments by their labels, in the order in which each first stands.
 
     A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has no
-    path separator. A glob of saved runs stands for each of them: of an unquoted one the shell does the same.
+    path separator. A glob that matches nothing but saved runs stands for each of them.
 
     Raises
     ------

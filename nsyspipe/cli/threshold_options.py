@@ -1,18 +1,16 @@
-"""What counts as a difference, for diff and compare alike: from options, else from the nearest file of settings."""
+"""What counts as a difference, for diff and compare alike: options, and the file that is named where it says so."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
-from nsyspipe.gate_settings import parse_confidence, parse_min_effect, read_settings
+from nsyspipe.gate_settings import GateSettings, read_settings, settled
 
-__all__ = ["Confidence", "MinEffect", "Thresholds", "thresholds"]
+__all__ = ["Confidence", "MinEffect", "settled_here", "shown_path"]
 
 MinEffect = Annotated[
     str | None,
@@ -32,40 +30,22 @@ Confidence = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """What counts.
+def settled_here(options: GateSettings, *names: str) -> GateSettings:
+    """Return what options say, and where they are silent the nearest file of settings, seen from here.
 
-    Attributes
+    Parameters
     ----------
-    min_effect, confidence
-        As ratios.
-    settings_file
-        The file that one of them comes from, as seen from here; None if none does.
-    """
-
-    min_effect: float
-    confidence: float
-    settings_file: str | None
-
-
-def thresholds(min_effect: str | None, confidence: str | None) -> Thresholds:
-    """Return what two options say, where they are silent what the nearest file says.
+    names
+        The settings that count.
 
     Raises
     ------
     OptionError
-        If one of them, or the file, cannot be used.
+        If the file cannot be used.
     """
-    effect = None if min_effect is None else parse_min_effect(min_effect)
-    sure = None if confidence is None else parse_confidence(confidence)
-    file = read_settings(Path.cwd())
-    is_of_file = (effect is None and file.min_effect is not None) or (
-        sure is None and file.confidence is not None
-    )
-    known = [one for one in (effect, file.min_effect) if one is not None]
-    return Thresholds(
-        min_effect=[*known, DEFAULT_MIN_EFFECT][0],
-        confidence=sure or file.confidence or DEFAULT_CONFIDENCE,
-        settings_file=os.path.relpath(file.path) if is_of_file and file.path else None,
-    )
+    return settled(options, read_settings(Path.cwd()), names)
+
+
+def shown_path(settings: GateSettings) -> str | None:
+    """Return the file that some setting comes from as seen from here; None where none does."""
+    return None if settings.path is None else os.path.relpath(settings.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 from nsyspipe.errors import OptionError
 
@@ -25,9 +26,10 @@ def check_confidence(confidence: object, given: str, fix: str) -> float:
     OptionError
         If it is not.
     """
-    if not (isinstance(confidence, int | float) and _LEAST_CONFIDENCE < confidence < 1):
-        raise OptionError(given, f"is not between {_LEAST_CONFIDENCE} and 1", fix=fix)
-    return confidence
+    value = _number(confidence)
+    if not _LEAST_CONFIDENCE < value < 1:
+        raise OptionError(given, f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
+    return value
 
 
 def check_min_effect(min_effect: object) -> None:
@@ -38,5 +40,11 @@ def check_min_effect(min_effect: object) -> None:
     OptionError
         If it is none.
     """
-    if not (isinstance(min_effect, int | float) and 0 <= min_effect < math.inf):
+    if not 0 <= _number(min_effect) < math.inf:
         raise OptionError(f"min_effect={min_effect!r}", "is no ratio from 0", fix="min_effect=0.02")
+
+
+def _number(value: object) -> float:
+    """Return a number of Python or numpy; NaN for a flag and for anything else."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe import schema
+from nsyspipe.errors import NsyspipeError
 from nsyspipe.replay.knobs import LINKS, Knobs
 from nsyspipe.replay.opened import opened_replay
 from nsyspipe.replay.refusals import why_not_knobs
@@ -72,7 +73,10 @@ def _opened(run: Run) -> Opened | str:
     n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
     if n_operations > _MOST_OPERATIONS:
         return f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
-    return opened_replay(run)
+    try:
+        return opened_replay(run)
+    except NsyspipeError as error:  # an answer without it is better than none
+        return f"not replayed: {error}"
 
 
 def _told(row: Mapping[str, Any], change: Knobs, opened: Opened | str) -> dict[str, Any]:

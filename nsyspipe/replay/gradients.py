@@ -123,14 +123,14 @@ def _scaled(
 def _bucket_bytes(
     captured: Captured, own: Int64, copied: Float, total_bytes: float | None
 ) -> Float | None:
-    """Return the bytes of each captured bucket."""
+    """Return the bytes of each captured bucket; None where nothing says them, or says that there are none."""
     program = captured.program
     known = program.n_bytes[own]
     shares = np.maximum(program.transfer_ns[own].mean(axis=1), 1.0)
-    if not np.isnan(known).any():
+    if known.sum() > 0:  # not of what holds a NaN
         return known if total_bytes is None else known * (total_bytes / known.sum())
     if total_bytes is None:
-        if copied.size < max(own.size, _FEWEST):
+        if copied.size < max(own.size, _FEWEST) or not copied.sum() > 0:
             return None
         total_bytes = float(copied.sum())
     found: Float = shares * (total_bytes / shares.sum())

@@ -141,7 +141,8 @@ class Knobs:
 
 def _check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
     if value is not None and value not in known:
-        raise OptionError.no_such_name(f"{option} {value!r}", "is not known", value, known)
+        # None of them is offered: a link of nearly the same name is another link.
+        raise OptionError(f"{option} {value!r}", "is not known", found=", ".join(known))
 
 
 def _check_positive(option: str, value: float | None) -> None:

@@ -96,10 +96,16 @@ def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str,
     return ms_text(saving), percent_text(saving / step_time_ns if step_time_ns else None)
 
 
+# Less than this is shown as nothing, without a sign.
+_NOTHING = 0.0005
+
+
 def expected_text(expected: float | None, step_time_ns: float | None) -> str:
     """Return what a replay expects of a change, as a share of the step time."""
-    is_known = expected is not None and step_time_ns
-    return f"~ {percent_text(expected / step_time_ns)}" if is_known else absent  # type: ignore[operator]  # known
+    if expected is None or not step_time_ns:
+        return absent
+    share = expected / step_time_ns
+    return f"~ {percent_text(0.0 if abs(share) < _NOTHING else share)}"
 
 
 def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:

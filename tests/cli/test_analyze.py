@@ -21,7 +21,7 @@ def read(path):
 
 
 def test_json_on_stdout_is_one_document_and_nothing_else(steady):
-    done = nsyspipe_here("analyze", steady, "--json", "-")
+    done = nsyspipe_run("analyze", steady, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == document(nsyspipe.load(steady))
 

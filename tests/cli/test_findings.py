@@ -10,7 +10,7 @@ import pytest
 
 from tests.build.trace import TraceBuilder
 from tests.cli.sick_run import LINK, LOG, PIDS, write_sick
-from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
+from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run, terminal_run
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|9\d)(?:;\d+)*m")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
@@ -121,6 +121,13 @@ def test_no_word_of_it_is_lost_on_any_terminal(sick, section, columns, n):
 def test_five_lines_of_a_real_run(real, section):
     _, *lines = section(real / "ddp-4gpu-shm_*.sqlite", *LINK)
     assert [line.split()[6] for line in lines] == [ALL[1], ALL[2], ALL[3], ALL[4], ALL[5]]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_several_processes_replay_as_one_does(real, jobs):
+    done = nsyspipe_run("analyze", real / "ddp-4gpu-shm_*.sqlite", "-j", jobs, COLUMNS="100")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"<= 32\.0 %  ~ 32\.0 %  single-bucket", done.stdout)
 
 
 @pytest.mark.slow

@@ -50,15 +50,22 @@ def nsyspipe_run(*arguments, cwd=None, timeout=60, **variables):
 def nsyspipe_here(*arguments, cwd=None, **variables):
     """Return what :func:`nsyspipe_run` returns, from this process: no start of another, which takes a second.
 
-    For what a command says; how it starts, ends, spawns and what it imports is a process's own.
+    For what a command says. How it starts, ends and spawns, what it imports, its encodings, and whether it hangs
+    is a process's own.
     """
+    if taken := [name for name in variables if name == "timeout" or name.startswith("PYTHON")]:
+        message = f"{taken} need a process: nsyspipe_run"
+        raise TypeError(message)
     command = ["nsyspipe", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as changed:
         paths = [Path(folder) / name for name in ("stdout", "stderr")]
+        # Appended to: native code writes to the same files.
         streams = [
-            changed.enter_context(path.open("w", encoding="utf-8", errors="surrogateescape"))
+            changed.enter_context(path.open("a", encoding="utf-8", errors="surrogateescape"))
             for path in paths
         ]
+        for number, stream in enumerate(streams, start=1):
+            changed.enter_context(_descriptor_at(number, stream.fileno()))
         changed.enter_context(contextlib.redirect_stdout(streams[0]))
         changed.enter_context(contextlib.redirect_stderr(streams[1]))
         changed.enter_context(mock.patch.object(sys, "argv", command))
@@ -71,6 +78,18 @@ def nsyspipe_here(*arguments, cwd=None, **variables):
             stream.flush()
         found = [path.read_text("utf-8", "surrogateescape") for path in paths]
     return subprocess.CompletedProcess(command, returncode, *found)
+
+
+@contextlib.contextmanager
+def _descriptor_at(number, other):
+    """Let what libraries and other processes write to a descriptor go to another."""
+    kept = os.dup(number)
+    os.dup2(other, number)
+    try:
+        yield
+    finally:
+        os.dup2(kept, number)
+        os.close(kept)
 
 
 def _exit_code(run):

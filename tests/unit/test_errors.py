@@ -91,7 +91,9 @@ def test_any_error_of_ours_can_be_caught_as_one():
         ("steptime", "step_time"),
         ("Step-Time", "step_time"),
         ("step_tim", "step_time"),
+        ("step_tables", None),
         ("x", None),
+        (5, None),
         ("", None),
     ],
 )

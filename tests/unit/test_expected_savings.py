@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,6 +14,7 @@ from nsyspipe.replay.ask import whatif
 from nsyspipe.replay.expected import advised_change, with_expected_savings
 from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS, US
+from tests.integration.tools import edit
 from tests.unit.make_replay import OVERHEAD, SINGLE, STEP
 
 LATE = 15 * MS
@@ -108,6 +110,38 @@ def test_no_more_is_expected_than_the_bound(load):
     rows = [row | {"saving_ns_per_step": 1e6} for row in run.judged_findings().to_pylist()]
     found = with_expected_savings(run, schema.FINDINGS.from_rows(rows))
     assert found["expected_ns_per_step"].to_pylist() == [1e6, 1e6]
+
+
+def test_reports_that_are_gone_leave_the_findings_that_rules_gave(load, tmp_path):
+    run = load()
+    run.steps()
+    for report in (tmp_path / "run").iterdir():
+        report.unlink()
+    found = told(run.findings())
+    assert set(found) == {"comm-bound", "single-bucket"}
+    assert "not replayed: " in found["comm-bound"]["evidence"]["replay_refused"]
+
+
+def test_an_executor_that_was_shut_down_is_done_without(tmp_path):
+    reports = SINGLE.write(tmp_path / "run")
+    with ThreadPoolExecutor(2) as executor:
+        run = nsyspipe.load(reports, executor=executor)
+        run.steps()
+    assert run.findings().equals(nsyspipe.load(reports, jobs=1).findings())
+    assert run.timeline().num_rows
+
+
+@pytest.mark.parametrize("n_bytes", [0, -1])
+def test_copies_of_no_bytes_say_nothing_of_the_gradients(load, tmp_path, n_bytes):
+    run = load()
+    for report in (tmp_path / "run").iterdir():
+        edit(report, f"update CUPTI_ACTIVITY_KIND_MEMCPY set bytes = {n_bytes}")
+    found = told(run.findings())
+    assert found["comm-bound"]["expected_ns_per_step"] == pytest.approx(STEP - 80 * MS)
+    assert (
+        "bytes of the gradients were not recorded"
+        in found["single-bucket"]["evidence"]["replay_refused"]
+    )
 
 
 def test_a_large_run_is_left_to_whatif(load, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import nsyspipe
@@ -67,6 +68,11 @@ def test_the_verdict_is_that_of_a_difference_on_step_time(runs, name, verdict):
     found = rows(runs, "slow", name)[name]
     assert found["verdict"] == found["peer_verdict"] == verdict
     assert diff(runs["slow"], runs[name]).verdict == verdict
+
+
+def test_numbers_of_numpy_are_numbers(runs):
+    found = rows(runs, "fast", "slow", min_effect=np.float32(0.5), confidence=np.float32(0.9))
+    assert found["slow"]["verdict"] == "no change"
 
 
 def test_a_slower_run_is_a_regression_unless_less_than_what_counts(runs):
@@ -220,6 +226,7 @@ def test_equal_labels_are_told_apart(runs):
         (None, {"min_effect": -1}, "no ratio"),
         (None, {"min_effect": float("nan")}, "no ratio"),
         (None, {"min_effect": "2%"}, "no ratio"),
+        (None, {"min_effect": True}, "no ratio"),
         (None, {"confidence": 1}, "between"),
         (None, {"confidence": "0.95"}, "between"),
     ],
