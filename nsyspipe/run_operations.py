@@ -136,7 +136,7 @@ def _running(
 
 def _takes_work(executor: Executor) -> bool:
     try:
-        executor.submit(int)
+        executor.submit(int).result()
     except BrokenExecutor:
         return True  # it died at its work, which whoever waits for that work says
     except RuntimeError:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["advised_change", "with_expected_savings"]
 
-# More than this and reading them again takes over a second: `whatif` does it for who asks.
-_MOST_OPERATIONS = 250_000
+# More than this and reading them again takes seconds: `whatif` does it for who asks.
+_MOST_OPERATIONS = 500_000
 _ADVICE = {
     "comm-bound": Knobs(perfect_overlap=True),
     "single-bucket": Knobs(bucket_mb=25),

@@ -97,6 +97,7 @@ def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
         "action": "an action",
         "advice": "some advice",
         "saving_ns_per_step": None,
+        "expected_ns_per_step": None,
         "evidence": '{"share_ns": 1.5, "link": null, "by": {"\\u001b[2J": 1}}',
     }
 
