@@ -115,6 +115,7 @@ def test_checks_are_json_for_programs(machine):
 # --- reports ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_real_run_is_described_with_the_flag_for_what_is_missing(real):
     done = nsyspipe_run("doctor", real / "ddp-4gpu-shm_*.sqlite", COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")

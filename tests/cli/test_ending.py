@@ -156,6 +156,7 @@ def test_the_first_line_is_enough_for_some_readers(steady):
     assert started.returncode in (0, 128 + signal.SIGPIPE)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("options", [[], ["--json", "-"]])
 def test_a_full_disk_behind_stdout_is_said_in_one_line(steady, options):

@@ -123,7 +123,7 @@ def test_five_lines_of_a_real_run(real, section):
     assert [line.split()[6] for line in lines] == [ALL[1], ALL[2], ALL[3], ALL[4], ALL[5]]
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_several_processes_replay_as_one_does(real, jobs):
     done = nsyspipe_run("analyze", real / "ddp-4gpu-shm_*.sqlite", "-j", jobs, COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")

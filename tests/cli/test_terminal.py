@@ -143,6 +143,7 @@ def test_no_color_is_respected_on_a_terminal(steady, arguments):
     assert not COLOUR.search(shown), COLOUR.findall(shown)
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_plain_text(steady):
     _, shown = terminal_run("analyze", steady, TERM="dumb")
     assert ESCAPE not in shown

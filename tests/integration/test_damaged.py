@@ -80,6 +80,7 @@ def flip(content, first, last, rnd):
         content[rnd.randrange(first, last)] ^= 1 << rnd.randrange(8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_flipped_bits_in_any_page_give_an_answer_or_an_error(report, seed):
     content, rnd = report.read_bytes(), random.Random(seed)

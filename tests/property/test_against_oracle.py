@@ -91,6 +91,7 @@ def test_idle_causes_are_never_negative_and_sum_to_idle_exactly(found):
         assert None in causes or sum(causes) == row["idle_ns"]
 
 
+@pytest.mark.slow
 @examples(90)
 @given(RUNS)
 def test_phases_and_kernels_equal_counting_every_nanosecond(found):

@@ -58,6 +58,7 @@ def test_swapping_the_sides_negates_every_difference_exactly(captures, force):
             assert row["delta"] == negated(turned[row["topic"], row["what"]])
 
 
+@pytest.mark.slow
 @given(captures=ranks)
 @settings(max_examples=10, deadline=None)
 def test_a_run_does_not_differ_from_itself(captures):
