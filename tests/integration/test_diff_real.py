@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import resource
-import subprocess
-
 import pytest
 
 import nsyspipe
@@ -14,7 +10,6 @@ from nsyspipe.difference.sides import Side
 from nsyspipe.report.difference_document import difference_document_text
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.store.write import save
-from tests.cli.tools import environment, program
 from tests.conftest import SAMPLES
 
 
@@ -142,19 +137,3 @@ def test_two_captures_of_one_side_put_their_spread_into_the_interval(real, runs)
     # 645 and 572 ms are no one configuration: with such a spread nothing can be said of 36 ms.
     assert row["ci_low"] < 0 < row["ci_high"]
     assert found.has_spread_between_captures
-
-
-@pytest.mark.slow
-def test_two_saved_runs_are_compared_in_a_second(store, runs, tmp_path):
-    sides = [store / "runs" / f"run_id={runs[name].header.run_id}" for name in ("before", "after")]
-    out = tmp_path / "d.json"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        program("diff", *sides, "--json", out), check=False, capture_output=True, text=True, env=environment(),
-        timeout=60,
-    )  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == 0
-    assert json.loads(out.read_text())["verdict"] == "improvement"
-    # The processor's time: others may share the machine.
-    assert after.ru_utime - before.ru_utime < 1.0

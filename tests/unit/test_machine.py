@@ -153,7 +153,7 @@ def test_a_hanging_nsys_is_asked_once_and_leaves_nobody_behind(checks, place):
     program(place[1], "nsys", f"sleep 60 & echo $! $$ >> {pids}; wait")
     start = time.monotonic()
     found = checks(run=lambda command, timeout_s: ask(command, min(timeout_s, 0.5)))
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     assert found["nsys"].status == found["trace_values"].status == "unknown"
     assert found["nsys"].found == "on PATH, but does not answer"
     (line,) = pids.read_text().splitlines()

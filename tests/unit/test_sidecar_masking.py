@@ -174,9 +174,9 @@ def test_what_drives_a_terminal_is_replaced_and_long_words_are_cut():
     ids=lambda word: word[:10],
 )
 def test_no_word_makes_masking_slow(word):
-    start = time.perf_counter()
+    start = time.process_time()
     masked_command([word, *[word[:4000]] * 50])
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 5
 
 
 @given(st.lists(st.text()))
