@@ -6,24 +6,25 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsyspipe.replay.knobs import Knobs
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsyspipe.replay.knobs import Knobs
     from nsyspipe.run import Run
 
-__all__ = ["Bound", "bounds_of", "finding_of"]
+__all__ = ["ADVICE", "Bound", "bounds_of", "finding_of"]
 
-# By knob: the rules that advise it; the first that fired counts.
-_ADVISED_BY = {
-    "bandwidth_bytes_per_s": ("slow-link",),
-    "link": ("slow-link",),
-    "gradient_dtype": ("compress-gradients",),
-    "bucket_mb": ("single-bucket", "too-many-buckets"),
-    "no_wait": ("straggler",),
-    "no_grad_copy": ("grad-copy",),
-    "perfect_overlap": ("comm-bound",),
+# By rule: the change that it advises. Which link slow-link means, its evidence says.
+ADVICE = {
+    "comm-bound": Knobs(perfect_overlap=True),
+    "single-bucket": Knobs(bucket_mb=25),
+    "too-many-buckets": Knobs(bucket_mb=100),
+    "grad-copy": Knobs(no_grad_copy=True),
+    "compress-gradients": Knobs(gradient_dtype="bf16"),
+    "straggler": Knobs(no_wait=True),
 }
+_OF_LINKS = ("bandwidth_bytes_per_s", "link")
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,15 @@ def finding_of(knobs: Knobs, bounds: Mapping[str, Bound]) -> str | None:
     given = list(knobs.given)
     if len(given) != 1:
         return None
-    found = next((one for one in _ADVISED_BY[given[0]] if one in bounds), None)
+    found = next((one for one in _advising(given[0]) if one in bounds), None)
     target = knobs.target_bytes_per_s
     fastest = None if found is None else bounds[found].link_bytes_per_s
     is_beyond = target is not None and fastest is not None and target > fastest
     return None if is_beyond else found
+
+
+def _advising(knob: str) -> list[str]:
+    """Return the rules that advise to change a knob."""
+    if knob in _OF_LINKS:
+        return ["slow-link"]
+    return [rule for rule, change in ADVICE.items() if knob in change.given]

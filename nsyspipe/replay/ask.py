@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.replay.answered_findings import bounds_of, finding_of
 from nsyspipe.replay.assumptions import assumptions_of
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
-from nsyspipe.replay.opened import Opened, opened_replay
-from nsyspipe.replay.refusals import why_not_knobs
+from nsyspipe.replay.opened import Opened, opened_replay, why_refused
 from nsyspipe.replay.result import Scenario, WhatIf
 
 if TYPE_CHECKING:
@@ -126,11 +125,7 @@ def _menu() -> dict[str, Knobs]:
 def _scenario(
     opened: Opened | str, key: str, knobs: Knobs, bounds: Mapping[str, Bound]
 ) -> Scenario:
-    refused = (
-        opened
-        if isinstance(opened, str)
-        else why_not_knobs(opened.replay, knobs, opened.starved, opened.datatypes)
-    )
+    refused = why_refused(opened, knobs)
     finding = finding_of(knobs, bounds)
     plain = Scenario(
         id=key,

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.errors import NsyspipeError
+from nsyspipe.replay.answered_findings import ADVICE
 from nsyspipe.replay.knobs import LINKS, Knobs
-from nsyspipe.replay.opened import opened_replay
-from nsyspipe.replay.refusals import why_not_knobs
+from nsyspipe.replay.opened import opened_replay, why_refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,14 +25,6 @@ __all__ = ["advised_change", "with_expected_savings"]
 
 # More than this and reading them again takes seconds: `whatif` does it for who asks.
 _MOST_OPERATIONS = 500_000
-_ADVICE = {
-    "comm-bound": Knobs(perfect_overlap=True),
-    "single-bucket": Knobs(bucket_mb=25),
-    "too-many-buckets": Knobs(bucket_mb=100),
-    "grad-copy": Knobs(no_grad_copy=True),
-    "compress-gradients": Knobs(gradient_dtype="bf16"),
-    "straggler": Knobs(no_wait=True),
-}
 
 
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
@@ -62,7 +54,7 @@ def advised_change(name: str, evidence: Mapping[str, Any]) -> Knobs | None:
     Of links the fastest that is not beyond what the finding promises.
     """
     if name != "slow-link":
-        return _ADVICE.get(name)
+        return ADVICE.get(name)
     promised = evidence.get("nvlink_nominal_bytes_per_s") or 0.0
     slower = [one for one in LINKS.values() if one.bus_bytes_per_s <= promised]
     best = max(slower, key=lambda one: one.bus_bytes_per_s, default=None)
@@ -82,11 +74,7 @@ def _opened(run: Run) -> Opened | str:
 def _told(row: Mapping[str, Any], change: Knobs, opened: Opened | str) -> dict[str, Any]:
     """Return a finding with what the replay says of its advice."""
     evidence = json.loads(row["evidence"])
-    refused = (
-        opened
-        if isinstance(opened, str)
-        else why_not_knobs(opened.replay, change, opened.starved, opened.datatypes)
-    )
+    refused = why_refused(opened, change)
     expected = None
     if isinstance(opened, str) or refused is not None:
         evidence |= {"replay_change": change.label, "replay_refused": refused}

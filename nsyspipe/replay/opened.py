@@ -16,6 +16,7 @@ from nsyspipe.replay.refusals import (
     is_sharded,
     starvation,
     why_not,
+    why_not_knobs,
     why_not_replayable,
 )
 from nsyspipe.replay.scenarios import Replay
@@ -24,12 +25,13 @@ from nsyspipe.replay.timelines import Collectives, rank_timelines, summary_windo
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nsyspipe.replay.knobs import Knobs
     from nsyspipe.run import Run
 
     Float = NDArray[np.float64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["Opened", "opened_replay"]
+__all__ = ["Opened", "opened_replay", "why_refused"]
 
 # Of bytes of gradients: what a user says may be this much off what the capture says.
 _BYTES_WITHIN = 0.1
@@ -91,6 +93,19 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
     return Opened(
         replay, starved, {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
     )
+
+
+def why_refused(opened: Opened | str, knobs: Knobs) -> str | None:
+    """Return why a run has no answer to a combination of knobs; None if it has one.
+
+    Parameters
+    ----------
+    opened
+        What `opened_replay` returned.
+    """
+    if isinstance(opened, str):
+        return opened
+    return why_not_knobs(opened.replay, knobs, opened.starved, opened.datatypes)
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:
