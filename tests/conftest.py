@@ -20,6 +20,27 @@ def pytest_addoption(parser):
     parser.addoption("--ranks", type=int, default=8, help="bench: reports")
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Print the table of attacks: by file, how many attempts were made and how many of them got through."""
+    table = {}
+    for outcome in ("passed", "failed", "error"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            place, _, _ = report.nodeid.partition("::")
+            if not place.startswith("tests/attack/"):
+                continue
+            made = table.setdefault(Path(place).stem.removeprefix("test_"), [0, 0])
+            made[0] += dict(report.user_properties).get("attempts", 1)
+            made[1] += outcome != "passed"
+    if not table:
+        return
+    terminalreporter.section("attacks")
+    terminalreporter.write_line(f"{'on':<28} {'attempts':>9} {'failures':>9}")
+    for name, (n_attempts, n_failures) in sorted(table.items()):
+        terminalreporter.write_line(f"{name:<28} {n_attempts:>9} {n_failures:>9}")
+    n_attempts, n_failures = (sum(made[at] for made in table.values()) for at in (0, 1))
+    terminalreporter.write_line(f"{'all':<28} {n_attempts:>9} {n_failures:>9}")
+
+
 @pytest.fixture(scope="session")
 def real(tmp_path_factory):
     """Return the folder of real reports (see tests/real/PROVENANCE.md), unpacked."""

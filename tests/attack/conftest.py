@@ -1,0 +1,11 @@
+"""Attempts to make nsyspipe run, touch or lose what it must not; each test case is one attempt or counts its own."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def attempts(record_property):
+    """Return what a test with several attempts calls once, with their number."""
+    return lambda number: record_property("attempts", number)
