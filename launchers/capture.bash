@@ -9,8 +9,9 @@ python=${PYTHON:-$(command -v python3 || command -v python || true)}
 # Filled by what the launchers call below.
 taken=0 nsys_words=() rank_words=() torchrun=() nccl_words=()
 nproc=1 n_nodes=1 name='' program="$launchers/train_vit.py" train_args=()
-trace='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
-timeout=3600 exit_timeout=600 linger=120
+trace='' graphs='' range='' ranks='' nsys=${NSYS:-} nsys_args=()
+timeout=3600 exit_timeout=600
+unset linger
 cpu='' force='' dry_run='' no_export='' no_profile=''
 
 common_options() {
@@ -20,6 +21,8 @@ What is captured
   --program FILE         the training program [launchers/train_vit.py]
   --cpu                  no GPU: NVTX ranges and OS calls only, on gloo
   --trace LIST           what nsys traces [cuda,nvtx,nccl,osrt]
+  --cuda-graph-trace HOW node: each kernel of a CUDA graph, which may slow its replays much (nsys says "significant runtime
+                         overhead"); graph: each graph as a whole, cheaper, but communication in it is not seen [node]
   --capture-range RANGE  cudaProfilerApi, nvtx (the range nsyspipe.capture), or none [cudaProfilerApi; --cpu: nvtx]
   --ranks LIST           capture only these ranks, as 0,7,63 or 0-3; the others run without nsys
   --nsys PROGRAM         the nsys to use [NSYS, PATH, the usual places]
@@ -28,8 +31,10 @@ What is captured
 How it ends
   --timeout S            end the job after S seconds; reports are kept; 0: never [3600]
   --exit-timeout S       end an nsys that has not ended S seconds after the program [600]
-  --linger S             end the program S seconds after captured_steps(..., stop=True) is over, or after its main
-                         script is, if it hangs while it exits; other loops may go on training; 0: never [120]
+  --linger S             end any program S seconds after the reports of its ranks are complete, as they are soon after the
+                         captured range ends; 0: never. Without the option a program may train on after its capture, and
+                         is ended only where it hangs: 120 seconds after captured_steps(..., stop=True) is over, or
+                         after its main script is
 
 Other
   --no-export            leave .nsys-rep files; nsyspipe convert exports them later
@@ -63,6 +68,7 @@ parse_options() {
       -o | --output) name=$value ;;
       --program) program=$value ;;
       --trace) trace=$value ;;
+      --cuda-graph-trace) graphs=$value ;;
       --capture-range) range=$value ;;
       --ranks) ranks=$value ;;
       --nsys) nsys=$value ;;
@@ -98,7 +104,7 @@ check_options() {
   check_python
   [[ $nproc =~ ^[1-9][0-9]*$ ]] || die "-n $nproc: not a number of ranks" "-n 2"
   local one
-  for one in "$timeout" "$exit_timeout" "$linger"; do
+  for one in "$timeout" "$exit_timeout" "${linger-0}"; do
     [[ $one =~ ^[0-9]+$ ]] || die "'$one': not a number of seconds" "see --help"
   done
   # Without time nsys cannot write a report.
@@ -117,11 +123,16 @@ check_options() {
   fi
   : "${trace:=cuda,nvtx,nccl,osrt}" "${range:=cudaProfilerApi}"
   case $range in cudaProfilerApi | nvtx | none) ;; *) die "--capture-range $range: unknown" "cudaProfilerApi, nvtx or none" ;; esac
+  case ${graphs:=node} in node | graph) ;; *) die "--cuda-graph-trace $graphs: unknown" "node or graph" ;; esac
+  # What the user tells nsys directly goes before.
+  case " ${nsys_args[*]} " in *' --cuda-graph-trace'*) graphs='' ;; esac
   local found
   found=$("$python" -m nsyspipe.capture.ready --nproc="$nproc" --world-size=$((n_nodes * nproc)) --program="$program" \
-    --trace="$trace" --capture-range="$range" ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
+    --trace="$trace" --capture-range="$range" ${graphs:+--cuda-graph-trace="$graphs"} ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
   if [ -z "$no_profile" ]; then
-    nsys=${found%%$'\n'*} trace=${found##*$'\n'}
+    local usable
+    mapfile -t usable <<<"$found"
+    nsys=${usable[0]} trace=${usable[1]} graphs=${graphs:+${usable[2]-}}
   fi
 }
 
@@ -130,6 +141,7 @@ nsys_command() {
   nsys_words=()
   [ -z "$no_profile" ] || return 0
   nsys_words=("$nsys" profile --trace="$trace" --sample=none --cpuctxsw=none --output="$1" --capture-range="$range")
+  [ -z "$graphs" ] || nsys_words+=(--cuda-graph-trace="$graphs")
   [ "$range" = none ] || nsys_words+=(--capture-range-end=stop)
   [ "$range" != nvtx ] || nsys_words+=(--nvtx-capture=nsyspipe.capture)
   [ -z "$force" ] || nsys_words+=(--force-overwrite=true)
@@ -180,7 +192,7 @@ run_job() {
   fi
   [ -n "$no_profile" ] || options+=(--nsys="$nsys" --trace="$trace")
   exec "$python" -m nsyspipe.capture.job --name="$name" --program="${program##*/}" --nproc="$nproc" \
-    --capture-range="$range" --timeout="$timeout" --exit-timeout="$exit_timeout" --linger="$linger" \
+    --capture-range="$range" --timeout="$timeout" --exit-timeout="$exit_timeout" ${linger:+--linger="$linger"} \
     ${ranks:+--ranks="$ranks"} ${no_export:+--no-export} ${force:+--force} "${options[@]}" -- "${command[@]}"
 }
 

@@ -22,12 +22,13 @@ same command goes on with it.
   --analyze-only         analyze and compare what is there
   --repeat N             each run N times, to see how much two equal runs differ [1]
 
-What every run takes besides: --nsys, --trace, --timeout, --exit-timeout, --linger, --cpu, --dry-run, -h, --help; what
+What every run takes besides: --nsys, --trace, --cuda-graph-trace, --timeout, --exit-timeout, --linger, --cpu, --dry-run, -h, --help; what
 follows -- goes to the training program of all runs. PYTHON names the Python to use.
 EOF
 }
 
-started="$(printf '%q ' "$0" "$@")"
+# Without the training program's arguments: they may hold secrets, and this is printed.
+started=$(printf '%q ' "$0"; for word in "$@"; do [ "$word" != -- ] || { printf '%s' '-- ...'; break; }; printf '%q ' "$word"; done)
 most='' only=. list='''' analyze_only='' repeat=1
 
 own_option() {
@@ -70,10 +71,12 @@ study() {
   echo "ddp-${n}gpu-shm-bf16 NCCL_P2P_DISABLE=1 ddp.sh -n $n -- --hook bf16"
 }
 
+# recorded [--environment] WORDS...: words as they may be written down, as in a sidecar: what may be secret is hashed.
+recorded() { "$python" -m nsyspipe.capture.hash_key "$@"; }
+
 # What a figure depends on besides a run's own words.
 surroundings() {
-  printf '%q ' "${train_args[@]}" ${cpu:+--cpu} ${trace:+--trace="$trace"} ${nsys:+--nsys="$nsys"}
-  env | grep '^NCCL_' | sort | tr '\n' ' ' || true
+  recorded --environment "${train_args[@]}" ${cpu:+--cpu} ${trace:+--trace="$trace"} ${graphs:+--cuda-graph-trace="$graphs"} ${nsys:+--nsys="$nsys"}
   [ -n "$cpu" ] || nvidia-smi -L 2>/dev/null | sed -nE 's/^GPU [0-9]+: (.*) \(UUID.*/\1/p' | sort -u | tr '\n' ' ' || true
 }
 
@@ -128,7 +131,7 @@ has_others() {
 run_one() {
   local label=$1 variables=() words=() made
   shift
-  made=$(printf '%q ' "$@")$around
+  made=$(recorded "$@")$around
   if [ -e "$name/$label.done" ]; then
     [ "$(<"$name/$label.done")" = "$made" ] ||
       die "$name/$label: was done with other options or GPUs ($(<"$name/$label.done"))" "-o ANOTHER_DIRECTORY"
@@ -212,7 +215,7 @@ if [ -n "$list" ]; then
 fi
 
 failed=() labels=()
-shared=(--timeout="$timeout" --exit-timeout="$exit_timeout" --linger="$linger")
+shared=(--timeout="$timeout" --exit-timeout="$exit_timeout" ${linger:+--linger="$linger"} ${graphs:+--cuda-graph-trace="$graphs"})
 shared+=(${nsys:+--nsys="$nsys"} ${trace:+--trace="$trace"} ${cpu:+--cpu} ${dry_run:+--dry-run})
 around=$(surroundings)
 [ -n "$dry_run" ] || mkdir -p "$name"

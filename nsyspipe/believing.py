@@ -171,7 +171,10 @@ def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
     """State which ranks ended badly; many that ended alike are one row."""
     by_outcome: dict[str, list[int]] = {}
     for one in (rank for sidecar in sidecars for rank in sidecar.ranks):
-        status = f"its program ended with status {one.status}" if one.status else None
+        is_bad = (
+            one.status and not one.is_complete
+        )  # after a whole capture its status says nothing of that
+        status = f"its program ended with status {one.status}" if is_bad else None
         said = one.problem and one.problem[:_LONGEST_REASON].rstrip(".")
         if outcome := "; ".join(filter(None, (status, said))):
             by_outcome.setdefault(outcome, []).append(one.rank)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nsyspipe.command_words import PER_CAPTURE
 from nsyspipe.sidecar_model import RunCapture
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def _joined(first: RunCapture, others: Sequence[RunCapture]) -> RunCapture:
             changes[one.name] = ", ".join(dict.fromkeys(values))
         elif values and one.name == "git_is_dirty":
             changes[one.name] = any(values)
+        elif one.name == "hash_key" and len(set(values)) > 1:
+            changes[one.name] = PER_CAPTURE
         elif values and one.name == "environment":
             changes[one.name] = _joined_environments(values)
         elif values:

@@ -70,6 +70,10 @@ class Nsys:
         """Return what ``nsys profile --trace`` takes; empty when its help does not tell."""
         return trace_values_in(self._profile_help)
 
+    def profile_has(self, option: str) -> bool:
+        """Return whether ``nsys profile`` knows a long option, as ``--cuda-graph-trace``."""
+        return option in options_in(self._profile_help)
+
     def export_has(self, option: str) -> bool:
         """Return whether ``nsys export`` knows a long option, as ``--include-blobs``."""
         return option in options_in(self._export_help)

@@ -26,6 +26,8 @@ class CapturedRank:
         Stem of its report; None: this rank was not captured.
     status
         With which its program ended.
+    is_complete
+        Whether its report was whole before the program was ended, so that its status says nothing of the capture.
     """
 
     rank: int
@@ -35,6 +37,7 @@ class CapturedRank:
     status: int | None = None
     problem: str | None = None
     gpu_name: str | None = None
+    is_complete: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -44,14 +47,17 @@ class RunCapture:
     Attributes
     ----------
     command
-        Without secrets.
+        What is known to be harmless; other values are hashed (``hmac:``), or ``***`` where they were not by us.
+    hash_key
+        What tells hashes by one key from those by another: ``capture`` for a key of this capture alone.
     environment
-        Variables of an allow-list only.
+        Those of `VARIABLES`, likewise.
     """
 
     name: str | None = None
     captured_at_utc: str | None = None
     command: list[str] | None = None
+    hash_key: str | None = None
     git_commit: str | None = None
     git_is_dirty: bool | None = None
     torch_version: str | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe import nsys
+from nsyspipe.capture.hash_key import hash_key
 from nsyspipe.capture.missing import cut_short
 from nsyspipe.capture.sidecar import (
     sidecar_document,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["finish"]
 
+_OF_ROW = ("rank", "local_rank", "pid", "report", "status", "problem", "is_complete")
+
 
 def finish(
     job: Job,
@@ -37,6 +40,7 @@ def finish(
     loops: Mapping[int, Loop],
     *,
     started_at: float,
+    ended_by: str | None = None,
 ) -> tuple[list[str], list[str], str | None]:
     """Export the reports of a job and write its sidecar.
 
@@ -48,6 +52,8 @@ def finish(
         What the training programs said of their steps.
     started_at
         Seconds since the epoch.
+    ended_by
+        Why the launcher ended the program; None where it did not.
 
     Returns
     -------
@@ -59,8 +65,10 @@ def finish(
     failed: list[str] = []
     if not reports:
         return [], failed, None
+    notes: list[str] = []
     try:
-        _write_sidecar(job, directory, [_row(one, loops) for one in records], started_at)
+        rows = [_row(one, loops) for one in records]
+        notes += _write_sidecar(job, directory, rows, started_at, ended_by)
     except NsyspipeError as error:
         failed += _message(error)
     suffix = ".nsys-rep"
@@ -70,12 +78,18 @@ def finish(
             suffix = ".sqlite"
         except NsyspipeError as error:
             failed += _message(error)
-    return [_written(job, reports, suffix)], failed, _analysis(job, reports, suffix)
+    return [_written(job, reports, suffix), *notes], failed, _analysis(job, reports, suffix)
 
 
 def _write_sidecar(
-    job: Job, directory: Path, rows: Sequence[dict[str, object]], started_at: float
-) -> None:
+    job: Job,
+    directory: Path,
+    rows: Sequence[dict[str, object]],
+    started_at: float,
+    ended_by: str | None,
+) -> list[str]:
+    """Write it, and return what to say of it."""
+    key = hash_key()
     around = gather_surroundings(program_directory(job.command))
     name, node, n_nodes = str(job.name), job.node_rank, job.n_nodes
     write_topology(name, around, node_rank=node, n_nodes=n_nodes)
@@ -92,17 +106,20 @@ def _write_sidecar(
         surroundings=around,
         node_rank=node,
         n_nodes=n_nodes,
+        key=key,
+        ended_by=ended_by,
     )
     write_sidecar(sidecar_path(name, node_rank=node, n_nodes=n_nodes), document)
+    return [key.note] if key.note else []
 
 
 def _row(record: RankRecord, loops: Mapping[int, Loop]) -> dict[str, object]:
     facts = asdict(record)
     if record.report and not record.problem:
         facts["problem"] = cut_short(loops.get(record.rank))
-    return {
-        name: facts[name] for name in ("rank", "local_rank", "pid", "report", "status", "problem")
-    }
+    is_ended_well = record.status == 0 or record.report_at is not None
+    facts["is_complete"] = bool(record.report) and not facts["problem"] and is_ended_well
+    return {name: facts[name] for name in _OF_ROW}
 
 
 def _written(job: Job, reports: Sequence[Path], suffix: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsyspipe.capture.directories import short_directory
 from nsyspipe.capture.finish import finish
 from nsyspipe.capture.limits import JOB_GRACE_S, Clock
-from nsyspipe.capture.nsys_output import captured, report_there
+from nsyspipe.capture.nsys_output import Captured, ReportWatch, captured, report_there
 from nsyspipe.capture.outcome import INCOMPLETE, End, interrupted, judge
 from nsyspipe.capture.plan import Job, check_ranks, parse_job
 from nsyspipe.capture.processes import adopt_orphans, end_adopted
@@ -37,6 +37,7 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
+from nsyspipe.command_words import without_words
 from nsyspipe.errors import CaptureError, NsyspipeError
 
 if TYPE_CHECKING:
@@ -78,9 +79,11 @@ def _captured_job(job: Job) -> int:
                 where = directory.resolve()
                 started = _Started(time.time_ns(), report_there(str(job.node_report)))
                 _say(_opening(job))
-                end = _run(job, directory)
+                end, report_at = _run(job, directory, started)
                 records = read_records(directory)
                 room.has_begun = any(one.pid is not None for one in records)
+                if report_at is not None:
+                    records = [replace(one, report_at=report_at) for one in records]
                 return _conclude(job, directory, records, end, started)
         finally:
             if where is not None and where.exists():
@@ -94,9 +97,12 @@ class _Started(NamedTuple):
     report: tuple[int, int] | None
 
 
-def _run(job: Job, directory: Path) -> End:
-    """Run the command until it ends, or must be ended."""
-    clock = Clock(job, directory)
+def _run(job: Job, directory: Path, started: _Started) -> tuple[End, float | None]:
+    """Run the command until it ends, or must be ended; say when the report of a whole node was whole before that."""
+    report = None
+    if job.is_node_wide and job.nsys is not None:
+        report = ReportWatch(str(job.node_report), _of_node(directory), started.report)
+    clock = Clock(job, directory, report)
     environment = {**os.environ, "NSYSPIPE_STATUS_DIR": str(directory)}
     if job.is_node_wide:
         adopt_orphans()
@@ -119,7 +125,8 @@ def _run(job: Job, directory: Path) -> End:
             _wait_for_nsys(directory, job.exit_timeout_s, stop)
     if job.is_node_wide:
         end_adopted(is_any_of_nsys=not read_records(directory))
-    return why or (_interrupt(stop) if stop.n_asked else End(status_of(process)))
+    end = why or (_interrupt(stop) if stop.n_asked else End(status_of(process)))
+    return end, clock.report_at
 
 
 def _interrupt(stop: Stop) -> End:
@@ -189,7 +196,14 @@ def _conclude(
     analysis = None
     if job.nsys is not None:
         started_at = started.at_ns / 1e9
-        written, failed, analysis = finish(job, directory, records, loops, started_at=started_at)
+        written, failed, analysis = finish(
+            job,
+            directory,
+            records,
+            loops,
+            started_at=started_at,
+            ended_by=end.why if end.why != "command" else None,
+        )
     for line in (*written, *failed, *verdict.lines):
         _say(line)
     if analysis is not None:
@@ -209,7 +223,7 @@ def _of_the_node(
         earlier=started.report,
         started_ns=started.at_ns,
     )
-    return [replace(one, report=came.report, problem=came.problem) for one in records]
+    return [replace(one, report=came.report, problem=_told(job, came)) for one in records]
 
 
 def _saved(job: Job, directory: Path, record: RankRecord, started: _Started) -> RankRecord:
@@ -222,7 +236,12 @@ def _saved(job: Job, directory: Path, record: RankRecord, started: _Started) -> 
     log = directory / f"nsys_{record.rank}.log"
     # Nothing of that name was there before the job.
     came = captured(output, temporary, log, earlier=None, started_ns=started.at_ns)
-    return replace(record, report=came.report, problem=came.problem)
+    return replace(record, report=came.report, problem=_told(job, came))
+
+
+def _told(job: Job, came: Captured) -> str | None:
+    """Return what went wrong, without what nsys may quote of the command."""
+    return came.problem and without_words(came.problem, job.command)
 
 
 def _opening(job: Job) -> str:

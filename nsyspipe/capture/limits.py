@@ -9,9 +9,12 @@ from nsyspipe.capture.outcome import End
 from nsyspipe.capture.records import loop_has_ended, read_records
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from nsyspipe.capture.nsys_output import ReportWatch
     from nsyspipe.capture.plan import Job
+    from nsyspipe.capture.records import RankRecord
 
 __all__ = ["JOB_GRACE_S", "Clock"]
 
@@ -20,14 +23,24 @@ JOB_GRACE_S = 60.0
 
 
 class Clock:
-    """The time limits of a job."""
+    """The time limits of a job.
 
-    def __init__(self, job: Job, directory: Path) -> None:
+    Attributes
+    ----------
+    report_at
+        Seconds since the epoch when the report of a whole node was whole while its ranks ran; None before, and where
+        each rank looks after its own.
+    """
+
+    def __init__(self, job: Job, directory: Path, report: ReportWatch | None = None) -> None:
         self._job = job
         self._directory = directory
         self._begin = time.monotonic()
         self._loop_over: float | None = None
         self._ranks_over: float | None = None
+        self._reports_whole: float | None = None
+        self._report = report
+        self.report_at: float | None = None
 
     def limit_reached(self) -> End | None:
         """Return why the job must end now, or None."""
@@ -37,6 +50,12 @@ class Clock:
             return End(None, "timeout", job.timeout_s)
         if _has_passed(self._loop_over, job.linger_s, now) and self._ranks_over is None:
             return End(None, "exit", job.linger_s)
+        if (
+            job.ends_any
+            and _has_passed(self._reports_whole, job.linger_s, now)
+            and self._ranks_over is None
+        ):
+            return End(None, "linger", job.linger_s)
         # Each rank's nsys has the same limit of its own, and is a little earlier.
         if _has_passed(self._ranks_over, job.exit_timeout_s + JOB_GRACE_S, now):
             return End(None, "command", job.exit_timeout_s + JOB_GRACE_S)
@@ -52,6 +71,19 @@ class Clock:
             self._loop_over = now
         if self._ranks_over is None and all(one.status is not None for one in records):
             self._ranks_over = now
+        if self._report is not None and self.report_at is None and self._report.is_whole(now):
+            self.report_at = time.time()
+        if self._reports_whole is None and self._are_reports_whole(records):
+            self._reports_whole = now
+
+    def _are_reports_whole(self, records: Sequence[RankRecord]) -> bool:
+        """Tell whether nothing more comes of the capture: each rank's report is whole, or its program has ended."""
+        if self._report is not None:
+            return self.report_at is not None
+        captured = [one for one in records if one.is_captured and one.nsys_group is not None]
+        return any(one.report_at for one in captured) and all(
+            one.report_at is not None or one.status is not None for one in captured
+        )
 
 
 def _has_passed(since: float | None, limit_s: float, now: float) -> bool:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
     from nsyspipe.capture.records import Loop, RankRecord
 
-__all__ = ["cut_short", "found_reports", "missing_lines", "steps_note"]
+__all__ = ["CUT_SHORT", "cut_short", "found_reports", "missing_lines", "steps_note"]
 
+CUT_SHORT = r"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps, the warm-up is [0-9]+"
 _MOST_NAMED = 6
 # Enough for a first step that is slower than the others.
 _SHORT_WARMUP = 2

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NOTHING",
     "Captured",
+    "ReportWatch",
     "captured",
     "is_missed_agent",
     "last_words",
@@ -27,6 +28,7 @@ __all__ = [
 NOTHING = "nothing was captured"
 
 _LONGEST_LOG = 4096
+_LOOK_S = 1.0
 # What nsys says when it and the agent that it starts have missed each other; the next time they do not.
 _MISSED = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
 _VARIABLE = re.compile(r"%q\{([^}]*)\}")
@@ -93,6 +95,41 @@ def captured(
     if any(temporary.rglob("*.nsys-rep")):
         return Captured(problem=f"nsys could not write its report{said}")
     return Captured(problem=NOTHING)
+
+
+class ReportWatch:
+    """Looks whether an nsys has put its whole report in its place while the program still runs.
+
+    With ``--capture-range-end=stop`` it does so at once when the range ends, not when the program does.
+    """
+
+    def __init__(self, output: str, temporary: Path, earlier: tuple[int, int] | None) -> None:
+        self._output = output
+        self._temporary = temporary
+        self._earlier = earlier
+        self._looked_at = -_LOOK_S
+        self._seen: tuple[int, int, int] | None = None
+
+    def is_whole(self, now_s: float) -> bool:
+        """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look."""
+        if now_s - self._looked_at < _LOOK_S:
+            return False
+        self._looked_at = now_s
+        before, self._seen = self._seen, self._look()
+        return self._seen is not None and self._seen == before
+
+    def _look(self) -> tuple[int, int, int] | None:
+        there = report_there(self._output)
+        try:
+            size = Path(f"{self._output}.nsys-rep").stat().st_size
+            left = _captures(self._temporary, "*.nsys-rep")
+        except OSError:  # moved in between
+            return None
+        # On its way from another file system it is there twice, and once not whole.
+        is_moving = any(not _is_copy(one, self._output) for one in left)
+        if there in (None, self._earlier) or not size or is_moving:
+            return None
+        return (*there, size)
 
 
 def last_words(log: Path) -> str:

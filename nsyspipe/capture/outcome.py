@@ -32,8 +32,8 @@ class End:
     status
         Its exit status; None when a limit ended it; 128 + N when signal N asked us to end it.
     why
-        None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``command`` (all ranks
-        had ended, nsys or torchrun had not), or ``interrupt``.
+        None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``linger`` (its reports were
+        whole, and it went on), ``command`` (all ranks had ended, nsys or torchrun had not), or ``interrupt``.
     after_s
         The limit that was reached, seconds.
     """
@@ -87,7 +87,7 @@ def judge(
         status = end.status or INTERRUPTED
         return Verdict(status, (interrupted(status), found))
     failed = _first_failure(records)
-    if end.why in {"timeout", "exit"}:
+    if end.why in {"timeout", "exit", "linger"}:
         return Verdict(TIMED_OUT, (*_hung(end, program), found, _fix_of(end)))
     if failed is not None:
         return _of_failure(failed, found, program, has_reports=bool(captured))
@@ -137,6 +137,9 @@ def _hung(end: End, program: str) -> tuple[str, ...]:
         return (
             f"error: {program}: its training loop was over, but it had not exited {end.after_s:.0f} s later: ended it",
         )
+    if end.why == "linger":
+        what = f"it was still running {end.after_s:.0f} s after its reports were complete"
+        return (f"error: {program}: {what}: ended it, as --linger asks",)
     return (f"error: {program}: it was still running after {end.after_s:.0f} s: ended it",)
 
 
@@ -146,6 +149,8 @@ def _fix_of(end: End) -> str:
             "  fix: complete reports need no new capture; in the program, call destroy_process_group() "
             "and join or daemonize its threads"
         )
+    if end.why == "linger":
+        return "  fix: complete reports need no new capture; leave --linger out to let it train on"
     return "  fix: complete reports need no new capture; else give it more time: --timeout SECONDS"
 
 

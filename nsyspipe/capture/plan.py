@@ -22,6 +22,7 @@ _LOG = re.compile(r"\.nccl\..+\.log", re.DOTALL)
 _NUMBER = re.compile(r"_(node)?([0-9]{1,9})")
 # More ranks than any job has.
 _MOST_RANKS = 1 << 20
+_LINGER_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,10 @@ class Job:
     nsys
         The program; None to run without a capture.
     timeout_s, exit_timeout_s, linger_s
-        Limits for the whole job, for nsys once the program has ended, and for the program once its training loop is
+        Limits for the whole job, for nsys once the program has ended, and for the program once it has said that it is
         over; 0 for none, but nsys always has one.
+    ends_any
+        Whether the last of these holds for any program once its reports are whole: somebody has asked for it.
     """
 
     name: Path
@@ -66,6 +69,7 @@ class Job:
     timeout_s: float
     exit_timeout_s: float
     linger_s: float
+    ends_any: bool
     is_exported: bool
     is_forced: bool
 
@@ -156,7 +160,7 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--capture-range", default="none")
     parser.add_argument("--timeout", type=float, default=0)
     parser.add_argument("--exit-timeout", type=float, default=0)
-    parser.add_argument("--linger", type=float, default=0)
+    parser.add_argument("--linger", type=float, default=None)
     parser.add_argument("--no-export", action="store_true")
     parser.add_argument("--force", action="store_true")
     at = list(words).index("--")
@@ -176,7 +180,8 @@ def parse_job(words: Sequence[str]) -> Job:
         capture_range=options.capture_range,
         timeout_s=options.timeout,
         exit_timeout_s=options.exit_timeout,
-        linger_s=options.linger,
+        linger_s=_LINGER_S if options.linger is None else options.linger,
+        ends_any=options.linger is not None,
         is_exported=not options.no_export,
         is_forced=options.force,
     )

@@ -20,6 +20,7 @@ from nsyspipe.capture.directories import short_directory
 from nsyspipe.capture.nsys_output import (
     NOTHING,
     Captured,
+    ReportWatch,
     captured,
     is_missed_agent,
     last_words,
@@ -37,6 +38,7 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
+from nsyspipe.command_words import without_words
 
 if TYPE_CHECKING:
     import subprocess
@@ -103,6 +105,7 @@ class _Rank:
         self._ended = end_path(self._directory, record.rank)
         self._log = self._directory / f"nsys_{record.rank}.log"
         self._is_killed = False
+        self._report: ReportWatch | None = None
 
     def run(self, nsys: Sequence[str], program: Sequence[str]) -> int:
         """Run the program, under nsys if there is one."""
@@ -110,6 +113,7 @@ class _Rank:
         temporary.mkdir(mode=0o700, exist_ok=True)
         output = output_of(nsys)
         earlier, started_ns = report_there(output) if output else None, time.time_ns()
+        self._report = ReportWatch(output, temporary, earlier) if output else None
         with catching_signals() as stop:
             problem, status = self._start(nsys, program, temporary, stop)
             # Once more, where nsys has failed in a way that it does now and then.
@@ -123,7 +127,8 @@ class _Rank:
                 failed = f"nsys failed before it started the program{last_words(self._log)}"
                 came = replace(came, problem=failed)
         said = [one for one in (problem, came.problem) if one and not (problem and one == NOTHING)]
-        self._note(status=status, problem="; ".join(said) or None, report=came.report)
+        told = without_words("; ".join(said), [*nsys, *program])  # nsys may quote the command
+        self._note(status=status, problem=told or None, report=came.report)
         return self._record.status or 0
 
     def _start(
@@ -161,6 +166,7 @@ class _Rank:
                 )  # who started us was killed: nobody else would end the program
             if self._record.pid is None and self._program_pid() is not None:
                 self._note()
+            self._look_for_report(stop)
             if stop.n_asked and not self._is_killed:
                 self._end_program(process, stop)
             if deadline is None and self._program_status() is not None:
@@ -174,6 +180,18 @@ class _Rank:
                 )
             time.sleep(POLL_S)
         return None
+
+    def _look_for_report(self, stop: Stop) -> None:
+        """Note when the report is whole; what comes once the program has ended, or was asked to, is not told so."""
+        record = self._record
+        if self._report is None or record.pid is None or record.report_at is not None:
+            return
+        if (
+            self._program_status() is None
+            and not stop.n_asked
+            and self._report.is_whole(time.monotonic())
+        ):
+            self._note(report_at=time.time())
 
     def _end_program(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""

@@ -1,7 +1,7 @@
 """Look before a capture whether all it needs is there, and tell a launcher which nsys and trace to use.
 
-``python3 -m nsyspipe.capture.ready --nproc N --program train.py --trace LIST`` prints the path of nsys and the trace
-values, a line each. Exit status 2, with one message, if something is missing; a dry run says all that is missing, and
+``python3 -m nsyspipe.capture.ready --nproc N --program train.py --trace LIST`` prints the path of nsys, the trace values,
+and how CUDA graphs are traced (nothing where that is nsys's own choice), a line each. Exit status 2, with one message, if something is missing; a dry run says all that is missing, and
 fails for options only that no machine could take.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nsyspipe.nsys import Nsys
 
-__all__ = ["main", "n_gpus", "usable_trace"]
+__all__ = ["main", "n_gpus", "usable_graph_trace", "usable_trace"]
 
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
@@ -60,7 +60,7 @@ def _checked(options: argparse.Namespace) -> int:
     if not options.no_profile:
         if options.cpu and options.capture_range == "nvtx":
             checks.append(lambda: _check_nvtx(options.nsys))
-        checks.append(lambda: _print_nsys(options.nsys, options.trace))
+        checks.append(lambda: _print_nsys(options.nsys, options.trace, options.cuda_graph_trace))
     for check in checks:
         try:
             check()
@@ -71,7 +71,8 @@ def _checked(options: argparse.Namespace) -> int:
             if check is checks[-1] and not options.no_profile:
                 there = find_nsys()
                 name = options.nsys or (there.path if there else "nsys")
-                print(f"{name}\n{options.trace}")  # noqa: T201
+                graphs = options.cuda_graph_trace if _has_cuda(options.trace.split(",")) else ""
+                print(f"{name}\n{options.trace}\n{graphs}")  # noqa: T201
     return 0
 
 
@@ -79,12 +80,15 @@ def _say(kind: str, error: NsyspipeError) -> None:
     print(f"{kind}: " + "\n".join(error.lines()), file=sys.stderr)  # noqa: T201 - the launcher's message
 
 
-def _print_nsys(program: str | None, trace: str) -> None:
+def _print_nsys(program: str | None, trace: str, graph_trace: str) -> None:
     found = nsys.find(program)
     usable, note = usable_trace(found, trace.split(","))
     if note:
         print(note, file=sys.stderr)  # noqa: T201
-    print(f"{found.path}\n{','.join(usable)}")  # noqa: T201
+    graphs, graph_note = usable_graph_trace(found, graph_trace, usable)
+    if graph_note:
+        print(graph_note, file=sys.stderr)  # noqa: T201
+    print(f"{found.path}\n{','.join(usable)}\n{graphs}")  # noqa: T201
 
 
 def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
@@ -113,6 +117,21 @@ def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], s
         "nvtx carries NCCL's ranges"
     )
     return tuple(kept), note
+
+
+def usable_graph_trace(found: Nsys, wanted: str, trace: Sequence[str]) -> tuple[str, str | None]:
+    """Return how this nsys is to trace CUDA graphs, empty for its own way, and what to say if that is not as wanted."""
+    if not _has_cuda(trace) or found.profile_has("--cuda-graph-trace"):
+        return (wanted if _has_cuda(trace) else ""), None
+    note = (
+        f"note: nsys {found.version_text} does not know --cuda-graph-trace={wanted}: "
+        "CUDA graphs are traced in its own way"
+    )
+    return "", note
+
+
+def _has_cuda(trace: Sequence[str]) -> bool:
+    return any(one.startswith("cuda") for one in trace)
 
 
 def n_gpus() -> int | None:
@@ -199,6 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ranks", default=None)
     parser.add_argument("--capture-range", default=None)
     parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
+    parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
     parser.add_argument("--nsys", default=None)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--no-profile", action="store_true")

@@ -42,6 +42,8 @@ class RankRecord:
         What went wrong with the capture, in one sentence.
     ended_at
         Seconds since the epoch when the program ended; None while it runs.
+    report_at
+        Likewise when its report was whole, if the program still ran then, unasked to end.
     """
 
     rank: int
@@ -53,6 +55,7 @@ class RankRecord:
     status: int | None = None
     problem: str | None = None
     ended_at: float | None = None
+    report_at: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The sidecar of a capture, ``NAME.capture.json``: how, where and by what its reports were made.
 
-The analysis finds it beside the reports. It holds no environment but an allow-list, and no secret that
-its command line had.
+The analysis finds it beside the reports. Of the command line and the environment it holds what `command_words` lets stand,
+and hashes of the rest.
 """
 
 from __future__ import annotations
@@ -16,10 +16,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.capture.status_files import common, every, rank_rows, read_status_files
+from nsyspipe.capture.hash_key import HashKey, hash_key
+from nsyspipe.capture.status_files import (
+    common,
+    phase_names,
+    rank_rows,
+    read_status_files,
+    step_pattern,
+)
 from nsyspipe.capture.surroundings import Surroundings, gather_surroundings, program_directory
+from nsyspipe.command_words import recorded_command, recorded_environment, recorded_value
 from nsyspipe.errors import OutputError
-from nsyspipe.masking import allowed_environment, masked_command
 from nsyspipe.new_files import make_readable
 from nsyspipe.sidecar_model import CAPTURE_VERSION, SIDECAR_SUFFIX
 from nsyspipe.untrusted import decoded, printable
@@ -57,6 +64,8 @@ def sidecar_document(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
     surroundings: Surroundings | None = None,
+    key: HashKey | None = None,
+    ended_by: str | None = None,
 ) -> dict[str, Any]:
     """Collect what a sidecar says; nothing is written.
 
@@ -67,12 +76,12 @@ def sidecar_document(
     name
         The capture's, as the launcher got it; it may have directories.
     command
-        What was started, word for word; secrets are masked here. Of variables that ``env`` sets before it an
-        allow-list is kept: the launchers' Python path is nobody's concern.
+        What was started, word for word; `recorded_command` says what of it is written. Of variables that ``env`` sets
+        before it only those of `VARIABLES` are.
     ranks
         What the caller knows of each rank of this node: ``rank``, ``local_rank``, ``pid``, ``report`` (path or stem
-        of its report; None when it was not captured), ``status``, ``problem``, ``gpu_name``; what is left out is taken
-        from the status files. The pid is the training program's own, never nsys's, or None: the analysis
+        of its report; None when it was not captured), ``status``, ``problem``, ``gpu_name``, ``is_complete``; what is
+        left out is taken from the status files. The pid is the training program's own, never nsys's, or None: the analysis
         takes a sidecar whose pids are not in the reports for another capture's.
     status_dir
         Directory of ``rank_<R>.json`` (the same keys) and ``ranges_<R>.json``, which the training program wrote.
@@ -82,13 +91,19 @@ def sidecar_document(
         Of the training program, for its commit; None takes that of the first Python file in the command, else the
         current one.
     environment
-        Of the job; None takes this process's. Only an allow-list of it is kept.
+        Of the job; None takes this process's. Only `VARIABLES` are kept.
     surroundings
         As `gather_surroundings` returns; None asks it.
+    key
+        What values are hashed with; None takes the user's.
+    ended_by
+        Why the launcher ended the program: ``linger`` (its reports were whole), ``exit`` (it hung while it exited),
+        ``timeout``, ``interrupt``; None where it ended by itself.
     """
     found = read_status_files(status_dir)
     where = directory or program_directory(command)
     around = surroundings or gather_surroundings(where)
+    key = key or hash_key()
     rows = rank_rows(ranks, found)
     topology = _topology_path(name, node_rank, n_nodes)
     moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
@@ -98,13 +113,15 @@ def sidecar_document(
         "tool_version": __version__,
         "name": _text(decoded(Path(name).name)),
         "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
-        "command": masked_command(_without_paths(decoded(word) for word in command)),
+        "command": _command([decoded(word) for word in command], key),
+        "hash_key": key.key_id,
         "git_commit": around.git_commit,
         "git_is_dirty": around.git_is_dirty,
         "host": around.host,
         "node_rank": node_rank,
         "n_nodes": n_nodes,
         "world_size": world_size,
+        "ended_by": ended_by,
         "ranks": rows,
         "gpus": [asdict(gpu) for gpu in around.gpus],
         "driver_version": around.driver_version,
@@ -114,13 +131,15 @@ def sidecar_document(
         "nccl_version": common(said, "nccl_version") or around.nccl_version,
         "nsys_version": nsys_version,
         "python_version": around.python_version,
-        "trace": list(trace),
+        "trace": [recorded_value(one, key, name="trace") for one in trace],
         "capture_range": capture_range,
         "topology_file": decoded(topology.name) if topology.is_file() else None,
         "nccl_log_files": _logs(name, rows, around.host if n_nodes > 1 else None),
-        "step_pattern": common(said, "step_pattern"),
-        "phase_names": every(said, "phase_names"),
-        "environment": allowed_environment(os.environ if environment is None else environment),
+        "step_pattern": step_pattern(said),
+        "phase_names": phase_names(said),
+        "environment": recorded_environment(
+            os.environ if environment is None else environment, key
+        ),
     }
 
 
@@ -176,15 +195,14 @@ def _topology_path(name: str, node_rank: int, n_nodes: int) -> Path:
     return Path(f"{name}{node}.topo.txt")
 
 
-def _without_paths(words: Iterable[str]) -> list[str]:
-    """Return a command with no more variables before it than may be written down."""
-    given = list(words)
-    if given[:1] != ["env"]:
-        return given
-    at = next((n for n, word in enumerate(given) if n and not _ASSIGNMENT.match(word)), len(given))
-    set_here = dict(word.split("=", 1) for word in given[1:at])
-    kept = [f"{name}={value}" for name, value in allowed_environment(set_here).items()]
-    return [*(["env"] if kept else []), *kept, *given[at:]]
+def _command(words: Sequence[str], key: HashKey) -> list[str]:
+    """Return what is written of a command; of variables before it those that are written of an environment."""
+    if words[:1] != ["env"]:
+        return recorded_command(words, key)
+    at = next((n for n, word in enumerate(words) if n and not _ASSIGNMENT.match(word)), len(words))
+    set_here = dict(word.split("=", 1) for word in words[1:at])
+    kept = [f"{name}={value}" for name, value in recorded_environment(set_here, key).items()]
+    return [*(["env"] if kept else []), *kept, *recorded_command(words[at:], key)]
 
 
 def _logs(name: str, rows: Sequence[Mapping[str, Any]], host: str | None) -> list[str]:

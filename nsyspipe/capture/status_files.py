@@ -11,14 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nsyspipe.masking import masked_command
+from nsyspipe.capture.missing import CUT_SHORT
+from nsyspipe.capture.nsys_output import NOTHING
 from nsyspipe.untrusted import decoded, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["StatusFiles", "common", "every", "rank_rows", "read_status_files"]
+__all__ = [
+    "StatusFiles",
+    "common",
+    "phase_names",
+    "rank_rows",
+    "read_status_files",
+    "step_pattern",
+]
 
 T = TypeVar("T")
 
@@ -27,6 +35,18 @@ _MOST_BYTES = 1 << 20
 _LONGEST_TEXT, _MOST_NAMES = 500, 100
 _NUMBERS = ("local_rank", "pid", "status")
 _TEXTS = ("report", "problem", "gpu_name")
+# Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
+_PROBLEMS = re.compile(
+    rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"
+    rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}",
+)
+_ANOTHER_PROBLEM = "its capture failed"
+# Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.
+_PHASES = (
+    "data forward backward optimizer step loss zero_grad zero-grad eval validation val train checkpoint save load h2d "
+    "to_device all_reduce allreduce reduce sync clip clip_grad scheduler lr_scheduler warmup"
+)
+_STEP_PATTERN = re.compile(r"\^[A-Za-z]{1,20}[ _#]?\[0-9\]\+\$", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -68,10 +88,11 @@ def rank_rows(given: Iterable[Mapping[str, Any]], found: StatusFiles) -> list[di
             row[name] = _first(_number(one.get(name)) for one in order)
         for name in _TEXTS:
             row[name] = _first(_text(one.get(name)) for one in (given_row, left, said))
-        if row["problem"] is not None:  # nsys's last words may quote the command
-            (row["problem"],) = masked_command([row["problem"]])
+        if row["problem"] is not None:
+            row["problem"] = _problem(row["problem"])
         if row["report"] is not None:
             row["report"] = PurePath(row["report"]).name or None
+        row["is_complete"] = _first(_flag(one.get("is_complete")) for one in (given_row, left))
         rows.append(row)
     return rows
 
@@ -82,11 +103,22 @@ def common(said: Iterable[Mapping[str, Any]], name: str) -> str | None:
     return texts.pop() if len(texts) == 1 else None
 
 
-def every(said: Iterable[Mapping[str, Any]], name: str) -> list[str]:
-    """Return the texts that any rank lists, in the order of the first of each."""
-    lists = [one.get(name) for one in said]
+def phase_names(said: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the well-known names of phases that any rank lists, in the order of the first of each."""
+    lists = [one.get("phase_names") for one in said]
     found = [_text(text) for texts in lists if isinstance(texts, list) for text in texts]
-    return list(dict.fromkeys(text for text in found if text))[:_MOST_NAMES]
+    return list(dict.fromkeys(text for text in found if text in _PHASES.split()))[:_MOST_NAMES]
+
+
+def step_pattern(said: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return the steps' pattern that all ranks say alike, if it is a word with a number."""
+    pattern = common(said, "step_pattern")
+    return pattern if pattern and _STEP_PATTERN.fullmatch(pattern) else None
+
+
+def _problem(text: str) -> str:
+    """Return what of a problem is our own sentence."""
+    return "; ".join(dict.fromkeys(_PROBLEMS.findall(text))) or _ANOTHER_PROBLEM
 
 
 def _object(path: Path) -> dict[str, Any] | None:
@@ -104,6 +136,10 @@ def _first(values: Iterable[T | None]) -> T | None:
 
 def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _text(value: object) -> str | None:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.command_words import HASHED, MASK, PER_CAPTURE
 from nsyspipe.difference.step_table import StepTable
 from nsyspipe.difference.tables import CHANGES
 
@@ -24,6 +25,9 @@ _LATE_SHARE = 0.01
 # Means that differ by less look the same.
 _ALIKE = 1e-3
 _NOBODY = "nobody"
+# What stands for a value of which nobody can tell whether it changed.
+_HIDDEN = "hmac:?"
+_PERHAPS = "{}, which may have changed"
 _IN_ALL = ("collectives", "collectives per step", "count")
 Numbers = dict[tuple[str, str, str], float | None]
 Words = Mapping[str, str | None]
@@ -35,7 +39,8 @@ def surroundings(
     """Return `tables.CHANGES`: the facts that differ, by topic.
 
     Numbers are means over rank and summary step, and over a side's captures. Words of several captures that differ
-    stand side by side. A fact that one side did not record is no change, but a setting that one side lacks is.
+    stand side by side. A fact that one side did not record is no change, but a setting that one side lacks is. Values that
+    were hashed are compared where one key hashed all of them, and else may have changed.
 
     Parameters
     ----------
@@ -45,8 +50,12 @@ def surroundings(
     rows = [_word_row("steps", "summary steps", *map(_step_counts, (baseline, candidate)))]
     if all(table.n_steps for side in tables for table in side):
         rows += _number_rows(_numbers(baseline, tables[0]), _numbers(candidate, tables[1]))
+    has_one_key = _has_one_key((baseline, candidate))
     for topic, told, keeps_unset in _WORDS:
-        sides = [_joined([told(run) for run in side.runs]) for side in (baseline, candidate)]
+        sides = [
+            _joined([told(run) if has_one_key else _without_hashes(told(run)) for run in side.runs])
+            for side in (baseline, candidate)
+        ]
         for what in sorted({name for side in sides for name in side}):
             old, new = (side.get(what) for side in sides)
             if keeps_unset(sides) or None not in (old, new):
@@ -85,9 +94,24 @@ def _is_alike(unit: str, old: float, new: float) -> bool:
 
 
 def _word_row(topic: str, what: str, old: str | None, new: str | None) -> dict[str, Any] | None:
-    if old == new:
+    if old == new and _HIDDEN not in (old or ""):
         return None
+    what = _PERHAPS.format(what) if old == new else what
     return {"topic": topic, "what": what, "baseline": old, "candidate": new}
+
+
+def _has_one_key(sides: Sequence[Side]) -> bool:
+    """Tell whether one key, which is kept, has hashed the values of all captures."""
+    captures = [run.header.capture for side in sides for run in side.runs]
+    keys = {capture.hash_key for capture in captures if capture is not None}
+    return len(keys) == 1 and keys.isdisjoint({None, PER_CAPTURE})
+
+
+def _without_hashes(words: Words) -> Words:
+    return {
+        name: value and HASHED.sub(_HIDDEN, value).replace(MASK, _HIDDEN)
+        for name, value in words.items()
+    }
 
 
 def _step_counts(side: Side) -> str:

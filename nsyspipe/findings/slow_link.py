@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.findings.link_evidence import judge_link
 from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.variables import SLOW_LINK, VARIABLES
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
@@ -15,19 +16,7 @@ __all__ = ["slow_link"]
 ID = "slow-link"
 _LEAST_SHARE = 0.05
 # What a user may have set that decides what NCCL uses.
-_SETTINGS = (
-    "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",
-    "NCCL_P2P_DIRECT_DISABLE",
-    "NCCL_SHM_DISABLE",
-    "NCCL_IB_DISABLE",
-    "NCCL_IB_HCA",
-    "NCCL_NET",
-    "NCCL_NET_PLUGIN",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_CROSS_NIC",
-)
+_SETTINGS = tuple(one.name for one in VARIABLES if one.reader == SLOW_LINK)
 
 
 def slow_link(evidence: Evidence) -> Answer:

@@ -10,8 +10,8 @@ import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
 from nsyspipe.labels import DIGITS_PATTERN
-from nsyspipe.masking import allowed_environment, masked_command
 from nsyspipe.sidecar_model import CAPTURE_VERSION, CapturedRank, RunCapture, Sidecar
 from nsyspipe.untrusted import printable
 
@@ -25,6 +25,7 @@ _LONGEST_TEXT = 500
 _MOST_RANKS, _MOST_WORDS, _MOST_NAMES = 100_000, 10_000, 4096
 _LARGEST = 2**31 - 1
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_HASH_KEY = re.compile(r"[0-9a-f]{8}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR, _LAST_YEAR = 2000, 2200
 _NUMBER_PATTERNS = re.compile(r"\[0-9\]\+|\\d\+")
@@ -103,7 +104,8 @@ def _facts(found: Mapping[str, Any], moment: datetime | None) -> RunCapture:
     return RunCapture(
         name=_text(found, "name"),
         captured_at_utc=None if moment is None else moment.isoformat().replace("+00:00", "Z"),
-        command=None if command is None else masked_command(command),
+        command=None if command is None else recorded_command(command, Mask()),
+        hash_key=_hash_key(found),
         git_commit=_commit(found),
         git_is_dirty=_field(found, "git_is_dirty", bool),
         torch_version=_text(found, "torch_version"),
@@ -114,7 +116,7 @@ def _facts(found: Mapping[str, Any], moment: datetime | None) -> RunCapture:
         python_version=_text(found, "python_version"),
         trace=_texts(found, "trace"),
         capture_range=_text(found, "capture_range"),
-        environment=allowed_environment(environment),
+        environment=recorded_environment(environment, Mask()),
     )
 
 
@@ -146,6 +148,7 @@ def _rank(row: object) -> CapturedRank:
         status=_number(row, "status", -_LARGEST),
         problem=_text(row, "problem"),
         gpu_name=_text(row, "gpu_name"),
+        is_complete=_field(row, "is_complete", bool),
     )
 
 
@@ -191,6 +194,13 @@ def _checked(value: str, name: str, longest: int | None) -> str:
     if longest is not None and len(value) > longest:
         raise UnusableError(f"{name} has more than {longest} characters")
     return printable(value) if longest is not None else value
+
+
+def _hash_key(found: Mapping[str, Any]) -> str | None:
+    value = _text(found, "hash_key")
+    if value not in (None, PER_CAPTURE) and not _HASH_KEY.fullmatch(value):
+        raise UnusableError("hash_key is no name of a key")
+    return value
 
 
 def _commit(found: Mapping[str, Any]) -> str | None:

@@ -6,7 +6,6 @@ import time
 
 import pytest
 from hypothesis import given, strategies as st
-
 from nsyspipe.masking import allowed_environment, masked_command
 
 SECRET = "Zx81-plant3d"
