@@ -21,8 +21,8 @@ What is captured
   --program FILE         the training program [launchers/train_vit.py]
   --cpu                  no GPU: NVTX ranges and OS calls only, on gloo
   --trace LIST           what nsys traces [cuda,nvtx,nccl,osrt]
-  --cuda-graph-trace HOW node: each kernel of a CUDA graph, which may slow its replays much (nsys says "significant runtime
-                         overhead"); graph: each graph as a whole, cheaper, but communication in it is not seen [node]
+  --cuda-graph-trace HOW node: each kernel in a CUDA graph, at a cost for each that may be significant, as nsys says;
+                         graph: each graph as a whole, which costs least, but communication in it is not seen [node]
   --capture-range RANGE  cudaProfilerApi, nvtx (the range nsyspipe.capture), or none [cudaProfilerApi; --cpu: nvtx]
   --ranks LIST           capture only these ranks, as 0,7,63 or 0-3; the others run without nsys
   --nsys PROGRAM         the nsys to use [NSYS, PATH, the usual places]
@@ -31,10 +31,10 @@ What is captured
 How it ends
   --timeout S            end the job after S seconds; reports are kept; 0: never [3600]
   --exit-timeout S       end an nsys that has not ended S seconds after the program [600]
-  --linger S             end any program S seconds after the reports of its ranks are complete, as they are soon after the
-                         captured range ends; 0: never. Without the option a program may train on after its capture, and
-                         is ended only where it hangs: 120 seconds after captured_steps(..., stop=True) is over, or
-                         after its main script is
+  --linger S             end any program S seconds after the reports of all its ranks are complete, which is soon after
+                         the captured range ends; 0: never. Without this option a program may train on after its
+                         capture, and is ended only where it hangs at its end: 120 seconds after
+                         captured_steps(..., stop=True) is over, or its main script is
 
 Other
   --no-export            leave .nsys-rep files; nsyspipe convert exports them later

@@ -22,8 +22,8 @@ same command goes on with it.
   --analyze-only         analyze and compare what is there
   --repeat N             each run N times, to see how much two equal runs differ [1]
 
-What every run takes besides: --nsys, --trace, --cuda-graph-trace, --timeout, --exit-timeout, --linger, --cpu, --dry-run, -h, --help; what
-follows -- goes to the training program of all runs. PYTHON names the Python to use.
+What every run takes besides: --nsys, --trace, --cuda-graph-trace, --timeout, --exit-timeout, --linger, --cpu,
+--dry-run, -h, --help; what follows -- goes to the training program of all runs. PYTHON names the Python to use.
 EOF
 }
 

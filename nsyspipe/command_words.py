@@ -34,7 +34,13 @@ PER_CAPTURE = "capture"
 
 _MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
 _LEAST_QUOTED, _LEAST_INSIDE = 3, 6
-_ENDS = re.compile(r"[=:,\s\"']+")
+# Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of them, at a suffix.
+_ENDS = tuple(
+    map(
+        re.compile,
+        (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z"),
+    )
+)
 
 
 def _words(text: str) -> frozenset[str]:
@@ -99,6 +105,7 @@ _SHORT_NAMES = _words(
     "lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config"
 )
 _GLUED_NUMBER = re.compile(r"-[njNOcsb]\d{1,3}", re.ASCII)
+_VARIABLES = {one.name: one for one in VARIABLES}
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 
 _SECRET = re.compile(
@@ -207,7 +214,8 @@ def without_words(text: str, words: Sequence[str]) -> str:
     hidden: set[str] = set()
     for word, written in zip(words, recorded_command(words, Mask()), strict=False):
         if word != written:
-            parts = {word, *_ENDS.split(word)}
+            whole = word.lstrip("-")
+            parts = {part for end in _ENDS for part in (*end.split(whole), *end.split(whole[1:]))}
             hidden |= {part for part in parts if len(part) >= _LEAST_QUOTED and part not in written}
     for part in sorted(hidden, key=len, reverse=True):
         # A short one is replaced where it stands alone: other words would be torn apart.
@@ -233,7 +241,7 @@ def _next(word: str, owner: _Owner, mask: Mask) -> tuple[str, _Owner]:
 
 def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
     name, sign, value = _divided(word[2:])
-    if len(word) > _LONGEST_WORD or not _is_clean(name):
+    if not _is_clean(name):
         return mask.of("", word), _Owner(is_secret=True)
     is_secret = _hints_at_secret(name)
     if sign:
@@ -262,7 +270,7 @@ def _word(word: str, owner: _Owner, mask: Mask) -> str:
     path, equals, value = word.partition("=")
     name = path.lstrip("+~")
     is_assignment = value.strip("=") and len(path) - len(name) <= len("++") and _is_clean(name)
-    if equals and is_assignment and not owner.is_secret:
+    if equals and is_assignment and (not owner.is_secret or _is_count(owner.name)):
         return f"{path}={_nested(value, _Owner(name, _hints_at_secret(name)), mask)}"
     return _value(word, owner, mask)
 
@@ -278,22 +286,24 @@ def _nested(value: str, owner: _Owner, mask: Mask) -> str:
 
 
 def _value(value: str, owner: _Owner, mask: Mask) -> str:
-    hidden = mask.of(owner.name, value)
-    if len(value) > _LONGEST_WORD:
-        return hidden
+    stands = None if len(value) > _LONGEST_WORD else _allowed(value, owner)
+    return mask.of(owner.name, value) if stands is None else stands
+
+
+def _allowed(value: str, owner: _Owner) -> str | None:
+    """Return what of a value may be written down, None for nothing."""
+    if owner.name in _VARIABLES:
+        return value if _VARIABLES[owner.name].allows(value) else None
     file = _file_name(value)
     if owner.is_secret:
-        is_program = owner.is_letter and file is not None and file.endswith(".py")
-        is_count = _is_number(value) and _is_count(owner.name)
-        return file if is_program and file else value if is_count else hidden
-    if file is not None:
-        return file
+        if owner.is_letter and file is not None and file.endswith(".py"):
+            return file
+        return value if _is_number(value) and _is_count(owner.name) else None
     program = value.rpartition("/")[2]
     if not _NO_PATH.search(value) and (program in _PROGRAMS or _PYTHON.fullmatch(program)):
         return program
-    if owner.name and (_is_number(value) or _is_list(value)):
-        return value
-    return hidden
+    is_setting = owner.name and (_is_number(value) or _is_list(value))
+    return value if is_setting else file
 
 
 def _file_name(value: str) -> str | None:

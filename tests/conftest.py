@@ -41,6 +41,14 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{'all':<28} {n_attempts:>9} {n_failures:>9}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_directory(tmp_path_factory):
+    """Keep the user's own state directory out of the tests: captures make a key there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def real(tmp_path_factory):
     """Return the folder of real reports (see tests/real/PROVENANCE.md), unpacked."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsyspipe.capture.directories import short_directory
 from nsyspipe.capture.finish import finish
 from nsyspipe.capture.limits import JOB_GRACE_S, Clock
-from nsyspipe.capture.nsys_output import Captured, ReportWatch, captured, report_there
+from nsyspipe.capture.nsys_output import ReportWatch, captured, report_there
 from nsyspipe.capture.outcome import INCOMPLETE, End, interrupted, judge
 from nsyspipe.capture.plan import Job, check_ranks, parse_job
 from nsyspipe.capture.processes import adopt_orphans, end_adopted
@@ -37,7 +37,6 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
-from nsyspipe.command_words import without_words
 from nsyspipe.errors import CaptureError, NsyspipeError
 
 if TYPE_CHECKING:
@@ -222,8 +221,9 @@ def _of_the_node(
         directory / "nsys_node.log",  # none: it prints where we do
         earlier=started.report,
         started_ns=started.at_ns,
+        command=job.command,
     )
-    return [replace(one, report=came.report, problem=_told(job, came)) for one in records]
+    return [replace(one, report=came.report, problem=came.problem) for one in records]
 
 
 def _saved(job: Job, directory: Path, record: RankRecord, started: _Started) -> RankRecord:
@@ -235,13 +235,10 @@ def _saved(job: Job, directory: Path, record: RankRecord, started: _Started) -> 
     output = str(job.beside(f"_{record.rank}"))
     log = directory / f"nsys_{record.rank}.log"
     # Nothing of that name was there before the job.
-    came = captured(output, temporary, log, earlier=None, started_ns=started.at_ns)
-    return replace(record, report=came.report, problem=_told(job, came))
-
-
-def _told(job: Job, came: Captured) -> str | None:
-    """Return what went wrong, without what nsys may quote of the command."""
-    return came.problem and without_words(came.problem, job.command)
+    came = captured(
+        output, temporary, log, earlier=None, started_ns=started.at_ns, command=job.command
+    )
+    return replace(record, report=came.report, problem=came.problem)
 
 
 def _opening(job: Job) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.command_words import without_words
 from nsyspipe.nsys_words import telling_lines
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def captured(
     *,
     earlier: tuple[int, int] | None,
     started_ns: int,
+    command: Sequence[str] = (),
 ) -> Captured:
     """Return what an nsys that has ended left; a capture that lies in its temporary directory is moved to safety.
 
@@ -78,6 +80,8 @@ def captured(
         As `report_there` said before nsys started.
     started_ns
         When that was, ns since the epoch.
+    command
+        Its own words and the program's, which its messages may quote.
     """
     there = report_there(output)
     is_new = there not in (None, earlier) and there[1] >= started_ns - _CLOCK_SLACK_NS
@@ -85,7 +89,7 @@ def captured(
     # Nsys moves its report to its place, so one that is left says that the file there is somebody else's.
     if is_new and not [one for one in reports if not _is_copy(one, output)]:
         return Captured(report=output)
-    said = last_words(log)
+    said = last_words(log, command)
     if reports:
         return Captured(problem=f"nsys could not write its report{_kept(reports, output)}{said}")
     if streams := _captures(temporary, "*.qdstrm"):
@@ -132,10 +136,13 @@ class ReportWatch:
         return (*there, size)
 
 
-def last_words(log: Path) -> str:
-    """Return the last of what nsys said that went wrong, else what it printed last, progress bars left out."""
+def last_words(log: Path, command: Sequence[str] = ()) -> str:
+    """Return the last of what nsys said that went wrong, else what it printed last, progress bars left out.
+
+    What it quotes of a command is left out where it may not be written down.
+    """
     telling = telling_lines(_text(log), 1)
-    return f": {telling[0]}" if telling else ""
+    return f": {without_words(telling[0], command)}" if telling else ""
 
 
 def is_missed_agent(said: str) -> bool:

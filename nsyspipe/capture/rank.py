@@ -38,7 +38,6 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
-from nsyspipe.command_words import without_words
 
 if TYPE_CHECKING:
     import subprocess
@@ -122,13 +121,21 @@ class _Rank:
                 problem, status = self._start(nsys, program, temporary, stop)
         came = Captured()
         if output:
-            came = captured(output, temporary, self._log, earlier=earlier, started_ns=started_ns)
+            command = [*nsys, *program]
+            came = captured(
+                output,
+                temporary,
+                self._log,
+                earlier=earlier,
+                started_ns=started_ns,
+                command=command,
+            )
             if self._program_pid() is None:
-                failed = f"nsys failed before it started the program{last_words(self._log)}"
+                said_last = last_words(self._log, command)
+                failed = f"nsys failed before it started the program{said_last}"
                 came = replace(came, problem=failed)
         said = [one for one in (problem, came.problem) if one and not (problem and one == NOTHING)]
-        told = without_words("; ".join(said), [*nsys, *program])  # nsys may quote the command
-        self._note(status=status, problem=told or None, report=came.report)
+        self._note(status=status, problem="; ".join(said) or None, report=came.report)
         return self._record.status or 0
 
     def _start(

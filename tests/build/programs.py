@@ -5,6 +5,11 @@ from __future__ import annotations
 # As nsys 2024.2.3 prints them; 2025.6 adds 'nccl' to the values.
 VERSION = "NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0\n"
 HELP = """\
+\t--cuda-graph-trace=<granularity>[:<launch origin>]
+
+\t   Set the granularity and launch origin for CUDA graph trace.
+\t   Possible values for <granularity> are 'graph' or 'node'.
+
 \t-o, --output=
 
 \t   Output report filename.

@@ -338,6 +338,13 @@ def test_a_rank_that_failed_is_told(tmp_path):
     )
 
 
+def test_a_program_that_was_ended_after_its_report_was_whole_has_not_failed(tmp_path):
+    two(tmp_path)
+    rows = [rank(at, f"ddp_{at}", status=143, is_complete=True) for at in (0, 1)]
+    sidecar(tmp_path, *rows)
+    assert "capture-failed" not in codes(nsyspipe.load(tmp_path))
+
+
 def test_ranks_that_failed_alike_are_one_row(tmp_path):
     two(tmp_path)
     failed = {"status": 143, "problem": "nsys was ended after 60 s."}
@@ -434,6 +441,7 @@ SAID = FACTS | {
     "name": "ddp",
     "captured_at_utc": AT,
     "command": ["torchrun", "train.py", "--token", "***"],
+    "hash_key": None,
     "environment": {"NCCL_P2P_DISABLE": "1"},
 }
 

@@ -166,6 +166,7 @@ class Machine:
             "PYTHONPATH": str(self.root / "site"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(self.temporary),
+            "XDG_STATE_HOME": str(self.root / "state"),
             "OF_MACHINE": str(self.root),
             **self.variables,
         }

@@ -41,10 +41,10 @@ def test_ddp_is_torchrun_around_nsys_around_the_program(gpus):
     assert after(words, f"{bin_}/torchrun") == [
         *(f"{bin_}/torchrun", "--standalone", "--nproc_per_node=2", "--no-python"),
         *(f"{bin_}/python3", "-m", "nsyspipe.capture.rank", "--exit-timeout=600"),
-        *("--nsys-words=8", "--"),
+        *("--nsys-words=9", "--"),
         *(f"{bin_}/nsys", "profile", "--trace=cuda,nvtx,nccl,osrt"),
         *("--sample=none", "--cpuctxsw=none", "--output=ddp-2gpu_%q{RANK}"),
-        *("--capture-range=cudaProfilerApi", "--capture-range-end=stop"),
+        *("--capture-range=cudaProfilerApi", "--cuda-graph-trace=node", "--capture-range-end=stop"),
         *(f"{bin_}/python3", "train.py", "--lr", "1"),
     ]
     assert words[:2] == ["env", f"PYTHONPATH={LAUNCHERS.parent}:{gpus.root}/site"]

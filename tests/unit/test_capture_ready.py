@@ -44,6 +44,20 @@ def test_an_nsys_whose_help_lists_nothing_is_trusted_with_everything(tmp_path):
     assert ready.usable_trace(nsys(tmp_path, "no help"), wanted) == (wanted, None)
 
 
+def test_cuda_graphs_are_traced_by_node_where_nsys_knows_it(tmp_path):
+    found = nsys(tmp_path)
+    assert ready.usable_graph_trace(found, "node", ("cuda", "nvtx")) == ("node", None)
+    assert ready.usable_graph_trace(found, "graph", ("cuda-sw",)) == ("graph", None)
+    # Without CUDA there are no graphs, and nsys would complain of the option.
+    assert ready.usable_graph_trace(found, "node", ("nvtx", "osrt")) == ("", None)
+    old = nsys(tmp_path, HELP.replace("--cuda-graph-trace", "--cuda-memory-usage"))
+    found, note = ready.usable_graph_trace(old, "node", ("cuda",))
+    assert found == ""
+    assert note == (
+        "note: nsys 2024.2.3.38 does not know --cuda-graph-trace=node: CUDA graphs are traced in its own way"
+    )
+
+
 @pytest.fixture
 def smi(tmp_path, monkeypatch):
     """Return how many GPUs are counted where nvidia-smi runs a script."""
@@ -86,7 +100,7 @@ def test_a_dry_run_says_all_that_is_missing_and_goes_on(tmp_path, capsys):
     )
     told = capsys.readouterr()
     assert status == 0
-    assert told.out == "/no/nsys\nnvtx\n"
+    assert told.out == "/no/nsys\nnvtx\n\n"
     assert "note: /no/train.py: no such training program" in told.err
     assert "note: /no/nsys: is no nsys that can be run" in told.err
 

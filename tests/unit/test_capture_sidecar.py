@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from nsyspipe.capture.hash_key import HashKey
 from nsyspipe.capture.sidecar import sidecar_document
 from nsyspipe.capture.surroundings import Surroundings
 
+KEY = HashKey(b"k" * 32)
 NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)
 
 
@@ -19,7 +23,7 @@ def test_of_variables_before_the_command_an_allow_list_is_kept(tmp_path):
     command = ["env", "PYTHONPATH=/home/me/x", "NCCL_DEBUG_FILE=/home/me/a.log", "NCCL_DEBUG=INFO"]
     command += ["A=b", "torchrun", "train.py", "lr=1"]
     assert document(tmp_path, command=command)["command"] == [
-        *("env", "NCCL_DEBUG=INFO", "NCCL_DEBUG_FILE=a.log", "torchrun", "train.py", "lr=1"),
+        *("env", "NCCL_DEBUG=INFO", "torchrun", "train.py", "lr=1"),
     ]
 
 
@@ -27,13 +31,49 @@ def test_a_command_whose_variables_are_all_private_has_none(tmp_path):
     found = document(tmp_path, command=["env", "PYTHONPATH=/home/me", "train.py"])["command"]
     assert found == ["train.py"]
     assert document(tmp_path, command=["env", "A=b"])["command"] == []
-    assert document(tmp_path, command=["train.py", "A=b"])["command"] == ["train.py", "A=b"]
+    command = document(tmp_path, command=["train.py", "A=b", "B=1"], key=KEY)["command"]
+    assert command == ["train.py", f"A={KEY.of('A', 'b')}", "B=1"]
 
 
-def test_no_secret_of_nsyss_last_words_is_in_it(tmp_path):
-    problem = "nsys failed: unrecognised option in train.py --api-key Zx81-plant3d"
+SECRET = "Zx81-plant3d"
+SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up is 1"
+
+
+@pytest.mark.parametrize(
+    ("problem", "written"),
+    [
+        (f"nsys failed: unrecognised option in train.py --api-key {SECRET}", "its capture failed"),
+        (
+            f"nsys failed before it started the program: no option {SECRET}",
+            "nsys failed before it started the program",
+        ),
+        (
+            f"nsys had not ended 60 s after the program: ended it; nsys could not write its report: {SECRET}",
+            "nsys had not ended 60 s after the program: ended it; nsys could not write its report",
+        ),
+        ("nothing was captured", "nothing was captured"),
+        (SHORT, SHORT),
+    ],
+)
+def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, written):
     status = tmp_path / "status"
     status.mkdir()
     (status / "rank_1.json").write_text(json.dumps({"rank": 1, "problem": problem}))
     rows = document(tmp_path, ranks=[{"rank": 0, "problem": problem}], status_dir=status)["ranks"]
-    assert [row["problem"] for row in rows] == [problem.replace("Zx81-plant3d", "***")] * 2
+    assert [row["problem"] for row in rows] == [written] * 2
+
+
+def test_what_the_program_names_its_phases_and_steps_stays_in_the_report(tmp_path):
+    status = tmp_path / "status"
+    status.mkdir()
+    said = {"phase_names": ["data", SECRET, "forward"], "step_pattern": f"^{SECRET} [0-9]+$"}
+    (status / "ranges_0.json").write_text(json.dumps(said))
+    found = document(tmp_path, status_dir=status)
+    assert (found["phase_names"], found["step_pattern"]) == (["data", "forward"], None)
+
+
+def test_how_a_program_ended_and_whether_its_report_was_whole_are_in_it(tmp_path):
+    rows = [{"rank": 0, "status": 143, "report": "ddp_0", "is_complete": True}, {"rank": 1}]
+    found = document(tmp_path, ranks=rows, ended_by="linger")
+    assert found["ended_by"] == "linger"
+    assert [row["is_complete"] for row in found["ranks"]] == [True, None]

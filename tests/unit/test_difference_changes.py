@@ -108,6 +108,56 @@ def test_versions_and_settings_of_the_capture(run):
     assert changes(run, after) == {}
 
 
+HASHED, OTHER = "hmac:0123abcd", "hmac:89ab0123"
+
+
+@pytest.mark.parametrize(
+    ("keys", "commands", "row"),
+    [
+        # one key: a hash says whether its value changed
+        (("aa", "aa"), ("--a " + HASHED, "--a " + HASHED), None),
+        (("aa", "aa"), ("--a " + HASHED, "--a " + OTHER), ("command", "--a " + HASHED, "--a " + OTHER)),
+        # two, or none that is kept: nobody knows
+        *(
+            (keys, ("--a " + HASHED, "--a " + value), ("command, which may have changed", *["--a 'hmac:?'"] * 2))
+            for keys in (("aa", "bb"), ("capture", "capture"), ("aa", "capture"), (None, "aa"))
+            for value in (HASHED, OTHER)
+        ),
+        ((None, None), ("--a ***", "--a ***"), ("command, which may have changed", *["--a 'hmac:?'"] * 2)),
+        # but a change of what stands is one
+        (("capture", "capture"), (f"--a {HASHED} --lr 1", f"--a {OTHER} --lr 2"),
+         ("command", "--a 'hmac:?' --lr 1", "--a 'hmac:?' --lr 2")),
+        (("capture", "capture"), ("--lr 1", "--lr 1"), None),
+    ],
+)  # fmt: skip
+def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, commands, row):
+    before, after = (
+        captured(run, command=command.split(), hash_key=key)
+        for key, command in zip(keys, commands, strict=True)
+    )
+    found = changes(before, after)
+    assert found == ({} if row is None else {("capture", row[0]): row[1:]})
+
+
+def test_a_hashed_variable_may_have_changed_too(run):
+    sides = [
+        captured(run, environment={"NCCL_ALGO": value, "NCCL_PROTO": "LL"}, hash_key="capture")
+        for value in (HASHED, OTHER)
+    ]
+    assert changes(*sides) == {
+        ("capture", "NCCL_ALGO, which may have changed"): ("hmac:?", "hmac:?"),
+    }
+
+
+def test_captures_of_one_side_whose_hashes_say_nothing_look_the_same(run):
+    one, other = (
+        captured(run, command=["--a", value, "--lr", "1"], hash_key="capture")
+        for value in (HASHED, OTHER)
+    )
+    found = changes([one, other], captured(run, command=["--lr", "1"], hash_key="aa"))
+    assert found["capture", "command"] == ("--a 'hmac:?' --lr 1", "--lr 1")
+
+
 def test_the_link_and_what_nccl_was_told(run):
     shm = SlowestLink("shm", 0, 1, None, "host memory", 1, 0, 1, is_of_ring=True)
     nvlink = replace(shm, kind="nvlink")

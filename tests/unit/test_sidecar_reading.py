@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from nsyspipe.capture.hash_key import HashKey
 from nsyspipe.capture.sidecar import sidecar_document, sidecar_path, write_sidecar
 from nsyspipe.capture.surroundings import Gpu, Surroundings
 from nsyspipe.read.sidecar import read_beside, read_sidecars
@@ -132,7 +133,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
         command=["torchrun", "train.py", "--token", "abc"],
         ranks=[
             {"rank": 0, "report": "ddp_0", "status": 0, "gpu_name": "NVIDIA H200"},
-            {"rank": 1, "report": "ddp_1", "status": -9, "problem": "killed"},
+            {"rank": 1, "report": "ddp_1", "status": -9, "problem": "nothing was captured"},
             {"rank": 2, "status": 0},
         ],
         status_dir=status,
@@ -143,6 +144,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
         captured_at=datetime(2026, 11, 21, 12, tzinfo=UTC),
         environment={"NCCL_DEBUG": "INFO", "HOME": "/root"},
         surroundings=around,
+        key=HashKey(b"k" * 32, key_id="0123abcd"),
     )
     write_sidecar(sidecar_path(name), document)
     result = found(tmp_path)
@@ -151,7 +153,8 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     assert one.sidecar.facts == RunCapture(
         name="ddp",
         captured_at_utc="2026-11-21T12:00:00Z",
-        command=["torchrun", "train.py", "--token", "***"],
+        command=["torchrun", "train.py", "--token", HashKey(b"k" * 32).of("token", "abc")],
+        hash_key="0123abcd",
         git_commit="a" * 40,
         git_is_dirty=True,
         torch_version="2.9.0",
@@ -166,7 +169,7 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
     )
     assert one.sidecar.ranks == (
         CapturedRank(0, 0, 50, "ddp_0", 0, None, "NVIDIA H200"),
-        CapturedRank(1, 1, 51, "ddp_1", -9, "killed", None),
+        CapturedRank(1, 1, 51, "ddp_1", -9, "nothing was captured", None),
         CapturedRank(2, status=0),
     )
     # 20,778 days after 1970, and half of one
@@ -186,10 +189,16 @@ def test_an_empty_object_says_nothing_and_unknown_keys_are_ignored(tmp_path):
 
 
 def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path):
-    content = {"command": ["x", "--key=abc"], "environment": {"HOME": "/me", "NCCL_ALGO": "Ring"}}
+    """Those of an earlier version too: they hold all that was not known to be a secret."""
+    content = {
+        "command": ["train.py", "x", "--key=abc", "--lr", "1", "--token", "***", "hmac:0123abcd"],
+        "environment": {"HOME": "/me", "NCCL_ALGO": "Ring", "NCCL_NET": "abc"},
+    }
     facts = parse_sidecar(json.dumps(content).encode(), tmp_path).facts
-    assert facts.command == ["x", "--key=***"]
-    assert facts.environment == {"NCCL_ALGO": "Ring"}
+    expected = ["train.py", "***", "--key=***", "--lr", "1", "--token", "***", "hmac:0123abcd"]
+    assert facts.command == expected
+    assert facts.environment == {"NCCL_ALGO": "Ring", "NCCL_NET": "***"}
+    assert facts.hash_key is None
 
 
 @pytest.mark.parametrize(
@@ -212,6 +221,7 @@ def test_secrets_and_other_variables_of_a_sidecar_by_hand_are_not_taken(tmp_path
         ({"world_size": 2**40}, "world_size is no number from 1"),
         ({"git_is_dirty": 1}, "git_is_dirty has another type"),
         ({"git_commit": "--help"}, "git_commit is no commit"),
+        ({"hash_key": "0123"}, "hash_key is no name of a key"),
         ({"captured_at_utc": "yesterday"}, "captured_at_utc is no time"),
         ({"captured_at_utc": "2026-11-21T12:00:00"}, "captured_at_utc is no time in UTC"),
         ({"captured_at_utc": "0001-01-01T00:00:00+23:00"}, "captured_at_utc is no time in UTC"),

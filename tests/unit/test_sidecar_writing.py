@@ -161,11 +161,19 @@ def test_a_rank_is_what_the_caller_its_supervisor_and_its_program_say(tmp_path):
             {"rank": 2, "pid": True, "status": "0", "report": 7},
         ],
     )
-    nothing = dict.fromkeys(("local_rank", "pid", "report", "status", "problem", "gpu_name"))
+    nothing = dict.fromkeys(
+        ("local_rank", "pid", "report", "status", "problem", "gpu_name", "is_complete")
+    )
     assert found["ranks"] == [
         nothing | {"rank": 0, "pid": 51, "status": 0, "report": "ddp_0", "gpu_name": "NVIDIA H200"},
         nothing
-        | {"rank": 1, "pid": 61, "local_rank": 1, "report": "ddp_1", "problem": "no report"},
+        | {
+            "rank": 1,
+            "pid": 61,
+            "local_rank": 1,
+            "report": "ddp_1",
+            "problem": "its capture failed",
+        },
         nothing | {"rank": 2},
     ]
 

@@ -1,0 +1,440 @@
+"""Secrets in command lines, variables and nsys's messages: none of them reaches what a launcher writes down."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nsyspipe.capture.hash_key import HashKey, main
+from nsyspipe.capture.sidecar import sidecar_document
+from nsyspipe.capture.surroundings import Surroundings
+from nsyspipe.command_words import Mask, recorded_command, without_words
+from nsyspipe.read.sidecar_fields import parse_sidecar
+from tests.launchers.conftest import machine, reports  # noqa: F401 - a fixture, and what it needs
+from tests.launchers.jobs import ddp
+
+S = "Zx81-plant3d"
+KEY = HashKey(b"k" * 32)
+NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)
+
+# Tokens as services make them (none is real): the secret is the whole of each.
+TOKENS = (
+    "nvapi-aB3dE6gH9jK2mN5pQ8sT1vW4yZ7",
+    "hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH",
+    "sk-proj-aB3dE6gH9jK2mN5p",
+    "sk-ant-api03-aB3dE6gH9jK2",
+    "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "gho_16C7e42F292c6912E7710c838347Ae178B4a",
+    "github_pat_11ABCDEFG0aBcDeFgHiJkL",
+    "glpat-aB3dE6gH9jK2mN5pQ8sT",
+    "xoxb-123456789012-123456789012-aB3dE6gH9jK2",
+    "xapp-1-A0123-456-abcdef",
+    "AKIAIOSFODNN7EXAMPLE",
+    "ASIAIOSFODNN7EXAMPLE",
+    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AIzaSyA-aB3dE6gH9jK2mN5pQ8sT1vW4yZ7aB3d",
+    "ya29.a0AfH6SMBaB3dE6gH9jK2",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dozjgNryP4J3jVmN",
+    "npm_aB3dE6gH9jK2mN5pQ8sT1vW4yZ7",
+    "pypi-AgEIcHlwaS5vcmcCJDU",
+    "dckr_pat_aB3dE6gH9jK2mN5p",
+    "dop_v1_0123456789abcdef0123456789abcdef",
+    "r8_aB3dE6gH9jK2mN5pQ8sT1vW4yZ7",
+    "pk.eyJ1IjoibWUifQ.aB3dE6gH9jK2",
+    "rk_live_aB3dE6gH9jK2mN5p",
+    "SG.aB3dE6gH9jK2.mN5pQ8sT1vW4yZ7",
+    "EAACEdEose0cBAaB3dE6",
+    "0123456789abcdef0123456789abcdef01234567",
+    "550e8400-e29b-41d4-a716-446655440000",
+    "c2VjcmV0cGFzc3dvcmQ=",
+    "c2VjcmV0cGFzc3dvcmQ==",
+    "correct horse battery staple",
+    "hunter-two-three",
+    "Tr0ub4dor&3",
+    "пароль-и-соль",
+    "AGE-SECRET-KEY-1QQQQQQQQQQQQ",
+    "-----BEGIN PRIVATE KEY-----MIIEvQIBADANBg",
+)
+# Numbers that are secrets.
+NUMBERS = (
+    "4111111111111111",
+    "123-45-6789",
+    "+14155550123",
+    "4111,1111,1111,1111",
+    "87654321",
+    "0042",
+    "007",
+    "482910377",
+)
+# Names whose values are never written, not even 4 digits.
+NAMES = [
+    "pin",
+    "jwt",
+    "pw",
+    "pwd",
+    "pass",
+    "passwd",
+    "password",
+    "passphrase",
+    "passcode",
+    "token",
+    "tok",
+    "access-token",
+    "refresh_token",
+    "auth",
+    "authorization",
+    "api-key",
+    "apikey",
+    "api_key",
+    "apiKey",
+    "APIKey",
+    "key",
+    "secret",
+    "client-secret",
+    "sk",
+    "ak",
+    "otp",
+    "totp",
+    "mfa-code",
+    "2fa-code",
+    "cookie",
+    "session",
+    "session-id",
+    "sig",
+    "signature",
+    "sas",
+    "psk",
+    "cred",
+    "creds",
+    "credential",
+    "credentials",
+    "webhook",
+    "webhook-url",
+    "private-key",
+    "license",
+    "licence",
+    "account",
+    "account-id",
+    "user",
+    "username",
+    "login",
+    "dsn",
+    "proxy",
+    "url",
+    "endpoint",
+    "bearer",
+    "nonce",
+    "salt",
+    "cert",
+    "pem",
+    "ssh-key",
+    "gpg-key",
+    "phone",
+    "email",
+    "card",
+    "cvv",
+    "ssn",
+    "iban",
+    "wandb-api-key",
+    "hf.token",
+    "db_pass",
+    "db.pw",
+    "trainer.logger.api_key",
+    "aws_secret_access_key",
+    "oauth",
+    "invite-code",
+    "pat",
+]
+# How a value may stand in a command; %s is it.
+FORMS = (
+    ("train.py", "%s"),
+    ("train.py", "--data", "%s"),
+    ("train.py", "--data=%s"),
+    ("train.py", "--data:%s"),
+    ("train.py", "--lr", "0.1", "%s"),
+    ("train.py", "--x", "1", "%s", "2"),
+    ("train.py", "-d", "%s"),
+    ("train.py", "-d=%s"),
+    ("train.py", "-p%s"),
+    ("train.py", "-Dkey=%s"),
+    ("train.py", "-D%s=1"),
+    ("train.py", "--token", "--%s"),
+    ("train.py", "--token", "-%s"),
+    ("train.py", "--token", "--password", "%s"),
+    ("train.py", "--keys", "a", "%s", "b", "%s"),
+    ("train.py", "--%s"),
+    ("train.py", "--%s=1"),
+    ("train.py", "-%s"),
+    ("train.py", "x=%s"),
+    ("train.py", "+a.b=%s"),
+    ("train.py", "++a.b=%s"),
+    ("train.py", "~%s"),
+    ("train.py", "--set=a.b=%s"),
+    ("train.py", "--env=A=1,B=%s"),
+    ("train.py", "--env", "A=%s"),
+    ("train.py", "@%s"),
+    ("train.py", "--config", "@/run/%s/args"),
+    ("train.py", "--config", "/home/%s/c.yaml"),
+    ("/home/%s/bin/python3", "/home/%s/train.py"),
+    ("train.py", '{"api_key": "%s", "lr": 0.1}'),
+    ("train.py", "{'api_key':'%s'}"),
+    ("train.py", '--override={"a": ["%s"]}'),
+    ("train.py", "[%s,1]"),
+    ("train.py", "--list=[adamw,%s]"),
+    ("train.py", "https://me:%s@example.org/data"),
+    ("train.py", "https://hooks.example.org/services/T00/B00/%s"),
+    ("train.py", "--logger=https://example.org/hook?token=%s&b=2"),
+    ("train.py", "https://example.org/%s/c.yaml"),
+    ("train.py", "https://example.org/c.yaml?sig=%s"),
+    ("train.py", "s3://%s@bucket/c.json"),
+    ("train.py", "postgres://me:p/%s@example.org/runs"),
+    ("train.py", "me:%s@host:/data/c.yaml"),
+    ("curl", "-H", "Authorization: Bearer %s"),
+    ("curl", "-H", "X-Auth:%s"),
+    ("curl", "-H", "Authorization:", "Bearer", "%s"),
+    ("curl", "-u", "me:%s"),
+    ("curl", "-ume:%s"),
+    ("mysql", "-p%s", "runs"),
+    ("docker", "run", "-e", "HF_TOKEN=%s"),
+    ("docker", "run", "--env=HF_TOKEN=%s"),
+    ("env", "WANDB_API_KEY=%s", "train.py"),
+    ("env", "NCCL_P2P_LEVEL=%s", "train.py"),
+    ("env", "NCCL_COMM_ID=%s", "train.py"),
+    ("env", "PYTHONPATH=/home/%s", "train.py"),
+    ("bash", "-c", "export TOKEN=%s; python train.py --steps 3"),
+    ("bash", "-c", "python train.py --passwd '%s'"),
+    ("python", "-c", "d['token'] = '%s'"),
+    ("python", "-m", "%s"),
+    ("torchrun", "--rdzv_id=%s", "--rdzv-endpoint=%s:29500", "train.py"),
+    ("nsys", "profile", "--env-var=A=%s", "--output=/home/%s/x", "python3", "train.py"),
+    ("nsys", "profile", "--trace=cuda,%s", "train.py"),
+    ("train.py", "a\n--lr=%s"),
+    ("train.py", "--", "--data", "%s"),
+    ("train.py", "--verbose", "--no-color", "%s"),
+    ("train.py", "%s.txt"),
+    ("train.py", "--x=/a/%s.bin"),
+)  # fmt: skip
+
+
+# Plain words with dashes are the name of an option, whoever meant them as something else.
+NAME_LIKE = "hunter-two-three"
+
+
+def tried(form):
+    """Return the secrets that are tried in a form."""
+    is_name = any(word.startswith(("--%s", "-%s")) for word in form) and "--token" not in form
+    return [one for one in (S, *TOKENS) if not (is_name and one == NAME_LIKE)]
+
+
+def pieces(secret):
+    """Return what of a secret must not be found: the whole, and any long part of it."""
+    long = {secret[at : at + 8] for at in range(max(len(secret) - 7, 1))}
+    return {secret, *(one for one in long if len(one) == 8)}
+
+
+def leaks(words, secret, **more):
+    """Return what of a secret a sidecar of a command holds, and what is read of it."""
+    document = sidecar_document(
+        "run", command=words, environment={}, surroundings=NOTHING, key=KEY, directory=None, **more
+    )
+    text = json.dumps(document, ensure_ascii=False)
+    again = parse_sidecar(text.encode("utf-8", "replace"), None).facts.command
+    assert again == document["command"]  # who reads it hides nothing more, and nothing less
+    return sorted(one for one in pieces(secret) if one in text)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+def test_no_secret_of_any_form_is_written(form, attempts):
+    secrets = tried(form)
+    attempts(len(secrets))
+    found = {
+        secret: leaks([word.replace("%s", secret) for word in form], secret) for secret in secrets
+    }
+    assert {secret: left for secret, left in found.items() if left} == {}
+
+
+VALUES = [
+    form for form in FORMS if any(word in ("%s", "--data=%s", "x=%s", "--data:%s") for word in form)
+]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_numbers_that_nobody_trains_with_are_not_written(number, attempts):
+    attempts(len(VALUES))
+    for form in VALUES:
+        words = [word.replace("%s", number) for word in form]
+        assert number not in " ".join(recorded_command(words, KEY))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempts):
+    values = ("4711", "9", "adamw", "true", "0.25", "key.json", "/a/b.yaml", S, ["1", "2"][0])
+    forms = (
+        "--{n}={v}",
+        "--{n}:{v}",
+        "{n}={v}",
+        "+{n}={v}",
+        "--{n} {v}",
+        "--{n} 1 {v}",
+        "--set={n}={v}",
+    )
+    attempts(len(values) * len(forms))
+    for form in forms:
+        for value in values:
+            words = form.format(n=name, v=value).split()
+            written = recorded_command(["train.py", *words], KEY)
+            # Whatever follows the name is hashes, and nothing but hashes.
+            rest = " ".join(written[1:]).replace("--set=", "")
+            assert rest.lstrip("-+").removeprefix(name).lstrip("=: ").startswith("hmac:"), written
+            assert (
+                value not in rest.replace(name, "").replace(KEY.of(name, value), "")
+                or value in "19"
+            )
+
+
+@pytest.mark.parametrize("letter", "pPuUkKta")
+def test_single_letters_that_mean_a_password_have_none(letter):
+    for words in ([f"-{letter}", "4711"], [f"-{letter}4711"], [f"-{letter}=4711"]):
+        assert "4711" not in " ".join(recorded_command(words, KEY))
+
+
+def test_of_the_environment_nothing_but_allowed_values_is_written(attempts):
+    names = [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "HOME",
+        "USER",
+        "PATH",
+        "PYTHONPATH",
+        "NCCL_SECRET",
+        "NCCL_PSK",
+        "NCCL_COMM_ID",
+        "NCCL_HOSTID",
+        "NCCL_DEBUG_FILE",
+        "NCCL_TOPO_FILE",
+        "NCCL_CONF_FILE",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+        "CUDA_HOME",
+        "SLURM_JOB_ACCOUNT",
+        "OMP_TOKEN",
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "NCCL_NET",
+        "NCCL_NET_PLUGIN",
+        "NCCL_IB_HCA",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_P2P_LEVEL",
+        "NCCL_DEBUG",
+        "NCCL_BUFFSIZE",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_MODULE_LOADING",
+        "TORCH_DISTRIBUTED_DEBUG",
+        "NCCL_MAX_CTAS",
+    ]
+    secrets = (S, *TOKENS, *NUMBERS[:4])
+    attempts(len(names) * len(secrets))
+    for secret in secrets:
+        document = sidecar_document(
+            "run",
+            command=["train.py"],
+            environment=dict.fromkeys(names, secret) | {"NCCL_SHM_DISABLE": "1"},
+            surroundings=NOTHING,
+            key=KEY,
+        )
+        text = json.dumps(document["environment"], ensure_ascii=False)
+        assert not [one for one in pieces(secret) if one in text]
+        assert document["environment"]["NCCL_SHM_DISABLE"] == "1"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+def test_what_nsys_quotes_of_a_command_is_not_passed_on(form, attempts):
+    secrets = tried(form)
+    attempts(len(secrets))
+    for secret in secrets:
+        words = [word.replace("%s", secret) for word in form]
+        quoting = f"nsys failed: unrecognised option in '{' '.join(words)}' and {secret}"
+        assert secret not in without_words(quoting, words)
+
+
+def test_what_a_sweep_remembers_holds_no_secret(monkeypatch, tmp_path, capsys, attempts):
+    attempts(len(TOKENS) * len(FORMS))
+    for state in (str(tmp_path), "/dev/null"):
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+        monkeypatch.setenv("NCCL_ALGO", S)
+        for secret in TOKENS[:: 1 if state == str(tmp_path) else 10]:
+            for form in (one for one in FORMS if secret in tried(one)):
+                main(["--environment", *(word.replace("%s", secret) for word in form)])
+            told = capsys.readouterr().out
+            assert secret not in told
+            assert S not in told
+
+
+# --- whole jobs ------------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, pathlib, shutil, sys
+there = pathlib.Path(os.environ["NSYSPIPE_STATUS_DIR"])
+shutil.copytree(there, "status", dirs_exist_ok=True)
+"""
+
+
+def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # noqa: F811
+    secrets = [S, *TOKENS]
+    attempts(len(secrets))
+    machine.variables |= {"HF_TOKEN": S, "NCCL_ALGO": "nvapi-in-the-environment"}
+    words = [word for secret in secrets for word in ("--data", secret, f"a={secret}", secret)]
+    # Quotes its command, as nsys may, and fails.
+    machine.put_nsys('"$@"; echo "Error: cannot write for $*" >&2; : > "$TMPDIR/x.nsys-rep"')
+    answer = ddp(machine, "--", *words, "--lr", "0.125", text=PROGRAM)
+    assert answer.status == 3, answer.err
+    machine.put_nsys()
+    answer_2 = ddp(machine, "-o", "whole", "--", *words, "--lr", "0.125", text=PROGRAM)
+    assert answer_2.status == 0, answer_2.err
+    said = answer.said + answer_2.said
+    written = {
+        path: path.read_bytes().decode("utf-8", "replace")
+        for path in machine.work.rglob("*")
+        if path.is_file()
+        and path.suffix not in {".nsys-rep", ".sqlite", ".py"}
+        # Programs find their own command here, as in /proc; the directory is theirs alone, and goes with the job.
+        and not path.name.startswith("nsys_")
+    }
+    assert any(path.name == "rank_0.json" for path in written)
+    for secret in (*secrets, "nvapi-in-the-environment"):
+        assert secret not in said
+        assert [path for path, text in written.items() if secret in text] == []
+    command = machine.sidecar("whole")["command"]
+    assert command[-2:] == ["--lr", "0.125"]
+    key = (machine.root / "state" / "nsyspipe" / "hash-key").read_bytes()
+    assert not any(form in "".join(written.values()) for form in (key.hex(), repr(key)))
+
+
+# --- what stays readable ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "torchrun --standalone --nproc_per_node=8 --no-python python3 -P -m nsyspipe.capture.rank --nsys-words=9 --",
+        "nsys profile --trace=cuda,nvtx,nccl,osrt --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi",
+        "python3 -u train.py --lr 1e-4 --batch-size 64 --epochs=3 --seed 1234 --warmup 10 --weight-decay=0.01",
+        "train.py --dtype bfloat16 --optimizer adamw --backend nccl --precision bf16-mixed --strategy fsdp",
+        "train.py --bucket-cap-mb 25 --gradient-as-bucket-view --static-graph --hook bf16 --accumulate 4",
+        "train.py --config base.yaml trainer.lr=1e-4 +model.dtype=bf16 ++data.workers=8 optim/name=adamw",
+        "train.py --betas 0.9 0.95 --eps 1e-8 --milestones=[30000,60000] --sizes 1,2,4 --size 25MB --ratio .5",
+        "train.py --max-tokens 4096 --num-keys=16 --tokens-per-step 4_096 --key-dim=64 --pin-memory true",
+        "train.py --buffer 1073741824 --total-tokens 100000000000 --chunk 33554432 --offset -1 -n8 -lr 0.1",
+        "deepspeed --num_gpus 8 train.py --deepspeed_config ds.json --zero-stage 3 --bf16 --fp8=false --P2P",
+        "env NCCL_P2P_DISABLE=1 NCCL_SOCKET_IFNAME=eth0 torchrun train.py --ranks 0-3,7",
+    ],
+)
+def test_what_explains_a_step_time_is_written_as_it_is(words):
+    document = sidecar_document(
+        "run", command=words.split(), environment={}, surroundings=NOTHING, key=KEY
+    )
+    # Variables come in the order of their names.
+    assert sorted(document["command"]) == sorted(words.split())
+    assert recorded_command(document["command"], Mask()) == document["command"]
