@@ -117,8 +117,11 @@ def _row(record: RankRecord, loops: Mapping[int, Loop]) -> dict[str, object]:
     facts = asdict(record)
     if record.report and not record.problem:
         facts["problem"] = cut_short(loops.get(record.rank))
-    is_ended_well = record.status == 0 or record.report_at is not None
-    facts["is_complete"] = bool(record.report) and not facts["problem"] and is_ended_well
+    if record.is_captured:
+        is_ended_well = record.status == 0 or record.report_at is not None
+        facts["is_complete"] = bool(record.report) and not facts["problem"] and is_ended_well
+    else:
+        facts["is_complete"] = None
     return {name: facts[name] for name in _OF_ROW}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ _ALIKE = 1e-3
 _NOBODY = "nobody"
 # What stands for a value of which nobody can tell whether it changed.
 _HIDDEN = "hmac:?"
+_HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
 _PERHAPS = "{}, which may have changed"
 _IN_ALL = ("collectives", "collectives per step", "count")
 Numbers = dict[tuple[str, str, str], float | None]
@@ -108,8 +110,9 @@ def _has_one_key(sides: Sequence[Side]) -> bool:
 
 
 def _without_hashes(words: Words) -> Words:
+    """Return words whose hidden values all look alike, in a shell's quotes or not."""
     return {
-        name: value and HASHED.sub(_HIDDEN, value).replace(MASK, _HIDDEN)
+        name: value and _HIDDEN_VALUE.sub(_HIDDEN, HASHED.sub(_HIDDEN, value))
         for name, value in words.items()
     }
 

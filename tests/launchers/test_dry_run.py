@@ -60,6 +60,28 @@ def test_the_baseline_has_no_torchrun(gpus):
     assert "--output=baseline_0" in words
 
 
+@pytest.mark.parametrize(
+    ("words", "graphs"),
+    [
+        ([], ["--cuda-graph-trace=node"]),
+        (["--cuda-graph-trace", "graph"], ["--cuda-graph-trace=graph"]),
+        (["--nsys-arg=--cuda-graph-trace=graph:host-only"], ["--cuda-graph-trace=graph:host-only"]),
+        (["--trace", "nvtx"], []),
+    ],
+)
+def test_cuda_graphs_are_traced_by_node_unless_the_user_says_otherwise(gpus, words, graphs):
+    printed_words = printed(gpus, "ddp.sh", "--program", "train.py", *words)
+    found = [word.removeprefix("--nsys-arg=") for word in printed_words if "--cuda-graph" in word]
+    assert found == graphs
+
+
+def test_an_nsys_that_knows_nothing_of_graphs_is_not_told_of_them(gpus):
+    gpus.put_nsys(help_text=NEW_HELP.replace("--cuda-graph-trace", "--cuda-memory-usage"))
+    answer = gpus.run("ddp.sh", "--dry-run", "--program", "train.py")
+    assert "--cuda-graph" not in answer.out
+    assert "does not know --cuda-graph-trace=node" in answer.err
+
+
 def test_a_node_names_its_place_and_that_of_the_first(gpus):
     words = printed(gpus, *NODE, "--program", "train.py", "--ranks", "0-1,7")
     torchrun = after(words, str(gpus.root / "bin" / "torchrun"))

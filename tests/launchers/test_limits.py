@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from tests.launchers.fakes import ended, wait_for
+import nsyspipe
+from tests.launchers.fakes import LAUNCHERS, ended, wait_for
 from tests.launchers.jobs import LOOP_OVER, STUBBORN, WAITING, ddp, starting
 
 
@@ -36,6 +37,116 @@ def test_a_time_limit_ends_the_job_and_keeps_its_reports(machine, text):
     assert said in answer.err
     assert "found: reports of 2 of 2 ranks" in answer.err
     assert "ddp-2gpu_1.sqlite" in machine.files()
+
+
+# The report is there while the program still runs, as with --capture-range-end=stop.
+EARLY = '"$@" & cp "$reports/$RANK.sqlite" "$out.nsys-rep"; wait $!'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [WAITING, STUBBORN], ids=["waiting", "stubborn"])
+def test_any_program_is_ended_so_long_after_its_reports_if_somebody_asks_for_it(machine, text):
+    machine.put_nsys(EARLY)
+    answer = ddp(machine, "--linger", "1", text=text, timeout=60)
+    assert answer.status == 124
+    assert answer.err.splitlines()[-4:] == [
+        "error: train.py: it was still running 1 s after its reports were complete: ended it, as --linger asks",
+        "  found: reports of 2 of 2 ranks: ddp-2gpu_0.nsys-rep, ddp-2gpu_1.nsys-rep",
+        "  fix: complete reports need no new capture; leave --linger out to let it train on",
+        f"what was captured: nsyspipe analyze '{machine.work}/ddp-2gpu_*.sqlite'",
+    ]
+    sidecar = machine.sidecar("ddp-2gpu")
+    assert sidecar["ended_by"] == "linger"
+    assert [(row["is_complete"], row["problem"]) for row in sidecar["ranks"]] == [(True, None)] * 2
+    # The program ended by a signal, and that says nothing of the capture.
+    assert {row["status"] for row in sidecar["ranks"]} == {137 if text == STUBBORN else 143}
+    run = nsyspipe.load(machine.work)
+    assert "capture-failed" not in run.problems["code"].to_pylist()
+
+
+@pytest.mark.slow
+def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(machine):
+    machine.put_nsys(EARLY)
+    # Linger's own default is shortened, so that it would be seen.
+    plan = (LAUNCHERS.parent / "nsyspipe" / "capture" / "plan.py").read_text()
+    assert "_LINGER_S = 120.0" in plan
+    site = machine.root / "site"
+    (site / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'nsyspipe.capture.job' in sys.orig_argv:\n"
+        "    import nsyspipe.capture.plan as plan\n"
+        "    plan._LINGER_S = 0.5\n"
+    )
+    text = WAITING.replace("60", "4") + "print('trained on')"
+    answer = ddp(machine, text=text)
+    assert (answer.status, answer.out) == (0, "trained on\n" * 2), answer.err
+    sidecar = machine.sidecar("ddp-2gpu")
+    assert sidecar["ended_by"] is None
+    # What says that it is over is ended all the same.
+    answer = ddp(machine, "--force", text=LOOP_OVER)
+    assert answer.status == 124
+    assert "its training loop was over" in answer.err
+    assert machine.sidecar("ddp-2gpu")["ended_by"] == "exit"
+
+
+@pytest.mark.slow
+def test_a_rank_whose_report_is_not_there_yet_keeps_the_others(machine):
+    machine.put_nsys(
+        '"$@" & [ $RANK = 1 ] || cp "$reports/$RANK.sqlite" "$out.nsys-rep"; wait $!; '
+        'cp "$reports/$RANK.sqlite" "$out.nsys-rep"'
+    )
+    answer = ddp(machine, "--linger", "1", "--timeout", "6", text=WAITING)
+    assert "it was still running after 6 s" in answer.err
+    sidecar = machine.sidecar("ddp-2gpu")
+    assert sidecar["ended_by"] == "timeout"
+    # That of rank 1 was made when its program had been ended.
+    assert [row["is_complete"] for row in sidecar["ranks"]] == [True, False]
+
+
+@pytest.mark.slow
+def test_a_report_that_still_grows_is_not_whole(machine):
+    machine.put_nsys(
+        '"$@" & for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo part >> "$out.nsys-rep"; sleep 0.5; done; '
+        'cp "$reports/$RANK.sqlite" "$out.nsys-rep"; touch made; wait $!'
+    )
+    answer = ddp(machine, "--linger", "1", n=1, text=WAITING)
+    assert answer.status == 124
+    assert (machine.work / "made").exists()
+    assert machine.sidecar("ddp-1gpu")["ranks"][0]["is_complete"]
+
+
+@pytest.mark.slow
+def test_of_ranks_that_are_not_captured_none_waits_for_a_report(machine):
+    machine.put_nsys(EARLY)
+    answer = ddp(machine, "--linger", "1", "--ranks", "1", text=WAITING)
+    assert answer.status == 124
+    assert "found: reports of 1 of 1 ranks" in answer.err
+    rows = machine.sidecar("ddp-2gpu")["ranks"]
+    assert [row["is_complete"] for row in rows] == [None, True]
+
+
+@pytest.mark.slow
+def test_a_node_captured_as_a_whole_lingers_too(machine):
+    machine.put_nsys('"$@" & cp "$reports/0.sqlite" "$out.nsys-rep"; wait $!')
+    machine.put_program(WAITING)
+    words = [
+        "--cpu",
+        "--nnodes",
+        "2",
+        "-n",
+        "2",
+        "--rdzv-endpoint",
+        "h:1",
+        "-o",
+        "run",
+        "--linger",
+        "1",
+    ]
+    answer = machine.run("node.sh", *words, "--program=train.py", "--node-rank=1", "--node-wide")
+    assert answer.status == 124, answer.err
+    sidecar = machine.sidecar("run.node1")
+    assert sidecar["ended_by"] == "linger"
+    assert [row["is_complete"] for row in sidecar["ranks"]] == [True, True]
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ NODE = ("--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node0:29500")
         ("ddp.sh", ["--timeout", "1m"], "'1m': not a number of seconds"),
         ("ddp.sh", ["--linger", ""], "'': not a number of seconds"),
         ("ddp.sh", ["--exit-timeout", "0"], "--exit-timeout 0: needs at least a second"),
+        ("ddp.sh", ["--cuda-graph-trace", "all"], "--cuda-graph-trace all: unknown"),
         ("ddp.sh", ["--capture-range", "all"], "--capture-range all: unknown"),
         ("ddp.sh", ["-o", "captures/"], "a directory, and no name for the files in it"),
         ("ddp.sh", ["-o", ".."], "a directory, and no name"),

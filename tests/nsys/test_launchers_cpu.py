@@ -124,6 +124,71 @@ def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports(machine)
     assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [2, 3, 4, 5]}
 
 
+# Trains on after its capture, or hangs in its teardown: who looks on cannot tell.
+GOES_ON = """
+import time
+from nsyspipe.capture import annotate, captured_steps, start_capture, stop_capture
+{loop}
+print("captured", flush=True)
+time.sleep({rest_s})
+print("over")
+"""
+LOOPS = {
+    "captured_steps": "for item in captured_steps(range(6), warmup=1, steps=3): time.sleep(0.01)",
+    # As a user's own calls of the profiler.
+    "start and stop": "start_capture()\nfor n in range(4):\n    with annotate('step', n): time.sleep(0.01)\nstop_capture()",
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("launcher", ["ddp.sh", "baseline.sh"])
+def test_any_program_is_ended_after_its_reports_if_somebody_asks_for_it(machine, loop, launcher):
+    machine.put_program(GOES_ON.format(loop=LOOPS[loop], rest_s=300))
+    n = ["-n", "2"] if launcher == "ddp.sh" else []
+    answer = run(machine, launcher, *n, "-o", "run", "--program", "train.py", "--linger", "3")
+    assert answer.status == 124, answer.err
+    assert "it was still running 3 s after its reports were complete: ended it" in answer.err
+    assert "over" not in answer.out
+    steps = steps_of(machine.analysis("run_*.sqlite"))
+    wanted = [1, 2, 3] if loop == "captured_steps" else [0, 1, 2, 3]
+    assert steps == dict.fromkeys(range(len(n) or 1), wanted)
+    sidecar = machine.sidecar("run")
+    assert sidecar["ended_by"] == "linger"
+    assert {(row["is_complete"], row["problem"]) for row in sidecar["ranks"]} == {(True, None)}
+    assert "cut short" not in machine.nsyspipe("analyze", "run_*.sqlite")
+
+
+def test_a_program_may_train_on_after_its_capture(machine):
+    machine.put_program(GOES_ON.format(loop=LOOPS["captured_steps"], rest_s=8))
+    answer = run(machine, "baseline.sh", "--program", "train.py")
+    assert answer.status == 0, answer.err
+    assert answer.out == "captured\nover\n"
+    assert machine.sidecar("baseline")["ended_by"] is None
+    assert steps_of(machine.analysis("baseline_0.sqlite")) == {0: [1, 2, 3]}
+
+
+def test_a_time_limit_after_the_capture_does_not_make_it_cut_short(machine):
+    machine.put_program(GOES_ON.format(loop=LOOPS["captured_steps"], rest_s=300))
+    answer = run(machine, "baseline.sh", "--program", "train.py", "--timeout", "15")
+    assert answer.status == 124, answer.err
+    sidecar = machine.sidecar("baseline")
+    assert (sidecar["ended_by"], sidecar["ranks"][0]["is_complete"]) == ("timeout", True)
+
+
+def test_cuda_graphs_are_traced_by_node_as_this_nsys_knows(machine):
+    machine.put_program("pass")
+    words = ("--program", "train.py", "--dry-run")
+    answer = machine.run("baseline.sh", *words, timeout=90)
+    assert "--cuda-graph-trace=node" in answer.out
+    answer = machine.run("baseline.sh", *words, "--cuda-graph-trace", "graph", timeout=90)
+    assert "--cuda-graph-trace=graph" in answer.out
+    # nsys takes the option where there is no GPU, too.
+    program = ("--program", "train.py", "--capture-range", "none", "--trace", "cuda,nvtx")
+    answer = run(machine, "baseline.sh", *program, "--no-export")
+    assert answer.status == 0, answer.err
+    assert "--cuda-graph-trace=node" in machine.sidecar("baseline")["command"]
+
+
 def test_a_users_own_program_needs_three_lines(machine):
     answer = own(machine, "baseline.sh", "-o", "it's mine/a", "--trace=nvtx")
     assert answer.status == 0, answer.err
