@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Int64 = NDArray[np.int64]
@@ -24,6 +26,7 @@ __all__ = [
     "UNKNOWN",
     "ProcessOperations",
     "Slices",
+    "by_process",
     "distinct",
     "launch_times",
     "operations_of",
@@ -193,6 +196,27 @@ def distinct(column: pa.ChunkedArray) -> Int64:
         return np.array([] if bounds["min"] is None else [bounds["min"]], np.int64)
     values: Int64 = pc.unique(column).to_numpy()
     return np.sort(values)
+
+
+def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
+    """Return the rows of each of some processes, in their order: one pass over the table for all of them.
+
+    Parameters
+    ----------
+    processes
+        In ascending order, each once.
+    """
+    if (
+        len(processes) == 1
+        and pc.all(pc.equal(table["process_id"], processes[0]), min_count=0).as_py()
+    ):
+        return [table]
+    owner = table["process_id"].to_numpy()
+    order = np.argsort(owner, kind="stable")
+    if (order[1:] < order[:-1]).any():
+        table, owner = table.combine_chunks().take(pa.array(order)), owner[order]
+    edges = (np.searchsorted(owner, processes, side=side).tolist() for side in ("left", "right"))
+    return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
 
 
 class _FirstCalls:

@@ -202,18 +202,24 @@ def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int
     rank = chosen["rank"].to_numpy()
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
     lateness = _lateness(rank, chosen["step"].to_numpy(), late_by)
+    numbers, place = np.unique(rank, return_inverse=True)
+    n_late, caused = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
+    np.add.at(n_late, place, late_by != 0)
+    np.add.at(caused, place, late_by)
+    of_rank = dict(
+        zip(numbers.tolist(), zip(n_late.tolist(), caused.tolist(), strict=True), strict=True)
+    )
+    sums = in_figures.group_by("rank").aggregate(
+        [("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))]
+    )
+    waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
     rows: list[Mapping[str, object]] = []
     for number in ranks:
-        own = rank == number
-        waits = in_figures.filter(pc.equal(in_figures["rank"], number))["wait_ns"]
-        row: dict[str, object] = {"rank": number}
+        row: dict[str, object] = {"rank": number, "wait_ns": waits.get(number)}
         if is_known:
-            row |= {
-                "n_arrived_last": int(np.count_nonzero(late_by[own])),
-                "wait_caused_ns": int(late_by[own].sum()),
-                "lateness_ns": sum(lateness.get(number, {}).values()),
-            }
-        rows.append(row | {"wait_ns": pc.sum(waits, skip_nulls=False, min_count=1).as_py()})
+            row["n_arrived_last"], row["wait_caused_ns"] = of_rank.get(number, (0, 0))
+            row["lateness_ns"] = sum(lateness.get(number, {}).values())
+        rows.append(row)
     return schema.STRAGGLERS.from_rows(rows)
 
 

@@ -12,6 +12,7 @@ from nsyspipe import schema
 from nsyspipe.attribution import NEVER
 from nsyspipe.classify import COLLECTIVES, algorithm_of, collective_of, datatype_of
 from nsyspipe.messages import assign_messages
+from nsyspipe.nccl_calls import ALL_TO_ALL
 from nsyspipe.value_runs import places_in_runs
 
 if TYPE_CHECKING:
@@ -110,15 +111,19 @@ def _messages(
     """Return what NCCL's payload says of each operation; null where nothing is certain."""
     if not payloads.num_rows:
         unknown = pa.nulls(launch.size, pa.int64())
-        return dict.fromkeys(("comm_id", "seq_number", "message_bytes"), unknown)
-    names = pa.DictionaryArray.from_arrays(
+        names = "comm_id", "seq_number", "message_bytes", "called"
+        return dict.fromkeys(names, unknown)
+    texts = pa.DictionaryArray.from_arrays(
         pa.array(kind.astype(np.int32)), pa.array(collectives, pa.string())
     )
-    found = assign_messages(payloads, launch, None, names)
+    found = assign_messages(payloads, launch, None, texts)
     return {
         "comm_id": pa.array(found.comm_id, mask=~found.has_comm_id),
         "seq_number": pa.array(found.seq, mask=~found.has_seq),
         "message_bytes": pa.array(found.message_bytes, mask=~found.has_bytes),
+        "called": pa.array(
+            np.full(launch.size, COLLECTIVES.index("all_to_all")), mask=found.kind != ALL_TO_ALL
+        ),
     }
 
 

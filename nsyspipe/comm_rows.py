@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +43,7 @@ class CommRows:
     start_ns, end_ns
         On the clocks that sessions started by.
     kind
-        Index into `kinds`.
+        Index into `kinds`. What NCCL runs as sends and receives is there as what was called, if all calls are known.
     collective
         Index into `classify.COLLECTIVES`.
     communicator
@@ -139,6 +139,13 @@ def comm_rows(placed: Sequence[PlacedProcess], step_numbers: Sequence[Int64]) ->
     names, communicator = (
         _by_id(comm_id) if has_ids else _by_order(collective, _column(tables, "stream_order"))
     )
+    message_bytes, called = _column(tables, "message_bytes"), _column(tables, "called")
+    if (called != ABSENT).any():
+        if has_ids:
+            kinds, kind = _as_called(kinds, kind, called)
+            collective = np.where(called != ABSENT, called, collective)
+        else:  # of sends and receives that is not the size
+            message_bytes = np.where(called != ABSENT, ABSENT, message_bytes)
     return CommRows(
         rank=np.repeat(np.arange(len(placed)), sizes),
         report=np.repeat([one.argument for one in placed], sizes).astype(np.int64),
@@ -155,9 +162,24 @@ def comm_rows(placed: Sequence[PlacedProcess], step_numbers: Sequence[Int64]) ->
         communicator=communicator,
         communicators=names,
         seq_number=_column(tables, "seq_number"),
-        message_bytes=_column(tables, "message_bytes"),
+        message_bytes=message_bytes,
         has_ids=has_ids,
     )
+
+
+def _as_called(
+    kinds: tuple[CommKind, ...], kind: Int64, called: Int64
+) -> tuple[tuple[CommKind, ...], Int64]:
+    """Put what was called in the place of the sends and receives that it ran as."""
+    pairs, index = np.unique(
+        kind * (len(COLLECTIVES) + 1) + called.clip(-1) + 1, return_inverse=True
+    )
+    named = [
+        replace(kinds[at], collective=COLLECTIVES[told - 1]) if told else kinds[at]
+        for at, told in (divmod(one, len(COLLECTIVES) + 1) for one in pairs.tolist())
+    ]
+    known = tuple(dict.fromkeys(named))
+    return known, np.array([known.index(one) for one in named], np.int64)[index]
 
 
 def _column(tables: Sequence[pa.Table], name: str) -> Int64:

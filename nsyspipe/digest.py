@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from nsyspipe.attribution import distinct, launch_times
+from nsyspipe.attribution import by_process, distinct, launch_times
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
 from nsyspipe.host_digest import HostDigest, HostFamilies, digest_hosts, host_families
 from nsyspipe.intervals import union
@@ -149,34 +148,32 @@ def _texts(ranges: pa.Table) -> pa.StringArray:
 def _split(capture: Capture) -> list[ProcessEvents]:
     """Return the events of each process with device activity, in order of process id."""
     kernels, copies = capture.operations.kernels, capture.operations.copies
-    launch = launch_times(kernels, capture.launches), launch_times(copies, capture.launches)
     processes = np.union1d(distinct(kernels["process_id"]), distinct(copies["process_id"])).tolist()
-    events = []
-    for process in processes:
-        tables, times = (kernels, copies), launch
-        if len(processes) > 1:
-            mine = [pc.equal(table["process_id"], process) for table in tables]
-            tables = tuple(table.filter(own) for table, own in zip(tables, mine, strict=True))
-            times = tuple(time[own.to_numpy()] for time, own in zip(launch, mine, strict=True))
-        calls = capture.blocking_calls
-        events.append(
-            ProcessEvents.of(
-                process,
-                *tables,
-                times,
-                ranges=_of_process(capture.ranges.table, process),
-                payloads=_of_process(capture.payloads.table, process),
-                blocking_calls=None if calls is None else _of_process(calls, process),
-            )
+    calls, launches = capture.blocking_calls, capture.launches
+    nothing = [None] * len(processes)
+    return [
+        ProcessEvents.of(
+            process,
+            own_kernels,
+            own_copies,
+            (launch_times(own_kernels, own_launches), launch_times(own_copies, own_launches)),
+            ranges=own_ranges,
+            payloads=own_payloads,
+            blocking_calls=own_calls,
         )
-    return events
+        for process, own_kernels, own_copies, own_launches, own_ranges, own_payloads, own_calls in zip(
+            processes,
+            by_process(kernels, processes),
+            by_process(copies, processes),
+            nothing if launches is None else by_process(launches, processes),
+            by_process(capture.ranges.table, processes),
+            by_process(capture.payloads.table, processes),
+            nothing if calls is None else by_process(calls, processes),
+            strict=True,
+        )
+    ]
 
 
 def _comm_sizes(payloads: Payloads) -> dict[int, int]:
     sizes = payloads.comm_sizes
     return dict(zip(sizes["comm_id"].to_pylist(), sizes["n_ranks"].to_pylist(), strict=True))
-
-
-def _of_process(table: pa.Table, process: int) -> pa.Table:
-    mine = pc.equal(table["process_id"], process)
-    return table if pc.all(mine, min_count=0).as_py() else table.filter(mine)

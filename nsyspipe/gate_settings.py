@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import stat
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,8 @@ _OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
 _NAME = b"nsyspipe"
 _PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
 _LARGEST_FILE = 2**20
+# Settings whose option has another name.
+_OPTIONS = {"metrics": "metric"}
 _LARGEST_INTEGER = 2**63
 
 
@@ -141,6 +145,11 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
     ----------
     names
         The attributes that count; the others are not set.
+
+    Raises
+    ------
+    OptionError
+        If something is taken from a file that others than its user may write, who could loosen the gate.
     """
     own = {name: getattr(options, name) for name in names}
     taken = {
@@ -148,7 +157,33 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
         for name, value in own.items()
         if value is None and getattr(file, name) is not None
     }
+    if taken and file.path is not None:
+        _check_owner(file.path, taken)
     return GateSettings(**own | taken, path=file.path if taken else None)
+
+
+def _check_owner(path: Path, taken: Iterable[str]) -> None:
+    """Refuse a file that is not its user's own, as git does: of another owner, or where anybody may put another one."""
+    if not hasattr(os, "geteuid"):
+        return
+    ours = {0, os.geteuid()}
+    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
+        ours.add(int(os.environ["SUDO_UID"]))
+    for one in dict.fromkeys((path, path.resolve())):
+        status, folder = one.lstat(), one.parent.stat()
+        if status.st_uid not in ours:
+            problem = "belongs to another user"
+        elif status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
+            problem = "may be written by anybody"
+        elif folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
+            problem = "lies in a directory that anybody may write"
+        else:
+            continue
+        options = " ".join(f"--{_OPTIONS.get(name, name.replace('_', '-'))}" for name in taken)
+        problem = f"{problem}, who could loosen the gate with it: nothing is taken from it"
+        raise OptionError(
+            str(path), problem, fix=f"chown or chmod it and its directory, or {options}"
+        )
 
 
 def _is_file(path: Path) -> bool:

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["ANY", "N_KINDS", "SEND_RECV", "Calls", "Messages", "calls_of", "fits", "kernel_kinds"]
+__all__ = [
+    "ALL_TO_ALL",
+    "ANY",
+    "N_KINDS",
+    "SEND_RECV",
+    "Calls",
+    "Messages",
+    "calls_of",
+    "fits",
+    "kernel_kinds",
+]
 
 # Kinds are counted through these. Sends and receives meet in one kernel.
 _COLLECTIVES = (
@@ -28,6 +38,9 @@ _COLLECTIVES = (
 )
 _ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
 SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
+ALL_TO_ALL = _COLLECTIVES.index("alltoall")
+# NCCL makes sends and receives of these.
+_AS_SENDS = (ALL_TO_ALL, _COLLECTIVES.index("gather"), _COLLECTIVES.index("scatter"))
 ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
 
@@ -43,6 +56,8 @@ class Messages:
         NCCL's own number of the call; of calls that were fused, the first one's.
     message_bytes
         As NCCL reports it; of calls that were fused, the sum.
+    kind
+        Number of the collective that was called, or `ANY`.
     """
 
     comm_id: Int64
@@ -51,6 +66,7 @@ class Messages:
     has_seq: Flags
     message_bytes: Int64
     has_bytes: Flags
+    kind: Int64
 
     def take(self, rows: Int64) -> Messages:
         """Return some rows, in any order and number."""
@@ -67,7 +83,7 @@ class Messages:
     def unknown(cls, n_rows: int) -> Messages:
         """Return rows of which nothing is known."""
         value, flag = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.bool_)
-        return cls(value, flag, value, flag, value, flag)
+        return cls(value, flag, value, flag, value, flag, np.full(n_rows, ANY))
 
 
 @dataclass(frozen=True)
@@ -78,8 +94,6 @@ class Calls:
     ----------
     start, end
         Host time of the call; the end of one that never ended is before all times.
-    kind
-        Number of the collective, or `ANY`.
     is_receive
         Whether it is ncclRecv.
     says
@@ -89,9 +103,13 @@ class Calls:
     start: Int64
     end: Int64
     thread: Int64
-    kind: Int64
     is_receive: Flags
     says: Messages
+
+    @property
+    def kind(self) -> Int64:
+        """Number of the collective, or `ANY`."""
+        return self.says.kind
 
 
 def calls_of(payloads: pa.Table) -> Calls:
@@ -109,14 +127,13 @@ def calls_of(payloads: pa.Table) -> Calls:
         values = payloads[name]
         return pc.fill_null(values, null).to_numpy(), pc.is_valid(values).to_numpy()
 
-    says = Messages(*column("comm_id"), *column("seq"), *column("message_bytes"))
+    says = Messages(*column("comm_id"), *column("seq"), *column("message_bytes"), kind)
     is_call = (kind >= 0) | ((kind == ANY) & (says.has_bytes | says.has_seq))
     rows = np.flatnonzero(is_call)
     return Calls(
         start=column("start_ns")[0][rows],
         end=column("end_ns", -NEVER)[0][rows],
         thread=column("thread_id")[0][rows],
-        kind=kind[rows],
         is_receive=is_receive.to_numpy()[rows],
         says=says.take(rows),
     )
@@ -132,6 +149,7 @@ def kernel_kinds(collectives: pa.Array | Sequence[str]) -> Int64:
 def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:
     """Tell whether each call may have launched the kernel beside it."""
     fit: Flags = (call_kind == kernel_kind) | (call_kind == ANY) | (kernel_kind == ANY)
+    fit |= (kernel_kind == SEND_RECV) & np.isin(call_kind, _AS_SENDS)
     return fit
 
 

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from nsyspipe.attribution import launch_times
+from nsyspipe.attribution import by_process, launch_times
 from nsyspipe.device_operations import DeviceOperations, device_operations
 from nsyspipe.families import Members, TextFamilies
 from nsyspipe.intervals import outermost
 from nsyspipe.phases import phase_codes, phase_ranges
 from nsyspipe.rank_operations import RankSteps, events_table, phase_ranges_table
-from nsyspipe.read.again import Wanted, read_again
+from nsyspipe.read.again import SecondReading, Wanted, read_again
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,8 +63,6 @@ def report_operations(task: ReportTask) -> list[tuple[int, pa.Table, pa.Table]]:
         If the report cannot be read any more, or has changed.
     """
     found = read_again(task.path, task.reading.comm_kernel, task.wanted)
-    tables = (found.kernels, found.memcpys, found.memsets)
-    launches = [launch_times(table, found.launches) for table in tables]
     texts = found.ranges["text"].combine_chunks()
     texts = texts.dictionary if len(texts) else pa.array([], pa.string())
     named = TextFamilies.by_text(texts)
@@ -73,9 +70,7 @@ def report_operations(task: ReportTask) -> list[tuple[int, pa.Table, pa.Table]]:
     families = TextFamilies.by_option(texts, step) if step else named
     codes = phase_codes(named, task.reading.phases)
     result = []
-    for rank in task.ranks:
-        operations = _of_process(rank.process_id, tables, launches, found.names)
-        ranges = found.ranges.filter(pc.equal(found.ranges["process_id"], rank.process_id))
+    for rank, operations, ranges in _by_rank(task.ranks, found):
         members = _members(rank, ranges, families, task.family)
         phases = phase_ranges(ranges, codes, members)
         events = events_table(task.path, rank, operations, phases, members)
@@ -83,18 +78,23 @@ def report_operations(task: ReportTask) -> list[tuple[int, pa.Table, pa.Table]]:
     return result
 
 
-def _of_process(
-    process: int,
-    tables: Sequence[pa.Table],
-    launches: Sequence[Int64],
-    names: Mapping[int, str],
-) -> DeviceOperations:
-    mine = [pc.equal(table["process_id"], process) for table in tables]
-    if not all(pc.all(own, min_count=0).as_py() for own in mine):
-        tables = [table.filter(own) for table, own in zip(tables, mine, strict=True)]
-        launches = [time[own.to_numpy()] for time, own in zip(launches, mine, strict=True)]
-    kernels, memcpys, memsets = tables
-    return device_operations(kernels, memcpys, memsets, launches, names)
+def _by_rank(
+    ranks: Sequence[RankSteps], found: SecondReading
+) -> Iterator[tuple[RankSteps, DeviceOperations, pa.Table]]:
+    """Yield each rank's operations and ranges."""
+    processes = sorted({rank.process_id for rank in ranks})
+    parts = [
+        by_process(table, processes)
+        for table in (found.kernels, found.memcpys, found.memsets, found.ranges)
+    ]
+    calls = found.launches
+    launches = [None] * len(processes) if calls is None else by_process(calls, processes)
+    place = {process: at for at, process in enumerate(processes)}
+    for rank in ranks:
+        at = place[rank.process_id]
+        kernels, memcpys, memsets, ranges = (part[at] for part in parts)
+        times = [launch_times(table, launches[at]) for table in (kernels, memcpys, memsets)]
+        yield rank, device_operations(kernels, memcpys, memsets, times, found.names), ranges
 
 
 def _members(

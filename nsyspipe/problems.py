@@ -226,6 +226,10 @@ CATALOGUE: dict[str, Kind] = {
         "message sizes were not recorded: bytes and bandwidths are null",
         f"{_WITH_BLOBS}, captured with --trace=nvtx",
     ),
+    "few-message-sizes": Kind(
+        "info",
+        "the message sizes of {n} of {total} communication operations are not known: bytes and bandwidths over them are null",
+    ),
     "log-of-another-run": Kind(
         "warning",
         "the NCCL log names no process of the run and no communicator of its size ({sizes}): "

@@ -110,7 +110,11 @@ def _absent(present: set[int], size: int, captured: Captured) -> Iterator[Proble
 def of_messages(collectives: pa.Table, n_ranks: int) -> list[Problem]:
     """State that bandwidths are null for want of message sizes."""
     sizes = collectives["message_bytes"]
-    return [problem("no-message-size")] if n_ranks > 1 and sizes.null_count else []
+    if n_ranks < 2 or not sizes.null_count:  # noqa: PLR2004 - one rank sends nothing
+        return []
+    if sizes.null_count == len(sizes):
+        return [problem("no-message-size")]
+    return [problem("few-message-sizes", n=sizes.null_count, total=len(sizes))]
 
 
 def of_steps(

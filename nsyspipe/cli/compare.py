@@ -12,7 +12,13 @@ from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs
 from nsyspipe.cli.run_names import parse_runs
-from nsyspipe.cli.threshold_options import Confidence, MinEffect, settled_here, shown_path
+from nsyspipe.cli.threshold_options import (
+    Confidence,
+    MinEffect,
+    name_file,
+    settled_here,
+    shown_path,
+)
 from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.gate_settings import GateSettings, parse_confidence, parse_min_effect
 from nsyspipe.settings import AUTO
@@ -90,6 +96,8 @@ def compare(
         "min_effect",
         "confidence",
     )
+    if quiet or outputs.takes_stdout:
+        name_file(rules)
     if sort is not None:
         from nsyspipe.scoreboard.ranking import check_sort
 

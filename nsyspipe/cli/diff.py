@@ -12,7 +12,13 @@ from nsyspipe.cli.output import write_stdout
 from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs
 from nsyspipe.cli.run_names import parse_runs
-from nsyspipe.cli.threshold_options import Confidence, MinEffect, settled_here, shown_path
+from nsyspipe.cli.threshold_options import (
+    Confidence,
+    MinEffect,
+    name_file,
+    settled_here,
+    shown_path,
+)
 from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.errors import OptionError
 from nsyspipe.gate import ANY_CHANGE, FAIL_ON, check_can_fail
@@ -85,7 +91,8 @@ def diff(
     """Did it help, and is it noise? Two runs, metric by metric, and where the difference comes from.
 
     Thresholds may stand in the nearest nsyspipe.toml ([diff]) or pyproject.toml ([tool.nsyspipe.diff]) of this
-    directory or one above: fail-on, min-effect, confidence, metric. Options win over the file.
+    directory or one above: fail-on, min-effect, confidence, metric. Options win over the file. One of another owner,
+    or that anybody may write or replace, is refused unless options say all that it does.
 
     \b
     Examples:
@@ -100,6 +107,8 @@ def diff(
     outputs = DiffOutputs(json_file, markdown, html, force)
     outputs.check()
     named = _two_sides(runs)
+    if quiet or outputs.takes_stdout:
+        name_file(settings)
     with (
         progress(shown=not (quiet or no_progress)) as stage,
         opened_runs(

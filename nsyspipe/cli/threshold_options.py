@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from nsyspipe.gate_settings import GateSettings, read_settings, settled
+from nsyspipe.untrusted import printable
 
-__all__ = ["Confidence", "MinEffect", "settled_here", "shown_path"]
+__all__ = ["Confidence", "MinEffect", "name_file", "settled_here", "shown_path"]
 
 MinEffect = Annotated[
     str | None,
@@ -41,9 +42,15 @@ def settled_here(options: GateSettings, *names: str) -> GateSettings:
     Raises
     ------
     OptionError
-        If the file cannot be used.
+        If the file cannot be used, or is not the user's own.
     """
     return settled(options, read_settings(Path.cwd()), names)
+
+
+def name_file(settings: GateSettings) -> None:
+    """Say on stderr which file some setting comes from, where no text does: a log always shows it."""
+    if settings.path is not None:
+        typer.echo(printable(f"Thresholds from {shown_path(settings)}."), err=True)
 
 
 def shown_path(settings: GateSettings) -> str | None:

@@ -46,8 +46,6 @@ class Waiting:
         The skew exceeds the larger clock error of the first and the last rank (of several that tie, of all).
     is_late_significant
         The same of ``late_by_ns`` and the errors of the last rank and the second-last.
-    n_negative
-        Operations that ended before the last rank arrived: their transfer counts as 0.
     """
 
     is_matched: Flags
@@ -61,7 +59,6 @@ class Waiting:
     late_by_ns: Int64
     is_significant: Flags
     is_late_significant: Flags
-    n_negative: int
 
 
 def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64) -> Waiting:
@@ -105,14 +102,12 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
         significant[rows] = (skew > of_skew)[:, np.newaxis]
         of_late = np.maximum(_error_at(second_last, own_start, error), last_error)
         late_significant[rows] = is_last & (late_by > of_late)[:, np.newaxis]
-    negative = columns["transfer_ns"] < 0
-    columns["transfer_ns"][negative] = 0
+    columns["transfer_ns"] = np.maximum(columns["transfer_ns"], 0)
     return Waiting(
         is_matched=is_matched,
         collective_id=collective_id,
         is_significant=significant,
         is_late_significant=late_significant,
-        n_negative=int(np.count_nonzero(negative)),
         **columns,
     )
 

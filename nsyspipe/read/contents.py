@@ -18,6 +18,7 @@ from nsyspipe.read.ranges import read_ranges
 from nsyspipe.read.report import Report, open_report
 from nsyspipe.read.rows import pid_of
 from nsyspipe.read.strings import Strings, read_strings
+from nsyspipe.read.versions import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, SYNCHRONIZATION
 from nsyspipe.settings import Reading
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ __all__ = [
     "read_contents",
 ]
 
-SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
-OS_RUNTIME = "OSRT_API"
-CPU_SAMPLES = "COMPOSITE_EVENTS"
-GPU_METRICS = "GPU_METRICS"
 _OPERATIONS = (versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH)
 _COUNTED = (
     *_OPERATIONS, versions.RUNTIME, versions.NVTX, versions.STRINGS, versions.OVERHEAD, SYNCHRONIZATION,

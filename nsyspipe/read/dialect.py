@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import adbc_driver_sqlite.dbapi
+import pyarrow as pa
 import sqlalchemy as sa
 from adbc_driver_sqlite import StatementOptions
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.pool import NullPool
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 __all__ = ["AdbcSqliteDialect", "fetch_arrow", "read_only_engine"]
 
-# One statement reflects the whole report; SQLAlchemy's own way is three pragmas per table.
-_COLUMNS = sa.text(
-    'SELECT tables.name, columns.name, columns.type, columns."notnull" '
-    "FROM sqlite_master AS tables JOIN pragma_table_info(tables.name) AS columns "
-    "WHERE tables.type IN ('table', 'view') ORDER BY tables.name, columns.cid"
-)
-
-
+# What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
+_DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = "65536"
 # What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
 _ENGINE_VERSION = (3, 40, 0)
@@ -52,8 +44,15 @@ class AdbcSqliteDialect(SQLiteDialect):
         """Hand the URI over as it is; nothing is written, so nothing is ever to commit."""
         return [url.database or ""], {"autocommit": True}
 
-    def on_connect(self) -> None:
-        """Register nothing on a new connection: the driver has no Python functions."""
+    def on_connect(self) -> Any:  # noqa: ANN401
+        """Return what distrusts the file of a new connection."""
+
+        def distrust(connection: Any) -> None:  # noqa: ANN401
+            with connection.cursor() as cursor:
+                for pragma in _DISTRUST:
+                    cursor.execute(pragma)
+
+        return distrust
 
     def _get_server_version_info(self, connection: sa.Connection) -> tuple[int, ...]:  # noqa: ARG002
         return _ENGINE_VERSION
@@ -73,15 +72,6 @@ class AdbcSqliteDialect(SQLiteDialect):
         """SQLite's only level that matters to a reader."""
         return "SERIALIZABLE"
 
-    def get_multi_columns(self, connection: sa.Connection, **_: Any) -> list[Any]:  # noqa: ANN401
-        """Reflect the columns of all tables at once."""
-        tables: dict[tuple[None, str], list[dict[str, Any]]] = {}
-        for table, column, declared, not_null in connection.execute(_COLUMNS):
-            sa_type = self._resolve_type_affinity(declared)  # type: ignore[no-untyped-call]
-            entry = {"name": column, "type": sa_type, "nullable": not not_null, "default": None}
-            tables.setdefault((None, table), []).append(entry)
-        return list(tables.items())
-
 
 def read_only_engine(uri: str) -> sa.Engine:
     """Return an engine for an SQLite URI; nothing is opened yet."""
@@ -90,10 +80,14 @@ def read_only_engine(uri: str) -> sa.Engine:
 
 
 def fetch_arrow(connection: sa.Connection, statement: sa.Select[Any]) -> pa.Table:
-    """Execute a statement and return its result as an Arrow table, without making a Python row."""
+    """Execute a statement and return its result as an Arrow table, without making a Python row.
+
+    Ctrl-C ends it between two batches: the driver cannot be told to stop.
+    """
     result = connection.execute(statement)
     cursor: Any = result.cursor
     try:
-        return cursor.fetch_arrow_table()
+        with cursor.fetch_record_batch() as reader:
+            return pa.Table.from_batches(list(reader), reader.schema)
     finally:
         result.close()

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["HEADER", "Fields", "decode_fields", "names_in"]
+__all__ = ["HEADER", "Fields", "decode_fields", "fits_layout", "names_in"]
 
-# Each blob starts with this. NVIDIA does not document it: whether the high words belong to the ids
-# or are flags is unknown, so that of the schema counts only for ids that need it.
+# Each blob starts with this. NVIDIA does not document it. The first number is 1 in all that were seen, whatever
+# their domain: so many payloads, it seems. Whether the high word of the schema belongs to its id or is a flag is
+# unknown, so that it counts only for ids that need it.
 HEADER = np.dtype(
     [
-        ("domain", "<u4"),
-        ("domain_high", "<u4"),
+        ("n_payloads", "<u8"),
         ("schema", "<u4"),
         ("schema_high", "<u4"),
         ("n_payload", "<u8"),
@@ -93,10 +93,19 @@ def names_in(layout: Layout) -> dict[str, str]:
     return found
 
 
-def decode_fields(blobs: pa.ChunkedArray, layouts: Mapping[tuple[int, int], Layout]) -> Fields:
+def decode_fields(
+    blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]
+) -> Fields:
     """Decode the fields of all blobs, layout by layout.
 
-    A blob fits a layout if it names its domain and schema, and is as long as both say.
+    A blob fits a layout of its range's domain if it names its schema, and is as long as both say.
+
+    Parameters
+    ----------
+    domains
+        Domain of the range of each blob.
+    layouts
+        By domain and schema.
     """
     fields = Fields(
         np.zeros(len(blobs), np.bool_),
@@ -106,7 +115,7 @@ def decode_fields(blobs: pa.ChunkedArray, layouts: Mapping[tuple[int, int], Layo
     for data, starts, lengths, rows in _pieces(blobs):
         header = _windows(data, starts, HEADER)
         for key, layout in layouts.items():
-            mine = _fits(header, lengths, key, layout)
+            mine = (domains[rows] == key[0]) & fits_layout(header, lengths, key[1], layout)
             if mine.any():
                 _fill(fields, rows[mine], data, starts[mine] + HEADER.itemsize, layout)
     _multiply(fields)
@@ -133,15 +142,20 @@ def _windows(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[np.void]) -
     return np.ascontiguousarray(windows[starts]).view(dtype)[:, 0]
 
 
-def _fits(header: NDArray[np.void], lengths: Int64, key: tuple[int, int], layout: Layout) -> Flags:
-    domain, schema = key
-    n_payload = header["n_payload"]
-    mine = (header["domain"] == domain & 0xFFFFFFFF) & (header["schema"] == schema & 0xFFFFFFFF)
+def fits_layout(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout) -> Flags:
+    """Tell which blobs hold one payload of a schema.
+
+    Where the header may say that there are several, only one that fills the blob to the byte counts.
+    """
+    n_payload, n_total = header["n_payload"], header["n_total"]
+    mine = header["schema"] == schema & 0xFFFFFFFF
     if schema >> 32:  # an id that the tool gave
         mine &= header["schema_high"] == schema >> 32 & 0xFFFFFFFF
     mine &= n_payload == layout.n_bytes if layout.is_exact else n_payload >= layout.n_bytes
-    room = (lengths - HEADER.itemsize).astype(np.uint64)
-    fits: Flags = mine & (n_payload <= room) & (header["n_total"] <= lengths.astype(np.uint64))
+    size, room = (lengths - one for one in (0, HEADER.itemsize))
+    is_one = (header["n_payloads"] == 1) & (n_total <= size.astype(np.uint64))
+    is_full = (n_payload == room.astype(np.uint64)) & (n_total == size.astype(np.uint64))
+    fits: Flags = mine & (n_payload <= room.astype(np.uint64)) & (is_one | is_full)
     return fits
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "bare_name", "place_entries", "read_layouts"]
 
-_ENUMS = "NVTX_PAYLOAD_ENUMS"
-
 # nvtxPayloadEntryType: those that are read, as numpy formats, little endian.
 _NUMBERS = {
     **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<i8", "<u8"), 1)),
@@ -130,10 +128,10 @@ def _by_key(rows: list[dict[str, Any]]) -> dict[Key, list[Row]]:
 
 
 def _enum_sizes(report: Report) -> dict[Key, int]:
-    if not report.has(_ENUMS, "domainId", "schemaId", "size"):
+    if not report.has(versions.PAYLOAD_ENUMS, "domainId", "schemaId", "size"):
         return {}
     columns = dict.fromkeys(("domainId", "schemaId", "size"), "int")
-    rows = _by_key(report.select(_ENUMS, columns).to_pylist())
+    rows = _by_key(report.select(versions.PAYLOAD_ENUMS, columns).to_pylist())
     return {key: found[0]["size"] for key, found in rows.items() if len(found) == 1}
 
 

@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 
 from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError
+from nsyspipe.read import versions
 from nsyspipe.read.dialect import fetch_arrow, read_only_engine
 from nsyspipe.read.file_check import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file
+from nsyspipe.read.tables import COLUMNS, ENTRIES, Entry, Pages, check_columns, plain_tables
 from nsyspipe.read.versions import Catalog
 
 if TYPE_CHECKING:
@@ -33,6 +35,11 @@ _ENGINE_ERRORS = (
     UnicodeDecodeError,
 )
 
+# Where every database begins.
+_SCHEMA_PAGE = 1
+# Numbers take more room as text than in the file.
+_MOST_TEXT = 4
+
 # Arrow type by kind, and the SQL that pins it: the driver infers a column's type from its first rows.
 _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
 
@@ -50,8 +57,11 @@ def open_report(path: str | Path) -> Iterator[Report]:
     before, flags = check_file(path)
     engine = read_only_engine(f"{path.absolute().as_uri()}?{flags}")
     try:
-        with _translated(path), engine.connect() as connection:
-            yield Report(path, connection)
+        with _translated(path):
+            pages = Pages(path)
+            pages.add([_SCHEMA_PAGE])
+            with engine.connect() as connection:
+                yield Report(path, connection, pages)
     finally:
         engine.dispose()
     if (after := path.stat()).st_size != before.st_size or after.st_mtime_ns != before.st_mtime_ns:
@@ -61,23 +71,36 @@ def open_report(path: str | Path) -> Iterator[Report]:
 class Report:
     """One open report: what it has, and typed selections from it."""
 
-    def __init__(self, path: Path, connection: sa.Connection) -> None:
+    def __init__(self, path: Path, connection: sa.Connection, pages: Pages) -> None:
         self.path = path
         self._connection = connection
-        reflected = sa.inspect(connection).get_multi_columns()
-        self._columns = {
-            table: {str(c["name"]): c for c in columns} for (_, table), columns in reflected.items()
-        }
+        self._n_bytes = path.stat().st_size
+        self._weighed: set[tuple[str, str]] = set()
+        self.tables, self.views = self._tables(pages)
         self.catalog = Catalog(
-            {table: frozenset(columns) for table, columns in self._columns.items()}
+            {table: frozenset(columns) for table, columns in self.tables.items()}
         )
         if not self.catalog.is_nsys:
             raise NotAReportError(
                 str(path),
                 "an SQLite database that Nsight Systems did not export",
-                found=f"tables {', '.join(sorted(self._columns)[:5]) or '(none)'}",
+                found=f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}",
                 fix="nsys export --type=sqlite REPORT.nsys-rep",
             )
+
+    def _tables(self, pages: Pages) -> tuple[dict[str, list[str]], frozenset[str]]:
+        """Return the columns of each table, and the names of what looks like one."""
+        entries = [Entry(*row) for row in self._connection.execute(sa.text(ENTRIES))]
+        plain = plain_tables(self.path, entries, versions.is_read)
+        pages.add(entry.first_page for entry in entries if entry.first_page)
+        rows = [(*row,) for row in self._connection.execute(sa.text(COLUMNS))]
+        check_columns(self.path, rows, versions.is_read)
+        columns: dict[str, list[str]] = {}
+        for table, column, hidden, _ in rows:
+            if table in plain and not hidden:
+                columns.setdefault(table, []).append(column)
+        views = {one.name for one in entries if one.type in {"table", "view"}} - plain
+        return columns, frozenset(one for one in views if not one.startswith("sqlite_"))
 
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether the report has a table with all of these columns."""
@@ -122,6 +145,7 @@ class Report:
             ones; rows in any order.
         """
         source = self._source(table)
+        self._weigh(source, [name for name, kind in columns.items() if kind != "int"])
         kinds = {**columns, **dict.fromkeys(derived or {}, "int")}
         statement = sa.select(
             *(_typed(source, name, kind).label(name) for name, kind in columns.items()),
@@ -134,16 +158,32 @@ class Report:
             arrays = [_pinned(found.column(name), kind) for name, kind in kinds.items()]
         return pa.Table.from_arrays(arrays, names=list(kinds))
 
+    def _weigh(self, source: sa.TableClause, names: list[str]) -> None:
+        """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
+        new = [
+            name for name in names if name in source.c and (source.name, name) not in self._weighed
+        ]
+        if not new:
+            return
+        self._weighed.update((source.name, name) for name in new)
+        totals = [sa.func.total(sa.func.octet_length(source.c[name])) for name in new]
+        with _translated(self.path):
+            n_bytes = sum(self._connection.execute(sa.select(*totals)).one())
+        if n_bytes > _MOST_TEXT * self._n_bytes:
+            problem = f"is damaged: {source.name} claims more text than the file holds"
+            raise DamagedReportError(str(self.path), problem, fix=EXPORT_AGAIN)
+
     def maximum(self, table: str, column: str) -> int | None:
         """Return a column's largest value; None without rows."""
         source = self._source(table)
+        largest = sa.cast(sa.func.max(source.c[column]), sa.Integer)
         with _translated(self.path):
-            return self._connection.execute(sa.select(sa.func.max(source.c[column]))).scalar()
+            return self._connection.execute(sa.select(largest)).scalar()
 
     def last_row(self, table: str) -> int:
         """Return the largest row number of a table, which costs one look; 0 without rows."""
         largest: sa.ColumnElement[int] = sa.func.max(sa.literal_column("rowid", sa.Integer))
-        statement = sa.select(largest).select_from(self._source(table))
+        statement = sa.select(sa.cast(largest, sa.Integer)).select_from(self._source(table))
         with _translated(self.path):
             return int(self._connection.execute(statement).scalar() or 0)
 
@@ -166,7 +206,7 @@ class Report:
 
     def _source(self, table: str) -> sa.TableClause:
         physical = self.catalog.physical(table) or table
-        return sa.table(physical, *(sa.column(name) for name in self._columns[physical]))
+        return sa.table(physical, *(sa.column(name) for name in self.tables[physical]))
 
 
 def _typed(source: sa.TableClause, name: str, kind: str) -> sa.ColumnElement[Any]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NEWEST_TESTED", "Catalog", "is_newer_than_tested", "knows_overhead"]
+__all__ = ["NEWEST_TESTED", "Catalog", "is_newer_than_tested", "is_read", "knows_overhead"]
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -43,11 +43,25 @@ OVERHEAD = "PROFILER_OVERHEAD"
 PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
 PAYLOAD_ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
 
+SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+OS_RUNTIME = "OSRT_API"
+CPU_SAMPLES = "COMPOSITE_EVENTS"
+GPU_METRICS = "GPU_METRICS"
+PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
+
+_READ = {
+    one.lower()
+    for one in (
+        KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, STRINGS, EXPORT_META, EXPORT_META_OLD, CAPTURE_META,
+        SESSION_START, GPU, CUDA_DEVICE, SYSTEM_ENV, OVERHEAD, PAYLOAD_SCHEMAS, PAYLOAD_ENTRIES, PAYLOAD_ENUMS,
+        SYNCHRONIZATION, OS_RUNTIME, CPU_SAMPLES, GPU_METRICS,
+    )
+}  # fmt: skip
 # A file with none of these is no nsys export.
 _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_START)
 
 # Some exporters append a version to a table's name.
-_VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]+)$")
+_VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
 
 NEWEST_TESTED = (3, 25)
 # Every export looked at knows `OVERHEAD`; this is the oldest of them that says its version.
@@ -91,6 +105,12 @@ class Catalog:
     def export_meta(self) -> str | None:
         """Name of the table that describes the export, or None."""
         return self.physical(EXPORT_META) or self.physical(EXPORT_META_OLD)
+
+
+def is_read(table: str) -> bool:
+    """Tell whether a table of this name, in any case and of any version, is one that is read."""
+    found = _VERSIONED.match(table.upper())
+    return table.lower() in _READ or (found is not None and found["table"].lower() in _READ)
 
 
 def is_newer_than_tested(schema_version: str | None) -> bool:

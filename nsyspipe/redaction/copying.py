@@ -16,10 +16,10 @@ from nsyspipe.redaction.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from nsyspipe.read.report import Report
-    from nsyspipe.redaction.database import Database, Source
+    from nsyspipe.redaction.database import Database
     from nsyspipe.redaction.removed import Removed
 
 __all__ = ["UNKNOWN", "Copying", "copy_numbers", "count_left_behind", "number"]
@@ -41,25 +41,22 @@ class Copying:
 
     Attributes
     ----------
-    sources
-        The report's tables.
     on_rows
         Called with how many rows of the report's tables were copied so far.
     """
 
     report: Report
     database: Database
-    sources: Mapping[str, Source]
     removed: Removed
     on_rows: Callable[[int], None]
 
     def tables(self, base: str) -> list[str]:
         """Return the tables of the report that are called so, with or without a version."""
-        return [table for table in self.sources if base_name(table) == base]
+        return [table for table in self.report.tables if base_name(table) == base]
 
     def columns(self, table: str, known: tuple[str, ...]) -> list[str]:
         """Return those of some columns that a table of the report has."""
-        return [name for name in known if name in self.sources[table].columns]
+        return [name for name in known if name in self.report.tables[table]]
 
     def count(self, table: str, condition: str = "1") -> int:
         """Return how many rows of a table of the report meet a condition."""
@@ -89,21 +86,21 @@ def copy_numbers(copying: Copying) -> None:
 
 def count_left_behind(copying: Copying) -> None:
     """Count the tables and columns that stay behind as a whole."""
-    for table, source in copying.sources.items():
+    for table in copying.report.views:
+        copying.removed.add(_VIEWS, table, 1, "views")
+    for table, columns in copying.report.tables.items():
         base = base_name(table)
-        if not source.is_plain:
-            copying.removed.add(_VIEWS, table, 1, "views")
-        elif not is_known(base):
+        if not is_known(base):
             copying.removed.add(_UNKNOWN_TABLES, table, copying.count(table))
         elif kind := class_of(base):
             copying.removed.add(kind, base, copying.count(table))
-        elif base in NUMBERS or not known_columns(base).issuperset(source.columns):
+        elif base in NUMBERS or not known_columns(base).issuperset(columns):
             _count_columns(copying, table, base)
 
 
 def _count_columns(copying: Copying, table: str, base: str) -> None:
     copied = {*NUMBERS.get(base, ()), *CHECKED.get(base, ())}
-    left = [name for name in copying.sources[table].columns if name not in copied]
+    left = [name for name in copying.report.tables[table] if name not in copied]
     if not left:
         return
     counts = ", ".join(f"count({quoted(name)})" for name in left)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Database", "Source", "opened"]
+__all__ = ["Database", "opened"]
 
 # Rows per statement: few enough that Ctrl-C and a progress bar need not wait long.
 _CHUNK_ROWS = 50_000
@@ -26,26 +25,6 @@ _ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
 # flushing, of changing the size.
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}
 
-_LISTED = (
-    "SELECT m.name, m.type, m.sql LIKE 'CREATE VIRTUAL%', c.name FROM source.sqlite_master AS m "
-    "JOIN pragma_table_info(m.name, 'source') AS c "
-    "WHERE m.type IN ('table', 'view') AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY m.name, c.cid"
-)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A table of the report, or what looks like one.
-
-    Attributes
-    ----------
-    is_plain
-        Whether it holds its rows itself: neither a view nor a virtual table.
-    """
-
-    is_plain: bool
-    columns: list[str] = field(default_factory=list)
-
 
 class Database:
     """The copy in the making, with the report attached as ``source``.
@@ -55,14 +34,6 @@ class Database:
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
-
-    def sources(self) -> dict[str, Source]:
-        """Return the report's tables and views by name."""
-        found: dict[str, Source] = {}
-        for name, kind, is_virtual, column in map(tuple, self._run(_LISTED)):
-            source = found.setdefault(name, Source(kind == "table" and not is_virtual))
-            source.columns.append(column)
-        return found
 
     def create(self, table: str, columns: Mapping[str, str]) -> None:
         """Make a table of the copy: type by column."""

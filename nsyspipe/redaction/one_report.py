@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsyspipe.errors import NotAReportError
 from nsyspipe.read.report import open_report
+from nsyspipe.read.tables import in_place_of_a_table
 from nsyspipe.redaction.copying import Copying, copy_numbers, count_left_behind
 from nsyspipe.redaction.database import opened
 from nsyspipe.redaction.facts import copy_facts, host_of
@@ -48,17 +48,15 @@ def look_at(path: Path) -> Findings:
         If it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
     """
     with open_report(path) as report, opened(path, None) as database:
-        sources = database.sources()
-        copying = Copying(report, database, sources, Removed(), lambda _: None)
-        for table, source in sources.items():
+        for table in sorted(report.views):
             base = base_name(table)
-            if not source.is_plain and is_known(base) and class_of(base) is None:
-                problem = f"{table} is no table but a view, and what it shows is not known"
-                raise NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
+            if is_known(base) and class_of(base) is None:
+                raise in_place_of_a_table(path, table, "view")
+        copying = Copying(report, database, Removed(), lambda _: None)
         unknown = {
             table: n
-            for table, source in sources.items()
-            if source.is_plain and not is_known(base_name(table)) and (n := copying.count(table))
+            for table in report.tables
+            if not is_known(base_name(table)) and (n := copying.count(table))
         }
         return Findings(host_of(report), unknown)
 
@@ -82,7 +80,7 @@ def copy_report(
     """
     removed = Removed()
     with open_report(path) as report, opened(path, copy) as database:
-        copying = Copying(report, database, database.sources(), removed, on_rows)
+        copying = Copying(report, database, removed, on_rows)
         copy_numbers(copying)
         copy_facts(copying, host)
         copy_layouts(copying)

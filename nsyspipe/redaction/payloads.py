@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from nsyspipe.read import versions
-from nsyspipe.read.payload_fields import HEADER, decode_fields, names_in
+from nsyspipe.read.payload_fields import HEADER, decode_fields, fits_layout, names_in
 from nsyspipe.read.payload_layouts import Layout, bare_name
 from nsyspipe.redaction.copying import number
 from nsyspipe.redaction.tables import NUMBERS
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from nsyspipe.redaction.copying import Copying
 
@@ -25,28 +27,35 @@ __all__ = ["MARK", "PAYLOADS", "copy_layouts", "packed"]
 # Stands for a payload that analysis only counts.
 MARK = b"\x00"
 
-_HEADER = struct.Struct("<IIIIQQ")
 _LOW = 0xFFFFFFFF
 PAYLOADS = "payloads of NVTX ranges"
 
 
-def packed(blobs: pa.ChunkedArray, layouts: Mapping[Key, Layout]) -> list[bytes]:
-    """Return each blob with the numbers that `payload_fields` finds in it; a mark for one that fits no layout."""
-    decoded = decode_fields(blobs, layouts).is_decoded.tolist()
-    by_low: dict[Key, list[tuple[Key, Layout]]] = {}
-    for key, layout in layouts.items():
-        by_low.setdefault((key[0] & _LOW, key[1] & _LOW), []).append((key, layout))
+def packed(
+    blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[Key, Layout]
+) -> list[bytes]:
+    """Return each blob with the numbers that `payload_fields` finds in it; a mark for one that fits no layout.
+
+    Parameters
+    ----------
+    domains
+        Domain of the range of each blob.
+    """
+    decoded = decode_fields(blobs, domains, layouts).is_decoded.tolist()
+    by_low: dict[Key, list[tuple[int, Layout]]] = {}
+    for (domain, schema), layout in layouts.items():
+        by_low.setdefault((domain, schema & _LOW), []).append((schema, layout))
     return [
-        _packed(blob, by_low) if fits else MARK
-        for blob, fits in zip(blobs.to_pylist(), decoded, strict=True)
+        _packed(blob, domain, by_low) if fits else MARK
+        for blob, domain, fits in zip(blobs.to_pylist(), domains.tolist(), decoded, strict=True)
     ]
 
 
-def _packed(blob: bytes, layouts: Mapping[Key, list[tuple[Key, Layout]]]) -> bytes:
-    domain, _, schema, schema_high, n_payload, _ = _HEADER.unpack_from(blob)
-    for key, layout in reversed(layouts.get((domain, schema), [])):
-        high = key[1] >> 32 & _LOW
-        if (high and high != schema_high) or n_payload < layout.n_bytes:
+def _packed(blob: bytes, domain: int, layouts: Mapping[Key, list[tuple[int, Layout]]]) -> bytes:
+    header = np.frombuffer(blob, HEADER, count=1)
+    length = np.array([len(blob)])
+    for schema, layout in reversed(layouts.get((domain, int(header["schema"][0])), [])):
+        if not fits_layout(header, length, schema, layout)[0]:
             continue
         payload = bytearray(layout.n_bytes)
         source = blob[HEADER.itemsize :]
@@ -55,7 +64,8 @@ def _packed(blob: bytes, layouts: Mapping[Key, list[tuple[Key, Layout]]]) -> byt
             at = layout.fields[name][1]
             payload[at : at + n_bytes] = source[at : at + n_bytes]
         n_total = HEADER.itemsize + layout.n_bytes
-        return _HEADER.pack(domain, 0, schema, high, layout.n_bytes, n_total) + payload
+        anew = 1, schema & _LOW, schema >> 32 & _LOW, layout.n_bytes, n_total
+        return np.array([anew], HEADER).tobytes() + payload
     return MARK
 
 

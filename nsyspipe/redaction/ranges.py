@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from nsyspipe.read import versions
@@ -86,7 +87,8 @@ def _prepare(copying: Copying, table: str) -> str:
     with_blob = [row for row in rows if row.blob]
     blobs = pa.chunked_array([pa.array([row.blob for row in with_blob], pa.binary())])
     owned = _are_nccls(rows)
-    anew = packed(blobs, read_layouts(copying.report))
+    domains = np.array([row.domain for row in with_blob], np.int64)
+    anew = packed(blobs, domains, read_layouts(copying.report))
     payloads = {
         row.row: blob if row.row in owned else MARK
         for row, blob in zip(with_blob, anew, strict=True)

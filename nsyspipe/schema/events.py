@@ -182,5 +182,13 @@ COMM_OPERATIONS = TableSchema(
             "NCCL payload",
             nullable=True,
         ),
+        Column(
+            "called",
+            INT,
+            "id",
+            "the collective that was called, which ran as sends and receives: index into `classify.COLLECTIVES`",
+            "NCCL payload",
+            nullable=True,
+        ),
     ),
 )

@@ -62,11 +62,11 @@ class PayloadLayout:
         return bytes(payload)
 
 
-def blob(layout: PayloadLayout, fields: dict[str, int], domain: int = 1) -> bytes:
-    """Return what nsys stores: its header, then the payload."""
+def blob(layout: PayloadLayout, fields: dict[str, int]) -> bytes:
+    """Return what nsys stores: its header, which does not name the domain, then the payload."""
     payload = layout.pack(fields)
     low, high = layout.schema % 2**32, layout.schema >> 32
-    header = struct.pack("<IIIIQQ", domain, 0, low, high, len(payload), 32 + len(payload))
+    header = struct.pack("<QIIQQ", 1, low, high, len(payload), 32 + len(payload))
     return header + payload
 
 

@@ -250,7 +250,7 @@ class TraceBuilder:
                 self.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", **entry)
         end = at + 1 if end is None else end
         self.range(at, end, call, thread=thread, domain=domain, inline=inline, pid=pid)
-        self.rows[NVTX][-1]["binaryData"] = blob(layout, fields, domain)
+        self.rows[NVTX][-1]["binaryData"] = blob(layout, fields)
         return self
 
     # --- output ----------------------------------------------------------------------------

@@ -164,6 +164,9 @@ def test_thresholds_come_from_the_nearest_file_which_the_output_names(run, tmp_p
     found = document(run("fast", "slow", "--json", "-"))
     assert (found["min_effect_pct"], found["settings_file"]) == (50, "nsyspipe.toml")
     assert "nsyspipe.toml" in run("fast", "slow", "--markdown", "-").stdout
+    # A log always shows it.
+    for more in (["-q"], ["--json", "-"]):
+        assert run("fast", "slow", *more).stderr == "Thresholds from nsyspipe.toml.\n"
     chosen = run("fast", "slow", "--min-effect", "50%", "--fail-on", "regression")
     assert "Thresholds from" not in chosen.stdout  # none of them is the file's
 

@@ -228,7 +228,7 @@ def test_a_missing_table_leaves_nothing_to_read(read, without):
     [
         "UPDATE {nvtx} SET binaryData = substr(binaryData, 1, length(binaryData) - 1) WHERE start = 20",
         "UPDATE {nvtx} SET binaryData = x'0102' WHERE start = 20",
-        "UPDATE {nvtx} SET binaryData = x'02' || substr(binaryData, 2) WHERE start = 20",
+        "UPDATE {nvtx} SET domainId = 2 WHERE start = 20",
         "UPDATE {nvtx} SET binaryData = zeroblob(56) WHERE start = 20",
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nsyspipe.classify import COLLECTIVES
 from nsyspipe.comm_operations import NO_MEMBER
 from nsyspipe.comm_rows import ABSENT, comm_rows
 from nsyspipe.matching import UNGROUPED, match
@@ -48,6 +49,33 @@ def test_columns_stand_by_rank_and_start_on_the_clocks_that_sessions_started_by(
     assert rows.message_bytes.tolist() == [ABSENT, 64, ABSENT]
     assert rows.seq_number.tolist() == [ABSENT] * 3
     assert not rows.has_ids
+
+
+def all_to_alls(comm):
+    called = COLLECTIVES.index("all_to_all")
+    return (
+        op(0, kind=SEND, comm=comm, n_bytes=8, called=called),
+        op(10, kind=SEND, comm=comm, n_bytes=4),
+        op(20, comm=comm, n_bytes=2),
+    )
+
+
+def test_what_ran_as_sends_and_receives_is_named_by_what_was_called():
+    rows = side_by_side(rank(*all_to_alls(5)), rank(*all_to_alls(5)))
+    names = [rows.kinds[kind].collective for kind in rows.kind.tolist()]
+    assert names == ["all_to_all", "send_recv", "all_reduce"] * 2
+    assert [COLLECTIVES[one] for one in rows.collective.tolist()] == names
+    assert rows.message_bytes.tolist() == [8, 4, 2] * 2
+
+
+def test_where_calls_are_not_all_known_kernels_keep_their_names_so_that_ranks_match():
+    unknown = (op(0, kind=SEND), op(10, kind=SEND), op(20))
+    rows = side_by_side(rank(*all_to_alls(5)), rank(*unknown))
+    names = [rows.kinds[kind].collective for kind in rows.kind.tolist()]
+    assert names == ["send_recv", "send_recv", "all_reduce"] * 2
+    assert rows.message_bytes.tolist() == [ABSENT, 4, 2, *[ABSENT] * 3]
+    ((first, *rest),) = matched(rank(*all_to_alls(5)), rank(*unknown))
+    assert sorted([first, *rest]) == [[0, 0], [10, 10], [20, 20]]
 
 
 def test_a_member_stands_for_the_step_number_of_its_own_rank():

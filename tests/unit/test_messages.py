@@ -211,6 +211,10 @@ def test_nothing_counts_as_fused_when_a_launch_is_unknown():
         ("ncclAlltoAll", "all_to_all"),
         ("ncclSend", "send_recv"),
         ("ncclRecv", "send_recv"),
+        ("ncclAlltoAll", "send_recv"),
+        ("ncclAllToAll", "send_recv"),
+        ("ncclGather", "send_recv"),
+        ("ncclScatter", "send_recv"),
         ("ncclGroupEnd", "all_gather"),
         ("", "all_gather"),
         (None, "reduce"),
@@ -227,8 +231,9 @@ def test_a_call_fits_its_kernel(call, collective):
         ("ncclAllReduce", "all_gather"),
         ("ncclReduce", "all_reduce"),
         ("ncclReduce", "reduce_scatter"),
-        ("ncclAlltoAll", "send_recv"),
         ("ncclSend", "broadcast"),
+        ("ncclAlltoAll", "all_gather"),
+        ("ncclSend", "all_to_all"),
     ],
 )
 def test_a_call_of_another_collective_is_not_assigned(call, collective):

@@ -55,7 +55,8 @@ def decoded(layout, *blobs, chunks=1):
     """Return, for each blob, the known fields; None where it was not decoded."""
     parts = [list(part) for part in np.array_split(np.array([*blobs, None])[:-1], chunks)]
     column = pa.chunked_array([pa.array(part, pa.binary()) for part in parts], pa.binary())
-    fields = decode_fields(column, {(1, layout.schema): read(layout)})
+    domains = np.full(len(blobs), 7)
+    fields = decode_fields(column, domains, {(7, layout.schema): read(layout)})
     return [
         {name: int(fields.values[name][row]) for name in fields.values if fields.known[name][row]}
         if fields.is_decoded[row]
@@ -255,16 +256,28 @@ FITTING = blob(NCCL_2_21, {"NCCL communicator ID": 1, "Message size [bytes]": 2}
         FITTING[:16] + struct.pack("<QQ", 16, 48) + FITTING[32:48],  # another size than described
         FITTING[:16] + struct.pack("<QQ", 2**64 - 1, 56) + FITTING[32:],
         FITTING[:24] + struct.pack("<Q", 57) + FITTING[32:],  # more than there is
-        struct.pack("<I", 2) + FITTING[4:],  # another domain
+        struct.pack("<Q", 2) + FITTING[8:] + b"\0" * 24,  # of two payloads, it seems
         FITTING[:8] + struct.pack("<I", 2**24 + 7) + FITTING[12:],  # another schema
         b"\x01" * 56,
     ],
-    ids=["empty", "no header", "no payload", "cut", "shorter", "huge", "too long", "domain", "schema", "noise"],
+    ids=["empty", "no header", "no payload", "cut", "shorter", "huge", "too long", "two", "schema", "noise"],
 )  # fmt: skip
 def test_a_blob_that_does_not_fit_is_not_decoded(broken):
     values = {"comm_id": 1, "message_bytes": 2}
     found = decoded(NCCL_2_21, FITTING, broken, FITTING + b"tail", None, FITTING, chunks=2)
     assert found == [values, None, values, None, values]
+
+
+def test_the_first_number_of_a_header_is_not_the_domain():
+    found = decoded(NCCL_2_21, FITTING, struct.pack("<Q", 9) + FITTING[8:])
+    assert found == [{"comm_id": 1, "message_bytes": 2}] * 2
+
+
+def test_a_blob_is_laid_out_as_the_domain_of_its_range_says():
+    column = pa.chunked_array([pa.array([FITTING] * 4)])
+    layouts = {(domain, NCCL_2_21.schema): read(NCCL_2_21) for domain in (7, -1, 2**32 + 1)}
+    fields = decode_fields(column, np.array([1, 7, -1, 2**32 + 1]), layouts)
+    assert fields.is_decoded.tolist() == [False, True, True, True]
 
 
 def test_a_batch_without_any_whole_header_is_passed_over():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -19,15 +20,14 @@ LAYOUT = Layout(
 )
 
 
-def blob(payload, *, schema=5, schema_high=0, domain_high=0, tail=b""):
-    header = struct.pack(
-        "<IIIIQQ", 1, domain_high, schema, schema_high, len(payload), 32 + len(payload)
-    )
+def blob(payload, *, schema=5, schema_high=0, first=1, tail=b""):
+    header = struct.pack("<QIIQQ", first, schema, schema_high, len(payload), 32 + len(payload))
     return header + payload + tail
 
 
-def repacked(one, layouts):
-    (found,) = packed(pa.chunked_array([pa.array([one], pa.binary())]), layouts)
+def repacked(one, layouts, domain=1):
+    column = pa.chunked_array([pa.array([one], pa.binary())])
+    (found,) = packed(column, np.array([domain]), layouts)
     return found
 
 
@@ -39,8 +39,17 @@ def test_only_numbers_that_are_read_are_left_of_a_payload():
 
 def test_nothing_is_left_behind_the_payload_or_in_the_high_words_of_its_header():
     payload = struct.pack("<Q8sQ", 7, b"hunter2!", 4096)
-    given = blob(payload, domain_high=0x68756E74, schema_high=0x65723221, tail=b"hunter2!")
-    assert repacked(given, {(1, 5): LAYOUT}) == blob(struct.pack("<QQQ", 7, 0, 4096))
+    for given in (
+        blob(payload, schema_high=0x65723221, tail=b"hunter2!"),
+        blob(payload, schema_high=0x65723221, first=0x68756E7465723221),
+    ):
+        assert repacked(given, {(1, 5): LAYOUT}) == blob(struct.pack("<QQQ", 7, 0, 4096))
+
+
+def test_the_domain_is_that_of_the_range():
+    given = blob(struct.pack("<QQQ", 7, 1, 8))
+    assert repacked(given, {(9, 5): LAYOUT}, 9) == blob(struct.pack("<QQQ", 7, 0, 8))
+    assert repacked(given, {(1, 5): LAYOUT}, 9) == MARK
 
 
 def test_a_schema_whose_id_needs_its_high_word_keeps_it():
@@ -62,7 +71,7 @@ def test_what_was_packed_anew_says_the_same_to_the_reader():
     chunks = [pa.chunked_array([pa.array([one], pa.binary())]) for one in (
         blob(payload), repacked(blob(payload), {(1, 5): LAYOUT}),
     )]  # fmt: skip
-    first, second = (decode_fields(one, {(1, 5): LAYOUT}) for one in chunks)
+    first, second = (decode_fields(one, np.array([1]), {(1, 5): LAYOUT}) for one in chunks)
     assert first.values["comm_id"].tolist() == [5 - 2**63] == second.values["comm_id"].tolist()
     assert (
         first.values["message_bytes"].tolist() == [2**40] == second.values["message_bytes"].tolist()

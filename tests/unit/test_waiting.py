@@ -22,7 +22,7 @@ def measure(blocks, starts, ends, error=None):
     error = [0] * len(starts) if error is None else error
     matched = [np.array(block, np.int64) for block in blocks]
     found = asdict(waiting(matched, ints(*starts), ints(*ends), ints(*error)))
-    return {name: one.tolist() if name != "n_negative" else one for name, one in found.items()}
+    return {name: one.tolist() for name, one in found.items()}
 
 
 def test_two_ranks_wait_for_the_later_one():
@@ -39,7 +39,6 @@ def test_two_ranks_wait_for_the_later_one():
         "late_by_ns": [0, 40],
         "is_significant": [True, True],
         "is_late_significant": [False, True],
-        "n_negative": 0,
     }
 
 
@@ -73,7 +72,6 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_0_and_is_count
     found = measure([[[0, 1, 2]]], (100, 140, 110), (130, 200, 140))
     assert found["transfer_ns"] == [0, 60, 0]
     assert found["wait_ns"] == [40, 0, 30]  # last start less own start, whatever the end
-    assert found["n_negative"] == 1
 
 
 def test_several_blocks_number_their_collectives_one_after_the_other():
@@ -142,5 +140,4 @@ def test_nothing_matched_is_nothing_known():
     found = measure([], (10, 20), (30, 30))
     assert {name: found[name] for name in FLAGS} == {name: [False, False] for name in FLAGS}
     assert found["collective_id"] == [NOBODY, NOBODY]
-    assert found["n_negative"] == 0
     assert measure([], (), ())["wait_ns"] == []

@@ -1,0 +1,263 @@
+"""Reports whose schema computes, loops or lies: refused with exit 2 before any of it runs, by every reader and by redact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+
+from nsyspipe.errors import DamagedReportError, InputError, NotAReportError
+from nsyspipe.read.capture import read_capture
+from nsyspipe.read.contents import read_contents
+from nsyspipe.read.report import open_report
+from nsyspipe.redaction.one_report import look_at
+from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
+
+FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT {columns} FROM r"
+READ = [KERNEL, RUNTIME, NVTX, STRINGS, "CUPTI_ACTIVITY_KIND_MEMCPY", "META_DATA_CAPTURE", "META_DATA_EXPORT",
+        "TARGET_INFO_GPU", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"]  # fmt: skip
+READERS = [lambda path: read_capture(str(path), None), read_contents, look_at]
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Return a function that makes a report and edits it in SQL."""
+
+    def made(*edits, is_tampered=False):
+        path = steady_rank(0, version="3.25.0 2026.2.1 mfu").write(
+            tmp_path / "r.sqlite", lazy=False
+        )
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            if is_tampered:
+                database.execute("PRAGMA writable_schema = ON")
+            for edit in edits:
+                database.execute(edit)
+        return path
+
+    return made
+
+
+def columns_of(report, table):
+    with closing(sqlite3.connect(report())) as database:
+        return [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+
+
+def assert_refused(path, kind=InputError, match=None):
+    for reader in READERS:
+        with pytest.raises(kind, match=match):
+            reader(path)
+
+
+@pytest.mark.parametrize("table", READ)
+def test_a_view_that_never_ends_is_refused_in_place_of_any_table(report, table):
+    names = columns_of(report, table)
+    shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
+    path = report(f"DROP TABLE {table}", f"CREATE VIEW {table} AS {shown}")
+    assert_refused(path, NotAReportError, f"{table} is no table but a view")
+
+
+@pytest.mark.parametrize(
+    ("edits", "what"),
+    [
+        (["CREATE VIEW {nvtx}_V7 AS SELECT 1 AS start"], "NVTX_EVENTS_V7 is no table but a view"),
+        (["DROP TABLE {nvtx}", "CREATE VIEW nvtx_events AS SELECT 1"], "nvtx_events is no table but a view"),
+        (["DROP TABLE {nvtx}", 'CREATE VIEW "NVTX_EVENTS" AS SELECT 1'], "is no table but a view"),
+        (["DROP TABLE {nvtx}", "CREATE VIRTUAL TABLE {nvtx} USING fts5(text)"], "a virtual table"),
+        (["DROP TABLE {strings}", "CREATE VIRTUAL TABLE {strings} USING rtree(id, value, v2)"], "a virtual table"),
+        (["ALTER TABLE {nvtx} ADD COLUMN extra AS (hex(zeroblob(1000000000)))"], "extra computes its values"),
+        (["DROP TABLE {strings}", "CREATE TABLE {strings} (id INTEGER, value TEXT AS (printf('%.*c', 1e9, 'x')) STORED)"],
+         "value computes its values"),
+        (["ALTER TABLE {strings} RENAME COLUMN value TO old",
+          "ALTER TABLE {strings} ADD COLUMN value TEXT DEFAULT '" + "x" * 100_000 + "'"], "has a default value"),
+    ],
+)  # fmt: skip
+def test_what_holds_no_rows_of_its_own_is_refused(report, edits, what):
+    path = report(*(edit.format(nvtx=NVTX, strings=STRINGS) for edit in edits))
+    assert_refused(path, NotAReportError, what)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        # Views under the name of a table, an index and a trigger, with comments, and twice.
+        "UPDATE sqlite_master SET sql = 'CREATE VIEW NVTX_EVENTS AS SELECT 1', rootpage = 0 WHERE name = 'NVTX_EVENTS'",
+        "UPDATE sqlite_master SET sql = 'CREATE /**/ VIRTUAL TABLE NVTX_EVENTS USING fts5(a)', rootpage = 0 "
+        "WHERE name = 'NVTX_EVENTS'",
+        "UPDATE sqlite_master SET sql = 'create virtual table NVTX_EVENTS using fts5(a)', rootpage = 0 "
+        "WHERE name = 'NVTX_EVENTS'",
+        "INSERT INTO sqlite_master VALUES ('index', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')",
+        "INSERT INTO sqlite_master VALUES ('trigger', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')",
+        "INSERT INTO sqlite_master VALUES ('view', 'mine', 'mine', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')",
+        "INSERT INTO sqlite_master VALUES ('table', 'GPU_METRICS', 'x', 2, 'CREATE TABLE other (start)')",
+        "INSERT INTO sqlite_master VALUES ('table', 'nvtx_events', 'x', 2, 'CREATE TABLE nvtx_events (start)')",
+        "INSERT INTO sqlite_master VALUES ('table', NULL, NULL, NULL, NULL)",
+        "INSERT INTO sqlite_master VALUES ('view', 'v', 'v', 3, 'CREATE VIEW v AS SELECT 1')",
+    ],
+)  # fmt: skip
+def test_a_schema_that_sqlite_never_writes_is_refused(report, edit):
+    assert_refused(report(edit, is_tampered=True))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "CREATE VIEW mine AS " + FOREVER.format(columns="n"),
+        "CREATE VIEW mine AS SELECT * FROM nowhere",
+        "CREATE VIRTUAL TABLE mine USING fts5(a)",
+        "CREATE TRIGGER t AFTER INSERT ON StringIds BEGIN SELECT randomblob(1e9); END",
+        "CREATE INDEX i ON NVTX_EVENTS(abs(start))",
+        "CREATE UNIQUE INDEX i ON StringIds(id)",
+        "CREATE INDEX i ON StringIds(value COLLATE NOCASE)",
+        'CREATE TABLE "a ""name""" (x CHECK (x > 0), y UNIQUE)',
+        "CREATE TABLE [of mine] (x PRIMARY KEY) WITHOUT ROWID",
+        "ANALYZE",
+        "ALTER TABLE StringIds RENAME TO StringIds_V2",
+    ],
+)  # fmt: skip
+def test_what_stands_beside_the_tables_that_are_read_does_no_harm(report, edit):
+    path = report(edit)
+    assert read_capture(str(path), None).operations.kernels.num_rows == 12
+    assert read_contents(path).n_comm == 4
+    look_at(path)
+
+
+def test_an_unknown_collation_ends_in_an_error(report):
+    path = report(
+        "UPDATE sqlite_master SET sql = replace(sql, 'value TEXT', 'value TEXT COLLATE nosuch') "
+        "WHERE name = 'StringIds'",
+        is_tampered=True,
+    )
+    for reader in READERS:
+        try:
+            reader(path)
+        except InputError:
+            continue
+
+
+@pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9223372036854775807"])
+def test_values_of_another_type_end_in_an_error_or_an_answer(report, value):
+    for table, column in (
+        (RUNTIME, "start"),
+        (RUNTIME, "correlationId"),
+        (KERNEL, "globalPid"),
+        (NVTX, "domainId"),
+    ):
+        path = report(f'UPDATE {table} SET "{column}" = {value}')
+        for reader in READERS:
+            try:
+                reader(path)
+            except InputError:
+                continue
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def tree_that_meets_itself(path, table, depth):
+    """Let a table's pages lead to each other: `depth` levels of interior pages, all of whose cells lead to the next."""
+    with closing(sqlite3.connect(path)) as database:
+        (root,) = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
+        ).fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+    data = bytearray(path.read_bytes())
+    n_pages = len(data) // size
+    leaf = bytes(data[(root - 1) * size : root * size])
+    pages = [root, *(n_pages + 1 + level for level in range(depth))]
+    for page, below in zip(pages, pages[1:], strict=False):
+        n_cells = (size - 12) // 8
+        cells = [size - 6 * (cell + 1) for cell in range(n_cells)]
+        made = bytearray(size)
+        struct.pack_into(">BHHHBI", made, 0, 5, 0, n_cells, cells[-1], 0, below)
+        struct.pack_into(f">{n_cells}H", made, 12, *cells)
+        for number, at in enumerate(cells):
+            struct.pack_into(">IB", made, at, below, number % 128)
+        if page > n_pages:
+            data += made
+        else:
+            data[(page - 1) * size : page * size] = made
+    data += leaf
+    struct.pack_into(">I", data, 28, len(data) // size)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("table", [KERNEL, NVTX, RUNTIME, STRINGS])
+def test_pages_that_meet_again_are_refused(report, table):
+    path = tree_that_meets_itself(report(), table, depth=6)
+    start = time.process_time()
+    assert_refused(path, DamagedReportError, "has two places in it")
+    assert time.process_time() - start < 60  # some 10^16 rows else
+
+
+def test_a_schema_whose_pages_meet_again_is_refused(report):
+    path = report()
+    data = bytearray(path.read_bytes())
+    size = int.from_bytes(data[16:18], "big")
+    struct.pack_into(">BHHHBI", data, 100, 5, 0, 2, size - 12, 0, 2)
+    struct.pack_into(">HH", data, 112, size - 12, size - 6)
+    struct.pack_into(">IBxIB", data, size - 12, 2, 1, 2, 2)
+    path.write_bytes(data)
+    assert_refused(path, DamagedReportError, "has two places in it")
+
+
+def test_texts_that_share_pages_are_weighed(report):
+    path = report(
+        "INSERT INTO StringIds VALUES (9000, printf('%.*c', 3000, 'x'))",
+        *(f"INSERT INTO StringIds SELECT {9001 + n}, value FROM StringIds WHERE id = 9000" for n in range(60)),
+    )  # fmt: skip
+    with open_report(path) as opened:
+        assert opened.select(STRINGS, {"value": "text"}).num_rows > 60
+        opened._n_bytes = 1000
+        opened._weighed.clear()
+        with pytest.raises(DamagedReportError, match="claims more text than the file holds"):
+            opened.select(STRINGS, {"value": "text"})
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+COMMANDS = [("analyze",), ("doctor",), ("whatif",), ("redact",)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_a_view_in_one_line(report, tmp_path, command):
+    names = columns_of(report, NVTX)
+    shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
+    path = report(f"DROP TABLE {NVTX}", f"CREATE VIEW {NVTX} AS {shown}")
+    more = [str(tmp_path / "out.sqlite")] if command == ("redact",) else []
+    done = subprocess.run(
+        [sys.executable, "-m", "nsyspipe", *command, str(path), *more],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "is no table but a view" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_reading_of_a_large_report(report):
+    path = report(
+        f"INSERT INTO {NVTX} (start, end, eventType, text, globalTid, domainId) "
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 1500000) "
+        "SELECT n, n + 1, 59, 'x' || n, 281474976710656, 0 FROM r",
+    )
+    program = (
+        "import sys; from nsyspipe.read.capture import read_capture; print('go', flush=True)\n"
+        f"while True: read_capture({str(path)!r}, None)"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    child.stdout.readline()
+    time.sleep(2)
+    os.kill(child.pid, signal.SIGINT)
+    child.communicate(timeout=60)
+    assert child.returncode != 0

@@ -1,0 +1,88 @@
+"""Settings files that others may write: they loosen no gate."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from nsyspipe.errors import OptionError
+from nsyspipe.gate_settings import GateSettings, read_settings, settled
+
+NAMES = ("fail_on", "min_effect", "confidence", "metrics")
+
+
+def taken(folder, **options):
+    return settled(GateSettings(**options), read_settings(folder), NAMES)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "nsyspipe.toml").write_text('min-effect = "50%"\n')
+    (tmp_path / "below").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o1777])
+def test_a_file_of_the_users_own_counts(folder, mode):
+    folder.chmod(mode)
+    assert taken(folder / "below").min_effect == 0.5
+
+
+@pytest.mark.parametrize("below", [".", "below"])
+def test_a_directory_that_anybody_may_write_is_refused(folder, below):
+    folder.chmod(0o777)
+    with pytest.raises(OptionError, match="lies in a directory that anybody may write") as caught:
+        taken(folder / below)
+    assert "--min-effect" in str(caught.value)
+    # Where options say all that it does, nothing is taken from it.
+    assert taken(folder / below, min_effect=0.02) == GateSettings(min_effect=0.02)
+
+
+def test_a_file_that_anybody_may_write_is_refused(folder):
+    (folder / "nsyspipe.toml").chmod(0o666)
+    with pytest.raises(OptionError, match="may be written by anybody"):
+        taken(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_of_another_owner_is_refused(folder, is_link, monkeypatch):
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    path = folder / "nsyspipe.toml"
+    if is_link:
+        target = path.rename(folder / "below" / "theirs.toml")
+        path.symlink_to(target)
+        path = target
+    os.chown(path, 12345, -1)
+    with pytest.raises(OptionError, match="belongs to another user"):
+        taken(folder)
+    monkeypatch.setenv("SUDO_UID", "12345")
+    assert taken(folder).min_effect == 0.5
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_owner_of_a_link_counts(folder, monkeypatch):
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    path = folder / "nsyspipe.toml"
+    path.symlink_to(path.rename(folder / "below" / "mine.toml"))
+    os.chown(path, 12345, -1, follow_symlinks=False)
+    with pytest.raises(OptionError, match="belongs to another user"):
+        taken(folder)
+
+
+def test_roots_files_count_for_everybody(folder, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    path = folder / "nsyspipe.toml"
+    if path.stat().st_uid == 0:
+        assert taken(folder).min_effect == 0.5
+    else:
+        with pytest.raises(OptionError, match="belongs to another user"):
+            taken(folder)
+
+
+def test_a_link_out_of_a_directory_that_anybody_may_write_is_refused(folder):
+    (folder / "below").chmod(0o777)
+    (folder / "below" / "nsyspipe.toml").symlink_to(folder / "nsyspipe.toml")
+    with pytest.raises(OptionError, match="lies in a directory that anybody may write"):
+        taken(folder / "below")
