@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.attribution import distinct, launch_times
+from nsyspipe.classify import is_optimizer
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
 from nsyspipe.host_digest import HostDigest, HostFamilies, digest_hosts, host_families
 from nsyspipe.intervals import union
@@ -24,6 +25,11 @@ from nsyspipe.process_events import ProcessEvents, ReportContext
 from nsyspipe.read.capture import Capture, read_capture
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.attribution import ProcessOperations
     from nsyspipe.problems import Problem
     from nsyspipe.read.facts import ReportFacts
     from nsyspipe.read.payload import CommRank, Payloads
@@ -106,7 +112,12 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         recorded=capture.recorded,
         overhead=None if capture.overhead is None else union(*capture.overhead),
     )
-    found = [candidates(one.ranges, families, one.operations) for one in events]
+    found = [
+        candidates(
+            one.ranges, families, one.operations, _optimizer_launches(one.operations, context.names)
+        )
+        for one in events
+    ]
     hosts = HostFamilies({}, {}) if events else host_families(capture.ranges, families)
     best = choose(found, [0] * len(found)) if events else hosts.best
     chosen = family.name if family else best
@@ -137,6 +148,18 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
             *(one for _, problems in digests for one in problems),
         ),
     )
+
+
+def _optimizer_launches(
+    operations: ProcessOperations, names: Mapping[int, str]
+) -> NDArray[np.int64] | None:
+    """Return when the kernels that update the weights were launched, sorted; None where none is known by its name."""
+    ids = [number for number, name in names.items() if is_optimizer(name)]
+    if not ids:
+        return None
+    own = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)
+    found: NDArray[np.int64] = operations.kernel_launch[: operations.n_launched][own]
+    return found if found.size else None
 
 
 def _texts(ranges: pa.Table) -> pa.StringArray:

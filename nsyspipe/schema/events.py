@@ -119,7 +119,7 @@ LAUNCHES = TableSchema(
 
 RANGES = TableSchema(
     "ranges_of_report",
-    "One row per NVTX push/pop or start/end range of a user's domain.",
+    "One row per NVTX push/pop or start/end range of any domain but NCCL's and MPI's.",
     (),
     (
         Column("process_id", INT, "id", "process of the thread", "NVTX_EVENTS.globalTid"),
@@ -138,6 +138,13 @@ RANGES = TableSchema(
             "text",
             "the range's text",
             "NVTX_EVENTS.text, textId",
+        ),
+        Column(
+            "is_library",
+            FLAG,
+            "flag",
+            "whether its domain is a library's own: such a range is no phase, and a step only by --step",
+            "NVTX_EVENTS.domainId",
         ),
     ),
 )
