@@ -66,6 +66,10 @@ class ReportDigest:
     name_column, open_end_ns
         What a second reading must not decide anew: where kernels' names come from, and when ranges that were never
         closed end.
+    n_graphs
+        CUDA graphs that were captured as a whole.
+    has_communication
+        Whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX.
     """
 
     path: str
@@ -79,6 +83,8 @@ class ReportDigest:
     families: tuple[tuple[str, int], ...]
     name_column: str | None
     open_end_ns: int | None
+    n_graphs: int
+    has_communication: bool
     problems: tuple[Problem, ...]
 
 
@@ -120,7 +126,7 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     ]
     hosts = HostFamilies({}, {}) if events else host_families(capture.ranges, families)
     best = choose(found, [0] * len(found)) if events else hosts.best
-    chosen = family.name if family else best
+    chosen = family.name if family else None if reading.is_capture else best
     digests = [
         digest_process(one, context, own, family=chosen)
         for one, own in zip(events, found, strict=True)
@@ -143,6 +149,9 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         families=largest_families(capture.ranges.table, named, _SHOWN_FAMILIES),
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
+        n_graphs=capture.operations.n_graphs,
+        has_communication=capture.ranges.has_communication
+        or any(digest.n_comm for digest, _ in digests),
         problems=(
             *capture.problems,
             *(one for _, problems in digests for one in problems),

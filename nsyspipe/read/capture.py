@@ -100,7 +100,6 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         ),
         problem("dropped-operations", n=operations.n_dropped) if operations.n_dropped else None,
         problem("dropped-ranges", n=ranges.n_dropped) if ranges.n_dropped else None,
-        problem("graphs-as-a-whole", n=operations.n_graphs) if operations.n_graphs else None,
         problem("undecoded-payload", n=payloads.n_undecoded) if payloads.n_undecoded else None,
     ]
     return Capture(

@@ -58,6 +58,8 @@ class Ranges:
         The end of ranges that were never closed; None when all were.
     is_recorded
         Whether the report has the table at all.
+    has_communication
+        Whether NCCL or MPI opened a domain or a range: then something may have communicated.
     """
 
     table: pa.Table
@@ -65,6 +67,7 @@ class Ranges:
     n_dropped: int
     open_end_ns: int | None
     is_recorded: bool
+    has_communication: bool = False
 
 
 def read_ranges(
@@ -82,9 +85,20 @@ def read_ranges(
     found = _events(report, strings, _WANTED)
     ranges = _of_kinds(found, _PUSH_POP, _START_END)
     open_end = _open_end(report, ranges, operation_ends) if ranges["end"].null_count else None
-    table, n_dropped = _table(ranges, open_end, _of_kinds(found, _DOMAIN))
+    domains = _of_kinds(found, _DOMAIN)
+    table, n_dropped = _table(ranges, open_end, domains)
     mpi_ranks = _mpi_ranks(_of_kinds(found, _THREAD_NAME))
-    return Ranges(table, mpi_ranks, n_dropped, open_end, is_recorded=True)
+    has_communication = any(
+        (name or "").startswith(_NEVER_DOMAINS) for name in domains["text"].to_pylist()
+    ) or _has_texts(ranges, _NEVER_TEXT)
+    return Ranges(
+        table,
+        mpi_ranks,
+        n_dropped,
+        open_end,
+        is_recorded=True,
+        has_communication=has_communication,
+    )
 
 
 def read_ranges_again(
@@ -191,6 +205,12 @@ def _of_libraries(ranges: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
             never = never | own
         library = library | own
     return never, library
+
+
+def _has_texts(ranges: pa.Table, pattern: str) -> bool:
+    """Tell whether any range's text matches."""
+    texts = pc.unique(ranges["text"].combine_chunks().cast(pa.string())).drop_null()
+    return bool(pc.any(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:
