@@ -23,7 +23,7 @@ from nsyspipe.host_steps import host_steps_table
 from nsyspipe.metrics.summary import with_ratios
 from nsyspipe.one_run import is_surely_one_run
 from nsyspipe.placing import PlacedProcess, place, place_hosts, told_world_size, world_size
-from nsyspipe.ranks import number_ranks, ranks_table
+from nsyspipe.ranks import launcher_size, number_ranks, ranks_table
 from nsyspipe.run_problems import lacks_comm, of_messages, of_ranks, of_reports, of_steps, of_world
 from nsyspipe.selection import Selection, select_steps
 from nsyspipe.steps import step_numbers
@@ -121,6 +121,7 @@ def merge(
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     ranks, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, captured)
+    launched = launcher_size(placed or hosts, ranks, source)
     host_steps = host_steps_table(hosts, None if source == "order" else ranks, names)
     if hosts:  # numbered as ranks are, but none of them
         ranks, rank_problems = [], []
@@ -132,7 +133,7 @@ def merge(
     across = cross_rank(placed, numbering, len(digests), is_one_run=is_one_run)
     placed = list(across.placed)
     table, place_of = _windows(placed, ranks, numbering)
-    size = world_size(digests, log, captured.world_size)
+    size = world_size(digests, log, captured.world_size, launched)
     hidden = _hidden_comm(placed, digests, size, table.num_rows)
     table = _without_comm(table, hidden)
     selection = select_steps(

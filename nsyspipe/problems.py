@@ -134,8 +134,14 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-memset": Kind(
         "warning",
-        "calls that set memory were made, but the report has no table of them: memory and idle figures are null",
+        "calls that set memory were made, but the report has no table of them, and does not say that its export is "
+        "whole: memory and idle figures are null",
         _EXPORT_ALL,
+    ),
+    "memset-calls-only": Kind(
+        "info",
+        "{n} calls that set memory ran nothing on the device that nsys recorded, and nothing was left out of the export: "
+        "they were captured into CUDA graphs, of no bytes, or of the host's memory; memory and idle figures count none",
     ),
     "no-copy-kind": Kind(
         "warning", "copies without a kind: figures of device-to-device copies are null", _EXPORT_ALL

@@ -11,8 +11,8 @@ from nsyspipe.labels import PHASE_PATTERNS, PHASES
 
 __all__ = [
     "AUTO",
-    "NO_STEPS",
     "DEFAULT_FINDINGS",
+    "NO_STEPS",
     "Reading",
     "compile_pattern",
     "parse_findings",

@@ -79,8 +79,6 @@ def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvatio
 
 def why_not(run: Run) -> str | None:
     """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
-    if run.is_capture:
-        return "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
     n_ranks = run.header.n_ranks
     if n_ranks <= 1:
         if (world_size := run.header.world_size or 0) > n_ranks:

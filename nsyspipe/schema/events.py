@@ -16,10 +16,13 @@ __all__ = [
     "LAUNCHES",
     "MEMSET_KIND",
     "RANGES",
+    "UNIFIED_KINDS",
 ]
 
 # Values of COPIES.copy_kind that the analysis asks for.
 MEMSET_KIND, DTOD_KIND = 0, 8
+# Unified memory moves by itself: no call launches these.
+UNIFIED_KINDS = (11, 12, 13, 14)
 # KERNELS.name_id of a CUDA graph captured as a whole.
 GRAPH_NAME_ID = -1
 
