@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.schema import UNIFIED_KINDS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -98,9 +100,18 @@ class ProcessOperations:
 
     @property
     def n_without_launch(self) -> int:
-        """Operations of any kind without a launch."""
-        n_copies = int(np.count_nonzero(self.copy_launch == NEVER))
+        """Operations of any kind without the launch that they must have had: unified memory moves without any."""
+        n_copies = int(np.count_nonzero((self.copy_launch == NEVER) & ~self._is_unified))
         return self.kernel_start.size - self.n_launched + n_copies
+
+    @property
+    def n_launchable(self) -> int:
+        """Operations of any kind that something launched, recorded or not."""
+        return self.n_operations - int(np.count_nonzero(self._is_unified))
+
+    @property
+    def _is_unified(self) -> Flags:
+        return np.isin(self.copy_kind, UNIFIED_KINDS)
 
     @property
     def n_operations(self) -> int:

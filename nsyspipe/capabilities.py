@@ -7,24 +7,42 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from nsyspipe.believing import KnownReport, believe
-from nsyspipe.capability_rules import DETAIL_RULES, EVENT_RULES, NO, PARTLY, YES, Finding, Rule
+from nsyspipe.believing import believe_of_run
+from nsyspipe.capability_rules import (
+    DETAIL_RULES,
+    EVENT_RULES,
+    NO,
+    PARTLY,
+    YES,
+    Examined,
+    Finding,
+    Rule,
+)
+from nsyspipe.errors import OptionError, RankConflictError
+from nsyspipe.gather import gather
 from nsyspipe.host_capabilities import of_host, with_host_processes
+from nsyspipe.one_run import check_one_run
 from nsyspipe.parallel import SerialExecutor, telling_dead_workers
+from nsyspipe.placing import place, place_hosts, world_size
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
-from nsyspipe.read.contents import Contents, read_contents
+from nsyspipe.read.contents import read_contents
 from nsyspipe.read.discover import display_names, source_of
 from nsyspipe.read.file_check import check_file
 from nsyspipe.read.sidecar import read_beside, read_sidecars
-from nsyspipe.run_capabilities import RUN_RULES, Beside
+from nsyspipe.run_capabilities import RUN_RULES, Beside, launched_size
+from nsyspipe.settings import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from nsyspipe.settings import Reading
+    from nsyspipe.captured import Captured
+    from nsyspipe.digest import ReportDigest
+    from nsyspipe.gather import Gathered
+    from nsyspipe.read.contents import Contents
+    from nsyspipe.read.sidecar import FoundSidecars
 
 __all__ = ["NO", "PARTLY", "YES", "Beside", "Capability", "Examination", "examine"]
 
@@ -107,11 +125,15 @@ def examine(
     names = display_names(paths)
     for path in paths:
         check_file(path)  # all of them, before any is read
+    reading = reading or Reading()
     with telling_dead_workers():
         running = executor or SerialExecutor()
-        reports = list(running.map(read_contents, paths, repeat(reading)))
+        contents = list(running.map(read_contents, paths, repeat(reading)))
 
-    beside, problems = _with_sidecars(beside or Beside(), paths, reports)
+    sidecars = read_sidecars([source_of(path) for path in paths])
+    analysed, captured = _analysed(paths, reading, running, sidecars)
+    beside, problems = _with_sidecars(beside or Beside(), captured)
+    reports = _examined(contents, analysed, beside)
     reports, is_host_only = with_host_processes(reports)
     left_out = [is_host_only and beside.captured.is_without_gpu(at) for at in range(len(reports))]
 
@@ -148,15 +170,62 @@ def examine(
     )
 
 
-def _with_sidecars(
-    given: Beside, paths: Sequence[Path], reports: Sequence[Contents]
-) -> tuple[Beside, list[Problem]]:
-    """Add what the sidecars of the reports say, and what is wrong with them."""
-    known = [
-        KnownReport(report.facts, frozenset((*report.pids, *report.host_pids)))
-        for report in reports
+def _analysed(
+    paths: Sequence[Path], reading: Reading, running: Executor, sidecars: FoundSidecars
+) -> tuple[list[tuple[ReportDigest, str | None]], Captured]:
+    """Return what the analysis makes of each report, with its steps' family, and what sidecars say of all.
+
+    Reports that cannot be of one run are analysed each by itself.
+    """
+    asks = reading.step is None and not reading.is_capture
+
+    def believed(digests: Sequence[ReportDigest]) -> Captured:
+        return believe_of_run(sidecars, digests, asks_for_steps=asks)
+
+    def gathered(
+        some: Sequence[Path], named: Callable[[Sequence[ReportDigest]], str | None]
+    ) -> Gathered:
+        def read(told: Reading) -> Gathered:
+            return gather(
+                some, told, jobs=None, executor=running, on_progress=None, named_family=named
+            )
+
+        try:
+            return read(reading)
+        except OptionError:  # --step matches nothing
+            return read(replace(reading, step=None, is_capture=True))
+
+    together = gathered(paths, lambda digests: believed(digests).family)
+    captured = believed(together.digests)
+    found = [(digest, together.family) for digest in together.digests]
+    placed = place(together.digests) or place_hosts(together.digests)
+    try:
+        check_one_run(together.digests, placed, captured)
+    except RankConflictError:
+        alone = [gathered([path], lambda _: None) for path in paths]
+        found = [(one.digests[0], one.family) for one in alone]
+    return found, captured
+
+
+def _examined(
+    contents: Sequence[Contents],
+    analysed: Sequence[tuple[ReportDigest, str | None]],
+    beside: Beside,
+) -> list[Examined]:
+    """Put side by side what each report holds and what the analysis makes of it."""
+    found = [
+        Examined(**vars(one), digest=digest, family=family, is_several=False)
+        for one, (digest, family) in zip(contents, analysed, strict=True)
     ]
-    captured = believe(read_sidecars([source_of(path) for path in paths]), known)
+    digests = [digest for digest, _ in analysed]
+    launched = launched_size(found, beside.captured)
+    size = world_size(digests, beside.log, beside.captured.world_size, launched)
+    n_ranks = sum(len(digest.processes) for digest in digests)
+    return [replace(one, is_several=max(n_ranks, size or 1) > 1) for one in found]
+
+
+def _with_sidecars(given: Beside, captured: Captured) -> tuple[Beside, list[Problem]]:
+    """Add what the sidecars of the reports say, and what is wrong with them."""
     log, topology, problems = read_beside(
         captured.sidecars, wants_log=given.log is None, wants_topology=given.topology is None
     )
@@ -207,7 +276,7 @@ def _found(findings: Sequence[Finding]) -> str:
 
 
 def _problems(
-    reports: Sequence[Contents], names: Sequence[str], left_out: Sequence[bool]
+    reports: Sequence[Examined], names: Sequence[str], left_out: Sequence[bool]
 ) -> Iterator[Problem]:
     """State what no capability says; `left_out`: whether no GPU of a report was to be traced."""
     if any(left_out):

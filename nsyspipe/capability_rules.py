@@ -8,13 +8,24 @@ from typing import TYPE_CHECKING
 from nsyspipe.labels import PHASES, phase_of
 from nsyspipe.problems import CATALOGUE
 from nsyspipe.read import contents, versions
+from nsyspipe.read.contents import Contents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsyspipe.read.contents import Contents
+    from nsyspipe.digest import ReportDigest
 
-__all__ = ["DETAIL_RULES", "EVENT_RULES", "NO", "PARTLY", "YES", "Finding", "Rule", "phase_counts"]
+__all__ = [
+    "DETAIL_RULES",
+    "EVENT_RULES",
+    "NO",
+    "PARTLY",
+    "YES",
+    "Examined",
+    "Finding",
+    "Rule",
+    "phase_counts",
+]
 
 YES, PARTLY, NO = "yes", "partly", "no"
 
@@ -46,6 +57,39 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Examined(Contents):
+    """What one report holds, and what the analysis decides of it.
+
+    Attributes
+    ----------
+    digest
+        As the analysis has it.
+    family
+        The steps' family; None where the analysis finds no steps.
+    is_several
+        Whether there are several ranks, here or elsewhere.
+    """
+
+    digest: ReportDigest
+    family: str | None
+    is_several: bool
+
+    @property
+    def n_members(self) -> int:
+        """Step ranges of all processes that have windows; of a report without device activity all of them."""
+        if self.family is None:
+            return 0
+        digest = self.digest
+        ranks = [one.members for one in digest.processes if one.windows.num_rows]
+        return sum(one.num_rows for one in (*ranks, *(host.members for host in digest.hosts)))
+
+    @property
+    def codes(self) -> set[str]:
+        """The problems that the analysis has with the report alone."""
+        return {one.code for one in self.digest.problems}
+
+
+@dataclass(frozen=True)
 class Rule:
     """One question.
 
@@ -57,7 +101,7 @@ class Rule:
 
     name: str
     answers: str
-    judge: Callable[[Contents], Finding]
+    judge: Callable[[Examined], Finding]
     is_used: bool = True
 
 
@@ -65,16 +109,23 @@ def _fix(code: str) -> str | None:
     return CATALOGUE[code].fix
 
 
-def _steps(report: Contents) -> Finding:
+def _steps(report: Examined) -> Finding:
+    """Tell which ranges the analysis takes for the steps of this report, and what others there are."""
     if not report.rows[versions.NVTX]:
         return Finding(NO, text="NVTX ranges were not recorded", fix=_fix("no-nvtx"))
     if not report.families and not report.n_steps:
         return Finding(NO, text="no NVTX range but libraries' own", fix=_fix("no-steps"))
-    shown = tuple((_short(text), n) for text, n in report.families[:_SHOWN_FAMILIES])
+    others = [one for one in report.families if one[0] != report.family]
+    shown = tuple((_short(text), n) for text, n in others[:_SHOWN_FAMILIES])
     if report.reading.step is not None:
-        return _named_steps(report.reading.step.pattern, report.n_steps or 0, shown)
-    if all(n < _MIN_STEPS for _, n in report.families):
-        return Finding(PARTLY, shown, fix=_fix("no-steps"))
+        n_steps = (report.n_steps or 0) if report.n_members else 0
+        return _named_steps(report.reading.step.pattern, n_steps, shown)
+    if report.family is None or not report.n_members:
+        is_asked = report.reading.is_capture
+        return Finding(NO, shown, fix="leave --step none out" if is_asked else _fix("no-steps"))
+    shown = ((_short(report.family), report.n_members), *shown[: _SHOWN_FAMILIES - 1])
+    if report.n_members < _MIN_STEPS:
+        return Finding(PARTLY, shown, fix=_fix("no-complete-step"))
     return Finding(YES, shown)
 
 
@@ -89,29 +140,32 @@ def _named_steps(pattern: str, n_steps: int, others: tuple[tuple[str, int], ...]
     return Finding(YES, (matching,))
 
 
-def phase_counts(report: Contents) -> tuple[tuple[str, int], ...]:
-    """Return how many ranges are named like each phase."""
+def phase_counts(report: Examined) -> tuple[tuple[str, int], ...]:
+    """Return how many ranges are named like each phase; the steps themselves are none."""
     n_of = dict.fromkeys(PHASES, 0)
-    for at, (text, n) in enumerate(report.families):
+    for text, n in report.families:
         phase = phase_of(text, report.reading.phases)
-        # Steps are often called batches, as their data are.
-        is_step = at == 0 and phase == "data" and not report.n_steps
-        if phase is not None and not is_step:
+        if phase is not None and text != report.family:
             n_of[phase] += n
     return tuple((phase, n) for phase, n in n_of.items() if n)
 
 
-def _phases(report: Contents) -> Finding:
+def _phases(report: Examined) -> Finding:
     if not report.n_launches:
         return Finding(NO, text="API calls were not recorded", fix=_fix("no-launches"))
     counts = phase_counts(report)
-    if "backward" in dict(counts):
+    if (
+        report.family is not None
+        and "no-backward" not in report.codes
+        and "backward" in dict(counts)
+    ):
         return Finding(YES, counts)
     text = "" if counts else "no NVTX range is named like a phase"
-    return Finding(PARTLY if counts else NO, counts, text, _fix("no-backward"))
+    fix = _fix("no-steps" if "backward" in dict(counts) else "no-backward")
+    return Finding(PARTLY if counts else NO, counts, text, fix)
 
 
-def _kernels(report: Contents) -> Finding:
+def _kernels(report: Examined) -> Finding:
     n_kernels = report.rows[versions.KERNEL]
     if not n_kernels and report.rows[versions.GRAPH]:
         text = "CUDA graphs as a whole, no kernel of its own"
@@ -124,9 +178,9 @@ def _kernels(report: Contents) -> Finding:
     counts = (("kernels", n_kernels), (whose, report.n_comm))
     if not report.rows[versions.STRINGS]:
         return Finding(NO, text="no kernel has a name", fix=_fix("no-kernel-names"))
-    sizes = [report.facts.number("WORLD_SIZE") or 1]
-    sizes += [rank.n_ranks for rank in report.comm_ranks.values()]
-    if not report.n_comm and max(sizes) > 1:
+    if report.digest.n_graphs and (report.is_several or report.digest.has_communication):
+        return Finding(PARTLY, counts, fix=_fix("comm-in-graphs"))
+    if not report.n_comm and report.is_several:
         return Finding(PARTLY, counts, fix=_fix("no-comm-kernels"))
     return Finding(YES, counts)
 
@@ -137,23 +191,16 @@ def _launches(report: Contents) -> Finding:
     return Finding(YES, (("API calls", report.n_launches),))
 
 
-def _copies(report: Contents) -> Finding:
-    kinds = {versions.MEMCPY: "copies", versions.MEMSET: "memsets"}
-    counts = tuple((noun, report.rows[table]) for table, noun in kinds.items())
-    lacking = [
-        noun
-        for table, noun in kinds.items()
-        if not report.rows[table] and (report.n_device_calls[table] or _was_left_out(report, table))
-    ]
+def _copies(report: Examined) -> Finding:
+    kinds = {
+        "no-memcpy": ("copies", versions.MEMCPY),
+        "no-memset": ("memsets", versions.MEMSET),
+    }
+    lacking = [noun for code, (noun, _) in kinds.items() if code in report.codes]
     if not lacking:
-        return Finding(YES, counts)
+        return Finding(YES, tuple((noun, report.rows[table]) for noun, table in kinds.values()))
     text = f"not recorded: {', '.join(lacking)}"
     return Finding(NO if len(lacking) == len(kinds) else PARTLY, (), text, _fix("no-memcpy"))
-
-
-def _was_left_out(report: Contents, table: str) -> bool:
-    exported = report.facts.exported_tables
-    return bool(exported) and table not in exported
 
 
 def _gpu_model(report: Contents) -> Finding:

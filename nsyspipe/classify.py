@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["COLLECTIVES", "OTHER", "algorithm_of", "collective_of", "datatype_of", "kernel_label"]
+__all__ = [
+    "COLLECTIVES",
+    "OTHER",
+    "algorithm_of",
+    "collective_of",
+    "datatype_of",
+    "is_optimizer",
+    "kernel_label",
+]
 
 # NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
 _BY_NAME = {
@@ -45,6 +53,15 @@ _ALGORITHM = re.compile(
     r"_((?:RING|TREE|NVLS_TREE|NVLS|COLLNET_CHAIN|COLLNET_DIRECT|PAT)_(?:LL128|LL|SIMPLE))(?=_|\(|<|$)"
 )
 
+# Words of kernels that update weights. Clipping and unscaling run as multi_tensor_apply too, so that says nothing.
+_OPTIMIZERS = {
+    "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "lamb", "lars", "lion", "muon", "nadam",
+    "novograd", "optimizer", "radam", "rmsprop", "rprop", "sgd", "shampoo", "sophia",
+}  # fmt: skip
+# A word of a name that joins them by capitals or by anything that is no letter: FusedAdamMathFunctor has three.
+_CAPITALISED = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_LETTERS = re.compile(r"[A-Za-z]+")
+
 # The part of a template's arguments that tells what an elementwise kernel computes.
 _FUNCTOR = re.compile(r"\b(\w*(?:[Ff]unctor|Op|Ops|KernelImpl|_kernel_cuda)(?:_\w+)?)\b")
 _GENERIC = ("func_wrapper", "ReduceOp", "OpMathType")
@@ -79,6 +96,21 @@ def algorithm_of(name: str) -> str | None:
     """Return algorithm and protocol in a communication kernel's name, ``RING_LL``; None when it says none."""
     found = _ALGORITHM.search(name)
     return found[1] if found else None
+
+
+def is_optimizer(name: str) -> bool:
+    """Tell whether a kernel updates weights, by the functor or the function that its name says.
+
+    Examples
+    --------
+    >>> is_optimizer("multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>")
+    True
+    >>> is_optimizer("multi_tensor_apply_kernel<at::native::BinaryOpScalarFunctor<float>>")
+    False
+    """
+    words = {one.lower() for one in _LETTERS.findall(name)}
+    words |= {one.lower() for one in _CAPITALISED.findall(name)}
+    return not _OPTIMIZERS.isdisjoint(words) or "rmsprop" in name.lower()
 
 
 def kernel_label(name: str) -> str:

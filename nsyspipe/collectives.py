@@ -191,8 +191,13 @@ def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tup
     return totals, n_absent == 0
 
 
-def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int]) -> pa.Table:
-    """Return `schema.STRAGGLERS` over the summary steps; figures are null where nothing could be matched."""
+def stragglers_table(
+    collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False
+) -> pa.Table:
+    """Return `schema.STRAGGLERS` over the summary steps; figures are null where nothing could be matched.
+
+    Lateness is of a step: in a capture without steps it is null.
+    """
     counts = pc.and_(collectives["in_summary"], collectives["is_matched"])
     chosen = collectives.select(["rank", "step", "late_by_ns"]).filter(counts)
     in_figures = steps.filter(steps["in_summary"])
@@ -218,7 +223,7 @@ def stragglers_table(collectives: pa.Table, steps: pa.Table, ranks: Sequence[int
         row: dict[str, object] = {"rank": number, "wait_ns": waits.get(number)}
         if is_known:
             row["n_arrived_last"], row["wait_caused_ns"] = of_rank.get(number, (0, 0))
-            row["lateness_ns"] = sum(lateness.get(number, {}).values())
+            row["lateness_ns"] = None if is_capture else sum(lateness.get(number, {}).values())
         rows.append(row)
     return schema.STRAGGLERS.from_rows(rows)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.attribution import by_process, distinct, launch_times
+from nsyspipe.classify import is_optimizer
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
 from nsyspipe.host_digest import HostDigest, HostFamilies, digest_hosts, host_families
 from nsyspipe.intervals import union
@@ -23,6 +24,11 @@ from nsyspipe.process_events import ProcessEvents, ReportContext
 from nsyspipe.read.capture import Capture, read_capture
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.attribution import ProcessOperations
     from nsyspipe.problems import Problem
     from nsyspipe.read.facts import ReportFacts
     from nsyspipe.read.payload import CommRank, Payloads
@@ -59,6 +65,10 @@ class ReportDigest:
     name_column, open_end_ns
         What a second reading must not decide anew: where kernels' names come from, and when ranges that were never
         closed end.
+    n_graphs
+        CUDA graphs that were captured as a whole.
+    has_communication
+        Whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX.
     """
 
     path: str
@@ -72,6 +82,8 @@ class ReportDigest:
     families: tuple[tuple[str, int], ...]
     name_column: str | None
     open_end_ns: int | None
+    n_graphs: int
+    has_communication: bool
     problems: tuple[Problem, ...]
 
 
@@ -105,10 +117,15 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         recorded=capture.recorded,
         overhead=None if capture.overhead is None else union(*capture.overhead),
     )
-    found = [candidates(one.ranges, families, one.operations) for one in events]
+    found = [
+        candidates(
+            one.ranges, families, one.operations, _optimizer_launches(one.operations, context.names)
+        )
+        for one in events
+    ]
     hosts = HostFamilies({}, {}) if events else host_families(capture.ranges, families)
     best = choose(found, [0] * len(found)) if events else hosts.best
-    chosen = family.name if family else best
+    chosen = family.name if family else None if reading.is_capture else best
     digests = [
         digest_process(one, context, own, family=chosen)
         for one, own in zip(events, found, strict=True)
@@ -131,11 +148,26 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         families=largest_families(capture.ranges.table, named, _SHOWN_FAMILIES),
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
+        n_graphs=capture.operations.n_graphs,
+        has_communication=capture.ranges.has_communication
+        or any(digest.n_comm for digest, _ in digests),
         problems=(
             *capture.problems,
             *(one for _, problems in digests for one in problems),
         ),
     )
+
+
+def _optimizer_launches(
+    operations: ProcessOperations, names: Mapping[int, str]
+) -> NDArray[np.int64] | None:
+    """Return when the kernels that update the weights were launched, sorted; None where none is known by its name."""
+    ids = [number for number, name in names.items() if is_optimizer(name)]
+    if not ids:
+        return None
+    own = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)
+    found: NDArray[np.int64] = operations.kernel_launch[: operations.n_launched][own]
+    return found if found.size else None
 
 
 def _texts(ranges: pa.Table) -> pa.StringArray:

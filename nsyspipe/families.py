@@ -1,12 +1,13 @@
 """Find which NVTX ranges are the steps: texts that differ only in digits form a family, one family wins.
 
 A family qualifies when on every rank it has at least two members and at least half of the rank's
-kernels were launched inside them. Of those the one with most time on its best threads wins.
+kernels were launched inside them. Of those the one with most time on its best threads wins. Never
+steps: ranges of libraries and of operators, and the layers or micro-batches of one step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.intervals import grouped_lengths, outermost
-from nsyspipe.labels import DIGITS_PATTERN, SUFFIX_PATTERN, is_epoch
+from nsyspipe.labels import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator
 
 if TYPE_CHECKING:
     import re
@@ -55,10 +56,13 @@ class TextFamilies:
         Family names: normalised texts, or `STEP_OPTION` alone.
     of_text
         Family of each text of the ranges' dictionary; -1 for none.
+    is_named
+        Whether a user named it: then libraries' and operators' ranges are steps too.
     """
 
     names: list[str]
     of_text: Int64
+    is_named: bool = False
 
     @classmethod
     def by_text(cls, texts: pa.StringArray) -> TextFamilies:
@@ -71,9 +75,8 @@ class TextFamilies:
     def by_option(cls, texts: pa.StringArray, pattern: re.Pattern[str]) -> TextFamilies:
         """Make one family of the texts that a pattern matches anywhere."""
         hits = [text is not None and pattern.search(text) is not None for text in texts.to_pylist()]
-        return cls(
-            [STEP_OPTION], np.where(np.asarray(hits, np.bool_), 0, _NOT_IN_FAMILY).astype(np.int64)
-        )
+        of_text = np.where(np.asarray(hits, np.bool_), 0, _NOT_IN_FAMILY).astype(np.int64)
+        return cls([STEP_OPTION], of_text, is_named=True)
 
 
 def normalise(texts: pa.StringArray) -> pa.StringArray:
@@ -101,6 +104,8 @@ def largest_families(
         Its texts by their normalised form.
     """
     family, _, starts, ends = _columns(ranges, families)
+    known = family != _NOT_IN_FAMILY
+    family, starts, ends = family[known], starts[known], ends[known]
     totals = np.zeros(len(families.names), np.int64)
     np.add.at(totals, family, ends - starts)
     counts = np.bincount(family, minlength=totals.size)
@@ -122,6 +127,11 @@ class Candidate:
         Ranges of that thread that do not start inside an earlier one.
     n_launched_inside, n_launched
         Kernels launched inside the members; kernels with a launch.
+    is_part
+        Whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
+        than half of them launched a kernel of the optimizer that this rank has.
+    holders
+        Families of as much time and with the same first start in whose members all of its members lie.
     """
 
     name: str
@@ -131,12 +141,19 @@ class Candidate:
     n_members: int
     n_launched_inside: int
     n_launched: int
+    is_part: bool = False
+    holders: tuple[str, ...] = ()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there are several members, in which half of the kernels were launched; a rank without launches cannot object."""
+        enough = 2 * self.n_launched_inside >= self.n_launched
+        return self.n_members >= _MIN_MEMBERS and enough
 
     @property
     def qualifies(self) -> bool:
-        """Whether this rank accepts the family as its steps; a rank without launches cannot object."""
-        enough = 2 * self.n_launched_inside >= self.n_launched
-        return self.n_members >= _MIN_MEMBERS and enough
+        """Whether this rank accepts the family as its steps."""
+        return self.is_large and not self.is_part
 
 
 @dataclass(frozen=True)
@@ -156,7 +173,10 @@ class Members:
 
 
 def candidates(
-    ranges: pa.Table, families: TextFamilies, operations: ProcessOperations
+    ranges: pa.Table,
+    families: TextFamilies,
+    operations: ProcessOperations,
+    optimizer_launches: Int64 | None = None,
 ) -> list[Candidate]:
     """Measure every family on one rank.
 
@@ -164,6 +184,8 @@ def candidates(
     ----------
     ranges
         `schema.RANGES` of one process.
+    optimizer_launches
+        When the kernels that update the weights were launched, sorted; None without any that is known.
 
     Returns
     -------
@@ -171,7 +193,11 @@ def candidates(
         Largest union first; ties by name.
     """
     family, thread, starts, ends = _columns(ranges, families)
+    every = thread, starts, ends, family
     known = family != _NOT_IN_FAMILY
+    if not families.is_named:
+        can_be = np.array([not is_operator(name) for name in families.names], np.bool_)
+        known &= can_be[family] if can_be.size else known
     family, thread, starts, ends = family[known], thread[known], starts[known], ends[known]
     if not family.size:
         return []
@@ -185,25 +211,84 @@ def candidates(
         best.setdefault(int(keys[index]) // threads.size, index)
     order = np.argsort(group, kind="stable")
     edges = np.searchsorted(group[order], np.arange(keys.size + 1))
-    found = []
+    found: list[Candidate] = []
+    spans: list[tuple[Int64, Int64]] = []
     for code, index in best.items():
         rows = order[edges[index] : edges[index + 1]]
         start, end = starts[rows], ends[rows]
         # Ranges that overlap nowhere are all members; else pick.
         if int((end - start).sum()) != int(unions[index]) or not (end > start).all():
             rows = rows[outermost(start, end)]
-        found.append(
-            Candidate(
-                name=families.names[code],
-                thread_id=int(threads[int(keys[index]) % threads.size]),
-                union_ns=int(unions[index]),
-                first_start_ns=int(starts[rows].min()),
-                n_members=rows.size,
-                n_launched_inside=int(launched[rows].sum()),
-                n_launched=operations.n_launched,
-            )
+        rows = rows[np.lexsort((-ends[rows], starts[rows]))]
+        one = Candidate(
+            name=families.names[code],
+            thread_id=int(threads[int(keys[index]) % threads.size]),
+            union_ns=int(unions[index]),
+            first_start_ns=int(starts[rows[0]]),
+            n_members=rows.size,
+            n_launched_inside=int(launched[rows].sum()),
+            n_launched=operations.n_launched,
         )
+        spans.append((starts[rows], ends[rows]))
+        is_part = (
+            one.is_large
+            and optimizer_launches is not None
+            and not families.is_named
+            and _are_parts(*spans[-1], _others(every, one.thread_id, code), optimizer_launches)
+        )
+        found.append(replace(one, is_part=is_part))
+    held = zip(found, _holders(found, spans), strict=True)
+    found = [replace(one, holders=own) if own else one for one, own in held]
     return sorted(found, key=lambda one: (-one.union_ns, one.name))
+
+
+def _others(
+    every: tuple[Int64, Int64, Int64, Int64], thread_id: int, code: int
+) -> tuple[Int64, Int64]:
+    """Return starts and ends of the ranges of a thread that are of another family."""
+    thread, starts, ends, family = every
+    other = (thread == thread_id) & (family != code)
+    return starts[other], ends[other]
+
+
+def _are_parts(
+    starts: Int64, ends: Int64, others: tuple[Int64, Int64], optimizer_launches: Int64
+) -> bool:
+    """Tell whether several members lie inside one other range, and less than half of them update weights."""
+    n_updates = np.searchsorted(optimizer_launches, ends) - np.searchsorted(
+        optimizer_launches, starts
+    )
+    if 2 * int(np.count_nonzero(n_updates)) >= starts.size:
+        return False
+    inside = np.searchsorted(ends, others[1], side="right") - np.searchsorted(starts, others[0])
+    return bool((inside >= _MIN_MEMBERS).any())
+
+
+def _holders(
+    found: Sequence[Candidate], spans: Sequence[tuple[Int64, Int64]]
+) -> list[tuple[str, ...]]:
+    """Return for each family those as long, and begun at the same time, that its members lie in but not the reverse."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for at, one in enumerate(found):
+        if one.is_large:
+            alike.setdefault((one.union_ns, one.first_start_ns), []).append(at)
+    holders: list[tuple[str, ...]] = [()] * len(found)
+    for group in alike.values():
+        for at in group:
+            holders[at] = tuple(
+                found[other].name
+                for other in group
+                if other != at
+                and _lie_in(spans[at], spans[other])
+                and not _lie_in(spans[other], spans[at])
+            )
+    return holders
+
+
+def _lie_in(inner: tuple[Int64, Int64], outer: tuple[Int64, Int64]) -> bool:
+    """Tell whether each of some disjoint spans lies in one of others."""
+    at = np.searchsorted(outer[0], inner[0], side="right") - 1
+    return bool(((at >= 0) & (inner[1] <= outer[1][np.maximum(at, 0)])).all())
 
 
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
@@ -232,9 +317,19 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
         first = min(
             rank[name].first_start_ns + shift for rank, shift in zip(by_name, shifts, strict=True)
         )
-        return is_epoch(name), -union, first, name
+        return holds_steps(name), -union, first, name
 
-    return min(shared, key=preference)
+    best = min(shared, key=preference)
+    while held_by := _held_by(best, by_name):
+        if not (tied := [one for one in held_by if preference(one)[:3] == preference(best)[:3]]):
+            break
+        best = min(tied)
+    return best
+
+
+def _held_by(name: str, by_name: Sequence[dict[str, Candidate]]) -> set[str]:
+    """Return the families that hold all ranges of one on every rank, and qualify."""
+    return set(by_name[0]).intersection(*(rank[name].holders for rank in by_name), *by_name[1:])
 
 
 def choose_host(
@@ -265,7 +360,7 @@ def choose_host(
             first[one.name] = min(first.get(one.name, start), start)
 
     def preference(name: str) -> tuple[bool, int, int, int, str]:
-        return is_epoch(name), -len(where[name]), -union[name], first[name], name
+        return holds_steps(name), -len(where[name]), -union[name], first[name], name
 
     return min(where, key=preference, default=None)
 
@@ -283,6 +378,8 @@ def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -
 def _columns(ranges: pa.Table, families: TextFamilies) -> tuple[Int64, Int64, Int64, Int64]:
     text = ranges["text"].combine_chunks()
     family = families.of_text[text.indices.to_numpy()] if len(text) else np.empty(0, np.int64)
+    if len(text) and not families.is_named:
+        family = np.where(ranges["is_library"].to_numpy(), _NOT_IN_FAMILY, family)
     return (
         family,
         ranges["thread_id"].to_numpy(),

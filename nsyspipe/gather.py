@@ -69,6 +69,8 @@ def gather(
         digests = _digest_all(running, [(path, None) for path in paths], reading, on_progress)
         if not any(digest.processes for digest in digests):
             return _of_hosts(running, digests, reading, named_family)
+        if reading.is_capture:
+            return Gathered(tuple(digests), None, "as --step none asks for")
         family = named_family(digests) if named_family else None
         family = family or choose_family(digests)
         if reading.step is not None and family is None:
@@ -81,7 +83,7 @@ def gather(
                 None,
                 f"{named!r} ranges launched no kernel",
             )
-    why = None if family is not None else "none qualifies on every rank"
+    why = None if family is not None else "no family of NVTX ranges qualifies on every rank"
     return Gathered(tuple(digests), family, why)
 
 
@@ -92,6 +94,8 @@ def _of_hosts(
     named_family: Callable[[Sequence[ReportDigest]], str | None] | None,
 ) -> Gathered:
     """Agree on the step family of a run without device activity; a pattern that matches nothing is no error there."""
+    if reading.is_capture:
+        return Gathered(tuple(digests), None, "as --step none asks for")
     family = named_family(digests) if named_family else None
     family = family or choose_host_family(digests)
     wrong = [at for at, digest in enumerate(digests) if digest.hosts and digest.family != family]

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from nsyspipe.digest import ReportDigest
     from nsyspipe.sidecar_model import RunCapture
 
-__all__ = ["RunHeader", "header_of"]
+__all__ = ["CAPTURE", "RunHeader", "header_of", "steps_source"]
+
+# What the steps of a run come from.
+RANGES, HOST, CAPTURE = "ranges", "host", "capture"
 
 _RANK_SUFFIX = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,6 +45,9 @@ class RunHeader:
         Start of the earliest session, ISO 8601.
     capture
         How the run was captured, from the sidecar beside its reports; None without one.
+    steps_from
+        ``ranges``; ``host``, of a run without device activity; ``capture``: there are no steps, and figures are of the
+        capture as a whole. None where nothing was recorded at all.
     """
 
     run_id: str
@@ -55,6 +61,14 @@ class RunHeader:
     captured_at_utc: str | None
     reports: list[str]
     capture: RunCapture | None = None
+    steps_from: str | None = None
+
+
+def steps_source(n_ranks: int, n_host_steps: int, *, has_family: bool) -> str | None:
+    """Return what a run's steps come from, as `RunHeader.steps_from` says it."""
+    if n_ranks:
+        return RANGES if has_family else CAPTURE
+    return HOST if n_host_steps else None
 
 
 def header_of(
@@ -66,6 +80,7 @@ def header_of(
     label: str | None,
     run_id: str | None,
     captured: Captured = NOTHING_CAPTURED,
+    steps_from: str | None = None,
 ) -> RunHeader:
     """Describe a run.
 
@@ -91,6 +106,7 @@ def header_of(
         captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
         reports=list(names),
         capture=captured.facts,
+        steps_from=steps_from,
     )
 
 

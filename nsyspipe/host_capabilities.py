@@ -11,7 +11,8 @@ from nsyspipe.problems import CATALOGUE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.read.contents import Contents
+    from nsyspipe.capability_rules import Examined
+
 
 __all__ = ["of_host", "with_host_processes"]
 
@@ -21,15 +22,19 @@ _OF_DEVICE = {
 }  # fmt: skip
 
 
-def with_host_processes(reports: Sequence[Contents]) -> tuple[list[Contents], bool]:
+def with_host_processes(reports: Sequence[Examined]) -> tuple[list[Examined], bool]:
     """Let the processes with steps stand for ranks where no report has device activity, and tell whether they do."""
     is_host_only = not any(one.pids for one in reports)
     if is_host_only:
-        return [replace(one, pids=one.host_pids) for one in reports], True
+        return [replace(one, pids=_with_steps(one)) for one in reports], True
     return list(reports), False
 
 
-def of_host(name: str, found: Finding, report: Contents, *, was_left_out: bool) -> Finding:
+def _with_steps(report: Examined) -> tuple[int, ...]:
+    return tuple(sorted(one.pid for one in report.digest.hosts if one.members.num_rows))
+
+
+def of_host(name: str, found: Finding, report: Examined, *, was_left_out: bool) -> Finding:
     """Return what a report without device activity has for one question.
 
     Parameters

@@ -49,6 +49,7 @@ def evidence_of(
         world_size=tables.world_size,
         summary=summary.to_pylist()[0],
         steps=tables.steps.filter(tables.steps["in_summary"]),
+        is_capture=tables.is_capture,
         all_steps=tables.steps,
         phases=phases,
         all_collectives=tables.collectives,

@@ -13,7 +13,9 @@ __all__ = [
     "PHASES",
     "PHASE_PATTERNS",
     "SUFFIX_PATTERN",
-    "is_epoch",
+    "holds_steps",
+    "is_library_domain",
+    "is_operator",
     "phase_of",
     "step_number",
 ]
@@ -31,6 +33,25 @@ PHASES = tuple(PHASE_PATTERNS)
 # (Arrow) and to Python.
 SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
 DIGITS_PATTERN = r"[0-9]+"
+
+# Domains that libraries open for ranges of their own, by how their names begin; any other named domain is the user's.
+_LIBRARY_DOMAINS = (
+    "NCCL", "MPI", "DALI", "CCCL", "UCX", "cuBLAS", "cuDNN", "cuFFT", "cuSPARSE", "cuSOLVER", "cuRAND", "cuTENSOR",
+    "cuFile", "cuDF", "libcudf", "libcu++", "libcudacxx", "TensorRT", "NVSHMEM", "nvJPEG", "nvImageCodec", "librmm",
+    "libkvikio",
+)  # fmt: skip
+# Abbreviations as they are written; names in any case.
+_LIBRARY_DOMAIN = re.compile(
+    "|".join(
+        re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS
+    )
+)
+# What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
+_OPERATOR = re.compile(
+    r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
+    r"|\{\s*['\"]\w+['\"]\s*:"
+)
+_HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
 _LARGEST_STEP = 2**63 - 1
 _MOST_DIGITS = 19
 
@@ -44,9 +65,19 @@ def step_number(text: str) -> int | None:
     return number if number <= _LARGEST_STEP else None
 
 
-def is_epoch(family: str) -> bool:
-    """Tell whether a family is named like an epoch, which holds many steps."""
-    return "epoch" in family.lower()
+def holds_steps(family: str) -> bool:
+    """Tell whether a family is named like an epoch or a warm-up, which hold many steps."""
+    return _HOLDS_STEPS.search(family) is not None
+
+
+def is_library_domain(name: str) -> bool:
+    """Tell whether an NVTX domain is a library's own: cuBLAS, cuBLASLt, DALI, NCCL, and so on."""
+    return _LIBRARY_DOMAIN.match(name) is not None
+
+
+def is_operator(family: str) -> bool:
+    """Tell whether a text, normalised or not, is an operator's: ``aten::mm``, ``{'mod': 'torch', ...}``."""
+    return _OPERATOR.match(family) is not None
 
 
 def phase_of(family: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:

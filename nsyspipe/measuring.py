@@ -18,12 +18,14 @@ from nsyspipe.metrics.copies import grad_copies
 from nsyspipe.metrics.idle import idle_causes, phase_idle
 from nsyspipe.metrics.phases import NO_WINDOW, phase_costs
 from nsyspipe.phases import PhaseRanges, phases_of_launches
+from nsyspipe.schema import GRAPH_NAME_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
+    from nsyspipe.attribution import ProcessOperations
     from nsyspipe.families import Members
     from nsyspipe.metrics.window_sums import WindowSums
     from nsyspipe.process_events import ProcessEvents, ReportContext
@@ -43,7 +45,8 @@ class Measured:
     Attributes
     ----------
     windows
-        One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete`` and the breakdown.
+        One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
+        long CUDA graphs that were captured as a whole run in it.
     phases
         One row per (phase, member): ``phase``, ``member`` and the costs.
     kernels
@@ -87,6 +90,7 @@ def measure(
     copies = grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
     overhead = context.overhead
     parts |= causes.columns | copies
+    parts["graph_ns"] = _graphs_ns(operations, windows)
     parts["overhead_ns"] = (
         None if overhead is None else overhead.lengths(windows.starts, windows.ends)
     )
@@ -117,6 +121,13 @@ def measure(
         *kernels_table(operations, context.names, kernel_phase, device.comm, windows),
         causes.blocked_ns_by_call,
     )
+
+
+def _graphs_ns(operations: ProcessOperations, windows: Windows) -> Int64:
+    """Return how long CUDA graphs that were captured as a whole run in each window."""
+    own = operations.kernel_column("name_id") == GRAPH_NAME_ID
+    found = union(operations.kernel_start[own], operations.kernel_end[own])
+    return found.lengths(windows.starts, windows.ends)
 
 
 def _unrecorded(recorded: Recorded) -> list[str]:

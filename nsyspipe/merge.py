@@ -23,8 +23,8 @@ from nsyspipe.host_steps import host_steps_table
 from nsyspipe.metrics.summary import with_ratios
 from nsyspipe.one_run import is_surely_one_run
 from nsyspipe.placing import PlacedProcess, place, place_hosts, told_world_size, world_size
-from nsyspipe.ranks import number_ranks, ranks_table
-from nsyspipe.run_problems import of_messages, of_ranks, of_reports, of_steps, of_world
+from nsyspipe.ranks import launcher_size, number_ranks, ranks_table
+from nsyspipe.run_problems import lacks_comm, of_messages, of_ranks, of_reports, of_steps, of_world
 from nsyspipe.selection import Selection, select_steps
 from nsyspipe.steps import step_numbers
 
@@ -61,6 +61,8 @@ class RunTables:
         The ranks in the order of the table, on one clock, with their communication.
     step_numbers
         For each rank the step number of each of its step ranges.
+    is_capture
+        Whether the ranks have no steps: the one row of each is its capture.
     """
 
     ranks: pa.Table
@@ -77,6 +79,7 @@ class RunTables:
     world_size: int | None
     across: CrossRank
     step_numbers: tuple[Int64, ...]
+    is_capture: bool
 
     @property
     def blocked_ns_by_call(self) -> dict[str, float]:
@@ -118,16 +121,21 @@ def merge(
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     ranks, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, captured)
+    launched = launcher_size(placed or hosts, ranks, source)
     host_steps = host_steps_table(hosts, None if source == "order" else ranks, names)
     if hosts:  # numbered as ranks are, but none of them
         ranks, rank_problems = [], []
     order = sorted(range(len(placed)), key=ranks.__getitem__)
     placed, ranks = [placed[at] for at in order], [ranks[at] for at in order]
-    numbering = _step_numbers(placed, has_family=why_no_steps is None)
+    is_capture = bool(placed) and why_no_steps is not None
+    numbering = _step_numbers(placed, has_family=not is_capture)
     is_one_run = is_surely_one_run(digests, captured)
     across = cross_rank(placed, numbering, len(digests), is_one_run=is_one_run)
     placed = list(across.placed)
     table, place_of = _windows(placed, ranks, numbering)
+    size = world_size(digests, log, captured.world_size, launched)
+    hidden = _hidden_comm(placed, digests, size, table.num_rows)
+    table = _without_comm(table, hidden)
     selection = select_steps(
         table["step"].to_numpy(),
         table["start_ns"].to_numpy(),
@@ -137,13 +145,13 @@ def merge(
         len(placed),
         skip_first,
     )
-    size = world_size(digests, log, captured.world_size)
     sizes = communicator_sizes(across, size)
     steps = _steps(table, place_of, across, sizes, selection)
+    is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
     of_collectives = (across, ranks, selection.steps, sizes)
     collectives = collective_figures(*of_collectives)
     found = [
-        *of_reports(digests, names, placed, ranks, captured),
+        *of_reports(digests, names, placed, ranks, captured, is_hidden=is_hidden),
         *rank_problems,
         *across.problems,
         *of_ranks(placed, ranks, size, captured),
@@ -155,18 +163,21 @@ def merge(
     return RunTables(
         ranks=ranks_table(across, ranks, source, names, captured),
         steps=steps,
-        phases=_phases_table(placed, ranks, numbering),
+        phases=_without_comm_of_phases(_phases_table(placed, ranks, numbering), table, hidden),
         collectives=collectives,
         all_collectives=functools.partial(collectives_table, *of_collectives),
-        stragglers=stragglers_table(collectives, steps, ranks),
+        stragglers=stragglers_table(collectives, steps, ranks, is_capture=is_capture),
         kernels=_kernels_table(placed, ranks, numbering, selection),
-        idle_calls=_idle_calls(placed, numbering, steps, selection),
+        idle_calls=schema.IDLE_CALLS.empty()
+        if is_capture
+        else _idle_calls(placed, numbering, steps, selection),
         host_steps=host_steps,
         problems=tuple(found),
         selection=selection,
         world_size=size,
         across=across,
         step_numbers=tuple(numbering),
+        is_capture=is_capture,
     )
 
 
@@ -200,12 +211,63 @@ def _windows(
     return table, np.repeat(np.arange(len(tables)), [one.num_rows for one in tables])
 
 
+# What communication that was not seen makes unknown: it may have counted as compute.
+_HIDDEN = (
+    "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
+)  # fmt: skip
+_HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
+
+
+def _hidden_comm(
+    placed: Sequence[PlacedProcess], digests: Sequence[ReportDigest], size: int | None, n_rows: int
+) -> NDArray[np.bool_]:
+    """Flag the windows in which communication may have run that was not seen: inside CUDA graphs, or under other names.
+
+    A run of several ranks without any communication kernel has some that is not known. A CUDA graph that was captured
+    as a whole may hold some wherever several ranks run, or NCCL or MPI is in use.
+    """
+    is_several = len(placed) > 1 or (size or 1) > 1
+    graphs = [one.process.windows["graph_ns"].to_numpy() > 0 for one in placed]
+    is_graph = np.concatenate([np.zeros(0, np.bool_), *graphs])
+    if not is_graph.any() and lacks_comm(placed, size):
+        return np.ones(n_rows, np.bool_)
+    may_hide = is_several or any(digest.has_communication for digest in digests)
+    return is_graph & may_hide
+
+
+def _without_comm(table: pa.Table, hidden: NDArray[np.bool_]) -> pa.Table:
+    if not hidden.any():
+        return table
+    for name in _HIDDEN:
+        at = table.column_names.index(name)
+        table = table.set_column(at, table.field(at), pc.if_else(hidden, None, table[name]))
+    return table
+
+
+def _without_comm_of_phases(
+    phases: pa.Table, windows: pa.Table, hidden: NDArray[np.bool_]
+) -> pa.Table:
+    """Make null what phases say of communication in the steps where some may not have been seen."""
+    if not hidden.any() or not phases.num_rows:
+        return phases
+    own = windows.filter(pa.array(hidden))
+    width = max(pc.max(windows["step"]).as_py(), pc.max(phases["step"]).as_py()) + 1
+    keys = [pc.add(pc.multiply(one["rank"], width), one["step"]) for one in (phases, own)]
+    is_hidden = pc.is_in(keys[0], value_set=keys[1].combine_chunks())
+    for name in _HIDDEN_OF_PHASES:
+        at = phases.column_names.index(name)
+        phases = phases.set_column(at, phases.field(at), pc.if_else(is_hidden, None, phases[name]))
+    return phases
+
+
 def _steps(
     table: pa.Table, place_of: Int64, across: CrossRank, sizes: Int64, selection: Selection
 ) -> pa.Table:
     """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
     step, starts, ends = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
     waits, is_known = step_waits(across, place_of, step, starts, ends)
+    # What a rank waits for may be inside another's graphs.
+    is_known &= ~np.isin(step, step[pc.is_null(table["comm_ns"]).to_numpy()])
     n_bytes, is_sized = step_bytes(across, sizes, place_of, step)
     has_comm = pc.is_valid(table["comm_ns"])
     columns = {name: table[name] for name in table.column_names}

@@ -83,6 +83,7 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     eligible = (
         (code != NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
     )
+    eligible &= ~ranges["is_library"].to_numpy()
     eligible &= ends <= members.ends[np.maximum(member, 0)]
     eligible[members.rows] = False
     code, starts, ends, member = code[eligible], starts[eligible], ends[eligible], member[eligible]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsyspipe.families import choose, choose_host
+from nsyspipe.read.facts import LAUNCHER_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,15 +142,22 @@ def told_world_size(digests: Sequence[ReportDigest], said: int | None) -> int | 
 
 
 def world_size(
-    digests: Sequence[ReportDigest], log: NcclLog | None = None, said: int | None = None
+    digests: Sequence[ReportDigest],
+    log: NcclLog | None = None,
+    said: int | None = None,
+    launched: int | None = None,
 ) -> int | None:
-    """Return the captured WORLD_SIZE, else what the sidecar said, else the size of NCCL's largest communicator.
+    """Return how many ranks the job had; None where nothing says it.
 
-    Of communicators, those of the payload go before those of the log; None without any.
+    The captured WORLD_SIZE, else what the sidecar said, else how many the launcher started that numbered them
+    (`launched`), else the size of NCCL's largest communicator; of these, those of the payload go before those of the
+    log.
     """
     told = told_world_size(digests, said)
     if told is not None:
         return told
+    if launched is not None:
+        return launched
     sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
     return max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
 
@@ -157,7 +165,13 @@ def world_size(
 def run_sizes(digests: Sequence[ReportDigest], said: int | None = None) -> list[int]:
     """Return how many ranks a run may have as far as its reports tell, sorted: those there, and the world's."""
     n_ranks = sum(len(digest.processes) for digest in digests)
-    return sorted({n_ranks, world_size(digests, said=said) or n_ranks})
+    launched = {
+        size
+        for digest in digests
+        for name in LAUNCHER_SIZES.values()
+        if (size := digest.facts.number(name)) is not None and size >= n_ranks
+    }
+    return sorted({n_ranks, world_size(digests, said=said) or n_ranks, *launched})
 
 
 def own_log(

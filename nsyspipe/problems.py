@@ -23,6 +23,8 @@ _ANNOTATE = "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(
 _WITH_BLOBS = "export again with nsys 2025.3 or newer: --include-blobs=true"
 _EXPORT_ALL = "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
 
+_GRAPH_NODES = "capture with nsys profile --cuda-graph-trace=node"
+
 CATALOGUE: dict[str, Kind] = {
     "no-gpu-activity": Kind(
         "warning", "no GPU activity recorded: {what} has no kernel, copy or memset", _CUDA
@@ -32,12 +34,14 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-comm-kernels": Kind(
         "error",
-        "no communication kernel on the {n} rank(s) looked at: communication figures are 0 and probably wrong",
+        "no communication kernel on the {n} rank(s) looked at: communication and compute cannot be told apart, both are "
+        "null",
         "name your kernels with --comm-kernel REGEX (NCCL's are known by their names)",
     ),
     "no-steps": Kind(
         "warning",
-        "no NVTX range family marks the steps ({why}): the whole capture of each rank counts as one step, backward figures are null",
+        "there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and "
+        "backward figures are null",
         _ANNOTATE,
     ),
     "no-nvtx": Kind(
@@ -104,8 +108,14 @@ CATALOGUE: dict[str, Kind] = {
     "dropped-ranges": Kind("info", "{n} NVTX ranges end before they start: left out"),
     "graphs-as-a-whole": Kind(
         "warning",
-        "{n} CUDA graphs were captured as a whole and count as compute: communication inside them is not seen",
-        "capture with nsys profile --cuda-graph-trace=node",
+        "{n} CUDA graphs were captured as a whole and count as compute: what ran inside them is not seen",
+        _GRAPH_NODES,
+    ),
+    "comm-in-graphs": Kind(
+        "error",
+        "{n} CUDA graphs were captured as a whole: communication inside them is not seen, so communication, waiting and "
+        "compute are null",
+        _GRAPH_NODES,
     ),
     "no-kernels": Kind(
         "error",
@@ -124,8 +134,14 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-memset": Kind(
         "warning",
-        "calls that set memory were made, but the report has no table of them: memory and idle figures are null",
+        "calls that set memory were made, but the report has no table of them, and does not say that its export is "
+        "whole: memory and idle figures are null",
         _EXPORT_ALL,
+    ),
+    "memset-calls-only": Kind(
+        "info",
+        "{n} calls that set memory ran nothing on the device that nsys recorded, and nothing was left out of the export: "
+        "they were captured into CUDA graphs, of no bytes, or of the host's memory; memory and idle figures count none",
     ),
     "no-copy-kind": Kind(
         "warning", "copies without a kind: figures of device-to-device copies are null", _EXPORT_ALL

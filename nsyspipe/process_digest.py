@@ -173,7 +173,7 @@ def _problems(
     family: str | None,
 ) -> list[Problem]:
     operations, process = events.operations, events.process_id
-    n_missing, total = operations.n_without_launch, operations.n_operations
+    n_missing, total = operations.n_without_launch, operations.n_launchable
     found = []
     if not events.has_launches:
         found.append(problem("no-launches", process_id=process, n=total))

@@ -82,7 +82,7 @@ class ProcessEvents:
             operations,
             ranges,
             tuple(sorted(counts, key=lambda device: (-counts[device], device))),
-            operations.n_without_launch < operations.n_operations,
+            operations.n_without_launch < max(operations.n_launchable, 1),
             blocking_calls,
             payloads,
         )

@@ -12,7 +12,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.one_run import check_one_run
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read.discover import EXPORT_SUFFIX, source_of
-from nsyspipe.read.facts import RANK_VARIABLES
+from nsyspipe.read.facts import LAUNCHER_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,16 @@ if TYPE_CHECKING:
     from nsyspipe.digest import ReportDigest
     from nsyspipe.placing import PlacedHost, PlacedProcess
 
-__all__ = ["number_ranks", "parse_rank_map", "ranks_by_map", "ranks_table", "stem_rank"]
+__all__ = [
+    "launcher_size",
+    "number_ranks",
+    "parse_rank_map",
+    "rank_sources",
+    "ranks_by_map",
+    "ranks_table",
+]
 
+_ENVIRONMENT = "env:"
 _MOST_DIGITS = 18
 _STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
 
@@ -38,9 +46,9 @@ def number_ranks(
 ) -> tuple[list[int], str, list[Problem]]:
     """Give each rank its number, from the first source that numbers every one, all different.
 
-    Sources: the rank map; captured ``RANK``; then ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``,
-    ``PMIX_RANK``, ``SLURM_PROCID``; the capture's sidecar; NCCL's payload, which knows a rank in a communicator only;
-    MPI's thread names; the file's stem; order.
+    Sources: the rank map; captured ``RANK``; the capture's sidecar; ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``,
+    ``PMIX_RANK``, ``SLURM_PROCID``, each by itself, since they may contradict each other; NCCL's payload, which knows a
+    rank in a communicator only; MPI's thread names; the file's stem; order.
 
     Returns
     -------
@@ -58,7 +66,7 @@ def number_ranks(
         processes = [(one.report.path, None if one.is_alone else one.process.pid) for one in placed]
         return ranks_by_map(processes, rank_map), "rank_map", []
     check_one_run(digests, placed, captured)
-    for source, numbers in _sources(placed, captured):
+    for source, numbers in rank_sources(placed, captured):
         given = [number for number in numbers if number is not None]
         if len(given) == len(numbers) and len(set(given)) == len(given):
             return given, source, []
@@ -125,22 +133,42 @@ def _order_key(placed: PlacedProcess | PlacedHost) -> tuple[int, int, int]:
     return placed.argument, -1 if device is None else device, placed.process.process_id
 
 
-def _sources(
-    placed: Sequence[PlacedProcess | PlacedHost], captured: Captured
+def rank_sources(
+    placed: Sequence[PlacedProcess | PlacedHost], captured: Captured = NOTHING_CAPTURED
 ) -> Iterator[tuple[str, list[int | None]]]:
-    for variable in RANK_VARIABLES:
-        yield (
-            f"env:{variable}",
-            [one.report.facts.number(variable) if one.is_alone else None for one in placed],
-        )
+    """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing.
+
+    The environment is that of the program that was launched: it names a process only if that is alone in its report.
+    """
+
+    def captured_numbers(variable: str) -> tuple[str, list[int | None]]:
+        numbers = [one.report.facts.number(variable) if one.is_alone else None for one in placed]
+        return f"{_ENVIRONMENT}{variable}", numbers
+
+    yield captured_numbers("RANK")
     said = [
         captured.rank_of(one.argument, one.process.pid, is_alone=one.is_alone) for one in placed
     ]
     yield "sidecar", [one.rank if one else None for one in said]
+    for variable in LAUNCHER_SIZES:
+        yield captured_numbers(variable)
     comm_ranks = [one.report.comm_ranks.get(one.process.process_id) for one in placed]
     yield "nccl_payload", [comm.rank if comm else None for comm in comm_ranks]
     yield "nvtx_mpi", [one.report.mpi_ranks.get(one.process.process_id) for one in placed]
     yield "file_name", [stem_rank(one.report.path) if one.is_alone else None for one in placed]
+
+
+def launcher_size(
+    placed: Sequence[PlacedProcess | PlacedHost], ranks: Sequence[int], source: str
+) -> int | None:
+    """Return how many ranks the launcher started that numbered them; None if another source did, or it cannot be.
+
+    A size that differs between reports, or has no room for the ranks that are there, is none.
+    """
+    variable = LAUNCHER_SIZES.get(source.removeprefix(_ENVIRONMENT))
+    sizes = {one.report.facts.number(variable) for one in placed} if variable else set()
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if size is not None and size > max(ranks, default=0) else None
 
 
 def stem_rank(path: str) -> int | None:

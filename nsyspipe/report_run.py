@@ -16,7 +16,7 @@ from nsyspipe.captured import Captured, with_captured_facts
 from nsyspipe.findings.judge import judge
 from nsyspipe.findings.link_evidence import LinkVerdict, judge_link
 from nsyspipe.gather import Gathered, gather
-from nsyspipe.header import RunHeader, header_of
+from nsyspipe.header import RunHeader, header_of, steps_source
 from nsyspipe.judging import evidence_of, links_of
 from nsyspipe.merge import RunTables, merge
 from nsyspipe.metrics.summary import phase_summary, rank_summary, summary
@@ -97,7 +97,11 @@ class ReportRun(Run):
         )
 
     def _believed(self, digests: Sequence[ReportDigest]) -> Captured:
-        return believe_of_run(self._sidecars, digests, asks_for_steps=self.reading.step is None)
+        return believe_of_run(
+            self._sidecars,
+            digests,
+            asks_for_steps=self.reading.step is None and not self.reading.is_capture,
+        )
 
     @cached_property
     def _captured(self) -> Captured:
@@ -171,6 +175,11 @@ class ReportRun(Run):
             label=self.label,
             run_id=self.run_id,
             captured=self._captured,
+            steps_from=steps_source(
+                self._tables.ranks.num_rows,
+                self._tables.host_steps.num_rows,
+                has_family=self._gathered.family is not None,
+            ),
         )
 
     @property
@@ -279,11 +288,13 @@ class ReportRun(Run):
 
     @cached_property
     def _summary(self) -> pa.Table:
-        return summary(self.steps(), self._tables.collectives)
+        return summary(self.steps(), self._tables.collectives, is_capture=self._tables.is_capture)
 
     @cached_property
     def _rank_summary(self) -> pa.Table:
-        return rank_summary(self.steps(), self._tables.collectives, self.ranks)
+        return rank_summary(
+            self.steps(), self._tables.collectives, self.ranks, is_capture=self._tables.is_capture
+        )
 
     def __repr__(self) -> str:
         if "_tables" not in self.__dict__:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from nsyspipe.errors import OptionError
+from nsyspipe.header import CAPTURE
 from nsyspipe.metrics.kernels import costliest
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class Run(ABC):
     @abstractmethod
     def step_family(self) -> str | None:
         """The NVTX texts that are the steps: digits as ``#``, or the given pattern; None without steps."""
+
+    @property
+    def is_capture(self) -> bool:
+        """Whether there are no steps, so that the figures are of the capture as a whole."""
+        return self.header.steps_from == CAPTURE
 
     @property
     @abstractmethod
@@ -194,6 +200,10 @@ class Run(ABC):
 
     def __repr__(self) -> str:
         figures = self.summary().to_pylist()[0]
+        if self.is_capture:
+            return (
+                f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, a capture without steps>"
+            )
         return (
             f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {figures['n_steps']} steps, "
             f"{figures['n_summary_steps']} in the figures>"

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 from nsyspipe.capability_rules import NO, PARTLY, YES, Finding
 from nsyspipe.captured import NOTHING_CAPTURED
 from nsyspipe.link import links
+from nsyspipe.placing import place, place_hosts, world_size
 from nsyspipe.problems import CATALOGUE
-from nsyspipe.ranks import ranks_by_map, stem_rank
-from nsyspipe.read.facts import RANK_VARIABLES
+from nsyspipe.ranks import launcher_size, rank_sources, ranks_by_map
 from nsyspipe.slowest_link import slowest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from nsyspipe.capability_rules import Examined
     from nsyspipe.captured import Captured
     from nsyspipe.fabric import NcclLog, Topology
-    from nsyspipe.read.contents import Contents
+    from nsyspipe.placing import PlacedHost, PlacedProcess
 
-__all__ = ["RUN_RULES", "Beside"]
+__all__ = ["RUN_RULES", "Beside", "launched_size", "placed_of"]
 
 _SHOWN_RANKS = 8
 _ONE_RUN = "pass the reports of one run, each once"
@@ -43,7 +44,22 @@ class Beside:
     captured: Captured = NOTHING_CAPTURED
 
 
-def _ranks(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
+# What each source of ranks is called.
+_SOURCES = {
+    "sidecar": "the capture's sidecar",
+    "nccl_payload": "NCCL's payload",
+    "nvtx_mpi": "MPI's thread names",
+    "file_name": "file names",
+}
+
+
+def placed_of(reports: Sequence[Examined]) -> list[PlacedProcess] | list[PlacedHost]:
+    """Return the processes that are ranks, as the analysis has them."""
+    digests = [one.digest for one in reports]
+    return place(digests) or place_hosts(digests)
+
+
+def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Finding]:
     """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis.
 
     Raises
@@ -52,76 +68,48 @@ def _ranks(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
         If a rank map does not fit the reports.
     """
     without = Finding(NO, text="no GPU activity", fix=CATALOGUE["no-gpu-activity"].fix)
+    placed = placed_of(reports)
     if beside.rank_map is None:
-        best = _numbered(reports, beside.captured)
+        best = _numbered(placed, beside.captured)
     else:
-        numbers = ranks_by_map(
-            [
-                (one.path, pid if one.n_processes > 1 else None)
-                for one in reports
-                for pid in one.pids
-            ],
-            beside.rank_map,
-        )
+        processes = [(one.report.path, None if one.is_alone else one.process.pid) for one in placed]
+        numbers = ranks_by_map(processes, beside.rank_map)
         best = Finding(YES, text=f"{_listed(numbers)} from --rank-map")
     return [best if report.n_processes else without for report in reports]
 
 
-def _numbered(reports: Sequence[Contents], captured: Captured) -> Finding:
-    n_ranks = sum(report.n_processes for report in reports)
+def _numbered(placed: Sequence[PlacedProcess | PlacedHost], captured: Captured) -> Finding:
     best = Finding(PARTLY, text="nothing names them", fix=CATALOGUE["rank-by-order"].fix)
-    for source, by_report in _sources(reports, captured):
-        numbers = [number for own in by_report for number in own if number is not None]
-        if len(numbers) < n_ranks:
+    for source, found in rank_sources(placed, captured):
+        numbers = [number for number in found if number is not None]
+        if len(numbers) < len(placed):
             continue
+        name = _SOURCES.get(source, source.removeprefix("env:"))
         repeated = sorted(number for number, n in Counter(numbers).items() if n > 1)
         if not repeated:
-            best = Finding(YES, text=f"{_listed(numbers)} from {source}")
+            best = Finding(YES, text=f"{_listed(numbers)} from {name}")
             break
         if best.text == "nothing names them":
-            text = f"rank {repeated[0]} is there {numbers.count(repeated[0])} times in {source}"
+            text = f"rank {repeated[0]} is there {numbers.count(repeated[0])} times in {name}"
             best = Finding(PARTLY, text=text, fix=_ONE_RUN)
-    if n_ranks == 1 and best.status != YES:
+    if len(placed) == 1 and best.status != YES:
         best = Finding(YES, text="only one")
     return best
 
 
-def _sources(
-    reports: Sequence[Contents], captured: Captured
-) -> Iterator[tuple[str, list[Sequence[int | None]]]]:
-    """Yield each source of rank numbers with what it says of each report's processes."""
-
-    def of_report(report: Contents, number: int | None) -> list[int | None]:
-        # What is said of a report as a whole names its process only if that is alone.
-        return [number] if report.n_processes == 1 else []
-
-    for name in RANK_VARIABLES:
-        yield name, [of_report(one, one.facts.number(name)) for one in reports]
-    yield (
-        "the capture's sidecar",
-        [
-            [
-                said.rank
-                for pid in one.pids
-                if (said := captured.rank_of(at, pid, is_alone=one.n_processes == 1))
-            ]
-            for at, one in enumerate(reports)
-        ],
-    )
-    yield (
-        "NCCL's payload",
-        [[rank.rank for rank in one.comm_ranks.values()][: one.n_processes] for one in reports],
-    )
-    yield (
-        "MPI's thread names",
-        [list(one.mpi_ranks.values())[: one.n_processes] for one in reports],
-    )
-    yield "file names", [of_report(one, stem_rank(one.path)) for one in reports]
+def launched_size(reports: Sequence[Examined], captured: Captured) -> int | None:
+    """Return how many ranks the launcher started that numbered them; None if another source did."""
+    placed = placed_of(reports)
+    for source, found in rank_sources(placed, captured):
+        numbers = [number for number in found if number is not None]
+        if placed and len(numbers) == len(set(numbers)) == len(placed):
+            return launcher_size(placed, numbers, source)
+    return None
 
 
-def _world_size(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
-    said = beside.captured.world_size
-    sizes = [one.facts.number("WORLD_SIZE") or said or _size_of(one) for one in reports]
+def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Finding]:
+    said, launched = beside.captured.world_size, launched_size(reports, beside.captured)
+    sizes = [world_size([one.digest], None, said, launched) for one in reports]
     known = sorted({size for size in sizes if size is not None})
     n_ranks = sum(report.n_processes for report in reports)
     if len(known) > 1:
@@ -136,14 +124,11 @@ def _world_size(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
     return [absent if size is None else here for size in sizes]
 
 
-def _size_of(report: Contents) -> int | None:
-    captured = report.facts.number("WORLD_SIZE")
-    if captured is not None:
-        return captured
-    return max((rank.n_ranks for rank in report.comm_ranks.values()), default=None)
+def _size_of(report: Examined) -> int | None:
+    return world_size([report.digest])
 
 
-def _one_clock(reports: Sequence[Contents], _: Beside) -> list[Finding]:
+def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Finding]:
     hosts = {report.facts.host for report in reports if report.facts.host}
     text = "session starts" if len(reports) > 1 else "session start"
     if len(hosts) > 1:
@@ -153,20 +138,20 @@ def _one_clock(reports: Sequence[Contents], _: Beside) -> list[Finding]:
     return [absent if one.facts.session_start_utc_ns is None else there for one in reports]
 
 
-def _link(reports: Sequence[Contents], beside: Beside) -> list[Finding]:
+def _link(reports: Sequence[Examined], beside: Beside) -> list[Finding]:
     """Tell what is known of the slowest link; between GPUs that reach each other that takes both files."""
     found = Finding(YES, text="one rank") if _is_one_rank(reports) else _known_link(reports, beside)
     return [found] * len(reports)
 
 
-def _is_one_rank(reports: Sequence[Contents]) -> bool:
+def _is_one_rank(reports: Sequence[Examined]) -> bool:
     sizes = [size for size in map(_size_of, reports) if size is not None]
     n_ranks = max([sum(report.n_processes for report in reports), *sizes])
     # A report alone that communicates may be one of many, unless it says how many there are.
     return n_ranks == 1 and (bool(sizes) or not any(report.n_comm for report in reports))
 
 
-def _known_link(reports: Sequence[Contents], beside: Beside) -> Finding:
+def _known_link(reports: Sequence[Examined], beside: Beside) -> Finding:
     log, topology = beside.log, beside.topology
     if log is None and topology is None:
         text = "neither NCCL's log nor the topology"
@@ -204,7 +189,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 # Name, what one gets, and what each report contributes.
-RUN_RULES: tuple[tuple[str, str, Callable[[Sequence[Contents], Beside], list[Finding]]], ...] = (
+RUN_RULES: tuple[tuple[str, str, Callable[[Sequence[Examined], Beside], list[Finding]]], ...] = (
     ("ranks", "which report is which rank", _ranks),
     ("world_size", "whether ranks are missing", _world_size),
     ("one_clock", "who waits for whom across ranks", _one_clock),

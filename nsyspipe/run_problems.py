@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["of_messages", "of_ranks", "of_reports", "of_steps", "of_world", "problems_table"]
+__all__ = [
+    "lacks_comm",
+    "of_messages",
+    "of_ranks",
+    "of_reports",
+    "of_steps",
+    "of_world",
+    "problems_table",
+]
 
 _FEW_STEPS = 3
 _SHOWN = 8
@@ -36,8 +44,13 @@ def of_reports(
     placed: Sequence[PlacedProcess],
     ranks: Sequence[int],
     captured: Captured = NOTHING_CAPTURED,
+    *,
+    is_hidden: bool = False,
 ) -> list[Problem]:
-    """Place the reports' own problems, and name reports without GPU activity, which is none if none was to be traced."""
+    """Place the reports' own problems, and name reports without GPU activity, which is none if none was to be traced.
+
+    `is_hidden`: communication may have run in the figures' steps that was not seen.
+    """
     rank_of = {
         (one.argument, one.process.process_id): rank
         for one, rank in zip(placed, ranks, strict=True)
@@ -57,6 +70,13 @@ def of_reports(
             found.append(
                 one.at(report=name, rank=own[0] if rank is None and len(own) == 1 else rank)
             )
+        if digest.n_graphs:
+            code = "comm-in-graphs" if is_hidden else "graphs-as-a-whole"
+            found.append(
+                problem(code, n=digest.n_graphs).at(
+                    report=name, rank=own[0] if len(own) == 1 else None
+                )
+            )
         if digest.facts.session_start_utc_ns is None and len(digests) > 1:
             found.append(problem("no-session-start").at(report=name))
     return found
@@ -73,15 +93,17 @@ def of_ranks(
     for one, rank in zip(placed, ranks, strict=True):
         if one.report.facts.gpu_name(one.process.pid, one.process.device_id) is None:
             found.append(problem("no-gpu-name", rank=rank))
-    if (
-        (len(ranks) > 1 or (size or 0) > 1)
-        and placed
-        and all(one.process.n_comm == 0 for one in placed)
-    ):
+    if lacks_comm(placed, size) and not any(one.report.n_graphs for one in placed):
         found.append(problem("no-comm-kernels", n=len(ranks)))
     if size is not None and placed:
         found += _absent(set(ranks), size, captured)
     return found
+
+
+def lacks_comm(placed: Sequence[PlacedProcess], size: int | None) -> bool:
+    """Tell whether several ranks ran, and no kernel is known to communicate."""
+    is_several = len(placed) > 1 or (size or 0) > 1
+    return bool(placed) and is_several and all(one.process.n_comm == 0 for one in placed)
 
 
 def of_world(n_processes: int, world_size: int | None) -> list[Problem]:

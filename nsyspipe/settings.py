@@ -12,6 +12,7 @@ from nsyspipe.labels import PHASE_PATTERNS, PHASES
 __all__ = [
     "AUTO",
     "DEFAULT_FINDINGS",
+    "NO_STEPS",
     "Reading",
     "compile_pattern",
     "parse_findings",
@@ -20,6 +21,8 @@ __all__ = [
 
 # --skip-first auto: drop the first complete step when another one remains.
 AUTO = "auto"
+# --step none: the capture as a whole. A range that is really called so: ^none$.
+NO_STEPS = "none"
 # --findings: a screen has more to show.
 DEFAULT_FINDINGS = 5
 _MOST_DIGITS = 18
@@ -33,6 +36,8 @@ class Reading:
     ----------
     step
         Texts that are steps; None lets the step family be detected.
+    is_capture
+        Whether no range is to be a step: the figures are of the capture as a whole.
     comm_kernel
         Kernel names that are communication besides NCCL's.
     phases
@@ -40,6 +45,7 @@ class Reading:
     """
 
     step: re.Pattern[str] | None = None
+    is_capture: bool = False
     comm_kernel: re.Pattern[str] | None = None
     phases: dict[str, re.Pattern[str]] = field(
         default_factory=lambda: {phase: re.compile(text) for phase, text in PHASE_PATTERNS.items()}
@@ -49,7 +55,7 @@ class Reading:
     def from_text(
         cls, *, step: str | None = None, comm_kernel: str | None = None, **phases: str | None
     ) -> Reading:
-        """Compile regular expressions given as text; None keeps the default.
+        """Compile regular expressions given as text; None keeps the default, the step ``none`` is no step at all.
 
         Raises
         ------
@@ -60,8 +66,10 @@ class Reading:
             phase: compile_pattern(f"--{phase}", phases.get(phase) or PHASE_PATTERNS[phase])
             for phase in PHASES
         }
+        is_capture = step == NO_STEPS
         return cls(
-            step=None if step is None else compile_pattern("--step", step),
+            step=None if step is None or is_capture else compile_pattern("--step", step),
+            is_capture=is_capture,
             comm_kernel=None
             if comm_kernel is None
             else compile_pattern("--comm-kernel", comm_kernel),

@@ -60,8 +60,8 @@ Step = Annotated[
     str | None,
     typer.Option(
         "--step",
-        metavar="REGEX",
-        help="NVTX ranges that are the steps. [default: the family that holds the launches]",
+        metavar="REGEX|none",
+        help="NVTX ranges that are the steps; none: the capture as a whole. [default: the family that holds the launches]",
     ),
 ]
 Backward = Annotated[str | None, _phase("backward")]

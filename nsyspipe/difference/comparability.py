@@ -31,7 +31,7 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     """Return what speaks against comparing two sides; what blocks comes first.
 
     Blocking: another world size, another GPU model, ranks missing that the other side has, no GPU activity on one
-    side only. A warning: the same lacking on both sides, other step families or numbers of skipped steps, other
+    side only, steps on one side only. A warning: the same lacking on both sides, other step families or numbers of skipped steps, other
     message bytes, captures that distort (profiler overhead, cut-off steps, other traces, parts not recorded on one side), times
     of kernels that are estimated, fewer than 3 summary steps, and one capture on both sides.
     """
@@ -124,6 +124,19 @@ def _listed(missing: Iterator[list[int]]) -> str:
     return " | ".join(dict.fromkeys(texts))
 
 
+def _sources(baseline: Side, candidate: Side) -> Iterator[Check]:
+    """Figures of a step are not those of a capture; what has no GPU activity is said elsewhere."""
+    runs = (*baseline.runs, *candidate.runs)
+    if all(run.header.n_ranks for run in runs):
+        yield from differing(
+            "steps-from",
+            "steps come from",
+            baseline,
+            candidate,
+            lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
+        )
+
+
 def _families(baseline: Side, candidate: Side) -> Iterator[Check]:
     yield from differing(
         "step-family",
@@ -198,6 +211,8 @@ def _cut_off(baseline: Side, candidate: Side) -> Iterator[Check]:
 
 
 def _cut_off_words(run: Run) -> str:
+    if run.is_capture:
+        return _NONE  # it has no steps
     steps = run.breakdown()
     is_complete = pc.all(steps["is_complete"], min_count=0).as_py()
     return _NONE if is_complete else "some"
@@ -214,8 +229,10 @@ def _estimated_kernels(baseline: Side, candidate: Side) -> Iterator[Check]:
 
 
 def _too_few(baseline: Side, candidate: Side) -> Iterator[Check]:
-    if not all(run.header.n_ranks for run in (*baseline.runs, *candidate.runs)):
-        return  # steps are not what is lacking
+    if not all(
+        run.header.n_ranks and not run.is_capture for run in (*baseline.runs, *candidate.runs)
+    ):
+        return  # more steps are not what is lacking
     numbers = [
         [run.summary()["n_summary_steps"][0].as_py() for run in side.runs]
         for side in (baseline, candidate)
@@ -233,6 +250,7 @@ _TESTS = (
     _without_gpu,
     _gpus,
     _missing_ranks,
+    _sources,
     _families,
     _messages,
     _distortion,

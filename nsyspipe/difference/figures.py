@@ -29,6 +29,7 @@ _NS_PER_S = 1e9
 _NOT_RECORDED = "not recorded"
 _NO_STEPS = "there is no step with a window on every rank"
 _NO_GPU = "no GPU activity was recorded"
+_CAPTURE = "a capture without steps"
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,11 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     """Return a metric's figure of each summary step, in order of time; in words why there is none.
 
     Times are the largest over ranks, ratios the sum over ranks of the numerator by that of the denominator, counts
-    and bytes the mean over ranks. Steps in which a ratio's denominator is 0 are left out.
+    and bytes the mean over ranks. Steps in which a ratio's denominator is 0 are left out. A capture without steps has
+    one value of each ratio and rate, pooled over it, and nothing else.
     """
+    if table.run.is_capture:
+        return _of_capture(table, name)
     if not table.n_steps:
         return _NO_STEPS if table.run.header.n_ranks else _NO_GPU
     metric = METRICS[name]
@@ -162,6 +166,17 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
         return f"{metric.formula}: the denominator is 0 in all steps"
     figures: Float64 = above[is_defined] / below[is_defined]
     return figures
+
+
+_POOLED = {**{name: name for name in RATIOS}, **{name: f"{name}_bytes_per_s" for name in _RATES}}
+
+
+def _of_capture(table: StepTable, name: str) -> Float64 | str:
+    """Return the pooled figure of a capture without steps; in words why it has none."""
+    if name not in _POOLED:
+        return _CAPTURE
+    found = table.run.summary()[_POOLED[name]][0].as_py()
+    return METRICS[name].lacking if found is None else np.array([found], np.float64)
 
 
 def _values(table: StepTable, name: str) -> tuple[Float64, Float64] | None:

@@ -47,8 +47,21 @@ def metric_rows(
     for name, metric in METRICS.items():
         row: dict[str, Any] = {"metric": name, "unit": metric.unit, "better": metric.better}
         sides = [[per_step(table, name) for table in side] for side in (baseline, candidate)]
-        rows.append(row | _figures(sides, metric.better, min_effect, confidence, blocked))
+        row |= _figures(sides, metric.better, min_effect, confidence, blocked)
+        rows.append(row | _of_captures(row, baseline, candidate))
     return METRIC_ROWS.from_rows(rows)
+
+
+def _of_captures(
+    row: Mapping[str, Any], baseline: Sequence[StepTable], candidate: Sequence[StepTable]
+) -> dict[str, Any]:
+    """Return what to say instead where a side is a capture without steps: its figures are of no step, and have no spread."""
+    sides = {"n_baseline": baseline, "n_candidate": candidate}
+    captures = [name for name, side in sides.items() if any(table.run.is_capture for table in side)]
+    if not captures:
+        return {}
+    said = {} if row.get("baseline") is None else {"why": "a capture without steps has no interval"}
+    return dict.fromkeys(captures, 0) | {"verdict": INCONCLUSIVE} | said
 
 
 def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -44,8 +44,8 @@ class StepTable:
 
     @property
     def n_steps(self) -> int:
-        """How many summary steps there are."""
-        return int(self._order.shape[1])
+        """How many summary steps there are; none in a capture without steps."""
+        return 0 if self.run.is_capture else int(self._order.shape[1])
 
     @cached_property
     def steps(self) -> Int64:

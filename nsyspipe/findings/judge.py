@@ -67,9 +67,10 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     -------
     tuple
         `schema.FINDINGS`, largest saving first (those without a bound last, then by id), and a
-        problem for each reason why rules could not be judged. Without summary steps nothing is asked.
+        problem for each reason why rules could not be judged. Without summary steps nothing is asked, nor of a capture
+        without steps.
     """
-    if not evidence.steps.num_rows:
+    if evidence.is_capture or not evidence.steps.num_rows:
         return schema.FINDINGS.empty(), _nothing_judged(evidence)
     answers = [_answer(rule, columns, evidence) for rule, columns in RULES.items()]
     found = [one for one in answers if isinstance(one, Finding)]
@@ -108,6 +109,8 @@ def _nothing_judged(evidence: Evidence) -> list[Problem]:
     if not evidence.n_ranks:
         return []
     reason, how = "no step has figures", "see the problems about steps"
+    if evidence.is_capture:
+        reason = "what a change saves is a part of a step, and the capture has no steps"
     return [problem("not-judged", rules="all rules", reason=reason, how=how)]
 
 

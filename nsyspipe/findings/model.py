@@ -93,6 +93,8 @@ class Evidence:
         `schema.LINKS`, from NCCL's log and the topology; None when neither was given.
     nccl_settings
         ``NCCL_*`` variables that NCCL took from the environment; None without its log.
+    is_capture
+        Whether the rows of `steps` are captures without steps.
     """
 
     n_ranks: int
@@ -110,6 +112,7 @@ class Evidence:
     gpu_names: tuple[str, ...] = ()
     links: pa.Table | None = None
     nccl_settings: Mapping[str, str] | None = None
+    is_capture: bool = False
 
     @cached_property
     def collectives(self) -> pa.Table:

@@ -55,7 +55,7 @@ def with_ratios(
     return {**columns, **ratios}
 
 
-def summary(steps: pa.Table, collectives: pa.Table) -> pa.Table:
+def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return the run's figures over its summary steps.
 
     ``step_time`` takes for each summary step the largest window over ranks, and the median of those;
@@ -68,6 +68,8 @@ def summary(steps: pa.Table, collectives: pa.Table) -> pa.Table:
     ----------
     steps, collectives
         `schema.STEPS` and `schema.COLLECTIVES`.
+    is_capture
+        Whether the rows are captures without steps: then there are 0 steps, and what is of a step is null.
 
     Returns
     -------
@@ -75,31 +77,41 @@ def summary(steps: pa.Table, collectives: pa.Table) -> pa.Table:
         `schema.SUMMARY`, one row; a figure is null without summary steps, or where one of its parts is null.
     """
     chosen = steps.filter(steps["in_summary"])
-    per_step = chosen.group_by("step").aggregate([("wall_ns", "max")])["wall_ns_max"].to_numpy()
+    of_steps = chosen.slice(0, 0) if is_capture else chosen
+    per_step = of_steps.group_by("step").aggregate([("wall_ns", "max")])["wall_ns_max"].to_numpy()
     row = {
-        "n_steps": pc.count_distinct(steps["step"]).as_py(),
+        "n_steps": 0 if is_capture else pc.count_distinct(steps["step"]).as_py(),
         "n_summary_steps": per_step.size,
         "step_time_ns": float(np.median(per_step)) if per_step.size else None,
         "throughput_steps_per_s": _NS_PER_S * per_step.size / total
         if (total := int(per_step.sum()))
         else None,
-        **_figures(chosen),
+        **_figures(chosen, is_capture=is_capture),
         **_rates(_transferring(collectives)),
     }
     return schema.SUMMARY.from_rows([row])
 
 
-def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table) -> pa.Table:
-    """Return each rank's figures over its summary steps: `schema.RANK_SUMMARY`, sorted by rank."""
+def rank_summary(
+    steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False
+) -> pa.Table:
+    """Return each rank's figures over its summary steps, as `summary`: `schema.RANK_SUMMARY`, sorted by rank."""
     chosen = steps.filter(steps["in_summary"])
     transferring = _transferring(collectives)
     rows = []
     for rank in ranks["rank"].to_pylist():
         own = chosen.filter(pc.equal(chosen["rank"], rank))
         wall = own["wall_ns"].to_numpy()
-        step_time = float(np.median(wall)) if wall.size else None
+        step_time = float(np.median(wall)) if wall.size and not is_capture else None
         rates = _rates(transferring.filter(pc.equal(transferring["rank"], rank)))
-        rows.append({"rank": rank, "step_time_ns": step_time, **_figures(own), **rates})
+        rows.append(
+            {
+                "rank": rank,
+                "step_time_ns": step_time,
+                **_figures(own, is_capture=is_capture),
+                **rates,
+            }
+        )
     return schema.RANK_SUMMARY.from_rows(rows)
 
 
@@ -122,12 +134,15 @@ def phase_summary(phases: pa.Table) -> pa.Table:
     return schema.PHASE_SUMMARY.from_rows(rows)
 
 
-def _figures(chosen: pa.Table) -> dict[str, float | None]:
+def _figures(chosen: pa.Table, *, is_capture: bool) -> dict[str, float | None]:
     sums = {name: _sum(chosen[name]) for pair in RATIOS.values() for name in pair}
     means = {name: _sum(chosen[column]) for name, column in MEANS.items()}
     return {
         **{name: _divide(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
-        **{name: _divide(total, chosen.num_rows) for name, total in means.items()},
+        **{
+            name: None if is_capture else _divide(total, chosen.num_rows)
+            for name, total in means.items()
+        },
     }
 
 

@@ -89,6 +89,8 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         ranges = read_ranges(report, strings, ends)
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
+        no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
+        n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
     problems = [
         problem("untested-version", version=facts.schema_version)
         if versions.is_newer_than_tested(facts.schema_version)
@@ -100,7 +102,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         ),
         problem("dropped-operations", n=operations.n_dropped) if operations.n_dropped else None,
         problem("dropped-ranges", n=ranges.n_dropped) if ranges.n_dropped else None,
-        problem("graphs-as-a-whole", n=operations.n_graphs) if operations.n_graphs else None,
+        problem("memset-calls-only", n=n_memset_calls) if n_memset_calls else None,
         problem("undecoded-payload", n=payloads.n_undecoded) if payloads.n_undecoded else None,
     ]
     return Capture(
@@ -129,10 +131,15 @@ def _recorded(
         kernels=operations.n_graphs > 0 or is_there(versions.KERNEL, "LaunchKernel", "GraphLaunch"),
         names=operations.has_names,
         memcpy=is_there(versions.MEMCPY, "Memcpy"),
-        memset=is_there(versions.MEMSET, "Memset"),
+        # Where nothing was left out, calls without any operation set no memory of a device at that time.
+        memset=_holds_memsets(report, facts) or is_there(versions.MEMSET, "Memset"),
         kinds=not copies["copy_kind"].null_count,
         sizes=not dtod_bytes.null_count,
     )
+
+
+def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
+    return facts.holds_all(versions.MEMSET, is_there=report.has(versions.MEMSET))
 
 
 def _was_recordable(
@@ -147,8 +154,13 @@ def _was_recordable(
     """
     if not report.has(table) and not facts.leaves_out_empty(table):
         return True
+    return _n_calls(report, strings, calls) > 0
+
+
+def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
+    """Count the API calls whose names begin so."""
     prefixes = [f"{api}{call}" for api in ("cu", "cuda") for call in calls]
     names = ", ".join(map(str, strings.ids_beginning(*prefixes).tolist()))
     if not names or not report.has(versions.RUNTIME, "nameId"):
-        return False
-    return report.count(versions.RUNTIME, f"nameId IN ({names})") > 0
+        return 0
+    return report.count(versions.RUNTIME, f"nameId IN ({names})")

@@ -15,14 +15,21 @@ from nsyspipe.read import versions
 if TYPE_CHECKING:
     from nsyspipe.read.report import Report
 
-__all__ = ["JOB_VARIABLES", "RANK_VARIABLES", "ReportFacts", "read_facts"]
+__all__ = ["JOB_VARIABLES", "LAUNCHER_SIZES", "ReportFacts", "read_facts"]
 
-# In order of trust.
-RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+# A launcher's number of a rank, and how many it launched; in order of trust, after RANK and WORLD_SIZE.
+LAUNCHER_SIZES = {
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+    "PMIX_RANK": "PMIX_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
 # What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
 JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 _VARIABLES = (
-    *RANK_VARIABLES,
+    "RANK",
+    *LAUNCHER_SIZES,
+    *LAUNCHER_SIZES.values(),
     *JOB_VARIABLES,
     "WORLD_SIZE",
     "LOCAL_RANK",
@@ -47,6 +54,8 @@ class ReportFacts:
         What ``nsys export --tables`` was limited to; empty when it was not.
     is_lazy
         Whether the export left out tables without events.
+    tells_export
+        Whether the report says how it was exported at all; old exports do not.
     """
 
     nsys_version: str | None = None
@@ -59,10 +68,16 @@ class ReportFacts:
     gpu_of_device: dict[int, int] = field(default_factory=dict)
     exported_tables: str = ""
     is_lazy: bool = True
+    tells_export: bool = False
 
     def leaves_out_empty(self, table: str) -> bool:
         """Tell whether the export, by how it was made, leaves a table out exactly when it has no rows."""
         return self.is_lazy and (not self.exported_tables or table in self.exported_tables)
+
+    def holds_all(self, table: str, *, is_there: bool) -> bool:
+        """Tell whether the export surely holds all that nsys recorded for a table, which it has or not."""
+        is_limited = bool(self.exported_tables) and table not in self.exported_tables
+        return self.tells_export and not is_limited and (self.is_lazy or is_there)
 
     def number(self, variable: str) -> int | None:
         """Return a variable's value as a non-negative integer, or None."""
@@ -100,6 +115,7 @@ def read_facts(report: Report) -> ReportFacts:
         gpu_of_ordinal=_ordinals(report),
         gpu_of_device=of_device,
         exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
+        tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
         is_lazy=(meta.get("EXPORT_PARAM_LAZY") or "true").lower() != "false",
     )
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe import schema
+from nsyspipe.labels import is_library_domain
 from nsyspipe.read import versions
 from nsyspipe.read.report import as_int
 from nsyspipe.read.rows import TIME_LIMIT, process_of, process_of_thread
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from nsyspipe.read.strings import Strings
 
     Int64 = NDArray[np.int64]
+    Flags = NDArray[np.bool_]
 
 __all__ = ["Ranges", "read_ranges", "read_ranges_again"]
 
@@ -33,9 +35,9 @@ _WANTED = f"eventType IN ({_THREAD_NAME}, {_PUSH_POP}, {_START_END}, {_DOMAIN})"
 
 _NEEDED = ("start", "end", "eventType", "globalTid")
 
-_LIBRARY_DOMAINS = ("NCCL", "MPI")
-# NCCL's ranges are known by this even where the row that names their domain is missing.
-_LIBRARY_TEXT = r"^(nccl|MPI_)"
+# Their ranges are for nobody's steps, and NCCL's are known by their texts even where no row names the domain.
+_NEVER_DOMAINS = ("NCCL", "MPI")
+_NEVER_TEXT = r"^(nccl|MPI_)"
 _MPI_RANK = re.compile(r"^MPI Rank ([0-9]{1,18})$")
 _ABSENT = -1
 
@@ -47,7 +49,7 @@ class Ranges:
     Attributes
     ----------
     table
-        `schema.RANGES`: ranges of the default and the users' domains.
+        `schema.RANGES`: ranges of all domains but NCCL's and MPI's.
     mpi_ranks
         Rank by process, from thread-name rows ``MPI Rank N``.
     n_dropped
@@ -56,6 +58,8 @@ class Ranges:
         The end of ranges that were never closed; None when all were.
     is_recorded
         Whether the report has the table at all.
+    has_communication
+        Whether NCCL or MPI opened a domain or a range: then something may have communicated.
     """
 
     table: pa.Table
@@ -63,6 +67,7 @@ class Ranges:
     n_dropped: int
     open_end_ns: int | None
     is_recorded: bool
+    has_communication: bool = False
 
 
 def read_ranges(
@@ -80,9 +85,20 @@ def read_ranges(
     found = _events(report, strings, _WANTED)
     ranges = _of_kinds(found, _PUSH_POP, _START_END)
     open_end = _open_end(report, ranges, operation_ends) if ranges["end"].null_count else None
-    table, n_dropped = _table(ranges, open_end, _of_kinds(found, _DOMAIN))
+    domains = _of_kinds(found, _DOMAIN)
+    table, n_dropped = _table(ranges, open_end, domains)
     mpi_ranks = _mpi_ranks(_of_kinds(found, _THREAD_NAME))
-    return Ranges(table, mpi_ranks, n_dropped, open_end, is_recorded=True)
+    has_communication = any(
+        (name or "").startswith(_NEVER_DOMAINS) for name in domains["text"].to_pylist()
+    ) or _has_texts(ranges, _NEVER_TEXT)
+    return Ranges(
+        table,
+        mpi_ranks,
+        n_dropped,
+        open_end,
+        is_recorded=True,
+        has_communication=has_communication,
+    )
 
 
 def read_ranges_again(
@@ -124,12 +140,12 @@ def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
 
 
 def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
-    """Return `schema.RANGES` of the users' ranges, and how many of all were dropped for their times."""
+    """Return `schema.RANGES`, and how many of all ranges were dropped for their times."""
     starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
     ends = as_int(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
-    kept = forwards & ~_is_library(ranges, domains)
-    kept &= pc.is_valid(ranges["text"]).to_numpy()
+    is_never, is_library = _of_libraries(ranges, domains)
+    kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
     table = schema.RANGES.table(
         {
             "process_id": process_of(threads[kept]),
@@ -137,6 +153,7 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
             "start_ns": starts[kept],
             "end_ns": ends[kept],
             "text": ranges["text"].filter(pa.array(kept)),
+            "is_library": is_library[kept],
         }
     )
     return table, int(np.count_nonzero(~forwards))
@@ -168,20 +185,32 @@ def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.Chun
     return min(max(value for value in last if value is not None) + 1, TIME_LIMIT)
 
 
-def _is_library(ranges: pa.Table, domains: pa.Table) -> NDArray[np.bool_]:
-    """Tell which ranges are NCCL's or MPI's own; domain ids are per process."""
+def _of_libraries(ranges: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
+    """Tell which ranges are NCCL's or MPI's own, and which any library's; domain ids are per process."""
     texts = ranges["text"].combine_chunks()
-    by_text = pc.match_substring_regex(texts.dictionary, _LIBRARY_TEXT)
-    library: NDArray[np.bool_] = pc.fill_null(
-        by_text.take(texts.indices), fill_value=False
-    ).to_numpy(zero_copy_only=False)
+    by_text = pc.match_substring_regex(texts.dictionary, _NEVER_TEXT)
+    never: Flags = pc.fill_null(by_text.take(texts.indices), fill_value=False).to_numpy(
+        zero_copy_only=False
+    )
+    library: Flags = np.zeros(never.size, np.bool_)
     processes = process_of(ranges["globalTid"].to_numpy())
     domain_ids = as_int(ranges["domainId"], 0)
     for row in domains.select(["text", "globalTid", "domainId"]).to_pylist():
-        if row["text"] in _LIBRARY_DOMAINS and row["domainId"] is not None:
-            owner = process_of_thread(row["globalTid"])
-            library = library | ((processes == owner) & (domain_ids == row["domainId"]))
-    return library
+        name = row["text"] or ""
+        if row["domainId"] is None or not is_library_domain(name):
+            continue
+        owner = process_of_thread(row["globalTid"])
+        own = (processes == owner) & (domain_ids == row["domainId"])
+        if name.startswith(_NEVER_DOMAINS):
+            never = never | own
+        library = library | own
+    return never, library
+
+
+def _has_texts(ranges: pa.Table, pattern: str) -> bool:
+    """Tell whether any range's text matches."""
+    texts = pc.unique(ranges["text"].combine_chunks().cast(pa.string())).drop_null()
+    return bool(pc.any(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:

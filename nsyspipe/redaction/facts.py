@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from nsyspipe.read import versions
-from nsyspipe.read.facts import RANK_VARIABLES
+from nsyspipe.read.facts import LAUNCHER_SIZES
 from nsyspipe.redaction.copying import number
 from nsyspipe.redaction.tables import CHECKED, NUMBERS
 
@@ -23,7 +23,16 @@ _EXPORT = "settings of the export"
 _SYSTEM = "host and system"
 _FORM = "values of an unexpected form"
 
-_VARIABLES = frozenset((*RANK_VARIABLES, "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"))
+_VARIABLES = frozenset(
+    (
+        "RANK",
+        *LAUNCHER_SIZES,
+        *LAUNCHER_SIZES.values(),
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "CUDA_VISIBLE_DEVICES",
+    )
+)
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 # As `read.facts` takes them apart.
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')

@@ -18,6 +18,7 @@ from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.markdown_text import escaped, prose, table
 from nsyspipe.report.run_words import (
     RANK_COLUMNS,
+    capture_lengths,
     expected_text,
     same_problems,
     saving_texts,
@@ -52,7 +53,7 @@ _FIGURES = (
     ("waiting", "wait_share"),
     ("idle", "idle_share"),
 )
-_WAIT, _LATENESS = "wait_share", "lateness_ns_per_step"
+_WAIT, _LATENESS, _LENGTH = "wait_share", "lateness_ns_per_step", "length_ns"
 _BY_COMPUTE, _BY_BACKWARD = "overlap_ratio", "backward_overlap_ratio"
 
 
@@ -67,7 +68,12 @@ def markdown(run: Run) -> str:
     has_host_steps = host_steps.num_rows > 0
     problems = run.problems.to_pylist()
     sentence = verdict(
-        summary, run.header.n_ranks, findings, has_host_steps=has_host_steps, problems=problems
+        summary,
+        run.header.n_ranks,
+        findings,
+        has_host_steps=has_host_steps,
+        is_capture=run.is_capture,
+        problems=problems,
     ).replace("\n", " ")
     blocks = [
         [MARKER, _run_marker(run.header.run_id)],
@@ -75,7 +81,7 @@ def markdown(run: Run) -> str:
         [_subject(subject_parts(run, summary)), *_made_with(run)],
         [_capital(prose(link))] if (link := link_text(run.link)) else [],
     ]
-    if summary["n_summary_steps"]:
+    if summary["n_summary_steps"] or run.is_capture:
         idle = idle_text(run.breakdown(), run.idle_calls())
         blocks += [_figures(run, summary), [_capital(prose(idle))] if idle else []]
         blocks += _ranks(run, summary["n_summary_steps"])
@@ -115,23 +121,30 @@ def _capital(text: str) -> str:
 
 def _figures(run: Run, summary: Mapping[str, Any]) -> list[str]:
     grad_copy_ns = pc.mean(run.breakdown()["grad_copy_ns"], skip_nulls=False).as_py()
-    figures = (
+    shares = [(heading, percent_text(summary[name])) for heading, name in _FIGURES]
+    figures = [
         ("step time", ms_text(summary["step_time_ns"])),
         ("throughput", rate_text(summary["throughput_steps_per_s"])),
-        *((heading, percent_text(summary[name])) for heading, name in _FIGURES),
+        *shares,
         ("gradient copies", ms_text(grad_copy_ns)),
-    )
+    ]
+    if run.is_capture:  # the others are of a step
+        figures = shares
     return table([heading for heading, _ in figures], [[text for _, text in figures]])
 
 
 def _ranks(run: Run, n_steps: int) -> list[list[str]]:
     """Return a row per rank, of many ranks only for those that matter most."""
     lateness = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
+    walls = capture_lengths(run) if run.is_capture else {}
     rows = [
-        row | {_LATENESS: None if (late := lateness.get(row["rank"])) is None else late / n_steps}
+        row
+        | {_LATENESS: None if (late := lateness.get(row["rank"])) is None else late / n_steps}
+        | {_LENGTH: walls.get(row["rank"], row["step_time_ns"])}
         for row in run.rank_summary().to_pylist()
     ]
-    shown, columns = _that_matter(rows), _rank_columns(rows)
+    shown = _that_matter(rows)
+    columns = _rank_columns(rows, "capture" if run.is_capture else "step time")
     lines = table(
         [heading for heading, _, _ in columns],
         [[text(row[name]) for _, name, text in columns] for row in shown],
@@ -157,11 +170,13 @@ def _host_steps(host_steps: pa.Table) -> list[list[str]]:
     ]
 
 
-def _rank_columns(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, Callable[[Any], str]]]:
+def _rank_columns(
+    rows: Sequence[Mapping[str, Any]], length: str
+) -> list[tuple[str, str, Callable[[Any], str]]]:
     """Return heading, figure and how it is written; few enough for the width of a comment."""
     columns: list[tuple[str, str, Callable[[Any], str]]] = [
         ("rank", "rank", str),
-        ("step time", "step_time_ns", ms_text),
+        (length, _LENGTH, ms_text),
         *((heading, name, percent_text) for heading, name in RANK_COLUMNS),
         ("others wait for it", _LATENESS, ms_text),
     ]
@@ -178,7 +193,7 @@ def _is_known(rows: Iterable[Mapping[str, Any]], name: str) -> bool:
 
 def _that_matter(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the slowest, the most exposed and the most waited-for ranks in turn, then sorted by rank."""
-    orders = [_by_figure(rows, name) for name in ("step_time_ns", "exposed_comm_share", _LATENESS)]
+    orders = [_by_figure(rows, name) for name in (_LENGTH, "exposed_comm_share", _LATENESS)]
     in_turn = filter(None, chain.from_iterable(zip_longest(*orders)))
     by_rank = {row["rank"]: row for row in chain(in_turn, rows)}
     return [by_rank[rank] for rank in sorted(list(by_rank)[:_SHOWN_RANKS])]

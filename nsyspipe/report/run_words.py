@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RANK_COLUMNS",
     "SameProblem",
+    "capture_lengths",
     "expected_text",
     "left_out",
     "same_problems",
@@ -63,7 +64,9 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     if host_steps.num_rows:  # then there are no ranks
         return [header.label, *_host_parts(host_steps, run.step_family, header.world_size)]
     parts = [header.label, f"{header.n_ranks}{of_world} rank{plural}", *header.gpu_names]
-    if header.n_ranks:
+    if run.is_capture:
+        parts.append("a capture without steps")
+    elif header.n_ranks:
         family = f" {run.step_family!r}" if run.step_family else ""
         steps = f"{summary['n_summary_steps']} of {summary['n_steps']} steps{family}"
         skipped = ", ".join(map(str, run.skipped_steps))
@@ -81,6 +84,12 @@ def _host_parts(host_steps: pa.Table, family: str | None, world_size: int | None
         f"{n_processes}{of_world} process{plural} without GPU activity",
         f"{host_steps.num_rows} host steps{what}",
     ]
+
+
+def capture_lengths(run: Run) -> dict[int, int]:
+    """Return how long each rank of a capture without steps was captured, ns."""
+    rows = run.breakdown().select(["rank", "wall_ns"]).to_pylist()
+    return {row["rank"]: row["wall_ns"] for row in rows}
 
 
 def left_out(headings: Sequence[str], shown: Sequence[str]) -> list[str]:

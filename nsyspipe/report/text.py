@@ -14,7 +14,12 @@ from nsyspipe.report.capture_words import capture_text
 from nsyspipe.report.findings_text import findings_text, link_text
 from nsyspipe.report.host_steps_text import host_steps_text
 from nsyspipe.report.idle_text import idle_text
-from nsyspipe.report.run_words import left_out, same_problems, subject_parts
+from nsyspipe.report.run_words import (
+    capture_lengths,
+    left_out,
+    same_problems,
+    subject_parts,
+)
 from nsyspipe.report.verdict import verdict
 from nsyspipe.settings import DEFAULT_FINDINGS
 from nsyspipe.units import bandwidth_text, bytes_text, count_text, ms_text, percent_text, rate_text
@@ -41,6 +46,7 @@ _PHASE_COLUMNS = (
 _FULL_WIDTH, _FEW = 79, ("compute_share", "exposed_comm_share", "wait_share")
 # Where waiting is known, it needs the width of others.
 _WAIT_WIDTH, _WAIT = 92, "wait_share"
+_LENGTH = "length_ns"
 _NARROW = {"backward_overlap_ratio": "hidden\nbehind\nbackward", _WAIT: "waits\nfor\nothers"}
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
@@ -90,7 +96,12 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     has_host_steps = host_steps.num_rows > 0
     problems = run.problems.to_pylist()
     sentence = verdict(
-        summary, run.header.n_ranks, findings, has_host_steps=has_host_steps, problems=problems
+        summary,
+        run.header.n_ranks,
+        findings,
+        has_host_steps=has_host_steps,
+        is_capture=run.is_capture,
+        problems=problems,
     )
     yield Text(sentence, style="bold")
     yield Text(printable(" | ".join(subject_parts(run, summary))), style="dim")
@@ -98,8 +109,9 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
         yield Text(printable(made_with), style="dim")
     if link := link_text(run.link):
         yield Text(link, style="dim")
-    if summary["n_summary_steps"]:
-        yield Padding(_run_table(summary, width), (1, 0, 0, 0))
+    if summary["n_summary_steps"] or run.is_capture:
+        if not run.is_capture:  # all of it is of a step
+            yield Padding(_run_table(summary, width), (1, 0, 0, 0))
         if idle := idle_text(run.breakdown(), run.idle_calls()):
             yield Text(idle)
         yield Padding(_rank_table(run, width), (1, 0, 0, 0))
@@ -151,22 +163,27 @@ def _rank_table(run: Run, width: int) -> Group | Table:
         del known[_WAIT]
     names = _fitting(list(known), rows, width)
     narrow = {} if width >= _WAIT_WIDTH else _NARROW
-    shown = sorted(rows, key=lambda row: -(row["step_time_ns"] or 0))[:_SHOWN_RANKS]
+    walls = capture_lengths(run) if run.is_capture else {}
+    rows = [row | {_LENGTH: walls.get(row["rank"], row["step_time_ns"])} for row in rows]
+    shown = sorted(rows, key=lambda row: -(row[_LENGTH] or 0))[:_SHOWN_RANKS]
     table = _grid()
     table.show_header = True
     table.add_column("rank", justify="right")
-    table.add_column("step\ntime", justify="right", no_wrap=True)
+    heading = "capture" if run.is_capture else "step\ntime"
+    table.add_column(heading, justify="right", no_wrap=True)
     for name in names:
         table.add_column(narrow.get(name, known[name]), justify="right")
     for row in sorted(shown, key=lambda row: row["rank"]):
         table.add_row(
             str(row["rank"]),
-            ms_text(row["step_time_ns"]),
+            ms_text(row[_LENGTH]),
             *(percent_text(row[name]) for name in names),
         )
     notes = left_out(list(known.values()), [known[name] for name in names])
     if len(rows) > len(shown):
-        notes.append(f"The {len(shown)} slowest of {len(rows)} ranks; --json has all.")
+        notes.append(
+            f"The {len(shown)} {'longest' if run.is_capture else 'slowest'} of {len(rows)} ranks; --json has all."
+        )
     return Group(table, Text("\n".join(notes), style="dim")) if notes else table
 
 

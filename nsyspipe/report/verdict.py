@@ -19,6 +19,13 @@ _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NV
 _CAUTION = (
     "Caution: the reports may be of different runs; then nothing said across ranks here holds."
 )
+# Why communication is not known, by the problem that says so.
+_UNKNOWN_COMM = {
+    "comm-in-graphs": "Communication is not known: CUDA graphs were captured as a whole, and what communicates inside "
+    "them was not seen. Capture with nsys profile --cuda-graph-trace=node.",
+    "no-comm-kernels": "Communication is not known: no kernel of several ranks is known to communicate. "
+    "Name yours with --comm-kernel REGEX.",
+}
 _MIXED = ("different-runs", "more-ranks-than-world")
 
 
@@ -28,6 +35,7 @@ def verdict(
     findings: Sequence[Mapping[str, Any]] = (),
     *,
     has_host_steps: bool = False,
+    is_capture: bool = False,
     problems: Iterable[Mapping[str, Any]] = (),
 ) -> str:
     """Return the sentence for a run's figures, and on lines of their own what goes with it.
@@ -40,11 +48,21 @@ def verdict(
         Rows of `schema.FINDINGS`: a straggler belongs to the verdict, since the others' figures follow from it.
     has_host_steps
         Whether a run without ranks has steps on its hosts.
+    is_capture
+        Whether the figures are of the capture as a whole, since there are no steps.
     problems
         Rows of `schema.PROBLEMS`: that reports may be of different runs makes figures of them doubtful.
     """
-    text = _sentences(summary, n_ranks, findings, has_host_steps=has_host_steps)
-    return f"{text}\n{_CAUTION}" if any(row["code"] in _MIXED for row in problems) else text
+    rows = list(problems)
+    text = _sentences(
+        summary,
+        n_ranks,
+        findings,
+        has_host_steps=has_host_steps,
+        of_what="the capture" if is_capture else "step time",
+        errors=[row["code"] for row in rows if row["severity"] == "error"],
+    )
+    return f"{text}\n{_CAUTION}" if any(row["code"] in _MIXED for row in rows) else text
 
 
 def _sentences(
@@ -53,27 +71,27 @@ def _sentences(
     findings: Sequence[Mapping[str, Any]],
     *,
     has_host_steps: bool,
+    of_what: str,
+    errors: Sequence[str],
 ) -> str:
     if not n_ranks:
         return _WITH_HOST_STEPS if has_host_steps else _NOTHING
-    if not summary["n_summary_steps"]:
+    if not summary["n_summary_steps"] and of_what == "step time":
         return "No step has a window on every rank, so there are no figures for the run."
     if summary["comm_share"] is None:
-        return (
-            "What the steps' time goes to is not known: kernels or their names were not recorded."
-        )
+        return _not_known(of_what, errors)
     if summary["comm_share"] == 0:
         idle = (
             f", idle {_percent(summary['idle_share'])}" if summary["idle_share"] is not None else ""
         )
         return (
-            f"No communication: compute is {_percent(summary['compute_share'])} of step time{idle}."
+            f"No communication: compute is {_percent(summary['compute_share'])} of {of_what}{idle}."
         )
     share, exposed = _percent(summary["comm_share"]), _percent(summary["exposed_comm_share"])
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         hidden, where = summary["overlap_ratio"], "compute (backward was not marked)"
-    share = f"{share} of step time"
+    share = f"{share} of {of_what}"
     waiting = summary["wait_share"] or 0.0
     if waiting >= _MUCH_WAITING * summary["comm_share"]:
         share = f"{share} ({_percent(waiting)} waiting for other ranks)"
@@ -83,6 +101,14 @@ def _sentences(
         return text
     cost = ms_text(late["saving_ns_per_step"])
     return f"{text}\n{late['action'].capitalize()}: {cost} per step."
+
+
+def _not_known(of_what: str, errors: Sequence[str]) -> str:
+    """Return what stands in the verdict's place where communication is not known."""
+    text = next((_UNKNOWN_COMM[code] for code in _UNKNOWN_COMM if code in errors), None)
+    return text or (
+        f"What {of_what} goes to is not known: kernels or their names were not recorded."
+    )
 
 
 def _percent(ratio: float | None) -> str:

@@ -17,6 +17,7 @@ from nsyspipe.schema.events import (
     LAUNCHES,
     MEMSET_KIND,
     RANGES,
+    UNIFIED_KINDS,
 )
 from nsyspipe.schema.figures import FIGURES, PHASE_SUMMARY, RANK_SUMMARY, SUMMARY
 from nsyspipe.schema.findings import FINDINGS, PROBLEMS
@@ -71,6 +72,7 @@ __all__ = [
     "STRAGGLERS",
     "SUMMARY",
     "TIMELINE",
+    "UNIFIED_KINDS",
     "Column",
     "TableSchema",
     "conform",

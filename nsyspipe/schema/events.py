@@ -16,10 +16,13 @@ __all__ = [
     "LAUNCHES",
     "MEMSET_KIND",
     "RANGES",
+    "UNIFIED_KINDS",
 ]
 
 # Values of COPIES.copy_kind that the analysis asks for.
 MEMSET_KIND, DTOD_KIND = 0, 8
+# Unified memory moves by itself: no call launches these.
+UNIFIED_KINDS = (11, 12, 13, 14)
 # KERNELS.name_id of a CUDA graph captured as a whole.
 GRAPH_NAME_ID = -1
 
@@ -119,7 +122,7 @@ LAUNCHES = TableSchema(
 
 RANGES = TableSchema(
     "ranges_of_report",
-    "One row per NVTX push/pop or start/end range of a user's domain.",
+    "One row per NVTX push/pop or start/end range of any domain but NCCL's and MPI's.",
     (),
     (
         Column("process_id", INT, "id", "process of the thread", "NVTX_EVENTS.globalTid"),
@@ -138,6 +141,13 @@ RANGES = TableSchema(
             "text",
             "the range's text",
             "NVTX_EVENTS.text, textId",
+        ),
+        Column(
+            "is_library",
+            FLAG,
+            "flag",
+            "whether its domain is a library's own: such a range is no phase, and a step only by --step",
+            "NVTX_EVENTS.domainId",
         ),
     ),
 )

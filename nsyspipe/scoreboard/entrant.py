@@ -82,7 +82,8 @@ class Entrant:
         for run, table in zip(self.side.runs, self._tables, strict=True):
             where = {"label": self.label, "run_id": run.header.run_id}
             if not table.n_steps:
-                found.append(where | _WITHOUT_FIGURES)
+                why = _CAPTURE if run.is_capture else {}
+                found.append(where | _WITHOUT_FIGURES | why)
             found += [where | row for row in run.problems.to_pylist()]
         return found
 
@@ -108,6 +109,10 @@ _WITHOUT_FIGURES: dict[str, Any] = {
     "rank": None,
     "message": "no step has a window on every rank: the run has no figures to compare",
     "fix": "see the other problems of this run",
+}
+_CAPTURE = {
+    "message": "a capture without steps: there is no step time to compare",
+    "fix": "name the steps with --step REGEX",
 }
 
 

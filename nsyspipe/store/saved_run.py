@@ -11,7 +11,7 @@ from nsyspipe import schema
 from nsyspipe.errors import DatasetError
 from nsyspipe.fabric import NcclFacts
 from nsyspipe.findings.link_evidence import LinkVerdict
-from nsyspipe.header import RunHeader
+from nsyspipe.header import RunHeader, steps_source
 from nsyspipe.run import Run
 from nsyspipe.sidecar_model import RunCapture
 from nsyspipe.slowest_link import SlowestLink
@@ -98,7 +98,14 @@ class SavedRun(Run):
     @cached_property
     def header(self) -> RunHeader:
         header: RunHeader = self._details["header"]
-        return replace(header, run_id=self.run_id, label=self.label or header.label)
+        found = header.steps_from or steps_source(
+            header.n_ranks,
+            self._details["n_host_steps"] or 0,
+            has_family=self.step_family is not None,
+        )
+        return replace(
+            header, run_id=self.run_id, label=self.label or header.label, steps_from=found
+        )
 
     @property
     def step_family(self) -> str | None:

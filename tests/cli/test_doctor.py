@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import nsyspipe
 from nsyspipe.cli.app import app
 from tests.build.programs import GPUS, HELP, TOPOLOGY, VERSION, printing, program
-from tests.build.trace import NVTX, TraceBuilder, steady_rank
+from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
 from tests.cli.tools import assert_refused, environment, nsyspipe_here, nsyspipe_run, terminal_run
 from tests.integration.tools import edit
 
@@ -134,10 +134,10 @@ def test_a_real_run_is_described_with_the_flag_for_what_is_missing(real):
 
 def test_one_report_lacking_something_is_named(tmp_path):
     for rank in range(6):
-        without = (NVTX,) if rank else ()
+        without = (RUNTIME,) if rank else ()
         steady_rank(rank, world_size=6).write(tmp_path / f"a_{rank}.sqlite", without=without)
     text = " ".join(doctor(tmp_path).split())
-    assert "1 of 6 reports: 4 step #" in text
+    assert "1 of 6 reports: 16 API calls" in text
     assert "(for a_1.sqlite, a_2.sqlite, a_3.sqlite and 2 more)" in text
 
 

@@ -99,18 +99,100 @@ def test_a_report_around_torchrun_names_neither_ranks_nor_their_number(real):
     assert "--rank-map" in found["ranks"].fix
 
 
-@pytest.mark.parametrize(
-    "run",
-    ["baseline", "ddp-1gpu_*", "ddp-2gpu_*", "ddp-2gpu-straggler_*", "ddp-4gpu-onefile", "fsdp-4gpu_*"],
-)  # fmt: skip
-def test_the_doctor_agrees_with_the_analysis(real, run):
-    found = statuses(real / f"{run}.sqlite")
-    analysed = nsyspipe.load(real / f"{run}.sqlite")
-    problems = [row["code"] for row in analysed.problems.to_pylist() if row["severity"] != "info"]
-    assert (found["steps"] == "yes") == ("no-steps" not in problems)
-    assert (found["phases"] == "yes") == ("no-backward" not in problems)
+def agreed(reports, **options):
+    """Compare each claim of the doctor with what the analysis makes of the same reports."""
+    found = {name: one.status for name, one in capabilities(reports, **options).items()}
+    run = nsyspipe.load(reports, **options)
+    problems = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
+    figures = run.summary().to_pylist()[0]
+    assert (found["steps"] == "no") == run.is_capture
+    assert (found["phases"] == "yes") == (
+        "no-backward" not in problems and "no-launches" not in problems and not run.is_capture
+    )
     assert (found["ranks"] == "yes") == ("rank-by-order" not in problems)
-    assert (found["gpu_model"] == "yes") == (None not in analysed.ranks["gpu_name"].to_pylist())
+    assert (found["world_size"] == "no") == (run.header.world_size is None)
+    assert (found["world_size"] == "partly") == ("ranks-missing" in problems)
+    assert (found["gpu_model"] == "yes") == (None not in run.ranks["gpu_name"].to_pylist())
+    assert (found["compute_and_comm"] == "yes") == (figures["comm_share"] is not None)
+    assert (found["copies"] == "yes") == (figures["exposed_memory_share"] is not None)
+    sizes = run.collectives()["message_bytes"]
+    assert found["message_bytes"] == "yes" or sizes.null_count == len(sizes)
+    return found, run
+
+
+RUNS = [
+    "baseline", "ddp-1gpu_*", "ddp-2gpu_*", "ddp-2gpu-straggler_*", "ddp-4gpu-onefile", "fsdp-4gpu_*", "2gpu-fsdp2_*",
+    "2gpu-gpt-b25_*", "2gpu-gpt-accum_*", "2gpu-graph_*", "2gpu-graph-node_*", "2gpu-moe_*", "2gpu-pp_*", "2gpu-tp_*",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.slow
+def test_the_doctor_agrees_with_the_analysis(real, run):
+    agreed(real / f"{run}.sqlite")
+
+
+def operators_only():
+    """Return a report in which every operator has a range, as emit_nvtx writes them, and no step has any."""
+    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).gpu()
+    for at in range(0, 100, 10):
+        builder.kernel(at, at + 5, launch=at).range(at, at + 8, f"aten::to, seq = {at}")
+    return builder
+
+
+def of_a_library():
+    """Return a report in which only DALI and cuBLAS have ranges, around all launches."""
+    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).gpu().domain("DALI", 3).domain("cuBLASLt", 4)
+    for at in range(0, 100, 10):
+        builder.kernel(at, at + 5, launch=at)
+        builder.range(at, at + 8, f"run {at}", domain=3).range(at, at + 2, "matmul", domain=4)
+    return builder
+
+
+def layers(name="layer"):
+    """Return one step of four layers and an optimizer: no family of steps."""
+    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).gpu().range(0, 100, "train")
+    for at in range(0, 40, 10):
+        builder.kernel(at, at + 5, launch=at).range(at, at + 8, f"{name} {at}")
+    return builder.kernel(60, 70, "multi_tensor<FusedAdamMathFunctor>", launch=60)
+
+
+def warmed_up():
+    """Return two warm-ups longer than the two steps after them."""
+    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).gpu()
+    for at, name in ((0, "warm-up 0"), (50, "warm-up 1"), (100, "step 0"), (110, "step 1")):
+        end = at + (40 if at < 100 else 8)
+        for launch in range(at, end, 2 if at >= 100 else 10):
+            builder.kernel(launch, launch + 1, launch=launch)
+        builder.range(at, end, name)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("build", "family"),
+    [
+        (operators_only, None),
+        (of_a_library, None),
+        (layers, None),
+        (lambda: layers("micro_batch"), None),
+        (warmed_up, "step #"),
+        (lambda: TraceBuilder().env(RANK=0, WORLD_SIZE=1).gpu().kernel(0, 9, launch=0), None),
+    ],
+    ids=["operators", "libraries", "layers", "micro-batches", "warm-up", "nothing"],
+)
+def test_the_doctor_and_the_analysis_find_the_same_steps(tmp_path, build, family):
+    path = build().write(tmp_path / "a.sqlite")
+    found, run = agreed(path)
+    assert run.step_family == family
+    assert (found["steps"] == "yes") == (family is not None)
+
+
+@pytest.mark.parametrize("step", ["none", "run", "aten"])
+def test_the_doctor_and_the_analysis_agree_on_what_an_option_names(tmp_path, step):
+    path = (operators_only() if step == "aten" else of_a_library()).write(tmp_path / "a.sqlite")
+    found, run = agreed(path, step=step)
+    assert (found["steps"] == "yes") == (step != "none")
+    assert run.is_capture == (step == "none")
 
 
 def test_reports_of_several_runs_may_be_examined_together(real):
@@ -138,7 +220,11 @@ def built(folder, *, without=(), version=NEW, n_ranks=2):
     [
         (NVTX, {"steps": "no", "phases": "no", "nccl_ranges": "no"}, "--trace=cuda,nvtx"),
         (RUNTIME, {"launches": "no", "phases": "no", "idle_causes": "no"}, "--trace=cuda,nvtx"),
-        (KERNEL, {"compute_and_comm": "no", "kernel_shapes": "no"}, "without --tables"),
+        (
+            KERNEL,
+            {"compute_and_comm": "no", "kernel_shapes": "no", "steps": "no", "phases": "partly"},
+            "without --tables",
+        ),
         (MEMCPY, {"copies": "partly"}, "without --tables"),
         (STRINGS, {"compute_and_comm": "no", "steps": "no", "phases": "no", "nccl_ranges": "no"}, ""),
         ("TARGET_INFO_GPU", {"gpu_model": "no"}, "without --tables"),
@@ -157,9 +243,14 @@ def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(
 def test_what_one_report_lacks_is_partly_there_and_the_report_is_named(tmp_path):
     built(tmp_path)
     steady_rank(1, version=NEW).write(tmp_path / "a_1.sqlite", without=(NVTX,))
-    found = capabilities(tmp_path)["steps"]
+    found = capabilities(tmp_path)["launches"]
+    assert (found.status, found.n_with) == ("yes", 2)
+    found = capabilities(tmp_path)["nccl_ranges"]
     assert (found.status, found.n_with, found.lacking) == ("partly", 1, ("a_1.sqlite",))
-    assert found.found == "1 of 2 reports: 4 step #, 4 backward, 4 forward"
+    assert found.found == "1 of 2 reports: 1 ranges"
+    # The steps of a run are those of all its ranks: the analysis has none, and says so alike.
+    found = capabilities(tmp_path)["steps"]
+    assert (found.status, found.n_with) == ("no", 0)
 
 
 def test_nothing_is_missing_where_nothing_happened(tmp_path):
@@ -225,7 +316,7 @@ def test_a_newer_schema_than_any_tested_is_a_problem(tmp_path):
 def test_ranges_that_come_once_are_no_steps(tmp_path):
     builder = TraceBuilder().kernel(0, 9, launch=0).range(0, 9, "training").range(1, 2, "forward")
     found = capabilities(builder.write(tmp_path / "a.sqlite"))
-    assert (found["steps"].status, found["steps"].found) == ("partly", "1 training, 1 forward")
+    assert (found["steps"].status, found["steps"].found) == ("no", "1 training, 1 forward")
     assert "--step" in found["steps"].fix
     assert (found["phases"].status, found["phases"].found) == ("partly", "1 forward")
     assert "backward" in found["phases"].fix

@@ -9,7 +9,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.read.contents import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, read_contents
-from nsyspipe.read.facts import JOB_VARIABLES, RANK_VARIABLES
+from nsyspipe.read.facts import JOB_VARIABLES, LAUNCHER_SIZES
 from nsyspipe.redaction.run import redact
 from nsyspipe.report.document import document, dumps
 from tests.build.nccl_layouts import (
@@ -250,7 +250,15 @@ def test_models_that_no_pattern_knows_stay_apart_from_those_it_knows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [*RANK_VARIABLES, "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES"]
+    "name",
+    [
+        "RANK",
+        *LAUNCHER_SIZES,
+        *LAUNCHER_SIZES.values(),
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "CUDA_VISIBLE_DEVICES",
+    ],
 )
 def test_every_variable_that_analysis_reads_stays(tmp_path, name):
     builder = TraceBuilder().kernel(0, 10, launch=0).env(**{name: 3, "SECRET": 4})

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-LIBRARY_DOMAINS = ("NCCL", "MPI")
+LIBRARY_DOMAINS = ("NCCL", "MPI", "DALI", "cuBLAS")
+OPTIMIZER = re.compile("Adam|SGD|Lion|Muon|LAMB")  # of the kernels' names in these tests
 ROLES = {
     "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
     "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
@@ -42,6 +43,7 @@ class Range:
     end: int
     text: str
     thread: int
+    domain: str | None = None
 
 
 @dataclass
@@ -63,9 +65,18 @@ def kernels(process: Process) -> list[Op]:
     return [op for op in process.ops if op.category in ("compute", "comm")]
 
 
+def users(process: Process) -> list[Range]:
+    """Return the ranges of no library."""
+    return [
+        r
+        for r in process.ranges
+        if not (r.domain or "").startswith(LIBRARY_DOMAINS) and not r.text.startswith("MPI_")
+    ]
+
+
 def members_on(process: Process, family: str) -> list[Range]:
     """Return the members on the family's best thread."""
-    own = [r for r in process.ranges if family_of(r.text) == family]
+    own = [r for r in users(process) if family_of(r.text) == family]
     threads = sorted({r.thread for r in own})
     if not threads:
         return []
@@ -80,31 +91,71 @@ def members_on(process: Process, family: str) -> list[Range]:
 
 
 def union_on_best(process: Process, family: str) -> int:
-    own = [r for r in process.ranges if family_of(r.text) == family]
+    own = [r for r in users(process) if family_of(r.text) == family]
     return max(
         len(ticks((r.start, r.end) for r in own if r.thread == t)) for t in {r.thread for r in own}
     )
 
 
+def launched_in(member: Range, op: Op) -> bool:
+    return op.launch is not None and member.start <= op.launch < member.end
+
+
+def is_part_of_a_step(process: Process, family: str) -> bool:
+    """Tell whether a family is layers or micro-batches."""
+    members = members_on(process, family)
+    updates = [
+        op
+        for op in process.ops
+        if op.category == "compute" and op.launch is not None and OPTIMIZER.search(op.name)
+    ]
+    if not updates:
+        return False
+    if 2 * sum(any(launched_in(m, op) for op in updates) for m in members) >= len(members):
+        return False
+    return any(
+        sum(other.start <= m.start and m.end <= other.end for m in members) >= 2
+        for other in users(process)
+        if family_of(other.text) != family and other.thread == members[0].thread
+    )
+
+
 def qualifies(process: Process, family: str) -> bool:
     members = members_on(process, family)
-    if len(members) < 2:
+    if len(members) < 2 or family.startswith(("aten::", "{'mod'")):
         return False
-    launched = [op.launch for op in kernels(process) if op.launch is not None]
-    inside = [t for t in launched if any(m.start <= t < m.end for m in members)]
-    return 2 * len(inside) >= len(launched)
+    launched = [op for op in kernels(process) if op.launch is not None]
+    inside = [op for op in launched if any(launched_in(m, op) for m in members)]
+    return 2 * len(inside) >= len(launched) and not is_part_of_a_step(process, family)
+
+
+def is_inside(processes: list[Process], family: str, other: str) -> bool:
+    """Tell whether every range of a family lies in one of another's, on every rank, and not the other way round too."""
+
+    def lie_in(inner: str, outer: str) -> bool:
+        return all(
+            any(o.start <= m.start and m.end <= o.end for o in members_on(p, outer))
+            for p in processes
+            for m in members_on(p, inner)
+        )
+
+    return lie_in(family, other) and not lie_in(other, family)
 
 
 def choose_family(processes: list[Process]) -> str | None:
-    names = {family_of(r.text) for p in processes for r in p.ranges}
+    names = {family_of(r.text) for p in processes for r in users(p)}
     good = [f for f in names if all(qualifies(p, f) for p in processes)]
+    outer = [f for f in good if re.search("epoch|warm-?up", f.lower())]
+    good = [f for f in good if f not in outer] or outer
+    if good != outer:
+        good = [f for f in good if not any(is_inside(processes, f, other) for other in good)]
     if not good:
         return None
 
     def order(family):
         total = sum(union_on_best(p, family) for p in processes)
         first = min(members_on(p, family)[0].start for p in processes)
-        return ("epoch" in family.lower(), -total, first, family)
+        return (-total, first, family)
 
     return min(good, key=order)
 
@@ -166,7 +217,7 @@ def phase_ranges(process: Process, family: str | None, role: str) -> list[tuple[
         return []
     members = members_on(process, family)
     inside = []
-    for r in process.ranges:
+    for r in users(process):
         begun = [i for i, m in enumerate(members) if m.start <= r.start]
         if begun and r not in members and role_of(r):
             member = members[begun[-1]]

@@ -12,12 +12,14 @@ from tests.property.oracle import Call, Op, Process, Range
 TIMES = st.integers(-20, 80)
 BLOCKING = ("cudaDeviceSynchronize_v3020", "cudaMalloc_v3020")
 LENGTHS = st.integers(0, 25)
-NAMES, GRIDS = st.sampled_from(["gemm", "relu"]), st.sampled_from([1, 1, 2])
+NAMES, GRIDS = st.sampled_from(["gemm", "relu", "FusedAdamMathFunctor"]), st.sampled_from([1, 1, 2])
 CATEGORIES = st.sampled_from(["compute", "comm", "dtod", "copy", "memset"])
 TEXTS = st.sampled_from(
     ["step 1", "step 2", "step 3", "it 4, seq = 9", "it 5, seq = 7", "epoch 0", "epoch 1", "forward", "backward",
-     "optimizer", "train_batch", "layer", "get batch"]
+     "optimizer", "train_batch", "layer 1", "layer 2", "get batch", "aten::mm, seq = 3", "{'mod': 'torch'}",
+     "warm-up 1", "warmup 2"]
 )  # fmt: skip
+DOMAINS = st.sampled_from([None, None, None, "DALI", "cuBLASLt", "mine", "MPI"])
 
 
 @st.composite
@@ -88,14 +90,30 @@ def random_ranges(draw):
     found = []
     for _ in range(draw(st.integers(0, 8))):
         start, end = draw(intervals())
-        found.append(Range(start, end, draw(TEXTS), draw(st.sampled_from([1, 2]))))
+        found.append(Range(start, end, draw(TEXTS), draw(st.sampled_from([1, 2])), draw(DOMAINS)))
+    return found
+
+
+@st.composite
+def nested_ranges(draw):
+    """Draw layers or micro-batches inside ranges around them, with and without gaps between them."""
+    found, at = [], draw(st.integers(-20, 10))
+    for number in range(draw(st.integers(1, 3))):
+        begin = at
+        for inner in range(draw(st.integers(1, 4))):
+            end = at + draw(st.integers(0, 8))
+            found.append(Range(at, end, f"layer {inner}", 1))
+            at = end + draw(st.sampled_from([0, 0, 1]))
+        found.append(
+            Range(begin, at, f"{draw(st.sampled_from(['part', 'step', 'epoch']))} {number}", 1)
+        )
     return found
 
 
 @st.composite
 def processes(draw):
     has_launches = draw(st.sampled_from([True, True, True, False]))
-    ranges = draw(steady_ranges())
+    ranges = draw(st.one_of(steady_ranges(), nested_ranges()))
     if draw(st.booleans()):
         ranges = ranges + draw(random_ranges())
     # Launches mostly fall on the edges of ranges and just inside them, where mistakes are.
@@ -149,8 +167,15 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
     for number, call in enumerate(process.calls):
         builder.launch(call.start, api=BLOCKING[number % 2])
         builder.rows[RUNTIME][-1]["end"] = call.end
+    domains = sorted({one.domain for one in process.ranges if one.domain})
+    for number, domain in enumerate(domains, start=3):
+        builder.domain(domain, number)
     for one in process.ranges:
         builder.range(
-            one.start, one.end, one.text, thread="main" if one.thread == 1 else "autograd"
+            one.start,
+            one.end,
+            one.text,
+            thread="main" if one.thread == 1 else "autograd",
+            domain=domains.index(one.domain) + 3 if one.domain else 0,
         )
     return builder

@@ -75,8 +75,11 @@ def operations(*ops: Op) -> ProcessOperations:
     return operations_of(kernel_table, _launches(kernels), copy_table, _launches(copies))
 
 
-def ranges(*rows: tuple[int, int, int, str | None]):
-    """Build `schema.RANGES` from (thread, start, end, text); the text's dictionary may hold a null, as when read."""
+def ranges(*rows: tuple[int, int, int, str | None], libraries: tuple[int, ...] = ()):
+    """Build `schema.RANGES` from (thread, start, end, text); the text's dictionary may hold a null, as when read.
+
+    `libraries` are the places of those in a library's domain.
+    """
     texts = list(dict.fromkeys(row[3] for row in rows))
     index = pa.array([texts.index(row[3]) for row in rows], pa.int32())
     return schema.RANGES.table(
@@ -86,6 +89,7 @@ def ranges(*rows: tuple[int, int, int, str | None]):
             "start_ns": [row[1] for row in rows],
             "end_ns": [row[2] for row in rows],
             "text": pa.DictionaryArray.from_arrays(index, pa.array(texts, pa.string())),
+            "is_library": pa.array([at in libraries for at in range(len(rows))], pa.bool_()),
         }
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -26,18 +27,19 @@ def one(name="step #", *, union=100, first=0, members=2, inside=1, launched=1):
     return Candidate(name, 1, union, first, members, inside, launched)
 
 
-def measured(table, ops=NO_OPERATIONS, pattern=None):
+def measured(table, ops=NO_OPERATIONS, pattern=None, updates=None):
     texts = texts_of(table)
     families = (
         TextFamilies.by_option(texts, re.compile(pattern))
         if pattern
         else TextFamilies.by_text(texts)
     )
-    return candidates(table, families, ops)
+    launches = None if updates is None else np.array(updates, np.int64)
+    return candidates(table, families, ops, launches)
 
 
 def facts(found):
-    return [dataclasses.astuple(candidate) for candidate in found]
+    return [dataclasses.astuple(candidate)[:7] for candidate in found]
 
 
 # --- texts ---------------------------------------------------------------------------------
@@ -210,3 +212,97 @@ def test_members_are_the_kept_ranges_of_the_best_thread_in_order_of_start():
         [10, 40],
         [30, 60],
     )
+
+
+# --- what is never a step ------------------------------------------------------------------
+
+
+def test_ranges_of_a_librarys_domain_are_steps_only_by_option():
+    table = ranges((1, 0, 50, "run 1"), (1, 50, 90, "run 2"), (1, 5, 6, "s 1"), libraries=(0, 1))
+    assert [found.name for found in measured(table)] == ["s #"]
+    assert facts(measured(table, pattern="run")) == [(STEP_OPTION, 1, 90, 0, 2, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    "text", ["aten::to, seq = 4, op_id = 5", "{'mod': 'torch', 'op': 'conv2d'}", "c10d::allreduce_"]
+)
+def test_operators_are_steps_only_by_option(text):
+    table = ranges((1, 0, 50, text), (1, 50, 90, text), (1, 5, 6, "s 1"))
+    assert [found.name for found in measured(table)] == ["s #"]
+    assert facts(measured(table, pattern=re.escape(text))) == [(STEP_OPTION, 1, 90, 0, 2, 0, 0)]
+
+
+@pytest.mark.parametrize("text", ["Trainer::step 1", "{step 1}", "step aten::to"])
+def test_texts_of_users_that_look_like_operators_may_be_steps(text):
+    assert len(measured(ranges((1, 0, 9, text)))) == 1
+
+
+LAYERS = (
+    (1, 0, 100, "train"),
+    *((1, 10 * at, 10 * at + 8, f"layer {at}") for at in range(1, 5)),
+)
+
+
+@pytest.mark.parametrize(
+    ("updates", "is_part"),
+    [
+        (None, False),  # no optimizer that is known by its name
+        ([95], True),
+        ([12, 95], True),
+        ([12, 22], False),  # half of the four members
+        ([12, 13, 14], True),  # one member
+        ([18, 28], True),  # at their ends, which are outside
+    ],
+)
+def test_members_inside_one_range_are_parts_of_a_step_unless_half_of_them_update_weights(
+    updates, is_part
+):
+    ops = operations(*(compute(0, 1, at) for at in (12, 22, 32, 42)))
+    found = {one.name: one for one in measured(ranges(*LAYERS), ops, updates=updates)}
+    assert found["layer #"].is_part is is_part
+    assert found["layer #"].qualifies is not is_part
+
+
+@pytest.mark.parametrize(
+    ("container", "is_part"),
+    [
+        ((1, 10, 28, "two of them"), True),
+        ((1, 11, 37, "one of them"), False),
+        ((2, 0, 100, "of another thread"), False),
+        ((1, 0, 100, "layer 99"), False),  # of the family itself: the only member
+    ],
+)
+def test_parts_of_a_step_lie_in_one_other_range_of_their_thread(container, is_part):
+    ops = operations(*(compute(0, 1, at) for at in (12, 22, 32, 42)))
+    found = measured(ranges(container, *LAYERS[1:]), ops, updates=[95])
+    layers = next(one for one in found if one.name == "layer #")
+    assert layers.is_part is is_part
+
+
+def test_a_family_named_by_the_option_is_never_a_part():
+    ops = operations(*(compute(0, 1, at) for at in (12, 22, 32, 42)))
+    (found,) = measured(ranges(*LAYERS), ops, pattern="layer", updates=[95])
+    assert not found.is_part
+
+
+def test_a_family_inside_anothers_ranges_loses_to_it_where_both_take_as_long():
+    # Layers without a gap between them: as much time, the same start, and first in the alphabet.
+    steps = [(1, at, at + 20, f"step {at}") for at in (0, 20)]
+    layers = [(1, at, at + 10, f"layer {at}") for at in (0, 10, 20, 30)]
+    found = measured(ranges(*steps, *layers))
+    assert [one.holders for one in found] == [("step #",), ()]
+    assert choose([found], [0]) == "step #"
+
+
+def test_of_families_with_the_same_ranges_the_alphabet_decides():
+    rows = [(1, at, at + 20, f"{name} {at}") for at in (0, 20) for name in ("step", "batch")]
+    found = measured(ranges(*rows))
+    assert [one.holders for one in found] == [(), ()]
+    assert choose([found], [0]) == "batch #"
+
+
+@pytest.mark.parametrize("name", ["warmup #", "Warm-up # of #", "warm_up #"])
+def test_a_warm_up_wins_only_if_nothing_else_qualifies(name):
+    both = [one(name, union=1000), one("step #", union=10)]
+    assert choose([both], [0]) == "step #"
+    assert choose([both[:1]], [0]) == name

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nsyspipe.labels import PHASE_PATTERNS, PHASES, is_epoch, phase_of, step_number
+from nsyspipe.labels import PHASE_PATTERNS, PHASES, holds_steps, phase_of, step_number
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 
@@ -51,7 +51,7 @@ def test_a_number_of_thousands_of_digits_is_no_step_number():
     ],
 )
 def test_an_epoch_is_known_by_its_name_in_any_case(family, expected):
-    assert is_epoch(family) is expected
+    assert holds_steps(family) is expected
 
 
 def test_roles_have_their_order():

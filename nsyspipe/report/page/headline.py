@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from nsyspipe.report.findings_text import link_text
 from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.run_words import subject_parts
@@ -20,14 +22,24 @@ __all__ = ["Tile", "facts", "key_figures", "verdict_lines", "why_lines"]
 
 # Which problems explain that a figure is null, the most telling first.
 _CAUSES = {
-    "step_time_ns": ("no-common-step", "no-gpu-activity", "captured-without-gpu"),
-    "comm_share": ("no-kernels", "no-kernel-names"),
-    "exposed_comm_share": ("no-kernels", "no-kernel-names"),
-    "backward_overlap_ratio": ("no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels"),
+    "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
+    "comm_share": ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names"),
+    "exposed_comm_share": ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names"),
+    "backward_overlap_ratio": (
+        "comm-in-graphs",
+        "no-comm-kernels",
+        "no-backward",
+        "no-steps",
+        "no-nvtx",
+        "no-launches",
+        "no-kernels",
+    ),
     "wait_share": (
         "different-runs",
         "unmatched-collectives",
         "no-common-clock",
+        "comm-in-graphs",
+        "no-comm-kernels",
         "no-kernels",
         "no-kernel-names",
     ),
@@ -68,6 +80,7 @@ def verdict_lines(run: Run) -> list[str]:
         run.header.n_ranks,
         findings,
         has_host_steps=run.host_steps().num_rows > 0,
+        is_capture=run.is_capture,
         problems=run.problems.to_pylist(),
     )
     return text.split("\n")
@@ -99,6 +112,7 @@ def key_figures(run: Run) -> list[Tile]:
     summary = run.summary().to_pylist()[0]
     reasons = _reasons(run)
     n_steps = summary["n_summary_steps"]
+    of_what = "the capture" if run.is_capture else "step time"
     over = f"slowest rank, median of {n_steps} steps" if n_steps > 1 else "slowest rank of the step"
 
     def tile(name: str, figure: str, text: str, meaning: str, category: str | None = None) -> Tile:
@@ -113,17 +127,19 @@ def key_figures(run: Run) -> list[Tile]:
     def share(name: str, figure: str, meaning: str, category: str | None = None) -> Tile:
         return tile(name, figure, percent_text(summary[figure]), meaning, category)
 
-    copies = f"DtoD, exposed or not: {ms_text(summary['dtod_ns_per_step'])}"
+    dtod = pc.sum(run.breakdown()["dtod_ns"], skip_nulls=False, min_count=1).as_py()
+    dtod = dtod if run.is_capture else summary["dtod_ns_per_step"]
+    copies = f"DtoD, exposed or not: {ms_text(dtod)}"
     pooled = ", all ranks pooled" if run.header.n_ranks > 1 else ""
     return [
         tile("Step time", "step_time_ns", ms_text(summary["step_time_ns"]), over),
         tile("Throughput", "throughput_steps_per_s", rate_text(summary["throughput_steps_per_s"]), "1 / mean step time"),
-        share("Communication", "comm_share", f"of step time{pooled}"),
-        share("Exposed", "exposed_comm_share", "of step time, beside no compute", "exposed"),
+        share("Communication", "comm_share", f"of {of_what}{pooled}"),
+        share("Exposed", "exposed_comm_share", f"of {of_what}, beside no compute", "exposed"),
         share("Hidden", "backward_overlap_ratio", "of communication, by backward", "hidden"),
-        share("Waiting", "wait_share", "of step time, for late ranks", "waiting"),
-        share("Idle", "idle_share", f"of step time{pooled}", "idle"),
-        share("Exposed copies", "exposed_memory_share", f"of step time; {copies}", "copies"),
+        share("Waiting", "wait_share", f"of {of_what}, for late ranks", "waiting"),
+        share("Idle", "idle_share", f"of {of_what}{pooled}", "idle"),
+        share("Exposed copies", "exposed_memory_share", f"of {of_what}; {copies}", "copies"),
     ]  # fmt: skip
 
 
@@ -141,7 +157,7 @@ def _why_nothing(figure: str, run: Run, summary: Mapping[str, Any]) -> str | Non
 
 
 def _why_null(figure: str, summary: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
-    if not summary["n_summary_steps"]:
+    if not summary["n_summary_steps"] and "no-steps" not in reasons:
         figure = "step_time_ns"
     codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
     text = next((reasons[code] for code in codes if code in reasons), "see Problems")

@@ -55,7 +55,7 @@ def provenance(run: Run) -> list[tuple[str, str]]:
         ("hosts", ", ".join(header.hosts) or absent),
         ("Nsight Systems", ", ".join(header.nsys_versions) or absent),
         ("export schema", ", ".join(header.export_schema_versions) or absent),
-        ("steps", run.step_family or "none marked"),
+        ("steps", run.step_family or ("none: a capture" if run.is_capture else "none marked")),
         *capture_rows(header.capture),
         ("nsyspipe", __version__),
     ]

@@ -79,7 +79,7 @@ def run_page(run: Run) -> str:
         HTML, to be written as UTF-8.
     """
     ranks = run.ranks["rank"].to_pylist()
-    steps = step_rows(run.steps(), run.skipped_steps, len(ranks))
+    steps = [] if run.is_capture else step_rows(run.steps(), run.skipped_steps, len(ranks))
     medians = collective_medians(run.collectives())
     drawn = chosen_ranks(run.rank_summary(), run.stragglers(), SHOWN_RANKS)
     charts = _charts(run, drawn, steps, medians)
@@ -88,6 +88,7 @@ def run_page(run: Run) -> str:
         "sections": ((_HOST_STEPS, *_SECTIONS) if hosts else _SECTIONS),
         "host_table": hosts,
         "n_ranks": len(ranks),
+        "is_capture": run.is_capture,
         "has": {name: chart is not None for name, chart in charts.items()},
         "bars_note": left_out_note(len(drawn), len(ranks)),
         **_head(run),
@@ -114,7 +115,7 @@ def _charts(
     first = chosen_ranks(run.rank_summary(), run.stragglers(), TIMELINE_RANKS)
     others = [rank for rank in run.ranks["rank"].to_pylist() if rank not in first]
     return {
-        "step-bars": rank_parts(run.breakdown(), drawn),
+        "step-bars": rank_parts(run.breakdown(), drawn, is_capture=run.is_capture),
         "timeline": timeline_data(run.timeline(), run.steps(), first, others),
         "steps": step_series(steps),
         "collectives": by_order(medians),
@@ -141,9 +142,11 @@ def _beside_charts(
     bars, timeline, series = (charts[name] for name in ("step-bars", "timeline", "steps"))
     return {
         "n_drawn": len(bars["ranks"]) if bars else 0,
-        "bars_table": rank_parts_table(run.breakdown()),
+        "bars_table": rank_parts_table(run.breakdown(), is_capture=run.is_capture),
         "timeline_facts": _timeline_facts(timeline),
-        "timeline_table": timeline_table(run.timeline(), run.steps()) if timeline else None,
+        "timeline_table": timeline_table(run.timeline(), run.steps(), is_capture=run.is_capture)
+        if timeline
+        else None,
         "steps_table": step_table(steps),
         "n_steps": len(steps),
         "per_column": series["per_column"] if series else 1,

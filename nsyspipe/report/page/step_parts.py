@@ -58,7 +58,9 @@ def _sums(steps: pa.Table) -> tuple[list[dict[str, Any]], int]:
     return rows, n_steps
 
 
-def rank_parts(steps: pa.Table, ranks: Sequence[int]) -> dict[str, Any] | None:
+def rank_parts(
+    steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False
+) -> dict[str, Any] | None:
     """Return what the chart draws of these ranks: sums over summary steps in ns, to be divided by their number.
 
     Parameters
@@ -69,7 +71,7 @@ def rank_parts(steps: pa.Table, ranks: Sequence[int]) -> dict[str, Any] | None:
     Returns
     -------
     dict or None
-        ``n_steps``, and ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None
+        ``n_steps``, ``whole`` (what a bar is of), and ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None
         without summary steps.
     """
     rows, n_steps = _sums(steps)
@@ -78,6 +80,7 @@ def rank_parts(steps: pa.Table, ranks: Sequence[int]) -> dict[str, Any] | None:
         return None
     return {
         "n_steps": n_steps,
+        "whole": "capture" if is_capture else "step",
         "ranks": [
             {
                 "rank": row["rank"],
@@ -101,7 +104,7 @@ _COLUMNS = (
 )
 
 
-def rank_parts_table(steps: pa.Table) -> Table:
+def rank_parts_table(steps: pa.Table, *, is_capture: bool = False) -> Table:
     """Return the same of all ranks in words."""
     rows, n = _sums(steps)
     cells = []
@@ -120,13 +123,14 @@ def rank_parts_table(steps: pa.Table) -> Table:
         )
     columns = [
         Column("rank"),
-        Column("step"),
+        Column("capture" if is_capture else "step"),
         *(Column(heading, hint=hint) for heading, _, hint in _COLUMNS),
         Column("communication in all"),
         Column("of it waiting"),
         Column("of it transfer"),
     ]
-    return Table("Where each step's time goes, per rank", columns, cells)
+    title = "Where the time of the capture goes" if is_capture else "Where each step's time goes"
+    return Table(f"{title}, per rank", columns, cells)
 
 
 def _mean(total: int | None, n: int) -> str:

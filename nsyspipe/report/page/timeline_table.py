@@ -25,7 +25,7 @@ _BUSY = (
 _PHASES = ("data", "forward", "backward", "optimizer")
 
 
-def timeline_table(timeline: pa.Table, steps: pa.Table) -> Table:
+def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = False) -> Table:
     """Return per rank when its window begins and ends, how long its lanes are busy, and when its phases run.
 
     Parameters
@@ -59,13 +59,14 @@ def timeline_table(timeline: pa.Table, steps: pa.Table) -> Table:
         ]
         for row in of_step.to_pylist()
     ]  # fmt: skip
+    whole = "capture" if is_capture else "step"
     columns = [
         Column("rank"),
-        Column("step, from and to"),
+        Column(f"{whole}, from and to"),
         *(Column(heading) for heading, *_ in _BUSY),
         *(Column(f"{phase}, from and to") for phase in phases),
     ]
-    return Table("Timeline of the step, per rank", columns, rows)
+    return Table(f"Timeline of the {whole}, per rank", columns, rows)
 
 
 def _by_lane(timeline: pa.Table) -> dict[tuple[int, str], int]:

@@ -45,7 +45,7 @@ nsyspipe.builders["step-bars"] = (data, palette, { width }) => {
       title: `rank ${one.rank}: ${nsyspipe.ms(mean(one.wall))}${n > 1 ? `, mean of ${n} steps` : ""}`,
       rows: [
         ...rows,
-        nsyspipe.timeRow("step", mean(one.wall)),
+        nsyspipe.timeRow(data.whole, mean(one.wall)),
         nsyspipe.timeRow("communication in all", mean(one.comm)),
         nsyspipe.timeRow("of it waiting", mean(one.wait), palette.waiting),
         nsyspipe.timeRow("of it transfer", mean(one.transfer), palette.transfer),
