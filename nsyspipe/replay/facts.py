@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.metrics.bandwidth import bus_factor
-from nsyspipe.replay.contention import Contention, measured_contention
+from nsyspipe.replay.contention import Compared, Contention, measured_contention
 from nsyspipe.replay.copies import gradient_copies
 from nsyspipe.replay.gradients import gradients_of
+from nsyspipe.replay.program import WINDOW, Slowing
 from nsyspipe.replay.ranges import Slowdowns, slowdowns
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Facts:
         Ranks whose own work may stand for all, by place.
     recorded_bytes_per_s
         Bus bandwidth by NCCL's payload; None without one.
+    compared
+        Kernels beside communication that have equal ones without it.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class Facts:
         trusted: Flags | None = None,
         *,
         recorded_bytes_per_s: float | None = None,
+        compared: Compared | None = None,
     ) -> None:
         self.captured = captured
+        self._compared = Compared(None, 0.0) if compared is None else compared
         self._recorded = recorded_bytes_per_s
         self.given_bytes = gradient_bytes
         n_ranks = captured.program.n_ranks
@@ -64,8 +69,8 @@ class Facts:
 
     @cached_property
     def contention(self) -> Contention | None:
-        """By how much communication slows the work beside it; None where it could not be measured."""
-        return None if self.is_sharded else measured_contention(self.captured)
+        """What the capture says of work beside communication; None where sharded."""
+        return None if self.is_sharded else measured_contention(self.captured, self._compared)
 
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
@@ -134,11 +139,12 @@ class Facts:
         return min((gradient_copies(self.captured, one, 0).rows.size for one in steps), default=0)
 
     @cached_property
-    def pitch_ns(self) -> float:
-        """Mean time from one operation of the main stream to the next, while it computes."""
-        return float(
-            np.median([one.busy_ns / max(one.start.size, 1) for one in self.captured.timelines])
-        )
+    def total_work(self) -> tuple[float, float]:
+        """Work of a rank in all its windows, and how many operations that is."""
+        program = self.captured.program
+        edges = np.flatnonzero(program.kind == WINDOW)[[0, -1]]
+        work, begun = (np.diff(one[edges], axis=0).mean() for one in (program.work, program.begun))
+        return float(work), float(begun)
 
     @cached_property
     def lead_ns(self) -> float:
@@ -158,15 +164,15 @@ class Facts:
     def slowdowns(self, target: float | None) -> Slowdowns:
         """Return the slowdowns for a bus bandwidth; None keeps the captured one."""
         if self.is_sharded:
-            return Slowdowns(((0.0, 0.0),), is_measured=False)
-        return slowdowns(self.contention, self.pitch_ns, self.bus_bytes_per_s, target)
+            return Slowdowns(((Slowing(), Slowing()),), is_measured=False)
+        return slowdowns(self.contention, self.bus_bytes_per_s, target)
 
     def slowdown_range(self, knobs: Knobs) -> tuple[float, float, float, bool] | None:
         """Return likeliest, least and most slowdown of work beside communication, and whether it was measured."""
         if self.is_sharded:
             return None
         found = self.slowdowns(knobs.target_bytes_per_s)
-        after = [one for _, one in found.pairs]
+        after = [one.total(*self.total_work) for _, one in found.pairs]
         return after[0], min(after), max(after), found.is_measured
 
     @cached_property

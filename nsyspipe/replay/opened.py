@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.errors import OptionError
+from nsyspipe.replay.contention import compared_kernels
 from nsyspipe.replay.markers import captured_program
 from nsyspipe.replay.refusals import (
     LARGEST_IDENTITY_ERROR,
@@ -83,7 +84,13 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
     captured = captured_program(timelines, windows, n_bytes, is_gradient)
     starved = starvation(timelines, windows)
     recorded = run.summary().to_pylist()[0]["busbw_bytes_per_s"]
-    replay = Replay(captured, gradient_bytes, ~starved.is_starved, recorded_bytes_per_s=recorded)
+    replay = Replay(
+        captured,
+        gradient_bytes,
+        ~starved.is_starved,
+        recorded_bytes_per_s=recorded,
+        compared=compared_kernels(run.kernels()),
+    )
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > LARGEST_IDENTITY_ERROR:
         return (

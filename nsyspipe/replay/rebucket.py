@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["with_buckets"]
 
+_PLACES = ("work", "beside", "begun", "begun_beside")
+
 
 def with_buckets(
     captured: Captured, gradients: Sequence[Gradients | None], cap_mib: float, overhead_ns: float
@@ -58,7 +60,7 @@ class _Builder:
         self._program = captured.program
         self._gone = np.zeros(self._program.step.size, np.bool_)
         self._new: list[dict[str, Float | Int64]] = []
-        self._markers: list[tuple[Float, int, Float, Float]] = []  # sort key, kind, work, beside
+        self._markers: list[tuple[Float, int, list[Float]]] = []  # sort key, kind, `_PLACES`
         self._n_new = 0
 
     def replace_step(self, step: int, chosen: Int64, own: Gradients, ends: Int64) -> None:
@@ -111,9 +113,9 @@ class _Builder:
             one.places(times[:, rank].astype(np.int64))
             for rank, one in enumerate(self._captured.ranks)
         ]
-        work, beside = (np.stack(column, axis=1) for column in zip(*pairs, strict=True))
+        found = [np.stack(column, axis=1) for column in zip(*pairs, strict=True)]
         # All of them stand where the last of the captured ones stood.
-        self._markers.append((np.full(work.shape[0], at), kind, work, beside))
+        self._markers.append((np.full(times.shape[0], at), kind, found))
 
     def program(self) -> Program:
         program = self._program
@@ -141,20 +143,22 @@ class _Builder:
         which = np.where(is_comm, number[collective], program.which)
         keys: list[Float] = [rows.astype(np.float64)]
         kinds, whiches = [program.kind[rows]], [which[rows]]
-        works, besides = [program.work[rows]], [program.beside[rows]]
+        places = [[getattr(program, name)[rows]] for name in _PLACES]
         counts = {READY: n_kept, JOIN: n_kept}
-        for key, kind, work, beside in self._markers:
+        for key, kind, found in self._markers:
             keys.append(key)
             kinds.append(np.full(key.size, kind))
             whiches.append(counts[kind] + np.arange(key.size))
-            works.append(work)
-            besides.append(beside)
+            for columns, column in zip(places, found, strict=True):
+                columns.append(column)
             counts[kind] += key.size
         of_all = np.concatenate(whiches)
         order = np.lexsort((of_all, np.concatenate(keys)))
         return {
             "kind": np.concatenate(kinds)[order],
             "which": of_all[order],
-            "work": np.concatenate(works)[order],
-            "beside": np.concatenate(besides)[order],
+            **{
+                name: np.concatenate(columns)[order]
+                for name, columns in zip(_PLACES, places, strict=True)
+            },
         }

@@ -10,6 +10,7 @@ import numpy as np
 
 from nsyspipe.replay.changes import balanced, with_casts, without_copies
 from nsyspipe.replay.facts import Facts
+from nsyspipe.replay.program import Slowing
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.rebucket import with_buckets
 from nsyspipe.replay.simulate import Setting, simulate
@@ -66,7 +67,8 @@ class Replay(Facts):
         if self.is_sharded:
             return None
         before, _ = self.slowdowns(None).likely
-        return float(np.median(self._without_transfer(self.captured.program, [(before, 0.0)])[0]))
+        found = self._without_transfer(self.captured.program, [(before, Slowing())])
+        return float(np.median(found[0]))
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change.
@@ -152,16 +154,17 @@ class Replay(Facts):
     def _hidden(
         self,
         program: Program,
-        pairs: Sequence[tuple[float, float]],
+        pairs: Sequence[tuple[Slowing, Slowing]],
         transfer: Float,
         unpack: Float | None,
     ) -> Float:
         """Return step times when all of the transfers are beside the work, which they still slow."""
         total = self._per_step(program, transfer.mean(axis=1))
-        alone = self._without_transfer(program, [(before, 0.0) for before, _ in pairs])
+        alone = self._without_transfer(program, [(before, Slowing()) for before, _ in pairs])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
-        slow = np.array([after / (1 + after) for _, after in pairs])[:, np.newaxis]
+        after = np.array([one.total(*self.total_work) for _, one in pairs])[:, np.newaxis]
+        slow = after / (1 + after)
         return np.maximum(alone + slow * total, total)
 
     def _per_step(self, program: Program, each: Float) -> Float:
@@ -171,7 +174,7 @@ class Replay(Facts):
         sums: Float = found[windows.counts].astype(np.float64)
         return sums
 
-    def _without_transfer(self, program: Program, pairs: Sequence[tuple[float, float]]) -> Float:
+    def _without_transfer(self, program: Program, pairs: Sequence[tuple[Slowing, Slowing]]) -> Float:
         still = replace(
             program,
             transfer_ns=np.zeros_like(program.transfer_ns),
