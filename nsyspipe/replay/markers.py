@@ -129,6 +129,8 @@ def captured_program(
         chain=chain,
         is_gradient=is_gradient,
         begin_ns=windows_begin[0].astype(np.float64),
+        late_beside_ns=np.zeros(first.step.size),
+        longer_beside=np.zeros(first.step.size),
     )
     return Captured(program, found, tuple(timelines), windows)
 

@@ -84,6 +84,9 @@ class Program:
         Per collective: one of the gradients' all-reduces.
     begin_ns
         Per rank: start of the first window, aligned.
+    late_beside_ns, longer_beside
+        Per collective that was not captured: how much later it begins, and by which share of it it is longer, when the
+        rank works at its begin. Nothing of those that were: their lags and transfers hold it.
     """
 
     kind: Int64
@@ -99,6 +102,8 @@ class Program:
     chain: Int64
     is_gradient: NDArray[np.bool_]
     begin_ns: Float
+    late_beside_ns: Float
+    longer_beside: Float
 
     def free_work(self, slowing: Slowing) -> Float:
         """Return how far work had come at each marker had communication not slowed it."""

@@ -28,9 +28,9 @@ MOST_BELIEVED, _MOST_POSSIBLE = 0.5, 1.5
 # launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
 # operations' own. Between them by the logarithm.
 _NARROW_LINK, _WIDE_LINK = 30e9, 300e9
-_NARROW, _WIDE = Slowing(0.03, 6_000.0), Slowing(0.5, 0.0)
+_NARROW, _WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
-_NARROW_IN_OPERATION_NS = 3_200.0
+_NARROW_IN_OPERATION_NS = 3_800.0
 _ASSUMED_WITHIN = 0.6
 
 
@@ -99,8 +99,10 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
         and compared.share >= _LEAST_COMPARED
         and compared.slowdown <= _MOST_POSSIBLE
     )
-    each = measured.covered_ns / max(measured.n_covered, 1.0)
     in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / _NARROW.delay_ns
+    # One operation beside communication, without the gap before it and what it is slower.
+    each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
+    each = (each - assumed.delay_ns) / (1 + assumed.ratio)
     of_others = assumed.ratio + in_operation / max(each, in_operation, 1.0)
     ratio = of_others
     if is_measured and compared.slowdown is not None:

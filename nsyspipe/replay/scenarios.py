@@ -130,20 +130,21 @@ class Replay(Facts):
         changed = knobs.bucket_mb is not None or knobs.gradient_dtype is not None
         target, own = knobs.target_bytes_per_s, self.bus_bytes_per_s
         within = _MOVED_WITHIN if changed else 0.0
-        factor = np.ones((program.step.size, 1))
-        if target is not None and own is not None:
-            factor *= own / target
+        ratio = 1.0 if target is None or own is None else own / target
+        if ratio != 1.0:
             within = _LINK_WITHIN if knobs.link else _GIVEN_WITHIN
-        if knobs.gradient_dtype is not None:
-            factor[program.is_gradient] /= 2
-        if not within:
+        if not changed and ratio == 1.0:
             return [program.transfer_ns]
+        half = np.where(program.is_gradient, 0.5, 1.0) if knobs.gradient_dtype else np.ones(1)
         least, likely, most = OVERHEADS_NS
         fixed = np.minimum(likely, program.transfer_ns / 2)
-        moved = (program.transfer_ns - fixed) * factor
-        is_new = fixed > 0
+        moved = program.transfer_ns - fixed
+        if ratio > 1 and knobs.bucket_mb is None:
+            # What a collective takes besides its bytes is in the captured bandwidth too.
+            moved = moved + fixed * (1 - 1 / ratio)
+        moved = moved * ratio * half[:, np.newaxis]
         return [
-            moved * scale + np.where(is_new, fixed * overhead / likely, fixed)
+            moved * scale + fixed * overhead / likely
             for scale, overhead in (
                 (1.0, likely),
                 (1 / (1 + within), least),

@@ -74,6 +74,8 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float | None 
     now = np.broadcast_to(program.begin_ns, shape).copy()
     ends = np.empty((n_collectives, *shape))
     free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
+    until = _work_until_join(program, ahead)
+    may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), program.n_windows + 1, program.n_ranks))
     for at, (kind, which) in enumerate(
         zip(program.kind.tolist(), program.which.tolist(), strict=True)
@@ -82,8 +84,13 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float | None 
         if kind == READY:
             chain = program.chain[which]
             start = np.maximum(free_at[chain], now) + program.lag_ns[which]
+            length = transfer[:, which]
+            if may_change[which]:
+                works = start < now + until[:, at]
+                start = start + np.where(works, program.late_beside_ns[which], 0.0)
+                length = length * (1 + program.longer_beside[which] * works.any(axis=1)[:, np.newaxis])
             # A rank cannot be done before it has begun, whatever clocks say.
-            end = np.maximum(start.max(axis=1, keepdims=True) + transfer[:, which], start)
+            end = np.maximum(start.max(axis=1, keepdims=True) + length, start)
             free_at[chain] = ends[which] = end
             run.add(start, end)
         elif kind == JOIN:
@@ -112,6 +119,16 @@ def _work_between(program: Program, settings: list[Setting]) -> tuple[Float, Flo
         works.append(work)
         slows.append(np.maximum(1 + one.after.ratio + one.after.delay_ns * density, 1.0))
     return np.stack(works), np.stack(slows)
+
+
+def _work_until_join(program: Program, ahead: Float) -> Float:
+    """Return the work from each marker to the next that waits for a collective, or to the end."""
+    place = np.cumsum(ahead, axis=1)
+    at = np.arange(program.kind.size)
+    is_join = np.append(program.kind == JOIN, True)  # noqa: FBT003
+    following = np.append(at, at.size - 1)[np.minimum.accumulate(np.where(is_join, np.append(at, at.size), at.size)[::-1])[::-1]]
+    found: Float = place[:, following[:-1]] - place
+    return found
 
 
 class _Beside:
