@@ -79,7 +79,7 @@ def kernel_slowdown(
     context = _in_context(own, free)
     order = np.lexsort((duration[free], context))
     context = context[order]
-    first = run_starts(context)
+    first = run_starts(context.view(np.int64))
     median = _medians(duration[free][order], first, np.diff(first, append=context.size))
     is_enough = np.diff(first, append=context.size) >= _ENOUGH
     known, median = context[first][is_enough], median[is_enough]

@@ -90,8 +90,7 @@ def measured_contention(captured: Captured, compared: Compared) -> Contention:
     gaps = [_gaps(*one) for one in pairs]
     free, beside = (np.concatenate([one[at] for one in gaps]) for at in (0, 1))
     work, covered, _, n_covered = (
-        sum(one)
-        for one in zip(*(_worked(*one) for one in pairs), strict=True)
+        sum(one) for one in zip(*(_worked(*one) for one in pairs), strict=True)
     )
     is_enough = min(free.size, beside.size) >= _ENOUGH_GAPS
     return Contention(

@@ -62,8 +62,8 @@ class RankMarkers:
             np.searchsorted(self.begun, times),
             np.searchsorted(self.begun_beside, times),
         )
-        work, beside, begun, begun_beside = (one.astype(np.float64) for one in found)
-        return work, beside, begun, begun_beside
+        reached, beside, begun, begun_beside = (one.astype(np.float64) for one in found)
+        return reached, beside, begun, begun_beside
 
 
 @dataclass(frozen=True)

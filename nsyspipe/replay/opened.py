@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.errors import OptionError
+from nsyspipe.link_speeds import nvlink_speed, pcie_speed
 from nsyspipe.replay.contention import compared_kernels
 from nsyspipe.replay.markers import captured_program
 from nsyspipe.replay.refusals import (
     LARGEST_IDENTITY_ERROR,
     Starvation,
+    contradiction,
     is_sharded,
     starvation,
     why_not,
@@ -90,6 +92,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
         ~starved.is_starved,
         recorded_bytes_per_s=recorded,
         compared=compared_kernels(run.kernels()),
+        nominal_bytes_per_s=_nominal(run),
     )
     _check_bytes(replay, gradient_bytes)
     if replay.identity_error > LARGEST_IDENTITY_ERROR:
@@ -97,6 +100,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
             f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %: the run waits for "
             "something that the model does not know"
         )
+    if reason := contradiction(replay):
+        return reason
     return Opened(
         replay, starved, {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
     )
@@ -113,6 +118,13 @@ def why_refused(opened: Opened | str, knobs: Knobs) -> str | None:
     if isinstance(opened, str):
         return opened
     return why_not_knobs(opened.replay, knobs, opened.starved, opened.datatypes)
+
+
+def _nominal(run: Run) -> float | None:
+    """Return what NVLink gives between the run's GPUs, or PCIe where they have none; None where a model is not known."""
+    names = run.ranks["gpu_name"].to_pylist()
+    found = nvlink_speed(names) or pcie_speed(names)
+    return None if found is None else found.bytes_per_s
 
 
 def _check_bytes(replay: Replay, given: float | None) -> None:

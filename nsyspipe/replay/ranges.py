@@ -76,7 +76,12 @@ def slowdowns(
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
     within = _MEASURED_WITHIN if is_measured else _ASSUMED_WITHIN
-    least, most = before.scaled(1 - within), before.scaled(1 + within)
+    is_delay_measured = measured is not None and measured.delay_ns is not None
+    of_delay = _MEASURED_WITHIN if is_delay_measured else within
+    least, most = (
+        Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns)
+        for sign in (-1, 1)
+    )
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
     moved = abs(_width(target_bytes_per_s) - _width(captured_bytes_per_s or target_bytes_per_s))

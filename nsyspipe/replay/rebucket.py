@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nsyspipe.replay.copies import gradient_copies
-from nsyspipe.replay.gradients import bucket_ends
+from nsyspipe.replay.gradients import MIB, bucket_ends
 from nsyspipe.replay.program import JOIN, READY, WINDOW, Program
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["with_buckets"]
 
+# Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.
+_SAME_SIZE, _SAME_NUMBER = 0.15, 0.06
 _COLUMNS = ("step", "lag_ns", "transfer_ns", "n_bytes", "late_beside_ns", "longer_beside")
 # By how much collectives took longer beside work than alone, over host memory and NVLink: between 0 and 6 %.
 _LONGER_BESIDE = 0.02
@@ -48,13 +50,36 @@ def with_buckets(
     overhead_ns
         Of each collective, whatever its size.
     """
-    builder = _Builder(captured, overhead_ns)
     program = captured.program
+    found = []
     for step, own in enumerate(gradients):
         chosen = np.flatnonzero((program.step == step) & program.is_gradient)
         if own is not None and chosen.size:
-            builder.replace_step(step, chosen, own, bucket_ends(own.n_bytes, cap_mib))
+            ends = bucket_ends(own.n_bytes, cap_mib)
+            found.append((step, chosen, own, ends, _is_own(program, chosen, own, ends, cap_mib)))
+    if 2 * sum(is_own for *_, is_own in found) >= len(found):
+        return program
+    builder = _Builder(captured, overhead_ns)
+    for step, chosen, own, ends, _ in found:
+        builder.replace_step(step, chosen, own, ends)
     return builder.program()
+
+
+def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mib: float) -> bool:
+    """Tell whether a cap gives the captured buckets: by their sizes, or where those are estimates by their number."""
+    captured = program.n_bytes[chosen]
+    if not captured.sum() > 0:  # not of what holds a NaN
+        captured = program.transfer_ns[chosen].mean(axis=1)
+    captured = captured * (own.total / max(float(captured.sum()), 1.0))
+    if own.is_exact:
+        sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
+        return sizes.size == captured.size and bool(
+            (np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all()
+        )
+    # All but the last are full.
+    fullest = captured[:-1].min(initial=np.inf)
+    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * fullest
+    return is_possible and abs(ends.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
 
 
 def _slot_ns(captured: Captured) -> float:
@@ -65,7 +90,9 @@ def _slot_ns(captured: Captured) -> float:
     parts = []
     for one in captured.timelines:
         length = (one.end - one.start)[one.is_compute].astype(np.float64)
-        parts.append((length * np.minimum(length, _LONGEST_BLOCK_NS)).sum() / (2 * max(length.sum(), 1.0)))
+        parts.append(
+            (length * np.minimum(length, _LONGEST_BLOCK_NS)).sum() / (2 * max(length.sum(), 1.0))
+        )
     return float(np.mean(parts))
 
 

@@ -88,7 +88,9 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float | None 
             if may_change[which]:
                 works = start < now + until[:, at]
                 start = start + np.where(works, program.late_beside_ns[which], 0.0)
-                length = length * (1 + program.longer_beside[which] * works.any(axis=1)[:, np.newaxis])
+                length = length * (
+                    1 + program.longer_beside[which] * works.any(axis=1)[:, np.newaxis]
+                )
             # A rank cannot be done before it has begun, whatever clocks say.
             end = np.maximum(start.max(axis=1, keepdims=True) + length, start)
             free_at[chain] = ends[which] = end
@@ -125,8 +127,10 @@ def _work_until_join(program: Program, ahead: Float) -> Float:
     """Return the work from each marker to the next that waits for a collective, or to the end."""
     place = np.cumsum(ahead, axis=1)
     at = np.arange(program.kind.size)
-    is_join = np.append(program.kind == JOIN, True)  # noqa: FBT003
-    following = np.append(at, at.size - 1)[np.minimum.accumulate(np.where(is_join, np.append(at, at.size), at.size)[::-1])[::-1]]
+    is_join = np.append(program.kind == JOIN, True)
+    following = np.append(at, at.size - 1)[
+        np.minimum.accumulate(np.where(is_join, np.append(at, at.size), at.size)[::-1])[::-1]
+    ]
     found: Float = place[:, following[:-1]] - place
     return found
 
