@@ -15,6 +15,7 @@ from nsyspipe.replay.markers import captured_program
 from nsyspipe.replay.refusals import (
     LARGEST_IDENTITY_ERROR,
     Starvation,
+    beyond_nominal,
     contradiction,
     is_sharded,
     starvation,
@@ -94,7 +95,8 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
         compared=compared_kernels(run.kernels()),
         nominal_bytes_per_s=_nominal(run),
     )
-    _check_bytes(replay, gradient_bytes)
+    sent = {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
+    _check_bytes(replay, gradient_bytes, sent)
     if replay.identity_error > LARGEST_IDENTITY_ERROR:
         return (
             f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %: the run waits for "
@@ -102,9 +104,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
         )
     if reason := contradiction(replay):
         return reason
-    return Opened(
-        replay, starved, {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
-    )
+    return Opened(replay, starved, sent)
 
 
 def why_refused(opened: Opened | str, knobs: Knobs) -> str | None:
@@ -127,9 +127,19 @@ def _nominal(run: Run) -> float | None:
     return None if found is None else found.bytes_per_s
 
 
-def _check_bytes(replay: Replay, given: float | None) -> None:
-    """Raise if a user's bytes contradict NCCL's payload or the copies."""
-    if given is None or replay.seen_bytes is None:
+def _check_bytes(replay: Replay, given: float | None, datatypes: set[str | None]) -> None:
+    """Raise if a user's bytes contradict NCCL's payload, the copies, or what the links can carry."""
+    if given is None:
+        return
+    if reason := beyond_nominal(replay):
+        narrow = ", ".join(sorted(one or "?" for one in datatypes))
+        raise OptionError(
+            f"--gradient-bytes {given:,.0f}",
+            reason,
+            found=f"all-reduces of {narrow}",
+            fix="give what is sent: parameters x 4 bytes as f32, x 2 bytes as f16 or bf16",
+        )
+    if replay.seen_bytes is None:
         return
     if abs(given - replay.seen_bytes) > _BYTES_WITHIN * replay.seen_bytes:
         raise OptionError(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST_IDENTITY_ERROR",
     "Starvation",
+    "beyond_nominal",
     "contradiction",
     "why_not",
     "why_not_knobs",
@@ -38,8 +39,8 @@ LARGEST_STARVED_SHARE = 0.02
 _LARGEST_UNLAUNCHED = 0.01
 _SHARDED = {"all_gather", "reduce_scatter"}
 _SAME = 0.03
-# Where the switch adds up (NVLink SHARP), a bus bandwidth is a little above what the links give.
-_BEYOND_NOMINAL = 1.25
+# Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
+_IN_SWITCH, _PAIR = 1.25, 2
 _MOST_BUCKETS = 128
 # Kernels may be slower beside communication, but hardly so much.
 _MOST_SLOWER = 1.5
@@ -167,12 +168,30 @@ def why_not_knobs(
     datatypes
         Of the gradients' all-reduces, as kernel names say.
     """
-    reasons = [_one_rank(replay, knobs), _starved(knobs, starved), _bandwidth(replay, knobs)]
+    reasons = [
+        beyond_nominal(replay),
+        _one_rank(replay, knobs),
+        _starved(knobs, starved),
+        _bandwidth(replay, knobs),
+    ]
     if replay.is_sharded:
         reasons.append(_sharded(knobs))
     else:
         reasons += [_gradients(replay, knobs), _dtype(knobs, datatypes)]
     return next(filter(None, reasons), None)
+
+
+def beyond_nominal(replay: Replay) -> str | None:
+    """Return why the captured bandwidth cannot be: more than the GPUs' links give; None if it can, or nothing says them."""
+    most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s
+    if most is None or own is None:
+        return None
+    if own <= most * (_IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0):
+        return None
+    return (
+        f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where the fastest link of these GPUs gives "
+        f"{most / _GB:,.0f} GB/s: the bytes of the gradients are not right"
+    )
 
 
 def _one_rank(replay: Replay, knobs: Knobs) -> str | None:
@@ -210,11 +229,6 @@ def _bandwidth(replay: Replay, knobs: Knobs) -> str | None:
     if own is None:
         fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
         return f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
-    if (most := replay.nominal_bytes_per_s) is not None and own > _BEYOND_NOMINAL * most:
-        return (
-            f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be: these GPUs' links give {most / _GB:,.0f} GB/s, "
-            "so the bytes of the gradients are not right"
-        )
     if replay.is_sharded and target < own * (1 - _SAME):
         return (
             "sharded, as with FSDP: what waits for a collective that is hidden now is not known, so only "

@@ -100,14 +100,15 @@ class Replay(Facts):
         low = min(min(medians) * (1 - noise), likely * (1 - model))
         return Prediction(
             likely,
-            min(max(low, self._limit(programs[0], knobs)), likely),
+            min(max(low, self._least(programs[0], knobs, likely)), likely),
             max(max(medians) * (1 + noise), likely * (1 + model)),
         )
 
-    def _limit(self, program: Program, knobs: Knobs) -> float:
-        """Return the step time without communication of a program with the changes that are no communication's."""
-        if self.is_sharded:
-            return 0.0
+    def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
+        """Return what the step takes without any communication, with the changes that are no communication's if they beat it."""
+        limit = self.limit_ns or 0.0
+        if likely >= limit:
+            return limit
         before, _ = self.slowdowns(None).likely
         if knobs.no_wait:
             program = balanced(program, self.trusted, before)
@@ -143,10 +144,8 @@ class Replay(Facts):
     def _step_times(self, edges: Float) -> Float:
         """Return the step times; what the replay of nothing is off by, every replay is."""
         windows = self.captured.windows
-        found: Float = windows.step_times(edges) * (
-            windows.step_times() / np.maximum(self._identity, 1.0)
-        )
-        return found
+        scale: Float = windows.step_times() / np.maximum(self._identity, 1.0)
+        return windows.step_times(edges) * scale
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float]:
         """Return the transfers: likeliest, shortest, longest."""
