@@ -11,18 +11,28 @@ from nsyspipe.attribution import UNKNOWN
 from nsyspipe.value_runs import run_starts
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     Int64 = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
 
-__all__ = ["Slowdown", "kernel_slowdown"]
+__all__ = ["LEAST_COMPARED", "MOST_USUAL", "Slowdown", "compared_share", "kernel_slowdown"]
+
+# Kernels that were compared may stand for the others from this share of the time beside communication on.
+LEAST_COMPARED = 0.25
+# More is seldom seen of all kernels together: such a figure may be of something else.
+MOST_USUAL = 0.5
+# Of a large report so many kernels are compared.
+_SAMPLE = 50_000
 
 # Kernels are the same when their own name, grid and block are, and those of their neighbours: one
 # grid serves matrices of different depth, and the place in the model tells them apart.
 _NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
 _REACH = 3
 _ENOUGH = 3
+# Equal ones differ by little; where the middle three quarters do not, one name and grid stand for several shapes.
+_LARGEST_SPREAD = 0.5
 
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
@@ -65,7 +75,7 @@ def kernel_slowdown(
     Returns
     -------
     Slowdown
-        One entry per kernel beside communication of which at least three equal ones ran free. The slowdown of any of
+        One entry per kernel beside communication of which at least three equal ones ran free, and agree. The slowdown of any of
         them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
     """
     own = _mixed(
@@ -80,9 +90,12 @@ def kernel_slowdown(
     order = np.lexsort((duration[free], context))
     context = context[order]
     first = run_starts(context.view(np.int64))
-    median = _medians(duration[free][order], first, np.diff(first, append=context.size))
-    is_enough = np.diff(first, append=context.size) >= _ENOUGH
-    known, median = context[first][is_enough], median[is_enough]
+    count = np.diff(first, append=context.size)
+    lengths = duration[free][order]
+    median = _medians(lengths, first, count)
+    spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
+    is_known = (count >= _ENOUGH) & (spread <= _LARGEST_SPREAD * median)
+    known, median = context[first][is_known], median[is_known]
     if not known.size:
         return Slowdown(*(np.empty(0, np.int64),) * 3)
     wanted = _in_context(own, beside)
@@ -92,6 +105,21 @@ def kernel_slowdown(
     return Slowdown(
         kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
     )
+
+
+def compared_share(kernels: pa.Table) -> float:
+    """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`; 1 at most.
+
+    Of a rank with more kernels than are compared, what was is taken for a sample of all.
+    """
+    sums = kernels.group_by("rank").aggregate(
+        [("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")]
+    )
+    found = beside = 0.0
+    for row in sums.to_pylist():
+        found += row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0)
+        beside += row["overlapped_ns_sum"]
+    return min(found / beside, 1.0) if beside else 0.0
 
 
 def _in_context(own: Hashes, rows: Int64) -> Hashes:

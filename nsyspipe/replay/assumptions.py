@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsyspipe.metrics.slowdown import MOST_USUAL
 from nsyspipe.replay.knobs import LINKS
-from nsyspipe.replay.ranges import MOST_BELIEVED
 
 if TYPE_CHECKING:
     from nsyspipe.replay.knobs import Knobs
@@ -104,7 +104,7 @@ def _slowdown(replay: Replay, knobs: Knobs) -> list[str]:
         return []
     likely, least, most, is_measured = found
     how = "measured here" if is_measured else "assumed"
-    rare = ", more than is usual" if likely > MOST_BELIEVED else ""
+    rare = ", more than is usual" if likely > MOST_USUAL else ""
     return [
         f"work beside communication takes {100 * likely:.0f} % longer ({100 * least:.0f} to {100 * most:.0f} %, {how}{rare})"
     ]

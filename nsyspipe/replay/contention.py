@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.intervals import union
+from nsyspipe.metrics.slowdown import compared_share
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,13 +72,8 @@ class Contention:
 
 def compared_kernels(kernels: pa.Table) -> Compared:
     """Return what `schema.KERNEL_COSTS` says of all kernels together, the same that the finding says."""
-    slowed, free, beside, n = (
-        pc.sum(kernels[name]).as_py() or 0
-        for name in ("slowed_ns", "free_ns", "overlapped_ns", "n_slowed")
-    )
-    if not n or not free or not beside:
-        return Compared(None, 0.0)
-    return Compared(slowed / free - 1, min(slowed / beside, 1.0))
+    slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
+    return Compared(slowed / free - 1, compared_share(kernels)) if free else Compared(None, 0.0)
 
 
 def measured_contention(captured: Captured, compared: Compared) -> Contention:

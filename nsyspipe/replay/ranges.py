@@ -6,23 +6,23 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsyspipe.metrics.slowdown import LEAST_COMPARED
 from nsyspipe.replay.program import Slowing
 
 if TYPE_CHECKING:
     from nsyspipe.replay.contention import Contention
 
-__all__ = ["MOST_BELIEVED", "OVERHEADS_NS", "Slowdowns", "slowdowns"]
+__all__ = ["OVERHEADS_NS", "Slowdowns", "slowdowns"]
 
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
 
 # A slowdown measured in the capture holds within this, and within as much again from a narrow link to a wide one; it
-# needs this share of the work beside communication, and of that this share compared.
+# needs this share of the work beside communication.
 _MEASURED_WITHIN = 0.3
 _LEAST_COVERED = 0.02
-_LEAST_COMPARED = 0.25
-# More was never seen of kernels over any link: such a figure is of something else.
-MOST_BELIEVED, _MOST_POSSIBLE = 0.5, 1.5
+# No kernels were ever seen to take so much longer: such a figure is of something else.
+_MOST_POSSIBLE = 1.5
 # Without one: what was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300), of pairs of captures
 # where the same operations ran with and without communication. Over host memory operations begin later, since
 # launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
@@ -101,7 +101,7 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     found, compared = assumed, measured.compared
     is_measured = (
         compared.slowdown is not None
-        and compared.share >= _LEAST_COMPARED
+        and compared.share >= LEAST_COMPARED
         and compared.slowdown <= _MOST_POSSIBLE
     )
     in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / _NARROW.delay_ns
