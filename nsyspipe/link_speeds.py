@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Speed", "nvlink_speed", "pcie_speed"]
+__all__ = ["NAMED_LINKS", "NamedLink", "Speed", "named_link", "nvlink_speed", "pcie_speed"]
 
 _GB = 1e9
-# GT/s x 16 lanes x 128/130 (line code) / 8 bits. PCI Express Base Specification 3.0, 4.0, 5.0.
+# GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits. PCI Express Base Specification
+# 3.0 to 6.0.
 _PCIE_X16 = {
     3: 8e9 * 16 * 128 / 130 / 8,
     4: 16e9 * 16 * 128 / 130 / 8,
     5: 32e9 * 16 * 128 / 130 / 8,
+    6: 64e9 * 16 * 242 / 256 / 8,
 }
 
 
@@ -63,6 +65,92 @@ _GPUS = (
     _Gpu("A10G?|L4|L20|L40S?|RTX 40[0-9]0|RTX 6000 Ada|RTX 5000 Ada", None, 0.0, 0, 4),
     _Gpu("RTX PRO 6000|RTX 50[0-9]0", None, 0.0, 0, 5),
 )
+
+
+@dataclass(frozen=True)
+class NamedLink:
+    """A link that can be asked about by name.
+
+    Attributes
+    ----------
+    name
+        For options.
+    gpus
+        Other names: the GPUs that have it.
+    bus_bytes_per_s
+        Bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it.
+    nominal_bytes_per_s
+        What its data sheet says, per direction; None for host memory.
+    is_measured
+        Whether it was measured; else the same part of the data sheet as of the NVLink that was.
+    source
+        Where the figure is from.
+    """
+
+    name: str
+    gpus: tuple[str, ...]
+    bus_bytes_per_s: float
+    nominal_bytes_per_s: float | None
+    is_measured: bool
+    source: str
+
+
+# The part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200.
+_REACHED = 0.78
+
+
+def _of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
+    source = f"{words} of the data sheet x {_REACHED:g}"
+    return NamedLink(name, gpus, rate * _REACHED, rate, is_measured=False, source=source)
+
+
+def _network(name: str, gbit: int) -> NamedLink:
+    return _of_data_sheet(name, gbit / 8 * _GB, f"{gbit} Gb/s, one port per GPU,")
+
+
+# NVLink as in `_GPUS`; InfiniBand Trade Association's roadmap, four lanes per port; RoCE by its Ethernet.
+NAMED_LINKS = (
+    _of_data_sheet("nvlink5", 900 * _GB, "18 x 50 GB/s", "b200"),
+    NamedLink(
+        "nvlink4",
+        ("h100", "h200"),
+        350 * _GB,
+        450 * _GB,
+        is_measured=True,
+        source="4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s",
+    ),
+    _of_data_sheet("nvlink3", 300 * _GB, "12 x 25 GB/s", "a100"),
+    _of_data_sheet("nvlink2", 150 * _GB, "6 x 25 GB/s", "v100"),
+    *(
+        _of_data_sheet(f"pcie{generation}x16", rate, f"{rate / _GB:.1f} GB/s")
+        for generation, rate in sorted(_PCIE_X16.items(), reverse=True)
+    ),
+    *(
+        _network(f"infiniband-{speed}", gbit)
+        for speed, gbit in (("xdr", 800), ("ndr", 400), ("hdr", 200), ("edr", 100))
+    ),
+    *(_network(f"roce-{gbit}", gbit) for gbit in (400, 200, 100)),
+    NamedLink(
+        "shm",
+        (),
+        25 * _GB,
+        None,
+        is_measured=True,
+        source="2 and 4 x H200 through host memory: 24 to 27 GB/s",
+    ),
+)
+
+
+def named_link(word: str) -> NamedLink | None:
+    """Return the link of that name, or the NVLink of a GPU of that name; None where there is none.
+
+    Examples
+    --------
+    >>> named_link("A100").name, named_link("roce-100").nominal_bytes_per_s
+    ('nvlink3', 12500000000.0)
+    """
+    lowered = word.lower()
+    return next((one for one in NAMED_LINKS if lowered in (one.name, *one.gpus)), None)
 
 
 def _gpu(name: str | None) -> tuple[str, _Gpu] | None:

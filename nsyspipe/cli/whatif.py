@@ -45,7 +45,7 @@ def whatif(
         typer.Option(
             "--link",
             metavar="LINK",
-            help="nvlink5, nvlink4, pcie5x16, pcie4x16 or shm: its bandwidth.",
+            help="nvlink2 to 5 (v100, a100, h100, h200, b200), pcie3x16 to pcie6x16, infiniband-edr to -xdr, roce-100 to -400, or shm: its bandwidth.",
         ),
     ] = None,
     gradient_dtype: Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.metrics.slowdown import LEAST_COMPARED, MOST_USUAL, compared_share
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
@@ -22,14 +23,16 @@ _SHOWN_KERNELS = 5
 
 
 def comm_slows_compute(evidence: Evidence) -> Answer:
-    """Fire when equal kernels take 2 % longer under communication, and that costs 0.25 % of step time.
+    """Fire when equal kernels take 2 % longer beside communication, and that costs 0.25 % of step time.
 
-    With c = slowed / free - 1 over all kernels that can be compared, saving: overlapped compute x c / (1 + c).
+    With c = slowed / free - 1 over all kernels that can be compared, those covered in part too, saving: overlapped
+    compute x c / (1 + c). Not judged where they are under a quarter of the kernel time beside communication.
     """
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < _LEAST_OVERLAP_SHARE:
         return None
-    kernels = evidence.kernels.filter(pc.greater(evidence.kernels["n_slowed"], 0))
+    kernels_of_run = evidence.kernels
+    kernels = kernels_of_run.filter(pc.greater(kernels_of_run["n_slowed"], 0))
     n_slowed, slowed, free = (
         pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
     )
@@ -39,13 +42,21 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
             f"only {n_slowed} kernels under communication have equal ones without it",
             "capture more steps, and export with nsys 2021 or newer, which names grid and block",
         )
-    slowdown = slowed / free - 1
+    share = compared_share(kernels_of_run)
+    if share < LEAST_COMPARED:
+        return NotJudged(
+            ID,
+            f"only {100 * share:.1f} % of the kernel time beside communication has equal kernels without it",
+            "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff",
+        )
+    slowdown = slowed / max(free, 1) - 1
     saving = overlap * max(slowdown, 0.0) / (1 + slowdown)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(saving) < _LEAST_SHARE:
         return None
     return Finding(
         id=ID,
-        title="kernels run slower while communication is under way",
+        title="kernels run slower while communication is under way"
+        + (", by more than is usual" if slowdown > MOST_USUAL else ""),
         action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
         advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
         saving_ns_per_step=saving,

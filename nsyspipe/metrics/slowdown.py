@@ -1,4 +1,4 @@
-"""How much slower the same kernel runs while communication is under way."""
+"""How much slower the same kernel runs while communication is under way: the one measure of it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.attribution import UNKNOWN
+from nsyspipe.value_runs import run_starts
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     Int64 = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
 
-__all__ = ["Slowdown", "kernel_slowdown"]
+__all__ = ["LEAST_COMPARED", "MOST_USUAL", "Slowdown", "compared_share", "kernel_slowdown"]
+
+# Kernels that were compared may stand for the others from this share of the time beside communication on.
+LEAST_COMPARED = 0.25
+# More is seldom seen of all kernels together: such a figure may be of something else.
+MOST_USUAL = 0.5
+# Of a large report so many kernels are compared.
+_SAMPLE = 50_000
 
 # Kernels are the same when their own name, grid and block are, and those of their neighbours: one
 # grid serves matrices of different depth, and the place in the model tells them apart.
 _NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
 _REACH = 3
-# A kernel counts as under communication when this share of it is (in per cent), as free when none is.
-_COVERED_PERCENT = 90
 _ENOUGH = 3
+# Equal ones differ by little; where the middle three quarters do not, one name and grid stand for several shapes.
+_LARGEST_SPREAD = 0.5
 
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
@@ -31,14 +40,16 @@ _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Kernels that ran under communication and have equal ones that ran free.
+    """Kernels that ran beside communication, all or in part, and have equal ones that ran free.
 
     Attributes
     ----------
     kernel
         Index of each such kernel.
-    covered_ns, free_ns
-        Median duration of its equals, itself among them, under communication; and of those that ran free.
+    covered_ns
+        How much of it was beside communication.
+    free_ns
+        What that part would have taken free: covered - (duration - median of the free equals), from 0 on.
     """
 
     kernel: Int64
@@ -49,7 +60,10 @@ class Slowdown:
 def kernel_slowdown(
     name_id: Int64, grid: Int64, block: Int64, duration: Int64, covered: Int64
 ) -> Slowdown:
-    """Compare equal kernels with and without communication beside them.
+    """Compare kernels beside communication with equal ones that ran free.
+
+    What a kernel takes longer than its free equals, it lost while communication was under way: of two kernels of
+    100 us, one takes 110 beside communication, the other 105, half of it beside communication; both lost 10 %.
 
     Parameters
     ----------
@@ -61,37 +75,51 @@ def kernel_slowdown(
     Returns
     -------
     Slowdown
-        One entry per kernel under communication of which there are at least three equal ones of
-        either sort; medians of even numbers are floored.
+        One entry per kernel beside communication of which at least three equal ones ran free, and agree. The slowdown of any of
+        them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
     """
     own = _mixed(
         _mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64)
     )
-    usable = (grid != UNKNOWN) & (duration > 0)
-    is_covered = usable & (100 * covered >= _COVERED_PERCENT * duration)
-    kept = np.flatnonzero(is_covered | (usable & (covered == 0)))
-    if not kept.size or not is_covered.any():
+    usable = np.flatnonzero((grid != UNKNOWN) & (duration > 0))
+    is_beside = covered[usable] > 0
+    free, beside = usable[~is_beside], usable[is_beside]
+    if not free.size or not beside.size:
         return Slowdown(*(np.empty(0, np.int64),) * 3)
-    context = _in_context(own, kept)
-    # Both sorts of one context stand side by side, each in order of duration.
-    order = np.lexsort((duration[kept], is_covered[kept], context))
-    rows = kept[order]
-    under = is_covered[rows]
-    is_first = np.ones(rows.size, np.bool_)
-    is_first[1:] = (context[order][1:] != context[order][:-1]) | (under[1:] != under[:-1])
-    first = np.flatnonzero(is_first)
-    count = np.diff(first, append=rows.size)
-    median = _medians(duration[rows], first, count)
-    pairs = np.flatnonzero(
-        (context[order][first][1:] == context[order][first][:-1])
-        & (count[1:] >= _ENOUGH)
-        & (count[:-1] >= _ENOUGH)
+    context = _in_context(own, free)
+    order = np.lexsort((duration[free], context))
+    context = context[order]
+    first = run_starts(context.view(np.int64))
+    count = np.diff(first, append=context.size)
+    lengths = duration[free][order]
+    median = _medians(lengths, first, count)
+    spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
+    is_known = (count >= _ENOUGH) & (spread <= _LARGEST_SPREAD * median)
+    known, median = context[first][is_known], median[is_known]
+    if not known.size:
+        return Slowdown(*(np.empty(0, np.int64),) * 3)
+    wanted = _in_context(own, beside)
+    at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+    chosen = known[at] == wanted
+    kernel, equal = beside[chosen], median[at[chosen]]
+    return Slowdown(
+        kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
     )
-    is_matched = np.zeros(first.size, np.bool_)
-    is_matched[pairs + 1] = True
-    sort = np.cumsum(is_first) - 1
-    chosen = is_matched[sort]
-    return Slowdown(rows[chosen], median[sort[chosen]], median[sort[chosen] - 1])
+
+
+def compared_share(kernels: pa.Table) -> float:
+    """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`; 1 at most.
+
+    Of a rank with more kernels than are compared, what was is taken for a sample of all.
+    """
+    sums = kernels.group_by("rank").aggregate(
+        [("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")]
+    )
+    found = beside = 0.0
+    for row in sums.to_pylist():
+        found += row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0)
+        beside += row["overlapped_ns_sum"]
+    return min(found / beside, 1.0) if beside else 0.0
 
 
 def _in_context(own: Hashes, rows: Int64) -> Hashes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.replay.answered_findings import bounds_of, finding_of
 from nsyspipe.replay.assumptions import assumptions_of
-from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
+from nsyspipe.replay.knobs import MENU_LINKS, Knobs, knobs_of
 from nsyspipe.replay.opened import Opened, opened_replay, why_refused
 from nsyspipe.replay.result import Scenario, WhatIf
 
@@ -52,7 +52,8 @@ def whatif(
         Bus bandwidth (busbw of nccl-tests) in bytes per second, or as ``"300GB/s"``: T_k = 30 us + (T_k - 30 us) x
         captured / given, captured = gradient bytes x 2(n-1)/n / transfer.
     link
-        ``nvlink5``, ``nvlink4``, ``pcie5x16``, ``pcie4x16``, ``shm``: a bandwidth of the table `LINKS`.
+        A name of `link_speeds.NAMED_LINKS` (``nvlink4``, ``pcie5x16``, ``infiniband-ndr``, ``roce-400``, ``shm``, …), or of
+        a GPU for its NVLink (``a100``): its bandwidth. One that the capture reaches about (within 20 %) changes nothing.
     gradient_dtype
         ``bf16`` or ``fp16`` in place of f32: half the bytes, and twice the time of the copies for casting.
     bucket_mb
@@ -118,7 +119,7 @@ def _menu() -> dict[str, Knobs]:
         "gradient-bf16": Knobs(gradient_dtype="bf16"),
         "no-wait": Knobs(no_wait=True),
         "perfect-overlap": Knobs(perfect_overlap=True),
-        **{f"link-{name}": Knobs(link=name) for name in LINKS},
+        **{f"link-{name}": Knobs(link=name) for name in MENU_LINKS},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsyspipe.metrics.slowdown import MOST_USUAL
 from nsyspipe.replay.knobs import LINKS
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[s
         The answer.
     """
     said = [
+        *_ranks(replay),
         *_given_bytes(replay),
         *_link(replay, knobs),
         *_gradients(replay, knobs),
@@ -35,6 +37,12 @@ def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[s
     if replay.step_time_ns - step_time_ns > replay.lead_ns:
         said.append("hosts can launch that much faster, which the capture does not show")
     return tuple(said)
+
+
+def _ranks(replay: Replay) -> list[str]:
+    if replay.captured.program.n_ranks > 1:
+        return []
+    return ["for this rank alone: what it waits for the others stays as it is"]
 
 
 def _given_bytes(replay: Replay) -> list[str]:
@@ -51,6 +59,8 @@ def _link(replay: Replay, knobs: Knobs) -> list[str]:
             f"bus bandwidth {target / _GB:.4g} GB/s as given, within 10 %; captured {own / _GB:.4g} GB/s"
         ]
     link = LINKS[knobs.link]
+    if replay.target(knobs) is None:
+        return [f"{link.name}: the captured {own / _GB:.4g} GB/s are what it gives, so it stays"]
     how = "measured" if link.is_measured else "not measured"
     reached = f"bus bandwidth {target / _GB:.4g} GB/s within 20 %, {how} ({link.source})"
     return [f"{link.name}: {reached}; captured {own / _GB:.4g} GB/s"]
@@ -94,6 +104,7 @@ def _slowdown(replay: Replay, knobs: Knobs) -> list[str]:
         return []
     likely, least, most, is_measured = found
     how = "measured here" if is_measured else "assumed"
+    rare = ", more than is usual" if likely > MOST_USUAL else ""
     return [
-        f"work beside communication takes {100 * likely:.0f} % longer ({100 * least:.0f} to {100 * most:.0f} %, {how})"
+        f"work beside communication takes {100 * likely:.0f} % longer ({100 * least:.0f} to {100 * most:.0f} %, {how}{rare})"
     ]

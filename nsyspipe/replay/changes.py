@@ -9,7 +9,7 @@ import numpy as np
 
 from nsyspipe.replay.copies import gradient_copies
 from nsyspipe.replay.markers import captured_program
-from nsyspipe.replay.program import READY, WINDOW
+from nsyspipe.replay.program import READY, WINDOW, Slowing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,14 +28,14 @@ __all__ = ["balanced", "with_casts", "without_copies"]
 _CASTS_IN_COPIES = 2.0
 
 
-def balanced(program: Program, trusted: Flags, slowdown: float) -> Program:
+def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     """Let all ranks work as one does: in each step the one in the middle, of an even number the faster.
 
     Parameters
     ----------
     trusted
         Ranks that may stand for all.
-    slowdown
+    slowing
         Of work beside communication in the capture.
 
     Returns
@@ -43,7 +43,7 @@ def balanced(program: Program, trusted: Flags, slowdown: float) -> Program:
     Program
         Of one rank.
     """
-    work = program.work - slowdown / (1 + slowdown) * program.beside
+    work = program.free_work(slowing)
     at_edges = np.flatnonzero(program.kind == WINDOW)
     candidates = np.flatnonzero(trusted)
     lengths = np.diff(work[at_edges], axis=0)[:, candidates]
@@ -59,6 +59,8 @@ def balanced(program: Program, trusted: Flags, slowdown: float) -> Program:
         begin_ns=program.begin_ns[:1],
         work=_along(program.work, rows, ranks),
         beside=_along(program.beside, rows, ranks),
+        begun=_along(program.begun, rows, ranks),
+        begun_beside=_along(program.begun_beside, rows, ranks),
         lag_ns=np.take_along_axis(program.lag_ns, of_collective, axis=1),
         transfer_ns=np.take_along_axis(program.transfer_ns, of_collective, axis=1),
     )

@@ -1,4 +1,4 @@
-"""By how much communication slows the work beside it: measured on equal operations with and without it."""
+"""By how much communication slows the work beside it: as measured in the capture, and what is seen elsewhere."""
 
 from __future__ import annotations
 
@@ -6,129 +6,120 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nsyspipe.intervals import union
-from nsyspipe.value_runs import run_starts
+from nsyspipe.metrics.slowdown import compared_share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from nsyspipe.replay.markers import Captured
+    from nsyspipe.replay.markers import Captured, RankMarkers
     from nsyspipe.replay.timelines import RankTimeline
 
     Int64 = NDArray[np.int64]
     Float = NDArray[np.float64]
-    Flags = NDArray[np.bool_]
 
-__all__ = ["Contention", "measured_contention"]
+__all__ = ["Compared", "Contention", "compared_kernels", "measured_contention"]
 
-# An operation is compared with those whose neighbours, this far to either side, have the same names.
-_REACH = 3
-_COVERED = 0.9
-_ENOUGH, _ENOUGH_OPERATIONS = 3, 100
-# Equal ones differ by little; where they do not, one name stands for several shapes.
-_LARGEST_SPREAD = 0.5
+_ENOUGH_GAPS = 100
 # What is longer is a pause and no launch to launch.
-_LONGEST_PITCH_NS = 20_000_000
+_LONGEST_GAP_NS = 100_000
 
 
 @dataclass(frozen=True)
-class Contention:
-    """How much longer the same work takes beside communication.
+class Compared:
+    """The kernels beside communication that have equal ones without it (`metrics.slowdown`), of all ranks.
 
     Attributes
     ----------
     slowdown
-        c: such work takes 1 + c times as long.
-    covered_share
-        Share of all work that was beside communication.
+        c of them together; None where there are none.
+    share
+        Their share of all kernel time beside communication.
     """
 
-    slowdown: float
-    covered_share: float
-
-
-def measured_contention(captured: Captured) -> Contention | None:
-    """Compare the pitch (start to next start) of equal operations beside communication and free of it.
-
-    Equal are operations whose name and that of three neighbours on either side are the same, where the free ones
-    agree among themselves; c = sum of pitches beside communication / sum of their equals' free medians - 1, at least 0.
-
-    Returns
-    -------
-    Contention or None
-        None with fewer than 100 operations to compare.
-    """
-    parts = [_of_rank(one) for one in captured.timelines]
-    words = sorted({name for one in captured.timelines for name in one.names})
-    context = np.concatenate(
-        [
-            _contexts(one, words)[part.rows]
-            for one, part in zip(captured.timelines, parts, strict=True)
-        ]
-    )
-    pitch = np.concatenate([part.pitch for part in parts])
-    covered = np.concatenate([part.covered for part in parts])
-    share = float(covered.sum() / max(pitch.sum(), 1.0))
-    is_covered, is_free = covered >= _COVERED * pitch, covered == 0
-    kept = np.flatnonzero(is_covered | is_free)
-    order = kept[np.lexsort((pitch[kept], is_covered[kept], context[kept]))]
-    measured, expected = _compared(context[order], is_covered[order], pitch[order])
-    if measured.size < _ENOUGH_OPERATIONS:
-        return None
-    return Contention(
-        slowdown=max(float(measured.sum() / expected.sum()) - 1, 0.0),
-        covered_share=share,
-    )
-
-
-def _compared(context: Int64, under: Flags, pitch: Float) -> tuple[Float, Float]:
-    """Return the pitch of each operation beside communication that has free equals, and theirs; sorted rows."""
-    first = run_starts(2 * context + under)
-    if first.size <= 1:
-        return np.empty(0), np.empty(0)
-    count = np.diff(first, append=context.size)
-    middle, low, high = (pitch[first + count * part // 8] for part in (4, 1, 7))
-    agree = (high - low) <= _LARGEST_SPREAD * middle
-    is_pair = (context[first][1:] == context[first][:-1]) & agree[:-1]
-    is_pair &= (count[1:] >= _ENOUGH) & (count[:-1] >= _ENOUGH)
-    pairs = np.flatnonzero(is_pair)
-    chosen = np.zeros(first.size, np.bool_)
-    chosen[pairs + 1] = True
-    free = np.zeros(first.size)
-    free[pairs + 1] = middle[pairs]
-    rows = np.repeat(chosen, count)
-    return pitch[rows], np.repeat(free, count)[rows]
+    slowdown: float | None
+    share: float
 
 
 @dataclass(frozen=True)
-class _Part:
-    rows: Int64
-    pitch: Float
-    covered: Float
+class Contention:
+    """What the capture says of work beside communication.
+
+    Attributes
+    ----------
+    compared
+        Kernels with equal ones without communication.
+    delay_ns
+        How much later an operation begins after the one before it than without communication; None where too few did.
+    free_gap_ns
+        That time without communication.
+    covered_share
+        Share of all work that was beside communication.
+    covered_ns, n_covered
+        That work, and the operations that it began.
+    """
+
+    compared: Compared
+    delay_ns: float | None
+    free_gap_ns: float
+    covered_share: float
+    covered_ns: float
+    n_covered: float
 
 
-def _of_rank(rank: RankTimeline) -> _Part:
+def compared_kernels(kernels: pa.Table) -> Compared:
+    """Return what `schema.KERNEL_COSTS` says of all kernels together, the same that the finding says."""
+    slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
+    return Compared(slowed / free - 1, compared_share(kernels)) if free else Compared(None, 0.0)
+
+
+def measured_contention(captured: Captured, compared: Compared) -> Contention:
+    """Add to the compared kernels how much later operations begin beside communication.
+
+    Of operations of the main stream that were launched before the one before them ended and that wait for no
+    collective: mean time since that end, beside communication less without.
+    """
+    pairs = list(zip(captured.timelines, captured.ranks, strict=True))
+    gaps = [_gaps(*one) for one in pairs]
+    free, beside = (np.concatenate([one[at] for one in gaps]) for at in (0, 1))
+    work, covered, _, n_covered = (
+        sum(one) for one in zip(*(_worked(*one) for one in pairs), strict=True)
+    )
+    is_enough = min(free.size, beside.size) >= _ENOUGH_GAPS
+    return Contention(
+        compared=compared,
+        delay_ns=float(beside.mean() - free.mean()) if is_enough else None,
+        free_gap_ns=float(free.mean()) if free.size else 0.0,
+        covered_share=covered / max(work, 1.0),
+        covered_ns=covered,
+        n_covered=n_covered,
+    )
+
+
+def _worked(rank: RankTimeline, markers: RankMarkers) -> tuple[float, float, float, float]:
+    """Return work, and how much of it beside communication, from the rank's first operation to its last."""
+    if not rank.start.size:
+        return 0.0, 0.0, 0.0, 0.0
+    edges = markers.places(np.array([rank.start[0], rank.end.max()]))
+    work, covered, begun, begun_beside = (float(one[1] - one[0]) for one in edges)
+    return work, covered, begun, begun_beside
+
+
+def _gaps(rank: RankTimeline, markers: RankMarkers) -> tuple[Float, Float]:
+    """Return the times between operations of the main stream, without communication and beside it."""
+    if rank.start.size <= 1:
+        return np.empty(0), np.empty(0)
     busy = union(rank.collectives.start, rank.collectives.end)
-    start, following = rank.start[:-1], rank.start[1:]
-    pitch = following - start
-    # A launch that came late, or a wait for something, is not the operation's own.
-    own = (rank.launch[1:] < start) & (pitch > 0) & (pitch < _LONGEST_PITCH_NS)
-    rows = np.flatnonzero(own)
-    covered = busy.lengths(start[rows], following[rows])
-    return _Part(rows, pitch[rows].astype(np.float64), covered.astype(np.float64))
-
-
-def _contexts(rank: RankTimeline, words: Sequence[str]) -> Int64:
-    """Return one number per name with its neighbours' names, the same on all ranks."""
-    place = {word: at for at, word in enumerate(words, start=1)}
-    names = np.array([place[name] for name in rank.names], np.uint64)[rank.name]
-    padded = np.concatenate((np.zeros(_REACH, np.uint64), names, np.zeros(_REACH, np.uint64)))
-    found = np.zeros(names.size, np.uint64)
-    for offset in range(2 * _REACH + 1):
-        # Odd multiplier of a linear congruential generator (Knuth); wraps around on purpose.
-        found = found * np.uint64(6364136223846793005) + padded[offset : offset + names.size]
-    # One bit is left for the sort beside it.
-    return (found >> np.uint64(2)).astype(np.int64)
+    before = np.maximum.accumulate(rank.end)[:-1]
+    start = rank.start[1:]
+    gap = start - before
+    waits = np.zeros(rank.start.size + 1, np.bool_)
+    waits[markers.join] = True
+    own = (rank.launch[1:] < before) & (gap >= 0) & (gap < _LONGEST_GAP_NS) & ~waits[1:-1]
+    covered = busy.lengths(before - 1, start)
+    length = gap + 1
+    is_free, is_beside = own & (covered == 0), own & (covered == length)
+    return gap[is_free].astype(np.float64), gap[is_beside].astype(np.float64)

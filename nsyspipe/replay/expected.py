@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from nsyspipe import schema
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.replay.answered_findings import ADVICE
-from nsyspipe.replay.knobs import LINKS, Knobs
+from nsyspipe.replay.knobs import ADVISED_LINKS, LINKS, Knobs
 from nsyspipe.replay.opened import opened_replay, why_refused
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _MOST_OPERATIONS = 500_000
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     """Return findings with what a replay of each one's advice brings, as `whatif` answers it.
 
-    ``expected_ns_per_step`` = step time replayed unchanged - step time predicted, not more than the finding's bound. Of the evidence, ``replay_change``
+    ``expected_ns_per_step`` = step time replayed unchanged - step time predicted, whatever the finding's bound says. Of the evidence, ``replay_change``
     is the change, ``replay_step_time_ns`` with ``_low_`` and ``_high_`` what it predicts, ``replay_refused`` why it
     does not.
 
@@ -56,7 +56,7 @@ def advised_change(name: str, evidence: Mapping[str, Any]) -> Knobs | None:
     if name != "slow-link":
         return ADVICE.get(name)
     promised = evidence.get("nvlink_nominal_bytes_per_s") or 0.0
-    slower = [one for one in LINKS.values() if one.bus_bytes_per_s <= promised]
+    slower = [LINKS[one] for one in ADVISED_LINKS if LINKS[one].bus_bytes_per_s <= promised]
     best = max(slower, key=lambda one: one.bus_bytes_per_s, default=None)
     return None if best is None else Knobs(link=best.name)
 
@@ -80,8 +80,7 @@ def _told(row: Mapping[str, Any], change: Knobs, opened: Opened | str) -> dict[s
         evidence |= {"replay_change": change.label, "replay_refused": refused}
     else:
         found = opened.replay.predict(change)
-        gain, bound = opened.replay.step_time_ns - found.step_time_ns, row["saving_ns_per_step"]
-        expected = gain if bound is None else min(gain, bound)
+        expected = opened.replay.step_time_ns - found.step_time_ns
         evidence |= {
             "replay_change": change.label,
             "replay_step_time_ns": found.step_time_ns,

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsyspipe.intervals import union
 from nsyspipe.metrics.bandwidth import bus_factor
-from nsyspipe.replay.contention import Contention, measured_contention
+from nsyspipe.replay.contention import Compared, Contention, measured_contention
 from nsyspipe.replay.copies import gradient_copies
-from nsyspipe.replay.gradients import gradients_of
+from nsyspipe.replay.gradients import bucket_ends, gradients_of
+from nsyspipe.replay.program import WINDOW, Slowing
 from nsyspipe.replay.ranges import Slowdowns, slowdowns
 
 if TYPE_CHECKING:
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_]
 
-__all__ = ["Facts"]
+__all__ = ["LINK_WITHIN", "Facts"]
 
 # The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
 _OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3
 _LEAST_LEAD = 5
+# Bandwidths of links, as one reads them in a table.
+LINK_WITHIN = 0.2
 
 
 class Facts:
@@ -40,6 +44,10 @@ class Facts:
         Ranks whose own work may stand for all, by place.
     recorded_bytes_per_s
         Bus bandwidth by NCCL's payload; None without one.
+    compared
+        Kernels beside communication that have equal ones without it.
+    nominal_bytes_per_s
+        What the fastest link of these GPUs gives; None where it is not known.
     """
 
     def __init__(
@@ -49,8 +57,12 @@ class Facts:
         trusted: Flags | None = None,
         *,
         recorded_bytes_per_s: float | None = None,
+        compared: Compared | None = None,
+        nominal_bytes_per_s: float | None = None,
     ) -> None:
         self.captured = captured
+        self._compared = Compared(None, 0.0) if compared is None else compared
+        self.nominal_bytes_per_s = nominal_bytes_per_s
         self._recorded = recorded_bytes_per_s
         self.given_bytes = gradient_bytes
         n_ranks = captured.program.n_ranks
@@ -64,8 +76,8 @@ class Facts:
 
     @cached_property
     def contention(self) -> Contention | None:
-        """By how much communication slows the work beside it; None where it could not be measured."""
-        return None if self.is_sharded else measured_contention(self.captured)
+        """What the capture says of work beside communication; None where sharded."""
+        return None if self.is_sharded else measured_contention(self.captured, self._compared)
 
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
@@ -98,12 +110,42 @@ class Facts:
     def bus_bytes_per_s(self) -> float | None:
         """Bus bandwidth: bytes x factor / transfer of the gradients' all-reduces, or as recorded; None if not known."""
         program = self.captured.program
+        if program.n_ranks <= 1:
+            return None
         if self.gradient_bytes is None or self.is_sharded:
             return self._recorded
         factor = float(bus_factor("all_reduce", np.array([program.n_ranks], np.float64))[0])
         own = program.is_gradient
         transfer = np.bincount(program.step[own], weights=program.transfer_ns[own].mean(axis=1))
         return self.gradient_bytes * factor / max(float(np.median(transfer)), 1.0) * 1e9
+
+    def least_compute_ns(self, most_slower: float) -> float:
+        """Return what the device computes per step at least, if communication had slowed all of it beside it so much.
+
+        Union of the main stream's kernels, of the rank that computes most; median over steps.
+        """
+        windows, rows = self.captured.windows, []
+        for at, one in enumerate(self.captured.timelines):
+            busy = union(one.start[one.is_compute], one.end[one.is_compute])
+            comm = union(one.collectives.start, one.collectives.end)
+            edges = windows.edges[:, at]
+            covered = busy.intersect(comm).lengths(edges[:-1], edges[1:])
+            lost = most_slower / (1 + most_slower) * covered
+            rows.append(busy.lengths(edges[:-1], edges[1:]) - lost)
+        return float(np.median(np.max(rows, axis=0)[windows.counts]))
+
+    def n_buckets(self, cap_mib: float) -> int:
+        """Return how many buckets such a cap gives in a step at most."""
+        return max(
+            (bucket_ends(one.n_bytes, cap_mib).size for one in self.gradients if one is not None),
+            default=0,
+        )
+
+    @cached_property
+    def n_own_buckets(self) -> int:
+        """Gradients' all-reduces of a step, the most."""
+        program = self.captured.program
+        return int(np.bincount(program.step[program.is_gradient]).max(initial=0))
 
     @cached_property
     def lag_share(self) -> float:
@@ -134,11 +176,12 @@ class Facts:
         return min((gradient_copies(self.captured, one, 0).rows.size for one in steps), default=0)
 
     @cached_property
-    def pitch_ns(self) -> float:
-        """Mean time from one operation of the main stream to the next, while it computes."""
-        return float(
-            np.median([one.busy_ns / max(one.start.size, 1) for one in self.captured.timelines])
-        )
+    def total_work(self) -> tuple[float, float]:
+        """Work of a rank in all its windows, and how many operations that is."""
+        program = self.captured.program
+        edges = np.flatnonzero(program.kind == WINDOW)[[0, -1]]
+        work, begun = (np.diff(one[edges], axis=0).mean() for one in (program.work, program.begun))
+        return float(work), float(begun)
 
     @cached_property
     def lead_ns(self) -> float:
@@ -158,15 +201,22 @@ class Facts:
     def slowdowns(self, target: float | None) -> Slowdowns:
         """Return the slowdowns for a bus bandwidth; None keeps the captured one."""
         if self.is_sharded:
-            return Slowdowns(((0.0, 0.0),), is_measured=False)
-        return slowdowns(self.contention, self.pitch_ns, self.bus_bytes_per_s, target)
+            return Slowdowns(((Slowing(), Slowing()),), is_measured=False)
+        return slowdowns(self.contention, self.bus_bytes_per_s, target)
+
+    def target(self, knobs: Knobs) -> float | None:
+        """Return the bus bandwidth asked for; None for the captured one, which a link that reaches it about leaves as it is."""
+        asked, own = knobs.target_bytes_per_s, self.bus_bytes_per_s
+        if asked is None or own is None or knobs.link is None:
+            return asked
+        return None if abs(own - asked) <= LINK_WITHIN * asked else asked
 
     def slowdown_range(self, knobs: Knobs) -> tuple[float, float, float, bool] | None:
         """Return likeliest, least and most slowdown of work beside communication, and whether it was measured."""
         if self.is_sharded:
             return None
-        found = self.slowdowns(knobs.target_bytes_per_s)
-        after = [one for _, one in found.pairs]
+        found = self.slowdowns(self.target(knobs))
+        after = [one.total(*self.total_work) for _, one in found.pairs]
         return after[0], min(after), max(after), found.is_measured
 
     @cached_property

@@ -220,7 +220,8 @@ def bucket_ends(n_bytes: Float, cap_mib: float) -> Int64:
     before = 0.0
     while before < reached[-1]:
         # Half a byte: sums of floats may fall short of a cap that is met exactly.
-        at = min(int(np.searchsorted(reached, before + cap - 0.5)), reached.size - 1)
+        at = int(np.searchsorted(reached, before + cap - 0.5))
+        at = min(max(at, ends[-1] + 1 if ends else 0), reached.size - 1)
         ends.append(at)
         before = reached[at]
     return np.array(ends, np.int64)

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, fields
 
 from nsyspipe.errors import OptionError
+from nsyspipe.link_speeds import NAMED_LINKS, named_link
 
-__all__ = ["LINKS", "Knobs", "Link", "knobs_of", "parse_bandwidth"]
+__all__ = ["ADVISED_LINKS", "LINKS", "MENU_LINKS", "Knobs", "knobs_of", "parse_bandwidth"]
 
 # No link between GPUs is slower.
 _LEAST_BYTES_PER_S = 1e6
@@ -19,54 +20,10 @@ _FORM = re.compile(_NUMBER + r"B/?[sS]\s*")
 _BITS = re.compile(_NUMBER + r"(?:b/?[sS]|bps|[bB]its?/[sS])\s*")
 
 
-@dataclass(frozen=True)
-class Link:
-    """A bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach, and where the figure is from."""
-
-    name: str
-    bus_bytes_per_s: float
-    is_measured: bool
-    source: str
-
-
-# Data sheet x 0.78: the part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured here. Data
-# sheets as in `link_speeds`; PCI Express Base Specification 4.0 and 5.0: 16 lanes x 16 or 32 GT/s x 128/130.
-_REACHED = 0.78
-LINKS = {
-    link.name: link
-    for link in (
-        Link(
-            "nvlink5",
-            900 * _REACHED * _GB,
-            is_measured=False,
-            source="18 x 50 GB/s of the data sheet x 0.78",
-        ),
-        Link(
-            "nvlink4",
-            350 * _GB,
-            is_measured=True,
-            source="4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s",
-        ),
-        Link(
-            "pcie5x16",
-            63.0 * _REACHED * _GB,
-            is_measured=False,
-            source="63.0 GB/s of the specification x 0.78",
-        ),
-        Link(
-            "pcie4x16",
-            31.5 * _REACHED * _GB,
-            is_measured=False,
-            source="31.5 GB/s of the specification x 0.78",
-        ),
-        Link(
-            "shm",
-            25 * _GB,
-            is_measured=True,
-            source="2 and 4 x H200 through host memory: 24 to 27 GB/s",
-        ),
-    )
-}
+LINKS = {link.name: link for link in NAMED_LINKS}
+# Those of one machine that a menu shows.
+ADVISED_LINKS = tuple(name for name in LINKS if name.startswith(("nvlink", "pcie")))
+MENU_LINKS = ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")
 DTYPES = ("bf16", "fp16")
 
 
@@ -103,7 +60,14 @@ class Knobs:
     def __post_init__(self) -> None:
         if self.link is not None and self.bandwidth_bytes_per_s is not None:
             raise OptionError("--link and --bandwidth", "say the same thing twice", fix="give one")
-        _check_word("--link", self.link, tuple(LINKS))
+        if self.link is not None and self.link not in LINKS:
+            # None of them is offered: a link of nearly the same name is another link.
+            raise OptionError(
+                f"--link {self.link!r}",
+                "is not known",
+                found=", ".join("/".join((one.name, *one.gpus)) for one in LINKS.values()),
+                fix="give the bus bandwidth that collectives reach over it: --bandwidth 300GB/s",
+            )
         _check_word("--gradient-dtype", self.gradient_dtype, DTYPES)
         _check_positive("--bandwidth", self.bandwidth_bytes_per_s)
         _check_positive("--bucket-mb", self.bucket_mb)
@@ -141,7 +105,6 @@ class Knobs:
 
 def _check_word(option: str, value: str | None, known: tuple[str, ...]) -> None:
     if value is not None and value not in known:
-        # None of them is offered: a link of nearly the same name is another link.
         raise OptionError(f"{option} {value!r}", "is not known", found=", ".join(known))
 
 
@@ -204,9 +167,10 @@ def knobs_of(
         If a value cannot be used, or values contradict each other.
     """
     _check_positive("--gradient-bytes", gradient_bytes)
+    named = None if link is None else named_link(link)
     return Knobs(
         bandwidth_bytes_per_s=_bandwidth(bandwidth),
-        link=link,
+        link=link if named is None else named.name,
         gradient_dtype=gradient_dtype,
         bucket_mb=bucket_mb,
         no_wait=no_wait,

@@ -42,17 +42,28 @@ class RankMarkers:
         When the rank did nothing but wait for a collective, or what is left out.
     beside
         When communication was under way and it did not.
+    begun, begun_beside
+        Starts of its operations, and of those that began beside communication; ascending.
     """
 
     ready: Int64
     join: Int64
     stalls: IntervalSet
     beside: IntervalSet
+    begun: Int64
+    begun_beside: Int64
 
-    def places(self, times: Int64) -> tuple[Float, Float]:
-        """Return how far work had come at some times, and how much of it was beside communication."""
+    def places(self, times: Int64) -> tuple[Float, Float, Float, Float]:
+        """Return how far work had come at some times: time, and operations begun; of either how much beside communication."""
         work = times - self.stalls.covered_until(times)
-        return work.astype(np.float64), self.beside.covered_until(times).astype(np.float64)
+        found = (
+            work,
+            self.beside.covered_until(times),
+            np.searchsorted(self.begun, times),
+            np.searchsorted(self.begun_beside, times),
+        )
+        reached, beside, begun, begun_beside = (one.astype(np.float64) for one in found)
+        return reached, beside, begun, begun_beside
 
 
 @dataclass(frozen=True)
@@ -106,12 +117,11 @@ def captured_program(
     ends = np.stack([one.collectives.end for one in timelines], axis=1)
     ready = np.stack([one.ready for one in found], axis=1)
     chain = np.unique(first.stream, return_inverse=True)[1].reshape(-1)
-    kind, which, work, beside = _ordered(timelines, found, windows_begin)
+    kind, which, *places = _ordered(timelines, found, windows_begin)
     program = Program(
         kind=kind,
         which=which,
-        work=work,
-        beside=beside,
+        **dict(zip(("work", "beside", "begun", "begun_beside"), places, strict=True)),
         step=np.searchsorted(windows.steps, first.step),
         lag_ns=(starts - np.maximum(ready, _end_before(ends, chain))).astype(np.float64),
         transfer_ns=(ends - starts.max(axis=1, keepdims=True)).astype(np.float64),
@@ -119,6 +129,8 @@ def captured_program(
         chain=chain,
         is_gradient=is_gradient,
         begin_ns=windows_begin[0].astype(np.float64),
+        late_beside_ns=np.zeros(first.step.size),
+        longer_beside=np.zeros(first.step.size),
     )
     return Captured(program, found, tuple(timelines), windows)
 
@@ -152,7 +164,8 @@ def _rank_markers(
         np.concatenate((begin[own], removed_starts)), np.concatenate((finish[own], removed_ends))
     )
     beside = union(comm.start, comm.end).intersect(stalls.complement())
-    return RankMarkers(ready, join, stalls, beside)
+    is_beside = beside.counts_up_to(rank.start) > np.searchsorted(beside.ends, rank.start, "right")
+    return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[is_beside])
 
 
 def _joins(rank: RankTimeline, group: Int64) -> Int64:
@@ -196,7 +209,7 @@ def _begins(
 
 def _ordered(
     timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], edges: Int64
-) -> tuple[Int64, Int64, Float, Float]:
+) -> tuple[Int64, Int64, Float, Float, Float, Float]:
     """Put the markers of all ranks into the order in which the lowest rank launched what they stand before."""
     n_edges, n_collectives = edges.shape[0], found[0].ready.size
     kind = np.repeat([WINDOW, READY, JOIN], [n_edges, n_collectives, n_collectives])
@@ -208,7 +221,9 @@ def _ordered(
         # Of the operation that waits: work goes on from where it had stopped before it.
         join_time = np.where(one.join < rank.start.size, join_time, edges[-1, at])
         columns.append(one.places(np.concatenate((edges[:, at], one.ready, join_time))))
-    work, beside = (np.stack(column, axis=1) for column in zip(*columns, strict=True))
+    work, beside, begun, begun_beside = (
+        np.stack(column, axis=1) for column in zip(*columns, strict=True)
+    )
     lead = timelines[0]
     launch = np.append(np.maximum.accumulate(lead.launch), -NEVER)
     anchor = np.concatenate(
@@ -217,7 +232,14 @@ def _ordered(
     # A window that begins with an operation that waits begins after the wait.
     rank_of_kind = np.array([1, 2, 0])[kind]
     order = np.lexsort((which, rank_of_kind, anchor))
-    return kind[order], which[order], work[order], beside[order]
+    return (
+        kind[order],
+        which[order],
+        work[order],
+        beside[order],
+        begun[order],
+        begun_beside[order],
+    )
 
 
 def _edge_anchors(lead: RankTimeline, edges: Int64, launch: Int64) -> Int64:

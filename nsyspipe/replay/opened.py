@@ -9,10 +9,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.errors import OptionError
+from nsyspipe.link_speeds import nvlink_speed, pcie_speed
+from nsyspipe.replay.contention import compared_kernels
 from nsyspipe.replay.markers import captured_program
 from nsyspipe.replay.refusals import (
     LARGEST_IDENTITY_ERROR,
     Starvation,
+    beyond_nominal,
+    contradiction,
     is_sharded,
     starvation,
     why_not,
@@ -85,16 +89,24 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
     captured = captured_program(timelines, windows, n_bytes, is_gradient)
     starved = starvation(timelines, windows)
     recorded = run.summary().to_pylist()[0]["busbw_bytes_per_s"]
-    replay = Replay(captured, gradient_bytes, ~starved.is_starved, recorded_bytes_per_s=recorded)
-    _check_bytes(replay, gradient_bytes)
+    replay = Replay(
+        captured,
+        gradient_bytes,
+        ~starved.is_starved,
+        recorded_bytes_per_s=recorded,
+        compared=compared_kernels(run.kernels()),
+        nominal_bytes_per_s=_nominal(run),
+    )
+    sent = {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
+    _check_bytes(replay, gradient_bytes, sent)
     if replay.identity_error > LARGEST_IDENTITY_ERROR:
         return (
             f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %: the run waits for "
             "something that the model does not know"
         )
-    return Opened(
-        replay, starved, {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
-    )
+    if reason := contradiction(replay):
+        return reason
+    return Opened(replay, starved, sent)
 
 
 def why_refused(opened: Opened | str, knobs: Knobs) -> str | None:
@@ -110,9 +122,26 @@ def why_refused(opened: Opened | str, knobs: Knobs) -> str | None:
     return why_not_knobs(opened.replay, knobs, opened.starved, opened.datatypes)
 
 
-def _check_bytes(replay: Replay, given: float | None) -> None:
-    """Raise if a user's bytes contradict NCCL's payload or the copies."""
-    if given is None or replay.seen_bytes is None:
+def _nominal(run: Run) -> float | None:
+    """Return what NVLink gives between the run's GPUs, or PCIe where they have none; None where a model is not known."""
+    names = run.ranks["gpu_name"].to_pylist()
+    found = nvlink_speed(names) or pcie_speed(names)
+    return None if found is None else found.bytes_per_s
+
+
+def _check_bytes(replay: Replay, given: float | None, datatypes: set[str | None]) -> None:
+    """Raise if a user's bytes contradict NCCL's payload, the copies, or what the links can carry."""
+    if given is None:
+        return
+    if reason := beyond_nominal(replay):
+        narrow = ", ".join(sorted(one or "?" for one in datatypes))
+        raise OptionError(
+            f"--gradient-bytes {given:,.0f}",
+            reason,
+            found=f"all-reduces of {narrow}",
+            fix="give what is sent: parameters x 4 bytes as f32, x 2 bytes as f16 or bf16",
+        )
+    if replay.seen_bytes is None:
         return
     if abs(given - replay.seen_bytes) > _BYTES_WITHIN * replay.seen_bytes:
         raise OptionError(

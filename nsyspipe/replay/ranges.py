@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsyspipe.metrics.slowdown import LEAST_COMPARED
+from nsyspipe.replay.program import Slowing
+
 if TYPE_CHECKING:
     from nsyspipe.replay.contention import Contention
 
@@ -18,13 +21,17 @@ OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
 # needs this share of the work beside communication.
 _MEASURED_WITHIN = 0.3
 _LEAST_COVERED = 0.02
-# Without one: what was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300), where NCCL runs
-# many more thread blocks; between them by the logarithm, so that a faster link never costs more. Short operations
-# lose more: each loses time of its own to the launch after it.
+# No kernels were ever seen to take so much longer: such a figure is of something else.
+_MOST_POSSIBLE = 1.5
+# Without one: what was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300), of pairs of captures
+# where the same operations ran with and without communication. Over host memory operations begin later, since
+# launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
+# operations' own. Between them by the logarithm.
 _NARROW_LINK, _WIDE_LINK = 30e9, 300e9
-_LIKELY = (0.1, 0.35)
-_MOST = (0.45, 1.0)
-_PER_OPERATION_NS = 3_500.0
+_NARROW, _WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
+# Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
+_NARROW_IN_OPERATION_NS = 3_800.0
+_ASSUMED_WITHIN = 0.6
 
 
 @dataclass(frozen=True)
@@ -39,18 +46,17 @@ class Slowdowns:
         Whether it was measured in the capture.
     """
 
-    pairs: tuple[tuple[float, float], ...]
+    pairs: tuple[tuple[Slowing, Slowing], ...]
     is_measured: bool
 
     @property
-    def likely(self) -> tuple[float, float]:
+    def likely(self) -> tuple[Slowing, Slowing]:
         """The likeliest pair."""
         return self.pairs[0]
 
 
 def slowdowns(
     measured: Contention | None,
-    pitch_ns: float,
     captured_bytes_per_s: float | None,
     target_bytes_per_s: float | None,
 ) -> Slowdowns:
@@ -60,42 +66,63 @@ def slowdowns(
     ----------
     measured
         In the capture.
-    pitch_ns
-        Mean time from one operation to the next.
     captured_bytes_per_s, target_bytes_per_s
         Bus bandwidth in the capture, None if not known; and in the replay, None if it stays.
 
     Notes
     -----
-    A measured slowdown c changes with the link as the assumed one does: c x assumed(target) / assumed(captured).
+    Kernels that could not be compared count with the assumed slowdown, those that could with their own. On the way from
+    a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
     """
-    least, likely, most = _assumed(pitch_ns, captured_bytes_per_s)
-    is_measured = measured is not None and measured.covered_share >= _LEAST_COVERED
-    if measured is not None and is_measured:
-        least, likely, most = _around(measured.slowdown, _MEASURED_WITHIN)
+    before, is_measured = _of_capture(measured, captured_bytes_per_s)
+    within = _MEASURED_WITHIN if is_measured else _ASSUMED_WITHIN
+    is_delay_measured = measured is not None and measured.delay_ns is not None
+    of_delay = _MEASURED_WITHIN if is_delay_measured else within
+    least, most = (
+        Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns)
+        for sign in (-1, 1)
+    )
     if target_bytes_per_s is None:
-        return Slowdowns(((likely, likely), (least, least), (most, most)), is_measured)
-    new = _assumed(pitch_ns, target_bytes_per_s)
-    if is_measured and captured_bytes_per_s is not None:
-        ratio = new[1] / _assumed(pitch_ns, captured_bytes_per_s)[1]
-        # Outside of the two links that were looked at nothing is known to change.
-        moved = abs(_width(target_bytes_per_s) - _width(captured_bytes_per_s))
-        new = _around(ratio * likely, _MEASURED_WITHIN * (1 + moved))
-    return Slowdowns(((likely, new[1]), (most, new[0]), (least, new[2])), is_measured)
+        return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
+    moved = abs(_width(target_bytes_per_s) - _width(captured_bytes_per_s or target_bytes_per_s))
+    after = before.blended(_assumed(target_bytes_per_s), moved if is_measured else 1.0)
+    within += moved * (_ASSUMED_WITHIN - within)
+    return Slowdowns(
+        ((before, after), (most, after.scaled(1 - within)), (least, after.scaled(1 + within))),
+        is_measured,
+    )
 
 
-def _around(value: float, within: float) -> tuple[float, float, float]:
-    return (1 - within) * value, value, (1 + within) * value
+def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple[Slowing, bool]:
+    """Return the slowdown of work beside communication in the capture, and whether it was measured."""
+    assumed = _assumed(bytes_per_s)
+    if measured is None or measured.covered_share < _LEAST_COVERED:
+        return assumed, False
+    found, compared = assumed, measured.compared
+    is_measured = (
+        compared.slowdown is not None
+        and compared.share >= LEAST_COMPARED
+        and compared.slowdown <= _MOST_POSSIBLE
+    )
+    in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / _NARROW.delay_ns
+    # One operation beside communication, without the gap before it and what it is slower.
+    each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
+    each = (each - assumed.delay_ns) / (1 + assumed.ratio)
+    of_others = assumed.ratio + in_operation / max(each, in_operation, 1.0)
+    ratio = of_others
+    if is_measured and compared.slowdown is not None:
+        ratio += compared.share * (max(compared.slowdown, 0.0) - of_others)
+    if measured.delay_ns is not None:
+        # The gap between two operations is no work that could be slower.
+        found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
+    elif is_measured:
+        found = Slowing(ratio, assumed.delay_ns - in_operation)
+    return found, is_measured
 
 
-def _assumed(pitch_ns: float, bytes_per_s: float | None) -> tuple[float, float, float]:
-    """Return least, likeliest and most slowdown over a link; one that is not known may be any."""
-    each = _PER_OPERATION_NS / max(pitch_ns, _PER_OPERATION_NS)
-    if bytes_per_s is None:
-        return 0.0, _LIKELY[0] + each, max(_MOST[1], _LIKELY[0] + each)
-    width = _width(bytes_per_s)
-    likely, most = (low + width * (high - low) for low, high in (_LIKELY, _MOST))
-    return 0.0, likely + each, max(most, likely + each)
+def _assumed(bytes_per_s: float | None) -> Slowing:
+    """Return the likeliest slowdown over a link; of one that is not known that in the middle."""
+    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else _width(bytes_per_s))
 
 
 def _width(bytes_per_s: float) -> float:

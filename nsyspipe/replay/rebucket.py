@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nsyspipe.replay.copies import gradient_copies
-from nsyspipe.replay.gradients import bucket_ends
+from nsyspipe.replay.gradients import MIB, bucket_ends
 from nsyspipe.replay.program import JOIN, READY, WINDOW, Program
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     Float = NDArray[np.float64]
 
 __all__ = ["with_buckets"]
+
+# Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.
+_SAME_SIZE, _SAME_NUMBER = 0.15, 0.06
+_COLUMNS = ("step", "lag_ns", "transfer_ns", "n_bytes", "late_beside_ns", "longer_beside")
+# By how much collectives took longer beside work than alone, over host memory and NVLink: between 0 and 6 %.
+_LONGER_BESIDE = 0.02
+# A block of a kernel seldom runs longer.
+_LONGEST_BLOCK_NS = 250_000.0
+_PLACES = ("work", "beside", "begun", "begun_beside")
 
 
 def with_buckets(
@@ -41,13 +50,50 @@ def with_buckets(
     overhead_ns
         Of each collective, whatever its size.
     """
-    builder = _Builder(captured, overhead_ns)
     program = captured.program
+    found = []
     for step, own in enumerate(gradients):
         chosen = np.flatnonzero((program.step == step) & program.is_gradient)
         if own is not None and chosen.size:
-            builder.replace_step(step, chosen, own, bucket_ends(own.n_bytes, cap_mib))
+            ends = bucket_ends(own.n_bytes, cap_mib)
+            found.append((step, chosen, own, ends, _is_own(program, chosen, own, ends, cap_mib)))
+    if 2 * sum(is_own for *_, is_own in found) >= len(found):
+        return program
+    builder = _Builder(captured, overhead_ns)
+    for step, chosen, own, ends, _ in found:
+        builder.replace_step(step, chosen, own, ends)
     return builder.program()
+
+
+def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mib: float) -> bool:
+    """Tell whether a cap gives the captured buckets: by their sizes, or where those are estimates by their number."""
+    captured = program.n_bytes[chosen]
+    if not captured.sum() > 0:  # not of what holds a NaN
+        captured = program.transfer_ns[chosen].mean(axis=1)
+    captured = captured * (own.total / max(float(captured.sum()), 1.0))
+    if own.is_exact:
+        sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
+        return sizes.size == captured.size and bool(
+            (np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all()
+        )
+    # All but the last are full.
+    fullest = captured[:-1].min(initial=np.inf)
+    is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * fullest
+    return is_possible and abs(ends.size - chosen.size) <= max(_SAME_NUMBER * chosen.size, 1.0)
+
+
+def _slot_ns(captured: Captured) -> float:
+    """Return how long a collective waits for a place on the GPU beside a backward pass: half a kernel, or block of one.
+
+    Of kernels by their share of the time: the mean time that one has left which is under way.
+    """
+    parts = []
+    for one in captured.timelines:
+        length = (one.end - one.start)[one.is_compute].astype(np.float64)
+        parts.append(
+            (length * np.minimum(length, _LONGEST_BLOCK_NS)).sum() / (2 * max(length.sum(), 1.0))
+        )
+    return float(np.mean(parts))
 
 
 class _Builder:
@@ -58,8 +104,9 @@ class _Builder:
         self._program = captured.program
         self._gone = np.zeros(self._program.step.size, np.bool_)
         self._new: list[dict[str, Float | Int64]] = []
-        self._markers: list[tuple[Float, int, Float, Float]] = []  # sort key, kind, work, beside
+        self._markers: list[tuple[Float, int, list[Float]]] = []  # sort key, kind, `_PLACES`
         self._n_new = 0
+        self._slot_ns = _slot_ns(captured)
 
     def replace_step(self, step: int, chosen: Int64, own: Gradients, ends: Int64) -> None:
         program = self._program
@@ -70,6 +117,8 @@ class _Builder:
         per_byte = max(float(transfer.sum() - overheads), 0.0) / own.total
         shape = (ends.size, program.n_ranks)
         lag = np.maximum(np.median(program.lag_ns[chosen], axis=0), 0.0)
+        # The captured lags and transfers of several buckets hold what work beside them does.
+        is_alone = chosen.size == 1
         self._new.append(
             {
                 "step": np.full(ends.size, step),
@@ -78,6 +127,8 @@ class _Builder:
                     (self._overhead + sizes * per_byte)[:, np.newaxis], shape
                 ),
                 "n_bytes": sizes,
+                "late_beside_ns": np.full(ends.size, self._slot_ns if is_alone else 0.0),
+                "longer_beside": np.full(ends.size, _LONGER_BESIDE if is_alone else 0.0),
             }
         )
         self._place(chosen, READY, own.ready[ends])
@@ -111,16 +162,16 @@ class _Builder:
             one.places(times[:, rank].astype(np.int64))
             for rank, one in enumerate(self._captured.ranks)
         ]
-        work, beside = (np.stack(column, axis=1) for column in zip(*pairs, strict=True))
+        found = [np.stack(column, axis=1) for column in zip(*pairs, strict=True)]
         # All of them stand where the last of the captured ones stood.
-        self._markers.append((np.full(work.shape[0], at), kind, work, beside))
+        self._markers.append((np.full(times.shape[0], at), kind, found))
 
     def program(self) -> Program:
         program = self._program
         kept = np.flatnonzero(~self._gone)
         columns: dict[str, Any] = {
             name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in self._new)])
-            for name in ("step", "lag_ns", "transfer_ns", "n_bytes")
+            for name in _COLUMNS
         }
         nothing, new = np.zeros(self._n_new, np.int64), np.ones(self._n_new, np.bool_)
         return replace(
@@ -141,20 +192,22 @@ class _Builder:
         which = np.where(is_comm, number[collective], program.which)
         keys: list[Float] = [rows.astype(np.float64)]
         kinds, whiches = [program.kind[rows]], [which[rows]]
-        works, besides = [program.work[rows]], [program.beside[rows]]
+        places = [[getattr(program, name)[rows]] for name in _PLACES]
         counts = {READY: n_kept, JOIN: n_kept}
-        for key, kind, work, beside in self._markers:
+        for key, kind, found in self._markers:
             keys.append(key)
             kinds.append(np.full(key.size, kind))
             whiches.append(counts[kind] + np.arange(key.size))
-            works.append(work)
-            besides.append(beside)
+            for columns, column in zip(places, found, strict=True):
+                columns.append(column)
             counts[kind] += key.size
         of_all = np.concatenate(whiches)
         order = np.lexsort((of_all, np.concatenate(keys)))
         return {
             "kind": np.concatenate(kinds)[order],
             "which": of_all[order],
-            "work": np.concatenate(works)[order],
-            "beside": np.concatenate(besides)[order],
+            **{
+                name: np.concatenate(columns)[order]
+                for name, columns in zip(_PLACES, places, strict=True)
+            },
         }

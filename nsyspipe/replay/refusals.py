@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST_IDENTITY_ERROR",
     "Starvation",
+    "beyond_nominal",
+    "contradiction",
     "why_not",
     "why_not_knobs",
     "why_not_replayable",
@@ -37,6 +39,12 @@ LARGEST_STARVED_SHARE = 0.02
 _LARGEST_UNLAUNCHED = 0.01
 _SHARDED = {"all_gather", "reduce_scatter"}
 _SAME = 0.03
+# Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
+_IN_SWITCH, _PAIR = 1.25, 2
+_MOST_BUCKETS = 128
+# Kernels may be slower beside communication, but hardly so much.
+_MOST_SLOWER = 1.5
+_GB = 1e9
 
 
 @dataclass(frozen=True)
@@ -62,16 +70,15 @@ def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvatio
     shares = []
     for at, rank in enumerate(timelines):
         comm, edges = rank.collectives, windows.edges[:, at]
-        start = np.concatenate((rank.start, comm.start))
+        # A gap belongs to the window that it lies in: the last ends with what begins the window after it.
+        start = np.concatenate((rank.start, comm.start, edges[-1:]))
         order = np.argsort(start, kind="stable")
         start = start[order]
-        end = np.concatenate((rank.end, comm.end))[order]
-        launch = np.concatenate((rank.launch, comm.launch))[order]
+        end = np.concatenate((rank.end, comm.end, edges[-1:]))[order]
+        launch = np.concatenate((rank.launch, comm.launch, [rank.next_launch]))[order]
         free = np.maximum.accumulate(end)[:-1]
         idle = np.clip(np.minimum(start[1:], launch[1:]) - free, 0, None)
-        step = np.clip(
-            np.searchsorted(edges, start[1:], side="right") - 1, 0, windows.steps.size - 1
-        )
+        step = np.clip(np.searchsorted(edges, free, side="right") - 1, 0, windows.steps.size - 1)
         per_step = np.bincount(step, weights=idle, minlength=windows.steps.size) / np.diff(edges)
         shares.append(float(np.median(per_step[windows.counts])))
     return Starvation(np.array(shares))
@@ -79,11 +86,10 @@ def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvatio
 
 def why_not(run: Run) -> str | None:
     """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
-    n_ranks = run.header.n_ranks
-    if n_ranks <= 1:
-        if (world_size := run.header.world_size or 0) > n_ranks:
-            return f"{world_size - n_ranks} of {world_size} ranks are not among the reports: pass those of all ranks"
-        return f"the run has {n_ranks} rank{'' if n_ranks == 1 else 's'}: nothing is communicated that could be changed"
+    if run.header.n_ranks <= 1 and not run.collectives().num_rows:
+        if (world_size := run.header.world_size or 1) > 1:
+            return f"1 rank of {world_size} is there, and no communication of it was recorded in any step"
+        return "the run has 1 rank: nothing is communicated that could be changed"
     if not run.collectives().num_rows:
         return "no communication was recorded in any step"
     steps = run.steps()
@@ -108,7 +114,9 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
     inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
     if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
         return "no communication was recorded in the steps that count"
-    if not pc.all(inside["is_matched"]).as_py() or any(
+    if len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py():
+        return "collectives could not be matched across ranks"
+    if any(
         not np.array_equal(getattr(one.collectives, name), getattr(first, name))
         for one in timelines
         for name in ("step", "seq")
@@ -160,12 +168,40 @@ def why_not_knobs(
     datatypes
         Of the gradients' all-reduces, as kernel names say.
     """
-    reasons = [_starved(knobs, starved), _bandwidth(replay, knobs)]
+    reasons = [
+        beyond_nominal(replay),
+        _one_rank(replay, knobs),
+        _starved(knobs, starved),
+        _bandwidth(replay, knobs),
+    ]
     if replay.is_sharded:
         reasons.append(_sharded(knobs))
     else:
         reasons += [_gradients(replay, knobs), _dtype(knobs, datatypes)]
     return next(filter(None, reasons), None)
+
+
+def beyond_nominal(replay: Replay) -> str | None:
+    """Return why the captured bandwidth cannot be: more than the GPUs' links give; None if it can, or nothing says them."""
+    most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s
+    if most is None or own is None:
+        return None
+    if own <= most * (_IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0):
+        return None
+    return (
+        f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where the fastest link of these GPUs gives "
+        f"{most / _GB:,.0f} GB/s: the bytes of the gradients are not right"
+    )
+
+
+def _one_rank(replay: Replay, knobs: Knobs) -> str | None:
+    """Refuse what depends on ranks that are not there: how long a rank waits for them is not known."""
+    if replay.captured.program.n_ranks > 1 or set(knobs.given) <= {"bucket_mb", "no_grad_copy"}:
+        return None
+    return (
+        "1 rank alone is there: how much of its communication is waiting for the others is not known; "
+        "pass the reports of all ranks (buckets and --no-grad-copy can be answered for this rank)"
+    )
 
 
 def _starved(knobs: Knobs, starved: Starvation) -> str | None:
@@ -211,6 +247,11 @@ def _sharded(knobs: Knobs) -> str | None:
 def _gradients(replay: Replay, knobs: Knobs) -> str | None:
     if knobs.bucket_mb is not None and replay.gradient_bytes is None:
         return "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
+    if knobs.bucket_mb is not None and (n := replay.n_buckets(knobs.bucket_mb)) > _MOST_BUCKETS:
+        return (
+            f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
+            f"the run has {replay.n_own_buckets})"
+        )
     if knobs.bucket_mb is not None and replay.lag_share > 1:
         return (
             f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
@@ -229,6 +270,17 @@ def _dtype(knobs: Knobs, datatypes: Iterable[str | None]) -> str | None:
         return None
     shown = ", ".join(sorted(one or "of unknown type" for one in found)) or "of unknown type"
     return f"gradients are sent as {shown}: only f32 ones can be halved"
+
+
+def contradiction(replay: Replay) -> str | None:
+    """Return why a replay contradicts itself: the step without communication is shorter than what its device computes."""
+    limit = replay.limit_ns
+    if limit is None or limit >= (least := replay.least_compute_ns(_MOST_SLOWER)):
+        return None
+    return (
+        f"the replay contradicts itself: {limit / 1e6:.2f} ms per step without any communication, where the device "
+        f"computes {least / 1e6:.2f} ms at least"
+    )
 
 
 def is_sharded(kinds: Iterable[str]) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.replay.changes import balanced, with_casts, without_copies
-from nsyspipe.replay.facts import Facts
+from nsyspipe.replay.facts import LINK_WITHIN, Facts
+from nsyspipe.replay.program import NOTHING
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.rebucket import with_buckets
 from nsyspipe.replay.simulate import Setting, simulate
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 
     from nsyspipe.replay.knobs import Knobs
     from nsyspipe.replay.markers import Captured
-    from nsyspipe.replay.program import Program
+    from nsyspipe.replay.program import Program, Slowing
 
     Float = NDArray[np.float64]
 
 __all__ = ["Prediction", "Replay"]
 
-# Of bandwidths: what one reads in a table, what a user measured, and what is seen beside compute.
-_LINK_WITHIN, _GIVEN_WITHIN, _MOVED_WITHIN = 0.2, 0.1, 0.1
+# Of bandwidths: what a user measured, and what is seen beside compute.
+_GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.1
 _SKEWS = (-0.25, 0.25)
 # Two captures of one program differ by this much (seen: 0.2 to 0.5 %).
 _NOISE = 0.005
@@ -51,10 +52,17 @@ class Replay(Facts):
     @cached_property
     def identity_error(self) -> float:
         """Largest relative difference between captured step times and their replay with nothing changed."""
-        before, _ = self.slowdowns(None).likely
-        found = simulate(self.captured.program, [Setting(before, before)])
-        times, own = self._step_times(found)[0], self.captured.windows.step_times()
+        times, own = self._identity, self.captured.windows.step_times()
         return float((np.abs(times - own) / np.maximum(own, 1.0)).max(initial=0.0))
+
+    @cached_property
+    def _identity(self) -> Float:
+        """Step times replayed with nothing changed."""
+        before, _ = self.slowdowns(None).likely
+        found: Float = self.captured.windows.step_times(
+            simulate(self.captured.program, [Setting(before, before)])
+        )[0]
+        return found
 
     @cached_property
     def limit_ns(self) -> float | None:
@@ -66,7 +74,8 @@ class Replay(Facts):
         if self.is_sharded:
             return None
         before, _ = self.slowdowns(None).likely
-        return float(np.median(self._without_transfer(self.captured.program, [(before, 0.0)])[0]))
+        found = self._without_transfer(self.captured.program, [(before, NOTHING)])
+        return float(np.median(found[0]))
 
     def predict(self, knobs: Knobs) -> Prediction:
         """Replay with what the knobs change.
@@ -83,15 +92,27 @@ class Replay(Facts):
         """
         base = without_copies(self.captured) if knobs.no_grad_copy else self.captured
         medians: list[float] = []
-        for program in self._programs(base, knobs):
+        programs = self._programs(base, knobs)
+        for program in programs:
             medians += [float(one) for one in np.median(self._times(program, knobs), axis=-1)]
         likely, noise = medians[0], _NOISE + self.standard_error
         model = _MODEL_WITHIN + self.standard_error
+        low = min(min(medians) * (1 - noise), likely * (1 - model))
         return Prediction(
             likely,
-            max(min(min(medians) * (1 - noise), likely * (1 - model)), 0.0),
+            min(max(low, self._least(programs[0], knobs, likely)), likely),
             max(max(medians) * (1 + noise), likely * (1 + model)),
         )
+
+    def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
+        """Return what the step takes without any communication, with the changes that are no communication's if they beat it."""
+        limit = self.limit_ns or 0.0
+        if likely >= limit:
+            return limit
+        before, _ = self.slowdowns(None).likely
+        if knobs.no_wait:
+            program = balanced(program, self.trusted, before)
+        return float(np.median(self._without_transfer(program, [(before, NOTHING)])[0]))
 
     def _programs(self, base: Captured, knobs: Knobs) -> list[Program]:
         if knobs.bucket_mb is None:
@@ -106,7 +127,7 @@ class Replay(Facts):
         if knobs.no_wait:
             before, _ = self.slowdowns(None).likely
             program = balanced(program, self.trusted, before)
-        pairs = self.slowdowns(knobs.target_bytes_per_s).pairs
+        pairs = self.slowdowns(self.target(knobs)).pairs
         unpack = None
         if knobs.gradient_dtype is not None and self.n_copies:
             program, unpack = with_casts(program, self.copies_ns)
@@ -121,27 +142,32 @@ class Replay(Facts):
         return self._step_times(simulate(program, settings, unpack))
 
     def _step_times(self, edges: Float) -> Float:
-        return self.captured.windows.step_times(edges)
+        """Return the step times; what the replay of nothing is off by, every replay is."""
+        windows = self.captured.windows
+        scale: Float = windows.step_times() / np.maximum(self._identity, 1.0)
+        return windows.step_times(edges) * scale
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float]:
         """Return the transfers: likeliest, shortest, longest."""
-        changed = knobs.bucket_mb is not None or knobs.gradient_dtype is not None
-        target, own = knobs.target_bytes_per_s, self.bus_bytes_per_s
+        is_rebucketed = program.step.size != self.captured.program.step.size
+        changed = is_rebucketed or knobs.gradient_dtype is not None
+        target, own = self.target(knobs), self.bus_bytes_per_s
         within = _MOVED_WITHIN if changed else 0.0
-        factor = np.ones((program.step.size, 1))
-        if target is not None and own is not None:
-            factor *= own / target
-            within = _LINK_WITHIN if knobs.link else _GIVEN_WITHIN
-        if knobs.gradient_dtype is not None:
-            factor[program.is_gradient] /= 2
-        if not within:
+        ratio = 1.0 if target is None or own is None else own / target
+        if ratio != 1.0:
+            within = LINK_WITHIN if knobs.link else _GIVEN_WITHIN
+        if not changed and ratio == 1.0:
             return [program.transfer_ns]
+        half = np.where(program.is_gradient, 0.5, 1.0) if knobs.gradient_dtype else np.ones(1)
         least, likely, most = OVERHEADS_NS
         fixed = np.minimum(likely, program.transfer_ns / 2)
-        moved = (program.transfer_ns - fixed) * factor
-        is_new = fixed > 0
+        moved = program.transfer_ns - fixed
+        if ratio > 1 and not is_rebucketed:
+            # What a collective takes besides its bytes is in the captured bandwidth too.
+            moved = moved + fixed * (1 - 1 / ratio)
+        moved = moved * ratio * half[:, np.newaxis]
         return [
-            moved * scale + np.where(is_new, fixed * overhead / likely, fixed)
+            moved * scale + fixed * overhead / likely
             for scale, overhead in (
                 (1.0, likely),
                 (1 / (1 + within), least),
@@ -152,16 +178,17 @@ class Replay(Facts):
     def _hidden(
         self,
         program: Program,
-        pairs: Sequence[tuple[float, float]],
+        pairs: Sequence[tuple[Slowing, Slowing]],
         transfer: Float,
         unpack: Float | None,
     ) -> Float:
         """Return step times when all of the transfers are beside the work, which they still slow."""
         total = self._per_step(program, transfer.mean(axis=1))
-        alone = self._without_transfer(program, [(before, 0.0) for before, _ in pairs])
+        alone = self._without_transfer(program, [(before, NOTHING) for before, _ in pairs])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
-        slow = np.array([after / (1 + after) for _, after in pairs])[:, np.newaxis]
+        after = np.array([one.total(*self.total_work) for _, one in pairs])[:, np.newaxis]
+        slow = after / (1 + after)
         return np.maximum(alone + slow * total, total)
 
     def _per_step(self, program: Program, each: Float) -> Float:
@@ -171,7 +198,9 @@ class Replay(Facts):
         sums: Float = found[windows.counts].astype(np.float64)
         return sums
 
-    def _without_transfer(self, program: Program, pairs: Sequence[tuple[float, float]]) -> Float:
+    def _without_transfer(
+        self, program: Program, pairs: Sequence[tuple[Slowing, Slowing]]
+    ) -> Float:
         still = replace(
             program,
             transfer_ns=np.zeros_like(program.transfer_ns),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsyspipe.replay.program import JOIN, READY, WINDOW
+from nsyspipe.replay.program import JOIN, NOTHING, READY, WINDOW, Slowing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Setting", "simulate"]
 
+# An operation takes this long at least.
+_SHORTEST_NS = 1_000.0
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -26,20 +29,15 @@ class Setting:
 
     Attributes
     ----------
-    slowdown_before, slowdown_after
-        By how much communication slows work beside it, in the capture and in the replay: work takes
-        1 + slowdown times as long.
+    before, after
+        By how much communication slows work beside it, in the capture and in the replay.
     transfer_ns
         Per collective and rank; None keeps the captured ones.
-    work, beside
-        Other places of the markers than the program's; None keeps those.
     """
 
-    slowdown_before: float = 0.0
-    slowdown_after: float = 0.0
+    before: Slowing = NOTHING
+    after: Slowing = NOTHING
     transfer_ns: Float | None = None
-    work: Float | None = None
-    beside: Float | None = None
 
 
 def simulate(program: Program, settings: list[Setting], unpack_ns: Float | None = None) -> Float:
@@ -48,7 +46,8 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float | None 
     In the order of the markers: a collective begins on a rank when the rank's work has come to its `READY` and
     the collective before it on that stream has ended, ``lag_ns`` later; it ends ``transfer_ns`` after its last
     start over ranks; work stands still at a `JOIN` until its collective has ended. While communication is under
-    way on a rank (from its own start on), its work runs at 1 / (1 + slowdown).
+    way on a rank (from its own start on), its work takes 1 + c times as long, and each operation a delay more; the
+    operations between two markers are spread evenly over the work between them.
 
     Parameters
     ----------
@@ -66,25 +65,34 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float | None 
     -----
     Cost: a few numpy calls per marker, whatever the number of ranks and settings.
     """
-    ahead = _work_between(program, settings)
+    ahead, slow = _work_between(program, settings)
     n_collectives = program.step.size
     shape = len(settings), program.n_ranks
     transfer = np.stack([_or(one.transfer_ns, program.transfer_ns) for one in settings])
     unpack = np.zeros(n_collectives) if unpack_ns is None else unpack_ns
-    run = _Beside(n_collectives, shape, np.array([one.slowdown_after for one in settings]))
+    run = _Beside(n_collectives, shape, is_free=not (slow > 1).any())
     now = np.broadcast_to(program.begin_ns, shape).copy()
     ends = np.empty((n_collectives, *shape))
     free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
+    until = _work_until_join(program, ahead)
+    may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), program.n_windows + 1, program.n_ranks))
     for at, (kind, which) in enumerate(
         zip(program.kind.tolist(), program.which.tolist(), strict=True)
     ):
-        now = run.advance(now, ahead[:, at])
+        now = run.advance(now, ahead[:, at], slow[:, at])
         if kind == READY:
             chain = program.chain[which]
             start = np.maximum(free_at[chain], now) + program.lag_ns[which]
+            length = transfer[:, which]
+            if may_change[which]:
+                works = start < now + until[:, at]
+                start = start + np.where(works, program.late_beside_ns[which], 0.0)
+                length = length * (
+                    1 + program.longer_beside[which] * works.any(axis=1)[:, np.newaxis]
+                )
             # A rank cannot be done before it has begun, whatever clocks say.
-            end = np.maximum(start.max(axis=1, keepdims=True) + transfer[:, which], start)
+            end = np.maximum(start.max(axis=1, keepdims=True) + length, start)
             free_at[chain] = ends[which] = end
             run.add(start, end)
         elif kind == JOIN:
@@ -98,39 +106,53 @@ def _or(given: Float | None, other: Float) -> Float:
     return other if given is None else given
 
 
-def _work_between(program: Program, settings: list[Setting]) -> Float:
-    """Return the work from each marker to the next, without what communication had slowed it by."""
+def _work_between(program: Program, settings: list[Setting]) -> tuple[Float, Float]:
+    """Return the work from each marker to the next, without what communication had slowed it by, and how much longer it takes beside communication."""
     first = int(np.flatnonzero(program.kind == WINDOW)[0])
-    rows = []
+    n_begun = np.diff(program.begun, axis=0, prepend=program.begun[:1])
+    works, slows = [], []
     for one in settings:
-        slow = one.slowdown_before / (1 + one.slowdown_before)
-        place = _or(one.work, program.work) - slow * _or(one.beside, program.beside)
+        place = program.free_work(one.before)
         place = np.maximum(
             place - place[first], 0.0
         )  # what lies before the first window is not run
-        rows.append(np.diff(np.maximum.accumulate(place, axis=0), axis=0, prepend=0.0))
-    return np.stack(rows)
+        work = np.diff(place, axis=0, prepend=0.0)
+        density = n_begun / np.maximum(work, _SHORTEST_NS * np.maximum(n_begun, 1.0))
+        works.append(work)
+        slows.append(np.maximum(1 + one.after.ratio + one.after.delay_ns * density, 1.0))
+    return np.stack(works), np.stack(slows)
+
+
+def _work_until_join(program: Program, ahead: Float) -> Float:
+    """Return the work from each marker to the next that waits for a collective, or to the end."""
+    place = np.cumsum(ahead, axis=1)
+    at = np.arange(program.kind.size)
+    is_join = np.append(program.kind == JOIN, True)
+    following = np.append(at, at.size - 1)[
+        np.minimum.accumulate(np.where(is_join, np.append(at, at.size), at.size)[::-1])[::-1]
+    ]
+    found: Float = place[:, following[:-1]] - place
+    return found
 
 
 class _Beside:
     """Lets work go on, slower while a collective is under way on its rank."""
 
-    def __init__(self, n_collectives: int, shape: tuple[int, int], slowdown: Float) -> None:
+    def __init__(self, n_collectives: int, shape: tuple[int, int], *, is_free: bool) -> None:
         self._starts = np.full((n_collectives + 1, *shape), np.inf)
         self._ends = np.full((n_collectives + 1, *shape), np.inf)
         self._n = 0
         self._next = np.zeros(shape, np.int64)  # the first that may still be under way
         self._rows, self._columns = np.indices(shape)
-        self._slow = (1 + slowdown)[:, np.newaxis]
-        self._is_free = not slowdown.any()
+        self._is_free = is_free
 
     def add(self, start: Float, end: Float) -> None:
         """Tell of a collective; on each rank in order of start."""
         self._starts[self._n], self._ends[self._n] = start, end
         self._n += 1
 
-    def advance(self, now: Float, work: Float) -> Float:
-        """Return when that much more work is done."""
+    def advance(self, now: Float, work: Float, slow: Float) -> Float:
+        """Return when that much more work is done, which takes `slow` times as long beside communication."""
         if self._is_free:
             return now + work
         left = work
@@ -139,10 +161,10 @@ class _Beside:
             end = self._ends[self._next, self._rows, self._columns]
             alone = np.clip(start - now, 0.0, left)
             now, left = now + alone, left - alone
-            slowed = np.clip((end - now) / self._slow, 0.0, left)
+            slowed = np.clip((end - now) / slow, 0.0, left)
             # Before its start nothing is under way: then nothing was left either.
             slowed = np.where(now >= start, slowed, 0.0)
-            now, left = now + slowed * self._slow, left - slowed
+            now, left = now + slowed * slow, left - slowed
             is_over = left > 0
             if not is_over.any():
                 return now

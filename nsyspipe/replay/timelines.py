@@ -86,6 +86,8 @@ class RankTimeline:
         Operations of it whose launch was not recorded.
     is_comm_stream_shared
         Whether compute kernels run on a stream of communication.
+    next_launch
+        When what begins the window after the last one was launched; `NEVER` where there is none.
     n_outside
         Communication operations that belong to no step.
     """
@@ -104,6 +106,7 @@ class RankTimeline:
     busy_ns: int
     n_without_launch: int
     is_comm_stream_shared: bool
+    next_launch: int
     n_outside: int
     collectives: Collectives
 
@@ -144,7 +147,10 @@ def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
     DatasetError
         If the run was saved without its operations.
     """
-    span = int(windows.steps[0]), int(windows.steps[-1])
+    # What begins the window after the last one tells why it did not begin earlier.
+    known = run.steps()["step"].to_numpy()
+    last = int(windows.steps[-1])
+    span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
     found = {rank: events for rank, events, _ in run.operations(span)}
     return [
         _timeline(rank, found[rank], windows.edges[0, at], windows.edges[-1, at])
@@ -168,6 +174,7 @@ def _timeline(rank: int, events: pa.Table, first: int, last: int) -> RankTimelin
     codes = events["name"].combine_chunks().dictionary_encode()
     name, names = codes.indices.to_numpy(), tuple(codes.dictionary.to_pylist())
     comm = np.flatnonzero(inside & is_comm)
+    after = np.flatnonzero((start >= last) & (is_comm | is_compute))
     own = {key: value[rows] for key, value in columns.items()}
     n_without_launch = int(np.count_nonzero(own["launch"] == NEVER))
     own["launch"] = _after_the_one_before(own["launch"])
@@ -182,6 +189,7 @@ def _timeline(rank: int, events: pa.Table, first: int, last: int) -> RankTimelin
         busy_ns=int(duration[rows][is_compute[rows]].sum()),
         n_without_launch=n_without_launch,
         is_comm_stream_shared=bool(np.isin(stream[is_compute & inside], stream[comm]).any()),
+        next_launch=int(columns["launch"][after[np.argmin(start[after])]]) if after.size else NEVER,
         n_outside=int(np.count_nonzero(columns["step"][comm] == NEVER)),
         collectives=_collectives(events, columns, stream, comm),
     )

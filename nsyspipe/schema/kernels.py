@@ -9,8 +9,8 @@ __all__ = ["KERNEL_COSTS"]
 
 _SLOWED = (
     "equal in name, grid and block, their own and their three neighbours' on either side in order of launch, with at "
-    "least three that ran wholly beside no communication and three at least 90 % beside it (of a large report a "
-    "sample of 50 000 kernels is compared)"
+    "least three that ran beside no communication and are about as long as each other (of a large report a sample of "
+    "50 000 kernels is compared)"
 )
 _UNKNOWN = (
     "null in a run saved before there was this column; and, where a rank has over 2^18 pairs of a step and a row, so "
@@ -51,17 +51,17 @@ KERNEL_COSTS = TableSchema(
         ns("not_overlapped_ns", "total - overlapped", source="derived"),
         count(
             "n_slowed",
-            f"kernels under communication that have equal ones without it: {_SLOWED}",
+            f"kernels beside communication, all or in part, that have equal ones without it: {_SLOWED}",
             "KERNEL",
         ),
         ns(
             "slowed_ns",
-            "their time: number x median of those under communication",
+            "their time with communication under way",
             source="derived",
         ),
         ns(
             "free_ns",
-            "what they would take: number x median of the equal ones without it",
+            "what that time would be without: less what each takes longer than the median of its equals",
             source="derived",
         ),
         ratio("slowdown_ratio", "slowed / free - 1; null where there are no equal ones"),

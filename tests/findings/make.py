@@ -111,7 +111,7 @@ def phase(name, rank=0, number=1, **figures):
 
 
 def kernel(name, n_slowed, slowed, free, rank=0):
-    known = {"n_slowed": n_slowed, "slowed_ns": slowed, "free_ns": free}
+    known = {"n_slowed": n_slowed, "slowed_ns": slowed, "free_ns": free, "overlapped_ns": slowed}
     return {"rank": rank, "name": name, "n_kernels": n_slowed} | known
 
 

@@ -222,26 +222,26 @@ def kernel_costs(
 
 
 def _equal_kernels(process: Process, comm: set[int]) -> dict[int, tuple[int, int]]:
-    """Return for each kernel under communication with enough equals the medians under it and free."""
+    """Return for each kernel beside communication with enough equals how much of it was, and what that takes free."""
     order = [at for at, op in enumerate(process.ops) if op.category == "compute"]
     order.sort(key=lambda at: (process.ops[at].launch is None, process.ops[at].launch or 0))
     identity = [(process.ops[at].name, process.ops[at].grid) for at in order]
-    under: dict[object, list[int]] = {}
+    beside: list[tuple[object, int, int, int]] = []
     free: dict[object, list[int]] = {}
     for place in range(3, len(order) - 3):
         op = process.ops[order[place]]
-        length, beside = op.end - op.start, len(comm & ticks([(op.start, op.end)]))
+        length, covered = op.end - op.start, len(comm & ticks([(op.start, op.end)]))
         around = tuple(identity[place - 3 : place + 4])
-        if length and not beside:
-            free.setdefault(around, []).append(order[place])
-        elif length and beside >= 0.9 * length:
-            under.setdefault(around, []).append(order[place])
+        if length and not covered:
+            free.setdefault(around, []).append(length)
+        elif length:
+            beside.append((around, order[place], length, covered))
     found = {}
-    for around, places in under.items():
-        both = places, free.get(around, [])
-        if min(map(len, both)) >= 3:
-            medians = tuple(_median([process.ops[at].end - process.ops[at].start for at in one]) for one in both)  # fmt: skip
-            found |= dict.fromkeys(places, medians)
+    for around, at, length, covered in beside:
+        equals = sorted(free.get(around, []))
+        n = len(equals)
+        if n >= 3 and equals[7 * n // 8] - equals[n // 8] <= 0.5 * _median(equals):
+            found[at] = (covered, max(covered - (length - _median(equals)), 0))
     return found
 
 

@@ -8,55 +8,82 @@ from nsyspipe.attribution import UNKNOWN
 from nsyspipe.metrics.slowdown import kernel_slowdown
 from tests.unit.make import ints
 
-EDGE = (1, 50, 25)  # half covered: compared with nothing, but a neighbour like others
+EDGE = (2, 50, 0)  # of another name: nobody's equal, but a neighbour like others
 FREE, COVERED = (1, 10, 0), (1, 20, 20)
 
 
 def slowdown(*kernels, grid=None, block=None):
-    """Compare kernels (name, duration, covered); return {kernel: (covered median, free median)}."""
+    """Compare kernels (name, duration, covered); return {kernel: (covered, what that takes free)}."""
     columns = [ints(*(kernel[at] for kernel in kernels)) for at in range(3)]
     shapes = [ints(*([8] * len(kernels) if one is None else one)) for one in (grid, block)]
     found = kernel_slowdown(columns[0], *shapes, *columns[1:])
-    medians = zip(found.covered_ns.tolist(), found.free_ns.tolist(), strict=True)
-    return dict(zip(found.kernel.tolist(), medians, strict=True))
+    pairs = zip(found.covered_ns.tolist(), found.free_ns.tolist(), strict=True)
+    return dict(zip(found.kernel.tolist(), pairs, strict=True))
 
 
 def between_edges(*kernels):
     """Put three neighbours of the same name on either side, so that all in between are equal."""
-    return (*[EDGE] * 3, *kernels, *[EDGE] * 3)
+    first = kernels[0] if kernels else EDGE
+    edge = (first[0], 50, 50)
+    return (*[edge] * 3, *kernels, *[edge] * 3)
 
 
-def test_medians_of_equal_kernels_under_communication_and_free():
-    # Under communication 40, 14, 17; free 12, 10, 31.
+def test_what_a_kernel_takes_longer_than_its_free_equals_it_lost_beside_communication():
+    # Free 12, 10, 13 (median 12). Of 40 all was covered, of 14 a half, of 17 a little.
     found = slowdown(
-        *between_edges((1, 40, 40), (1, 12, 0), (1, 14, 14), (1, 10, 0), (1, 31, 0), (1, 17, 17))
+        *between_edges((1, 40, 40), (1, 12, 0), (1, 14, 7), (1, 10, 0), (1, 13, 0), (1, 17, 6))
     )
-    assert found == {3: (17, 12), 5: (17, 12), 8: (17, 12)}
+    assert found == {3: (40, 40 - 28), 5: (7, 7 - 2), 8: (6, 6 - 5)}
+
+
+def test_half_a_kernel_beside_communication_counts_half():
+    # Ten per cent beside communication: 110 for 100 when all of it is covered, 105 for about half.
+    free = [(1, 100, 0)] * 3
+    whole, half = (slowdown(*between_edges(*free, one))[6] for one in ((1, 110, 110), (1, 105, 55)))
+    assert whole == (110, 100)
+    assert half == (55, 50)
+
+
+def test_no_more_is_lost_than_was_covered():
+    # A kernel that began beside communication for 2 and waited for a place: 30 for 10.
+    assert slowdown(*between_edges(*[FREE] * 3, (1, 30, 2)))[6] == (2, 0)
+
+
+def test_a_kernel_may_be_faster_beside_communication():
+    assert slowdown(*between_edges(*[FREE] * 3, (1, 8, 8)))[6] == (8, 10)
 
 
 def test_medians_of_even_numbers_are_floored():
-    under = (1, 20, 20), (1, 21, 21), (1, 25, 25), (1, 20, 20)
-    free = (1, 7, 0), (1, 10, 0), (1, 12, 0), (1, 13, 0)
-    found = slowdown(*between_edges(*under, *free))
-    assert set(found.values()) == {(20, 11)}  # of 20, 20, 21, 25 and of 7, 10, 12, 13
+    free = (1, 10, 0), (1, 12, 0), (1, 11, 0), (1, 13, 0)
+    assert slowdown(*between_edges(*free, COVERED))[7] == (20, 20 - (20 - 11))
 
 
-@pytest.mark.parametrize(("n_covered", "n_free"), [(2, 3), (3, 2), (6, 0), (0, 6)])
-def test_fewer_than_three_of_either_sort_are_not_compared(n_covered, n_free):
+@pytest.mark.parametrize(("n_covered", "n_free"), [(3, 2), (6, 0), (0, 6)])
+def test_fewer_than_three_that_ran_free_are_not_compared_with(n_covered, n_free):
     assert slowdown(*between_edges(*[COVERED] * n_covered, *[FREE] * n_free)) == {}
 
 
-def test_ninety_per_cent_under_communication_is_enough_and_a_little_is_not_free():
-    kernels = *[FREE] * 3, (1, 10, 9), (1, 100, 90), (1, 20, 20), (1, 100, 89), (1, 30, 1)
-    # Covered 10, 20, 100; the 89 % and the 1 ns are neither covered nor free.
-    assert slowdown(*between_edges(*kernels)) == dict.fromkeys((6, 7, 8), (20, 10))
+def test_one_beside_communication_is_enough_and_a_nanosecond_of_it_is_not_free():
+    kernels = *[FREE] * 3, (1, 10, 1), COVERED
+    assert slowdown(*between_edges(*kernels)) == {6: (1, 1), 7: (20, 10)}
+    assert slowdown(*between_edges(FREE, FREE, (1, 10, 1), COVERED)) == {}
+
+
+def test_free_ones_that_differ_are_of_several_shapes():
+    # Of 10 and of 20: whatever ran beside communication, nobody knows which of them it is like.
+    free = [(1, 10, 0)] * 4 + [(1, 20, 0)] * 4
+    assert slowdown(*between_edges(*free, COVERED)) == {}
+    alike = [(1, 10, 0)] * 4 + [(1, 14, 0)] * 4
+    assert slowdown(*between_edges(*alike, COVERED)) == {11: (20, 12)}
 
 
 def test_kernels_of_no_length_are_not_compared_but_are_neighbours():
     nothing = (1, 0, 0)
     assert slowdown(*between_edges(FREE, FREE, nothing, COVERED, COVERED, COVERED)) == {}
     found = slowdown(*between_edges(FREE, FREE, nothing, FREE, COVERED, COVERED, COVERED))
-    assert found == dict.fromkeys((7, 8, 9), (20, 10))
+    assert {at: pair for at, pair in found.items() if at in (7, 8, 9)} == dict.fromkeys(
+        (7, 8, 9), (20, 10)
+    )
 
 
 def test_a_kernel_is_not_equal_to_one_of_another_name():
