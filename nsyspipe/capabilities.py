@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nsyspipe.believing import KnownReport, believe
 from nsyspipe.capability_rules import DETAIL_RULES, EVENT_RULES, NO, PARTLY, YES, Finding, Rule
 from nsyspipe.host_capabilities import of_host, with_host_processes
-from nsyspipe.parallel import SerialExecutor, telling_dead_workers
+from nsyspipe.parallel import SerialExecutor, telling_shortage
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
 from nsyspipe.read.contents import Contents, read_contents
@@ -107,7 +107,7 @@ def examine(
     names = display_names(paths)
     for path in paths:
         check_file(path)  # all of them, before any is read
-    with telling_dead_workers():
+    with telling_shortage():
         running = executor or SerialExecutor()
         reports = list(running.map(read_contents, paths, repeat(reading)))
 
