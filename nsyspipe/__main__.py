@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ _AT_ONCE_S = 1.0
 def main() -> None:
     """Run the command line; asked to end, it ends as after Ctrl-C: with nothing half-written, and no process left."""
     sys.path[:] = import_path()
+    # A thread for each core is of no use here, and where memory is limited they end the process.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         _catch_signals()
         from nsyspipe.cli.app import run  # noqa: PLC0415 - not from the path that Python has begun with

@@ -35,6 +35,8 @@ _WORTH_A_PROCESS = 96 * 2**20
 # A worker holds the imports, and at its peak about 1.7 times the bytes of a report (measured).
 _WORKER_BYTES = 100 * 2**20
 _BYTES_PER_REPORT_BYTE = 2
+# As the system, its loader and SQLite say it; not every library has an error of its own for that.
+_NO_MEMORY = ("Cannot allocate memory", "failed to map segment", "out of memory")
 
 
 class SerialExecutor(Executor):
@@ -63,7 +65,7 @@ def telling_shortage() -> Iterator[None]:
         yield
     except BrokenExecutor as error:
         raise dead_worker() from error
-    except (MemoryError, OSError) as error:
+    except (ImportError, MemoryError, OSError) as error:
         if (told := shortage(error)) is None:
             raise
         raise told from error
@@ -71,19 +73,24 @@ def telling_shortage() -> Iterator[None]:
 
 def shortage(error: BaseException) -> InputError | None:
     """Return the error for what a machine, or a limit, had too little of; None for any other error."""
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+    is_memory = isinstance(error, MemoryError) or _errno(error) == errno.ENOMEM
+    if is_memory or any(words in str(error) for words in _NO_MEMORY):
         return InputError(
             "analysis",
             "no memory was left, or a limit (ulimit -v) allows no more",
             fix="fewer at once (-j 1, or jobs=1 from Python), or more memory",
         )
-    if getattr(error, "errno", None) in {errno.EMFILE, errno.ENFILE}:
+    if _errno(error) in {errno.EMFILE, errno.ENFILE}:
         return InputError(
             "analysis",
             f"no more files can be opened at once ({os.strerror(errno.EMFILE)})",
             fix="ulimit -n 1024, or fewer at once: -j 1, or jobs=1 from Python",
         )
     return None
+
+
+def _errno(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, OSError) else None
 
 
 def jobs_for(

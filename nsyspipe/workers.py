@@ -149,7 +149,7 @@ class Workers(Executor):
             )
             return
         call = None
-        with process, contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError), process:
             requests, answers = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
             try:
                 _send(requests, self._hello, framed=False)
@@ -173,7 +173,8 @@ class Workers(Executor):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path comes by the pipe.
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            env={"OPENBLAS_NUM_THREADS": "1"}
+            | {name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
         with self._lock:
             self._processes.append(process)
