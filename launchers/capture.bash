@@ -6,6 +6,15 @@ launchers=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 export PYTHONPATH="${launchers%/*}${PYTHONPATH:+:$PYTHONPATH}"
 python=${PYTHON:-$(command -v python3 || command -v python || true)}
 
+# What our own processes start with: -P, and a PYTHONPATH without entries that mean the current directory, as an empty one
+# does: reports lie there, and who knows what else. The training program gets PYTHONPATH as it is.
+own_path=''
+IFS=: read -ra entries <<<"$PYTHONPATH"
+for entry in "${entries[@]}"; do
+  case $entry in /*) [ "$entry" != "${launchers%/*}" ] && [ "$entry" -ef . ] || own_path+=${own_path:+:}$entry ;; esac
+done
+ours=(env PYTHONPATH="$own_path" "$python" -P)
+
 # Filled by what the launchers call below.
 taken=0 nsys_words=() rank_words=() torchrun=() nccl_words=()
 nproc=1 n_nodes=1 name='' program="$launchers/train_vit.py" train_args=()
@@ -96,7 +105,7 @@ parse_options() {
 
 check_python() {
   [ -n "$python" ] || die "no python3 on PATH" "activate the environment that trains, or set PYTHON"
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+  "${ours[@]}" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
     die "$python: not a Python 3.11 or newer" "activate the environment that trains, or set PYTHON"
 }
 
@@ -127,7 +136,7 @@ check_options() {
   # What the user tells nsys directly goes before.
   case " ${nsys_args[*]} " in *' --cuda-graph-trace'*) graphs='' ;; esac
   local found
-  found=$("$python" -m nsyspipe.capture.ready --nproc="$nproc" --world-size=$((n_nodes * nproc)) --program="$program" \
+  found=$("${ours[@]}" -m nsyspipe.capture.ready --nproc="$nproc" --world-size=$((n_nodes * nproc)) --program="$program" \
     --trace="$trace" --capture-range="$range" ${graphs:+--cuda-graph-trace="$graphs"} ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
   if [ -z "$no_profile" ]; then
     local usable
@@ -150,12 +159,14 @@ nsys_command() {
 
 # rank_command NSYS_WORDS...: the words that torchrun starts for each rank, in the array rank_words.
 rank_command() {
-  rank_words=("$python" -m nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} --nsys-words=$# -- "$@" "$python" "$program" "${train_args[@]}")
+  local start=("$python" -P) inside=()
+  [ "$own_path" = "$PYTHONPATH" ] || start=("${ours[@]}") inside=(env PYTHONPATH="$PYTHONPATH")
+  rank_words=("${start[@]}" -m nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} --nsys-words=$# -- "$@" "${inside[@]}" "$python" "$program" "${train_args[@]}")
 }
 
 find_torchrun() {
   local beside=${python%/*}/torchrun
-  if [ -x "$beside" ]; then torchrun=("$beside"); elif command -v torchrun >/dev/null; then torchrun=(torchrun); else torchrun=("$python" -m torch.distributed.run); fi
+  if [ -x "$beside" ]; then torchrun=("$beside"); elif command -v torchrun >/dev/null; then torchrun=(torchrun); else torchrun=("$python" -P -m torch.distributed.run); fi
 }
 
 # nccl_variables: what makes NCCL write logs that analyze reads, in the array nccl_words; what the user has set stays.
@@ -187,11 +198,11 @@ run_job() {
   [ -n "$cpu$no_profile" ] || command=("${nccl_words[@]}" "${command[@]}")
   command=(env PYTHONPATH="$PYTHONPATH" "${command[@]}")
   if [ -n "$dry_run" ]; then
-    "$python" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' "${command[@]}"
+    "${ours[@]}" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' "${command[@]}"
     return
   fi
   [ -n "$no_profile" ] || options+=(--nsys="$nsys" --trace="$trace")
-  exec "$python" -m nsyspipe.capture.job --name="$name" --program="${program##*/}" --nproc="$nproc" \
+  exec "${ours[@]}" -m nsyspipe.capture.job --name="$name" --program="${program##*/}" --nproc="$nproc" \
     --capture-range="$range" --timeout="$timeout" --exit-timeout="$exit_timeout" ${linger:+--linger="$linger"} \
     ${ranks:+--ranks="$ranks"} ${no_export:+--no-export} ${force:+--force} "${options[@]}" -- "${command[@]}"
 }

@@ -1,20 +1,52 @@
-"""``python -m nsyspipe``, and the console script's entry: light, because spawned workers import it too."""
+"""``python -m nsyspipe``, and the console script's entry: what is asked of this process before anything is imported."""
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import TYPE_CHECKING
+
+from nsyspipe.import_path import import_path
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 INTERRUPTED = 130
+_SIGNALLED = 128
+# Some send a signal twice, to a program and to its group (timeout does).
+_AT_ONCE_S = 1.0
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; asked to end, it ends as after Ctrl-C: with nothing half-written, and no process left."""
+    sys.path[:] = import_path()
+    # A thread for each core is of no use here, and where memory is limited they end the process.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from nsyspipe.cli.app import run  # noqa: PLC0415 - workers must not pay for it
+        _catch_signals()
+        from nsyspipe.cli.app import run  # noqa: PLC0415 - not from the path that Python has begun with
 
         run()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def _catch_signals() -> None:
+    """Make an exit of what a scheduler sends, and a terminal that closes, unless they are ignored (nohup)."""
+    import signal  # noqa: PLC0415 - as above
+    import time  # noqa: PLC0415
+
+    asked_at = [-_AT_ONCE_S]
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        is_again = time.monotonic() - asked_at[0] < _AT_ONCE_S
+        asked_at[0] = time.monotonic()
+        if not is_again:
+            sys.exit(_SIGNALLED + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end)
 
 
 if __name__ == "__main__":

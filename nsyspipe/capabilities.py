@@ -22,7 +22,7 @@ from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.gather import gather
 from nsyspipe.host_capabilities import of_host, with_host_processes
 from nsyspipe.one_run import check_one_run
-from nsyspipe.parallel import SerialExecutor, telling_dead_workers
+from nsyspipe.parallel import SerialExecutor, telling_shortage
 from nsyspipe.placing import place, place_hosts, world_size
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
@@ -126,7 +126,7 @@ def examine(
     for path in paths:
         check_file(path)  # all of them, before any is read
     reading = reading or Reading()
-    with telling_dead_workers():
+    with telling_shortage():
         running = executor or SerialExecutor()
         contents = list(running.map(read_contents, paths, repeat(reading)))
 

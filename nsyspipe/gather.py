@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.digest import FamilyChoice, ReportDigest, digest_report
 from nsyspipe.errors import OptionError
-from nsyspipe.parallel import PRELOAD, SerialExecutor, executor_for, telling_dead_workers
+from nsyspipe.parallel import PRELOAD, SerialExecutor, executor_for, telling_shortage
 from nsyspipe.placing import choose_family, choose_host_family
 from nsyspipe.read.file_check import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from nsyspipe.settings import Reading
@@ -135,15 +136,15 @@ def _digest_all(
     on_progress: Callable[[int, int], None] | None,
 ) -> list[ReportDigest]:
     works_at_once = isinstance(running, SerialExecutor)  # while submitting
-    futures = []
-    for path, family in calls:
-        futures.append(running.submit(digest_report, str(path), reading, family))
-        if works_at_once:
-            futures[-1].result()  # stop at the first error
-            if on_progress:
-                on_progress(len(futures), len(calls))
+    futures: list[Future[ReportDigest]] = []
     try:
-        with telling_dead_workers():
+        with telling_shortage():
+            for path, family in calls:
+                futures.append(running.submit(digest_report, str(path), reading, family))
+                if works_at_once:
+                    futures[-1].result()  # stop at the first error
+                    if on_progress:
+                        on_progress(len(futures), len(calls))
             if on_progress and not works_at_once:
                 for n_done, _ in enumerate(as_completed(futures), start=1):
                     on_progress(n_done, len(calls))

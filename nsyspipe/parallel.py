@@ -1,31 +1,27 @@
-"""Where the work on reports runs: in this process, or in spawned ones, as many as cores and memory allow."""
+"""Where the work on reports runs: in this process, or in workers, as many as cores and memory allow."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import multiprocessing
+import errno
 import os
-import signal
-import sys
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from nsyspipe.errors import InputError
+from nsyspipe.workers import Workers, can_start, dead_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from importlib.machinery import ModuleSpec
 
 __all__ = [
     "PRELOAD",
     "SerialExecutor",
     "executor_for",
     "jobs_for",
-    "telling_dead_workers",
-    "without_other_frames",
+    "shortage",
+    "telling_shortage",
 ]
 
 # What workers run, and import before they are asked to.
@@ -39,6 +35,8 @@ _WORTH_A_PROCESS = 96 * 2**20
 # A worker holds the imports, and at its peak about 1.7 times the bytes of a report (measured).
 _WORKER_BYTES = 100 * 2**20
 _BYTES_PER_REPORT_BYTE = 2
+# As the system, its loader and SQLite say it; not every library has an error of its own for that.
+_NO_MEMORY = ("Cannot allocate memory", "failed to map segment", "out of memory")
 
 
 class SerialExecutor(Executor):
@@ -55,23 +53,44 @@ class SerialExecutor(Executor):
 
 
 @contextlib.contextmanager
-def telling_dead_workers() -> Iterator[None]:
-    """Turn the end of a worker process into an error that says what may have ended it.
+def telling_shortage() -> Iterator[None]:
+    """Turn the end of a worker process, and what a machine has too little of, into an error that says so.
 
     Raises
     ------
     InputError
-        If a worker died.
+        If a worker died, or no memory or no file descriptors were left.
     """
     try:
         yield
-    except BrokenProcessPool as error:
-        raise InputError(
+    except BrokenExecutor as error:
+        raise dead_worker() from error
+    except (ImportError, MemoryError, OSError) as error:
+        if (told := shortage(error)) is None:
+            raise
+        raise told from error
+
+
+def shortage(error: BaseException) -> InputError | None:
+    """Return the error for what a machine, or a limit, had too little of; None for any other error."""
+    is_memory = isinstance(error, MemoryError) or _errno(error) == errno.ENOMEM
+    if is_memory or any(words in str(error) for words in _NO_MEMORY):
+        return InputError(
             "analysis",
-            "a worker process died: no memory was left, or the calling script starts its work "
-            "outside of if __name__ == '__main__'",
-            fix="-j 1, or jobs=1 from Python",
-        ) from error
+            "no memory was left, or a limit (ulimit -v) allows no more",
+            fix="fewer at once (-j 1, or jobs=1 from Python), or more memory",
+        )
+    if _errno(error) in {errno.EMFILE, errno.ENFILE}:
+        return InputError(
+            "analysis",
+            f"no more files can be opened at once ({os.strerror(errno.EMFILE)})",
+            fix="ulimit -n 1024, or fewer at once: -j 1, or jobs=1 from Python",
+        )
+    return None
+
+
+def _errno(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, OSError) else None
 
 
 def jobs_for(
@@ -121,24 +140,17 @@ def executor_for(
         A module that workers import at once, while the caller is still busy with its own imports.
     """
     jobs = jobs_for([_size(path) for path in paths], requested)
-    if jobs == 1:
+    if jobs == 1 or not can_start():
         yield SerialExecutor()
         return
-    # Spawned, not forked: the parent has threads (Arrow's), which a fork would lose.
-    context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
-    for _ in range(jobs):
-        executor.submit(importlib.import_module, preload)
-    workers = set(multiprocessing.active_children()) - others
+    workers = Workers(jobs, preload=preload)
     try:
-        yield executor
+        yield workers
     except BaseException:
-        for worker in workers:
-            worker.terminate()
+        workers.kill()
         raise
     finally:
-        executor.shutdown(cancel_futures=True)
+        workers.shutdown(cancel_futures=True)
 
 
 def _size(path: Path) -> int:
@@ -146,33 +158,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except (OSError, ValueError):
         return 0  # whoever reads it will say what is wrong
-
-
-def _start_worker() -> None:
-    """Prepare a worker: no pandas, no polars, and Ctrl-C is the parent's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    without_other_frames()
-
-
-def without_other_frames() -> None:
-    """Keep pandas and polars out of this process; the libraries here load them where they are installed.
-
-    Arrow loads pandas on its first conversion (0.15 s, 45 MB), ADBC polars when it is imported (0.1 s).
-    Only for processes that are ours alone: the command line's and its workers'.
-    """
-    if not any(isinstance(hook, _NoOtherFrames) for hook in sys.meta_path):
-        sys.meta_path.insert(0, _NoOtherFrames())
-
-
-class _NoOtherFrames:
-    """An import hook that knows two modules and does not have them."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        """Refuse pandas and polars, leave all else to the other hooks."""
-        if name in {"pandas", "polars"}:
-            message = f"{name} is kept out of this process"
-            raise ModuleNotFoundError(message, name=name)
-        return None
 
 
 def _free_memory() -> int:

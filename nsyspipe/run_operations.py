@@ -16,7 +16,7 @@ from nsyspipe.attribution import NEVER
 from nsyspipe.collectives import numbered
 from nsyspipe.device_operations import overlapping_rows
 from nsyspipe.operations import ReportTask, report_operations
-from nsyspipe.parallel import SerialExecutor, jobs_for, telling_dead_workers
+from nsyspipe.parallel import SerialExecutor, jobs_for, telling_shortage
 from nsyspipe.rank_operations import NO_SEQ, RankSteps
 from nsyspipe.read.again import Wanted
 from nsyspipe.selection import check_steps
@@ -102,7 +102,7 @@ def _in_order(
     ready: dict[int, Result] = {}
     waiting: deque[Future[list[Result]]] = deque()
     left = iter(tasks)
-    with _running(tasks, jobs, executor) as (running, n_ahead), telling_dead_workers():
+    with _running(tasks, jobs, executor) as (running, n_ahead), telling_shortage():
         try:
             for rank in sorted(one.rank for task in tasks for one in task.ranks):
                 while rank not in ready:

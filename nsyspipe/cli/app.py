@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -19,7 +19,8 @@ from nsyspipe.cli.redact import redact
 from nsyspipe.cli.schema import schema
 from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError
-from nsyspipe.parallel import without_other_frames
+from nsyspipe.parallel import shortage
+from nsyspipe.workers import without_other_frames
 
 __all__ = ["app", "run"]
 
@@ -83,16 +84,24 @@ def run() -> None:
     try:
         app()
     except NsyspipeError as error:
-        print_error(error)
-        give_up_stdout()
-        sys.exit(error.exit_code)
+        _refuse(error)
     except BrokenPipeError:
         _reader_left()
+    except (ImportError, MemoryError, OSError) as error:
+        if (told := shortage(error)) is None:
+            raise
+        _refuse(told)
     except SystemExit as end:
         # Typer's way to say that the reader of its help (head, less) has left.
         if end.code == 1:
             _reader_left()
         raise
+
+
+def _refuse(error: NsyspipeError) -> NoReturn:
+    print_error(error)
+    give_up_stdout()
+    sys.exit(error.exit_code)
 
 
 def _reader_left() -> None:

@@ -8,6 +8,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError
+from nsyspipe.parallel import shortage
 from nsyspipe.sidecar_model import SIDECAR_SUFFIX
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def readable(path: Path) -> Iterator[None]:
             str(path), "permission denied", fix="chmod u+r on it, and u+x on its directories"
         ) from error
     except OSError as error:
+        if (told := shortage(error)) is not None:
+            raise told from error
         raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
     except ValueError as error:  # a NUL character
         raise DamagedReportError(repr(str(path)), f"is no file name ({error})") from error

@@ -11,10 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
-from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError
+from nsyspipe.errors import (
+    DamagedReportError,
+    MissingColumnError,
+    NotAReportError,
+    ReportNotFoundError,
+)
+from nsyspipe.parallel import shortage
 from nsyspipe.read import versions
 from nsyspipe.read.dialect import fetch_arrow, read_only_engine
-from nsyspipe.read.file_check import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file
+from nsyspipe.read.file_check import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.read.tables import COLUMNS, ENTRIES, Entry, Pages, check_columns, plain_tables
 from nsyspipe.read.versions import Catalog
 
@@ -64,7 +70,9 @@ def open_report(path: str | Path) -> Iterator[Report]:
                 yield Report(path, connection, pages)
     finally:
         engine.dispose()
-    if (after := path.stat()).st_size != before.st_size or after.st_mtime_ns != before.st_mtime_ns:
+    with _still_there(path):
+        after = path.stat()
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise DamagedReportError(str(path), "changed while it was being read", fix=WAIT)
 
 
@@ -256,6 +264,10 @@ def _translated(path: Path) -> Iterator[None]:
     except _ENGINE_ERRORS as error:
         if _is_interrupt(error):
             raise KeyboardInterrupt from error
+        if (told := shortage(error)) is not None:
+            raise told from error
+        with _still_there(path), path.open("rb"):
+            pass  # it can be opened: what is wrong is in it
         text = str(getattr(error, "orig", None) or error)
         if "locked" in text or "busy" in text.lower():
             problem = f"is locked by another program: it {BEING_WRITTEN}"
@@ -265,6 +277,18 @@ def _translated(path: Path) -> Iterator[None]:
             detail = "a column holds a value that is not of its type"
         problem = f"cannot be read as an nsys export ({detail})"
         raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN) from error
+
+
+@contextlib.contextmanager
+def _still_there(path: Path) -> Iterator[None]:
+    """Say that a report which was there a moment ago has gone, or cannot be opened any more."""
+    try:
+        with readable(path):
+            yield
+    except ReportNotFoundError as error:
+        raise DamagedReportError(
+            str(path), "was deleted while it was being read", fix="copy it back, then start again"
+        ) from error
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

@@ -203,7 +203,7 @@ class Machine:
     def pids(self, module):
         """Return the processes of this machine that run a module."""
         running = self._running().items()
-        return [pid for pid, command in running if command.split()[1:3] == ["-m", module]]
+        return [pid for pid, command in running if command.split()[1:4] == ["-P", "-m", module]]
 
     def _running(self):
         mark = f"OF_MACHINE={self.root}\0".encode()

@@ -40,7 +40,7 @@ def test_ddp_is_torchrun_around_nsys_around_the_program(gpus):
     bin_ = str(gpus.root / "bin")
     assert after(words, f"{bin_}/torchrun") == [
         *(f"{bin_}/torchrun", "--standalone", "--nproc_per_node=2", "--no-python"),
-        *(f"{bin_}/python3", "-m", "nsyspipe.capture.rank", "--exit-timeout=600"),
+        *(f"{bin_}/python3", "-P", "-m", "nsyspipe.capture.rank", "--exit-timeout=600"),
         *("--nsys-words=9", "--"),
         *(f"{bin_}/nsys", "profile", "--trace=cuda,nvtx,nccl,osrt"),
         *("--sample=none", "--cpuctxsw=none", "--output=ddp-2gpu_%q{RANK}"),

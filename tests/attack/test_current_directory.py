@@ -1,0 +1,244 @@
+"""Nothing is imported from the current directory, where somebody else's reports may lie: every standard name is planted there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.build.programs import VERSION, program
+from tests.cli.tools import ROOT, environment
+from tests.launchers.conftest import lab, machine, reports  # noqa: F401 - fixtures
+from tests.launchers.fakes import LAUNCHERS
+from tests.launchers.sweeping import sweep
+
+pytestmark = pytest.mark.slow
+
+# All that Python brings along, what it looks for at its start, what the project needs, and what that may use.
+NAMES = sorted(
+    sys.stdlib_module_names - set(sys.builtin_module_names)
+    | {"sitecustomize", "usercustomize", "nsyspipe", "numpy", "pyarrow", "sqlalchemy", "adbc_driver_manager"}
+    | {"adbc_driver_sqlite", "typer", "click", "rich", "jinja2", "markupsafe", "pandas", "polars", "perfetto", "google"}
+    | {"typing_extensions", "greenlet", "torch", "nvtx", "shellingham", "pygments", "coverage"}
+)  # fmt: skip
+# Says by which process it was imported, then gives way to the module that is meant.
+PLANTED = """
+import posix, sys
+mark = posix.open({mark!r}, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND)
+posix.write(mark, f"{{posix.getpid()}} {{__name__}} {{getattr(sys, 'orig_argv', None)}}\\n".encode())
+posix.close(mark)
+path = sys.path[:]
+sys.path[:] = [one for one in path if one not in ("", ".", {here!r})]
+del sys.modules[__name__]
+__import__(__name__)
+sys.path[:] = path
+"""
+LOAD = "import nsyspipe; print(nsyspipe.load('.', jobs=2).summary()['n_steps'].to_pylist())"
+ANSWER = "[4]"
+
+
+class Trap:
+    """A directory in which every name is planted."""
+
+    def __init__(self, folder, mark):
+        self.folder, self._mark = folder, mark
+        for name in NAMES:
+            (folder / f"{name}.py").write_text(PLANTED.format(mark=str(mark), here=str(folder)))
+
+    def imports(self, *but_by):
+        """Return what was imported, and by which command; not by processes, or commands with a word, that are the user's."""
+        lines = self._mark.read_text().splitlines() if self._mark.exists() else []
+        return [
+            line
+            for line in lines
+            if line.split()[0] not in map(str, but_by) and not any(str(one) in line for one in but_by)
+        ]  # fmt: skip
+
+
+@pytest.fixture
+def trap(steady, tmp_path_factory):
+    """Two reports, beside them all that Python could import by mistake."""
+    return Trap(steady, tmp_path_factory.mktemp("mark") / "mark")
+
+
+@pytest.fixture(scope="module")
+def console_script(tmp_path_factory):
+    """What pip makes of an entry point: a script in a directory of its own."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "nsyspipe").write_text("from nsyspipe.__main__ import main\nmain()\n")
+    help_text = "--type --lazy --output --force-overwrite"
+    program(
+        folder,
+        "nsys",
+        f'[ "$1" = export ] || {{ echo "{VERSION.strip()}"; exit; }}; [ "$2" != --help ] || {{ echo "{help_text}"; exit; }}; '
+        'for one in "$@"; do case "$one" in --output=*) out=${one#--output=};; esac; done; cp "$one" "$out"',
+    )
+    return folder / "nsyspipe"
+
+
+def started(command, trap, expected_status=0, **variables):
+    done = subprocess.run(
+        list(map(str, command)), cwd=trap.folder, env=environment(**variables), capture_output=True, text=True,
+        check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == expected_status, done
+    return done
+
+
+COMMANDS = {
+    "analyze . -j 2 --json - --findings all": 0,
+    "analyze . -j 2 --out runs --events --html run.html --perfetto run.pftrace": 0,
+    "analyze steady_0.nsys-rep steady_1.nsys-rep -j 2 -q": 0,
+    "doctor": 0,
+    "doctor . -j 2": 0,
+    "diff steady_0.sqlite steady_1.sqlite -j 2": 0,
+    "compare steady_0.sqlite steady_1.sqlite -j 2": 0,
+    "whatif . -j 2": 0,
+    "convert steady_0.nsys-rep steady_1.nsys-rep -j 2 -o exports": 0,
+    "redact . redacted": 0,
+    "dashboard saved -o runs.html": 0,
+    "schema steps": 0,
+    "--help": 0,
+    "--version": 0,
+    "analyze none": 2,
+}
+
+
+def test_no_command_imports_from_where_it_runs(trap, console_script, attempts, tmp_path_factory):
+    for rank in range(2):
+        report = trap.folder / f"steady_{rank}.sqlite"
+        shutil.copy(report, report.with_suffix(".nsys-rep"))
+    cache = tmp_path_factory.mktemp("cache")
+    path = f"{console_script.parent}:{os.environ['PATH']}"
+    saving = [sys.executable, console_script, "analyze", ".", "-q", "--out", "saved"]
+    started(saving, trap)
+    for command, status in COMMANDS.items():
+        words = [sys.executable, console_script, *shlex.split(command)]
+        done = started(words, trap, status, PATH=path, NSYSPIPE_CACHE_DIR=str(cache))
+        if "--json -" in command:
+            assert json.loads(done.stdout)["run"]["n_ranks"] == 2
+        assert trap.imports() == [], command
+    attempts(len(COMMANDS) * len(NAMES))
+
+
+@pytest.mark.parametrize(
+    "python_path", [f"{ROOT}:", f":{ROOT}", f"{ROOT}:.", "{here}:" + str(ROOT), None]
+)
+def test_workers_do_not_even_where_python_path_says_so(trap, console_script, python_path):
+    """The program's own interpreter begins with that path before anything of ours runs."""
+    here = str(trap.folder)
+    variables = environment()
+    variables["PYTHONPATH"] = str(ROOT) if python_path is None else python_path.format(here=here)
+    start = ["-m", "nsyspipe"] if python_path is None else [console_script]
+    if python_path is None:
+        (trap.folder / "nsyspipe.py").unlink()  # what -m would run
+    with subprocess.Popen(
+        [sys.executable, *start, "analyze", ".", "-j", "2", "--json", "-"],
+        cwd=trap.folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        out, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    assert json.loads(out)["run"]["n_ranks"] == 2
+    assert trap.imports(process.pid) == []
+    assert trap.imports() != []  # the trap works
+
+
+SCRIPTS = {
+    "of another directory": LOAD,
+    "without a main guard, with pools of its own": "import multiprocessing, nsyspipe\n"
+    "before = multiprocessing.get_start_method(allow_none=True)\n"
+    f"{LOAD}\n"
+    "assert multiprocessing.get_start_method(allow_none=True) == before\n"
+    "assert multiprocessing.active_children() == []",
+    "that goes where the reports are, and looks for modules there": "import os, sys\n"
+    "os.chdir('/')\nsys.path[:0] = ['', '.', os.environ['HERE']]\n"
+    f"import nsyspipe\nnsyspipe.load(os.environ['HERE'], jobs=1).summary()\nos.chdir(os.environ['HERE'])\n{LOAD}",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_workers_of_a_script_do_not(trap, tmp_path_factory, name):
+    script = tmp_path_factory.mktemp("elsewhere") / "script.py"
+    script.write_text(SCRIPTS[name])
+    done = started([sys.executable, script], trap, HERE=str(trap.folder))
+    assert (done.stdout.strip(), done.stderr) == (ANSWER, "")
+    # A script that looks for modules there finds them there.
+    assert trap.imports(*([script] if "looks" in name else [])) == []
+
+
+@pytest.mark.parametrize("how", ["-c", "-", "-i", "-c, in a thread"])
+def test_workers_of_a_notebook_do_not(trap, how):
+    """Its interpreter has '' on its path, imports from there, and no main file."""
+    text = LOAD
+    if how == "-c, in a thread":
+        text = f"import threading\nthread = threading.Thread(target=lambda: exec({LOAD!r}, {{}}))\nthread.start(); thread.join()"
+    words = ["-c", text] if how.startswith("-c") else ["-q", how]
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=trap.folder, env=environment(), text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        out, errors = process.communicate("" if how.startswith("-c") else text + "\n", timeout=300)
+    assert process.returncode == 0, errors
+    assert out.strip().splitlines()[-1:] == [ANSWER], errors
+    assert trap.imports(process.pid) == []
+    assert trap.imports() != []
+
+
+# Its own directory is the first of its path, as ever; ours is in PYTHONPATH, so that it can name its ranges.
+TRAIN = """
+import os, sys
+import beside
+print(beside.WORD, sys.path[0] == os.path.dirname(os.path.abspath(__file__)), sys.flags.safe_path, sep="|")
+print("PYTHONSAFEPATH" in os.environ, os.environ["PYTHONPATH"], sep="|")
+"""
+LAUNCHER_WORDS = {
+    "baseline.sh": (),
+    "ddp.sh": ("-n", "2"),
+    "node.sh": ("--nnodes", "1", "--node-rank", "0", "-n", "2", "--rdzv-endpoint", "n0:29500"),
+    "node.sh --node-wide": ("--nnodes", "1", "--node-rank", "0", "--rdzv-endpoint", "n0:29500", "--node-wide"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def workshop(machine, tmp_path):  # noqa: F811 - the fixture
+    """A machine whose working directory is planted, and whose training program is elsewhere, with a module of its own."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "beside.py").write_text("WORD = 'beside'\n")
+    (project / "train.py").write_text(TRAIN)
+    machine.variables["PYTHON"] = str(machine.root / "bin" / "python3")
+    machine.trap = Trap(machine.work, tmp_path / "mark")
+    machine.train = project / "train.py"
+    return machine
+
+
+@pytest.mark.parametrize("ending", ["", ":", ":."], ids=["as it is", "with an empty entry", "dot"])
+@pytest.mark.parametrize("launcher", LAUNCHER_WORDS)
+def test_launchers_do_not_and_training_programs_have_their_own_path(workshop, launcher, ending):
+    path = f"{workshop.root}/site{ending}"
+    workshop.variables["PYTHONPATH"] = path
+    words = ("--cpu", *LAUNCHER_WORDS[launcher], "--program", str(workshop.train))
+    # The user's own: torchrun, and the program. They find what their path says.
+    users = (str(workshop.root / "bin" / "torchrun"), f"'{workshop.train}'") if ending else ()
+    dry = workshop.run(launcher.split()[0], *words, "--dry-run", timeout=120)
+    assert dry.status == 0, dry.err
+    assert workshop.trap.imports(*users) == []
+    answer = workshop.run(launcher.split()[0], *words, timeout=120)
+    assert answer.status == 0, answer.err
+    assert not [line for line in workshop.trap.imports(*users) if "train.py" not in line]
+    ranks = 2 if "2" in words else 1
+    assert answer.out.count("beside|True|False") == ranks
+    assert answer.out.count(f"False|{LAUNCHERS.parent}:{path}\n") == ranks
+
+
+def test_a_sweep_with_its_analysis_does_not(lab, tmp_path):  # noqa: F811 - the fixture
+    there = Trap(lab.work, tmp_path / "mark")
+    answer = sweep(lab, "-o", "study", "--cpu", "-n", "1", timeout=300)
+    assert answer.status == 0, answer.err
+    assert (lab.work / "study" / "compare.txt").exists()
+    assert there.imports() == []
