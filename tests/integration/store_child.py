@@ -57,7 +57,12 @@ def _save(run: Any, request: dict[str, Any]) -> int:
     stop = Stop(request.get("how", ""), request.get("at", 0))
     sys.addaudithook(stop)
     try:
-        save(run, Path(request["store"]), events=request.get("events", False))
+        save(
+            run,
+            Path(request["store"]),
+            events=request.get("events", False),
+            force=request.get("force", False),
+        )
     except OutputError:
         return REFUSED
     except KeyboardInterrupt:
