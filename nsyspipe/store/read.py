@@ -267,7 +267,8 @@ def table_of(content: pa.Buffer, name: str, path: Path) -> pa.Table:
         found = _conformed(path, found, name, content.size)
         found.validate(full=content.size < _SMALL)
         check_values(found, name)
-    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, MemoryError, pa.ArrowException) as error:
+        # Arrow has all of these for a file that is not what its footer says.
         why = " ".join(str(error).split())
         raise DatasetError(str(path), f"cannot be read ({why})", fix=AGAIN) from error
     return found if name == "runs" else found.drop_columns(["run_id"])
@@ -281,13 +282,10 @@ def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
     DatasetError
         If it has others.
     """
-    known = pa.array(ranks, pa.int64())
-    if (
-        "rank" in table.column_names
-        and not pc.all(
-            pc.or_kleene(pc.is_in(table["rank"], known), pc.is_null(table["rank"]))
-        ).as_py()
-    ):
+    if "rank" not in table.column_names:
+        return
+    known = pc.is_in(table["rank"], pa.array(ranks, pa.int64()))
+    if pc.any(pc.and_not(pc.is_valid(table["rank"]), known)).as_py():
         raise DatasetError(str(path), "has rows of ranks that the run has not", fix=AGAIN)
 
 

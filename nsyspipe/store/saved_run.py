@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SavedRun"]
 
+# Tables that name ranks of which no device was recorded, too.
+_OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
+
 
 @dataclass(frozen=True, repr=False)
 class SavedRun(Run):
@@ -52,7 +55,7 @@ class SavedRun(Run):
     def _table(self, name: str) -> pa.Table:
         if name not in self._read:
             table = self._files.table(name)
-            if name not in ("ranks", "runs"):
+            if name not in _OF_OTHER_RANKS:
                 path = self._path(name)
                 check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
             self._read[name] = table

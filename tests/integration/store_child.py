@@ -50,7 +50,7 @@ class Stop:
 
 
 def _creates(path: Any, _mode: str | None, flags: int) -> bool:
-    return bool(flags & os.O_CREAT) and not Path(path).exists()
+    return bool(flags & os.O_CREAT) and not isinstance(path, int)
 
 
 def _save(run: Any, request: dict[str, Any]) -> int:
