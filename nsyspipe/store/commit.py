@@ -354,12 +354,12 @@ def _is_dead(staging: Directory, name: str) -> bool:
 
 
 def _forget(store: Path, made: list[Path]) -> None:
-    """Take away a store that never held a run, unless another writer is at it."""
+    """Take away what was made of a store in which nothing was saved, unless another writer is at it."""
     root = Path(os.path.realpath(store))
     with contextlib.suppress(OSError, OutputError, NotPlainError):
         if os.path.lexists(root / HIDDEN / _LOCK):
             with _locked(store) as found:
-                if not [*found.staging.names(), *found.switch.names(), *_runs_in(found.top)]:
+                if not [*found.staging.names(), *found.switch.names()]:
                     shutil.rmtree(HIDDEN, dir_fd=found.top.fd)
         else:
             with Directory.at(root) as top:

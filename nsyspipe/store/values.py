@@ -18,6 +18,9 @@ __all__ = ["check_values", "parsed_object"]
 _LARGEST = 2**62
 _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
 _NEVER_NEGATIVE = ("count", "bytes", "bytes/s")
+_OF_ONE_ROW_PER_KEY = (
+    "ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary",
+)  # fmt: skip
 
 
 def check_values(table: pa.Table, name: str) -> None:
@@ -27,7 +30,7 @@ def check_values(table: pa.Table, name: str) -> None:
     ------
     ValueError
         If a value is null or negative that never is, is no number, is too large, or ends before it starts; or if a
-        text that is JSON is no object.
+        text that is JSON is no object, or a row is there twice.
     """
     for column in DATASET[name].columns:
         values = table[column.name]
@@ -41,6 +44,9 @@ def check_values(table: pa.Table, name: str) -> None:
         elif column.unit == "json" and name != "runs":  # whose details are checked field by field
             for text in values.to_pylist():
                 parsed_object(text)
+    key = [one for one in DATASET[name].key if one != "run_id"]
+    if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key).aggregate([])) != len(table):
+        raise ValueError(f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:
         if start in table.column_names and not _all(pc.greater_equal(table[end], table[start])):
             raise ValueError(f"{end} lies before {start}")
