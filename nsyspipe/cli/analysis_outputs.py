@@ -116,7 +116,13 @@ class AnalysisOutputs:
         if self.perfetto is not None or self.events:
             run.operations(steps)
         if self.out is not None:
-            save(run, Path(self.out), events=self.events, on_progress=stage("saving the run"))
+            save(
+                run,
+                Path(self.out),
+                events=self.events,
+                force=self.force,
+                on_progress=stage("saving the run"),
+            )
         for name, path in files.items():
             on_progress = stage(f"writing {name}")
             with writing(path, run.inputs, may_replace=may_replace(name)) as file:

@@ -55,23 +55,28 @@ def write(
         chosen.write(run, file, steps, None)
 
 
-def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False) -> None:
+def parquet(
+    run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False
+) -> None:
     """Save a run in a store, from which `nsyspipe.load` reads it back.
 
     Parameters
     ----------
     store
-        The directory; made if it is not there. A run of the same id in it is replaced, all tables at once.
+        The directory; made if it is not there. A run of the same id in it is replaced; the operations that it has
+        there are kept if it is of the same reports, read in the same way.
     events
         Save every operation too.
+    force
+        Replace a run of other reports too whose operations would be lost.
 
     Raises
     ------
     OptionError
         If the run's id cannot name a directory of the dataset.
     OutputError
-        If the store cannot be written; it is as it was.
+        If the store cannot be written, or operations in it would be lost; it is as it was.
     """
     from nsyspipe.store.write import save
 
-    save(run, Path(store), events=events)
+    save(run, Path(store), events=events, force=force)

@@ -22,7 +22,12 @@ _PARQUET = b"PAR1"  # how such a file begins
 
 
 def write_text(
-    path: Path, text: str, inputs: Iterable[Path], *, may_replace: Callable[[], bool]
+    path: Path,
+    text: str,
+    inputs: Iterable[Path],
+    *,
+    may_replace: Callable[[], bool],
+    is_named: bool = True,
 ) -> None:
     """Write a text file, as `writing` does.
 
@@ -31,13 +36,13 @@ def write_text(
     OutputError
         As `writing` does.
     """
-    with writing(path, inputs, may_replace=may_replace) as file:
+    with writing(path, inputs, may_replace=may_replace, is_named=is_named) as file:
         file.write(text.encode("utf-8", errors="replace"))
 
 
 @contextlib.contextmanager
 def writing(
-    path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool]
+    path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool], is_named: bool = True
 ) -> Iterator[BinaryIO]:
     """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it.
 
@@ -47,16 +52,21 @@ def writing(
         What the result is made of: never replaced.
     may_replace
         Whether a file that is there already may go; asked only then.
+    is_named
+        The user named the file itself, so that a link in its place is meant; else a link is refused.
 
     Raises
     ------
     OutputError
         If it is an input or no ordinary file, exists and may not be replaced, or cannot be written.
     """
+    if not is_named and path.is_symlink():
+        raise OutputError(str(path), "is a link", fix=f"remove {path}")
     check_target(path, inputs, may_replace=may_replace)
     temporary = None
     try:
-        path = path.resolve()  # write through a link, not over it
+        if is_named:
+            path = path.resolve()  # write through a link, not over it
         with tempfile.NamedTemporaryFile(
             "wb", dir=path.parent, prefix=".nsyspipe-", delete=False
         ) as file:

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from nsyspipe.errors import DatasetError
 from nsyspipe.schema import DATASET
-from nsyspipe.store.layout import run_ids, tables_dir
-from nsyspipe.store.read import AGAIN, read_table
+from nsyspipe.store.layout import has_run, run_ids
+from nsyspipe.store.read import AGAIN, RunFiles, read_run_files
 from nsyspipe.untrusted import decoded
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredRuns", "Unreadable", "stored_runs"]
 
-# A writer may replace a run while it is read; whoever meets that twice is slower than two analyses.
-_ATTEMPTS = 3
 _BY_TIME = [("captured_at_utc", "ascending", "at_start"), ("run_id", "ascending", "at_start")]
 
 
@@ -108,27 +106,22 @@ def stored_runs(
 
 
 def _first_rows(store: Path, run_id: str) -> tuple[pa.Table | Unreadable, pa.Table | Unreadable]:
-    """Return the first row of `runs` and of `findings`, both from one version of the run."""
-    run = finding = Unreadable(run_id, "runs", "is gone", None)
-    for _ in range(_ATTEMPTS):
-        tables = tables_dir(store, run_id)
-        if tables is None:  # removed since it was listed
-            break
-        run = _first_row(tables, "runs", run_id)
-        finding = _first_row(tables, "findings", run_id)
-        if tables_dir(store, run_id) == tables:
-            break
-    return run, finding
+    """Return the first row of `runs` and of `findings`, both of one save of the run."""
+    files = read_run_files(store, run_id, ("findings",))
+    if not has_run(store, run_id):  # removed since it was listed
+        gone = Unreadable(decoded(run_id), "runs", "is gone", None)
+        return gone, gone
+    return _first_row(files, "runs", run_id), _first_row(files, "findings", run_id)
 
 
-def _first_row(tables: Path, name: str, run_id: str) -> pa.Table | Unreadable:
+def _first_row(files: RunFiles, name: str, run_id: str) -> pa.Table | Unreadable:
     """Return the first row of one table of a run, under the id that the directory has: it is the run's address."""
     try:
-        table = read_table(tables, name, run_id)
+        table = files.table(name)
         table = table.drop_columns(["run_id"]) if name == "runs" else table.slice(0, 1)
         ids = pa.array([run_id] * table.num_rows, pa.string())
     except DatasetError as error:
-        return Unreadable(run_id, name, error.problem, error.fix)
+        return Unreadable(decoded(run_id), name, error.problem, error.fix)
     except (
         ValueError,
         pa.ArrowException,

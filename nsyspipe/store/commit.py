@@ -1,38 +1,198 @@
-"""Replace a run in one step: staged in the store, then switched to; killed at any moment, the old one still stands."""
+"""Replace a run in one step: staged in the store, then switched to; killed at any moment, the store still has one run.
+
+The steps, and what `layout` says of them: files are made under ``staging``; the directories that they will lie
+in are made; ``staging`` is renamed to ``switch/ID``, which replaces the run; each file is renamed into its
+place. Whatever may fail for want of space or of permission comes before the one rename that counts.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import shutil
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from nsyspipe.errors import OutputError
-from nsyspipe.store.layout import EMPTY, HIDDEN, RUNS, VERSIONS, file_name, published
-from nsyspipe.store.links import current_version, linked, replace_version, settle
+from nsyspipe.schema import DATASET
+from nsyspipe.store.files import DIRECTORY, FILE, LINK, Directory, NotPlainError
+from nsyspipe.store.layout import (
+    HIDDEN,
+    PART,
+    RUNS_FILE,
+    SWITCH,
+    file_name,
+    is_file_name,
+    is_run_id,
+    links_fix,
+    published,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["replacing_run"]
+__all__ = ["Locked", "Staged", "staged_run"]
 
-_STAGING, _LOCK, _UNSETTLED = "staging", "lock", "unsettled"
+_STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
 # Held by a writer as long as it lives, which its process id would not tell: ids come again.
 _ALIVE = "alive"
-_RUNS_FILE = file_name("runs")
+# Of stores whose tables were links, which no copy kept.
+_OF_LINKS = ("versions", "runs", "unsettled")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# How long a replaced version stays for those who are reading it.
-_GRACE_S = 60.0
+# Another writer holds the lock for some milliseconds.
+_LONGEST_WAIT_S, _PAUSE_S = 60.0, 0.01
+_LONGEST_RECORD = 2**24
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A store that nobody else writes, in which nothing is left half-way.
+
+    Attributes
+    ----------
+    top
+        The store.
+    """
+
+    top: Directory
+    hidden: Directory
+    staging: Directory
+    switch: Directory
+
+    def files_of(self, run_id: str) -> set[str]:
+        """Return the names of the files that a run has in their places.
+
+        Raises
+        ------
+        NotPlainError
+            If there is a link, or anything else that a store has not, in place of one of them or on the way to it.
+        """
+        found = set()
+        for table in self.top.names():
+            if table in DATASET:
+                self.top.require(table, DIRECTORY)
+            if self.top.kind(table) != DIRECTORY or table.startswith("."):
+                continue
+            with self.top.enter(table) as rows:
+                if rows.require(f"run_id={run_id}", DIRECTORY):
+                    with rows.enter(f"run_id={run_id}") as of_run:
+                        found |= _files_in(of_run, table)
+        return found
+
+    def check_others(self) -> None:
+        """Refuse a store in which a run is a link, as in those of an older nsyspipe.
+
+        Raises
+        ------
+        NotPlainError
+            With the link.
+        """
+        for run_id in _runs_in(self.top):
+            with self.top.within("runs", run_id) as of_run:
+                of_run.require(PART, FILE)
+
+    def commit(self, staged: Staged, names: Iterable[str]) -> None:
+        """Let a run have what is staged, and of what it has the files that are named too, and nothing else.
+
+        Raises
+        ------
+        OSError
+            If it cannot; the run is then as it was.
+        NotPlainError
+            If something that is no directory or no file is in its place; the run is as it was.
+        """
+        run_id = staged.run_id
+        new = sorted(set(staged.tables.names()))
+        try:
+            with staged.tables.create(_FILES) as file:
+                file.write(json.dumps(sorted({*names, *new})).encode())
+            for name in new:
+                with self.place_of(name, run_id, make=True) as place:
+                    place.require(PART, FILE)
+            os.rename(_TABLES, run_id, src_dir_fd=staged.own.fd, dst_dir_fd=self.switch.fd)
+        except BaseException:
+            for name in new:
+                self._prune(name, run_id)
+            raise
+        # Now it is done: what is left the next writer can do.
+        try:
+            with contextlib.suppress(OSError):
+                self.settle(run_id)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.settle(run_id)
+            raise
+
+    def settle(self, run_id: str) -> None:
+        """Put the files of a run that is committed into their places, and remove those that it has no more."""
+        with self.switch.enter(run_id) as new:
+            listed = _listed(new)
+            names = sorted(set(new.names()) - {_FILES})
+            if not is_run_id(run_id) or not all(map(is_file_name, names)):
+                raise NotPlainError(new.path, DIRECTORY, "none of such names")
+            for name in sorted(names, key=lambda one: one == RUNS_FILE):
+                new.require(name, FILE)
+                with self.place_of(name, run_id, make=True) as place:
+                    os.rename(name, PART, src_dir_fd=new.fd, dst_dir_fd=place.fd)
+            for name in sorted(self.files_of(run_id) - listed) if listed else ():
+                with self.place_of(name, run_id) as place:
+                    os.unlink(PART, dir_fd=place.fd)
+                self._prune(name, run_id)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(_FILES, dir_fd=new.fd)
+        os.rmdir(run_id, dir_fd=self.switch.fd)
+
+    def clean(self) -> None:
+        """Remove what writers that were killed had not committed yet."""
+        for name in self.staging.names():
+            if not _is_dead(self.staging, name):
+                continue
+            _, _, run_id = name.partition(".")
+            if is_run_id(run_id):
+                for table in self.top.names():
+                    if self.top.kind(table) == DIRECTORY and not table.startswith("."):
+                        self.top.remove_empty(table, f"run_id={run_id}")
+            shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def place_of(self, name: str, run_id: str, *, make: bool = False) -> Iterator[Directory]:
+        """Yield the directory that a file of a run lies in."""
+        with self.top.within(*published(name, run_id).parent.parts, make=make) as place:
+            yield place
+
+    def _prune(self, name: str, run_id: str) -> None:
+        self.top.remove_empty(*published(name, run_id).parent.parts)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Where the files of a run are made before it is replaced."""
+
+    store: Path
+    run_id: str
+    own: Directory
+    tables: Directory
+
+    def create(self, name: str) -> BinaryIO:
+        """Open a new file of the run, by its `layout.file_name`, for writing."""
+        return self.tables.create(name)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[Locked]:
+        """Keep other writers out."""
+        with _locked(self.store) as opened:
+            yield opened
 
 
 @contextlib.contextmanager
-def replacing_run(store: Path, run_id: str) -> Iterator[Path]:
-    """Yield an empty directory; what it holds in the end replaces one run of the store, all tables at once.
+def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
+    """Yield where to make the files of a run; what is not committed in the end is removed.
 
     Parameters
     ----------
@@ -42,139 +202,176 @@ def replacing_run(store: Path, run_id: str) -> Iterator[Path]:
     Raises
     ------
     OutputError
-        If the directory is no store, or cannot be written. The store is as it was.
+        If the directory is no store, has links or other things in place of its files and directories, or
+        cannot be written. The store is as it was.
     """
     root = Path(os.path.realpath(store))
     try:
+        if root.exists() and not root.is_dir():
+            raise OutputError(str(store), "is no directory", fix="--out DIR")
         made = [path for path in (root, *root.parents) if not path.exists()]
-        _check(store, root / published(_RUNS_FILE, run_id))
+        is_new = not os.path.lexists(root / HIDDEN)
         try:
-            with _staged(root) as staging:
-                yield staging
-                with _locked(root):
-                    _commit(root, run_id, staging)
+            with _staged(store, run_id) as staged:
+                yield staged
         except BaseException:
-            _forget(root, made)
+            if is_new:
+                _forget(store, made)
             raise
+    except NotPlainError as error:
+        fix = f"remove {error.path}"
+        if error.found == LINK and error.path.name == PART:
+            fix = links_fix(store)
+        problem = f"has {error.found} at {_shown(error.path, root)}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
+        raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
         if error.errno in _FULL:
             what, fix = "its disk is full", "free some space, or --out with another directory"
         else:
             why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
             what, fix = f"cannot be written ({why})", "--out with another directory"
-        raise OutputError(
-            str(store),
-            f"{what}; the store is as it was",
-            fix=fix,
-        ) from error
+        raise OutputError(str(store), f"{what}; the store is as it was", fix=fix) from error
 
 
-def _check(store: Path, of_run: Path) -> None:
-    if store.exists() and not store.is_dir():
-        raise OutputError(str(store), "is no directory", fix="--out DIR")
-    if of_run.exists() and not of_run.is_symlink():
-        raise OutputError(
-            str(store),
-            "has this run as a plain copy, without the links of a store, and cannot replace it",
-            fix="--out with a new directory",
-        )
+def _shown(path: Path, root: Path) -> Path:
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 @contextlib.contextmanager
-def _staged(root: Path) -> Iterator[Path]:
-    """Yield a directory that stays while this process lives."""
-    staging = root / HIDDEN / _STAGING / uuid.uuid4().hex
-    try:
-        with contextlib.ExitStack() as living:
-            with _locked(root):
-                _clean(root)
-                staging.mkdir()
-                alive = living.enter_context((staging / _ALIVE).open("w"))
-                fcntl.flock(alive, fcntl.LOCK_EX)
-            tables = staging / "tables"
-            tables.mkdir()
-            yield tables
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+def _staged(store: Path, run_id: str) -> Iterator[Staged]:
+    name = f"{uuid.uuid4().hex}.{run_id}"
+    with contextlib.ExitStack() as living:
+        with _locked(store) as opened:
+            opened.clean()
+            # What is in the way is said before any work is done.
+            opened.files_of(run_id)
+            opened.check_others()
+            # Not the lock's: these stay open.
+            staging = living.enter_context(opened.hidden.enter(_STAGING))
+            living.callback(shutil.rmtree, name, ignore_errors=True, dir_fd=staging.fd)
+            own = living.enter_context(staging.enter(name, make=True))
+            alive = living.enter_context(own.create(_ALIVE))
+            fcntl.flock(alive, fcntl.LOCK_EX)
+        tables = living.enter_context(own.enter(_TABLES, make=True))
+        yield Staged(store, run_id, own, tables)
 
 
 @contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def _locked(store: Path) -> Iterator[Locked]:
     """Keep other writers out, in a store where nothing is left half-way."""
-    hidden = root / HIDDEN
-    with _lock(hidden):
-        unsettled = hidden / _UNSETTLED
-        if unsettled.is_symlink():  # by a writer that was killed
-            settle(root, unsettled.readlink().name)
-            unsettled.unlink()
-        yield
+    root = Path(os.path.realpath(store))
+    until = time.monotonic() + _LONGEST_WAIT_S
+    with contextlib.ExitStack() as opened:
+        while True:
+            root.mkdir(parents=True, exist_ok=True)
+            # Meanwhile a writer that failed may take away the store that it had made.
+            with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as trial:
+                found = _opened(store, root, trial)
+                if _is_locked(found.hidden, trial, until):
+                    opened.enter_context(trial.pop_all())
+                    break
+            if time.monotonic() > until:
+                raise OutputError(
+                    str(store),
+                    f"is locked by another writer since {_LONGEST_WAIT_S:.0f} s",
+                    fix="try again, or end the process that holds .nsyspipe/lock",
+                )
+        for run_id in found.switch.names():  # by a writer that was killed
+            found.settle(run_id)
+        yield found
 
 
-def _lock(hidden: Path) -> IO[str]:
-    """Return the file whose lock is held until it is closed, or the process ends, however it ends."""
-    path = hidden / _LOCK
+def _opened(store: Path, root: Path, opened: contextlib.ExitStack) -> Locked:
+    top = opened.enter_context(Directory.at(root))
+    hidden = opened.enter_context(top.enter(HIDDEN, make=True))
+    for name in _OF_LINKS:
+        if hidden.kind(name):
+            raise OutputError(
+                str(store),
+                f"is a store of an older nsyspipe, whose tables are links ({HIDDEN}/{name})",
+                fix=links_fix(store),
+            )
+    staging = opened.enter_context(hidden.enter(_STAGING, make=True))
+    switch = opened.enter_context(hidden.enter(SWITCH, make=True))
+    return Locked(top, hidden, staging, switch)
+
+
+def _is_locked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
+    """Take the lock, which is held until its file is closed, or the process ends, however it ends."""
+    try:
+        lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR))
+    except FileNotFoundError:
+        lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR | os.O_CREAT))
     while True:
-        for name in (RUNS, f"{VERSIONS}/{EMPTY}", _STAGING):
-            (hidden / name).mkdir(parents=True, exist_ok=True)
-        # Meanwhile a writer that failed may take away the store that it had made.
-        with contextlib.suppress(FileNotFoundError):
-            file = path.open("a")
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                return file
-            file.close()
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(_PAUSE_S)
+        else:
+            there = os.stat(_LOCK, dir_fd=hidden.fd, follow_symlinks=False)
+            return os.path.samestat(there, os.fstat(lock.fileno()))
 
 
-def _commit(root: Path, run_id: str, staged: Path) -> None:
-    unsettled = root / HIDDEN / _UNSETTLED
-    unsettled.symlink_to(run_id)
+def _files_in(of_run: Directory, table: str) -> set[str]:
+    """Return the names of the files that one table of a run has."""
+    found = {file_name(table)} if of_run.require(PART, FILE) else set()
+    for name in of_run.names():
+        kind, _, rank = name.partition("=")
+        if kind == "rank" and is_file_name(f"{table}-{rank}.parquet"):
+            of_run.require(name, DIRECTORY)
+            with of_run.enter(name) as of_rank:
+                if of_rank.require(PART, FILE):
+                    found.add(f"{table}-{rank}.parquet")
+    return found
+
+
+def _listed(new: Directory) -> set[str]:
+    """Return the files that a run is to have; nothing if nobody says, as when it is already so."""
     try:
-        replace_version(root, run_id, staged)
-    finally:
-        # Once it is switched, it is done: what is left the next writer can do.
-        with contextlib.suppress(OSError):
-            settle(root, run_id)
-            unsettled.unlink()
+        with new.open_file(_FILES) as file:
+            found = json.loads(file.read(_LONGEST_RECORD))
+    except FileNotFoundError:
+        return set()
+    except (ValueError, RecursionError) as error:
+        raise NotPlainError(new.path / _FILES, "damaged", "a list of names") from error
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise NotPlainError(new.path / _FILES, "damaged", "a list of names")
+    return set(found)
 
 
-def _clean(root: Path) -> None:
-    """Remove what nobody needs: of writers that were killed, of replaced versions, of runs that the user removed."""
-    hidden = root / HIDDEN
-    for staging in (hidden / _STAGING).iterdir():
-        if _is_dead(staging):
-            shutil.rmtree(staging, ignore_errors=True)
-    used = {hidden / VERSIONS / EMPTY}
-    for link in (hidden / RUNS).iterdir():
-        if (root / published(_RUNS_FILE, link.name)).is_symlink() or linked(root, link.name):
-            used.add(current_version(root, link.name))
-        elif link.is_symlink():  # in a copy without links it is not
-            link.unlink()
-    for version in (hidden / VERSIONS).iterdir():
-        if version not in used and version.stat().st_mtime < time.time() - _GRACE_S:
-            shutil.rmtree(version, ignore_errors=True)
-
-
-def _is_dead(staging: Path) -> bool:
-    try:
-        with (staging / _ALIVE).open("r+") as alive:
-            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except FileNotFoundError:  # made under the lock, so its writer is gone
-        return True
+def _is_dead(staging: Directory, name: str) -> bool:
+    with staging.enter(name) as own:
+        try:
+            with own.open_file(_ALIVE) as alive:
+                fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except FileNotFoundError:  # made under the lock, so its writer is gone
+            return True
     return True
 
 
-def _forget(root: Path, made: list[Path]) -> None:
-    """Take away a store that never held a run, unless another writer is at it."""
-    hidden = root / HIDDEN
-    with contextlib.suppress(OSError):
-        if (hidden / _LOCK).exists():
-            with _locked(root):
-                if not any([*(hidden / RUNS).iterdir(), *(hidden / _STAGING).iterdir()]):
-                    shutil.rmtree(hidden)
+def _forget(store: Path, made: list[Path]) -> None:
+    """Take away what was made of a store in which nothing was saved, unless another writer is at it."""
+    root = Path(os.path.realpath(store))
+    with contextlib.suppress(OSError, OutputError, NotPlainError):
+        if os.path.lexists(root / HIDDEN / _LOCK):
+            with _locked(store) as found:
+                if not [*found.staging.names(), *found.switch.names()]:
+                    shutil.rmtree(HIDDEN, dir_fd=found.top.fd)
         else:
-            made = [*sorted(hidden.rglob("*"), reverse=True), *hidden.parent.glob(HIDDEN), *made]
+            with Directory.at(root) as top:
+                top.remove_empty(HIDDEN, _STAGING)
+                top.remove_empty(HIDDEN, SWITCH)
+    with contextlib.suppress(OSError):
         for path in made:
             if path.exists():
                 path.rmdir()  # not if anything is in it
+
+
+def _runs_in(top: Directory) -> list[str]:
+    with contextlib.suppress(FileNotFoundError), top.enter("runs") as runs:
+        return [name for name in runs.names() if name.startswith("run_id=")]
+    return []

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from nsyspipe.errors import DatasetError, OptionError
-from nsyspipe.store.layout import run_ids, tables_dir
+from nsyspipe.store.layout import has_run, run_ids
 from nsyspipe.untrusted import printable
 
 __all__ = ["find_saved", "is_saved"]
@@ -24,7 +24,7 @@ def is_saved(path: Path) -> bool:
 
 
 def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
-    """Return the directory of the tables and the id of the one run that is meant.
+    """Return the store and the id of the one run that is meant.
 
     Parameters
     ----------
@@ -50,8 +50,7 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
                 fix=f"--run-id {ids[-1]}",
             )
         wanted = ids[0] if ids else ""
-    tables = tables_dir(store, wanted) if named in (None, wanted) else None
-    if tables is None:
+    if named not in (None, wanted) or not has_run(store, wanted):
         ids = sorted(run_ids(store)) if named is None else [named]
         labelled = [one for one in ids[-_ASKED:] if _label(store, one) == wanted]
         problem = f"{path} has no such run"
@@ -59,7 +58,7 @@ def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
             problem += f"; {len(labelled)} of that label, which is no id"
         fix = f"--run-id {(labelled or ids)[-1]}" if ids else None
         raise OptionError(f"--run-id {wanted}", problem, found=_shown(store, ids), fix=fix)
-    return tables, wanted
+    return store, wanted
 
 
 def _shown(store: Path, ids: list[str]) -> str:
@@ -74,13 +73,10 @@ def _shown(store: Path, ids: list[str]) -> str:
 
 def _label(store: Path, run_id: str) -> str | None:
     """Return the label of a saved run; None if it cannot be read, which is not what was asked."""
-    from nsyspipe.store.read import read_table  # noqa: PLC0415 - only an error needs it, and it takes long
+    from nsyspipe.store.read import read_run_files  # noqa: PLC0415 - only an error needs it, and it takes long
 
-    tables = tables_dir(store, run_id)
-    if tables is None:
-        return None
     try:
-        labels = read_table(tables, "runs", run_id)["label"].to_pylist()
+        labels = read_run_files(store, run_id, ()).table("runs")["label"].to_pylist()
     except (DatasetError, KeyError):
         return None
     return printable(labels[0]) if labels and labels[0] else None
@@ -93,4 +89,4 @@ def _run_of(path: Path) -> tuple[Path, str] | None:
     if kind != "run_id" or not os.path.isdir(directory):  # noqa: PTH112 - a name may be too long
         return None
     store = directory.parent.parent
-    return (store, run_id) if tables_dir(store, run_id) else None
+    return (store, run_id) if has_run(store, run_id) else None

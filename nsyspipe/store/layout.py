@@ -2,20 +2,22 @@
 
 ::
 
-    STORE/steps/run_id=ID/part-0.parquet         -> ../../.nsyspipe/runs/ID/steps.parquet
-    STORE/events/run_id=ID/rank=0/part-0.parquet -> ../../../.nsyspipe/runs/ID/events-0.parquet
-    STORE/.nsyspipe/runs/ID                      -> ../versions/UNIQUE
-    STORE/.nsyspipe/versions/UNIQUE/steps.parquet, ...
-    STORE/.nsyspipe/versions/empty/steps.parquet, ...  without rows: what a run is before its first version
-    STORE/.nsyspipe/staging/UNIQUE/...                 what a writer has not committed yet
-    STORE/.nsyspipe/unsettled                    -> ID  the run that a commit is at work on
+    STORE/steps/run_id=ID/part-0.parquet           plain files, all that readers need; in any copy of any part too
+    STORE/events/run_id=ID/rank=0/part-0.parquet
+    STORE/.nsyspipe/staging/UNIQUE.ID/...          what a writer has not committed yet
+    STORE/.nsyspipe/switch/ID/steps.parquet, ...   committed, and not in place yet
+    STORE/.nsyspipe/switch/ID/files                the names of all files that the run then has
     STORE/.nsyspipe/lock
 
-A run has a file in many tables, and no single rename can publish them together, so that readers
-would meet half a run. Here all files of a run are reached through the one link ``runs/ID``, and
-replacing it replaces them all, in a time that does not depend on how many runs there are. The
-directories that readers list stay where they are, and what they find there can always be opened.
-A copy of the tables without links reads the same.
+A run has a file in many tables, and no single rename can publish them together. So a writer puts all of
+them into one directory, and renaming that directory to ``switch/ID`` is the moment at which the run is
+replaced. After it, each file is renamed into its place, ``runs`` last, which takes some milliseconds; a
+writer that is killed meanwhile leaves the rest to the next one.
+
+Who reads by `nsyspipe` looks into ``switch`` first, and finds the names and digests of a run's files in the
+run's own row: it gets the old run or the new one, never some tables of each. Who reads the plain files
+gets whole ones, and may find old tables beside new ones while they are renamed, or after a writer was
+killed just then, until the next run is saved.
 """
 
 from __future__ import annotations
@@ -26,38 +28,48 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import DatasetError, OptionError
+from nsyspipe.store.files import Directory, NotPlainError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "EMPTY",
     "HIDDEN",
-    "RUNS",
-    "VERSIONS",
+    "PART",
+    "RUNS_FILE",
+    "SWITCH",
     "check_run_id",
     "file_name",
-    "file_of",
+    "has_run",
+    "is_file_name",
+    "is_run_id",
+    "links_fix",
     "partition",
     "published",
     "run_ids",
-    "tables_dir",
 ]
 
-HIDDEN = ".nsyspipe"
-RUNS, VERSIONS, EMPTY = "runs", "versions", "empty"
+HIDDEN, SWITCH = ".nsyspipe", "switch"
+PART = "part-0.parquet"
 
-_RUN, _SUFFIX, _PART = "run_id", ".parquet", "part-0.parquet"
+_RUN, _SUFFIX = "run_id", ".parquet"
+RUNS_FILE = f"runs{_SUFFIX}"
 _LONGEST = 100
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")
+_FILE = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")
 # DuckDB takes more for a date than Python does.
 _DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
 
 
 def file_name(table: str, rank: int | None = None) -> str:
-    """Return the name of a table's file in a version of a run."""
+    """Return the name of a table's file while it is not in its place."""
     return f"{table}{_SUFFIX}" if rank is None else f"{table}-{rank}{_SUFFIX}"
+
+
+def is_file_name(name: str) -> bool:
+    """Tell whether `file_name` could have made a name."""
+    return _FILE.fullmatch(name) is not None
 
 
 def partition(table: str, run_id: str, rank: int | None = None) -> Path:
@@ -67,39 +79,71 @@ def partition(table: str, run_id: str, rank: int | None = None) -> Path:
 
 
 def published(name: str, run_id: str) -> Path:
-    """Return where readers find a file of a run, by its name in a version; relative to the store."""
+    """Return where readers find a file of a run, by its `file_name`; relative to the store."""
     table, _, rank = name.removesuffix(_SUFFIX).partition("-")
-    return partition(table, run_id, int(rank) if rank else None) / _PART
+    return partition(table, run_id, int(rank) if rank else None) / PART
 
 
-def tables_dir(store: Path, run_id: str) -> Path | None:
-    """Return the directory of a run's tables: a version, which stays as it is, or a plain copy of a store.
-
-    None if the store has no such run.
-    """
-    path = Path(os.path.realpath(store / published(file_name("runs"), run_id)))
-    if not os.path.isfile(path) or path.parent.name == EMPTY:  # noqa: PTH113 - a name may be too long
-        return None
-    return path.parents[2] if path.name == _PART else path.parent
-
-
-def file_of(tables: Path, table: str, run_id: str, rank: int | None = None) -> Path:
-    """Return the path of one table in what `tables_dir` found."""
-    name = file_name(table, rank)
-    is_version = tables.parts[-3:-1] == (HIDDEN, VERSIONS)
-    return tables / (name if is_version else published(name, run_id))
+def has_run(store: Path, run_id: str) -> bool:
+    """Tell whether a store has a run, whatever its files are: who reads them says what is wrong."""
+    if not run_id or "/" in run_id or "\0" in run_id:
+        return False
+    places = [published(RUNS_FILE, run_id)]
+    if is_run_id(run_id):
+        places.append(Path(HIDDEN, SWITCH, run_id, RUNS_FILE))
+    return any(os.path.lexists(store / place) for place in places)
 
 
 def run_ids(store: Path) -> Iterator[str]:
-    """Yield the runs of a store, in no order; none where there is no store."""
-    try:
-        names = os.listdir(store / "runs")  # noqa: PTH208 - names alone
-    except OSError:
-        return
-    for name in names:
-        kind, _, run_id = name.partition("=")
-        if kind == _RUN and tables_dir(store, run_id):
+    """Yield the runs of a store, in no order; none where there is no store.
+
+    Raises
+    ------
+    DatasetError
+        If there is a link in place of a directory of the store.
+    """
+    published_runs = {
+        name.removeprefix(f"{_RUN}=")
+        for name in _listed(store, "runs")
+        if name.startswith(f"{_RUN}=")
+    }
+    if os.path.islink(store / "runs") and not published_runs:  # noqa: PTH114 - a name may be too long
+        return  # of somebody else
+    for run_id in published_runs | set(_listed(store, HIDDEN, SWITCH)):
+        if has_run(store, run_id):
             yield run_id
+
+
+def _listed(store: Path, *names: str) -> list[str]:
+    """Return what is in a directory of the store; nothing if it is not there."""
+    try:
+        with Directory.at(store) as top, top.within(*names) as directory:
+            return directory.names()
+    except NotPlainError as error:
+        if names == ("runs",) and error.found != "a link":
+            return []
+        if names == ("runs",) and not _leads_to_runs(store):
+            return []
+        raise DatasetError(str(error.path), error.problem, fix=links_fix(store)) from error
+    except (OSError, ValueError):
+        return []
+
+
+def _leads_to_runs(store: Path) -> bool:
+    try:
+        return any(name.startswith(f"{_RUN}=") for name in os.listdir(store / "runs"))  # noqa: PTH208
+    except OSError:
+        return False
+
+
+def links_fix(store: Path) -> str:
+    """Return what to do with a store whose files are links, as older versions of nsyspipe wrote them."""
+    return f"cp -rL {store} COPY, remove COPY/{HIDDEN}, and use COPY"
+
+
+def is_run_id(run_id: str) -> bool:
+    """Tell whether a run that is saved can have an id."""
+    return _NAME.fullmatch(run_id) is not None
 
 
 def check_run_id(run_id: str) -> None:
@@ -110,7 +154,7 @@ def check_run_id(run_id: str) -> None:
     OptionError
         With a name that works.
     """
-    if not _NAME.fullmatch(run_id):
+    if not is_run_id(run_id):
         mended = re.sub(r"[^A-Za-z0-9._+-]+", "-", run_id).lstrip("._+-")[:_LONGEST].rstrip("-.")
         raise OptionError(
             f"--run-id {run_id!r}",

@@ -1,55 +1,292 @@
-"""Read one table of a saved run."""
+"""Read the files of a saved run: all of one save, none of them larger than what it can hold, each table checked."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
+import contextlib
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError
-from nsyspipe.schema import DATASET, SCHEMA_VERSION
-from nsyspipe.store.layout import file_of
+from nsyspipe.schema import DATASET, EVENT_TABLES, SCHEMA_VERSION
+from nsyspipe.store.files import LINK, Directory, NotPlainError
+from nsyspipe.store.layout import (
+    HIDDEN,
+    RUNS_FILE,
+    SWITCH,
+    file_name,
+    is_file_name,
+    is_run_id,
+    links_fix,
+    published,
+)
+from nsyspipe.store.parquet_size import as_plain_text, check_size
+from nsyspipe.store.values import check_values, parsed_object
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["AGAIN", "read_table"]
+__all__ = ["AGAIN", "RunFiles", "check_ranks", "digest_of", "file_of", "read_run_files", "table_of"]
 
 AGAIN = "analyze the reports again with --out"
 
+# Read again when another save took its place meanwhile; it takes a save longer than a reader.
+_ATTEMPTS = 20
+# Not read by nsyspipe itself, or so large that they are read rank by rank.
+_LATER = (*EVENT_TABLES, "metrics")
+_DIGEST_BYTES = 16
+# Smaller files are read sooner without threads.
+_SMALL = 200_000
 
-def read_table(tables: Path, name: str, run_id: str, rank: int | None = None) -> pa.Table:
-    """Return one table of a run without its ``run_id``, with the columns that this version knows.
 
-    A column that a former version did not have is null.
+@dataclass(frozen=True)
+class RunFiles:
+    """The files of one save of a run, as they were at one moment.
+
+    Attributes
+    ----------
+    listed
+        Digests of all files but ``runs`` that were saved together, by name; None of a run that does not say.
+    contents
+        Of the tables that were asked for and ``runs``, by name: bytes, or what is wrong with them.
+    """
+
+    store: Path
+    run_id: str
+    listed: Mapping[str, str] | None
+    contents: Mapping[str, pa.Buffer | DatasetError]
+
+    def table(self, name: str, rank: int | None = None) -> pa.Table:
+        """Return one table without its ``run_id``, with the columns that this version knows.
+
+        A column that a former version did not have is null.
+
+        Raises
+        ------
+        DatasetError
+            If the file is missing, damaged, of another save or a later version, lacks a column that is never null,
+            or holds a value that no run has.
+        """
+        file = file_name(name, rank)
+        found = self.contents.get(file)
+        if found is None:
+            found = self._later(file)
+        if isinstance(found, DatasetError):
+            raise found
+        return table_of(found, name, self.store / published(file, self.run_id))
+
+    def has(self, name: str, rank: int | None = None) -> bool:
+        """Tell whether a file belongs to the run."""
+        file = file_name(name, rank)
+        if self.listed is not None:
+            return file in self.listed
+        return not isinstance(self._later(file), DatasetError)
+
+    def digest(self, file: str) -> str:
+        """Return the digest of a file, as it was saved; of a run that does not say, as it is.
+
+        Raises
+        ------
+        DatasetError
+            If it cannot be read.
+        """
+        if self.listed is not None and file in self.listed:
+            return self.listed[file]
+        found = _content_or_error(self.store, self.run_id, file)
+        if isinstance(found, DatasetError):
+            raise found
+        return digest_of(found)
+
+    def _later(self, file: str) -> pa.Buffer | DatasetError:
+        """Read a file that is not at hand; one of another save is an error."""
+        path = self.store / published(file, self.run_id)
+        if self.listed is not None and file not in self.listed:
+            return DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
+        found = _content_or_error(self.store, self.run_id, file)
+        if isinstance(found, DatasetError) or not self._is_other(file, found):
+            return found
+        runs = _content_or_error(self.store, self.run_id, RUNS_FILE)
+        ours = self.contents[RUNS_FILE]
+        if isinstance(runs, DatasetError) or isinstance(ours, DatasetError) or runs != ours:
+            return DatasetError(
+                f"run {self.run_id}",
+                "was replaced or removed while it was read",
+                fix="read it again",
+            )
+        return _not_of_this_save(path)
+
+    def _is_other(self, file: str, found: pa.Buffer) -> bool:
+        return self.listed is not None and self.listed.get(file) != digest_of(found)
+
+
+def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None) -> RunFiles:
+    """Read a run's files at one go.
+
+    Parameters
+    ----------
+    tables
+        Beside ``runs``; None: all that a saved run needs, less the operations.
+
+    Returns
+    -------
+    RunFiles
+        What cannot be read is an error in it, raised when the table is asked for.
+    """
+    wanted = [name for name in DATASET if name not in _LATER] if tables is None else [*tables]
+    files = [file_name(name) for name in wanted if name != "runs"]
+    runs = _content_or_error(store, run_id, RUNS_FILE)
+    for _ in range(_ATTEMPTS):
+        listed = _listed(runs, store / published(RUNS_FILE, run_id))
+        contents = {name: _content_or_error(store, run_id, name) for name in files}
+        others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]  # fmt: skip
+        if not others:
+            break
+        again = _content_or_error(store, run_id, RUNS_FILE)
+        if _is_same(runs, again):  # nobody replaced it: they are wrong
+            for name in others:
+                if not isinstance(contents[name], DatasetError):
+                    contents[name] = _not_of_this_save(store / published(name, run_id))
+            break
+        runs = again
+    else:
+        gone = DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
+        contents = dict.fromkeys(files, gone)
+    return RunFiles(store, run_id, listed, {**contents, RUNS_FILE: runs})
+
+
+def digest_of(content: pa.Buffer) -> str:
+    """Return what tells a file's bytes from others."""
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _is_not(found: pa.Buffer | DatasetError, digest: str | None) -> bool:
+    if isinstance(found, DatasetError):
+        return digest is not None
+    return digest is None or digest_of(found) != digest
+
+
+def _is_same(one: pa.Buffer | DatasetError, other: pa.Buffer | DatasetError) -> bool:
+    if isinstance(one, DatasetError) or isinstance(other, DatasetError):
+        return str(one) == str(other) and type(one) is type(other)
+    return bool(one.equals(other))
+
+
+def _not_of_this_save(path: Path) -> DatasetError:
+    return DatasetError(
+        str(path),
+        "cannot be read (it is damaged, or of another save of the run than its row in runs)",
+        fix=AGAIN,
+    )
+
+
+def _listed(runs: pa.Buffer | DatasetError, path: Path) -> dict[str, str] | None:
+    """Return the digests that a run's own row names; None if there are none, which its reader will tell."""
+    if isinstance(runs, DatasetError):
+        return None
+    with contextlib.suppress(DatasetError, ValueError, TypeError, KeyError, IndexError):
+        found = parsed_object(table_of(runs, "runs", path)["details"][0].as_py()).get("files")
+        if isinstance(found, dict) and all(
+            is_file_name(name) and isinstance(digest, str) for name, digest in found.items()
+        ):
+            return found
+    return None
+
+
+def _content_or_error(store: Path, run_id: str, name: str) -> pa.Buffer | DatasetError:
+    path = store / published(name, run_id)
+    try:
+        with Directory.at(store) as top:
+            return _content(top, run_id, name)
+    except NotPlainError as error:
+        fix = links_fix(store) if error.found == LINK else f"remove {error.path}"
+        return DatasetError(str(error.path), error.problem, fix=fix)
+    except FileNotFoundError:
+        return DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
+    except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
+        why = " ".join(str(error).split())
+        return DatasetError(str(path), f"cannot be read ({why})", fix=AGAIN)
+
+
+def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
+    """Open a file of a run: of the save that is committed and not in place yet, else in its place.
+
+    Raises
+    ------
+    NotPlainError
+        If there is a link on the way to it, or it is no ordinary file.
+    OSError
+        If it is not there, or cannot be read.
+    """
+    if is_run_id(run_id):
+        # First there: a file leaves it only for its place.
+        with (
+            contextlib.suppress(FileNotFoundError),
+            top.within(HIDDEN, SWITCH, run_id) as switch,
+        ):
+            return switch.open_file(name)
+    *directories, part = published(name, run_id).parts
+    with top.within(*directories) as directory:
+        return directory.open_file(part)
+
+
+def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
+    """Return a file's bytes, in memory that is Arrow's: its threads may outlive Python's."""
+    with file_of(top, run_id, name) as file:
+        size = check_size(file)
+        content = pa.allocate_buffer(size)
+        if file.readinto(memoryview(content)) != size:  # type: ignore[attr-defined]
+            raise OSError("it became shorter while it was read")
+        return content
+
+
+def table_of(content: pa.Buffer, name: str, path: Path) -> pa.Table:
+    """Read a table from its file's bytes, as `RunFiles.table` returns it.
+
+    Parameters
+    ----------
+    path
+        Of the file, for messages.
 
     Raises
     ------
     DatasetError
-        If the file is missing, damaged, of a later version, or lacks a column that is never null.
+        As `RunFiles.table` does.
     """
-    path = file_of(tables, name, run_id, rank)
+    texts = [one.name for one in DATASET[name].columns if pa.types.is_string(one.type)]
     try:
-        # One file as it is: the directory's name must not add a column of its own. And opened by Arrow: its threads
-        # may let go of Python's bytes when the interpreter is gone, which aborts the process.
-        with (
-            pa.OSFile(os.fsencode(path)) as raw,
-            pq.ParquetFile(raw, page_checksum_verification=True) as file,
-        ):
+        with pq.ParquetFile(
+            pa.BufferReader(content), page_checksum_verification=True, read_dictionary=texts
+        ) as file:
             _check_version(path, file.schema_arrow)
-            found = file.read()
-        return _conformed(path, found, name)
-    except FileNotFoundError as error:
-        if not tables.is_dir():
-            raise DatasetError(
-                f"run {run_id}", "was replaced or removed while it was read", fix="read it again"
-            ) from error
-        raise DatasetError(str(path), "is missing from the saved run", fix=AGAIN) from error
-    except (OSError, ValueError, pa.ArrowException) as error:
+            found = file.read(use_threads=content.size > _SMALL)
+        found = _conformed(path, found, name, content.size)
+        found.validate(full=content.size < _SMALL)
+        check_values(found, name)
+    except (OSError, ValueError, LookupError, TypeError, MemoryError, pa.ArrowException) as error:
+        # Arrow has all of these for a file that is not what its footer says.
         why = " ".join(str(error).split())
         raise DatasetError(str(path), f"cannot be read ({why})", fix=AGAIN) from error
+    return found if name == "runs" else found.drop_columns(["run_id"])
+
+
+def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
+    """Check that a table has rows of known ranks only.
+
+    Raises
+    ------
+    DatasetError
+        If it has others.
+    """
+    if "rank" not in table.column_names:
+        return
+    known = pc.is_in(table["rank"], pa.array(ranks, pa.int64()))
+    if pc.any(pc.and_not(pc.is_valid(table["rank"]), known)).as_py():
+        raise DatasetError(str(path), "has rows of ranks that the run has not", fix=AGAIN)
 
 
 def _check_version(path: Path, found: pa.Schema) -> None:
@@ -62,14 +299,18 @@ def _check_version(path: Path, found: pa.Schema) -> None:
         )
 
 
-def _conformed(path: Path, found: pa.Table, name: str) -> pa.Table:
-    wanted, there = DATASET[name], set(found.column_names)
+def _conformed(path: Path, found: pa.Table, name: str, n_file: int) -> pa.Table:
+    wanted, there = DATASET[name], found.column_names
+    twice = sorted({one for one in there if there.count(one) > 1})
+    if twice:
+        raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
     lacking = [one.name for one in wanted.columns if not (one.nullable or one.name in there)]
     if lacking:
         raise DatasetError(str(path), f"lacks the columns {', '.join(lacking)}", fix=AGAIN)
-    columns = [
-        found[one.name] if one.name in there else pa.nulls(found.num_rows, one.type)
-        for one in wanted.columns
-    ]
-    table = pa.table(columns, names=wanted.names).cast(wanted.arrow)
-    return table if name == "runs" else table.drop_columns(["run_id"])
+    columns = []
+    for one in wanted.columns:
+        column = found[one.name] if one.name in there else pa.nulls(found.num_rows, one.type)
+        if pa.types.is_dictionary(column.type) and one.name != "run_id":
+            column = as_plain_text(column, n_file)
+        columns.append(column)
+    return pa.table(columns, names=wanted.names).cast(wanted.arrow)

@@ -11,25 +11,26 @@ import pyarrow.compute as pc
 from nsyspipe.device_operations import overlapping_rows
 from nsyspipe.errors import DatasetError
 from nsyspipe.selection import check_steps
-from nsyspipe.store.layout import file_of
-from nsyspipe.store.read import read_table
+from nsyspipe.store.layout import partition
+from nsyspipe.store.read import check_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from nsyspipe.store.read import RunFiles
 
 __all__ = ["saved_operations"]
 
 
 def saved_operations(
-    tables: Path, run_id: str, all_steps: pa.Table, ranks: list[int], steps: tuple[int, int] | None
+    files: RunFiles, all_steps: pa.Table, ranks: list[int], steps: tuple[int, int] | None
 ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
     """Yield what `run_operations.run_operations` yields, from files.
 
     Parameters
     ----------
-    tables
-        The directory of the tables.
+    files
+        Of the run.
     all_steps
         `schema.STEPS` of the run.
     ranks
@@ -44,25 +45,22 @@ def saved_operations(
     """
     if steps is not None:
         check_steps(all_steps, steps)
-    if ranks and not any(_is_saved(file_of(tables, "events", run_id, rank)) for rank in ranks):
+    if ranks and not any(files.has("events", rank) for rank in ranks):
         raise DatasetError(
-            f"run {run_id}",
+            f"run {files.run_id}",
             "was saved without its operations",
             fix="analyze the reports again with --out DIR --events",
         )
-    return (_of_rank(tables, run_id, all_steps, rank, steps) for rank in ranks)
-
-
-def _is_saved(file: Path) -> bool:
-    """Tell whether there are operations; a link leads to a file without rows."""
-    return file.is_file() and not file.is_symlink()
+    return (_of_rank(files, all_steps, rank, steps) for rank in ranks)
 
 
 def _of_rank(
-    tables: Path, run_id: str, all_steps: pa.Table, rank: int, steps: tuple[int, int] | None
+    files: RunFiles, all_steps: pa.Table, rank: int, steps: tuple[int, int] | None
 ) -> tuple[int, pa.Table, pa.Table]:
-    events = read_table(tables, "events", run_id, rank)
-    ranges = read_table(tables, "phase_ranges", run_id, rank)
+    events = files.table("events", rank)
+    ranges = files.table("phase_ranges", rank)
+    check_ranks(events, [rank], files.store / partition("events", files.run_id, rank))
+    check_ranks(ranges, [rank], files.store / partition("phase_ranges", files.run_id, rank))
     if steps is None:
         return rank, events, ranges
     windows = all_steps.filter(

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from nsyspipe import schema
 from nsyspipe.errors import DatasetError
-from nsyspipe.fabric import NcclFacts
-from nsyspipe.findings.link_evidence import LinkVerdict
-from nsyspipe.header import RunHeader, steps_source
+from nsyspipe.header import steps_source
 from nsyspipe.run import Run
-from nsyspipe.sidecar_model import RunCapture
-from nsyspipe.slowest_link import SlowestLink
-from nsyspipe.store.layout import file_of
-from nsyspipe.store.read import AGAIN, read_table
+from nsyspipe.store.details import Details, parse_details
+from nsyspipe.store.layout import file_name, published
+from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, read_run_files
 from nsyspipe.store.saved_operations import saved_operations
 
 if TYPE_CHECKING:
@@ -25,21 +21,29 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from nsyspipe.fabric import NcclFacts
+    from nsyspipe.findings.link_evidence import LinkVerdict
+    from nsyspipe.header import RunHeader
+
 __all__ = ["SavedRun"]
 
-_Kind = TypeVar("_Kind", RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
+# Tables that name ranks of which no device was recorded, too.
+_OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
 
 @dataclass(frozen=True, repr=False)
 class SavedRun(Run):
-    """A run that `store.save` wrote; each table is read when it is asked for.
+    """A run that `store.save` wrote: its files are read when the first is needed, all of one save.
+
+    It stays what it was when the run is replaced; its operations alone are read when they are asked for, and
+    then an error if they are of another save.
 
     Attributes
     ----------
     store
         What the user named.
     tables
-        The directory of the tables, one snapshot of the store.
+        The store itself, also where the user named a directory in it.
     label
         Another name for it; None keeps its own.
     """
@@ -51,7 +55,11 @@ class SavedRun(Run):
 
     def _table(self, name: str) -> pa.Table:
         if name not in self._read:
-            self._read[name] = read_table(self.tables, name, self.run_id)
+            table = self._files.table(name)
+            if name not in _OF_OTHER_RANKS:
+                path = self._path(name)
+                check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
+            self._read[name] = table
         return self._read[name]
 
     @cached_property
@@ -59,37 +67,40 @@ class SavedRun(Run):
         return {}
 
     @cached_property
+    def _files(self) -> RunFiles:
+        return read_run_files(self.tables, self.run_id)
+
+    def digest_of(self, file: str) -> str:
+        """Return the digest of one of its files, by its `layout.file_name`.
+
+        Raises
+        ------
+        DatasetError
+            If it cannot be read.
+        """
+        return self._files.digest(file)
+
+    def _path(self, name: str) -> Path:
+        return self.tables / published(file_name(name), self.run_id)
+
+    @cached_property
     def _row(self) -> dict[str, Any]:
         rows = self._table("runs").to_pylist()
         if len(rows) != 1:
             raise DatasetError(
-                str(self.tables), f"holds {len(rows)} rows of the run, not 1", fix=AGAIN
+                str(self._path("runs")), f"holds {len(rows)} rows of the run, not 1", fix=AGAIN
             )
         found: dict[str, Any] = rows[0]
         return found
 
     @cached_property
-    def _details(self) -> dict[str, Any]:
+    def _details(self) -> Details:
         """What no column holds, as objects again."""
         try:
-            found = json.loads(self._row["details"])
-            link = found["link"]
-            if link is not None:
-                slowest = link["slowest"] and _rebuilt(SlowestLink, link["slowest"])
-                link |= {"slowest": slowest, "lacking": tuple(link["lacking"])}
-            header = found["header"]
-            capture = header.get("capture")
-            header |= {"capture": capture and _rebuilt(RunCapture, capture)}
-            return {
-                "header": _rebuilt(RunHeader, header),
-                "skipped_steps": list(found["skipped_steps"]),
-                "nccl": found["nccl"] and _rebuilt(NcclFacts, found["nccl"]),
-                "link": link and _rebuilt(LinkVerdict, link),
-                "n_host_steps": found.get("n_host_steps"),
-            }
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            path = file_of(self.tables, "runs", self.run_id)
-            raise DatasetError(str(path), f"has no usable details ({error})", fix=AGAIN) from error
+            return parse_details(self._row["details"])
+        except ValueError as error:
+            path = str(self._path("runs"))
+            raise DatasetError(path, f"has no usable details ({error})", fix=AGAIN) from error
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -97,10 +108,10 @@ class SavedRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        header: RunHeader = self._details["header"]
+        header = self._details.header
         found = header.steps_from or steps_source(
             header.n_ranks,
-            self._details["n_host_steps"] or 0,
+            self._details.n_host_steps or 0,
             has_family=self.step_family is not None,
         )
         return replace(
@@ -114,17 +125,15 @@ class SavedRun(Run):
 
     @property
     def skipped_steps(self) -> list[int]:
-        return list(self._details["skipped_steps"])
+        return list(self._details.skipped_steps)
 
     @property
     def nccl(self) -> NcclFacts | None:
-        found: NcclFacts | None = self._details["nccl"]
-        return found
+        return self._details.nccl
 
     @property
     def link(self) -> LinkVerdict | None:
-        found: LinkVerdict | None = self._details["link"]
-        return found
+        return self._details.link
 
     @property
     def ranks(self) -> pa.Table:
@@ -171,7 +180,7 @@ class SavedRun(Run):
         return self._table("timeline")
 
     def host_steps(self) -> pa.Table:
-        if self._details["n_host_steps"] is None:  # saved before there was this table
+        if self._details.n_host_steps is None:  # saved before there was this table
             return schema.HOST_STEPS.empty()
         return self._table("host_steps")
 
@@ -179,10 +188,4 @@ class SavedRun(Run):
         self, steps: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         ranks = self.ranks["rank"].to_pylist()
-        return saved_operations(self.tables, self.run_id, self.steps(), ranks, steps)
-
-
-def _rebuilt(kind: type[_Kind], found: dict[str, Any]) -> _Kind:
-    """Make an object of its fields; those that only a later nsyspipe has are left out."""
-    known = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in found.items() if name in known})
+        return saved_operations(self._files, self.steps(), ranks, steps)

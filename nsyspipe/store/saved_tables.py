@@ -17,19 +17,19 @@ from nsyspipe.schema.model import FLOAT, INT
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsyspipe.run import Run
     from nsyspipe.schema import Column
 
-__all__ = ["saved", "saved_tables"]
+__all__ = ["runs_table", "saved", "saved_tables"]
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
 
 
 def saved_tables(run: Run) -> dict[str, pa.Table]:
-    """Return every table of the dataset but those of single operations.
+    """Return every table of the dataset but `runs` and those of single operations.
 
     Returns
     -------
@@ -55,8 +55,7 @@ def saved_tables(run: Run) -> dict[str, pa.Table]:
         "problems": run.problems,
         "metrics": _metrics(run),
     }
-    tables = {name: saved(name, table, run_id) for name, table in found.items()}
-    return {"runs": DATASET["runs"].from_rows([_run_row(run)]), **tables}
+    return {name: saved(name, table, run_id) for name, table in found.items()}
 
 
 def saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
@@ -66,7 +65,18 @@ def saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
     return DATASET[name].table({"run_id": ids, **{one: table[one] for one in table.column_names}})
 
 
-def _run_row(run: Run) -> dict[str, Any]:
+def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
+    """Return the table `runs`: the run's row.
+
+    Parameters
+    ----------
+    files
+        Digests of all other files that are saved with it, by name.
+    """
+    return DATASET["runs"].from_rows([_run_row(run, files)])
+
+
+def _run_row(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
     header = asdict(run.header)
     lists = {name: ", ".join(value) for name, value in header.items() if isinstance(value, list)}
     captured = header["captured_at_utc"]
@@ -76,6 +86,7 @@ def _run_row(run: Run) -> dict[str, Any]:
         "nccl": None if run.nccl is None else asdict(run.nccl),
         "link": None if run.link is None else asdict(run.link),
         "n_host_steps": run.host_steps().num_rows,
+        "files": dict(sorted(files.items())),
     }
     known = run.link.slowest if run.link else None
     return {

@@ -6,21 +6,23 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nsyspipe.errors import OutputError
+from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.schema import EVENT_TABLES
 from nsyspipe.schema.model import INT, TEXT
-from nsyspipe.store.commit import replacing_run
-from nsyspipe.store.layout import check_run_id, file_name
-from nsyspipe.store.saved_tables import saved, saved_tables
+from nsyspipe.store.commit import staged_run
+from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name
+from nsyspipe.store.read import digest_of
+from nsyspipe.store.saved_run import SavedRun
+from nsyspipe.store.saved_tables import runs_table, saved, saved_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pyarrow as pa
+    from collections.abc import Callable, Collection, Mapping
 
     from nsyspipe.run import Run
+    from nsyspipe.store.commit import Locked, Staged
 
 __all__ = ["check_store", "save"]
 
@@ -32,13 +34,18 @@ def save(
     store: Path,
     *,
     events: bool = False,
+    force: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write a run's tables; they replace what the store has of the same run id, and nothing else.
 
-    Readers see the store as it was until all tables are there, and then all of them. Two writers may
-    be at work at once; of two that write one run id, the later wins. Nothing depends on the time of
+    Who reads by `nsyspipe` gets the old run or the new one; `layout` says what others may see meanwhile. Two
+    writers may be at work at once; of two that write one run id, the later wins. Nothing depends on the time of
     writing: the same run gives the same bytes.
+
+    Tables that are there and not written now, as the operations without `events`, are kept where what they
+    belong to is the same: the same steps, phases, kernels and collectives, to the nanosecond, which are those
+    of the same reports read in the same way.
 
     Parameters
     ----------
@@ -46,6 +53,8 @@ def save(
         The directory; made if it is not there.
     events
         Write `schema.EVENTS` and `schema.PHASE_RANGES` too: every operation, one file per rank.
+    force
+        Let tables be lost that cannot be kept.
     on_progress
         Called with (ranks written, ranks in all) while operations are written.
 
@@ -54,22 +63,80 @@ def save(
     OptionError
         If the run's id cannot name a directory that all readers take for text.
     OutputError
-        If the store cannot be written, or the reports lie in it; it is as it was.
+        If the store cannot be written, or the reports lie in it, or tables would be lost; it is as it was.
     """
     run_id = run.header.run_id
     check_run_id(run_id)
     check_store(run, store)
     tables = saved_tables(run)
-    with replacing_run(store, run_id) as staging:
+    with staged_run(store, run_id) as staged:
+        files = {}
         for name, table in tables.items():
-            _write(table, staging / file_name(name))
+            files[file_name(name)] = _write(table, staged, file_name(name))
         if events:
             n_ranks = run.ranks.num_rows
             for n_done, (rank, *found) in enumerate(run.operations(), start=1):
                 for name, table in zip(EVENT_TABLES, found, strict=True):
-                    _write(saved(name, table, run_id), staging / file_name(name, rank))
+                    file = file_name(name, rank)
+                    files[file] = _write(saved(name, table, run_id), staged, file)
                 if on_progress:
                     on_progress(n_done, n_ranks)
+        brought = {*tables, "runs", *(EVENT_TABLES if events else ())}
+        with staged.locked() as opened:
+            files |= _kept(run, store, opened, brought, force=force)
+            _write(runs_table(run, files), staged, RUNS_FILE)
+            opened.commit(staged, files)
+
+
+def _kept(
+    run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool
+) -> Mapping[str, str]:
+    """Return the digests of the files of other tables than those written that the run keeps, by name.
+
+    Raises
+    ------
+    OutputError
+        If there are such files, of a run that is not the same.
+    """
+    run_id = run.header.run_id
+    there = opened.files_of(run_id)
+    others = {name for name in there if name.removesuffix(".parquet").partition("-")[0] not in brought}  # fmt: skip
+    if not others and (RUNS_FILE in there or not there):
+        return {}
+    if RUNS_FILE in there and (kept := _same_files(run, Path(os.path.realpath(store)), others)) is not None:  # fmt: skip
+        return kept
+    if force:
+        return {}
+    lost = sorted({name.removesuffix(".parquet").partition("-")[0] for name in others or there})
+    what = (
+        "of other reports, or read with other options" if RUNS_FILE in there else "and no such run"
+    )
+    fix = "--run-id with another name, or --force to lose them"
+    if set(lost) <= set(EVENT_TABLES):
+        fix = f"--events to write them too, {fix}"
+    raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)  # fmt: skip
+
+
+# What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
+_DECIDING = ("steps", "phases", "kernels", "collectives", "timeline")
+
+
+def _same_files(run: Run, store: Path, names: set[str]) -> dict[str, str] | None:
+    """Return the digests of files that a saved run has, if it is the same run; None if it is not."""
+    run_id = run.header.run_id
+    old = SavedRun(store, store, run_id)
+    try:
+        if not (old.step_family == run.step_family and all(
+            getattr(old, name)().equals(getattr(run, name)()) for name in _DECIDING
+        ) and _processes(old).equals(_processes(run))):  # fmt: skip
+            return None
+        return {name: old.digest_of(name) for name in sorted(names)}
+    except DatasetError:  # nobody can tell
+        return None
+
+
+def _processes(run: Run) -> pa.Table:
+    return run.ranks.select(["rank", "pid", "device_id", "n_kernels", "clock_shift_ns"])
 
 
 def check_store(run: Run, store: Path) -> None:
@@ -86,21 +153,23 @@ def check_store(run: Run, store: Path) -> None:
         raise OutputError(str(store), "is where the reports lie", fix=f"--out {store / 'runs'}")
 
 
-def _write(table: pa.Table, path: Path) -> None:
-    """Write one file: small times by their differences, texts by dictionary, the rest as it is."""
+def _write(table: pa.Table, staged: Staged, name: str) -> str:
+    """Write one file, small times by their differences, texts by dictionary, the rest as it is; return its digest."""
     kinds = {field.name: field.type for field in table.schema}
     texts = [name for name, kind in kinds.items() if kind == TEXT or name == "run_id"]
     times = [name for name, kind in kinds.items() if kind == INT and name.endswith("_ns")]
-    with path.open(
-        "wb"
-    ) as file:  # closed at once if the disk is full; any name, also one that is no text
-        pq.write_table(
-            table,
-            file,
-            compression="zstd",
-            compression_level=1,
-            row_group_size=_ROWS_PER_GROUP,
-            use_dictionary=texts,
-            column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
-            write_page_checksum=True,
-        )
+    written = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        written,
+        compression="zstd",
+        compression_level=1,
+        row_group_size=_ROWS_PER_GROUP,
+        use_dictionary=texts,
+        column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+        write_page_checksum=True,
+    )
+    content = written.getvalue()
+    with staged.create(name) as file:
+        file.write(content)
+    return digest_of(content)

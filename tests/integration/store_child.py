@@ -50,14 +50,19 @@ class Stop:
 
 
 def _creates(path: Any, _mode: str | None, flags: int) -> bool:
-    return bool(flags & os.O_CREAT) and not Path(path).exists()
+    return bool(flags & os.O_CREAT) and not isinstance(path, int)
 
 
 def _save(run: Any, request: dict[str, Any]) -> int:
     stop = Stop(request.get("how", ""), request.get("at", 0))
     sys.addaudithook(stop)
     try:
-        save(run, Path(request["store"]), events=request.get("events", False))
+        save(
+            run,
+            Path(request["store"]),
+            events=request.get("events", False),
+            force=request.get("force", False),
+        )
     except OutputError:
         return REFUSED
     except KeyboardInterrupt:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 
 import duckdb
-import pyarrow.parquet as pq
 
 import nsyspipe
-from nsyspipe.schema import EVENT_TABLES
 from nsyspipe.store.layout import run_ids
 from tests.integration.store_tools import (
     OTHER_ID,
@@ -35,31 +33,58 @@ class Expected:
     stores
         Where each is alone, with its operations.
     files
-        The bytes of each one's files that have rows, by path.
+        The bytes of each one's files, by path: without and with its operations.
     """
 
     def __init__(self, folder):
         runs = {"old": old_run(folder), "new": new_run(folder), "other": other_run(folder)}
         self.stores = {name: folder / f"alone-{name}" for name in runs}
-        for name, run in runs.items():
-            stored(self.stores[name], run, events=True)
+        self.files = {
+            name: [
+                contents(stored(folder / f"without-{name}", run)),
+                contents(stored(self.stores[name], run, events=True)),
+            ]
+            for name, run in runs.items()
+        }
         self.sums = {name: by_duckdb(store)[IDS[name]] for name, store in self.stores.items()}
-        self.files = {name: with_rows(store) for name, store in self.stores.items()}
         self.loaded = {name: tables_of(store, IDS[name]) for name, store in self.stores.items()}
         self.frames = {name: frames_of(store) for name, store in self.stores.items()}
 
     def whole(self, store):
-        """Check that no reader finds a run by halves; return which of the two there is, None for neither."""
-        which = self.by_files(store)
-        there = {RUN_ID: which, OTHER_ID: self._other(store)}
-        there = {run_id: name for run_id, name in there.items() if name}
-        assert set(run_ids(store)) == set(there)
-        for run_id, name in there.items():
-            assert same(tables_of(store, run_id), self.loaded[name])
-        if there:  # before its first run, DuckDB finds no file to read
-            assert by_duckdb(store) == {run_id: self.sums[name] for run_id, name in there.items()}
-            assert frames_of(store) == {k: v for name in there.values() for k, v in self.frames[name].items()}  # fmt: skip
-        return which
+        """Check that no reader finds a run by halves; return which of the two there is, None for neither.
+
+        Plain readers may find files of both, each whole, while a switch to one of them is not finished.
+        """
+        there = {}
+        for run_id in run_ids(store):
+            found = tables_of(store, run_id)
+            (there[run_id],) = (
+                name for name in IDS if IDS[name] == run_id and same(found, self.loaded[name])
+            )
+        self.plain(store)
+        if not (store / ".nsyspipe" / "switch").is_dir() or not any(
+            (store / ".nsyspipe" / "switch").iterdir()
+        ):
+            assert self.by_files(store) == there.get(RUN_ID)
+            if there:  # before its first run, DuckDB finds no file to read
+                assert runs_rows(store) == {
+                    run_id: self.runs_rows(name) for run_id, name in there.items()
+                }
+                sums = by_duckdb(store, WITHOUT_RUNS)
+                assert sums == {
+                    run_id: without_runs(self.sums[name]) for run_id, name in there.items()
+                }
+                assert frames_of(store) == {
+                    k: v for name in there.values() for k, v in self.frames[name].items()
+                }
+        return there.get(RUN_ID)
+
+    def plain(self, store):
+        """Check that each file that can be listed is a whole one of one of the runs."""
+        for path, found in contents(store).items():
+            assert any(
+                found == files.get(path) for both in self.files.values() for files in both
+            ), path
 
     def meanwhile(self, store):
         """Check what readers see while a writer is at it: each table whole, a loaded run whole.
@@ -73,41 +98,38 @@ class Expected:
         found = tables_of(store, RUN_ID)
         assert any(same(found, self.loaded[name]) for name in ("old", "new"))
         with contextlib.suppress(duckdb.Error):
-            sums = by_duckdb(store)
-            assert sums[OTHER_ID] == self.sums["other"]
-            for table in TABLES:
+            sums = by_duckdb(store, WITHOUT_RUNS)
+            assert sums[OTHER_ID] == without_runs(self.sums["other"])
+            for table in WITHOUT_RUNS:
                 allowed = [self.sums[name].get(table) for name in ("old", "new")]
                 assert sums[RUN_ID].get(table) in allowed
 
     def by_files(self, store):
-        """Tell which run there is by the bytes of every file that can be listed; all of them can be opened."""
-        files = {path: found for path, found in with_rows(store).items() if RUN_ID in path}
+        """Tell which run there is by the bytes of every file that can be listed."""
+        files = {
+            path: found for path, found in contents(store).items() if f"run_id={RUN_ID}/" in path
+        }
         if not files:
             return None
-        tables = {path: found for path, found in files.items() if not is_events(path)}
-        (which,) = (name for name in ("old", "new") if tables == self._tables(name))
-        assert files in (tables, self.files[which])
+        (which,) = (name for name in ("old", "new") if files in self.files[name])
         return which
 
-    def _tables(self, name):
-        return {path: found for path, found in self.files[name].items() if not is_events(path)}
-
-    def _other(self, store):
-        files = {path: found for path, found in with_rows(store).items() if OTHER_ID in path}
-        assert files in ({}, self._tables("other"), self.files["other"])
-        return "other" if files else None
+    def runs_rows(self, name):
+        return runs_rows(self.stores[name])[IDS[name]]
 
 
-def is_events(path):
-    return path.partition("/")[0] in EVENT_TABLES
+# The row of a run says which files belong to it, with operations others than without.
+WITHOUT_RUNS = tuple(table for table in TABLES if table != "runs")
 
 
-def with_rows(store):
-    return {
-        path: found
-        for path, found in contents(store).items()
-        if pq.read_metadata(store / path).num_rows
-    }
+def without_runs(sums):
+    return {table: found for table, found in sums.items() if table != "runs"}
+
+
+def runs_rows(store):
+    """Return the rows of `runs` as DuckDB reads them, less the column that is for us alone."""
+    query = f"SELECT run_id, hash(COLUMNS(* EXCLUDE (details))) FROM read_parquet('{store}/runs/*/*.parquet')"
+    return {row[0]: row[1:] for row in duckdb.sql(query).fetchall()}
 
 
 def tables_of(store, run_id):
@@ -128,6 +150,6 @@ def frames_of(store, readers=(by_pandas, by_polars)):
     return {
         (read.__name__, table, run_id): rows
         for read in readers
-        for table in ("runs", "links", "steps")
+        for table in ("ranks", "links", "steps")
         for run_id, rows in read(store, table).items()
     }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import json
 import shutil
 from typing import TYPE_CHECKING
 
 import duckdb
 import pandas as pd
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import nsyspipe
 from nsyspipe.schema import DATASET, EVENT_TABLES
@@ -64,9 +66,9 @@ def other_run(folder: Path) -> Run:
     return nsyspipe.load(write_reports(folder / "other", 3), run_id=OTHER_ID, jobs=1)
 
 
-def stored(folder: Path, run: Run, *, events: bool = False) -> Path:
+def stored(folder: Path, run: Run, **options: bool) -> Path:
     """Save a run alone; return the store."""
-    save(run, folder, events=events)
+    save(run, folder, **options)
     return folder
 
 
@@ -87,16 +89,35 @@ def copied(store: Path, to: Path) -> Path:
 
 
 def left_behind(store: Path) -> list[str]:
-    """Return what a store holds besides its runs and what was replaced a moment ago."""
+    """Return what a store holds besides its runs."""
     hidden = store / ".nsyspipe"
-    found = [*(hidden / "staging").iterdir(), *hidden.glob("unsettled")]
-    links = [path for path in store.glob("[!.]*/**/*") if path.is_symlink()]
-    found += [path for path in links if not path.exists() or path.resolve().parent.name == "empty"]
+    found = [*(hidden / "staging").iterdir(), *(hidden / "switch").iterdir()]
+    found += [path for path in store.glob("[!.]*/**/*") if path.is_symlink()]
     # The directory of a table may be empty: it could be the user's own.
     found += [
         path for path in store.glob("[!.]*/*/**") if path.is_dir() and not any(path.iterdir())
     ]
     return sorted(str(path.relative_to(store)) for path in found)
+
+
+def places(store: Path, run_id: str = RUN_ID) -> dict[str, Path]:
+    """Return where each file of a run is, by its name before it was in place: ``steps``, ``events-0``."""
+    found = {}
+    for path in sorted(store.glob(f"[!.]*/run_id={run_id}/**/part-0.parquet")):
+        table, _, *ranks, _ = path.relative_to(store).parts
+        found["-".join([table, *(rank.removeprefix("rank=") for rank in ranks)])] = path
+    return found
+
+
+def unlisted(store: Path, run_id: str = RUN_ID) -> Path:
+    """Let a run not say which files belong to it, as one of an older nsyspipe, so that they can be changed."""
+    path = places(store, run_id)["runs"]
+    table = pq.read_table(path, partitioning=None)
+    details = json.loads(table["details"][0].as_py())
+    details.pop("files", None)
+    at = table.column_names.index("details")
+    pq.write_table(table.set_column(at, "details", pa.array([json.dumps(details)])), path)
+    return store
 
 
 # --- what readers see ----------------------------------------------------------------------
@@ -130,9 +151,3 @@ def by_pandas(store: Path, name: str) -> dict[str, list[tuple]]:
 def by_polars(store: Path, name: str) -> dict[str, list[tuple]]:
     frame = pl.scan_parquet(store / name).with_columns(pl.col("run_id").cast(pl.String)).collect()
     return {str(key[0]): rows.rows() for key, rows in frame.group_by("run_id", maintain_order=True)}
-
-
-def mtime_back(path: Path, seconds: float) -> None:
-    """Let a directory have been changed that long ago."""
-    before = path.stat().st_mtime - seconds
-    os.utime(path, (before, before))

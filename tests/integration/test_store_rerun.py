@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
-from nsyspipe.store.commit import replacing_run
+from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
 from tests.integration.store_tools import (
     OTHER_ID,
@@ -20,6 +18,7 @@ from tests.integration.store_tools import (
     new_run,
     old_run,
     other_run,
+    places,
     stored,
     write_reports,
 )
@@ -72,18 +71,87 @@ def test_a_rerun_replaces_its_run_and_touches_no_other(runs, tmp_path):
     assert left_behind(store) == []
 
 
-def test_a_rerun_without_operations_removes_those_of_its_run_only(runs, tmp_path):
+def test_a_rerun_without_operations_keeps_those_of_the_same_run(runs, tmp_path):
     old, _, other = runs
     store = stored(tmp_path / "store", old, events=True)
     save(other, store, events=True)
-    of_other = of_run(contents(store), OTHER_ID)
-    save(old, store)
-    assert contents(store) == of_other | contents(stored(tmp_path / "alone", old))
+    before, kept = contents(store), files(store)
+    for run in (old, other, nsyspipe.load(store, run_id=RUN_ID)):
+        save(run, store)
+        assert contents(store) == before
+    of_operations = [path for path in kept if "/events/" in path or "/phase_ranges/" in path]
+    assert [files(store)[path] for path in of_operations] == [kept[path] for path in of_operations]
+    assert len(of_operations) == 8
+    found = nsyspipe.load(store, run_id=RUN_ID).operations()
+    for (_, *ours), (_, *theirs) in zip(old.operations(), found, strict=True):
+        assert all(one.equals(another) for one, another in zip(ours, theirs, strict=True))
+
+
+def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operations(runs, tmp_path):
+    store = stored(tmp_path / "store", runs[0], events=True)
+    save(nsyspipe.load(store, label="new"), store)
+    assert nsyspipe.load(store).header.label == "new"
+    assert len(list(nsyspipe.load(store).operations())) == 2
+    without_log = nsyspipe.load(write_reports(tmp_path / "reports", 1), run_id=RUN_ID, jobs=1)
+    save(without_log, store)
+    found = nsyspipe.load(store)
+    assert found.nccl is None
+    assert len(list(found.operations())) == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"step": "backward"}, {"backward": "no such"}, {"comm_kernel": "gemm"}]
+)
+def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(
+    runs, tmp_path, options
+):
+    store = stored(tmp_path / "store", runs[0], events=True)
+    before = contents(store)
+    reports = write_reports(tmp_path / "reports", 1)
+    otherwise = nsyspipe.load(reports, run_id=RUN_ID, jobs=1, **options)
+    with pytest.raises(OutputError, match="has events, phase_ranges of run nightly") as caught:
+        save(otherwise, store)
+    assert "--events" in caught.value.fix
+    assert "--force" in caught.value.fix
+    assert (contents(store), left_behind(store)) == (before, [])
+
+
+def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
+    old, new, other = runs
+    store = stored(tmp_path / "store", old, events=True)
+    save(other, store, events=True)
+    before = contents(store)
+    with pytest.raises(OutputError, match="of other reports, or read with other options"):
+        save(new, store)
+    assert (contents(store), left_behind(store)) == (before, [])
+    save(new, store, force=True)
+    expected = of_run(before, OTHER_ID) | contents(stored(tmp_path / "alone", new))
+    assert contents(store) == expected
     assert not (store / "events" / f"run_id={RUN_ID}").exists()
-    save(other, store)
-    assert not (store / "events").exists()
     with pytest.raises(nsyspipe.NsyspipeError, match="saved without its operations"):
         nsyspipe.load(store, run_id=RUN_ID).operations()
+    save(old, store, events=True)  # those that are there are written again
+    assert contents(store) == before
+
+
+def test_operations_of_a_run_whose_own_tables_cannot_be_read_are_not_lost(runs, tmp_path):
+    store = stored(tmp_path / "store", runs[0], events=True)
+    places(store)["steps"].write_bytes(b"damaged")
+    with pytest.raises(OutputError, match="has events, phase_ranges"):
+        save(runs[0], store)
+    save(runs[0], store, events=True)
+    assert contents(store) == contents(stored(tmp_path / "alone", runs[0], events=True))
+
+
+def test_files_of_no_run_are_lost_only_by_force(runs, tmp_path):
+    store = stored(tmp_path / "store", runs[0])
+    places(store)["runs"].unlink()
+    before = contents(store)
+    with pytest.raises(OutputError, match="of run nightly, and no such run"):
+        save(runs[0], store)
+    assert contents(store) == before
+    save(runs[0], store, force=True)
+    assert contents(store) == contents(stored(tmp_path / "alone", runs[0]))
 
 
 def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
@@ -97,22 +165,24 @@ def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     assert nsyspipe.load(store).ranks.num_rows == 1
 
 
-def test_a_table_that_only_a_later_version_has_goes_with_its_run(runs, tmp_path):
-    store = tmp_path / "store"
-    with replacing_run(store, RUN_ID) as staged:
-        for path in nsyspipe.load(stored(tmp_path / "alone", runs[1])).tables.iterdir():
-            shutil.copy(path, staged)
-        pq.write_table(pa.table({"run_id": [RUN_ID]}), staged / "later.parquet")
-    assert (store / "later" / f"run_id={RUN_ID}" / "part-0.parquet").exists()
-    save(runs[0], store)
+def test_a_table_that_only_a_later_version_has_goes_with_its_run_by_force_alone(runs, tmp_path):
+    store = stored(tmp_path / "store", runs[1])
+    later = store / "later" / f"run_id={RUN_ID}" / "part-0.parquet"
+    later.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"run_id": [RUN_ID]}), later)
+    save(runs[1], store)
+    assert later.exists()
+    with pytest.raises(OutputError, match="has later of run nightly"):
+        save(runs[0], store)
+    save(runs[0], store, force=True)
     assert not (store / "later").exists()
     assert contents(store) == contents(stored(tmp_path / "old", runs[0]))
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1", b"x" * 5000])
 def test_a_damaged_run_can_be_replaced(runs, tmp_path, damage):
-    store = stored(tmp_path / "store", runs[0], events=True)
-    for path in nsyspipe.load(store).tables.iterdir():
+    store = stored(tmp_path / "store", runs[0])
+    for path in places(store).values():
         path.write_bytes(damage)
     save(runs[1], store)
     assert contents(store) == contents(stored(tmp_path / "new", runs[1]))
@@ -124,8 +194,6 @@ def test_a_saved_run_saved_where_it_is_stays_as_it_is(runs, tmp_path):
     before = contents(store)
     save(nsyspipe.load(store), store, events=True)
     assert contents(store) == before
-    save(nsyspipe.load(store, label="new name"), store)
-    assert nsyspipe.load(store).header.label == "new name"
 
 
 def test_a_run_whose_operations_fail_leaves_the_store_as_it_was(runs, tmp_path):

@@ -21,7 +21,15 @@ from nsyspipe.store.write import save
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.conftest import SAMPLES
-from tests.integration.store_tools import OTHER_ID, RUN_ID, old_run, other_run, stored
+from tests.integration.store_tools import (
+    OTHER_ID,
+    RUN_ID,
+    old_run,
+    other_run,
+    places,
+    stored,
+    unlisted,
+)
 from tests.integration.test_real_reports import GROUPS
 from tests.integration.tools import blank
 
@@ -284,13 +292,13 @@ def read_all(run):
 
 @pytest.fixture
 def damaged(made, tmp_path):
-    """Return the directory of a saved run's tables, and a function that reads all of it, which must fail."""
-    tables = nsyspipe.load(stored(tmp_path / "store", made[0], events=True)).tables
+    """Return where a saved run's tables are, and a function that reads all of it, which must fail."""
+    tables = places(unlisted(stored(tmp_path / "store", made[0], events=True)))
 
     def refused(name):
         with pytest.raises(DatasetError) as caught:
             read_all(nsyspipe.load(tmp_path / "store"))
-        assert str(tables / name) in str(caught.value)
+        assert str(tables[name]) in str(caught.value)
         assert "\n" not in str(caught.value)
         assert caught.value.fix
         return str(caught.value)
@@ -305,32 +313,32 @@ READ = ["ranks", "steps", "phases", "collectives", "stragglers", "kernels", "lin
 @pytest.mark.parametrize("name", READ)
 def test_a_file_that_is_gone_is_an_error_that_names_it(damaged, name):
     tables, refused = damaged
-    (tables / f"{name}.parquet").unlink()
-    assert "is missing from the saved run" in refused(f"{name}.parquet")
+    tables[name].unlink()
+    assert "is missing from the saved run" in refused(name)
 
 
 @pytest.mark.parametrize("name", [*READ, "runs"])
 @pytest.mark.parametrize("damage", ["empty", "cut", "other"])
 def test_a_damaged_file_is_an_error_that_names_it(damaged, name, damage):
     tables, refused = damaged
-    path = tables / f"{name}.parquet"
+    path = tables[name]
     whole = path.read_bytes()
     path.write_bytes({"empty": b"", "cut": whole[:-20], "other": b"x" * len(whole)}[damage])
-    assert "cannot be read" in refused(path.name)
+    assert "cannot be read" in refused(name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["steps", "runs", "metrics"])
 def test_a_changed_byte_among_the_rows_is_told_or_changes_nothing(damaged, tmp_path, name):
-    path = damaged[0] / f"{name}.parquet"
+    path = damaged[0][name]
     whole = path.read_bytes()
-    before = nsyspipe.load(tmp_path / "store")._table(name)
+    before = nsyspipe.load(tmp_path / "store")._files.table(name)
     end_of_rows = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
     n_told, silent = 0, []
     for at in range(0, len(whole), 5):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         try:
-            found = nsyspipe.load(tmp_path / "store")._table(name)
+            found = nsyspipe.load(tmp_path / "store")._files.table(name)
         except DatasetError:
             n_told += 1
         else:
@@ -339,6 +347,17 @@ def test_a_changed_byte_among_the_rows_is_told_or_changes_nothing(damaged, tmp_p
     of_rows = [at for at in silent if at < end_of_rows]
     assert len(of_rows) < 0.02 * end_of_rows / 5
     assert n_told > 0.3 * end_of_rows / 5
+
+
+@pytest.mark.parametrize("name", [*READ, "events-0"])
+def test_a_file_of_another_save_is_an_error_that_names_it(made, tmp_path, name):
+    store = stored(tmp_path / "store", made[0], events=True)
+    path = places(store)[name]
+    theirs = places(stored(tmp_path / "theirs", made[1], events=True), OTHER_ID)
+    path.write_bytes(theirs[name].read_bytes())
+    with pytest.raises(DatasetError, match="of another save of the run than its row") as caught:
+        read_all(nsyspipe.load(store))
+    assert caught.value.subject == str(path)
 
 
 def rewrite(path, change):
@@ -350,10 +369,10 @@ def rewrite(path, change):
 def test_columns_of_a_later_version_are_refused(damaged, version):
     tables, refused = damaged
     rewrite(
-        tables / "steps.parquet",
+        tables["steps"],
         lambda table: table.replace_schema_metadata({"schema_version": version}),
     )
-    message = refused("steps.parquet")
+    message = refused("steps")
     assert (
         f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}"
         in message
@@ -362,14 +381,12 @@ def test_columns_of_a_later_version_are_refused(damaged, version):
 
 def test_a_file_without_a_version_is_refused(damaged):
     tables, refused = damaged
-    rewrite(tables / "steps.parquet", lambda table: table.replace_schema_metadata(None))
-    assert "has columns of version unknown" in refused("steps.parquet")
+    rewrite(tables["steps"], lambda table: table.replace_schema_metadata(None))
+    assert "has columns of version unknown" in refused("steps")
 
 
 def test_a_column_that_was_added_since_is_null(damaged, made, tmp_path):
-    rewrite(
-        damaged[0] / "steps.parquet", lambda table: table.drop_columns(["wait_ns", "dtod_bytes"])
-    )
+    rewrite(damaged[0]["steps"], lambda table: table.drop_columns(["wait_ns", "dtod_bytes"]))
     found = nsyspipe.load(tmp_path / "store").steps()
     assert found.schema.equals(made[0].steps().schema, check_metadata=True)
     assert found["wait_ns"].null_count == found.num_rows
@@ -380,7 +397,7 @@ def test_a_column_that_was_added_since_is_null(damaged, made, tmp_path):
 
 def test_a_column_that_is_unknown_is_left_out(damaged, made, tmp_path):
     rewrite(
-        damaged[0] / "steps.parquet",
+        damaged[0]["steps"],
         lambda table: table.append_column("later", pa.nulls(len(table))),
     )
     assert nsyspipe.load(tmp_path / "store").steps().equals(made[0].steps())
@@ -388,8 +405,8 @@ def test_a_column_that_is_unknown_is_left_out(damaged, made, tmp_path):
 
 def test_a_column_that_is_never_null_must_be_there(damaged):
     tables, refused = damaged
-    rewrite(tables / "steps.parquet", lambda table: table.drop_columns(["wall_ns", "rank"]))
-    assert "lacks the columns rank, wall_ns" in refused("steps.parquet")
+    rewrite(tables["steps"], lambda table: table.drop_columns(["wall_ns", "rank"]))
+    assert "lacks the columns rank, wall_ns" in refused("steps")
 
 
 @pytest.mark.parametrize(
@@ -398,10 +415,10 @@ def test_a_column_that_is_never_null_must_be_there(damaged):
 def test_a_column_of_another_kind_is_an_error(damaged, values):
     tables, refused = damaged
     rewrite(
-        tables / "steps.parquet",
+        tables["steps"],
         lambda table: table.set_column(table.column_names.index("wall_ns"), "wall_ns", values),
     )
-    assert "cannot be read" in refused("steps.parquet")
+    assert "cannot be read" in refused("steps")
 
 
 @pytest.mark.parametrize(
@@ -410,12 +427,12 @@ def test_a_column_of_another_kind_is_an_error(damaged, values):
 def test_details_that_say_nothing_are_an_error(damaged, details):
     tables, refused = damaged
     rewrite(
-        tables / "runs.parquet",
+        tables["runs"],
         lambda table: table.set_column(
             table.column_names.index("details"), "details", pa.array([details])
         ),
     )
-    assert "has no usable details" in refused("runs.parquet")
+    assert "has no usable details" in refused("runs")
 
 
 def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, made, tmp_path):
@@ -426,14 +443,14 @@ def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, made, tmp_pat
             text = text.replace(f'"{name}": {{', f'"{name}": {{"later": [1], ')
         return table.set_column(table.column_names.index("details"), "details", pa.array([text]))
 
-    rewrite(damaged[0] / "runs.parquet", add)
+    rewrite(damaged[0]["runs"], add)
     run = nsyspipe.load(tmp_path / "store")
     assert (run.header, run.nccl, run.link) == (made[0].header, made[0].nccl, made[0].link)
 
 
 @pytest.mark.parametrize("n_rows", [0, 2])
 def test_a_runs_table_without_its_one_row_is_an_error(damaged, tmp_path, n_rows):
-    path = damaged[0] / "runs.parquet"
+    path = damaged[0]["runs"]
     rewrite(path, lambda table: pa.concat_tables([table] * n_rows) if n_rows else table.slice(0, 0))
     with pytest.raises(DatasetError, match=f"holds {n_rows} rows of the run, not 1"):
         _ = nsyspipe.load(tmp_path / "store").header

@@ -42,7 +42,7 @@ def test_stopped_at_each_change_a_replacement_is_made_or_nothing_is(
         if how == "full":  # refused is as it was, and what is not refused is done
             assert seen[-1] == {REFUSED: "old", 0: "new"}[found]
             assert left_behind(store) == []
-        assert saver.save("new", store) == 0
+        assert saver.save("new", store, force=True) == 0
         assert (expected.by_files(store), left_behind(store)) == ("new", [])
     assert at > 10
 

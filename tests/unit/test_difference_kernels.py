@@ -13,6 +13,7 @@ from nsyspipe.difference.step_table import StepTable
 from nsyspipe.metrics import window_sums
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank, plain_run
+from tests.integration.store_tools import places, unlisted
 
 # Windows: [1000, 1600) skipped, then three of 1200, then one that is cut off.
 STEPS = [(1000, 100, 40, 60)] * 3
@@ -41,8 +42,8 @@ def run_with(folder, *kernels, steps=STEPS):
 def as_saved_before(run, folder):
     """Return a run as a store holds it that an older nsyspipe wrote: without what kernels take in summary steps."""
     save(run, folder)
-    found = nsyspipe.load(folder)
-    path = found.tables / "kernels.parquet"
+    run_id = run.header.run_id
+    path = places(unlisted(folder, run_id), run_id)["kernels"]
     kept = pq.read_table(path, partitioning=None).drop_columns(["n_in_summary", "in_summary_ns"])
     pq.write_table(kept, path)
     return nsyspipe.load(folder)

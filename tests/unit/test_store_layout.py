@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nsyspipe.errors import OptionError
-from nsyspipe.store.layout import check_run_id, file_name, file_of, published, run_ids, tables_dir
+from nsyspipe.store.layout import check_run_id, file_name, has_run, is_file_name, published, run_ids
 
 GOOD = ["nightly", "20260301T043000-1a2b3c4d", "v1.2", "a", "x" * 100, "a+b", "2026-03-01-night", "1-2", "1.2.3",
         "12-34", "true", "null", "3e", "e5", "0x", "run=1"[:3]]  # fmt: skip
@@ -68,23 +68,46 @@ def test_the_fix_is_the_nearest_good_name(run_id, fix):
         ("phase_ranges", 12, "phase_ranges/run_id=a/rank=12/part-0.parquet"),
     ],
 )
-def test_each_file_has_its_place_in_a_store_and_a_name_in_a_version(table, rank, path):
+def test_each_file_has_its_place_in_a_store_and_a_name_before(table, rank, path):
     name = file_name(table, rank)
     assert published(name, "a") == Path(path)
-    assert file_of(Path("/s/.nsyspipe/versions/1"), table, "a", rank) == Path(
-        "/s/.nsyspipe/versions/1", name
-    )
-    for copy in ("/s", "/versions/s", "/.nsyspipe/s"):
-        assert file_of(Path(copy), table, "a", rank) == Path(copy, path)
+    assert is_file_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "steps",
+        "steps.parquet/x",
+        "../x.parquet",
+        "x-1-2.parquet",
+        "x-01.parquet",
+        "x-.parquet",
+        "files",
+    ],
+)
+def test_other_names_are_of_no_file(name):
+    assert not is_file_name(name)
 
 
 def test_what_is_no_store_has_no_runs(tmp_path):
     (tmp_path / "runs" / "run_id=empty").mkdir(parents=True)
-    (tmp_path / "runs" / "run_id=dangling").mkdir()
-    (tmp_path / "runs" / "run_id=dangling" / "part-0.parquet").symlink_to("nothing")
     (tmp_path / "runs" / "other=1").mkdir()
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "nothing", tmp_path / "file", tmp_path / ("x" * 300)):
         assert list(run_ids(path)) == []
-        assert tables_dir(path, "empty") is None
-        assert tables_dir(path, "dangling") is None
+        for run_id in ("empty", "", "..", "a/b", "a\0b"):
+            assert not has_run(path, run_id)
+
+
+def test_a_run_is_there_whatever_its_files_are_and_before_they_are_in_place(tmp_path):
+    for run_id in ("link", "directory", "file"):
+        (tmp_path / "runs" / f"run_id={run_id}").mkdir(parents=True)
+    (tmp_path / "runs" / "run_id=link" / "part-0.parquet").symlink_to("nothing")
+    (tmp_path / "runs" / "run_id=directory" / "part-0.parquet").mkdir()
+    (tmp_path / "runs" / "run_id=file" / "part-0.parquet").touch()
+    (tmp_path / ".nsyspipe" / "switch" / "new").mkdir(parents=True)
+    (tmp_path / ".nsyspipe" / "switch" / "new" / "runs.parquet").touch()
+    (tmp_path / ".nsyspipe" / "switch" / "rest").mkdir()
+    assert sorted(run_ids(tmp_path)) == ["directory", "file", "link", "new"]

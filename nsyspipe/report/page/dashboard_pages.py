@@ -10,7 +10,7 @@ from nsyspipe.report.files import write_text
 from nsyspipe.report.page.embed import run_id_of_page
 from nsyspipe.report.page.run_page import run_page
 from nsyspipe.store.catalog import Unreadable
-from nsyspipe.store.layout import partition
+from nsyspipe.store.layout import RUNS_FILE, published
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,8 @@ def write_pages(
             except (DatasetError, OptionError) as error:
                 failed.append(Unreadable(run_id, "page", error.problem, error.fix))
             else:
-                write_text(path, text, (), may_replace=_asker(path, run_id, force=force))
+                may_replace = _asker(path, run_id, force=force)
+                write_text(path, text, (), may_replace=may_replace, is_named=False)
         if on_progress:
             on_progress(n_done, len(run_ids))
     return failed
@@ -74,10 +75,13 @@ def _make(pages: Path) -> None:
 
 def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
     """Tell whether a page of the run is there and not older than what was saved of it."""
-    if run_id_of_page(path) != run_id:
+    if path.is_symlink() or run_id_of_page(path) != run_id:
         return False
-    saved = max(file.stat().st_mtime_ns for file in (store / partition("runs", run_id)).iterdir())
-    return path.stat().st_mtime_ns >= saved
+    try:
+        saved = (store / published(RUNS_FILE, run_id)).lstat().st_mtime_ns
+        return path.lstat().st_mtime_ns >= saved
+    except OSError:  # replaced at this moment
+        return False
 
 
 def _asker(path: Path, run_id: str, *, force: bool) -> Callable[[], bool]:

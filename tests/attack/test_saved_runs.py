@@ -1,0 +1,171 @@
+"""Saved runs that accident or malice changed: every command that reads them answers or says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import traceback
+from dataclasses import fields
+
+import pyarrow as pa
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import DatasetError
+from nsyspipe.store import details
+from tests.attack.saved_runs import changed
+from tests.cli.tools import nsyspipe_here
+from tests.integration.store_tools import (
+    OTHER_ID,
+    RUN_ID,
+    old_run,
+    other_run,
+    places,
+    stored,
+    unlisted,
+)
+from tests.integration.test_store_saved_run import rewrite
+
+# Each seed changes one table of a run in one way, and is read by every command.
+SEEDS = range(60)
+AT_ONCE = 10
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """Return a store of a run that does not say which files are its own, and of another run."""
+    folder = tmp_path_factory.mktemp("good")
+    store = unlisted(stored(folder / "store", old_run(folder), events=True))
+    shutil.copytree(stored(folder / "alone", other_run(folder)), store, dirs_exist_ok=True)
+    return store
+
+
+def commands(store, folder):
+    """Return every command that reads saved runs; the first run of the store is changed, the other is not."""
+    run, other = (store / "runs" / f"run_id={run_id}" for run_id in (RUN_ID, OTHER_ID))
+    named = [store, "--run-id", RUN_ID]
+    return [
+        ["analyze", *named, "--json", "-", "--html", folder / "x.html", "--markdown", folder / "x.md",
+         "--perfetto", folder / "x.pftrace", "--force"],
+        ["analyze", *named],
+        ["analyze", *named, "--out", folder / "again", "--force"],
+        ["diff", run, other, "--html", folder / "d.html", "--force"],
+        ["compare", other, run, "--html", folder / "c.html", "--force"],
+        ["whatif", *named],
+        ["dashboard", store, "-o", folder / "db.html", "--pages", folder / "pages", "--force"],
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", SEEDS[::AT_ONCE])
+def test_a_changed_run_is_answered_or_refused_by_every_command(good, tmp_path, attempts, first):
+    n_attempts, failures = 0, []
+    for seed in SEEDS[first : first + AT_ONCE]:
+        chosen = random.Random(seed)
+        store = tmp_path / f"store{seed}"
+        shutil.copytree(good, store)
+        files = places(store)
+        name = chosen.choice(sorted(set(files) - {"metrics"}) + ["runs", "findings"] * 4)
+        what = changed(chosen, files[name])
+        for command in commands(store, tmp_path):
+            n_attempts += 1
+            try:
+                done = nsyspipe_here(*command)
+                code, said = done.returncode, done.stderr
+            except Exception:  # which ends the program with 1
+                code, said = 1, traceback.format_exc()
+            # A changed figure may make a gate fail, which is 3 or more.
+            if code == 1 or "Traceback" in said or (command[0] == "dashboard" and code):
+                failures.append((seed, name, what, command[0], code, said[-300:]))
+    attempts(n_attempts)
+    assert not failures
+
+
+def with_details(store, change):
+    """Change what the details of the run say."""
+
+    def rewritten(table):
+        found = change(json.loads(table["details"][0].as_py()))
+        text = found if isinstance(found, str) else json.dumps(found)
+        return table.set_column(table.column_names.index("details"), "details", pa.array([text]))
+
+    rewrite(places(store)["runs"], rewritten)
+    return store
+
+
+ODD = [-1, 2**70, 1.5, "x", True, [], [None], {}, {"a": 1}, float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("part", ["header", "nccl", "link"])
+def test_each_field_of_the_details_is_checked(good, tmp_path, attempts, part):
+    store = shutil.copytree(good, tmp_path / "store")
+    whole = json.loads(nsyspipe.load(store, run_id=RUN_ID)._row["details"])
+    n_attempts = 0
+    for name, value in whole[part].items():
+        for odd in ODD:
+            if isinstance(odd, type(value)) and not isinstance(odd, bool) and odd == odd:  # noqa: PLR0124
+                continue
+            changed_details = {**whole, part: {**whole[part], name: odd}}
+            n_attempts += 1
+            try:
+                details.parse_details(json.dumps(changed_details))
+            except ValueError as error:
+                assert str(error)  # noqa: PT017 - the others are of the right type
+            else:
+                assert value is None or isinstance(odd, (type(value), int)), (name, odd)
+    attempts(n_attempts)
+    with_details(store, lambda found: {**found, part: "x"})
+    with pytest.raises(DatasetError, match="has no usable details"):
+        _ = nsyspipe.load(store, run_id=RUN_ID).header
+
+
+def test_every_field_that_is_saved_is_of_a_type_that_can_be_checked():
+    for kind in details._OBJECTS.values():
+        for one in fields(kind):
+            needed = str(one.type).removesuffix(" | None")
+            assert needed in details._IS or needed in details._OBJECTS, (kind, one.name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 200_000,
+        '{"header":' * 200_000,
+        '{"header": NaN}',
+        '{"header": 1e999}',
+        "9" * 10_000,
+        '"x"',
+        "nul",
+    ],
+)
+def test_details_that_no_parser_likes_are_an_error(good, tmp_path, text):
+    store = with_details(shutil.copytree(good, tmp_path / "store"), lambda _: text)
+    with pytest.raises(DatasetError, match="has no usable details"):
+        _ = nsyspipe.load(store, run_id=RUN_ID).header
+
+
+def test_one_bad_run_costs_the_dashboard_a_warning_and_its_own_page(good, tmp_path):
+    store = with_details(shutil.copytree(good, tmp_path / "store"), lambda _: "[" * 200_000)
+    done = nsyspipe_here(
+        "dashboard", store, "-o", tmp_path / "x.html", "--pages", tmp_path / "pages"
+    )
+    assert done.returncode == 0
+    assert f"warning: {RUN_ID}: page " in done.stderr
+    assert OTHER_ID in (tmp_path / "x.html").read_text()
+    assert (tmp_path / "pages" / f"{OTHER_ID}.html").exists()
+
+
+def test_a_bad_run_that_is_asked_for_is_an_error_that_names_it(good, tmp_path):
+    store = with_details(shutil.copytree(good, tmp_path / "store"), lambda _: "{}")
+    run, other = (store / "runs" / f"run_id={run_id}" for run_id in (RUN_ID, OTHER_ID))
+    for command in (
+        ["compare", other, run],
+        ["diff", other, run],
+        ["whatif", run],
+        ["analyze", run],
+    ):
+        done = nsyspipe_here(*command)
+        assert done.returncode == 2
+        assert f"run_id={RUN_ID}" in done.stderr
+        assert "has no usable details" in done.stderr

@@ -1,0 +1,496 @@
+"""A store that somebody prepared, or changes while it is used, leads nowhere else and is never waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import NsyspipeError, OutputError
+from nsyspipe.schema import DATASET, EVENT_TABLES
+from nsyspipe.store.write import save
+from tests.cli.tools import nsyspipe_here
+from tests.integration.store_tools import (
+    OTHER_ID,
+    RUN_ID,
+    TABLES,
+    contents,
+    copied,
+    left_behind,
+    new_run,
+    old_run,
+    other_run,
+    places,
+    stored,
+    unlisted,
+)
+
+HIDDEN = [".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
+OF_RUN = [f"{table}/run_id={RUN_ID}" for table in ("runs", "steps", "events")]
+DIRECTORIES = [
+    *HIDDEN,
+    "runs",
+    "steps",
+    "metrics",
+    "events",
+    *OF_RUN,
+    f"events/run_id={RUN_ID}/rank=0",
+]
+FILES = [".nsyspipe/lock", *(f"{table}/run_id={RUN_ID}/part-0.parquet" for table in ("runs", "steps", "metrics")),
+         f"events/run_id={RUN_ID}/rank=1/part-0.parquet"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return two versions of a run, and another run, all read from stores."""
+    folder = tmp_path_factory.mktemp("runs")
+    found = []
+    for make in (old_run, new_run, other_run):
+        run = make(folder)
+        store = stored(folder / f"store-{make.__name__}", run, events=True)
+        found.append(nsyspipe.load(store))
+    return found
+
+
+@pytest.fixture(scope="module")
+def both(runs, tmp_path_factory):
+    """Return a store of the first and the last of them."""
+    store = stored(tmp_path_factory.mktemp("both") / "store", runs[0], events=True)
+    save(runs[2], store)
+    return store
+
+
+@pytest.fixture(autouse=True)
+def never_waits():
+    """End a test that waits for what a hostile store never gives."""
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """Return a directory of somebody else, with what a store may have in it."""
+    outside = tmp_path / "outside"
+    for name in (
+        "part-0.parquet",
+        "alive",
+        "staging/x/alive",
+        "switch/x/steps.parquet",
+        f"run_id={RUN_ID}/part-0.parquet",
+        "rank=0/part-0.parquet",
+        "mine",
+    ):
+        path = outside / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    (outside / "empty").mkdir()
+    return outside
+
+
+def tree(folder):
+    """Return everything in a directory, with its bytes or target and its time of change."""
+    return {
+        str(path.relative_to(folder)): (
+            path.is_symlink() and os.readlink(path),
+            path.read_bytes() if path.is_file() and not path.is_symlink() else None,
+            None if path.is_dir() else path.lstat().st_mtime_ns,
+        )
+        for path in sorted(folder.rglob("*"))
+        if not path.is_fifo() and not path.is_socket()
+    }
+
+
+def put(path, kind, outside):
+    """Put something else in place of a path."""
+    is_directory = path.is_dir()
+    if is_directory:
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    if kind == "link":
+        path.symlink_to(outside if is_directory else outside / "mine")
+    elif kind == "link to ..":
+        path.symlink_to("..")
+    elif kind == "link to nothing":
+        path.symlink_to(outside / "new")
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            os.chdir(path.parent)  # its name may be too long otherwise
+            made.bind(path.name)
+    elif is_directory:
+        path.write_text("mine")
+    else:
+        path.mkdir()
+
+
+KINDS = ["link", "link to ..", "link to nothing", "fifo", "socket", "file or directory"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [*DIRECTORIES, *FILES])
+def test_a_place_that_is_something_else_is_refused_by_writers_and_not_followed_by_readers(
+    runs, both, tmp_path, outside, monkeypatch, attempts, name, kind
+):
+    attempts(3)
+    monkeypatch.chdir(tmp_path)
+    store = copied(both, tmp_path / "store")
+    put(store / name, kind, outside)
+    before = tree(tmp_path)
+    for force in (False, True):
+        with pytest.raises(OutputError) as caught:
+            save(runs[1], store, events=True, force=force)
+        assert str(caught.value).startswith(f"{store}: has a")
+        assert caught.value.fix
+        assert tree(tmp_path) == before
+    try:
+        found = nsyspipe.load(store, run_id=RUN_ID)
+        is_same = found.steps().equals(runs[0].steps())
+        assert is_same
+        assert len(list(found.operations())) == 2
+    except NsyspipeError as error:
+        assert error.exit_code == 2
+        assert error.fix or name == "runs"
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("place", ["staging/link", "switch/link", f"switch/{RUN_ID}"])
+def test_links_in_what_is_hidden_are_refused(runs, tmp_path, outside, place):
+    store = stored(tmp_path / "store", runs[0])
+    (store / ".nsyspipe" / place).symlink_to(outside)
+    before = tree(tmp_path)
+    with pytest.raises(OutputError, match="has a link at .nsyspipe/") as caught:
+        save(runs[1], store, force=True)
+    assert caught.value.fix == f"remove {store / '.nsyspipe' / place}"
+    assert tree(tmp_path) == before
+
+
+PREPARED = {
+    "a link": lambda folder, outside: (folder / "steps.parquet").symlink_to(outside / "mine"),
+    "a fifo": lambda folder, outside: os.mkfifo(folder / "steps.parquet"),
+    "a directory": lambda folder, outside: (folder / "steps.parquet").mkdir(),
+    "another name": lambda folder, outside: (folder / "x..parquet").write_text("x"),
+    "files is a link": lambda folder, outside: (folder / "files").symlink_to(outside / "mine"),
+    "files is no list": lambda folder, outside: (folder / "files").write_text("{}"),
+    "files is nested": lambda folder, outside: (folder / "files").write_text("[" * 100_000),
+    "files is a fifo": lambda folder, outside: os.mkfifo(folder / "files"),
+}
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_a_switch_that_somebody_prepared_is_refused(runs, tmp_path, outside, name):
+    store = stored(tmp_path / "store", runs[0])
+    switch = store / ".nsyspipe" / "switch" / "prepared"
+    switch.mkdir()
+    PREPARED[name](switch, outside)
+    before = tree(outside)
+    with pytest.raises(OutputError) as caught:
+        save(runs[1], store, force=True)
+    assert "prepared" in str(caught.value.fix)
+    assert tree(outside) == before
+    assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(runs[0].steps())
+
+
+def test_a_switch_with_files_of_other_places_removes_nothing_elsewhere(runs, tmp_path, outside):
+    store = stored(tmp_path / "store", runs[0])
+    switch = store / ".nsyspipe" / "switch" / OTHER_ID
+    switch.mkdir()
+    (switch / "files").write_text('["../../outside/mine", "/etc/hosts", "steps.parquet"]')
+    before = tree(outside)
+    save(runs[1], store)
+    assert tree(outside) == before
+    assert left_behind(store) == []
+
+
+def test_places_that_change_while_runs_are_saved_lead_nowhere(runs, tmp_path, outside, attempts):
+    store = stored(tmp_path / "store", runs[0])
+    before = tree(outside)
+    done = threading.Event()
+    n_changes = 0
+
+    def change():
+        nonlocal n_changes
+        names = [
+            "steps",
+            "runs",
+            ".nsyspipe/staging",
+            ".nsyspipe/switch",
+            f"kernels/run_id={RUN_ID}",
+        ]
+        while not done.is_set():
+            path = store / names[n_changes % len(names)]
+            with contextlib.suppress(OSError):  # the store's writer is at it too
+                path.rename(tmp_path / "aside")
+                path.symlink_to(outside)
+            with contextlib.suppress(OSError):
+                path.unlink()
+                (tmp_path / "aside").rename(path)
+            shutil.rmtree(tmp_path / "aside", ignore_errors=True)
+            n_changes += 1
+
+    attacker = threading.Thread(target=change)
+    attacker.start()
+    n_saves = 30
+    try:
+        for number in range(n_saves):
+            try:
+                save(runs[number % 2], store, force=True)
+            except OutputError as error:
+                assert error.fix
+    finally:
+        done.set()
+        attacker.join()
+    attempts(n_saves)
+    assert n_changes > n_saves
+    assert tree(outside) == before
+
+
+# --- stores of links, and copies ----------------------------------------------------------------
+
+
+def as_links(store):
+    """Turn a store into one as an older nsyspipe wrote it: its tables are links into what is hidden."""
+    shutil.rmtree(store / ".nsyspipe")
+    versions = store / ".nsyspipe" / "versions" / "1"
+    versions.mkdir(parents=True)
+    (store / ".nsyspipe" / "runs").mkdir()
+    (store / ".nsyspipe" / "runs" / RUN_ID).symlink_to("../versions/1")
+    for name, path in places(store).items():
+        path.rename(versions / f"{name}.parquet")
+        depth = len(path.relative_to(store).parts) - 1
+        path.symlink_to(Path(*[".."] * depth, ".nsyspipe", "runs", RUN_ID, f"{name}.parquet"))
+    return store
+
+
+@pytest.mark.parametrize("copy", ["itself", "without what is hidden"])
+def test_a_store_of_links_is_refused_and_what_to_do_is_said(runs, tmp_path, attempts, copy):
+    attempts(4)
+    store = as_links(stored(tmp_path / "store", runs[0], events=True))
+    if copy != "itself":
+        shutil.rmtree(store / ".nsyspipe")
+    before = tree(store)
+    for run in (runs[1], runs[2]):
+        with pytest.raises(OutputError, match="link") as caught:
+            save(run, store, force=True)
+        assert "cp -rL" in caught.value.fix
+        assert tree(store) == before
+    for command in (["analyze", store], ["dashboard", store, "-o", tmp_path / "x.html"]):
+        done = nsyspipe_here(*command)
+        assert done.returncode == 2
+        assert "is a link, where a store has a file" in done.stderr
+        assert "cp -rL" in done.stderr
+
+
+def test_the_way_out_of_a_store_of_links_works(runs, tmp_path):
+    store = as_links(stored(tmp_path / "store", runs[0], events=True))
+    subprocess.run(["cp", "-rL", store, tmp_path / "copy"], check=True)
+    shutil.rmtree(tmp_path / "copy" / ".nsyspipe")
+    assert nsyspipe.load(tmp_path / "copy").steps().equals(runs[0].steps())
+    save(runs[1], tmp_path / "copy", events=True)
+    assert nsyspipe.load(tmp_path / "copy").steps().equals(runs[1].steps())
+
+
+def zipped(store, to):
+    with zipfile.ZipFile(to.with_suffix(".zip"), "w") as packed:
+        for path in sorted(store.rglob("*")):
+            packed.write(path, path.relative_to(store))
+    with zipfile.ZipFile(to.with_suffix(".zip")) as packed:
+        packed.extractall(to)
+
+
+def without_links(store, to):
+    """Copy as rsync does without -L, and as object stores do: ordinary files alone."""
+    for path in store.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            (to / path.relative_to(store)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, to / path.relative_to(store))
+
+
+def table_by_table(store, to):
+    to.mkdir()
+    for table in (*TABLES, *EVENT_TABLES):
+        subprocess.run(["cp", "-r", store / table, to], check=True)
+
+
+COPIES = {
+    "cp -r": lambda store, to: subprocess.run(["cp", "-r", store, to], check=True),
+    "cp -r of each table": table_by_table,
+    "zip": zipped,
+    "without links": without_links,
+    "moved": lambda store, to: shutil.move(store, to),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, way):
+    attempts(len(DATASET))
+    store = stored(tmp_path / "store", runs[0], events=True)
+    save(runs[2], store, events=True)
+    files = contents(store)
+    expected = {
+        table: [
+            len(pq.ParquetFile(path).read()) for path in sorted((store / table).rglob("*.parquet"))
+        ]
+        for table in DATASET
+    }
+    COPIES[way](store, tmp_path / "copy")
+    copy = tmp_path / "copy"
+    assert contents(copy) == files
+    for table in DATASET:
+        n_rows = sum(expected[table])
+        glob = f"read_parquet('{copy}/{table}/**/*.parquet')"
+        assert duckdb.sql(f"SELECT count(*) FROM {glob}").fetchall() == [(n_rows,)]
+        assert len(pd.read_parquet(copy / table, partitioning=None)) == n_rows
+        assert pl.scan_parquet(copy / table).collect().height == n_rows
+    for run in (runs[0], runs[2]):
+        found = nsyspipe.load(copy, run_id=run.run_id)
+        assert found.steps().equals(run.steps())
+        assert len(list(found.operations())) == 2
+
+
+def test_one_table_alone_is_a_dataset_to_others(runs, tmp_path):
+    store = stored(tmp_path / "store", runs[0])
+    subprocess.run(["cp", "-r", store / "steps", tmp_path / "elsewhere"], check=True)
+    assert len(pd.read_parquet(tmp_path / "elsewhere")) == runs[0].steps().num_rows
+    assert not any(path.is_symlink() for path in store.rglob("*"))
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "link to a page", "fifo", "directory"])
+def test_something_else_in_place_of_a_page_is_refused(runs, tmp_path, outside, kind, force):
+    store = stored(tmp_path / "store", runs[0])
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    page = pages / f"{RUN_ID}.html"
+    if kind == "link to a page":
+        done = nsyspipe_here("analyze", store, "--html", outside / "page.html", "-q")
+        assert done.returncode == 0
+        page.symlink_to(outside / "page.html")
+    elif kind == "directory":
+        page.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(page)
+    else:
+        page.symlink_to(outside / ("mine" if kind == "link" else "new"))
+    before = tree(tmp_path)
+    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html", "--pages", pages, *force)
+    assert done.returncode == 2
+    assert str(page) in done.stderr
+    assert tree(tmp_path) == before
+
+
+def test_a_fifo_where_pages_may_be_is_not_waited_for(runs, tmp_path):
+    store = stored(tmp_path / "store", runs[0])
+    (store / "pages").mkdir()
+    os.mkfifo(store / "pages" / f"{RUN_ID}.html")
+    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html")
+    assert done.returncode == 0
+
+
+# --- files that claim more than they hold -------------------------------------------------------
+
+
+def rewritten(path, change, **options):
+    """Write a file again as somebody else may."""
+    table = pq.ParquetFile(path).read()
+    pq.write_table(change(table), path, **options)
+
+
+def many_rows(table):
+    indices = pa.array([0], pa.int64())
+    n_rows = 20_000_000
+    columns = [
+        pa.DictionaryArray.from_arrays(pa.nulls(n_rows, pa.int32()), pa.array(["a"]))
+        if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)
+        else pa.nulls(n_rows, column.type)
+        for column in table.columns
+    ]
+    assert indices.type == pa.int64()
+    fields = [
+        pa.field(one.name, column.type) for one, column in zip(table.schema, columns, strict=True)
+    ]
+    return pa.table(columns, schema=pa.schema(fields, table.schema.metadata))
+
+
+def long_text(table):
+    at = table.column_names.index("gpu_name")
+    text = pa.array(["x" * 1_200_000_000] + [None] * (len(table) - 1), pa.large_string())
+    return table.set_column(at, "gpu_name", text)
+
+
+def one_text_many_times(table):
+    """Return a million times a text of a million letters, as a dictionary stores it."""
+    n_rows = 1_000_000
+    columns = {one.name: pa.nulls(n_rows, one.type) for one in table.schema if one.name != "name"}
+    codes = pa.DictionaryArray.from_arrays(
+        pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 1_000_000])
+    )
+    found = pa.table({**columns, "name": codes})
+    return found.replace_schema_metadata(table.schema.metadata)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "bomb"),
+    [("steps", many_rows), ("ranks", long_text), ("kernels", one_text_many_times)],
+)
+def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(
+    runs, tmp_path, table, bomb
+):
+    store = unlisted(stored(tmp_path / "store", runs[0]))
+    path = places(store)[table]
+    rewritten(path, bomb, compression="zstd", use_dictionary=bomb is not long_text)
+    assert path.stat().st_size < 3_000_000
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(NsyspipeError, match="cannot be read") as caught:
+        getattr(nsyspipe.load(store), table) if table == "ranks" else getattr(
+            nsyspipe.load(store), table
+        )()
+    assert "than a file of" in str(caught.value)
+    assert pa.default_memory_pool().max_memory() - before < 800_000_000
+
+
+def test_a_file_that_is_large_and_holds_nothing_is_refused_before_it_is_read(runs, tmp_path):
+    store = unlisted(stored(tmp_path / "store", runs[0]))
+    path = places(store)["steps"]
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        file.truncate(2**40)
+        file.seek(2**40 - len(whole))
+        file.write(whole)
+    with pytest.raises(NsyspipeError, match="hold columns"):
+        nsyspipe.load(store).steps()
+
+
+def test_a_lock_that_somebody_holds_is_not_waited_for_without_end(runs, tmp_path, monkeypatch):
+    import fcntl
+
+    from nsyspipe.store import commit
+
+    store = stored(tmp_path / "store", runs[0])
+    monkeypatch.setattr(commit, "_LONGEST_WAIT_S", 0.2)
+    with (store / ".nsyspipe" / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OutputError, match="is locked by another writer"):
+            save(runs[1], store)
+    save(runs[1], store)
