@@ -18,8 +18,8 @@ from nsyspipe.attribution import distinct, launch_times
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
 from nsyspipe.host_digest import HostDigest, HostFamilies, digest_hosts, host_families
 from nsyspipe.intervals import union
-from nsyspipe.phases import phase_codes
-from nsyspipe.process_digest import ProcessDigest, digest_process
+from nsyspipe.phases import between_steps, phase_codes
+from nsyspipe.process_digest import ProcessDigest, digest_process, step_members
 from nsyspipe.process_events import ProcessEvents, ReportContext
 from nsyspipe.read.capture import Capture, read_capture
 
@@ -98,7 +98,6 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     named = TextFamilies.by_text(texts)
     families = TextFamilies.by_option(texts, reading.step) if reading.step else named
     events = _split(capture)
-    capture = capture.without_events()  # most of the memory, not needed any more
     context = ReportContext(
         families=families,
         codes=phase_codes(named, reading.phases),
@@ -110,9 +109,17 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     hosts = HostFamilies({}, {}) if events else host_families(capture.ranges, families)
     best = choose(found, [0] * len(found)) if events else hosts.best
     chosen = family.name if family else best
+    members = [
+        step_members(one, families, own, chosen) for one, own in zip(events, found, strict=True)
+    ]
+    host = [
+        between_steps(one.ranges, context.codes, own, capture.calls)
+        for one, own in zip(events, members, strict=True)
+    ]
+    capture = capture.without_events()  # most of the memory, not needed any more
     digests = [
-        digest_process(one, context, own, family=chosen)
-        for one, own in zip(events, found, strict=True)
+        digest_process(one, context, own, steps, between, family=chosen)
+        for one, own, steps, between in zip(events, found, members, host, strict=True)
     ]
     return ReportDigest(
         path=path,
@@ -167,6 +174,8 @@ def _split(capture: Capture) -> list[ProcessEvents]:
                 ranges=_of_process(capture.ranges.table, process),
                 payloads=_of_process(capture.payloads.table, process),
                 blocking_calls=None if calls is None else _of_process(calls, process),
+                waits=_of_process(capture.waits, process),
+                calls=None if capture.calls is None else _of_process(capture.calls, process),
             )
         )
     return events

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe.device_time import device_time
 from nsyspipe.gaps import idle_gaps
-from nsyspipe.intervals import union
 from nsyspipe.kernel_names import kernels_table
 from nsyspipe.labels import PHASES
 from nsyspipe.metrics.breakdown import breakdown
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.families import Members
+    from nsyspipe.intervals import IntervalSet
     from nsyspipe.metrics.window_sums import WindowSums
+    from nsyspipe.phases import BetweenSteps
     from nsyspipe.process_events import ProcessEvents, ReportContext
     from nsyspipe.recorded import Recorded
     from nsyspipe.steps import Windows
@@ -52,6 +54,8 @@ class Measured:
         Number and time of each of those rows' kernels by the window that they start in.
     blocked_ns_by_call
         Idle time by the API call that the host was blocked in, one value per window.
+    hidden
+        When communication ran beside compute, report time.
     """
 
     windows: pa.Table
@@ -59,6 +63,7 @@ class Measured:
     kernels: pa.Table
     kernels_by_window: WindowSums
     blocked_ns_by_call: dict[str, Int64]
+    hidden: IntervalSet
 
 
 def measure(
@@ -67,6 +72,8 @@ def measure(
     windows: Windows,
     phases: Mapping[str, PhaseRanges],
     members: Members,
+    *,
+    between: BetweenSteps,
 ) -> Measured:
     """Apply every metric to one process.
 
@@ -74,6 +81,8 @@ def measure(
     ----------
     members
         Its step ranges, to which phases belong.
+    between
+        What its host does between them.
     """
     operations, recorded = events.operations, context.recorded
     device = device_time(operations)
@@ -81,12 +90,20 @@ def measure(
     copy_phase = phases_of_launches(phases, operations.copy_launch)
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(operations, windows, backward, recorded, device)
-    gaps = idle_gaps(operations)
-    data = union(phases["data"].starts, phases["data"].ends)
-    causes = idle_causes(gaps, windows, parts["idle_ns"], data, events.blocking_calls)
-    copies = grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
+    offset = events.clock.offset_ns
+    gaps = idle_gaps(operations, offset)
+    causes = idle_causes(
+        gaps,
+        windows,
+        parts["idle_ns"],
+        between.with_data(phases["data"]).shifted(offset),
+        _shifted(events.blocking_calls, offset),
+        between=between.quiet.shifted(offset),
+    )
+    in_backward = _in_backward(phases, copy_phase)
+    copies = grad_copies(operations, windows, device, in_backward, recorded)
     overhead = context.overhead
-    parts |= causes.columns | copies
+    parts |= causes.columns | copies | {"idle_between_steps_ns": causes.between_steps_ns}
     parts["overhead_ns"] = (
         None if overhead is None else overhead.lengths(windows.starts, windows.ends)
     )
@@ -116,7 +133,18 @@ def measure(
         _phases_table(list(phases), costs),
         *kernels_table(operations, context.names, kernel_phase, device.comm, windows),
         causes.blocked_ns_by_call,
+        device.hidden,
     )
+
+
+def _shifted(calls: pa.Table | None, by_ns: int) -> pa.Table | None:
+    """Return calls later by so much."""
+    if calls is None or not by_ns:
+        return calls
+    for name in ("start_ns", "end_ns"):
+        place = calls.column_names.index(name)
+        calls = calls.set_column(place, name, pc.add(calls[name], by_ns))
+    return calls
 
 
 def _unrecorded(recorded: Recorded) -> list[str]:

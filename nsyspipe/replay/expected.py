@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.errors import NsyspipeError
+from nsyspipe.findings.judge import in_order
 from nsyspipe.replay.answered_findings import ADVICE
 from nsyspipe.replay.knobs import LINKS, Knobs
 from nsyspipe.replay.opened import opened_replay, why_refused
@@ -30,14 +31,14 @@ _MOST_OPERATIONS = 500_000
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     """Return findings with what a replay of each one's advice brings, as `whatif` answers it.
 
-    ``expected_ns_per_step`` = step time replayed unchanged - step time predicted, not more than the finding's bound. Of the evidence, ``replay_change``
+    ``expected_ns_per_step`` = step time replayed unchanged - step time predicted. Of the evidence, ``replay_change``
     is the change, ``replay_step_time_ns`` with ``_low_`` and ``_high_`` what it predicts, ``replay_refused`` why it
     does not.
 
     Parameters
     ----------
     findings
-        `schema.FINDINGS` of the run, as the rules gave them. Sorted by their bounds, and so returned.
+        `schema.FINDINGS` of the run, as the rules gave them; returned in the order of `findings.judge.in_order`.
     """
     rows = findings.to_pylist()
     changes = [advised_change(row["id"], json.loads(row["evidence"])) for row in rows]
@@ -45,7 +46,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         return findings
     opened = _opened(run)
     told = [row if change is None else _told(row, change, opened) for row, change in zip(rows, changes, strict=True)]  # fmt: skip
-    return schema.FINDINGS.from_rows(told)
+    return schema.FINDINGS.from_rows(in_order(told))
 
 
 def advised_change(name: str, evidence: Mapping[str, Any]) -> Knobs | None:
@@ -80,8 +81,7 @@ def _told(row: Mapping[str, Any], change: Knobs, opened: Opened | str) -> dict[s
         evidence |= {"replay_change": change.label, "replay_refused": refused}
     else:
         found = opened.replay.predict(change)
-        gain, bound = opened.replay.step_time_ns - found.step_time_ns, row["saving_ns_per_step"]
-        expected = gain if bound is None else min(gain, bound)
+        expected = opened.replay.step_time_ns - found.step_time_ns
         evidence |= {
             "replay_change": change.label,
             "replay_step_time_ns": found.step_time_ns,
