@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import MOST_BELIEVED, Finding, NotJudged
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
@@ -16,7 +16,6 @@ __all__ = ["comm_slows_compute"]
 ID = "comm-slows-compute"
 _LEAST_SLOWDOWN = 0.02
 _LEAST_SHARE = 0.0025
-_ENOUGH_KERNELS = 30
 _LEAST_OVERLAP_SHARE = 0.02
 _SHOWN_KERNELS = 5
 
@@ -29,17 +28,20 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < _LEAST_OVERLAP_SHARE:
         return None
-    kernels = evidence.kernels.filter(pc.greater(evidence.kernels["n_slowed"], 0))
-    n_slowed, slowed, free = (
-        pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
-    )
-    if n_slowed < _ENOUGH_KERNELS:
+    n_slowed, slowdown = pc.sum(evidence.kernels["n_slowed"]).as_py() or 0, evidence.slowdown_ratio
+    if slowdown is None:
         return NotJudged(
             ID,
             f"only {n_slowed} kernels under communication have equal ones without it",
             "capture more steps, and export with nsys 2021 or newer, which names grid and block",
         )
-    slowdown = slowed / free - 1
+    if slowdown > MOST_BELIEVED:
+        return NotJudged(
+            ID,
+            f"the {n_slowed} kernels that can be compared take more than half as long again beside communication, "
+            "which too few that ran without it show",
+            "capture a run whose communication hides less of the backward pass",
+        )
     saving = overlap * max(slowdown, 0.0) / (1 + slowdown)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(saving) < _LEAST_SHARE:
         return None

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Answer", "Evidence", "Finding", "NotJudged"]
+__all__ = ["MOST_BELIEVED", "Answer", "Evidence", "Finding", "NotJudged"]
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ _OF_COLLECTIVES = (
     "bus_bytes",
 )
 
-# Fewer kernels that can be compared tell nothing.
-_ENOUGH_KERNELS = 30
+# Fewer kernels that can be compared tell nothing, and no capture showed compute slowed by more than this.
+_ENOUGH_KERNELS, MOST_BELIEVED = 30, 0.5
 
 # None: judged, and nothing to say.
 Answer = Finding | NotJudged | None
@@ -189,14 +189,14 @@ class Evidence:
 
         Mean over steps of the largest over ranks of
         ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
-        down by (c is `slowdown_ratio`). Where waiting is not known it counts as transfer.
+        down by (c is `slowdown_ratio`, at most 0.5). Where waiting is not known it counts as transfer.
 
         Parameters
         ----------
         kept
             The share of transfer that is left.
         """
-        steps, c = self.steps, max(self.slowdown_ratio or 0.0, 0.0)
+        steps, c = self.steps, min(max(self.slowdown_ratio or 0.0, 0.0), MOST_BELIEVED)
         waits = pc.fill_null(steps["exposed_wait_ns"], 0)
         exposed = pc.subtract(steps["exposed_comm_ns"], waits).to_numpy()
         transfer = pc.coalesce(steps["transfer_ns"], steps["comm_ns"]).to_numpy()
