@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "collective_figures",
     "collectives_table",
+    "held_up_by_step",
     "numbered",
     "step_bytes",
     "stragglers_table",
@@ -36,7 +37,7 @@ __all__ = [
 
 _NS_PER_S = 1e9
 # Columns of what is known of matched operations.
-_NEEDED = ("n_ranks", "transfer_ns", "late_by_ns", "is_late_significant")
+_NEEDED = ("n_ranks", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant")
 _SHOWN_ONLY = ("arrival_skew_ns", "wait_ns", "is_significant")
 
 
@@ -199,7 +200,7 @@ def stragglers_table(
     Lateness is of a step: in a capture without steps it is null.
     """
     counts = pc.and_(collectives["in_summary"], collectives["is_matched"])
-    chosen = collectives.select(["rank", "step", "late_by_ns"]).filter(counts)
+    chosen = collectives.filter(counts)
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
     has_waits = in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count
@@ -218,14 +219,59 @@ def stragglers_table(
         [("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))]
     )
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
+    held_up = held_up_by_step(chosen, steps)
+    held_up = held_up.filter(held_up["is_alone"])
+    held_up = held_up.group_by("rank").aggregate([("held_up_ns", "sum")])
+    held_up_of = dict(
+        zip(held_up["rank"].to_pylist(), held_up["held_up_ns_sum"].to_pylist(), strict=True)
+    )
     rows: list[Mapping[str, object]] = []
     for number in ranks:
         row: dict[str, object] = {"rank": number, "wait_ns": waits.get(number)}
         if is_known:
             row["n_arrived_last"], row["wait_caused_ns"] = of_rank.get(number, (0, 0))
             row["lateness_ns"] = None if is_capture else sum(lateness.get(number, {}).values())
+            row["held_up_ns"] = held_up_of.get(number, 0)
         rows.append(row)
     return schema.STRAGGLERS.from_rows(rows)
+
+
+def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
+    """Sum by step and rank how long others waited for it, the largest wait of each collective.
+
+    Operations of pairs (send_recv) are left out: a stage of a pipeline waits by design. Collectives of several
+    communicators may be waited for at once, so a step counts at most its own time, shared out in proportion.
+
+    Parameters
+    ----------
+    collectives
+        With ``step``, ``rank``, ``collective``, ``late_by_ns`` and ``held_up_ns`` of `schema.COLLECTIVES`.
+    steps
+        `schema.STEPS`, at least those of the collectives.
+
+    Returns
+    -------
+    pyarrow.Table
+        ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
+    """
+    is_late = pc.fill_null(pc.greater(collectives["held_up_ns"], 0), fill_value=False)
+    in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
+    rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"])
+    rows = rows.filter(pc.and_(is_late, pc.invert(in_pairs)))
+    rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
+    keys = ["step", "rank", "is_alone"]
+    found = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])  # fmt: skip
+    step, held_up = found["step"].to_numpy(), found["held_up_ns_sum"].to_numpy()
+    numbers, index = np.unique(step, return_inverse=True)
+    total, most = np.zeros(numbers.size, np.int64), np.full(numbers.size, np.iinfo(np.int64).max)
+    np.add.at(total, index, held_up)
+    of_steps = np.searchsorted(numbers, steps["step"].to_numpy())
+    known = np.isin(steps["step"].to_numpy(), numbers)
+    np.minimum.at(most, of_steps[known], steps["wall_ns"].to_numpy()[known])
+    is_over = total > most
+    ratio = np.where(is_over, most / np.maximum(total, 1), 1.0)
+    shared = np.where(is_over[index], (held_up * ratio[index]).astype(np.int64), held_up)
+    return pa.table({**{key: found[key] for key in keys}, "held_up_ns": shared})
 
 
 def _lateness(rank: Int64, step: Int64, late_by: Int64) -> dict[int, dict[int, int]]:

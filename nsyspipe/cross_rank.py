@@ -125,8 +125,8 @@ def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
 
 def step_waits(
     across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends: Int64
-) -> tuple[Int64, NDArray[np.bool_]]:
-    """Return each step's waiting time, ns, and whether it is known.
+) -> tuple[Int64, Int64, NDArray[np.bool_]]:
+    """Return each step's waiting time, the part of it beside no compute, ns, and whether they are known.
 
     The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped
     to the window; not known where an operation of the step is unmatched.
@@ -139,20 +139,23 @@ def step_waits(
     """
     rows, found = across.rows, across.waiting
     if found is None:
-        return np.zeros(rank.size, np.int64), np.zeros(rank.size, np.bool_)
+        return *(np.zeros(rank.size, np.int64),) * 2, np.zeros(rank.size, np.bool_)
     until = np.minimum(found.last_start_ns, rows.end_ns)
     is_wait = found.is_matched & (until > rows.start_ns)
     edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
-    waits = np.zeros(rank.size, np.int64)
+    waits, exposed = np.zeros(rank.size, np.int64), np.zeros(rank.size, np.int64)
     for place in np.unique(rank).tolist():
         own = np.flatnonzero(is_wait[edges[place] : edges[place + 1]]) + edges[place]
         windows = rank == place
         covered = union(rows.start_ns[own], until[own])
         waits[windows] = covered.lengths(starts[windows], ends[windows])
+        one = across.placed[place]
+        beside = covered.intersect(one.process.hidden.shifted(one.shift_ns))
+        exposed[windows] = waits[windows] - beside.lengths(starts[windows], ends[windows])
     unmatched = rows.in_step & ~found.is_matched
     width = len(across.placed)
     bad = np.unique(rows.step[unmatched] * width + rows.rank[unmatched])
-    return waits, ~np.isin(step * width + rank, bad)
+    return waits, exposed, ~np.isin(step * width + rank, bad)
 
 
 def _has_common_clock(placed: Sequence[PlacedProcess], offsets: Sequence[ClockOffset]) -> bool:

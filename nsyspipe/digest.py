@@ -18,8 +18,8 @@ from nsyspipe.classify import is_optimizer
 from nsyspipe.families import TextFamilies, candidates, choose, largest_families
 from nsyspipe.host_digest import HostDigest, HostFamilies, digest_hosts, host_families
 from nsyspipe.intervals import union
-from nsyspipe.phases import phase_codes
-from nsyspipe.process_digest import ProcessDigest, digest_process
+from nsyspipe.phases import between_steps, phase_codes
+from nsyspipe.process_digest import ProcessDigest, digest_process, step_members
 from nsyspipe.process_events import ProcessEvents, ReportContext
 from nsyspipe.read.capture import Capture, read_capture
 
@@ -109,7 +109,6 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     named = TextFamilies.by_text(texts)
     families = TextFamilies.by_option(texts, reading.step) if reading.step else named
     events = _split(capture)
-    capture = capture.without_events()  # most of the memory, not needed any more
     context = ReportContext(
         families=families,
         codes=phase_codes(named, reading.phases),
@@ -126,9 +125,17 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
     hosts = HostFamilies({}, {}) if events else host_families(capture.ranges, families)
     best = choose(found, [0] * len(found)) if events else hosts.best
     chosen = family.name if family else None if reading.is_capture else best
+    members = [
+        step_members(one, families, own, chosen) for one, own in zip(events, found, strict=True)
+    ]
+    host = [
+        between_steps(one.ranges, context.codes, own, capture.calls)
+        for one, own in zip(events, members, strict=True)
+    ]
+    capture = capture.without_events()  # most of the memory, not needed any more
     digests = [
-        digest_process(one, context, own, family=chosen)
-        for one, own in zip(events, found, strict=True)
+        digest_process(one, context, own, steps, between, family=chosen)
+        for one, own, steps, between in zip(events, found, members, host, strict=True)
     ]
     return ReportDigest(
         path=path,
@@ -192,8 +199,10 @@ def _split(capture: Capture) -> list[ProcessEvents]:
             ranges=own_ranges,
             payloads=own_payloads,
             blocking_calls=own_calls,
+            waits=own_waits,
+            calls=own_host_calls,
         )
-        for process, own_kernels, own_copies, own_launches, own_ranges, own_payloads, own_calls in zip(
+        for process, own_kernels, own_copies, own_launches, own_ranges, own_payloads, own_calls, own_waits, own_host_calls in zip(
             processes,
             by_process(kernels, processes),
             by_process(copies, processes),
@@ -201,6 +210,8 @@ def _split(capture: Capture) -> list[ProcessEvents]:
             by_process(capture.ranges.table, processes),
             by_process(capture.payloads.table, processes),
             nothing if calls is None else by_process(calls, processes),
+            by_process(capture.waits, processes),
+            nothing if capture.calls is None else by_process(capture.calls, processes),
             strict=True,
         )
     ]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nsyspipe.attribution import NEVER
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -29,7 +31,7 @@ class Gaps:
     starts, ends
         Where the last operation before ended, and where the next one starts.
     launch
-        Launch of the operation that ends the gap; `attribution.NEVER` where it has none.
+        Launch of the operation that ends the gap, on the device's clock; `attribution.NEVER` where it has none.
     operation
         Which operation that is: kernels in order of launch, then copies in order of launch.
     latency_ns
@@ -46,8 +48,14 @@ class Gaps:
         return int(self.starts.size)
 
 
-def idle_gaps(operations: ProcessOperations) -> Gaps:
-    """Find all gaps; of operations that start together a kernel ends the gap, then the first launched."""
+def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
+    """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
+
+    Parameters
+    ----------
+    offset_ns
+        How much later the device's clock is than the host's: launches are put on the device's clock.
+    """
     starts = np.concatenate((operations.kernel_start, operations.copy_start))
     ends = np.concatenate((operations.kernel_end, operations.copy_end))
     order = np.argsort(starts, kind="stable")  # nearly sorted, which makes this cheap
@@ -60,12 +68,15 @@ def idle_gaps(operations: ProcessOperations) -> Gaps:
     launch = np.empty(ending.size, np.int64)
     launch[is_kernel] = operations.kernel_launch[ending[is_kernel]]
     launch[~is_kernel] = operations.copy_launch[ending[~is_kernel] - n_kernels]
-    return Gaps(reached[before], starts[before + 1], launch, ending, _latency(operations))
+    if offset_ns:
+        launch = np.where(launch == NEVER, NEVER, launch + offset_ns)
+    latency = _latency(operations, offset_ns)
+    return Gaps(reached[before], starts[before + 1], launch, ending, latency)
 
 
-def _latency(operations: ProcessOperations) -> int:
+def _latency(operations: ProcessOperations, offset_ns: int) -> int:
     n_launched = operations.n_launched
     if not n_launched:
         return 0
     times = operations.kernel_start[:n_launched] - operations.kernel_launch[:n_launched]
-    return min(max(int(times.min()), 0), _LONGEST_LATENCY_NS)
+    return min(max(int(times.min()) - offset_ns, 0), _LONGEST_LATENCY_NS)

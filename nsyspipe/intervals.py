@@ -73,6 +73,10 @@ class IntervalSet:
         index = np.searchsorted(self.starts, times, side="right") - 1
         return (index >= 0) & (times < self.ends[np.maximum(index, 0)])
 
+    def shifted(self, by_ns: int) -> IntervalSet:
+        """Return the same intervals later by so much."""
+        return IntervalSet(self.starts + by_ns, self.ends + by_ns)
+
     def complement(self) -> IntervalSet:
         """Return all times that lie in no interval, between ``-2**62`` and ``2**62``."""
         starts = np.concatenate(([-_FOREVER], self.ends))

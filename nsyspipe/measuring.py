@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe.device_time import device_time
 from nsyspipe.gaps import idle_gaps
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
     from nsyspipe.attribution import ProcessOperations
     from nsyspipe.families import Members
+    from nsyspipe.intervals import IntervalSet
     from nsyspipe.metrics.window_sums import WindowSums
+    from nsyspipe.phases import BetweenSteps
     from nsyspipe.process_events import ProcessEvents, ReportContext
     from nsyspipe.recorded import Recorded
     from nsyspipe.steps import Windows
@@ -55,6 +58,8 @@ class Measured:
         Number and time of each of those rows' kernels by the window that they start in.
     blocked_ns_by_call
         Idle time by the API call that the host was blocked in, one value per window.
+    hidden
+        When communication ran beside compute, report time.
     """
 
     windows: pa.Table
@@ -62,6 +67,7 @@ class Measured:
     kernels: pa.Table
     kernels_by_window: WindowSums
     blocked_ns_by_call: dict[str, Int64]
+    hidden: IntervalSet
 
 
 def measure(
@@ -70,6 +76,8 @@ def measure(
     windows: Windows,
     phases: Mapping[str, PhaseRanges],
     members: Members,
+    *,
+    between: BetweenSteps,
 ) -> Measured:
     """Apply every metric to one process.
 
@@ -77,6 +85,8 @@ def measure(
     ----------
     members
         Its step ranges, to which phases belong.
+    between
+        What its host does between them.
     """
     operations, recorded = events.operations, context.recorded
     device = device_time(operations)
@@ -84,12 +94,20 @@ def measure(
     copy_phase = phases_of_launches(phases, operations.copy_launch)
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(operations, windows, backward, recorded, device)
-    gaps = idle_gaps(operations)
-    data = union(phases["data"].starts, phases["data"].ends)
-    causes = idle_causes(gaps, windows, parts["idle_ns"], data, events.blocking_calls)
-    copies = grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
+    offset = events.clock.offset_ns
+    gaps = idle_gaps(operations, offset)
+    causes = idle_causes(
+        gaps,
+        windows,
+        parts["idle_ns"],
+        between.with_data(phases["data"]).shifted(offset),
+        _shifted(events.blocking_calls, offset),
+        between=between.quiet.shifted(offset),
+    )
+    in_backward = _in_backward(phases, copy_phase)
+    copies = grad_copies(operations, windows, device, in_backward, recorded)
     overhead = context.overhead
-    parts |= causes.columns | copies
+    parts |= causes.columns | copies | {"idle_between_steps_ns": causes.between_steps_ns}
     parts["graph_ns"] = _graphs_ns(operations, windows)
     parts["overhead_ns"] = (
         None if overhead is None else overhead.lengths(windows.starts, windows.ends)
@@ -120,6 +138,7 @@ def measure(
         _phases_table(list(phases), costs),
         *kernels_table(operations, context.names, kernel_phase, device.comm, windows),
         causes.blocked_ns_by_call,
+        device.hidden,
     )
 
 
@@ -128,6 +147,16 @@ def _graphs_ns(operations: ProcessOperations, windows: Windows) -> Int64:
     own = operations.kernel_column("name_id") == GRAPH_NAME_ID
     found = union(operations.kernel_start[own], operations.kernel_end[own])
     return found.lengths(windows.starts, windows.ends)
+
+
+def _shifted(calls: pa.Table | None, by_ns: int) -> pa.Table | None:
+    """Return calls later by so much."""
+    if calls is None or not by_ns:
+        return calls
+    for name in ("start_ns", "end_ns"):
+        place = calls.column_names.index(name)
+        calls = calls.set_column(place, name, pc.add(calls[name], by_ns))
+    return calls
 
 
 def _unrecorded(recorded: Recorded) -> list[str]:

@@ -181,7 +181,7 @@ def merge(
     )
 
 
-_ACROSS = ("wait_ns", "transfer_ns", "message_bytes")
+_ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
 _DERIVED = {"in_summary", *_ACROSS, *(name for name in schema.FIGURES)}
 _WINDOWS = schema.TableSchema(
     "windows",
@@ -265,13 +265,14 @@ def _steps(
 ) -> pa.Table:
     """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
     step, starts, ends = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
-    waits, is_known = step_waits(across, place_of, step, starts, ends)
+    waits, exposed_waits, is_known = step_waits(across, place_of, step, starts, ends)
     # What a rank waits for may be inside another's graphs.
     is_known &= ~np.isin(step, step[pc.is_null(table["comm_ns"]).to_numpy()])
     n_bytes, is_sized = step_bytes(across, sizes, place_of, step)
     has_comm = pc.is_valid(table["comm_ns"])
     columns = {name: table[name] for name in table.column_names}
     columns["wait_ns"] = pc.if_else(has_comm, pa.array(waits, mask=~is_known), None)
+    columns["exposed_wait_ns"] = pc.if_else(has_comm, pa.array(exposed_waits, mask=~is_known), None)
     columns["transfer_ns"] = pc.subtract(table["comm_ns"], columns["wait_ns"])
     columns["message_bytes"] = pc.if_else(has_comm, pa.array(n_bytes, mask=~is_sized), None)
     columns["in_summary"] = pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64()))

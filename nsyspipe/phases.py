@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from nsyspipe.attribution import Slices
+from nsyspipe.intervals import EMPTY, IntervalSet, union
 from nsyspipe.labels import PHASES, phase_of
 
 if TYPE_CHECKING:
@@ -22,9 +24,18 @@ if TYPE_CHECKING:
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["NO_PHASE", "PhaseRanges", "phase_codes", "phase_ranges", "phases_of_launches"]
+__all__ = [
+    "NO_PHASE",
+    "BetweenSteps",
+    "PhaseRanges",
+    "between_steps",
+    "phase_codes",
+    "phase_ranges",
+    "phases_of_launches",
+]
 
 NO_PHASE = -1
+_DATA = PHASES.index("data")
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,71 @@ class PhaseRanges:
     member: Int64
     starts: Int64
     ends: Int64
+
+
+@dataclass(frozen=True)
+class BetweenSteps:
+    """What the host of one rank does after the end of a step range and before the start of the next; its own times.
+
+    Attributes
+    ----------
+    data
+        Ranges of the data phase that lie there, on the thread of the steps.
+    quiet
+        Between each two steps the longest stretch in which that thread is in no range and no CUDA call: probably in
+        the data loader.
+    """
+
+    data: IntervalSet
+    quiet: IntervalSet
+
+    def with_data(self, phase: PhaseRanges) -> IntervalSet:
+        """Return when the host is in the data phase, between steps and inside."""
+        starts = np.append(phase.starts, self.data.starts)
+        return union(starts, np.append(phase.ends, self.data.ends))
+
+
+def between_steps(
+    ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None
+) -> BetweenSteps:
+    """Find what the host does between the steps of one rank.
+
+    A range that holds a whole step (an epoch) does not count. Shorter stretches than the longest are what the loop
+    does between two calls (an optimizer, copies of the batch), which launches come late for.
+
+    Parameters
+    ----------
+    ranges
+        `schema.RANGES` of one process.
+    codes
+        `phase_codes` of the ranges' text dictionary.
+    calls
+        `schema.HOST_CALLS`; None when they were not recorded, which leaves nothing known to be quiet.
+    """
+    apart = members.starts[1:] > members.ends[:-1]
+    gaps = IntervalSet(members.ends[:-1][apart], members.starts[1:][apart])
+    if not len(gaps):
+        return BetweenSteps(EMPTY, EMPTY)
+    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    first = np.searchsorted(members.starts, starts, side="left")
+    last = np.searchsorted(members.ends, ends, side="right")
+    own = (ranges["thread_id"].to_numpy() == members.thread_id) & (last <= first)
+    is_data = own & (codes[ranges["text"].combine_chunks().indices.to_numpy()] == _DATA)
+    data = union(starts[is_data], ends[is_data]).intersect(gaps)
+    if calls is None:
+        return BetweenSteps(data, EMPTY)
+    called = pc.equal(calls["thread_id"], members.thread_id)
+    called = pc.and_(called, pc.greater(calls["end_ns"], int(gaps.starts[0])))
+    called = calls.filter(pc.and_(called, pc.less(calls["start_ns"], int(gaps.ends[-1]))))
+    busy = union(
+        np.append(starts[own], called["start_ns"].to_numpy()),
+        np.append(ends[own], called["end_ns"].to_numpy()),
+    )
+    free = gaps.intersect(busy.complement())
+    gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
+    order = np.lexsort((free.starts, free.starts - free.ends, gap))
+    longest = order[np.flatnonzero(np.diff(gap[order], prepend=-1))]
+    return BetweenSteps(data, IntervalSet(free.starts[longest], free.ends[longest]))
 
 
 def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:

@@ -60,6 +60,16 @@ CATALOGUE: dict[str, Kind] = {
         "{n} of {total} operations have no launch: they are placed by their device times",
         _CUDA,
     ),
+    "device-clock-apart": Kind(
+        "info",
+        "the clock of {device} is {us} us apart from its host's: device times are corrected by that where they are "
+        "compared with host times (why it idles)",
+    ),
+    "device-clock-uncertain": Kind(
+        "info",
+        "the clock of {device} may be apart from its host's by {us} us: what compares device with host times (why it "
+        "idles) may be wrong by as much",
+    ),
     "no-backward": Kind(
         "warning",
         "no backward range inside the steps: overlap with backward is null",

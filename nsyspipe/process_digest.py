@@ -24,14 +24,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nsyspipe.intervals import IntervalSet
     from nsyspipe.metrics.window_sums import WindowSums
+    from nsyspipe.phases import BetweenSteps
     from nsyspipe.process_events import ProcessEvents, ReportContext
 
     Int64 = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["ProcessDigest", "digest_process"]
+__all__ = ["ProcessDigest", "digest_process", "step_members"]
 
+# A larger error of figures that compare device and host is told.
+_LARGE_SPAN_NS = 1_000_000
+_NS_PER_US = 1_000
 _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
 
 
@@ -64,6 +69,8 @@ class ProcessDigest:
         Number and time of each of those rows' kernels by the window that they start in.
     blocked_ns_by_call
         Idle time by the API call that the host was blocked in, one value per window.
+    hidden
+        When communication ran beside compute, report time.
     """
 
     process_id: int
@@ -82,6 +89,7 @@ class ProcessDigest:
     kernels: pa.Table
     kernels_by_window: WindowSums
     blocked_ns_by_call: dict[str, Int64]
+    hidden: IntervalSet
 
     @property
     def pid(self) -> int:
@@ -90,7 +98,13 @@ class ProcessDigest:
 
 
 def digest_process(
-    events: ProcessEvents, context: ReportContext, found: list[Candidate], *, family: str | None
+    events: ProcessEvents,
+    context: ReportContext,
+    found: list[Candidate],
+    members: Members,
+    between: BetweenSteps,
+    *,
+    family: str | None,
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest.
 
@@ -98,15 +112,16 @@ def digest_process(
     ----------
     found
         The process's candidates.
+    members, between
+        Its step ranges, and what its host does between them.
     family
         The step family; None makes the capture one window. A family that this process lacks gives no window.
     """
     operations, recorded = events.operations, context.recorded
-    members = _members(events, context.families, found, family)
     windows = capture_window(operations) if family is None else step_windows(members, operations)
     phases = phase_ranges(events.ranges, context.codes, members)
     has_comm = recorded.kernels and recorded.names
-    measured = measure(events, context, windows, phases, members)
+    measured = measure(events, context, windows, phases, members, between=between)
     digest = ProcessDigest(
         process_id=events.process_id,
         device_id=events.devices[0] if events.devices else None,
@@ -133,13 +148,15 @@ def digest_process(
         kernels=measured.kernels,
         kernels_by_window=measured.kernels_by_window,
         blocked_ns_by_call=measured.blocked_ns_by_call,
+        hidden=measured.hidden,
     )
     return digest, _problems(events, members, windows, phases, family)
 
 
-def _members(
+def step_members(
     events: ProcessEvents, families: TextFamilies, found: list[Candidate], family: str | None
 ) -> Members:
+    """Return the step ranges of a process in the chosen family; none where it lacks the family."""
     candidate = next((one for one in found if one.name == family), None)
     return _NO_MEMBERS if candidate is None else members_of(events.ranges, families, candidate)
 
@@ -174,7 +191,26 @@ def _problems(
 ) -> list[Problem]:
     operations, process = events.operations, events.process_id
     n_missing, total = operations.n_without_launch, operations.n_launchable
-    found = []
+    found = [
+        problem(
+            "device-clock-apart",
+            process_id=process,
+            device="the device" if device is None else f"device {device}",
+            us=f"{clock.offset_ns / _NS_PER_US:+,.0f}",
+        )
+        for device, clock in events.clocks.items()
+        if clock.offset_ns
+    ]
+    found += [
+        problem(
+            "device-clock-uncertain",
+            process_id=process,
+            device="the device" if device is None else f"device {device}",
+            us=f"{clock.span_ns / _NS_PER_US:,.0f}",
+        )
+        for device, clock in events.clocks.items()
+        if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS
+    ]
     if not events.has_launches:
         found.append(problem("no-launches", process_id=process, n=total))
     elif n_missing:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.attribution import ProcessOperations, operations_of
+from nsyspipe.device_clock import AGREED, device_clocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from nsyspipe.device_clock import DeviceClock
     from nsyspipe.families import TextFamilies
     from nsyspipe.intervals import IntervalSet
     from nsyspipe.recorded import Recorded
@@ -39,6 +41,8 @@ class ProcessEvents:
         `schema.BLOCKING_CALLS` of the process; None when not recorded.
     payloads
         `schema.PAYLOADS` of the process.
+    clocks
+        As `device_clock.device_clocks` gives them.
     """
 
     process_id: int
@@ -48,6 +52,12 @@ class ProcessEvents:
     has_launches: bool
     blocking_calls: pa.Table | None
     payloads: pa.Table
+    clocks: Mapping[int | None, DeviceClock]
+
+    @property
+    def clock(self) -> DeviceClock:
+        """The clock of the device with most operations."""
+        return self.clocks.get(self.devices[0] if len(self.devices) > 1 else None, AGREED)
 
     @classmethod
     def of(
@@ -60,6 +70,8 @@ class ProcessEvents:
         ranges: pa.Table,
         blocking_calls: pa.Table | None,
         payloads: pa.Table,
+        waits: pa.Table,
+        calls: pa.Table | None,
     ) -> ProcessEvents:
         """Collect the events of one process.
 
@@ -69,6 +81,8 @@ class ProcessEvents:
             `schema.KERNELS` and `schema.COPIES` of the process.
         launch
             Their launch times, as `attribution.launch_times` gives them.
+        waits, calls
+            `schema.HOST_WAITS` and `schema.HOST_CALLS` of the process.
         """
         devices = pc.value_counts(
             pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())
@@ -77,14 +91,16 @@ class ProcessEvents:
             row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None
         }
         operations = operations_of(kernels, launch[0], copies, launch[1])
+        used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
         return cls(
             process_id,
             operations,
             ranges,
-            tuple(sorted(counts, key=lambda device: (-counts[device], device))),
+            used,
             operations.n_without_launch < max(operations.n_launchable, 1),
             blocking_calls,
             payloads,
+            device_clocks(operations, used, waits, calls),
         )
 
 

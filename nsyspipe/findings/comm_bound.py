@@ -16,33 +16,46 @@ __all__ = ["comm_bound"]
 ID = "comm-bound"
 _LEAST_SHARE = 0.05
 _NO_PHASE = "no phase"
+# By whether all of it may be DDP's.
+_ADVICE = {
+    True: (
+        "hide communication under backward, or send less",
+        "hide it under backward (DDP bucket_cap_mb), send less (no_sync(), bf16_compress_hook), or use a faster link",
+    ),
+    False: (
+        "hide communication under compute, or send less",
+        "hide it under compute (FSDP prefetch, more micro-batches, async collectives), send less, or a faster link",
+    ),
+}
 
 
 def comm_bound(evidence: Evidence) -> Answer:
-    r"""Fire when at least 5 % of step time is exposed communication.
+    r"""Fire when at least 5 % of step time is exposed communication, waiting for other ranks apart.
 
-    Saving: all of it, ``|M \\ C|`` per step. In the step in which the capture begins ranks wait because their
-    profilers start at different times: where there is no other step, waiting does not count.
+    Waiting is `straggler`'s; where it is not known, it counts, and the title says so. Saving: what is exposed so,
+    ``|M \\ C \\ W|``, and what communication slows compute down by, as `Evidence.saving_without_comm` has it.
     """
     exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
-    if exposed is None:
-        return None
-    is_start = evidence.n_ranks > 1 and evidence.is_capture_start_only
-    saving = max(exposed - (evidence.mean("wait_ns") or 0.0), 0.0) if is_start else exposed
-    if evidence.share(saving) < _LEAST_SHARE:
+    transfer = evidence.exposed_transfer_ns_per_step
+    if exposed is None or transfer is None or evidence.share(transfer) < _LEAST_SHARE:
         return None
     by_phase = _by_phase(evidence)
+    where = f"launched in {max(by_phase, key=by_phase.__getitem__)}"
+    apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
+    action, advice = _ADVICE[evidence.is_data_parallel]
     return Finding(
         id=ID,
-        title=f"communication is exposed, launched in {max(by_phase, key=by_phase.__getitem__)}",
-        action="hide communication under backward, or send less",
-        advice="hide it under backward (DDP bucket_cap_mb, FSDP prefetch), send less (gradient accumulation under "
-        "no_sync(), bf16_compress_hook), or use a faster link",
-        saving_ns_per_step=saving,
+        title=f"communication is exposed ({apart}), {where}",
+        action=action,
+        advice=advice,
+        saving_ns_per_step=evidence.saving_without_comm(),
         evidence={
             "exposed_comm_ns_per_step": exposed,
             "exposed_comm_share": evidence.share(exposed),
+            "exposed_transfer_ns_per_step": transfer if evidence.is_wait_known else None,
+            "slowdown_ratio": evidence.slowdown_ratio,
             "wait_ns_per_step": evidence.mean("wait_ns"),
+            "exposed_wait_ns_per_step": evidence.mean("exposed_wait_ns"),
             "exposed_comm_ns_per_step_by_phase": by_phase,
         },
     )

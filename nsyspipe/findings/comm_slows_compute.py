@@ -17,7 +17,6 @@ __all__ = ["comm_slows_compute"]
 ID = "comm-slows-compute"
 _LEAST_SLOWDOWN = 0.02
 _LEAST_SHARE = 0.0025
-_ENOUGH_KERNELS = 30
 _LEAST_OVERLAP_SHARE = 0.02
 _SHOWN_KERNELS = 5
 
@@ -31,25 +30,20 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < _LEAST_OVERLAP_SHARE:
         return None
-    kernels_of_run = evidence.kernels
-    kernels = kernels_of_run.filter(pc.greater(kernels_of_run["n_slowed"], 0))
-    n_slowed, slowed, free = (
-        pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
-    )
-    if n_slowed < _ENOUGH_KERNELS:
+    n_slowed, slowdown = pc.sum(evidence.kernels["n_slowed"]).as_py() or 0, evidence.slowdown_ratio
+    if slowdown is None:
         return NotJudged(
             ID,
             f"only {n_slowed} kernels under communication have equal ones without it",
             "capture more steps, and export with nsys 2021 or newer, which names grid and block",
         )
-    share = compared_share(kernels_of_run)
+    share = compared_share(evidence.kernels)
     if share < LEAST_COMPARED:
         return NotJudged(
             ID,
             f"only {100 * share:.1f} % of the kernel time beside communication has equal kernels without it",
             "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff",
         )
-    slowdown = slowed / max(free, 1) - 1
     saving = overlap * max(slowdown, 0.0) / (1 + slowdown)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(saving) < _LEAST_SHARE:
         return None

@@ -17,17 +17,16 @@ __all__ = ["compress_gradients"]
 
 ID = "compress-gradients"
 _LEAST_SHARE = 0.1
-# bf16 for fp32 halves the bytes.
-_SAVED_BY_BF16 = 0.5
 _WIDE = ("f32", "f64")
 
 
 def compress_gradients(evidence: Evidence) -> Answer:
     """Fire when all-reduces of f32 over a slow link leave 10 % of step time exposed.
 
-    Saving: the lesser of exposed communication and half of what these all-reduces transfer.
+    Saving: all that communication without other ranks' waiting costs, as `Evidence.saving_without_comm` has it, less
+    the transfer that is not of these all-reduces: bf16 halves theirs, PowerSGD leaves next to nothing.
     """
-    exposed = evidence.mean("exposed_comm_ns") if evidence.has_comm else None
+    exposed = evidence.exposed_transfer_ns_per_step if evidence.has_comm else None
     if evidence.n_ranks == 1 or exposed is None:
         return None
     transfer = _wide_transfer_ns(evidence)
@@ -39,13 +38,15 @@ def compress_gradients(evidence: Evidence) -> Answer:
         return NotJudged(ID, *verdict.lacking)
     if not verdict.is_slow:
         return None
+    total = evidence.transfer_ns_per_step
+    wide = min(transfer / total, 1.0) if total else 1.0
     return Finding(
         id=ID,
         title="f32 gradients cross a slow link without being hidden",
         action="bf16_compress_hook halves the bytes; mind the precision",
         advice="model.register_comm_hook(None, bf16_compress_hook), or PowerSGD: gradients lose precision, so check that "
         "training still converges",
-        saving_ns_per_step=min(exposed, _SAVED_BY_BF16 * transfer),
+        saving_ns_per_step=evidence.saving_without_comm(kept=1 - wide),
         evidence=dict(verdict.evidence) | {"exposed_transfer_ns_per_step": transferring},
     )
 

@@ -1,13 +1,15 @@
-"""What the rules about idle time share: the rank in the middle tells whether, the rank with most how much.
+"""What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much.
 
-One rank alone is no systemic finding. But a bound must hold on every rank: the change that rids the
-middle rank of its idle time rids the others of theirs, and the step is as long as its longest window.
+In a job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last
+runs dry. What follows its advice frees every rank of that idle time, and with it of the waiting that it caused.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.schema import IDLE_CAUSES
@@ -15,25 +17,72 @@ from nsyspipe.schema import IDLE_CAUSES
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Evidence
 
-__all__ = ["idle_evidence", "most_ns", "typical_ns"]
+__all__ = ["IdleOf", "idle_evidence", "idle_of", "on_rank"]
 
 _CAUSES = ("idle_ns", *IDLE_CAUSES)
 
 
-def typical_ns(evidence: Evidence, column: str) -> float | None:
-    """Return the median over ranks (the lower of two) of a cause's mean per step; None where a rank's is null."""
-    if not evidence.steps.num_rows or evidence.steps[column].null_count:
+@dataclass(frozen=True)
+class IdleOf:
+    """One cause of idle time.
+
+    Attributes
+    ----------
+    judged_ns
+        Mean per step on the rank that the others wait for.
+    saving_ns
+        Step time less the limit without the cause, per step.
+    rank
+        The rank that is most often waited for (of equal ones the lowest); None where the middle rank is judged.
+    is_common
+        Whether the rank in the middle idles as much as at least half of that.
+    """
+
+    judged_ns: float
+    saving_ns: float
+    rank: int | None
+    is_common: bool
+
+
+def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
+    """Return a cause of idle time as rules judge it; None where a rank's is null.
+
+    Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
+    lowest), where waiting is known; else the one in the middle (the lower of two). Saving, per step::
+
+        max over ranks(wall) - max over ranks(wall - cause - wait)
+
+    since without the cause no rank waits for it, and none is faster than its own work. Where waiting is not known it
+    is the largest of the ranks' means.
+    """
+    steps = evidence.steps
+    if not steps.num_rows or steps[column].null_count:
         return None
-    values: list[float] = sorted(evidence.mean_by_rank[column].to_pylist())
-    return values[(len(values) - 1) // 2]
+    by_rank: list[float] = sorted(evidence.mean_by_rank[column].to_pylist())
+    middle = by_rank[(len(by_rank) - 1) // 2]
+    if evidence.n_ranks > 1 and steps["wait_ns"].null_count:
+        return IdleOf(middle, by_rank[-1], None, is_common=True)
+    cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
+    wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
+    rank, (numbers, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
+    order = np.lexsort((rank, -wall, wait, step))
+    waited_for = order[np.searchsorted(step[order], np.arange(numbers.size))]
+    longest, limit = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
+    np.maximum.at(longest, step, wall)
+    np.maximum.at(limit, step, wall - cause - wait)
+    ranks, counts = np.unique(rank[waited_for], return_counts=True)
+    judged = float(cause[waited_for].mean())
+    saving = min(float((longest - limit).mean()), evidence.mean("wall_ns") or 0.0)
+    return IdleOf(judged, saving, int(ranks[counts.argmax()]), is_common=2 * middle >= judged)
 
 
-def most_ns(evidence: Evidence, column: str) -> float:
-    """Return the largest over ranks of a cause's mean per step; `typical_ns` must know it."""
-    most: float = pc.max(evidence.mean_by_rank[column]).as_py()
-    return most
+def on_rank(idle: IdleOf) -> str:
+    """Return which rank a finding is about, in words; nothing where the others idle alike."""
+    return "" if idle.is_common else f" on rank {idle.rank}, which the others wait for"
 
 
-def idle_evidence(evidence: Evidence) -> dict[str, float | None]:
-    """Return the mean idle time per step by cause."""
-    return {f"{name}_per_step": evidence.mean(name) for name in _CAUSES}
+def idle_evidence(evidence: Evidence, idle: IdleOf, column: str) -> dict[str, float | None]:
+    """Return the mean idle time per step by cause, and of the judged cause that of the rank that was judged."""
+    means = {f"{name}_per_step": evidence.mean(name) for name in _CAUSES}
+    own = {} if evidence.n_ranks == 1 else {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}  # fmt: skip
+    return means | own

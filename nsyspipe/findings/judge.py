@@ -23,13 +23,14 @@ from nsyspipe.findings.too_many_buckets import too_many_buckets
 from nsyspipe.problems import Problem, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
     import pyarrow as pa
 
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["RULES", "judge"]
+__all__ = ["RULES", "in_order", "judge"]
 
 _COMM, _COPIES = ("comm_ns", "compute_ns"), ("grad_copy_ns",)
 
@@ -58,6 +59,7 @@ _WORDS = {
 }
 
 _HIGH, _MEDIUM = 0.1, 0.03
+_EXPOSURE, _CAUSES_OF_EXPOSURE = "comm-bound", ("straggler", "slow-link", "single-bucket")
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
@@ -66,17 +68,13 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     Returns
     -------
     tuple
-        `schema.FINDINGS`, largest saving first (those without a bound last, then by id), and a
-        problem for each reason why rules could not be judged. Without summary steps nothing is asked, nor of a capture
-        without steps.
+        `schema.FINDINGS` as `in_order` has them, and a problem for each reason why rules could not be judged. Without
+        summary steps nothing is asked, nor of a capture without steps.
     """
     if evidence.is_capture or not evidence.steps.num_rows:
         return schema.FINDINGS.empty(), _nothing_judged(evidence)
     answers = [_answer(rule, columns, evidence) for rule, columns in RULES.items()]
     found = [one for one in answers if isinstance(one, Finding)]
-    found.sort(
-        key=lambda one: (one.saving_ns_per_step is None, -(one.saving_ns_per_step or 0), one.id)
-    )
     rows = [
         {
             "id": one.id,
@@ -89,7 +87,32 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
         }
         for one in found
     ]
-    return schema.FINDINGS.from_rows(rows), _not_judged(answers)
+    return schema.FINDINGS.from_rows(in_order(rows)), _not_judged(answers)
+
+
+def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sort findings by what is expected of them, else by their bound, largest first; causes before their symptom.
+
+    Those with neither come last; of equal ones the id decides. What is exposed has causes: `comm-bound` stands after
+    those of them that were found.
+
+    Parameters
+    ----------
+    rows
+        Rows of `schema.FINDINGS`; an expectation may be lacking.
+    """
+
+    def worth(row: Mapping[str, Any]) -> float | None:
+        expected: float | None = row.get("expected_ns_per_step")
+        bound: float | None = row["saving_ns_per_step"]
+        return bound if expected is None else expected
+
+    found = sorted(rows, key=lambda row: (worth(row) is None, -(worth(row) or 0.0), row["id"]))
+    causes = [place for place, row in enumerate(found) if row["id"] in _CAUSES_OF_EXPOSURE]
+    symptom = next((place for place, row in enumerate(found) if row["id"] == _EXPOSURE), None)
+    if symptom is not None and causes and symptom < causes[-1]:
+        found.insert(causes[-1], found.pop(symptom))
+    return found
 
 
 def _answer(

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from nsyspipe.metrics.slowdown import MOST_USUAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,10 +61,14 @@ _OF_COLLECTIVES = (
     "n_ranks",
     "transfer_ns",
     "late_by_ns",
+    "held_up_ns",
     "is_late_significant",
     "message_bytes",
     "bus_bytes",
 )
+
+# Fewer kernels that can be compared tell nothing.
+_ENOUGH_KERNELS = 30
 
 # None: judged, and nothing to say.
 Answer = Finding | NotJudged | None
@@ -122,11 +129,32 @@ class Evidence:
 
     @cached_property
     def gradient_all_reduces(self) -> pa.Table:
-        """The all-reduces, which may be DDP's: none in a run that reduce-scatters too (FSDP), as its options differ."""
-        kinds = self.collectives["collective"]
-        is_sharded = pc.any(pc.equal(kinds, "reduce_scatter")).as_py()
+        """The all-reduces that may be DDP's: none in a run that reduce-scatters too (FSDP) or all-reduces in forward.
+
+        The latter is tensor parallelism: DDP all-reduces nothing there. Its options differ.
+        """
+        is_sharded = "reduce_scatter" in self.kinds
         rows = self.only_kind("all_reduce")
-        return rows.slice(0, 0) if is_sharded else rows
+        return rows.slice(0, 0) if is_sharded or self._all_reduces_in_forward else rows
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """The collectives of the summary steps."""
+        return frozenset(self.collectives["collective"].unique().to_pylist())
+
+    @property
+    def _all_reduces_in_forward(self) -> bool:
+        """Whether a tenth of communication is launched in forward, and all-reduces are all there is."""
+        if self.kinds - {"all_reduce", "broadcast"}:
+            return False
+        forward = self.phases.filter(pc.equal(self.phases["phase"], "forward"))["comm_ns"]
+        total = pc.sum(self.steps["comm_ns"]).as_py() or 0
+        return 10 * (pc.sum(forward).as_py() or 0) > total
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether all communication may be DDP's: all-reduces of gradients, and broadcasts of buffers."""
+        return bool(self.gradient_all_reduces.num_rows) and not self.kinds - {"all_reduce", "broadcast"}  # fmt: skip
 
     @property
     def is_capture_start_only(self) -> bool:
@@ -140,6 +168,56 @@ class Evidence:
     def has_absent_ranks(self) -> bool:
         """Whether ranks of the world are known to be missing, so that waiting for them looks like transfer."""
         return self.world_size is not None and self.n_ranks < self.world_size
+
+    @property
+    def is_wait_known(self) -> bool:
+        """Whether waiting can be told from transferring in every summary step."""
+        return not self.steps["wait_ns"].null_count
+
+    @property
+    def exposed_transfer_ns_per_step(self) -> float | None:
+        r"""``|M \ C \ W|``: exposed communication less exposed waiting; all that is exposed where waiting is not known."""
+        exposed = self.mean("exposed_comm_ns")
+        return None if exposed is None else exposed - (self.mean("exposed_wait_ns") or 0.0)
+
+    @cached_property
+    def slowdown_ratio(self) -> float | None:
+        """How much longer kernels take beside communication; None where fewer than 30 can be compared."""
+        kernels = self.kernels.filter(pc.greater(self.kernels["n_slowed"], 0))
+        n_slowed, slowed, free = (
+            pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
+        )
+        return slowed / free - 1 if n_slowed >= _ENOUGH_KERNELS and free else None
+
+    def saving_without_comm(self, kept: float = 0.0) -> float:
+        r"""Return step time less the limit with communication gone but for a share of it, per step.
+
+        Mean over steps of the largest over ranks of
+        ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
+        down by (c is `slowdown_ratio`, at most 0.5). Where waiting is not known it counts as transfer.
+
+        Parameters
+        ----------
+        kept
+            The share of transfer that is left.
+        """
+        steps, c = self.steps, min(max(self.slowdown_ratio or 0.0, 0.0), MOST_USUAL)
+        waits = pc.fill_null(steps["exposed_wait_ns"], 0)
+        exposed = pc.subtract(steps["exposed_comm_ns"], waits).to_numpy()
+        transfer = pc.coalesce(steps["transfer_ns"], steps["comm_ns"]).to_numpy()
+        freed = np.minimum(exposed, transfer * (1 - kept))
+        freed = freed + steps["overlap_compute_ns"].to_numpy() * (c / (1 + c))
+        return self._mean_of_most(freed)
+
+    def mean_of_most(self, column: str) -> float | None:
+        """Return the mean over steps of a column's largest over ranks, at most the mean step; None as `mean` does."""
+        return None if self.mean(column) is None else self._mean_of_most(self.steps[column].to_numpy())  # fmt: skip
+
+    def _mean_of_most(self, values: np.ndarray) -> float:
+        numbers, step = np.unique(self.steps["step"], return_inverse=True)
+        most = np.zeros(numbers.size)
+        np.maximum.at(most, step, values)
+        return min(float(most.mean()), self.mean("wall_ns") or 0.0)
 
     @property
     def transfer_ns_per_step(self) -> float:

@@ -26,16 +26,16 @@ def single_bucket(evidence: Evidence) -> Answer:
     """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
 
     Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing hides waiting for
-    a slower rank) and backward's compute (all compute where backward is not marked).
+    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked).
     """
     if not evidence.has_comm:
         return None
     exposed = evidence.mean("exposed_comm_ns") or 0.0
-    to_hide = min(exposed, evidence.transfer_ns_per_step)
+    to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
     overlap = evidence.summary["overlap_ratio"] or 0.0
     if overlap >= _MOST_OVERLAP or evidence.share(to_hide) < _LEAST_SHARE:
         return None
-    rows = evidence.only_kind("all_reduce")
+    rows = evidence.gradient_all_reduces
     if not rows.num_rows:
         return None
     duration = pc.subtract(rows["end_ns"], rows["start_ns"])
@@ -65,10 +65,13 @@ def single_bucket(evidence: Evidence) -> Answer:
 
 
 def _hiding(evidence: Evidence) -> float:
-    """Return the compute time per step that could hide communication."""
+    """Return the time per step in which communication could be hidden."""
     backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
+    busy, exposed, idle = (
+        pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns")
+    )
     known: float | None = pc.mean(backward["compute_ns"]).as_py()
     if known:
-        return known
+        return known if None in {busy, exposed, idle} else max(known, busy - exposed + idle)
     compute = evidence.mean("compute_ns")
     return 0.0 if compute is None else compute

@@ -23,8 +23,9 @@ def slow_link(evidence: Evidence) -> Answer:
     """Fire when transfer takes 5 % of step time over a link that is slow (see `link_evidence.judge_link`).
 
     Between hosts only what NCCL's log or the topology says counts: there a network is all there is, and
-    slower than NVLink. Peer to peer below one PCIe host bridge is the best there is without NVLink. Saving: the lesser of exposed communication and transfer, less the share of
-    transfer that NVLink would still need where both bandwidths are known.
+    slower than NVLink. Peer to peer below one PCIe host bridge is the best there is without NVLink. Saving: the lesser of
+    exposed transfer and transfer less the share that NVLink would still need, where both bandwidths are known, and
+    all that communication slows compute down by, as `Evidence.saving_without_comm` has it.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
@@ -38,7 +39,6 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     if evidence.n_hosts > 1 and not verdict.is_seen:
         return None
-    exposed = evidence.mean("exposed_comm_ns") or 0.0
     reached, promised = (
         verdict.evidence[name] for name in ("busbw_bytes_per_s", "nvlink_nominal_bytes_per_s")
     )
@@ -49,12 +49,15 @@ def slow_link(evidence: Evidence) -> Answer:
         action=_action(verdict.evidence["link_kind"], evidence),
         advice="unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
         "containers share memory and IPC (--ipc=host)",
-        saving_ns_per_step=min(exposed, transfer * (1 - kept)),
+        saving_ns_per_step=None
+        if evidence.exposed_transfer_ns_per_step is None
+        else evidence.saving_without_comm(kept),
         evidence=dict(verdict.evidence)
         | {
             "nccl_settings": _settings(evidence),
-            "exposed_comm_ns_per_step": exposed,
+            "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
             "transfer_ns_per_step": transfer,
+            "slowdown_ratio": evidence.slowdown_ratio,
         },
     )
 

@@ -1,4 +1,4 @@
-"""Rule ``straggler``: one rank makes the others wait."""
+"""Rule ``straggler``: ranks make the others wait."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.collectives import held_up_by_step
 from nsyspipe.findings.model import Finding, NotJudged
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
     from nsyspipe.findings.model import Answer, Evidence
+
+    Int64 = NDArray[np.int64]
 
 __all__ = ["straggler"]
 
@@ -19,17 +26,22 @@ ID = "straggler"
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
 _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
+# Delays below these shares, of step time and of all delays, name nobody.
+_NOTICEABLE, _LEAST_PART = 0.01, 0.1
+_MOST_NAMED = 3
 _PHASE_FIGURES = ("host_ns", "device_ns", "idle_ns")
 
 
 def straggler(evidence: Evidence) -> Answer:
-    """Fire when one rank alone holds up most steps with collectives, beyond clock error, for 3 % of step time.
+    """Fire when ranks come late, beyond clock error, by 3 % of step time, and by 1 % in most steps with collectives.
 
-    Of fewer than 3 such steps, for 10 %. Saving: its ``lateness_ns`` per step, over all steps.
+    By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving: of all late ranks
+    together, ``held_up_ns`` of `schema.COLLECTIVES` summed by step and averaged over all steps: per collective the
+    longest wait in it, pairs (send_recv) apart. Named is each rank whose own part is 1 % of step time and 10 % of it.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
-    rows = [row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None]
+    rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}  # fmt: skip
     if not rows:
         return NotJudged(ID, "waiting is not known", "see the problems about clocks and matching")
     if evidence.is_capture_start_only:
@@ -38,40 +50,97 @@ def straggler(evidence: Evidence) -> Answer:
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
-    worst = max(rows, key=lambda row: (row["lateness_ns"], -row["rank"]))
+    if not _is_often_late(evidence):
+        return None
+    held_up = held_up_by_step(evidence.collectives, evidence.steps)
     n_steps = evidence.summary["n_summary_steps"]
-    saving = worst["lateness_ns"] / n_steps
-    if evidence.share(saving) < _LEAST_SHARE:
+    saving = (pc.sum(held_up["held_up_ns"]).as_py() or 0) / n_steps if n_steps else 0.0
+    noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
+    n_meeting = _n_meeting(evidence)
+    alone = held_up.filter(held_up["is_alone"])
+    steps_of = {
+        rank: _steps_of(alone.filter(pc.equal(alone["rank"], rank)), noticeable) for rank in rows
+    }
+    parts = _parts(alone, n_steps)
+    named = [rank for rank, part in parts.items() if part >= max(noticeable, _LEAST_PART * saving)]
+    named = named or list(parts)[:1]
+    if not named:
         return None
-    # Under no_sync() ranks do not meet in every step.
-    met = evidence.collectives["step"].filter(pc.is_valid(evidence.collectives["late_by_ns"]))
-    n_meeting = pc.count_distinct(met).as_py()
-    least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
-    held_up = _steps_held_up(evidence, worst["rank"])
-    if evidence.share(saving) < least or 2 * held_up.size <= n_meeting:
-        return None
-    phase, excess = _longer_phase(evidence, worst["rank"], held_up)
-    where = f", mostly in {phase}" if phase else ""
+    worst = named[0]
+    phase, excess = _longer_phase(evidence, worst, steps_of[worst])
+    where = f", mostly in {phase}" if phase and len(named) == 1 else ""
     return Finding(
         id=ID,
-        title=f"the others wait for rank {worst['rank']}{where}",
-        action=f"rank {worst['rank']} makes the others wait{where}",
+        title=_title(named, parts, steps_of, saving, n_meeting) + where,
+        action=_action(named, where),
         advice=_ADVICE.get(
             phase or "",
             "compare what this rank does in those steps: its data, its host, its GPU's clocks",
-        ),
+        )
+        if len(named) == 1
+        else "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
+        "their GPUs' clocks",
         saving_ns_per_step=saving,
         evidence={
-            "rank": worst["rank"],
+            "rank": worst,
             "phase": phase,
             "phase_excess_ns_per_step": excess,
-            "lateness_ns_per_step": saving,
-            "n_steps_held_up": int(held_up.size),
+            "held_up_ns_per_step_by_rank": {str(rank): parts[rank] for rank in named},
+            "n_steps_held_up_by_rank": {str(rank): int(steps_of[rank].size) for rank in named},
+            "lateness_ns_per_step": rows[worst]["lateness_ns"] / n_steps,
+            "n_steps_held_up": int(steps_of[worst].size),
             "n_steps_with_collectives": n_meeting,
-            "n_arrived_last": worst["n_arrived_last"],
-            "wait_caused_ns": worst["wait_caused_ns"],
+            "n_arrived_last": rows[worst]["n_arrived_last"],
+            "wait_caused_ns": rows[worst]["wait_caused_ns"],
         },
     )
+
+
+def _n_meeting(evidence: Evidence) -> int:
+    """Return in how many steps ranks meet: under no_sync() not in every one."""
+    met = evidence.collectives["step"].filter(pc.is_valid(evidence.collectives["late_by_ns"]))
+    found: int = pc.count_distinct(met).as_py()
+    return found
+
+
+def _is_often_late(evidence: Evidence) -> bool:
+    """Tell whether the largest single delay of a step, whoever caused it, is large enough and often enough."""
+    columns = ["step", "collective", "late_by_ns", "is_late_significant"]
+    rows = evidence.collectives.select(columns)
+    rows = rows.filter(pc.not_equal(rows["collective"].cast(pa.string()), "send_recv"))
+    rows = rows.filter(pc.fill_null(rows["is_late_significant"], fill_value=False))
+    largest = rows.group_by("step").aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
+    n_meeting, wall = _n_meeting(evidence), evidence.mean("wall_ns") or 0.0
+    least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
+    n_late = np.count_nonzero(largest >= _NOTICEABLE * wall)
+    n_steps = evidence.summary["n_summary_steps"]
+    is_large = n_steps and largest.sum() >= least * wall * n_steps
+    return bool(is_large and 2 * n_late > n_meeting)
+
+
+def _title(
+    named: list[int],
+    parts: Mapping[int, float],
+    steps_of: Mapping[int, Int64],
+    saving: float,
+    n_steps: int,
+) -> str:
+    """Name the ranks; of several each one's part and how often."""
+    if len(named) == 1:
+        return f"the others wait for rank {named[0]}"
+    shares = [
+        f"{rank} ({parts[rank] / saving:.0%} of it, in {steps_of[rank].size} of {n_steps} steps)"
+        for rank in named
+    ]
+    return f"the others wait for ranks {', '.join(shares[:-1])} and {shares[-1]}"
+
+
+def _action(named: list[int], where: str) -> str:
+    if len(named) == 1:
+        return f"rank {named[0]} makes the others wait{where}"
+    if len(named) > _MOST_NAMED:
+        return f"{len(named)} ranks in turn make the others wait"
+    return f"ranks {', '.join(map(str, named[:-1]))} and {named[-1]} make the others wait"
 
 
 _ADVICE = {
@@ -82,23 +151,21 @@ _ADVICE = {
 }
 
 
-def _steps_held_up(evidence: Evidence, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the steps whose largest delay is this rank's, and more than clock error."""
-    collectives = evidence.collectives.select(["step", "rank", "late_by_ns", "is_late_significant"])
-    is_late = pc.fill_null(pc.greater(collectives["late_by_ns"], 0), fill_value=False)
-    rows = collectives.filter(is_late)
-    largest = rows.group_by("step").aggregate([("late_by_ns", "max")])
-    by_step = dict(
-        zip(largest["step"].to_pylist(), largest["late_by_ns_max"].to_pylist(), strict=True)
-    )
-    own = rows.filter(pc.and_(pc.equal(rows["rank"], rank), rows["is_late_significant"]))
-    pairs = zip(own["step"].to_pylist(), own["late_by_ns"].to_pylist(), strict=True)
-    return np.unique(np.array([step for step, late in pairs if late == by_step[step]], np.int64))
+def _steps_of(held_up: pa.Table, least_ns: float) -> Int64:
+    """Return the steps that were held up for so long."""
+    totals = held_up.group_by("step").aggregate([("held_up_ns", "sum")])
+    found: Int64 = totals.filter(pc.greater_equal(totals["held_up_ns_sum"], least_ns))["step"].to_numpy()  # fmt: skip
+    return np.sort(found)
 
 
-def _longer_phase(
-    evidence: Evidence, rank: int, steps: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> tuple[str | None, float | None]:
+def _parts(held_up: pa.Table, n_steps: int) -> dict[int, float]:
+    """Return by rank how long it held the others up per step, the largest first."""
+    totals = held_up.group_by("rank").aggregate([("held_up_ns", "sum")]).to_pylist()
+    totals.sort(key=lambda row: (-row["held_up_ns_sum"], row["rank"]))
+    return {row["rank"]: row["held_up_ns_sum"] / n_steps for row in totals}
+
+
+def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | None, float | None]:
     """Return the phase that took longer on this rank than on the others in those steps, and by how much.
 
     Looked at on the host, on the device, and as idle time; the largest excess counts.

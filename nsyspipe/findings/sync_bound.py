@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsyspipe.findings.idle_share import idle_evidence, most_ns, typical_ns
+from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
 from nsyspipe.findings.model import Finding
 
 if TYPE_CHECKING:
@@ -20,21 +20,22 @@ _LONGEST_NAME = 35
 
 
 def sync_bound(evidence: Evidence) -> Answer:
-    """Fire when the middle rank idles for 2 % of step time after or during synchronising and memory calls.
+    """Fire when the rank that the others wait for idles for 2 % of step time after or during synchronising and memory calls.
 
-    Saving: at most that idle time of the rank with most. Without launches `launch_bound` says that this cannot be judged.
+    Saving: as `idle_share.idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
     """
-    idle = typical_ns(evidence, "idle_blocked_ns")
-    if idle is None or evidence.share(idle) < _LEAST_SHARE:
+    idle = idle_of(evidence, "idle_blocked_ns")
+    if idle is None or evidence.share(idle.judged_ns) < _LEAST_SHARE:
         return None
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
     name = next(iter(calls), "a synchronising call")[:_LONGEST_NAME]
     return Finding(
         id=ID,
-        title=f"the GPU idles because the host was blocked in {name}",
+        title=f"the GPU idles because the host was blocked in {name}{on_rank(idle)}",
         action=f"keep {name} out of the step",
         advice="avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with "
         "pin_memory=True and non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc",
-        saving_ns_per_step=most_ns(evidence, "idle_blocked_ns"),
-        evidence=idle_evidence(evidence) | {"idle_ns_per_step_by_call": calls},
+        saving_ns_per_step=idle.saving_ns,
+        evidence=idle_evidence(evidence, idle, "idle_blocked_ns")
+        | {"idle_ns_per_step_by_call": calls},
     )

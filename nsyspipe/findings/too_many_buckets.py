@@ -38,7 +38,7 @@ def too_many_buckets(evidence: Evidence) -> Answer:
         )
     median = pc.approximate_median(transfer).as_py()
     n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
-    exposed = evidence.mean("exposed_comm_ns") or 0.0
+    exposed = evidence.exposed_transfer_ns_per_step or 0.0
     saving = min(exposed, n_per_step * median)
     is_small = n_bytes is None or n_bytes <= _SMALL_BYTES
     if median > _FLOOR_NS or not is_small or evidence.share(saving) < _LEAST_SHARE:
@@ -53,6 +53,6 @@ def too_many_buckets(evidence: Evidence) -> Answer:
             "all_reduces_per_step": n_per_step,
             "median_transfer_ns": median,
             "median_message_bytes": n_bytes,
-            "exposed_comm_ns_per_step": exposed,
+            "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
         },
     )

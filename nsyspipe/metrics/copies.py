@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.attribution import NEVER
-from nsyspipe.intervals import union
+from nsyspipe.intervals import IntervalSet, union
 from nsyspipe.metrics.breakdown import started_in
 from nsyspipe.schema import DTOD_KIND
 
@@ -23,10 +23,18 @@ if TYPE_CHECKING:
 
 __all__ = ["GRAD_COPY_COLUMNS", "grad_copies"]
 
-GRAD_COPY_COLUMNS = ("grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_bytes", "n_grad_copies")
+GRAD_COPY_COLUMNS = (
+    "grad_copy_ns",
+    "exposed_grad_copy_ns",
+    "grad_copy_span_ns",
+    "grad_copy_bytes",
+    "n_grad_copies",
+)
 
 # A model's own copies stand between kernels; DDP copies a bucket's gradients in one go.
 _SHORTEST_RUN = 8
+# From the end of one to the start of the next: more is a wait for something else.
+_LONGEST_LATENCY_NS = 20_000
 
 
 def grad_copies(
@@ -49,7 +57,8 @@ def grad_copies(
     Returns
     -------
     dict
-        `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm,
+        `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm, the union with
+        the gaps of up to 20 us between them,
         bytes and number of those that start in it. None where copies or their kinds were not recorded.
     """
     if not (recorded.kernels and recorded.memcpy and recorded.kinds):
@@ -66,9 +75,18 @@ def grad_copies(
     return {
         "grad_copy_ns": whole,
         "exposed_grad_copy_ns": whole - under_compute - under_comm + under_both,
+        "grad_copy_span_ns": _spans(starts, ends).lengths(windows.starts, windows.ends),
         "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
     }
+
+
+def _spans(starts: Int64, ends: Int64) -> IntervalSet:
+    """Merge the copies, and the time that the device takes from one to the next."""
+    closed = union(starts, ends)
+    short = closed.starts[1:] - closed.ends[:-1] <= _LONGEST_LATENCY_NS
+    begins, stops = np.append(True, ~short), np.append(~short, True)
+    return IntervalSet(closed.starts[begins[: len(closed)]], closed.ends[stops[: len(closed)]])
 
 
 def _in_runs(operations: ProcessOperations) -> NDArray[np.bool_]:

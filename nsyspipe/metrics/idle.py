@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.attribution import NEVER
-from nsyspipe.intervals import EMPTY, IntervalSet
+from nsyspipe.intervals import EMPTY, IntervalSet, union
 from nsyspipe.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
@@ -34,10 +34,13 @@ class IdleCauses:
         `schema.IDLE_CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
     blocked_ns_by_call
         ``idle_blocked_ns`` by the API call that the host was blocked in; calls without any are left out.
+    between_steps_ns
+        Of ``idle_input_ns`` the part between two steps; None where that is.
     """
 
     columns: dict[str, Int64 | None]
     blocked_ns_by_call: dict[str, Int64]
+    between_steps_ns: Int64 | None = None
 
 
 def idle_causes(
@@ -46,6 +49,8 @@ def idle_causes(
     idle_ns: Int64 | None,
     data: IntervalSet,
     calls: pa.Table | None,
+    *,
+    between: IntervalSet = EMPTY,
 ) -> IdleCauses:
     r"""Split the idle time of each window by what held up the operation that ends each gap.
 
@@ -53,7 +58,8 @@ def idle_causes(
     is when it could have started, latency being the rank's shortest time from launch to start::
 
         late       = [g0, R)            the operation was not there yet
-        input      = |late n D|                     D = host ranges of the data phase
+        input      = |late n D|                     D = host ranges of the data phase, and when the host was
+                                                    between two steps, in no range and no call
         blocked    = |late \ D| if a blocking call was under way at g0, else |(late \ D) n S|
                                                     S = synchronising and memory calls of the host
         launch     = |late \ D| - blocked           the host was busy with anything else
@@ -66,9 +72,12 @@ def idle_causes(
     idle_ns
         Idle time of each window; None makes all causes None.
     data
-        Host ranges of the data phase.
+        Host ranges of the data phase, on the clock of the gaps, as all times of the host.
     calls
         `schema.BLOCKING_CALLS` of the process, sorted by start; None makes blocked and launch None.
+    between
+        When the host was between two steps, in no range and no call: probably in the data loader. None of it
+        in `data`.
     """
     if idle_ns is None:
         return IdleCauses(dict.fromkeys(IDLE_CAUSES), {})
@@ -76,7 +85,8 @@ def idle_causes(
     starts, ends = gaps.starts[known], gaps.ends[known]
     ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
     late = _nonempty(starts, ready)
-    waiting = late.intersect(data.complement())
+    inputs = union(np.append(data.starts, between.starts), np.append(data.ends, between.ends))
+    waiting = late.intersect(inputs.complement())
 
     def in_windows(covered: IntervalSet) -> Int64:
         return covered.lengths(windows.starts, windows.ends)
@@ -96,7 +106,7 @@ def idle_causes(
         "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
     }
-    return IdleCauses(columns, by_call)
+    return IdleCauses(columns, by_call, in_windows(late.intersect(between)))
 
 
 def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:

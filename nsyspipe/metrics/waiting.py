@@ -42,6 +42,9 @@ class Waiting:
         own end - last start, at least 0.
     late_by_ns
         For the rank that arrived last (alone): last start - second-last start; else 0.
+    held_up_ns
+        For the rank that arrived last (of several the lowest): the longest that another waited for it, until it came
+        or the other's own end, if that was sooner; else 0, as where the skew is within clock error.
     is_significant
         The skew exceeds the larger clock error of the first and the last rank (of several that tie, of all).
     is_late_significant
@@ -57,6 +60,7 @@ class Waiting:
     wait_ns: Int64
     transfer_ns: Int64
     late_by_ns: Int64
+    held_up_ns: Int64
     is_significant: Flags
     is_late_significant: Flags
 
@@ -99,7 +103,11 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
         columns["transfer_ns"][rows] = transfer
         columns["late_by_ns"][rows] = np.where(is_last, late_by[:, np.newaxis], 0)
         of_skew = np.maximum(_error_at(first, own_start, error), last_error)
-        significant[rows] = (skew > of_skew)[:, np.newaxis]
+        is_skewed = skew > of_skew
+        significant[rows] = is_skewed[:, np.newaxis]
+        waited = np.minimum(ends[rows], last[:, np.newaxis]) - own_start
+        first_of_last = rows[np.arange(len(rows)), is_last.argmax(axis=1)]
+        columns["held_up_ns"][first_of_last] = np.where(is_skewed, waited.max(axis=1), 0)
         of_late = np.maximum(_error_at(second_last, own_start, error), last_error)
         late_significant[rows] = is_last & (late_by > of_late)[:, np.newaxis]
     columns["transfer_ns"] = np.maximum(columns["transfer_ns"], 0)
@@ -120,6 +128,7 @@ _COLUMNS = (
     "wait_ns",
     "transfer_ns",
     "late_by_ns",
+    "held_up_ns",
 )
 
 

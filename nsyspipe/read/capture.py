@@ -10,7 +10,12 @@ import pyarrow.compute as pc
 from nsyspipe import schema
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
-from nsyspipe.read.calls import read_blocking_calls, read_launches, read_overhead
+from nsyspipe.read.calls import (
+    read_blocking_calls,
+    read_calls,
+    read_host_waits,
+    read_overhead,
+)
 from nsyspipe.read.events import Operations, read_operations
 from nsyspipe.read.facts import ReportFacts, read_facts
 from nsyspipe.read.payload import Payloads, read_payloads
@@ -39,6 +44,10 @@ class Capture:
     ----------
     launches
         `schema.LAUNCHES`; None when API calls were not recorded.
+    calls
+        `schema.HOST_CALLS`; None where launches are.
+    waits
+        `schema.HOST_WAITS`.
     blocking_calls
         `schema.BLOCKING_CALLS`; None when calls have no end or no name.
     overhead
@@ -52,6 +61,8 @@ class Capture:
     facts: ReportFacts
     operations: Operations
     launches: pa.Table | None
+    calls: pa.Table | None
+    waits: pa.Table
     blocking_calls: pa.Table | None
     overhead: tuple[Int64, Int64] | None
     ranges: Ranges
@@ -64,7 +75,7 @@ class Capture:
         empty = replace(
             self.operations, kernels=schema.KERNELS.empty(), copies=schema.COPIES.empty()
         )
-        return replace(self, operations=empty, launches=None)
+        return replace(self, operations=empty, launches=None, calls=None)
 
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
@@ -78,9 +89,10 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     with open_report(path) as report:
         facts = read_facts(report)
         strings = read_strings(report)
-        launches = read_launches(report)
+        launches, calls = read_calls(report)
         operations = read_operations(report, strings, comm_kernel)
         blocking_calls = read_blocking_calls(report, strings)
+        waits = read_host_waits(report, strings)
         overhead = read_overhead(report, facts)
         ends = [
             operations.kernels["end_ns"],
@@ -109,6 +121,8 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         facts=facts,
         operations=operations,
         launches=launches,
+        calls=calls,
+        waits=waits,
         blocking_calls=blocking_calls,
         overhead=overhead,
         ranges=ranges,

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.errors import NsyspipeError
+from nsyspipe.findings.judge import in_order
 from nsyspipe.replay.answered_findings import ADVICE
 from nsyspipe.replay.knobs import ADVISED_LINKS, LINKS, Knobs
 from nsyspipe.replay.opened import opened_replay, why_refused
@@ -37,7 +38,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     Parameters
     ----------
     findings
-        `schema.FINDINGS` of the run, as the rules gave them. Sorted by their bounds, and so returned.
+        `schema.FINDINGS` of the run, as the rules gave them; returned in the order of `findings.judge.in_order`.
     """
     rows = findings.to_pylist()
     changes = [advised_change(row["id"], json.loads(row["evidence"])) for row in rows]
@@ -45,7 +46,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
         return findings
     opened = _opened(run)
     told = [row if change is None else _told(row, change, opened) for row, change in zip(rows, changes, strict=True)]  # fmt: skip
-    return schema.FINDINGS.from_rows(told)
+    return schema.FINDINGS.from_rows(in_order(told))
 
 
 def advised_change(name: str, evidence: Mapping[str, Any]) -> Knobs | None:

@@ -51,6 +51,13 @@ COLLECTIVES = TableSchema(
             f"of the rank that arrived last: last start - second-last start; 0 of the others; {_UNMATCHED}",
             nullable=True,
         ),
+        ns(
+            "held_up_ns",
+            "of the rank that arrived last (of several the lowest): the longest that another waited, the largest "
+            "min(last start, own end) - own start; 0 of the others, and where the skew is not significant; "
+            f"{_UNMATCHED}",
+            nullable=True,
+        ),
         Column(
             "is_significant",
             FLAG,
@@ -117,6 +124,13 @@ STRAGGLERS = TableSchema(
         ns(
             "lateness_ns",
             f"sum over steps of the step's largest late_by, for the rank that was last there, {_OVER}",
+            source="KERNEL.start",
+            nullable=True,
+        ),
+        ns(
+            "held_up_ns",
+            "sum of held_up of the collectives in which it arrived last, alone, send_recv apart, at most the step's "
+            f"time in each step, {_OVER}",
             source="KERNEL.start",
             nullable=True,
         ),

@@ -12,6 +12,8 @@ __all__ = [
     "COPIES",
     "DTOD_KIND",
     "GRAPH_NAME_ID",
+    "HOST_CALLS",
+    "HOST_WAITS",
     "KERNELS",
     "LAUNCHES",
     "MEMSET_KIND",
@@ -148,6 +150,55 @@ RANGES = TableSchema(
             "flag",
             "whether its domain is a library's own: such a range is no phase, and a step only by --step",
             "NVTX_EVENTS.domainId",
+        ),
+    ),
+)
+
+HOST_CALLS = TableSchema(
+    "host_calls_of_report",
+    "One row per CUDA API call: when which thread was in it.",
+    (),
+    (
+        Column("process_id", INT, "id", "process of the calling thread", "RUNTIME.globalTid"),
+        Column("thread_id", INT, "id", "calling thread", "RUNTIME.globalTid"),
+        Column("start_ns", INT, "ns", "host start of the call", "RUNTIME.start"),
+        Column("end_ns", INT, "ns", "host end; its start where it has none", "RUNTIME.end"),
+    ),
+)
+
+HOST_WAITS = TableSchema(
+    "host_waits_of_report",
+    "One row per CUDA API call that returned only when something had ended on a device.",
+    (),
+    (
+        Column("process_id", INT, "id", "process of the calling thread", "RUNTIME.globalTid"),
+        Column("thread_id", INT, "id", "calling thread", "RUNTIME.globalTid"),
+        Column("start_ns", INT, "ns", "host start of the call", "RUNTIME.start"),
+        Column("end_ns", INT, "ns", "host end of the call", "RUNTIME.end"),
+        Column(
+            "device_id",
+            INT,
+            "id",
+            "device that it waited for",
+            "SYNCHRONIZATION, MEMCPY.deviceId",
+            nullable=True,
+        ),
+        Column(
+            "stream_id",
+            INT,
+            "id",
+            "stream that it waited for; null where it is not known",
+            "SYNCHRONIZATION.streamId",
+            nullable=True,
+        ),
+        Column("is_whole", FLAG, "flag", "it waited for all streams", "RUNTIME.nameId"),
+        Column(
+            "copy_end_ns",
+            INT,
+            "ns",
+            "device end of the copy that the call made, and waited for; null for others",
+            "MEMCPY.end",
+            nullable=True,
         ),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nsyspipe.schema.columns import ns
 from nsyspipe.schema.model import FLOAT, TEXT, Column, TableSchema
 
-__all__ = ["IDLE_CALLS", "IDLE_CAUSES", "IDLE_COLUMNS"]
+__all__ = ["BETWEEN_STEPS", "IDLE_CALLS", "IDLE_CAUSES", "IDLE_COLUMNS"]
 
 _GAP = "of gaps [g0, g1) ended by an operation launched at L, with R = min(max(L + latency, g0), g1), late = [g0, R)"
 _CALLS_NULL = "null without API calls, or without their names and ends"
@@ -13,7 +13,8 @@ _CALLS_NULL = "null without API calls, or without their names and ends"
 IDLE_COLUMNS = (
     ns(
         "idle_input_ns",
-        f"idle because the host was in the data phase: |late n data ranges| {_GAP}; latency is the rank's "
+        "idle because the host got the next batch, in the data phase or between two steps (see "
+        f"idle_between_steps): |late n (data u between)| {_GAP}; latency is the rank's "
         "shortest time from launch to start, clamped to 20 us. The five causes sum to idle_ns exactly, and are null "
         "where it is",
         source="RUNTIME, NVTX_EVENTS",
@@ -21,7 +22,7 @@ IDLE_COLUMNS = (
     ),
     ns(
         "idle_launch_ns",
-        f"idle because the launch came late for any other reason: |late \\ data| - idle_blocked; {_CALLS_NULL}",
+        f"idle because the launch came late for any other reason: |late \\ (data u between)| - idle_blocked; {_CALLS_NULL}",
         source="RUNTIME",
         nullable=True,
     ),
@@ -43,6 +44,15 @@ IDLE_COLUMNS = (
 )
 
 IDLE_CAUSES = tuple(column.name for column in IDLE_COLUMNS)
+
+BETWEEN_STEPS = ns(
+    "idle_between_steps_ns",
+    "of idle_input the part in which the host was between two steps: after the end of one step range and before the "
+    "start of the next, the longest stretch in which the thread of the steps was in no range (those around several "
+    "steps apart) and in no CUDA call: probably the data loader",
+    source="RUNTIME, NVTX_EVENTS",
+    nullable=True,
+)
 
 IDLE_CALLS = TableSchema(
     "idle_calls",

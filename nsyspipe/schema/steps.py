@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsyspipe.schema.columns import RANK, STEP, ns, ratio
-from nsyspipe.schema.idle import IDLE_COLUMNS
+from nsyspipe.schema.idle import BETWEEN_STEPS, IDLE_COLUMNS
 from nsyspipe.schema.model import FLAG, INT, TEXT, Column, TableSchema
 
 __all__ = ["PHASES", "PHASE_TIMES", "STEPS"]
@@ -21,6 +21,12 @@ _GRAD_COPIES = (
     ns(
         "exposed_grad_copy_ns",
         "of that the part beside neither compute nor comm",
+        source="MEMCPY, RUNTIME",
+        nullable=True,
+    ),
+    ns(
+        "grad_copy_span_ns",
+        "the union of these copies and of the gaps of up to 20 us from the end of one to the start of the next",
         source="MEMCPY, RUNTIME",
         nullable=True,
     ),
@@ -104,6 +110,13 @@ STEPS = TableSchema(
             nullable=True,
         ),
         ns(
+            "exposed_wait_ns",
+            "|W \\ C|: of the waiting the part beside no compute; exposed_comm less it is exposed transfer; null "
+            "where wait is",
+            source="KERNEL",
+            nullable=True,
+        ),
+        ns(
             "transfer_ns",
             "comm - wait: communication with all ranks there; null where wait is",
             source="KERNEL",
@@ -118,6 +131,7 @@ STEPS = TableSchema(
             nullable=True,
         ),
         *IDLE_COLUMNS,
+        BETWEEN_STEPS,
         *_GRAD_COPIES,
         ns(
             "overhead_ns",

@@ -57,12 +57,14 @@ def step(rank=0, number=1, *, wall=WALL, exposed=0, hidden=0, wait=0, **figures)
         "overlap_backward_ns": hidden,
         "idle_ns": idle,
         "wait_ns": wait,
+        "exposed_wait_ns": min(wait, exposed),
         "transfer_ns": exposed + hidden - wait,
         "n_collectives": 1 if exposed + hidden else 0,
         "is_complete": True,
         "in_summary": True,
     }
-    return row | figures
+    row |= figures
+    return row | ({"exposed_wait_ns": None} if row["wait_ns"] is None else {})
 
 
 def steps(n_ranks, *numbers, **figures):
@@ -94,6 +96,7 @@ def collective(number, starts, end, *, kind="all_reduce", datatype="f32", seq=0,
             "start_ns": start,
             "wait_ns": last - start,
             "late_by_ns": last - before if start == last else 0,
+            "held_up_ns": min(last, end) - min(starts) if rank == starts.index(last) else 0,
         }
         | more
         for rank, start in enumerate(starts)
@@ -102,7 +105,7 @@ def collective(number, starts, end, *, kind="all_reduce", datatype="f32", seq=0,
 
 def unmatched(rows):
     """Return collectives of which nothing across ranks is known."""
-    names = ("n_ranks", "wait_ns", "transfer_ns", "late_by_ns", "is_late_significant")
+    names = ("n_ranks", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant")
     return [row | dict.fromkeys(names) | {"is_matched": False} for row in rows]
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.findings.comm_bound import comm_bound
-from tests.findings.make import evidence, fired, phase, silent, step, steps
+from tests.findings.make import evidence, fired, kernel, phase, silent, step, steps
 
 
 def test_exposed_communication_is_all_that_hiding_it_could_save():
-    # Exposed 100 and 200 of 1000: 150 per step, 15 %. Waiting 20 and 0: 10. The phases launched
+    # Exposed 100 and 200 of 1000: 150 per step, 15 %. Waiting 20 and 0: 10. Without waiting 80 and 200: at most 200
+    # on the rank with most, 140 in the mean. The phases launched
     # 90 + 180 of it in backward and 10 + 0 in forward; 300 - 280 = 20 belongs to no phase.
     rows = [step(0, exposed=100, hidden=50, wait=20), step(1, exposed=200)]
     phases = [
@@ -19,12 +20,15 @@ def test_exposed_communication_is_all_that_hiding_it_could_save():
         phase("backward", 1, exposed_comm_ns=180),
     ]
     found = fired(comm_bound, evidence(rows, phases=phases))
-    assert found.saving_ns_per_step == 150
-    assert found.title == "communication is exposed, launched in backward"
+    assert found.saving_ns_per_step == 200
+    assert found.title == "communication is exposed (waiting apart), launched in backward"
     assert found.evidence == {
         "exposed_comm_ns_per_step": 150,
         "exposed_comm_share": 0.15,
+        "exposed_transfer_ns_per_step": 140,
+        "slowdown_ratio": None,
         "wait_ns_per_step": 10,
+        "exposed_wait_ns_per_step": 10,
         "exposed_comm_ns_per_step_by_phase": {"backward": 135, "forward": 5, "no phase": 10},
     }
 
@@ -83,6 +87,21 @@ def test_what_is_not_there_is_not_exposed(rows):
 def test_waiting_that_is_not_known_is_null():
     found = fired(comm_bound, evidence([step(exposed=300, wait_ns=None, transfer_ns=None)]))
     assert found.evidence["wait_ns_per_step"] is None
+    assert found.title.startswith("communication is exposed (waiting included, which is not known)")
+    assert found.saving_ns_per_step == 300
+
+
+def test_exposed_waiting_is_not_its_business():
+    # 300 of 1000 exposed, 260 of it waiting: 4 %.
+    silent(comm_bound, evidence([step(0, exposed=300, wait=260), step(1, exposed=40)]))
+
+
+def test_what_it_slows_down_goes_too():
+    # 40 kernels take 120 instead of 100 each: c = 0.2. Of 60 hidden 60 x 0.2 / 1.2 = 10.
+    slowed = [kernel("gemm", 40, 4800, 4000)]
+    found = fired(comm_bound, evidence([step(exposed=100, hidden=60)], kernels=slowed))
+    assert found.saving_ns_per_step == pytest.approx(110)
+    assert found.evidence["slowdown_ratio"] == pytest.approx(0.2)
 
 
 def test_waiting_for_the_others_profilers_does_not_count():

@@ -28,9 +28,9 @@ def run(length, exposed=None, *, links=SHM, **more):
     return evidence(rows, collective(1, (0, 0), length, **more), links=links)
 
 
-def test_half_of_what_transfers_is_the_saving():
+def test_all_that_is_exposed_is_the_bound():
     found = fired(compress_gradients, run(300))
-    assert found.saving_ns_per_step == 150  # bf16 halves 300, all exposed
+    assert found.saving_ns_per_step == 300  # bf16 halves it, PowerSGD leaves next to nothing
     assert found.evidence == {
         "link_kind": "shm",
         "link": "SHM through host memory",
@@ -42,12 +42,8 @@ def test_half_of_what_transfers_is_the_saving():
     }
 
 
-def test_what_is_hidden_shrinks_too_so_that_all_that_is_exposed_may_go():
-    # 500 transfer, 150 of them exposed and 350 hidden: the halved 250 fit under what hid 350.
-    found = fired(compress_gradients, run(500, 150))
-    assert found.saving_ns_per_step == 150
-    # 500 transfer, 400 exposed: 250 go, 250 stay.
-    assert fired(compress_gradients, run(500, 400)).saving_ns_per_step == 250
+def test_what_is_hidden_costs_nothing():
+    assert fired(compress_gradients, run(500, 150)).saving_ns_per_step == 150
 
 
 @pytest.mark.parametrize(("length", "fires"), [(100, True), (99, False)])
@@ -68,7 +64,7 @@ def test_a_wide_loss_beside_narrow_gradients_is_no_matter():
 def test_a_narrow_collective_beside_wide_gradients_does_not_shrink():
     rows = collective(1, (0, 0), 200) + collective(1, (300, 300), 500, datatype="bf16", seq=1)
     found = fired(compress_gradients, evidence(steps(2, exposed=400), rows, links=SHM))
-    assert found.saving_ns_per_step == 100  # half of the 200 in f32
+    assert found.saving_ns_per_step == 200  # the 200 in f32
 
 
 def test_the_norm_of_sharded_gradients_is_no_gradient():
@@ -86,7 +82,7 @@ def test_waiting_does_not_shrink():
 def test_where_waiting_is_not_known_all_may_be_transfer():
     rows = steps(2, exposed=300, wait_ns=None, transfer_ns=None)
     given = evidence(rows, unmatched(collective(1, (0, 0), 300)), links=SHM)
-    assert fired(compress_gradients, given).saving_ns_per_step == 150
+    assert fired(compress_gradients, given).saving_ns_per_step == 300
 
 
 @pytest.mark.parametrize(

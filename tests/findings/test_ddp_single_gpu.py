@@ -23,6 +23,7 @@ def test_copies_of_gradients_in_a_world_of_one_are_for_nothing():
         "idle_ns_per_step": 25,
         "grad_copy_ns_per_step": 60,
         "exposed_grad_copy_ns_per_step": 40,
+        "grad_copy_span_ns_per_step": 0,
         "grad_copy_bytes_per_step": 4000,
         "grad_copies_per_step": 8,
     }

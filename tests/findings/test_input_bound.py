@@ -9,7 +9,15 @@ from tests.findings.make import evidence, fired, silent, step, steps
 
 
 def waiting(*by_rank, **more):
-    return evidence([step(rank, idle_input_ns=idle, **more) for rank, idle in enumerate(by_rank)])
+    """Return ranks that idle so long for input; the others wait for the one that idles most."""
+    most = max((idle or 0 for idle in by_rank), default=0)
+    waits = [most - (idle or 0) for idle in by_rank]
+    return evidence(
+        [
+            step(rank, idle_input_ns=idle, exposed=wait, wait=wait, **more)
+            for rank, (idle, wait) in enumerate(zip(by_rank, waits, strict=True))
+        ]
+    )
 
 
 def test_idle_time_of_the_data_phase_is_the_saving():
@@ -22,6 +30,7 @@ def test_idle_time_of_the_data_phase_is_the_saving():
         "idle_blocked_ns_per_step": 10,
         "idle_dependency_ns_per_step": 0,
         "idle_unknown_ns_per_step": 0,
+        "idle_between_steps_ns_per_step": 0,
     }
 
 
@@ -30,30 +39,44 @@ def test_it_needs_2_percent_of_step_time(idle, fires):
     (fired if fires else silent)(input_bound, waiting(idle))
 
 
-@pytest.mark.parametrize(
-    ("by_rank", "saving"),
-    [((0, 20, 500), 500), ((20, 300), 300), ((0, 20, 60, 900), 900), ((40, 0, 40), 40)],
-    ids=["the middle of three", "the lower of two", "the lower middle of four", "sorted first"],
-)
-def test_the_rank_in_the_middle_decides_and_the_one_with_most_bounds_the_saving(by_rank, saving):
-    assert fired(input_bound, waiting(*by_rank)).saving_ns_per_step == saving
+@pytest.mark.parametrize("by_rank", [(0, 20, 500), (20, 300), (0, 0, 0, 900), (40, 0, 40)])
+def test_the_rank_that_the_others_wait_for_decides(by_rank):
+    found = fired(input_bound, waiting(*by_rank))
+    assert found.saving_ns_per_step == max(by_rank)
+    assert found.evidence["rank"] == by_rank.index(max(by_rank))
+    assert found.evidence["judged_idle_input_ns_per_step"] == max(by_rank)
 
 
-@pytest.mark.parametrize("by_rank", [(0, 19, 500), (19, 300), (0, 19, 60, 900)])
-def test_less_than_2_percent_on_the_rank_in_the_middle_is_no_finding(by_rank):
-    silent(input_bound, waiting(*by_rank))
+def test_a_rank_that_waits_longer_for_others_than_they_for_it_is_not_asked():
+    # Rank 0 idles 300 for input, and still waits 100 for rank 1, which computes.
+    rows = [step(0, idle_input_ns=300, exposed=100, wait=100), step(1)]
+    silent(input_bound, evidence(rows))
 
 
-@pytest.mark.parametrize("by_rank", [(0, 900), (0, 0, 900), (900, 0, 0, 0)])
-def test_one_slow_loader_is_a_straggler_and_no_slow_input(by_rank):
-    silent(input_bound, waiting(*by_rank))
+def test_who_is_waited_for_may_change_by_step():
+    # In step 1 rank 0 idles 200 and rank 1 waits, in step 2 the other way round: 200 each.
+    rows = [step(0, 1, idle_input_ns=200), step(1, 1, exposed=200, wait=200)]
+    rows += [step(0, 2, exposed=200, wait=200), step(1, 2, idle_input_ns=200)]
+    assert fired(input_bound, evidence(rows)).saving_ns_per_step == 200
 
 
-def test_steps_of_a_rank_are_averaged_before_ranks_are_compared():
-    # Rank 0: (0 + 200) / 2 = 100, rank 1: (110 + 110) / 2 = 110.
-    rows = [step(0, 1), step(0, 2, idle_input_ns=200)]
-    rows += [step(1, number, idle_input_ns=110) for number in (1, 2)]
-    assert fired(input_bound, evidence(rows)).saving_ns_per_step == 110
+def test_no_rank_gets_faster_than_its_own_work():
+    # Rank 0 idles 300 of 1000, and waits for nobody; rank 1 idles 100, and waits 150: 250 at most.
+    rows = [step(0, idle_input_ns=300), step(1, idle_input_ns=100, exposed=150, wait=150)]
+    assert fired(input_bound, evidence(rows)).saving_ns_per_step == 250
+
+
+def test_where_waiting_is_not_known_the_middle_rank_decides_and_the_one_with_most_bounds_it():
+    rows = [step(rank, idle_input_ns=idle, wait_ns=None) for rank, idle in enumerate((0, 20, 500))]
+    found = fired(input_bound, evidence(rows))
+    assert (found.saving_ns_per_step, found.evidence["rank"]) == (500, None)
+
+
+@pytest.mark.parametrize(("between", "is_probable"), [(200, True), (150, False), (0, False)])
+def test_between_steps_it_is_probably_the_loader(between, is_probable):
+    found = fired(input_bound, evidence([step(idle_input_ns=300, idle_between_steps_ns=between)]))
+    assert ("probably waits for the data loader" in found.title) == is_probable
+    assert ("probably the data loader" in found.action) == is_probable
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,12 @@ DATA = [phase("data"), phase("forward")]
 
 
 def late(*by_rank, phases=DATA, **more):
-    rows = [step(rank, idle_launch_ns=idle, **more) for rank, idle in enumerate(by_rank)]
+    """Return ranks that idle so long for launches; the others wait for the one that idles most."""
+    most = max(idle or 0 for idle in by_rank)
+    rows = [
+        step(rank, idle_launch_ns=idle, exposed=most - (idle or 0), wait=most - (idle or 0), **more)
+        for rank, idle in enumerate(by_rank)
+    ]
     return evidence(rows, phases=phases)
 
 
@@ -35,14 +40,16 @@ def test_it_needs_2_percent_of_step_time(idle, fires):
     (fired if fires else silent)(launch_bound, late(idle))
 
 
-@pytest.mark.parametrize("by_rank", [(20, 900), (900, 0, 20)])
-def test_the_rank_with_most_bounds_the_saving(by_rank):
-    assert fired(launch_bound, late(*by_rank)).saving_ns_per_step == 900
+@pytest.mark.parametrize("by_rank", [(20, 900), (900, 0, 20), (0, 900), (900, 0, 0)])
+def test_the_rank_that_the_others_wait_for_decides(by_rank):
+    found = fired(launch_bound, late(*by_rank))
+    assert found.saving_ns_per_step == 900
+    rank = by_rank.index(900)
+    assert found.title.endswith(f"launched late on rank {rank}, which the others wait for")
 
 
-@pytest.mark.parametrize("by_rank", [(0, 900), (900, 0, 0)])
-def test_one_slow_host_is_a_straggler(by_rank):
-    silent(launch_bound, late(*by_rank))
+def test_where_all_idle_alike_no_rank_is_named():
+    assert fired(launch_bound, late(300, 290)).title.endswith("launched late")
 
 
 @pytest.mark.parametrize("phases", [[], [phase("forward")]])

@@ -103,7 +103,7 @@ def test_an_all_reduce_in_one_step_of_four_is_still_one_bucket():
 
 
 def test_waiting_that_is_not_known_may_all_be_transfer():
-    rows = [one | {"wait_ns": None, "transfer_ns": None} for one in ROWS]
+    rows = [one | {"wait_ns": None, "exposed_wait_ns": None, "transfer_ns": None} for one in ROWS]
     assert fired(single_bucket, evidence(rows, ONE)).saving_ns_per_step == 290
 
 

@@ -44,6 +44,7 @@ def test_shared_memory_is_slow_and_all_that_is_exposed_could_go():
         "nccl_settings": None,
         "exposed_comm_ns_per_step": 1000,
         "transfer_ns_per_step": 1000,
+        "slowdown_ratio": None,
     }
 
 

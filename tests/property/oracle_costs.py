@@ -5,6 +5,7 @@ Written from the docstrings and the schema's text, not from the code, and sharin
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from tests.property.oracle import (
@@ -14,6 +15,7 @@ from tests.property.oracle import (
     kernels,
     members_on,
     phase_ranges,
+    role_of,
     ticks,
     windows,
 )
@@ -83,19 +85,61 @@ def cause(process: Process, tick: int, data: list[tuple[int, int]]) -> str:
     return "blocked" if holds(calls, gap.start) or holds(calls, tick) else "launch"
 
 
+def between_steps(process: Process, family: str | None) -> tuple[list, list]:
+    """Return the ranges of the data phase between steps, and the longest time in no range and no call in each gap."""
+    members = members_on(process, family) if family else []
+    data, quiet = [], []
+    for before, after in itertools.pairwise(members):
+        own = [
+            one
+            for one in process.ranges
+            if one.thread == before.thread
+            and not any(one.start <= m.start and m.end <= one.end for m in members)
+        ]
+        gap = range(before.end, after.start)
+        data += [
+            (max(one.start, before.end), min(one.end, after.start))
+            for one in own
+            if role_of(one) == "data"
+        ]
+        calls = [(one.start, one.end) for one in process.calls]
+        calls += [(op.launch, op.launch + 1) for op in process.ops if op.launch is not None]
+        spans = [(one.start, one.end) for one in own] + (calls if before.thread == 1 else [])
+        free = [tick for tick in gap if not holds(spans, tick)]
+        runs: list[list[int]] = []
+        for tick in free:
+            if not runs or tick != runs[-1][-1] + 1:
+                runs.append([])
+            runs[-1].append(tick)
+        if runs and _can_block(process):
+            longest = max(runs, key=len)
+            quiet.append((longest[0], longest[-1] + 1))
+    return data, quiet
+
+
+def _can_block(process: Process) -> bool:
+    """Tell whether any call of the API was recorded."""
+    return bool(process.calls) or any(op.launch is not None for op in process.ops)
+
+
 def idle_ticks(process: Process, start: int, end: int) -> set[int]:
     return set(range(start, end)) - ticks((op.start, op.end) for op in process.ops)
 
 
 def idle_causes(process: Process, family: str | None) -> list[dict[str, int | None]]:
-    """Return the five causes of each window."""
-    data = roles(process, family)["data"]
-    can_block = process.calls or any(op.launch is not None for op in process.ops)
+    """Return the five causes of each window, and what of them lies between two steps."""
+    more, quiet = between_steps(process, family)
+    data = roles(process, family)["data"] + more + quiet
+    can_block = _can_block(process)
     rows = []
     for _, start, end, _ in windows(process, family):
-        causes = [cause(process, tick, data) for tick in idle_ticks(process, start, end)]
+        idle = idle_ticks(process, start, end)
+        causes = [cause(process, tick, data) for tick in idle]
         names = ("input", "launch", "blocked", "dependency", "unknown")
         row: dict[str, int | None] = {f"idle_{name}_ns": causes.count(name) for name in names}
+        row["idle_between_steps_ns"] = sum(
+            cause(process, tick, data) == "input" and holds(quiet, tick) for tick in idle
+        )
         if not can_block:  # no call of the API was recorded
             row |= {"idle_launch_ns": None, "idle_blocked_ns": None}
         rows.append(row)
@@ -133,6 +177,11 @@ def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
                 "exposed_grad_copy_ns": len((covered - busy) & set(range(start, end))),
                 "grad_copy_bytes": sum(op.n_bytes for op in begun),
                 "n_grad_copies": len(begun),
+                # No two are 20 us apart.
+                "grad_copy_span_ns": len(
+                    set(range(min(covered, default=0), max(covered, default=-1) + 1))
+                    & set(range(start, end))
+                ),
             }
         )
     return rows

@@ -102,7 +102,7 @@ def test_their_time_is_a_union_and_their_bytes_a_sum():
     # Copies [10, 12), [20, 22), ... [80, 82); one more [11, 13) overlaps the first.
     found = columns(*run(8), dtod(11, 13, 9, 50))
     assert found == {
-        "grad_copy_ns": [17], "exposed_grad_copy_ns": [17], "grad_copy_bytes": [850], "n_grad_copies": [9],
+        "grad_copy_ns": [17], "exposed_grad_copy_ns": [17], "grad_copy_span_ns": [72], "grad_copy_bytes": [850], "n_grad_copies": [9],
     }  # fmt: skip
 
 
@@ -120,9 +120,18 @@ def test_time_is_clipped_to_windows_and_copies_count_where_they_start():
     assert found == {
         "grad_copy_ns": [7, 3, 4],
         "exposed_grad_copy_ns": [7, 3, 4],
+        "grad_copy_span_ns": [31, 19, 20],
         "grad_copy_bytes": [400, 100, 200],
         "n_grad_copies": [4, 1, 2],
     }
+
+
+def test_the_gaps_between_them_count_up_to_20_us():
+    # [0, 100) ... [140 000, 140 100): 19 900 apart, but one of 20 001 after the fourth.
+    starts = [place * 20_000 + (101 if place > 3 else 0) for place in range(8)]
+    copies = [dtod(start, start + 100, place, 1) for place, start in enumerate(starts)]
+    found = columns(*copies, spans=[(0, 200_000)])
+    assert found["grad_copy_span_ns"] == [2 * (3 * 20_000 + 100)]
 
 
 # --- what was not recorded -----------------------------------------------------------------

@@ -45,7 +45,10 @@ def told(table):
 
 def test_it_is_worked_out_for_one_bucket_after_backward(load):
     found = told(load(SINGLE.changed(late=(0, LATE))).findings())
-    assert list(found) == ["comm-bound", "single-bucket", "straggler"]
+    assert set(found) == {"comm-bound", "single-bucket", "straggler"}
+    gained = [row["expected_ns_per_step"] for name, row in found.items() if name != "comm-bound"]
+    assert gained == sorted(gained, reverse=True)
+    assert list(found)[-1] == "comm-bound"
     gains = {name: row["expected_ns_per_step"] for name, row in found.items()}
     # 80 ms of all-reduce beside all work: what remains is the longer of both.
     assert gains["comm-bound"] == pytest.approx(STEP + LATE - 80 * MS)
@@ -105,11 +108,11 @@ def test_a_run_that_cannot_be_replayed_says_why(load):
         assert "replay_step_time_ns" not in row["evidence"]
 
 
-def test_no_more_is_expected_than_the_bound(load):
+def test_it_is_never_cut_to_the_bound(load):
     run = load()
     rows = [row | {"saving_ns_per_step": 1e6} for row in run.judged_findings().to_pylist()]
     found = with_expected_savings(run, schema.FINDINGS.from_rows(rows))
-    assert found["expected_ns_per_step"].to_pylist() == [1e6, 1e6]
+    assert min(found["expected_ns_per_step"].to_pylist()) > 1e6
 
 
 def test_reports_that_are_gone_leave_the_findings_that_rules_gave(load, tmp_path):

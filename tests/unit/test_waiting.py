@@ -37,6 +37,7 @@ def test_two_ranks_wait_for_the_later_one():
         "wait_ns": [40, 0],
         "transfer_ns": [60, 60],
         "late_by_ns": [0, 40],
+        "held_up_ns": [0, 40],
         "is_significant": [True, True],
         "is_late_significant": [False, True],
     }
@@ -49,12 +50,14 @@ def test_lateness_counts_from_the_second_last_and_skew_from_the_first():
     assert found["wait_ns"] == [80, 0, 50, 20]
     assert found["transfer_ns"] == [10, 11, 12, 13]
     assert found["late_by_ns"] == [0, 20, 0, 0]
+    assert found["held_up_ns"] == [0, 80, 0, 0]
     assert found["is_late_significant"] == [False, True, False, False]
 
 
 def test_a_tie_for_the_last_place_counts_for_nobody():
     found = measure([[[0, 1, 2]]], (10, 50, 50), (100, 100, 100))
     assert found["late_by_ns"] == [0, 0, 0]
+    assert found["held_up_ns"] == [0, 40, 0]  # the lowest of those that came last
     assert found["is_late_significant"] == [False] * 3
     assert found["wait_ns"] == [40, 0, 0]
     assert found["is_significant"] == [True] * 3
