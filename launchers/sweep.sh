@@ -72,7 +72,7 @@ study() {
 }
 
 # recorded [--environment] WORDS...: words as they may be written down, as in a sidecar: what may be secret is hashed.
-recorded() { "$python" -m nsyspipe.capture.hash_key "$@"; }
+recorded() { "$python" -P -m nsyspipe.capture.hash_key "$@"; }
 
 # What a figure depends on besides a run's own words.
 surroundings() {
