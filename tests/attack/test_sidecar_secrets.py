@@ -359,6 +359,7 @@ def test_what_nsys_quotes_of_a_command_is_not_passed_on(form, attempts):
         assert secret not in without_words(quoting, words)
 
 
+@pytest.mark.slow
 def test_what_a_sweep_remembers_holds_no_secret(monkeypatch, tmp_path, capsys, attempts):
     attempts(len(TOKENS) * len(FORMS))
     for state in (str(tmp_path), "/dev/null"):
@@ -381,6 +382,7 @@ shutil.copytree(there, "status", dirs_exist_ok=True)
 """
 
 
+@pytest.mark.slow
 def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # noqa: F811
     secrets = [S, *TOKENS]
     attempts(len(secrets))
