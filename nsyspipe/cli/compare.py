@@ -13,7 +13,7 @@ from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs
 from nsyspipe.cli.run_names import parse_runs
 from nsyspipe.cli.threshold_options import Confidence, MinEffect, settled_here, shown_path
-from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
+from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
 from nsyspipe.gate_settings import GateSettings, parse_confidence, parse_min_effect
 from nsyspipe.settings import AUTO
 
@@ -107,7 +107,7 @@ def compare(
         board = compared(
             [Side(*one) for one in open_runs()],
             sort=sort,
-            min_effect=DEFAULT_MIN_EFFECT if rules.min_effect is None else rules.min_effect,
+            min_effect_pct=DEFAULT_MIN_EFFECT_PCT if rules.min_effect is None else rules.min_effect,
             confidence=rules.confidence or DEFAULT_CONFIDENCE,
             force=force,
             settings_file=shown_path(rules),

@@ -13,7 +13,7 @@ from nsyspipe.cli.progress import progress
 from nsyspipe.cli.run_arguments import opened_runs
 from nsyspipe.cli.run_names import parse_runs
 from nsyspipe.cli.threshold_options import Confidence, MinEffect, settled_here, shown_path
-from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
+from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
 from nsyspipe.errors import OptionError
 from nsyspipe.gate import ANY_CHANGE, FAIL_ON, check_can_fail
 from nsyspipe.gate_settings import (
@@ -114,7 +114,9 @@ def diff(
         difference = compared(
             baseline,
             candidate,
-            min_effect=DEFAULT_MIN_EFFECT if settings.min_effect is None else settings.min_effect,
+            min_effect_pct=DEFAULT_MIN_EFFECT_PCT
+            if settings.min_effect is None
+            else settings.min_effect,
             confidence=settings.confidence or DEFAULT_CONFIDENCE,
             metrics=settings.metrics,
             force=force,
