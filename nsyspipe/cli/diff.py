@@ -138,7 +138,7 @@ def _answer(
 
         from nsyspipe.report.difference_text import difference_text
 
-        write_stdout(difference_text(difference, Console(), settings_file=path))
+        write_stdout(difference_text(difference, Console(), judged, settings_file=path))
     if judged is None or not judged.exit_code:
         return
     from nsyspipe.report.difference_words import gate_text

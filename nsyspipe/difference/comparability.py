@@ -31,7 +31,7 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     """Return what speaks against comparing two sides; what blocks comes first.
 
     Blocking: another world size, another GPU model, ranks missing that the other side has, no GPU activity on one
-    side only. A warning: the same lacking on both sides, other step families or numbers of skipped steps, other
+    side only, steps from another source. A warning: the same lacking on both sides, other step families or numbers of skipped steps, other
     message bytes, captures that distort (profiler overhead, cut-off steps, other traces, parts not recorded on one side), times
     of kernels that are estimated, fewer than 3 summary steps, and one capture on both sides.
     """
@@ -122,6 +122,19 @@ def _listed(missing: Iterator[list[int]]) -> str:
         more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
         texts.append(", ".join(map(str, ranks[:_SHOWN])) + more if ranks else _NONE)
     return " | ".join(dict.fromkeys(texts))
+
+
+def _step_sources(baseline: Side, candidate: Side) -> Iterator[Check]:
+    """Part ranges from a whole capture: they are not the same stretch of work."""
+    if not all(run.header.n_ranks for run in (*baseline.runs, *candidate.runs)):
+        return
+    yield from differing(
+        "step-source",
+        "steps come from",
+        baseline,
+        candidate,
+        lambda run: "ranges" if run.step_family else "the whole capture",
+    )
 
 
 def _families(baseline: Side, candidate: Side) -> Iterator[Check]:
@@ -233,6 +246,7 @@ _TESTS = (
     _without_gpu,
     _gpus,
     _missing_ranks,
+    _step_sources,
     _families,
     _messages,
     _distortion,

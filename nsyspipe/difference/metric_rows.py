@@ -133,7 +133,7 @@ def metric_rows(
         sides: list[Any] = [[per_step(table, name) for table in side] for side in tables]
         numbers = [sum(len(one) for one in side if not isinstance(one, str)) for side in sides]
         row |= {"n_baseline": numbers[0], "n_candidate": numbers[1], "confidence": confidence}
-        row |= {"min_effect_pct": 100 * min_effect, "no_regression": False}
+        row |= {"min_effect_pct": round(100 * min_effect, 12), "no_regression": False}
         lacking = [next((one for one in side if isinstance(one, str)), None) for side in sides]
         if any(lacking):
             rows.append(row | {"verdict": INCONCLUSIVE, "why": _why_null(lacking)})

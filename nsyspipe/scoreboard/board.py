@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.difference.comparability import Check
+    from nsyspipe.statistics import Evenness
 
 __all__ = ["Scoreboard", "compare"]
 
@@ -87,6 +88,11 @@ class Scoreboard:
         return PROBLEMS_OF_RUNS.from_rows([row for run in self._entrants for row in run.problems()])
 
     @cached_property
+    def evenness(self) -> dict[str, list[Evenness]]:
+        """How even the steps of each capture are, by label of the run."""
+        return {run.label: run.evenness for run in self._entrants}
+
+    @cached_property
     def _entrants(self) -> tuple[Entrant, ...]:
         return tuple(map(Entrant, self.sides))
 
@@ -136,6 +142,10 @@ class Scoreboard:
             "peer_speedup_high": peer.high,
             "peer_verdict": peer.verdict,
             "peer_why": peer.why,
+            "statistic": peer.statistic,
+            "settle_steps": peer.settled.steps if peer.settled else None,
+            "settle_captures": peer.settled.captures if peer.settled else None,
+            "is_uneven": any(one.is_uneven for one in run.evenness),
         }
 
     def __repr__(self) -> str:

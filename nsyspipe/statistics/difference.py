@@ -165,7 +165,7 @@ def difference_of_centres(
     undecided = why_undecided(one, other, names)
     interval = Interval(one, other, confidence)
     added = 0.0
-    if not undecided and (statistic == MEAN or interval.is_beside_gap):
+    if not (undecided or interval.is_same) and (statistic == MEAN or interval.is_beside_gap):
         means = mean_interval(one, other, confidence)
         interval = means.interval
         added = means.broken + (abs(delta - other_delta) if statistic == MEDIAN else 0.0)

@@ -53,7 +53,7 @@ class Interval:
     @cached_property
     def half(self) -> float:
         """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
-        return max(self._within, self._between)
+        return 0.0 if self.is_same else max(self._within, self._between)
 
     @property
     def has_between(self) -> bool:
@@ -80,6 +80,18 @@ class Interval:
         )
 
     @cached_property
+    def is_same(self) -> bool:
+        """Whether both sides are the same steps: then nothing is left to chance."""
+        one, other = self.one.series, self.other.series
+        return len(one) == len(other) and all(
+            np.array_equal(a.values, b.values) for a, b in zip(one, other, strict=True)
+        )
+
+    @property
+    def _is_certain(self) -> bool:
+        return not (self.one.varying or self.other.varying)
+
+    @cached_property
     def _correlations(self) -> FloatArray:
         return _prior(self._fineness)[0]
 
@@ -98,7 +110,8 @@ class Interval:
                 found = series.likelihood(correlations, self.longer)
                 likely = likely + self.times_captures * found
         weights: FloatArray = np.exp(likely - likely.max())
-        return weights / weights.sum()
+        weights /= weights.sum()
+        return weights
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
@@ -110,14 +123,15 @@ class Interval:
     @cached_property
     def _within(self) -> float:
         """Half-width from the steps: where the tails of Welch's t, weighted over correlations, are the error."""
+        if self._is_certain:
+            return 0.0
         sides = [
             side.variances(self._correlations, self.longer, self.times_captures)
             for side in (self.one, self.other)
         ]
         variance = sides[0].variance + sides[1].variance
-        if not variance.max() > 0:
-            return 0.0
-        freedom = variance**2 / (sides[0].per_freedom + sides[1].per_freedom)
+        squares = sum(side.per_freedom / variance**2 for side in sides)
+        freedom = 1 / squares
         return _half_of(self._weights, np.sqrt(variance), freedom, (1 - self.confidence) / _CAUTION)
 
     @cached_property

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsyspipe.statistics.captures import Captures
 from nsyspipe.statistics.evenness import levels_of, period_of
 from nsyspipe.statistics.interval import Interval
 from nsyspipe.statistics.series import MeanSeries
@@ -16,7 +15,8 @@ from nsyspipe.statistics.series import MeanSeries
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nsyspipe.statistics.series import FloatArray
+    from nsyspipe.statistics.captures import Captures
+    from nsyspipe.statistics.series import FloatArray, Series
 
 __all__ = ["MeanInterval", "mean_interval"]
 
@@ -86,18 +86,18 @@ def _broken(side: Captures) -> float:
     return sum(parts) / len(parts) if parts else 0.0
 
 
-def _kinds(series: MeanSeries) -> NDArray[np.bool_]:
+def _kinds(series: Series) -> NDArray[np.bool_]:
     is_long = levels_of(series.values)
     return np.zeros(series.n, np.bool_) if is_long is None else is_long
 
 
-def _period(series: MeanSeries) -> int:
+def _period(series: Series) -> int:
     """Return the period of a capture's pattern; 0 without one that comes twice and more."""
     is_long = levels_of(series.values)
     period = None if is_long is None else period_of(is_long)
     return period if period and 2 * period <= series.n else 0
 
 
-def _is_sure(series: MeanSeries) -> bool:
+def _is_sure(series: Series) -> bool:
     is_long = _kinds(series)
     return min(int(is_long.sum()), int((~is_long).sum())) >= _SURE

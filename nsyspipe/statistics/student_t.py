@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def two_sided_tails(t: FloatArray, freedom: FloatArray) -> tuple[FloatArray, Flo
     root = np.sqrt(freedom)
     at = np.arctan(t / root)
     below, whole = np.zeros_like(at), np.zeros_like(at)
-    for low, high in zip(_PIECES, _PIECES[1:], strict=False):
+    for low, high in pairwise(_PIECES):
         left, right = np.arctan(low / root), np.arctan(high / root)
         end = np.clip(at, left, right)
         below += _of_cosine(left, end, freedom)
