@@ -130,8 +130,10 @@ class Interval:
             for side in (self.one, self.other)
         ]
         variance = sides[0].variance + sides[1].variance
-        squares = sum(side.per_freedom / variance**2 for side in sides)
-        freedom = 1 / squares
+        square, parts = variance**2, sides[0].per_freedom + sides[1].per_freedom
+        # Of spreads too small to be squared nothing is known but that there are some.
+        freedom = np.ones_like(square)
+        np.divide(square, parts, out=freedom, where=parts > 0)
         return _half_of(self._weights, np.sqrt(variance), freedom, (1 - self.confidence) / _CAUTION)
 
     @cached_property

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_medians, verdict
+from nsyspipe.statistics import difference_of_centres, verdict
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def rates(make, rho, n, *, slower=1.0):
     rng = np.random.default_rng([n, round(100 * rho)])
     counts = Counter()
     for one, other in zip(make(rng, rho, n), make(rng, rho, n) * slower, strict=True):
-        result = difference_of_medians([one], [other])
+        result = difference_of_centres([one], [other])
         answer = verdict(result, min_effect=0.02)
         counts["found"] += answer in FOUND
         counts["found_any"] += verdict(result, min_effect=0) in FOUND
@@ -131,7 +131,7 @@ def drifting(rng, n):
 def test_odd_steps_raise_no_alarm_either(make, n):
     rng = np.random.default_rng(n)
     pairs = ((make(rng, n), make(rng, n)) for _ in range(400))
-    answers = [verdict(difference_of_medians([a], [b]), min_effect=0.02) for a, b in pairs]
+    answers = [verdict(difference_of_centres([a], [b]), min_effect=0.02) for a, b in pairs]
     assert sum(answer in FOUND for answer in answers) / 400 <= 0.03
 
 
@@ -170,7 +170,7 @@ def two_levels(rng, n):
 def test_steps_beyond_ar1_raise_so_many_alarms(make, n, most):
     rng = np.random.default_rng(n)
     pairs = zip(make(rng, n), make(rng, n), strict=True)
-    answers = [verdict(difference_of_medians([a], [b]), min_effect=0.02) for a, b in pairs]
+    answers = [verdict(difference_of_centres([a], [b]), min_effect=0.02) for a, b in pairs]
     assert sum(answer in FOUND for answer in answers) / TRIALS <= most
 
 
@@ -182,7 +182,7 @@ def test_captures_that_differ_raise_no_alarm(several):
     def side(count):
         return [100 + 3 * rng.standard_normal() + rng.standard_normal(30) for _ in range(count)]
 
-    results = [difference_of_medians(*map(side, several)) for _ in range(400)]
+    results = [difference_of_centres(*map(side, several)) for _ in range(400)]
     alarms = sum(verdict(result, min_effect=0) in FOUND for result in results) / 400
     assert alarms <= 0.07
 
@@ -199,7 +199,7 @@ def test_sides_that_spread_differently_between_captures_raise_few_alarms(spreads
         steps = auto_regressive(rng, 0.3, (count, 30))
         return list(100 + spread * rng.standard_normal((count, 1)) + steps)
 
-    results = [difference_of_medians(*(side(*one) for one in spreads)) for _ in range(600)]
+    results = [difference_of_centres(*(side(*one) for one in spreads)) for _ in range(600)]
     alarms = sum(verdict(result, min_effect=0) in FOUND for result in results) / 600
     assert alarms <= 0.09
 
@@ -210,6 +210,6 @@ def test_captures_that_spread_find_what_is_larger():
     def side(level):
         return [level + rng.standard_normal() + rng.standard_normal(30) for _ in range(3)]
 
-    results = [difference_of_medians(side(100), side(105)) for _ in range(400)]
+    results = [difference_of_centres(side(100), side(105)) for _ in range(400)]
     found = sum(verdict(result, min_effect=0.02) == "regression" for result in results) / 400
     assert found >= 0.9

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_medians, verdict, why_inconclusive
+from nsyspipe.statistics import difference_of_centres, verdict, why_inconclusive
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 
@@ -17,7 +17,7 @@ def captures(*each):
 
 
 def difference(baseline, candidate, **options):
-    return difference_of_medians(captures(baseline), captures(candidate), **options)
+    return difference_of_centres(captures(baseline), captures(candidate), **options)
 
 
 def test_three_steps_a_side_by_hand():

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_medians, verdict, why_inconclusive
+from nsyspipe.statistics import difference_of_centres, verdict, why_inconclusive
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 
 
 def difference(baseline, candidate):
     sides = (np.array(side, np.float64) for side in (baseline, candidate))
-    return difference_of_medians(*([side] for side in sides))
+    return difference_of_centres(*([side] for side in sides))
 
 
 @pytest.mark.parametrize(
