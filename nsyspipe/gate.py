@@ -31,7 +31,7 @@ FAIL_ON = (REGRESSION, ANY_CHANGE)
 PASSED, FAILED, UNDECIDED = 0, 3, 4
 
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
-_NO_CHANGE, _NEITHER = "no change", "neither"
+_NO_CHANGE, _IMPROVEMENT, _NEITHER = "no change", "improvement", "neither"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,11 @@ class Gate:
 
 def _passes(row: Mapping[str, Any], fail_on: str) -> bool:
     """Whether there is nothing to fail for, for sure: of regressions it is enough that the interval ends below what counts."""
-    return row["verdict"] == _NO_CHANGE or (fail_on == REGRESSION and bool(row["no_regression"]))
+    if row["verdict"] == _NO_CHANGE:
+        return True
+    return fail_on == REGRESSION and (
+        row["verdict"] == _IMPROVEMENT or bool(row.get("no_regression"))
+    )
 
 
 def check_can_fail(

@@ -14,7 +14,7 @@ from nsyspipe.report.capture_words import capture_text
 from nsyspipe.report.findings_text import findings_text, link_text
 from nsyspipe.report.host_steps_text import host_steps_text
 from nsyspipe.report.idle_text import idle_text
-from nsyspipe.report.run_words import left_out, same_problems, subject_parts
+from nsyspipe.report.run_words import left_out, mean_step_ns, same_problems, subject_parts
 from nsyspipe.report.verdict import verdict
 from nsyspipe.settings import DEFAULT_FINDINGS
 from nsyspipe.units import bandwidth_text, bytes_text, count_text, ms_text, percent_text, rate_text
@@ -109,7 +109,7 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     if phases and n_findings is None:  # the whole story was asked for
         yield Padding(_phase_table(phases), (1, 0, 0, 0))
     if findings and n_findings != 0:
-        found = findings_text(findings, summary["step_time_ns"], n_findings, width)
+        found = findings_text(findings, mean_step_ns(summary), n_findings, width)
         yield Padding(found, (1, 0, 0, 0))
     if problems:
         yield Padding(_problem_table(problems), (1, 0, 0, 0))

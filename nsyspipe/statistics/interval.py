@@ -104,11 +104,15 @@ class Interval:
     def _weights(self) -> FloatArray:
         """How likely each correlation is, of all steps of both sides: prior times likelihood."""
         correlations, prior = _prior(self._fineness)
-        likely = np.log(prior)
-        for side in (self.one, self.other):
-            for series in side.varying:
-                found = series.likelihood(correlations, self.longer)
-                likely = likely + self.times_captures * found
+        parts = [
+            sum(
+                (series.likelihood(correlations, self.longer) for series in side.varying),
+                np.zeros(1),
+            )
+            for side in (self.one, self.other)
+        ]
+        # Both sides first: swapped, they sum to exactly the same.
+        likely = np.log(prior) + self.times_captures * (parts[0] + parts[1])
         weights: FloatArray = np.exp(likely - likely.max())
         weights /= weights.sum()
         return weights

@@ -28,7 +28,6 @@ def test_swapping_the_sides_mirrors_everything_exactly(one, other):
     there, back = difference_of_centres(one, other), difference_of_centres(other, one)
     assert back.delta == -there.delta
     assert (back.baseline, back.candidate) == (there.candidate, there.baseline)
-    assert (back.doubt, back.effective_steps) == (there.doubt, there.effective_steps)
     if there.undecided is None:
         assert bounds(back) == (-there.high, -there.low)
     else:
@@ -49,9 +48,8 @@ def words(result, **renamed):
 def test_a_side_against_itself_is_exactly_no_change(side):
     result = difference_of_centres(side, side)
     assert result.delta == 0
-    assert result.doubt is None
-    assert verdict(result, min_effect=0) in {"no change", "inconclusive"}
-    assert (verdict(result, min_effect=0) == "inconclusive") == (result.undecided is not None)
+    assert verdict(result, least=0) in {"no change", "inconclusive"}
+    assert (verdict(result, least=0) == "inconclusive") == (result.undecided is not None)
     ratio = ratio_of_means(side, side)
     assert ratio.ratio in {1, None}
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_centres, verdict, why_inconclusive
+from nsyspipe.statistics import difference_of_centres, verdict
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 
@@ -37,20 +37,20 @@ def test_three_steps_a_side_by_hand():
 def test_constant_steps_give_a_point():
     result = difference([5, 5, 5], [6, 6, 6, 6])
     assert (result.delta, result.low, result.high) == (1, 1, 1)
-    assert verdict(result, min_effect=0.02) == "regression"
+    assert verdict(result, least=0.02 * abs(result.baseline)) == "regression"
 
 
 def test_equal_constants_are_no_change():
     result = difference([5, 5, 5], [5, 5, 5, 5])
     assert (result.delta, result.low, result.high) == (0, 0, 0)
-    assert verdict(result, min_effect=0) == NO_CHANGE
+    assert verdict(result, least=0) == NO_CHANGE
 
 
 def test_a_trend_against_itself_is_exactly_no_change():
     steps = np.linspace(100, 140, 12)
     result = difference(steps, steps)
     assert (result.delta, result.doubt) == (0, None)
-    assert verdict(result, min_effect=0) == NO_CHANGE
+    assert verdict(result, least=0) == NO_CHANGE
 
 
 def test_two_trends_are_not_told_apart_by_a_narrow_interval():
@@ -60,7 +60,7 @@ def test_two_trends_are_not_told_apart_by_a_narrow_interval():
     assert result.low < -10
     assert result.high > 22
     assert result.doubt == "12 steps are too few for their autocorrelation (0.98)"
-    assert verdict(result, min_effect=0.02) == INCONCLUSIVE
+    assert verdict(result, least=0.02 * abs(result.baseline)) == INCONCLUSIVE
 
 
 def test_a_difference_that_autocorrelation_could_explain_is_in_doubt():
@@ -69,15 +69,15 @@ def test_a_difference_that_autocorrelation_could_explain_is_in_doubt():
     result = difference(base, [value + 4.5 for value in base[::-1]])
     assert result.doubt.startswith("10 steps are too few: autocorrelation up to 0.")
     assert result.low < 0 < result.delta
-    assert verdict(result, min_effect=0.02) == INCONCLUSIVE
-    assert verdict(result, min_effect=0.05) == NO_CHANGE
+    assert verdict(result, least=0.02 * abs(result.baseline)) == INCONCLUSIVE
+    assert verdict(result, least=0.05 * abs(result.baseline)) == NO_CHANGE
 
 
 def test_a_stall_does_not_hide_a_difference():
     base = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
     result = difference([*base, 500], [value + 20 for value in [*base, 350]])
     assert result.delta == 20
-    assert verdict(result, min_effect=0.02) == "regression"
+    assert verdict(result, least=0.02 * abs(result.baseline)) == "regression"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidat
     result = difference(baseline, candidate)
     assert result.undecided == reason
     assert (result.low, result.high, result.effective_steps) == (None, None, None)
-    assert verdict(result, min_effect=0.02) == INCONCLUSIVE
+    assert verdict(result, least=0.02 * abs(result.baseline)) == INCONCLUSIVE
     assert why_inconclusive(result, min_effect=0.02) == reason
 
 
