@@ -38,10 +38,8 @@ class GateSettings:
 
     Attributes
     ----------
-    min_effect
-        Per cent.
-    confidence
-        A ratio.
+    min_effect, confidence
+        As ratios.
     path
         The file that says so.
     """
@@ -54,7 +52,7 @@ class GateSettings:
 
 
 def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
-    """Return a percentage: ``2%`` and ``2`` are both 2.0; ``0.02`` may be meant as a ratio, and has to say ``%``.
+    """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02; ``0.02`` may be either, and has to say ``%``.
 
     Parameters
     ----------
@@ -67,9 +65,9 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
         If it is no percentage from 0, or may be a ratio.
     """
     found = _PERCENT.fullmatch(text.strip())
-    value = float(found[1]) if found else math.inf
-    if 0 < value < 1 and not text.strip().endswith("%"):
-        either = f"{100 * value:.4g}%", f"{value:g}%"
+    value = float(found[1]) / 100 if found else math.inf
+    if 0 < 100 * value < 1 and not text.strip().endswith("%"):
+        either = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
         raise OptionError(
             f"{name} {text!r}",
             f"may mean {either[0]} (a ratio) or {either[1]} (per cent)",

@@ -107,7 +107,9 @@ def compare(
         board = compared(
             [Side(*one) for one in open_runs()],
             sort=sort,
-            min_effect_pct=DEFAULT_MIN_EFFECT_PCT if rules.min_effect is None else rules.min_effect,
+            min_effect_pct=DEFAULT_MIN_EFFECT_PCT
+            if rules.min_effect is None
+            else round(100 * rules.min_effect, 12),
             confidence=rules.confidence or DEFAULT_CONFIDENCE,
             force=force,
             settings_file=shown_path(rules),

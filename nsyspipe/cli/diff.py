@@ -116,7 +116,7 @@ def diff(
             candidate,
             min_effect_pct=DEFAULT_MIN_EFFECT_PCT
             if settings.min_effect is None
-            else settings.min_effect,
+            else round(100 * settings.min_effect, 12),
             confidence=settings.confidence or DEFAULT_CONFIDENCE,
             metrics=settings.metrics,
             force=force,

@@ -9,7 +9,7 @@ bounds them. One capture against several that spread less is not bounded by anyt
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nsyspipe.statistics.captures import Captures, why_undecided
@@ -81,7 +81,7 @@ class Difference:
     undecided: str | None
     between_captures: bool
     borrowed_spread: bool
-    interval: Interval
+    interval: Interval = field(compare=False)
     added: float
 
     def half(self, longer: float = 1.0, times_captures: int = 1) -> float:
@@ -169,7 +169,7 @@ def difference_of_centres(
         means = mean_interval(one, other, confidence)
         interval = means.interval
         added = means.broken + (abs(delta - other_delta) if statistic == MEDIAN else 0.0)
-    half = math.nan if undecided else interval.half + added
+    half = math.nan if undecided else 0.0 if interval.is_same else interval.half + added
     return Difference(
         statistic=statistic,
         baseline=_known(one.centre),

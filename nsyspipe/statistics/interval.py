@@ -53,7 +53,7 @@ class Interval:
     @cached_property
     def half(self) -> float:
         """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
-        return 0.0 if self.is_same else max(self._within, self._between)
+        return max(self._within, self._between)
 
     @property
     def has_between(self) -> bool:

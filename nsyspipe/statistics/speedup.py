@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.statistics.captures import Captures, why_undecided
 from nsyspipe.statistics.difference import method_words
+from nsyspipe.statistics.interval import Interval
 from nsyspipe.statistics.pattern import mean_interval
 from nsyspipe.statistics.series import MeanSeries
 
@@ -80,11 +81,12 @@ def ratio_of_means(
     undecided = why_undecided(one, other, ("reference", "run"))
     if not undecided and not is_positive:
         undecided = "a mean is not above 0"
+    is_same = Interval(one, other, confidence).is_same
     if is_positive:
         one, other = one.scaled(1 / one.centre), other.scaled(1 / other.centre)
     means = mean_interval(one, other, confidence)
     interval = means.interval
-    half = means.half if ratio is not None and not undecided else math.nan
+    half = 0.0 if is_same else means.half if ratio is not None and not undecided else math.nan
     return Speedup(
         ratio=ratio,
         low=None if undecided or ratio is None else ratio * math.exp(-half),

@@ -87,7 +87,7 @@ def test_what_no_number_of_steps_settles_has_no_number():
     assert (settled.steps, settled.captures) == (None, None)
 
 
-@pytest.mark.parametrize("n", [8, 9, 10, 15])
+@pytest.mark.parametrize("n", [8, 10, 16])
 def test_levels_in_turn_that_vanish_are_an_improvement(n):
     rng = np.random.default_rng(n)
     before = np.where(np.arange(n) % 2, 1400.0, 132.0) + rng.standard_normal(n)
