@@ -31,7 +31,7 @@ FAIL_ON = (REGRESSION, ANY_CHANGE)
 PASSED, FAILED, UNDECIDED = 0, 3, 4
 
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
-_INCONCLUSIVE, _NEITHER = "inconclusive", "neither"
+_NO_CHANGE, _IMPROVEMENT, _NEITHER = "no change", "improvement", "neither"
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Gate:
     fail_on
         `REGRESSION` or `ANY_CHANGE`.
     exit_code
-        `PASSED`, `FAILED`, or `UNDECIDED`: a judged metric is inconclusive, and none failed.
+        `PASSED`, `FAILED`, or `UNDECIDED`: none failed, but of a judged metric it is not sure.
     failed, undecided
-        Rows of `tables.METRIC_ROWS` that failed, and that are inconclusive.
+        Rows of `tables.METRIC_ROWS` that failed, and of which it is not sure.
     """
 
     fail_on: str
@@ -57,6 +57,15 @@ class Gate:
     def outcome(self) -> str:
         """``passed``, ``failed`` or ``undecided``."""
         return {PASSED: "passed", FAILED: "failed", UNDECIDED: "undecided"}[self.exit_code]
+
+
+def _passes(row: Mapping[str, Any], fail_on: str) -> bool:
+    """Whether there is nothing to fail for, for sure: of regressions it is enough that the interval ends below what counts."""
+    if row["verdict"] == _NO_CHANGE:
+        return True
+    return fail_on == REGRESSION and (
+        row["verdict"] == _IMPROVEMENT or bool(row.get("no_regression"))
+    )
 
 
 def check_can_fail(
@@ -94,8 +103,9 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     Parameters
     ----------
     fail_on
-        `REGRESSION`: something got worse. `ANY_CHANGE`: something changed either way, as after a change
-        that should change nothing.
+        `REGRESSION`: something got worse; passed where the worse end of each interval lies below what counts.
+        `ANY_CHANGE`: something changed either way, as after a change that should change nothing; passed where
+        nothing changed.
 
     Raises
     ------
@@ -105,6 +115,6 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     rows = difference.judged_rows
     check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
     failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-    undecided = tuple(row for row in rows if row["verdict"] == _INCONCLUSIVE)
+    undecided = tuple(row for row in rows if not _passes(row, fail_on) and row not in failed)
     code = FAILED if failed else UNDECIDED if undecided else PASSED
     return Gate(fail_on, code, failed, undecided)

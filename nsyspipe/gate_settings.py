@@ -56,7 +56,7 @@ class GateSettings:
 
 
 def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
-    """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02; ``0.02`` is 0.02 %.
+    """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02; ``0.02`` may be either, and has to say ``%``.
 
     Parameters
     ----------
@@ -66,10 +66,17 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
     Raises
     ------
     OptionError
-        If it is no percentage from 0.
+        If it is no percentage from 0, or may be a ratio.
     """
     found = _PERCENT.fullmatch(text.strip())
     value = float(found[1]) / 100 if found else math.inf
+    if 0 < 100 * value < 1 and not text.strip().endswith("%"):
+        either = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
+        raise OptionError(
+            f"{name} {text!r}",
+            f"may mean {either[0]} (a ratio) or {either[1]} (per cent)",
+            fix=f"write {either[0]} or {either[1]}",
+        )
     if not math.isfinite(value):
         raise OptionError(f"{name} {text!r}", "is no percentage from 0", fix=fix)
     return value

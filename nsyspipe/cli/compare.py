@@ -19,7 +19,7 @@ from nsyspipe.cli.threshold_options import (
     settled_here,
     shown_path,
 )
-from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
+from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
 from nsyspipe.gate_settings import GateSettings, parse_confidence, parse_min_effect
 from nsyspipe.settings import AUTO
 
@@ -115,7 +115,9 @@ def compare(
         board = compared(
             [Side(*one) for one in open_runs()],
             sort=sort,
-            min_effect=DEFAULT_MIN_EFFECT if rules.min_effect is None else rules.min_effect,
+            min_effect_pct=DEFAULT_MIN_EFFECT_PCT
+            if rules.min_effect is None
+            else round(100 * rules.min_effect, 12),
             confidence=rules.confidence or DEFAULT_CONFIDENCE,
             force=force,
             settings_file=shown_path(rules),

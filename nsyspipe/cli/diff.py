@@ -19,7 +19,7 @@ from nsyspipe.cli.threshold_options import (
     settled_here,
     shown_path,
 )
-from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
+from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
 from nsyspipe.errors import OptionError
 from nsyspipe.gate import ANY_CHANGE, FAIL_ON, check_can_fail
 from nsyspipe.gate_settings import (
@@ -123,7 +123,9 @@ def diff(
         difference = compared(
             baseline,
             candidate,
-            min_effect=DEFAULT_MIN_EFFECT if settings.min_effect is None else settings.min_effect,
+            min_effect_pct=DEFAULT_MIN_EFFECT_PCT
+            if settings.min_effect is None
+            else round(100 * settings.min_effect, 12),
             confidence=settings.confidence or DEFAULT_CONFIDENCE,
             metrics=settings.metrics,
             force=force,
@@ -145,7 +147,7 @@ def _answer(
 
         from nsyspipe.report.difference_text import difference_text
 
-        write_stdout(difference_text(difference, Console(), settings_file=path))
+        write_stdout(difference_text(difference, Console(), judged, settings_file=path))
     if judged is None or not judged.exit_code:
         return
     from nsyspipe.report.difference_words import gate_text

@@ -18,7 +18,7 @@ MinEffect = Annotated[
     typer.Option(
         "--min-effect",
         metavar="PCT",
-        help="Less change than this is none, in per cent: 2% and 2 are the same. [default: 2%]",
+        help="Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]",
     ),
 ]
 Confidence = Annotated[

@@ -1,26 +1,105 @@
-"""One row per figure: both medians, their difference, its interval, and what that means."""
+"""One row per figure: both medians or means, their difference, its interval, and what that means."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.difference.figures import METRICS, NEITHER, per_step
+import numpy as np
+
+from nsyspipe.difference.figures import DEFAULT_METRIC, METRICS, NEITHER, per_step
 from nsyspipe.difference.tables import METRIC_ROWS
-from nsyspipe.statistics import difference_of_medians, verdict, why_inconclusive
+from nsyspipe.statistics import (
+    MEAN,
+    MEDIAN,
+    difference_of_centres,
+    evenness,
+    is_worse_excluded,
+    least_effect,
+    ratio_of_means,
+    settled_by,
+    verdict,
+)
+from nsyspipe.statistics.decision import is_opposed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
+    from nsyspipe.difference.figures import Metric
     from nsyspipe.difference.step_table import StepTable
-    from nsyspipe.statistics import Better
+    from nsyspipe.statistics import Difference
 
-__all__ = ["INCONCLUSIVE", "NO_CHANGE", "metric_rows", "overall_verdict"]
+    Float64 = NDArray[np.float64]
+
+__all__ = [
+    "INCONCLUSIVE",
+    "NO_CHANGE",
+    "Judgement",
+    "judged",
+    "metric_rows",
+    "overall_verdict",
+    "statistic_of",
+]
 
 INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
 # The first of these that a metric has is the verdict of several: what nobody can tell is not yet an improvement.
 _FIRST = ("regression", INCONCLUSIVE, "improvement", NO_CHANGE)
+_NS_PER_S = 1e9
+_TIMES, _RATE, _RATIO = "ns", "1/s", "ratio"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A difference and what it means; `least` is the smallest one that counts, in the figure's unit."""
+
+    difference: Difference
+    least: float
+    verdict: str
+    why: str | None
+
+
+def statistic_of(*step_times: Sequence[Float64]) -> str:
+    """Return what times are judged on: the mean where any capture's steps are uneven, else the median."""
+    found = (evenness(values) for side in step_times for values in side)
+    return MEAN if any(one is not None and one.is_uneven for one in found) else MEDIAN
+
+
+def judged(
+    metric: Metric,
+    sides: Sequence[Sequence[Float64]],
+    *,
+    min_effect: float,
+    confidence: float,
+    statistic: str,
+    step_time: float | None = None,
+    names: tuple[str, str] = ("baseline", "candidate"),
+) -> Judgement:
+    """Judge one figure of two sides, each capture's values in the order of steps.
+
+    Parameters
+    ----------
+    statistic
+        ``median`` or ``mean``.
+    step_time
+        Of the baseline, ns: what a time is measured by where the baseline has none of it. A share is measured in
+        points there, and of anything else all counts.
+    """
+    found = difference_of_centres(*sides, confidence=confidence, statistic=statistic, names=names)
+    of_zero = {_TIMES: min_effect * (step_time or 0.0), _RATIO: min_effect}.get(metric.unit, 0.0)
+    least = least_effect(found, min_effect=min_effect, of_zero=of_zero)
+    said = verdict(found, least=least, better=metric.better)
+    why = found.undecided
+    if said == INCONCLUSIVE and why is None:
+        is_against = is_opposed(found, least=least)
+        why = (
+            "mean and median differ in sign"
+            if is_against
+            else "the interval holds changes that count and such that do not"
+        )
+    return Judgement(found, least, said, why)
 
 
 def metric_rows(
@@ -43,11 +122,38 @@ def metric_rows(
     pyarrow.Table
         `tables.METRIC_ROWS`, in the order of `figures.METRICS`.
     """
+    tables = (baseline, candidate)
+    times = [[per_step(table, DEFAULT_METRIC) for table in side] for side in tables]
+    known = [[one for one in side if not isinstance(one, str)] for side in times]
+    statistic = statistic_of(*known)
+    step_time = float(np.median(np.concatenate(known[0]))) if known[0] else None
     rows = []
     for name, metric in METRICS.items():
         row: dict[str, Any] = {"metric": name, "unit": metric.unit, "better": metric.better}
-        sides = [[per_step(table, name) for table in side] for side in (baseline, candidate)]
-        row |= _figures(sides, metric.better, min_effect, confidence, blocked)
+        sides: list[Any] = [[per_step(table, name) for table in side] for side in tables]
+        numbers = [sum(len(one) for one in side if not isinstance(one, str)) for side in sides]
+        row |= {"n_baseline": numbers[0], "n_candidate": numbers[1], "confidence": confidence}
+        row |= {"min_effect_pct": round(100 * min_effect, 12), "no_regression": False}
+        lacking = [next((one for one in side if isinstance(one, str)), None) for side in sides]
+        if any(lacking):
+            rows.append(row | {"verdict": INCONCLUSIVE, "why": _why_null(lacking)})
+            continue
+        own = statistic if metric.unit in {_TIMES, _RATE} else MEDIAN
+        found = judged(
+            metric,
+            sides,
+            min_effect=min_effect,
+            confidence=confidence,
+            statistic=own,
+            step_time=step_time,
+        )
+        is_rate = metric.unit == _RATE and own == MEAN
+        if is_rate:
+            found = _rate(found, metric, known, min_effect, confidence)
+        row |= _figures(found, sides, metric, is_rate=is_rate)
+        if blocked is not None:
+            row |= {"verdict": INCONCLUSIVE, "why": blocked, "no_regression": False}
+            row |= dict.fromkeys(("settle_steps", "settle_captures", "gate_steps", "gate_captures"))
         rows.append(row | _of_captures(row, baseline, candidate))
     return METRIC_ROWS.from_rows(rows)
 
@@ -61,7 +167,13 @@ def _of_captures(
     if not captures:
         return {}
     said = {} if row.get("baseline") is None else {"why": "a capture without steps has no interval"}
-    return dict.fromkeys(captures, 0) | {"verdict": INCONCLUSIVE} | said
+    hints = dict.fromkeys(("settle_steps", "settle_captures", "gate_steps", "gate_captures"))
+    return (
+        dict.fromkeys(captures, 0)
+        | hints
+        | {"verdict": INCONCLUSIVE, "no_regression": False}
+        | said
+    )
 
 
 def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -76,27 +188,88 @@ def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _figures(
-    sides: list[Any], better: Better, min_effect: float, confidence: float, blocked: str | None
+    found: Judgement, sides: Sequence[Sequence[Float64]], metric: Metric, *, is_rate: bool
 ) -> dict[str, Any]:
-    numbers = [sum(len(one) for one in side if not isinstance(one, str)) for side in sides]
-    counted = {"n_baseline": numbers[0], "n_candidate": numbers[1], "confidence": confidence}
-    lacking = [next((one for one in side if isinstance(one, str)), None) for side in sides]
-    if any(lacking):
-        return counted | {"verdict": INCONCLUSIVE, "why": _why_null(lacking)}
-    found = difference_of_medians(*sides, confidence=confidence)
-    base, delta = found.baseline, found.delta
-    judged = verdict(found, min_effect=min_effect, better=better)
-    return counted | {
-        "baseline": found.baseline,
-        "candidate": found.candidate,
-        "delta": found.delta,
-        "delta_pct": 100 * delta / abs(base) if base and delta is not None else None,
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "method": found.method,
-        "verdict": judged if blocked is None else INCONCLUSIVE,
-        "why": blocked or why_inconclusive(found, min_effect=min_effect),
+    one, least, better = found.difference, found.least, metric.better
+    base, delta = one.baseline, one.delta
+    both = {
+        f"{name}_{said}": _centre(side, said, is_rate=is_rate)
+        for name, side in zip(("baseline", "candidate"), sides, strict=True)
+        for said in (MEDIAN, MEAN)
     }
+    passes = is_worse_excluded(one, least=least, better=better)
+    is_open = found.verdict == INCONCLUSIVE and not is_rate
+    settled = settled_by(one, least=least, better=better) if is_open else None
+    gated = (
+        settled_by(one, least=least, better=better, one_sided=True)
+        if is_open and not passes
+        else None
+    )
+    return {
+        "statistic": one.statistic,
+        "baseline": base,
+        "candidate": one.candidate,
+        "delta": delta,
+        "delta_pct": 100 * delta / abs(base) if base and delta is not None else None,
+        "ci_low": one.low,
+        "ci_high": one.high,
+        "method": one.method,
+        "verdict": found.verdict,
+        "why": found.why,
+        **both,
+        "min_effect": least,
+        "no_regression": passes,
+        "settle_steps": settled.steps if settled else None,
+        "settle_captures": settled.captures if settled else None,
+        "gate_steps": gated.steps if gated else None,
+        "gate_captures": gated.captures if gated else None,
+    }
+
+
+def _rate(
+    found: Judgement,
+    metric: Metric,
+    times: Sequence[Sequence[Float64]],
+    min_effect: float,
+    confidence: float,
+) -> Judgement:
+    """Return throughput judged on the mean: 1 over the mean step time, with the interval of the ratio of means."""
+    speed = ratio_of_means(*times, confidence=confidence)
+    one = found.difference
+    if speed.ratio is None or one.baseline is None:
+        return found
+    before, after = (_mean(side, MEAN, is_rate=True) for side in times)
+    medians = [_mean(side, MEDIAN, is_rate=True) for side in times]
+    one = replace(
+        one,
+        baseline=before,
+        candidate=after,
+        delta=after - before,
+        other_delta=medians[1] - medians[0],
+        low=None if speed.low is None else before * (speed.low - 1),
+        high=None if speed.high is None else before * (speed.high - 1),
+    )
+    least = least_effect(one, min_effect=min_effect)
+    said = verdict(one, least=least, better=metric.better)
+    why = None
+    if said == INCONCLUSIVE:
+        why = found.why or "the interval holds changes that count and such that do not"
+    return Judgement(one, least, said, why)
+
+
+def _centre(side: Sequence[Float64], said: str, *, is_rate: bool) -> float | None:
+    return _mean(side, said, is_rate=False) if not is_rate else _of_rates(side, said)
+
+
+def _of_rates(side: Sequence[Float64], said: str) -> float:
+    return _mean([_NS_PER_S / values for values in side], said, is_rate=True)
+
+
+def _mean(side: Sequence[Float64], said: str, *, is_rate: bool) -> float:
+    """Return the mean of the captures' centres; of step times in ns as steps/s if that is asked for."""
+    centre = np.mean if said == MEAN else np.median
+    found = float(np.mean([float(centre(values)) for values in side if values.size]))
+    return _NS_PER_S / found if is_rate else found
 
 
 def _why_null(lacking: Sequence[str | None]) -> str:

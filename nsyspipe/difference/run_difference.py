@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.comparability import check_comparable
-from nsyspipe.difference.figures import DEFAULT_METRIC, METRICS
+from nsyspipe.difference.figures import DEFAULT_METRIC, METRICS, per_step
 from nsyspipe.difference.kernel_changes import kernel_changes
 from nsyspipe.difference.metric_rows import metric_rows, overall_verdict
 from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
@@ -18,15 +18,19 @@ from nsyspipe.difference.tables import COMPARABILITY, PROBLEMS_OF_SIDES
 from nsyspipe.difference.thresholds import (
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT,
+    DEFAULT_MIN_EFFECT_PCT,
     check_confidence,
-    check_min_effect,
+    effect_ratio,
 )
 from nsyspipe.errors import OptionError
+from nsyspipe.statistics import evenness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
+
+    from nsyspipe.statistics import Evenness
 
 __all__ = ["RunDifference", "diff"]
 
@@ -86,6 +90,20 @@ class RunDifference:
             confidence=self.confidence,
             blocked=f"not comparable: {', '.join(blocking)}" if is_blocked else None,
         )
+
+    @property
+    def statistic(self) -> str:
+        """What times are judged on: ``mean`` where the steps of either run are uneven, else ``median``."""
+        found = next(row for row in self.metrics.to_pylist() if row["metric"] == DEFAULT_METRIC)
+        return found["statistic"] or "median"
+
+    @cached_property
+    def evenness(self) -> tuple[list[Evenness], list[Evenness]]:
+        """How even the step times of each capture of baseline and candidate are; of those that have any."""
+        before, after = (
+            [found for table in side if (found := _evenness(table))] for side in self._tables
+        )
+        return before, after
 
     @cached_property
     def step_time_parts(self) -> pa.Table:
@@ -158,30 +176,36 @@ class RunDifference:
         return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
 
 
+def _evenness(table: StepTable) -> Evenness | None:
+    values = per_step(table, DEFAULT_METRIC)
+    return None if isinstance(values, str) else evenness(values)
+
+
 def diff(
     baseline: AnySide,
     candidate: AnySide,
     *,
-    min_effect: float = DEFAULT_MIN_EFFECT,
+    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
     confidence: float = DEFAULT_CONFIDENCE,
     metrics: Sequence[str] | str | None = None,
     force: bool = False,
+    min_effect: object = None,
 ) -> RunDifference:
     """Compare two runs: whether a change helped, or is noise.
 
-    delta = candidate - baseline of the medians over summary steps, per figure of a step: times are the largest over
-    ranks, ratios pooled over ranks, counts and bytes means over ranks. The interval is that of the difference of
-    medians at `confidence`. ``regression`` or ``improvement`` when it excludes 0 and |delta| is at least
-    `min_effect` of the baseline, else ``no change``; ``inconclusive`` with fewer than 3 summary steps or too few for
-    their autocorrelation, and when the runs are not comparable.
+    delta = candidate - baseline of the medians over summary steps (of the means of times where either run is uneven),
+    per figure of a step: times are the largest over ranks, ratios pooled over ranks, counts and bytes means over ranks.
+    ``regression`` or ``improvement`` when the interval of delta at `confidence` excludes 0 and |delta| is at least
+    `min_effect_pct` of the baseline; ``no change`` when all of the interval is within that; else ``inconclusive``, as
+    with fewer than 3 summary steps, and when the runs are not comparable.
 
     Parameters
     ----------
     baseline, candidate
         A `Side` (several captures of one configuration), a `nsyspipe.Run`, or what `nsyspipe.load` takes: a path, a
         glob, a directory, a saved run. They are read at once.
-    min_effect
-        Smallest relative difference that counts, as a ratio from 0.
+    min_effect_pct
+        Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same.
     confidence
         Of the intervals, above 0.5 and below 1.
     metrics
@@ -189,6 +213,8 @@ def diff(
         table.
     force
         Give verdicts although world size, GPU model or ranks differ.
+    min_effect
+        Refused: a ratio once, which per cent could be taken for.
 
     Returns
     -------
@@ -209,7 +235,7 @@ def diff(
     >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
     ('improvement', -11.2)
     """
-    check_min_effect(min_effect)
+    least = effect_ratio(min_effect_pct, min_effect)
     check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
     given = (metrics,) if isinstance(metrics, str) else metrics
     judged = tuple(dict.fromkeys(given or (DEFAULT_METRIC,)))
@@ -221,4 +247,4 @@ def diff(
     sides = as_side(baseline), as_side(candidate)
     for side in sides:
         check_captures(side)
-    return RunDifference(*sides, min_effect, confidence, judged, force)
+    return RunDifference(*sides, least, confidence, judged, force)

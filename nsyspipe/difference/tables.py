@@ -33,13 +33,14 @@ def _sides(unit: str, doc: str, suffix: str = "") -> tuple[Column, ...]:
 
 METRIC_ROWS = TableSchema(
     "difference_metrics",
-    "One row per figure: the medians over summary steps of both sides, and what their difference may be.",
+    "One row per figure: medians or means over summary steps of both sides, and what their difference may be.",
     ("metric",),
     (
         _text("metric", "name, as --metric takes it"),
         _text("unit", "ns, 1/s, ratio, count, bytes or bytes/s"),
         _text("better", "lower, higher, or neither"),
-        *_sides("the metric's", "median over summary steps; of several captures the mean of theirs"),
+        _text("statistic", "median, or mean: of times where the steps of either run are uneven", nullable=True),
+        *_sides("the metric's", "that over summary steps; of several captures the mean of theirs"),
         _number("delta_pct", "%", "100 x delta / baseline; null where that is 0"),
         _number("ci_low", "the metric's", "lower end of the interval of delta; null when undecided"),
         _number("ci_high", "the metric's", "upper end of it"),
@@ -49,6 +50,17 @@ METRIC_ROWS = TableSchema(
         _text("method", "how the interval was made", nullable=True),
         _text("verdict", "improvement, regression, no change, or inconclusive; change of what is neither better lower nor higher"),
         _text("why", "what is lacking where there is no figure, or why it is inconclusive", nullable=True),
+        *(
+            _number(f"{side}_{name}", "the metric's", f"{name} over summary steps of the {side}, whatever is judged")
+            for side in ("baseline", "candidate") for name in ("median", "mean")
+        ),
+        _number("min_effect", "the metric's", "smallest difference that counts"),
+        _number("min_effect_pct", "%", "the same, of the baseline", nullable=False),
+        Column("no_regression", FLAG, "flag", "the interval's worse end lies below it: --fail-on regression passes"),
+        Column("settle_steps", INT, "count", "about so many steps per capture would settle it; null: decided, or no number would", nullable=True),
+        Column("settle_captures", INT, "count", "or so many captures on each side, each of as many steps", nullable=True),
+        Column("gate_steps", INT, "count", "the same for --fail-on regression", nullable=True),
+        Column("gate_captures", INT, "count", "the same for --fail-on regression", nullable=True),
     ),
 )  # fmt: skip
 

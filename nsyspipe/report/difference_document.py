@@ -49,7 +49,12 @@ def difference_document(
         "tool_version": __version__,
         "verdict": difference.verdict,
         "judged": list(difference.judged),
-        "min_effect_pct": 100 * difference.min_effect,
+        "min_effect_pct": round(100 * difference.min_effect, 12),
+        "statistic": difference.statistic,
+        "evenness": {
+            name: [asdict(one) for one in captures]
+            for name, captures in zip(("baseline", "candidate"), difference.evenness, strict=True)
+        },
         "confidence": difference.confidence,
         "settings_file": settings_file,
         "has_spread_between_captures": difference.has_spread_between_captures,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.units import (
@@ -17,7 +18,14 @@ from nsyspipe.units import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["delta_text", "interval_cell", "interval_text", "percent_change", "value_text"]
+__all__ = [
+    "delta_text",
+    "interval_cell",
+    "interval_in_percent",
+    "interval_text",
+    "percent_change",
+    "value_text",
+]
 
 _NS_PER_US, _SHORT_NS = 1e3, 1e5
 _POINTS = "points"
@@ -73,15 +81,34 @@ def percent_change(row: Mapping[str, Any]) -> str:
     pct = row["delta_pct"]
     if pct is None or row["unit"] == "ratio":
         return absent
-    return f"{'+' if pct > 0 else '-' if pct < 0 else ''}{_percent(abs(pct))} %"
+    return f"{_signed(pct, row['min_effect_pct'])} %"
 
 
-def _percent(size: float) -> str:
-    """Write with one decimal, or as many as it takes to see that it is not zero; at last with an exponent."""
+def interval_in_percent(row: Mapping[str, Any]) -> str | None:
+    """Return the interval in per cent of the baseline, and what counts; of ratios in points. None without either."""
+    base, least = row["baseline"], row["min_effect"]
+    if row["ci_low"] is None or least is None or not (base or row["unit"] == "ratio"):
+        return None
+    unit, word = (1, _POINTS) if row["unit"] == "ratio" else (abs(base), "%")
+    counts = 100 * least / unit
+    low, high = (_signed(100 * row[name] / unit, counts) for name in ("ci_low", "ci_high"))
+    return f"{low} to {high} {word}, and {_percent(counts)} {word} counts"
+
+
+def _signed(pct: float, counts: float) -> str:
+    return f"{'+' if pct > 0 else '-' if pct < 0 else ''}{_percent(abs(pct), counts)}"
+
+
+def _percent(size: float, counts: float | None = None) -> str:
+    """Write with one decimal, or as many as tell it from zero and from what counts; at last with an exponent."""
     if not size:
         return "0.0"
-    shown = (f"{size:.{digits}f}" for digits in range(1, _MOST_DIGITS + 1))
-    return next((text for text in shown if float(text)), f"{size:.0e}")
+    for digits in range(1, _MOST_DIGITS + 1):
+        text = f"{size:.{digits}f}"
+        is_told = counts is None or math.isclose(size, counts) or text != f"{counts:.{digits}f}"
+        if float(text) and is_told:
+            return text
+    return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
 
 
 def interval_text(row: Mapping[str, Any]) -> str:

@@ -13,11 +13,12 @@ from nsyspipe.report.difference_document import identity_of
 from nsyspipe.report.difference_figures import delta_text, interval_text, percent_change, value_text
 from nsyspipe.report.difference_words import (
     change_cells,
+    figure_heading,
     gate_text,
-    metric_name,
     notes,
     part_rows,
     shown_metrics,
+    shown_name,
     side_text,
     verdict_text,
 )
@@ -58,7 +59,7 @@ def difference_markdown(
     sides = zip(_SIDES, (difference.baseline, difference.candidate), strict=True)
     blocks = [
         [MARKER, _runs_marker(difference)],
-        [f"**{escaped(verdict_text(difference))}**"],
+        [f"**{escaped(verdict_text(difference, gate))}**"],
         [f"Gate {gate.outcome}: {escaped(why)}"] if gate and why else [],
         [f"- {name}: {escaped(side_text(side))}" for name, side in sides],
         [_check(row) for row in difference.comparability.to_pylist()],
@@ -98,10 +99,10 @@ def _check(row: dict[str, Any]) -> str:
 
 
 def _metrics(rows: Sequence[dict[str, Any]]) -> list[str]:
-    headings = ["median over steps", *_SIDES, "change", "%", "interval of change", "verdict"]
+    headings = [figure_heading(rows), *_SIDES, "change", "%", "interval of change", "verdict"]
     cells = [
         [
-            metric_name(row["metric"]),
+            shown_name(row),
             *(value_text(row["unit"], row[side]) for side in _SIDES),
             delta_text(row["unit"], row["delta"]),
             percent_change(row),

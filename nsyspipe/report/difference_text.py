@@ -13,10 +13,11 @@ from nsyspipe.difference.kernel_changes import top_kernels
 from nsyspipe.report.difference_figures import delta_text, interval_cell, percent_change, value_text
 from nsyspipe.report.difference_words import (
     change_cells,
-    metric_name,
+    figure_heading,
     notes,
     part_rows,
     shown_metrics,
+    shown_name,
     side_text,
     verdict_text,
 )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from nsyspipe.difference.run_difference import RunDifference
+    from nsyspipe.gate import Gate
 
 __all__ = ["difference_text"]
 
@@ -48,23 +50,29 @@ _SHOWN_CHANGES = 20
 
 
 def difference_text(
-    difference: RunDifference, console: Console, *, settings_file: str | None = None
+    difference: RunDifference,
+    console: Console,
+    gate: Gate | None = None,
+    *,
+    settings_file: str | None = None,
 ) -> str:
     """Return a difference as text for a console, at most 100 columns wide.
 
     Parameters
     ----------
+    gate
+        What the gate said, if one was asked for.
     settings_file
         The file that set thresholds; None without one.
     """
-    return rendered(Group(*_sections(difference, console.width, settings_file)), console)
+    return rendered(Group(*_sections(difference, console.width, gate, settings_file)), console)
 
 
 def _sections(
-    difference: RunDifference, width: int, settings_file: str | None
+    difference: RunDifference, width: int, gate: Gate | None, settings_file: str | None
 ) -> Iterable[RenderableType]:
     style = _STYLES.get(difference.verdict, "")
-    yield Text(printable(verdict_text(difference)), style=f"bold {style}".strip())
+    yield Text(printable(verdict_text(difference, gate)), style=f"bold {style}".strip())
     for name, side in zip(_SIDES, (difference.baseline, difference.candidate), strict=True):
         yield Text(printable(f"{name:<9}  {side_text(side)}"), style="dim")
     if checks := difference.comparability.to_pylist():
@@ -109,7 +117,7 @@ def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableT
         names.remove("interval")
     cells = [_metric_cells(row) for row in rows]
     headings = dict(zip(names, names, strict=True)) | {
-        "figure": "median over steps",
+        "figure": figure_heading(rows),
         "interval": f"{percent_text(rows[0]['confidence'], 0)} interval",
     }
     left_out: list[str] = []
@@ -132,7 +140,7 @@ def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableT
 
 def _metric_cells(row: dict[str, Any]) -> dict[str, str]:
     return {
-        "figure": metric_name(row["metric"]),
+        "figure": shown_name(row),
         **{side: _short(value_text(row["unit"], row[side])) for side in _SIDES},
         "change": _short(delta_text(row["unit"], row["delta"])),
         "%": percent_change(row).removesuffix(" %"),

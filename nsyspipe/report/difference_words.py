@@ -6,33 +6,43 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.figures import NEITHER
 from nsyspipe.difference.metric_rows import INCONCLUSIVE, NO_CHANGE
+from nsyspipe.gate import REGRESSION
 from nsyspipe.report.difference_figures import (
     delta_text,
+    interval_in_percent,
     interval_text,
     percent_change,
     value_text,
 )
 from nsyspipe.report.run_words import subject_parts
+from nsyspipe.statistics import MEAN, MEDIAN
 from nsyspipe.units import absent, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nsyspipe.difference.run_difference import RunDifference
     from nsyspipe.difference.sides import Side
     from nsyspipe.gate import Gate
+    from nsyspipe.statistics import Evenness
 
 __all__ = [
     "change_cells",
+    "evenness_texts",
+    "figure_heading",
     "gate_text",
     "metric_name",
     "notes",
     "part_rows",
+    "settle_text",
     "shown_metrics",
+    "shown_name",
     "side_text",
+    "uneven_text",
     "verdict_text",
 ]
 
+_TWO = 2
 # What a screen has room for; the document has all.
 _MAIN = (
     "step_time", "throughput", "compute", "comm", "exposed_comm", "exposed_memory", "idle", "wait", "dtod",
@@ -54,10 +64,26 @@ def metric_name(name: str) -> str:
     return _METRIC_NAMES.get(name) or name.replace("_", " ").replace("dtod", "DtoD")
 
 
-def verdict_text(difference: RunDifference) -> str:
+def figure_heading(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what figures are, above their names."""
+    return "over steps" if any(row["statistic"] == MEAN for row in rows) else "median over steps"
+
+
+def shown_name(row: Mapping[str, Any]) -> str:
+    """Return a figure's name, and that it is a mean where that is so."""
+    name = metric_name(row["metric"])
+    return f"{name}, mean" if row["statistic"] == MEAN else name
+
+
+def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
     """Return one sentence: what became of the judged metric that decides, by how much, how sure that is.
 
     What became of the other judged ones stands behind it.
+
+    Parameters
+    ----------
+    gate
+        If one was asked for: what would settle an inconclusive metric is told for it.
     """
     row = _deciding(difference)
     others = [
@@ -65,7 +91,7 @@ def verdict_text(difference: RunDifference) -> str:
         for one in difference.judged_rows
         if one["metric"] != row["metric"]
     ]
-    text = f"{difference.verdict.capitalize()}: {_decided(row)}"
+    text = f"{difference.verdict.capitalize()}: {_decided(row, gate)}"
     return "; ".join([text, ", ".join(others)]) if others else text
 
 
@@ -77,26 +103,103 @@ def _deciding(difference: RunDifference) -> dict[str, Any]:
     return found[0] if found else next(row for row in rows if row["verdict"] != NO_CHANGE)
 
 
-def _decided(row: Mapping[str, Any]) -> str:
+def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
     name = metric_name(row["metric"])
     if row["baseline"] is None or row["candidate"] is None:
         return f"no {name} ({row['why']})"
+    of_mean = "mean " if row["statistic"] == MEAN else ""
     sides = " -> ".join(value_text(row["unit"], row[side]) for side in ("baseline", "candidate"))
     relative = percent_change(row)
     change = delta_text(row["unit"], row["delta"]) if relative == absent else relative
-    text = f"{name} {sides} ({change})"
-    if row["ci_low"] is None or row["verdict"] == INCONCLUSIVE:
-        return f"{text}; {_reason(row['why'] or 'not decided')}"
+    text = f"{of_mean}{name} {sides} ({change})"
+    if row["ci_low"] is None:
+        return f"{text}; {_reason(row)}"
     text += f", {percent_text(row['confidence'], 0)} interval {interval_text(row)}"
+    if row["verdict"] == INCONCLUSIVE:
+        found = [text, _reason(row), _hint_of(row, gate)]
+        return "; ".join(one for one in found if one)
     if row["better"] == NEITHER and row["verdict"] != NO_CHANGE:
         text += f"; {name} is neither better lower nor higher"
     return text
 
 
-def _reason(why: str) -> str:
+def _reason(row: Mapping[str, Any]) -> str:
+    why: str = row["why"] or "not decided"
     if why.startswith("not comparable"):
         return f"{why} (--force to go on)"
-    return f"{why}; capture more steps" if "step" in why else why
+    if row["ci_low"] is None:
+        return f"{why}; capture more steps" if "step" in why else why
+    if row["baseline_mean"] is not None and "differ in sign" in why:
+        sides = ((f"baseline_{name}", f"candidate_{name}") for name in (MEAN, MEDIAN))
+        apart = (delta_text(row["unit"], row[after] - row[before]) for before, after in sides)
+        return "mean and median differ in sign ({}, {})".format(*apart)
+    reach = interval_in_percent(row)
+    return f"it may be {reach}" if reach else why
+
+
+def _hint_of(row: Mapping[str, Any], gate: Gate | None) -> str:
+    """Return what would settle an inconclusive row, for the gate that was asked; nothing where nothing is known."""
+    if gate is not None and gate.fail_on == REGRESSION:
+        if row["no_regression"]:
+            return "a regression that counts is excluded, and the gate passes"
+        return settle_text(row, "gate")
+    return settle_text(row)
+
+
+def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
+    """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known.
+
+    Parameters
+    ----------
+    what
+        ``settle``: the verdict; ``gate``: whether there is a regression.
+    """
+    steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
+    n = max(row["n_baseline"] or 0, row["n_candidate"] or 0)
+    by_steps = f"about {_round(steps)} steps per capture ({n} now)" if steps else ""
+    by_captures = f"about {captures} captures on each side" if captures else ""
+    aim = "settle it" if what == "settle" else "settle the gate"
+    if not steps and not captures:
+        is_open = row["verdict"] == INCONCLUSIVE and row["ci_low"] is not None
+        is_close = is_open and "interval" in (row["why"] or "")
+        return "too close to what counts for more steps to settle it" if is_close else ""
+    if steps and captures:
+        by_captures = f"{by_captures} like these"
+        cheaper = by_captures if captures * n < steps else by_steps
+        other = by_steps if cheaper is by_captures else by_captures
+        return f"{cheaper} would {aim}, or {other}"
+    return f"{by_steps or by_captures} would {aim}"
+
+
+def _round(steps: int) -> int:
+    """Round up to two digits: more is not known."""
+    unit: int = 10 ** max(len(str(steps)) - 2, 0)
+    return -(-steps // unit) * unit
+
+
+def evenness_texts(difference: RunDifference) -> list[str]:
+    """Return a sentence for each side whose steps are uneven: mean, median and the pattern."""
+    found = []
+    for name, captures in zip(("baseline", "candidate"), difference.evenness, strict=True):
+        uneven = [one for one in captures if one.is_uneven]
+        if uneven:
+            found.append(f"{name}: {uneven_text(uneven[0])}.")
+    return found
+
+
+def uneven_text(one: Evenness) -> str:
+    """Return that steps are uneven, with mean and median, whether any step is like the median, and the pattern."""
+    text = f"steps are uneven: mean {value_text('ns', one.mean)}, median {value_text('ns', one.median)}"
+    if one.is_median_nobodys:
+        text += ", which no step takes"
+    if one.levels is None:
+        return text
+    short, long = (value_text("ns", level) for level in one.levels)
+    if one.period == _TWO:
+        return f"{text}; {short} and {long} in turn"
+    if one.period:
+        return f"{text}; every {one.period} steps one of the rarer of {short} and {long}"
+    return f"{text}; two levels, {short} and {long} ({one.n_long} steps)"
 
 
 def side_text(side: Side) -> str:
@@ -154,9 +257,12 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
     method = next((row["method"] for row in rows if row["method"]), None)
     found = []
     if method:
+        uneven = evenness_texts(difference)
+        found += [one[0].upper() + one[1:] for one in uneven]
+        times = "; times are judged on means, since steps are uneven" if uneven else ""
         found.append(
-            f"Figures are medians over steps; intervals of their difference: {method}; "
-            f"under {percent_text(difference.min_effect)} is no change."
+            f"Figures are medians over steps{times}; intervals of their difference: {method}; no change: all of the "
+            f"interval within {percent_text(difference.min_effect)}."
         )
     if method and not difference.has_spread_between_captures:
         found.append(
@@ -172,12 +278,15 @@ def gate_text(gate: Gate) -> str | None:
     if gate.failed:
         return f"--fail-on {gate.fail_on}: {'; '.join(map(_failed, gate.failed))}"
     if gate.undecided:
-        named = "; ".join(
-            f"{row['metric']} is inconclusive ({row['why'] or 'not decided'})"
-            for row in gate.undecided
-        )
+        named = "; ".join(_undecided(row, gate) for row in gate.undecided)
         return f"--fail-on {gate.fail_on} cannot be decided: {named}"
     return None
+
+
+def _undecided(row: Mapping[str, Any], gate: Gate) -> str:
+    hint = settle_text(row, "gate" if gate.fail_on == REGRESSION else "settle")
+    text = f"{row['metric']} is {row['verdict']} ({_reason(row)})"
+    return f"{text}; {hint}" if hint else text
 
 
 def _failed(row: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from nsyspipe.report.run_words import (
     RANK_COLUMNS,
     capture_lengths,
     expected_text,
+    mean_step_ns,
     same_problems,
     saving_texts,
     subject_parts,
@@ -87,7 +88,7 @@ def markdown(run: Run) -> str:
         blocks += _ranks(run, summary["n_summary_steps"])
     if has_host_steps:
         blocks += _host_steps(host_steps)
-    blocks += _findings(findings, summary["step_time_ns"])
+    blocks += _findings(findings, mean_step_ns(summary))
     blocks += _problems(problems)
     blocks.append([_foot(run.header.run_id)])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"

@@ -20,6 +20,7 @@ __all__ = [
     "capture_lengths",
     "expected_text",
     "left_out",
+    "mean_step_ns",
     "same_problems",
     "saving_texts",
     "subject_parts",
@@ -98,13 +99,20 @@ def left_out(headings: Sequence[str], shown: Sequence[str]) -> list[str]:
     return [f"Left out for the width: {', '.join(missing)}."] if missing else []
 
 
+def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
+    """Return the mean step time that savings are shares of: of a mean, none can exceed it. None without steps."""
+    rate = summary["throughput_steps_per_s"]
+    return _NS_PER_S / rate if rate else None
+
+
 def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str, str]:
-    """Return a saving in ns, and what share of the step time it is."""
+    """Return a saving in ns, and what share of the mean step time it is."""
     if not saving:
         return absent, absent
     return ms_text(saving), percent_text(saving / step_time_ns if step_time_ns else None)
 
 
+_NS_PER_S = 1e9
 # Less than this is shown as nothing, without a sign.
 _NOTHING = 0.0005
 

@@ -44,7 +44,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
         "tool_version": __version__,
         "reference": board.reference,
         "sort": board.sort,
-        "min_effect_pct": 100 * board.rules.min_effect,
+        "min_effect_pct": round(100 * board.rules.min_effect, 12),
         "confidence": board.rules.confidence,
         "is_forced": board.rules.is_forced,
         "settings_file": board.rules.settings_file,

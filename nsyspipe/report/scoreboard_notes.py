@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsyspipe.report.scoreboard_words import listed
+from nsyspipe.report.difference_words import uneven_text
+from nsyspipe.report.scoreboard_words import hint_text, listed
 from nsyspipe.units import percent_text
 
 if TYPE_CHECKING:
@@ -20,9 +21,13 @@ def notes(board: Scoreboard) -> list[str]:
     over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
     speed = (
         f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
-        f"judges the median step time, under {effect} is no change."
+        f"judges the step time (median; mean where steps are uneven), no change: all of its interval within {effect}."
     )
     found = [speed]
+    for label, captures in board.evenness.items():
+        uneven = [one for one in captures if one.is_uneven]
+        if uneven:
+            found.append(f"{label}: {uneven_text(uneven[0])}.")
     if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
         found.append(
             "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "
@@ -49,7 +54,8 @@ def doubts(board: Scoreboard) -> list[str]:
     undecided: dict[str, list[str]] = {}
     for row in board.table.to_pylist():
         if row["peer_why"] and row["peer_speedup"] is not None:
-            undecided.setdefault(row["peer_why"], []).append(row["label"])
+            why = "; ".join(one for one in (row["peer_why"], hint_text(row)) if one)
+            undecided.setdefault(why, []).append(row["label"])
     named = {label for labels in undecided.values() for label in labels}
     checks = board.checks.to_pylist()
     copies: dict[str, list[str]] = {}

@@ -26,6 +26,7 @@ __all__ = [
     "FIGURES",
     "Figure",
     "headlines",
+    "hint_text",
     "kind_text",
     "listed",
     "main_kind",
@@ -134,13 +135,38 @@ def _headline(
     if best["label"] != kind.peer:
         if best["peer_verdict"] == "improvement":
             return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{level}."
-        why = f"; {best['peer_why']}" if best["peer_why"] else ""
-        return f"No run{of_all} is faster than {kind.peer} for sure: {best['label']} is {_speed(best, kind.peer)}{why}."
+        return f"{_not_sure(best, kind.peer, of_all)}."
     others = [row for row in rows if row is not best and row["peer_speedup"] is not None]
     if level or not others:
         return f"{kind.peer} is the fastest{of_all}{level}."
     second = max(others, key=lambda row: row["peer_speedup"])
     return f"{kind.peer} is the fastest{of_all}: {second['label']} is {_speed(second, 'it')}."
+
+
+def _not_sure(best: Mapping[str, Any], peer: str, of_all: str) -> str:
+    """Return that the run with the largest speed-up is not judged faster, and why."""
+    speed = f"{best['label']} is {_speed(best, peer)}"
+    if best["peer_verdict"] == "no change":
+        return f"No run{of_all} is faster than {peer} by what counts: {speed}, no change"
+    more = "; ".join(one for one in (best["peer_why"], hint_text(best)) if one)
+    why = f"; {more}" if more else ""
+    low = best["peer_speedup_low"]
+    if low is not None and low > 1:
+        # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
+        of = f"its {best['statistic'] or 'median'} step time is {best['peer_verdict']}"
+        return f"{speed}, but {of}{why}"
+    return f"Whether any run{of_all} is faster than {peer} is open: {speed}{why}"
+
+
+def hint_text(row: Mapping[str, Any]) -> str:
+    """Return about how many more steps or captures would settle a run's verdict; nothing where that is not known."""
+    steps, captures = row["settle_steps"], row["settle_captures"]
+    by_captures = f"about {captures} captures of each" if captures else ""
+    by_steps = f"about {steps} steps per capture" if steps else ""
+    is_fewer = bool(captures and steps) and captures * row["n_summary_steps"] < steps
+    both = [by_captures, by_steps] if is_fewer else [by_steps, by_captures]
+    said = ", or ".join(one for one in both if one)
+    return f"{said} would settle it" if said else ""
 
 
 def _speed(row: Mapping[str, Any], peer: str) -> str:

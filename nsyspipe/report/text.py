@@ -17,6 +17,7 @@ from nsyspipe.report.idle_text import idle_text
 from nsyspipe.report.run_words import (
     capture_lengths,
     left_out,
+    mean_step_ns,
     same_problems,
     subject_parts,
 )
@@ -121,7 +122,7 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     if phases and n_findings is None:  # the whole story was asked for
         yield Padding(_phase_table(phases), (1, 0, 0, 0))
     if findings and n_findings != 0:
-        found = findings_text(findings, summary["step_time_ns"], n_findings, width)
+        found = findings_text(findings, mean_step_ns(summary), n_findings, width)
         yield Padding(found, (1, 0, 0, 0))
     if problems:
         yield Padding(_problem_table(problems), (1, 0, 0, 0))

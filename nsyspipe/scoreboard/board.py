@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
 from nsyspipe.difference.thresholds import (
     DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT,
+    DEFAULT_MIN_EFFECT_PCT,
     check_confidence,
-    check_min_effect,
+    effect_ratio,
 )
 from nsyspipe.errors import OptionError
 from nsyspipe.scoreboard.entrant import Entrant
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.difference.comparability import Check
+    from nsyspipe.statistics import Evenness
 
 __all__ = ["Scoreboard", "compare"]
 
@@ -87,6 +88,11 @@ class Scoreboard:
         return PROBLEMS_OF_RUNS.from_rows([row for run in self._entrants for row in run.problems()])
 
     @cached_property
+    def evenness(self) -> dict[str, list[Evenness]]:
+        """How even the steps of each capture are, by label of the run."""
+        return {run.label: run.evenness for run in self._entrants}
+
+    @cached_property
     def _entrants(self) -> tuple[Entrant, ...]:
         return tuple(map(Entrant, self.sides))
 
@@ -136,6 +142,10 @@ class Scoreboard:
             "peer_speedup_high": peer.high,
             "peer_verdict": peer.verdict,
             "peer_why": peer.why,
+            "statistic": peer.statistic,
+            "settle_steps": peer.settled.steps if peer.settled else None,
+            "settle_captures": peer.settled.captures if peer.settled else None,
+            "is_uneven": any(one.is_uneven for one in run.evenness),
         }
 
     def __repr__(self) -> str:
@@ -146,10 +156,11 @@ def compare(
     runs: Iterable[AnySide] | Mapping[str, AnySide],
     *,
     sort: str | None = None,
-    min_effect: float = DEFAULT_MIN_EFFECT,
+    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
     confidence: float = DEFAULT_CONFIDENCE,
     force: bool = False,
     settings_file: str | None = None,
+    min_effect: object = None,
 ) -> Scoreboard:
     """Set runs side by side: which is fastest, by how much, and what their steps' time goes to.
 
@@ -165,14 +176,16 @@ def compare(
         or what `nsyspipe.load` takes. As a mapping, labels are its keys.
     sort
         Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
-    min_effect
-        Smallest relative difference of step times that counts, as a ratio from 0.
+    min_effect_pct
+        Smallest relative difference of step times that counts, per cent from 0: 2 and "2%" are the same.
     confidence
         Of the intervals, above 0.5 and below 1.
     force
         Give verdicts although world size, GPU model or ranks differ.
     settings_file
         The file that the thresholds come from, which outputs name.
+    min_effect
+        Refused: a ratio once, which per cent could be taken for.
 
     Returns
     -------
@@ -192,7 +205,7 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    check_min_effect(min_effect)
+    least = effect_ratio(min_effect_pct, min_effect)
     check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
     if sort is not None:
         sort = check_sort(sort)
@@ -201,7 +214,7 @@ def compare(
         raise OptionError("compare", "has no run", fix="one run at least, the reference first")
     for side in sides:
         check_captures(side)
-    return Scoreboard(sides, Rules(min_effect, confidence, force, settings_file), sort)
+    return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
 
 
 def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide]) -> tuple[Side, ...]:

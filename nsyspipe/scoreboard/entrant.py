@@ -11,6 +11,7 @@ from nsyspipe.difference.figures import DEFAULT_METRIC, per_step
 from nsyspipe.difference.step_parts import mean_step_time, step_parts
 from nsyspipe.difference.step_table import StepTable
 from nsyspipe.scoreboard.tables import SUMMARY_FIGURES
+from nsyspipe.statistics import evenness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.difference.sides import Side
+    from nsyspipe.statistics import Evenness
 
 __all__ = ["Entrant"]
 
@@ -46,6 +48,13 @@ class Entrant:
                 return values
             found.append(values)
         return found
+
+    @property
+    def evenness(self) -> list[Evenness]:
+        """How even the steps of each capture are; of those that have any."""
+        times = self.step_times
+        found = [] if isinstance(times, str) else list(map(evenness, times))
+        return [one for one in found if one is not None]
 
     @property
     def n_steps(self) -> int:

@@ -6,11 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsyspipe.difference.comparability import check_comparable
-from nsyspipe.statistics import difference_of_medians, ratio_of_means, verdict, why_inconclusive
+from nsyspipe.difference.figures import DEFAULT_METRIC, METRICS
+from nsyspipe.difference.metric_rows import judged, statistic_of
+from nsyspipe.statistics import ratio_of_means, settled_by
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
     from nsyspipe.difference.comparability import Check
+    from nsyspipe.difference.metric_rows import Judgement
     from nsyspipe.scoreboard.entrant import Entrant
+    from nsyspipe.statistics import Settled
+
+    Float64 = NDArray[np.float64]
 
 __all__ = ["INCONCLUSIVE", "REFERENCE", "Rules", "Standing", "is_slower", "standing"]
 
@@ -53,6 +64,10 @@ class Standing:
         Why it is inconclusive; None if it is not.
     checks
         What makes the comparison doubtful or impossible.
+    statistic
+        ``median`` or ``mean``: what the verdict is of.
+    settled
+        What would settle an inconclusive one.
     """
 
     speedup: float | None
@@ -61,6 +76,8 @@ class Standing:
     verdict: str
     why: str | None
     checks: tuple[Check, ...]
+    statistic: str | None = None
+    settled: Settled | None = None
 
     @property
     def blocking(self) -> list[str]:
@@ -71,8 +88,8 @@ class Standing:
 def standing(reference: Entrant, run: Entrant, rules: Rules) -> Standing:
     """Measure a run against a reference.
 
-    The speed-up is of throughput, hence of means; the verdict is that of `nsyspipe.diff` on the metric step_time,
-    hence of medians, which one stalled step does not move.
+    The speed-up is of throughput, hence of means; the verdict is that of `nsyspipe.diff` on the metric step_time: of
+    medians, which one stalled step does not move, and of means where the steps of either run are uneven.
     """
     checks = () if run is reference else tuple(check_comparable(reference.side, run.side))
     before, after = reference.step_times, run.step_times
@@ -86,18 +103,40 @@ def standing(reference: Entrant, run: Entrant, rules: Rules) -> Standing:
         exact = None if speed.low is None else 1.0  # nothing of it is left to chance
         return Standing(speed.ratio, exact, exact, REFERENCE, None, checks)
     names = reference.label, run.label
-    found = difference_of_medians(before, after, confidence=rules.confidence, names=names)
+    found = _judged(before, after, rules, names)
     blocking = [check.check for check in checks if check.blocks]
     if blocking and not rules.is_forced:
         why = f"not comparable: {', '.join(blocking)}"
         return Standing(speed.ratio, speed.low, speed.high, INCONCLUSIVE, why, checks)
+    settled = None
+    if found.verdict == INCONCLUSIVE:
+        better = METRICS[DEFAULT_METRIC].better
+        settled = settled_by(found.difference, least=found.least, better=better)
     return Standing(
         speed.ratio,
         speed.low,
         speed.high,
-        verdict(found, min_effect=rules.min_effect),
-        why_inconclusive(found, min_effect=rules.min_effect),
+        found.verdict,
+        found.why,
         checks,
+        found.difference.statistic,
+        settled,
+    )
+
+
+def _judged(
+    before: Sequence[Float64],
+    after: Sequence[Float64],
+    rules: Rules,
+    names: tuple[str, str] = ("best", "run"),
+) -> Judgement:
+    return judged(
+        METRICS[DEFAULT_METRIC],
+        (before, after),
+        min_effect=rules.min_effect,
+        confidence=rules.confidence,
+        statistic=statistic_of(before, after),
+        names=names,
     )
 
 
@@ -106,5 +145,4 @@ def is_slower(run: Entrant, best: Entrant, rules: Rules) -> bool:
     before, after = best.step_times, run.step_times
     if isinstance(before, str) or isinstance(after, str):
         return False
-    found = difference_of_medians(before, after, confidence=rules.confidence)
-    return verdict(found, min_effect=rules.min_effect) == "regression"
+    return _judged(before, after, rules).verdict == "regression"

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from nsyspipe.statistics.decision import Better, Verdict, verdict, why_inconclusive
-from nsyspipe.statistics.difference import Difference, difference_of_medians
+from nsyspipe.statistics.decision import (
+    Better,
+    Settled,
+    Verdict,
+    is_worse_excluded,
+    least_effect,
+    settled_by,
+    verdict,
+)
+from nsyspipe.statistics.difference import MEAN, MEDIAN, Difference, difference_of_centres
+from nsyspipe.statistics.evenness import Evenness, evenness
 from nsyspipe.statistics.series import MIN_STEPS
 from nsyspipe.statistics.speedup import Speedup, ratio_of_means
 
 __all__ = [
+    "MEAN",
+    "MEDIAN",
     "MIN_STEPS",
     "Better",
     "Difference",
+    "Evenness",
+    "Settled",
     "Speedup",
     "Verdict",
-    "difference_of_medians",
+    "difference_of_centres",
+    "evenness",
+    "is_worse_excluded",
+    "least_effect",
     "ratio_of_means",
+    "settled_by",
     "verdict",
-    "why_inconclusive",
 ]

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nsyspipe.statistics.series import MIN_STEPS, Series, cosine_count, inflation
+from nsyspipe.statistics.series import MIN_STEPS, Series
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsyspipe.statistics.series import FloatArray
 
-__all__ = ["Captures", "Spread", "why_undecided"]
+__all__ = ["Captures", "Spread", "Spreads", "why_undecided"]
 
 
 class Spread(NamedTuple):
@@ -24,6 +24,13 @@ class Spread(NamedTuple):
 
     variance: float
     per_freedom: float
+
+
+class Spreads(NamedTuple):
+    """The same for several correlations."""
+
+    variance: FloatArray
+    per_freedom: FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +53,10 @@ class Captures:
             msg = "per-step values must be finite and in one dimension"
             raise ValueError(msg)
         return cls(tuple(kind(values) for values in arrays if values.size))
+
+    def of_kind(self, kind: type[Series]) -> Captures:
+        """Return the same steps with another centre."""
+        return Captures(tuple(kind(series.values) for series in self.series))
 
     def scaled(self, factor: float) -> Captures:
         """Return the same steps in another unit."""
@@ -86,39 +97,22 @@ class Captures:
             return f"no capture of {MIN_STEPS} steps"
         return None
 
-    def spread(self, most_cosines: int | None = None) -> Spread:
-        """Variance of the centre from each capture's own steps, with its long-run variance.
+    def variances(self, correlations: FloatArray, longer: float, times: int) -> Spreads:
+        """Return the variance of the centre for each correlation of neighbouring steps.
 
-        With few cosines it is less certain, and sees slower changes.
+        Parameters
+        ----------
+        longer, times
+            As if each capture had so many times its steps, and there were so many times the captures.
         """
-        parts = []
+        share = 1 / max(len(self.long), 1)
+        variance = np.zeros_like(correlations)
+        per_freedom = np.zeros_like(correlations)
         for series in self.long:
-            cosines = min(cosine_count(series.n), most_cosines or series.n)
-            ratio = series.long_run_ratio(cosines)
-            parts.append((series.scale * ratio / series.n, cosines))
-        return self._added(parts)
-
-    def spread_at(self, correlation: float, seen: float) -> Spread:
-        """Variance of the centre if steps were AR(1) with this correlation.
-
-        The variance of the steps is taken up by (n - 1) / (n - g), g = `inflation`: correlated
-        steps stay near each other, so a short series shows too little of its spread. A gap beside
-        the median is sought as far as the correlation `seen` moves it.
-        """
-        parts = []
-        for series in self.long:
-            n, g = series.n, inflation(series.n, correlation)
-            parts.append((series.scale_at(inflation(n, seen)) * (n - 1) / (n - g) * g / n, n - 1))
-        return self._added(parts)
-
-    def effective_steps(self, correlation: float) -> float:
-        """How many independent steps these are worth."""
-        return sum(series.n / inflation(series.n, correlation) for series in self.series)
-
-    @cached_property
-    def neighbours(self) -> float:
-        """Sum of the first autocorrelations of the captures, each times its steps."""
-        return math.fsum(series.n * series.neighbours for series in self.varying)
+            own = series.variances(correlations, longer) * share**2 / times
+            variance += own
+            per_freedom += own**2 / (series.n * longer - 1) / times
+        return Spreads(variance, per_freedom)
 
     @cached_property
     def squares_between(self) -> float:
@@ -131,14 +125,6 @@ class Captures:
         count = len(self.series)
         variance = self.squares_between / (count - 1) / count
         return Spread(variance, variance**2 / (count - 1))
-
-    def _added(self, parts: list[tuple[float, int]]) -> Spread:
-        """Add up to the variance of a mean of captures."""
-        share = 1 / max(len(parts), 1) ** 2
-        return Spread(
-            share * math.fsum(variance for variance, _ in parts),
-            share * share * math.fsum(variance**2 / freedom for variance, freedom in parts),
-        )
 
 
 def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str | None:

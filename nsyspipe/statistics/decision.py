@@ -1,69 +1,147 @@
-"""What a difference means: a regression, an improvement, no change, or nothing that can be said."""
+"""What a difference means: a regression, an improvement, no change, or nothing that can be said yet."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-
-from nsyspipe.statistics.series import MIN_STEPS
 
 if TYPE_CHECKING:
     from nsyspipe.statistics.difference import Difference
 
-__all__ = ["Better", "Verdict", "is_large", "verdict", "why_inconclusive"]
+__all__ = [
+    "Better",
+    "Settled",
+    "Verdict",
+    "is_worse_excluded",
+    "least_effect",
+    "settled_by",
+    "verdict",
+]
 
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
 Better = Literal["lower", "higher", "neither"]
 
+# Nobody captures more for one answer.
+_MOST_STEPS, _MOST_CAPTURES = 5000, 20
+_ROUNDS = 12
+# What more steps will show differs from what these show: aim a little higher.
+_MARGIN = 0.95
 
-def verdict(difference: Difference, *, min_effect: float, better: Better = "lower") -> Verdict:
+
+@dataclass(frozen=True)
+class Settled:
+    """What would settle an inconclusive difference, were the rest like these steps.
+
+    Attributes
+    ----------
+    steps
+        Steps per capture; None where no number that anybody captures is enough.
+    captures
+        Captures on each side, of as many steps as these have; None likewise.
+    is_fewer_by_captures
+        Whether the captures take fewer steps in all.
+    """
+
+    steps: int | None
+    captures: int | None
+    is_fewer_by_captures: bool
+
+
+def least_effect(difference: Difference, *, min_effect: float, of_zero: float = 0.0) -> float:
+    """Return the smallest |delta| that counts: `min_effect` of the baseline, `of_zero` of a baseline of 0."""
+    return min_effect * abs(difference.baseline) if difference.baseline else of_zero
+
+
+def verdict(difference: Difference, *, least: float, better: Better = "lower") -> Verdict:
     """Judge a difference.
 
     Parameters
     ----------
     difference
-        Of `difference_of_medians`.
-    min_effect
-        What counts, as a ratio of the baseline: 0.02 is 2 %. Of a baseline of 0 anything else counts.
+        Of `difference_of_centres`.
+    least
+        The smallest |delta| that counts, in the unit of the values.
     better
         Which direction is an improvement; with "neither" a difference is a "change".
 
     Returns
     -------
     str
-        "regression", "improvement" or "change" if the interval excludes 0 and |delta| is at least
-        `min_effect` of the baseline; "inconclusive" if `why_inconclusive` has a reason; else "no change".
+        "regression", "improvement" or "change" if the interval excludes 0 and |delta| is at least `least`;
+        "no change" if the whole interval lies within +/- `least`; else, and where mean and median differ in sign and
+        one of them by as much as counts, "inconclusive".
     """
-    if why_inconclusive(difference, min_effect=min_effect) is not None:
-        return "inconclusive"
     delta, low, high = difference.delta, difference.low, difference.high
-    if delta is None or low is None or high is None:
+    if delta is None or low is None or high is None or is_opposed(difference, least=least):
         return "inconclusive"
-    if low <= 0 <= high or not is_large(difference, min_effect=min_effect):
-        return "no change"
-    if better == "neither":
-        return "change"
-    return "improvement" if (delta < 0) == (better == "lower") else "regression"
+    if not low <= 0 <= high and abs(delta) >= least:
+        if better == "neither":
+            return "change"
+        return "improvement" if (delta < 0) == (better == "lower") else "regression"
+    return "no change" if -least <= low and high <= least else "inconclusive"
 
 
-def why_inconclusive(difference: Difference, *, min_effect: float) -> str | None:
-    """Say in words why nothing can be decided; None if it can.
-
-    Too few steps never decide. Too few for their autocorrelation do where the answer does not hang
-    on it: all of the interval is within `min_effect`, or the difference found is less than that.
-    """
-    low, high, base = difference.low, difference.high, difference.baseline
-    if difference.undecided is not None or low is None or high is None or base is None:
-        return difference.undecided or "no steps"
-    if difference.doubt is None or max(-low, high) < min_effect * abs(base):
-        return None
-    is_worth_few = difference.effective_steps is None or difference.effective_steps < MIN_STEPS
-    if is_worth_few or is_large(difference, min_effect=min_effect):
-        return difference.doubt
-    return None
-
-
-def is_large(difference: Difference, *, min_effect: float) -> bool:
-    """Whether |delta| is at least `min_effect` of the baseline, and not 0; False without a delta."""
-    if not difference.delta or difference.baseline is None:
+def is_opposed(difference: Difference, *, least: float) -> bool:
+    """Whether mean and median differ in sign, and one of them by as much as counts."""
+    delta, other = difference.delta, difference.other_delta
+    if delta is None or other is None:
         return False
-    return abs(difference.delta) >= min_effect * abs(difference.baseline)
+    return delta * other < 0 and max(abs(delta), abs(other)) >= least
+
+
+def is_worse_excluded(difference: Difference, *, least: float, better: Better) -> bool:
+    """Whether the worse end of the interval lies below what counts: no regression, whatever else it is."""
+    low, high = difference.low, difference.high
+    if low is None or high is None or is_opposed(difference, least=least):
+        return False
+    worse = {"lower": high, "higher": -low, "neither": max(high, -low)}[better]
+    return worse < least or low == high == 0
+
+
+def settled_by(
+    difference: Difference, *, least: float, better: Better = "neither", one_sided: bool = False
+) -> Settled | None:
+    """Say about how many more steps or captures would settle an inconclusive difference, if delta stays what it is.
+
+    The half-width is computed again of captures that go on as these do, and of more captures like these.
+
+    Parameters
+    ----------
+    one_sided
+        Whether it is enough to know that there is no regression.
+
+    Returns
+    -------
+    Settled
+        None where there is no interval, or mean and median point in opposite directions.
+    """
+    delta = difference.delta
+    if delta is None or difference.low is None or is_opposed(difference, least=least):
+        return None
+    worse = {"lower": delta, "higher": -delta, "neither": abs(delta)}[better]
+    away = worse if one_sided else abs(delta)
+    wanted = _MARGIN * (away if away >= least else least - away)
+    series = (*difference.interval.one.series, *difference.interval.other.series)
+    n = max(one.n for one in series)
+    count = max(len(difference.interval.one.series), len(difference.interval.other.series))
+    longer = _longer(difference, wanted, _MOST_STEPS / n) if count == 1 else None
+    steps = None if longer is None else math.ceil(n * longer)
+    times = next(
+        (one for one in range(2, max(_MOST_CAPTURES // count, 1) + 1) if difference.half(1.0, one) < wanted),
+        None,
+    ) if wanted > 0 else None  # fmt: skip
+    captures = None if times is None else times * count
+    is_fewer = captures is not None and (steps is None or captures * n < steps)
+    return Settled(steps, captures, is_fewer)
+
+
+def _longer(difference: Difference, wanted: float, most: float) -> float | None:
+    """Return how many times the steps give a half-width; None where `most` times do not."""
+    if wanted <= 0 or difference.half(most) >= wanted:
+        return None
+    low, high = 1.0, most
+    for _ in range(_ROUNDS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if difference.half(middle) < wanted else (middle, high)
+    return high

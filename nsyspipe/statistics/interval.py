@@ -1,39 +1,49 @@
-"""How far the difference of two centres may be off: the interval, and what could make it wider."""
+"""How far the difference of two centres may be off, whatever the correlation of neighbouring steps."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsyspipe.statistics.series import MIN_STEPS
-from nsyspipe.statistics.student_t import critical_value
+from nsyspipe.statistics.series import inflation
+from nsyspipe.statistics.student_t import critical_value, two_sided_tails
 
 if TYPE_CHECKING:
-    from nsyspipe.statistics.captures import Captures, Spread
+    from nsyspipe.statistics.captures import Captures
+    from nsyspipe.statistics.series import FloatArray
 
 __all__ = ["Interval"]
 
-# What the autocorrelation is taken for before any step is seen, and how many steps that counts for.
-_PRIOR_CORRELATION, _PRIOR_STEPS = 0.5, 20
-# How many cosines see a trend, or a level that moves once, undiluted.
-_SLOW_COSINES = 3
-# Beyond it a series says nothing about its own spread.
-_MOST_CORRELATION = 0.98
-# A decision must hold at a fifth of the allowed error too, were the steps as correlated as they may be.
-_CAUTION = 5
+# What a correlation is taken for before any step is seen: so much of it evenly from 0 to here, the rest above.
+_USUAL, _SHARE, _MOST = 0.8, 0.9, 0.97
+# Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
+_FINENESS = ((160, 9, 3), (800, 27, 9), (math.inf, 81, 27))
+# The error that is asked for holds at correlations of 0.6 too, where few steps cannot tell it: a third does.
+_CAUTION = 3
+_CLOSE, _ROUNDS = 1e-9, 60
 
 
 @dataclass(frozen=True, eq=False)
 class Interval:
-    """Half-widths around the difference of two centres; the same whichever side comes first."""
+    """Half-widths around the difference of two centres; the same whichever side comes first.
+
+    Attributes
+    ----------
+    longer
+        As if each capture had so many times its steps, and went on like them.
+    times_captures
+        As if there were so many times the captures, each like these.
+    """
 
     one: Captures
     other: Captures
     confidence: float
+    longer: float = 1.0
+    times_captures: int = 1
 
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
@@ -41,22 +51,9 @@ class Interval:
             raise ValueError(msg)
 
     @cached_property
-    def usual(self) -> float:
-        """Half-width at the asked confidence, with the long-run variance that the steps show."""
-        own = self._half(self.one.spread(), self.other.spread(), confidence=self.confidence)
-        return max(own, self._between)
-
-    @cached_property
-    def cautious(self) -> float:
-        """Half-width at a fifth of the error and the highest correlation that the steps leave open."""
-        slow = (side.spread(_SLOW_COSINES) for side in (self.one, self.other))
-        highest, seen = self._highest_correlation, self.correlation
-        alike = (side.spread_at(highest, seen) for side in (self.one, self.other))
-        return max(
-            self.usual,
-            self._half(*slow, confidence=self.confidence),
-            self._half(*alike, confidence=1 - (1 - self.confidence) / _CAUTION),
-        )
+    def half(self) -> float:
+        """Half-width: of the steps by all correlations that they leave open, and not less than of the captures."""
+        return max(self._within, self._between)
 
     @property
     def has_between(self) -> bool:
@@ -70,52 +67,78 @@ class Interval:
 
     @cached_property
     def correlation(self) -> float:
-        """First autocorrelation of the steps of both sides, from 0 to 0.98.
+        """The mean correlation of neighbouring steps, by its likelihood."""
+        return float(self._weights @ self._correlations)
 
-        The mean of the captures' estimates, weighted by their steps. An estimate from n steps is
-        too low by (1 + 3 r) / n (Marriott and Pope, Kendall 1954).
-        """
-        count = len(self.one.varying) + len(self.other.varying)
-        if not count:
-            return 0.0
-        total = _steps(self.one, self.other)
-        seen = (self.one.neighbours + self.other.neighbours) / total
-        n = total / count
-        unbiased = (n * seen + 1) / max(n - 3, MIN_STEPS)
-        return min(max(unbiased, 0.0), _MOST_CORRELATION)
+    @property
+    def is_beside_gap(self) -> bool:
+        """Whether the centre of a capture may jump from one level of its steps to the other."""
+        return any(
+            series.is_beside_gap(float(inflation(series.n, np.asarray(self.correlation))))
+            for side in (self.one, self.other)
+            for series in side.long
+        )
 
     @cached_property
-    def effective_steps(self) -> float:
-        """How many independent steps the smaller side is worth at that correlation."""
-        return min(side.effective_steps(self.correlation) for side in (self.one, self.other))
+    def is_same(self) -> bool:
+        """Whether both sides are the same steps: then nothing is left to chance."""
+        one, other = self.one.series, self.other.series
+        return len(one) == len(other) and all(
+            np.array_equal(a.values, b.values) for a, b in zip(one, other, strict=True)
+        )
 
-    def doubt(self, delta: float) -> str | None:
-        """Say in words why this difference of the centres cannot be decided; None if it can.
-
-        Because the two half-widths disagree on it; or because neither finds it and the steps are
-        worth too few independent ones to say that there is nothing. Equal sides leave no doubt.
-        """
-        if abs(delta) > self.cautious or _equal(self.one, self.other):
-            return None
-        steps = min(self.one.n, self.other.n)
-        if self.effective_steps < MIN_STEPS:
-            return f"{steps} steps are too few for their autocorrelation ({self.correlation:.2g})"
-        if abs(delta) <= self.usual:
-            return None
-        highest = self._highest_correlation
-        return f"{steps} steps are too few: autocorrelation up to {highest:.2g} could explain this"
+    @property
+    def _is_certain(self) -> bool:
+        return not (self.one.varying or self.other.varying)
 
     @cached_property
-    def _highest_correlation(self) -> float:
-        """One standard error above what the correlation is likely to be: drawn up to the prior where steps are few."""
-        steps = _steps(self.one, self.other) + _PRIOR_STEPS
-        drawn = self.correlation + (_PRIOR_CORRELATION - self.correlation) * _PRIOR_STEPS / steps
-        likely = max(self.correlation, drawn)
-        return min(likely + math.sqrt((1 - likely**2) / steps), _MOST_CORRELATION)
+    def _correlations(self) -> FloatArray:
+        return _prior(self._fineness)[0]
+
+    @cached_property
+    def _fineness(self) -> tuple[int, int]:
+        n = (self.one.n + self.other.n) * self.longer
+        return next((usual, high) for most, usual, high in _FINENESS if n <= most)
+
+    @cached_property
+    def _weights(self) -> FloatArray:
+        """How likely each correlation is, of all steps of both sides: prior times likelihood."""
+        correlations, prior = _prior(self._fineness)
+        parts = [
+            sum(
+                (series.likelihood(correlations, self.longer) for series in side.varying),
+                np.zeros(1),
+            )
+            for side in (self.one, self.other)
+        ]
+        # Both sides first: swapped, they sum to exactly the same.
+        likely = np.log(prior) + self.times_captures * (parts[0] + parts[1])
+        weights: FloatArray = np.exp(likely - likely.max())
+        weights /= weights.sum()
+        return weights
 
     @cached_property
     def _counts(self) -> tuple[int, int]:
-        return len(self.one.series), len(self.other.series)
+        return (
+            len(self.one.series) * self.times_captures,
+            len(self.other.series) * self.times_captures,
+        )
+
+    @cached_property
+    def _within(self) -> float:
+        """Half-width from the steps: where the tails of Welch's t, weighted over correlations, are the error."""
+        if self._is_certain:
+            return 0.0
+        sides = [
+            side.variances(self._correlations, self.longer, self.times_captures)
+            for side in (self.one, self.other)
+        ]
+        variance = sides[0].variance + sides[1].variance
+        square, parts = variance**2, sides[0].per_freedom + sides[1].per_freedom
+        # Of spreads too small to be squared nothing is known but that there are some.
+        freedom = np.ones_like(square)
+        np.divide(square, parts, out=freedom, where=parts > 0)
+        return _half_of(self._weights, np.sqrt(variance), freedom, (1 - self.confidence) / _CAUTION)
 
     @cached_property
     def _between(self) -> float:
@@ -124,34 +147,60 @@ class Interval:
         Pooled t is far too narrow where the side of fewer captures spreads more, Welch's where two
         captures agree by chance. One capture shows no spread: there is only pooled t.
         """
-        freedom = sum(self._counts) - 2
-        if not self.has_between:
-            return 0.0
-        pooled = (self.one.squares_between + self.other.squares_between) / freedom
-        error = math.sqrt(pooled * (1 / self._counts[0] + 1 / self._counts[1]))
+        counts = self._counts
+        freedom = sum(counts) - 2
+        if max(len(self.one.series), len(self.other.series)) < 2:  # noqa: PLR2004 - one capture shows no spread
+            return self._between_as_within if self.has_between else 0.0
+        times = self.times_captures
+        pooled = times * (self.one.squares_between + self.other.squares_between) / freedom
+        error = math.sqrt(pooled * (1 / counts[0] + 1 / counts[1]))
         half = critical_value(self.confidence, freedom) * error
-        if self.is_borrowed:
+        if self.is_borrowed or min(len(self.one.series), len(self.other.series)) == 1:
             return half
-        own = self._half(self.one.between, self.other.between, confidence=self.confidence)
-        return max(half, own)
-
-    @staticmethod
-    def _half(one: Spread, other: Spread, *, confidence: float) -> float:
-        """Half-width of Welch's interval."""
-        variance = one.variance + other.variance
+        parts = [side.between for side in (self.one, self.other)]
+        variance = (parts[0].variance + parts[1].variance) / times
         if not variance:
-            return 0.0
-        squares = one.per_freedom + other.per_freedom
-        freedom = max(variance**2 / squares, 1.0) if squares else 1.0
-        return critical_value(confidence, freedom) * math.sqrt(variance)
+            return half
+        squares = (parts[0].per_freedom + parts[1].per_freedom) / times**3
+        welch = critical_value(self.confidence, max(variance**2 / squares, 1.0))
+        return max(half, welch * math.sqrt(variance))
+
+    @property
+    def _between_as_within(self) -> float:
+        """Half-width of captures that differ as much as their steps let expect: what is not known yet."""
+        sides = [
+            side.variances(self._correlations, self.longer, 1) for side in (self.one, self.other)
+        ]
+        variance = float(self._weights @ (sides[0].variance + sides[1].variance))
+        return critical_value(self.confidence, sum(self._counts) - 2) * math.sqrt(
+            variance / self.times_captures
+        )
 
 
-def _equal(one: Captures, other: Captures) -> bool:
-    """Whether both sides are the same steps: then nothing is left to chance."""
-    return len(one.series) == len(other.series) and all(
-        np.array_equal(a.values, b.values) for a, b in zip(one.series, other.series, strict=True)
-    )
+@lru_cache(maxsize=8)
+def _prior(fineness: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
+    """Correlations and their weights before any step is seen: nodes of Gauss and Legendre on both pieces."""
+    pieces = ((0.0, _USUAL, _SHARE), (_USUAL, _MOST, 1 - _SHARE))
+    correlations, weights = [], []
+    for (low, high, share), count in zip(pieces, fineness, strict=True):
+        nodes, parts = np.polynomial.legendre.leggauss(count)
+        correlations.append(low + (high - low) * (nodes + 1) / 2)
+        weights.append(share * parts / 2)
+    return np.concatenate(correlations), np.concatenate(weights)
 
 
-def _steps(*sides: Captures) -> int:
-    return sum(series.n for side in sides for series in side.varying)
+def _half_of(weights: FloatArray, errors: FloatArray, freedom: FloatArray, error: float) -> float:
+    """Return h with sum of weights P(|T| > h / errors) = error: Newton on the tail's logarithm, within brackets."""
+    low, high = 0.0, math.inf
+    half = 2 * float(weights @ errors)
+    for _ in range(_ROUNDS):
+        tails, densities = two_sided_tails(half / errors, freedom)
+        tail, slope = float(weights @ tails), float(weights @ (densities / errors))
+        low, high = (half, high) if tail > error else (low, half)
+        step = tail * math.log(max(tail, _CLOSE) / error) / slope if slope > 0 else math.inf
+        wanted = half + step
+        if abs(step) <= _CLOSE * half:
+            return wanted
+        inside = (low + high) / 2 if math.isfinite(high) else 2 * half
+        half = wanted if low < wanted < min(high, 4 * half) else inside
+    return half

@@ -1,4 +1,4 @@
-"""What one capture's steps say: a centre, how far it may be off, and how alike neighbouring steps are."""
+"""What one capture's steps say: a centre, and how far it may be off for each correlation of neighbouring steps."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     FloatArray = NDArray[np.float64]
 
-__all__ = ["MIN_STEPS", "MeanSeries", "Series", "cosine_count", "inflation"]
+__all__ = ["MIN_STEPS", "MeanSeries", "Series", "inflation"]
 
 # A variance of two values is no estimate; definitions.md, section 7.
 MIN_STEPS = 3
 # Steps further out than so many standard deviations count as that far: a stall says nothing about
 # where the median is.
-_REACH = 2.0
+_REACH = 3.0
 # The standard deviation of a normal distribution in units of its median absolute deviation.
 _PER_DEVIATION = 1.482602218505602
 # Half-width, in standard errors, of the band of ranks from which the density at the median is read.
@@ -29,18 +29,18 @@ _BAND = 1.96
 _WIDEST_OF = 10
 # The order statistics of normal steps rarely say more than so many times the normal variance.
 _GAP = 8.0
-# More make the long-run variance hardly surer, and long runs slow.
-_MOST_COSINES = 32
-# Variance of a median over that of a mean, for normal values.
+# Variance of a median over that of a mean, for independent normal values.
 _MEDIAN_COST = math.pi / 2
+# Of a correlation of 0.97 the thousandth neighbour has none.
+_FURTHEST = 1000
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """The values of one capture's steps in step order, and a centre of them.
+    """The values of one capture's steps in step order, and their median.
 
-    The long-run variance is taken from `deviations`, the autocorrelation from ranks; `variance`,
-    `long_run_ratio`, and `neighbours` need two steps at least.
+    `squares`, `likelihood` and `variances` take correlations as an array, and need two steps at least.
     """
 
     values: FloatArray
@@ -57,53 +57,73 @@ class Series:
 
     @cached_property
     def deviations(self) -> FloatArray:
-        """Values less the median, cut at 2 robust standard deviations, then centred."""
+        """Values less the median, cut at 3 robust standard deviations."""
         apart = self.values - self.centre
         reach = _REACH * _PER_DEVIATION * float(np.median(np.abs(apart)))
         cut: FloatArray = np.clip(apart, -reach, reach)
-        return cut - float(cut.mean())
-
-    @cached_property
-    def variance(self) -> float:
-        """Of the deviations, with n - 1."""
-        return float(self.deviations @ self.deviations) / (self.n - 1)
-
-    @cached_property
-    def normal_scale(self) -> float:
-        """Variance of the median of independent normal values, times n: pi/2 times the variance."""
-        return _MEDIAN_COST * self.variance
-
-    @cached_property
-    def scale(self) -> float:
-        """Variance of the median if steps were independent, times n: 1 / (4 f^2), f the density there.
-
-        The larger of what normal values of this spread would have, and what the order statistics
-        around the median say (Bonett and Price 2002): values on a grid, or flat around the median.
-        """
-        return max(self.least_scale, self._order_statistics(1.0)[0])
-
-    @cached_property
-    def least_scale(self) -> float:
-        """The same, of normal values unless the median stands beside a gap."""
-        return self.scale_at(1.0)
-
-    def scale_at(self, inflated: float) -> float:
-        """Return that of steps whose mean varies `inflated` times as much as that of independent ones.
-
-        Between two modes f is small whatever the spread, and the median jumps across. Then the
-        side of the median that reaches further counts, so that the interval covers the other mode.
-        The longer steps stay in a mode, the further from half its share of them may be by chance.
-        """
-        wider = max(self._order_statistics(1.0)[1], self._order_statistics(inflated)[1])
-        return wider if wider > _GAP * self.normal_scale else self.normal_scale
+        return cut
 
     @property
     def is_varying(self) -> bool:
         """Whether steps differ."""
         return bool(self.values.min() < self.values.max())
 
-    def _order_statistics(self, inflated: float) -> tuple[float, float]:
-        """1 / (4 f^2) from the order statistics about 2 standard errors around the median, and on its wider side."""
+    def squares(self, correlations: FloatArray, longer: float = 1.0) -> FloatArray:
+        """Return the generalised sum of squares around the mean, (x - m)' R^-1 (x - m), of AR(1) steps.
+
+        Parameters
+        ----------
+        longer
+            As if the capture had gone on like this, to so many times its steps.
+        """
+        r, x, n = correlations, self.deviations, self.n * longer
+        total, ends = float(x.sum()), float(x[0] + x[-1])
+        own = float(x @ x)
+        beside = float(x[1:] @ x[:-1]) * longer
+        inner = own * longer - float(x[0] ** 2 + x[-1] ** 2)
+        whole = (own * longer - 2 * r * beside + r * r * inner) / (1 - r * r)
+        towards = (total * longer - r * (total * longer - ends)) / (1 + r)
+        found: FloatArray = np.maximum(whole - towards**2 / _information(n, r), _TINY)
+        return found
+
+    def likelihood(self, correlations: FloatArray, longer: float = 1.0) -> FloatArray:
+        """Return the logarithm of the likelihood of each correlation, mean and variance integrated out.
+
+        |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, Q of `squares`, for the priors dm and ds/s.
+        """
+        r, n = correlations, self.n * longer
+        found: FloatArray = -0.5 * (
+            (n - 1) * np.log(1 - r * r)
+            + np.log(_information(n, r))
+            + (n - 1) * np.log(self.squares(r, longer))
+        )
+        return found
+
+    def variances(self, correlations: FloatArray, longer: float = 1.0) -> FloatArray:
+        """Return the variance of the centre for each correlation, by the spread that the steps then have."""
+        spread = self.squares(correlations, longer) / (self.n * longer - 1)
+        found: FloatArray = spread * self._cost(correlations, self.n * longer)
+        return found
+
+    def is_beside_gap(self, inflated: float) -> bool:
+        """Whether the median stands beside a gap, so that it may jump across: between two levels.
+
+        Told by the order statistics about 2 standard errors around the median (Bonett and Price 2002), of the steps
+        that n are worth.
+        """
+        if not self.is_varying:
+            return False
+        cut = self.deviations - self.deviations.mean()
+        normal = _MEDIAN_COST * float(cut @ cut) / (self.n - 1)
+        wider = max(self._reach_of_ranks(1.0), self._reach_of_ranks(inflated))
+        return wider > _GAP * normal
+
+    def _cost(self, correlations: FloatArray, n: float) -> FloatArray:
+        """Variance of the median of n normal AR(1) steps, over theirs: arcsin r^k in the place of r^k."""
+        return _median_cost(n, tuple(correlations.tolist()))
+
+    def _reach_of_ranks(self, inflated: float) -> float:
+        """1 / (4 f^2) from the order statistics on the wider side of the median."""
         n = self.n
         effective = min(max(n / inflated, _WIDEST_OF), n)
         half = min(_BAND * 0.5 / math.sqrt(effective), 0.5 * (n - 1) / (n + 1))
@@ -114,35 +134,11 @@ class Series:
         ordered = self._ordered
         high = float(ordered[above] * (1 - part) + ordered[further] * part)
         low = float(ordered[n - 1 - above] * (1 - part) + ordered[n - 1 - further] * part)
-        wider = max(high, -low)
-        return ((high - low) / (4 * half)) ** 2, (wider / (2 * half)) ** 2
+        return (max(high, -low) / (2 * half)) ** 2
 
     @cached_property
     def _ordered(self) -> FloatArray:
         return np.sort(self.values - self.centre)
-
-    def long_run_ratio(self, cosines: int) -> float:
-        """Long-run variance over variance: 1 if steps are independent, (1 + r)/(1 - r) for AR(1).
-
-        The long-run variance is the mean of the squared first `cosines` cosine transforms,
-        sqrt(2/n) sum x_t cos(pi j (t - 1/2)/n): equal-weighted cosine estimator of Lazarus,
-        Lewis, Stock and Watson (2018). A slow trend is in the first of them, and widens.
-        """
-        if not self.variance:
-            return 1.0
-        transforms = _cosines(self.n, cosines) @ self.deviations
-        return float(transforms @ transforms) / cosines / self.variance
-
-    @cached_property
-    def neighbours(self) -> float:
-        """First autocorrelation of the steps' ranks, equal steps sharing theirs; 0 if there is no spread.
-
-        Of ranks (Bartels 1982), since a stall has one like any step, and two levels have two.
-        """
-        _, place, counts = np.unique(self.values, return_inverse=True, return_counts=True)
-        ranks = (np.cumsum(counts) - (counts + self.n) / 2)[place]
-        squares = float(ranks @ ranks)
-        return float(ranks[1:] @ ranks[:-1]) / squares if squares else 0.0
 
 
 class MeanSeries(Series):
@@ -159,42 +155,35 @@ class MeanSeries(Series):
         """Values less the mean."""
         return self.values - self.centre
 
-    @cached_property
-    def normal_scale(self) -> float:
-        """Variance of the mean of independent values, times n."""
-        return self.variance
+    def is_beside_gap(self, inflated: float) -> bool:  # noqa: ARG002 - a mean does not jump
+        """Return False."""
+        return False
 
-    @cached_property
-    def scale(self) -> float:
-        """The same: a mean asks for no density."""
-        return self.variance
-
-    @cached_property
-    def least_scale(self) -> float:
-        """The same."""
-        return self.variance
-
-    def scale_at(self, inflated: float) -> float:  # noqa: ARG002 - a mean has no rank
-        """Return the same whatever the correlation."""
-        return self.variance
+    def _cost(self, correlations: FloatArray, n: float) -> FloatArray:
+        """Variance of the mean of n AR(1) steps, over theirs."""
+        found: FloatArray = inflation(n, correlations) / n
+        return found
 
 
-def cosine_count(n: int) -> int:
-    """Return how many cosines the long-run variance rests on: 0.4 n^(2/3), from 2 to 32. Its degrees of freedom."""
-    return min(max(2, round(float(0.4 * n ** (2 / 3)))), _MOST_COSINES)
-
-
-def inflation(n: int, correlation: float) -> float:
+def inflation(n: float, correlation: FloatArray) -> FloatArray:
     """Return the variance of the mean of n AR(1) steps over that of independent ones: n / effective steps.
 
     1 + 2 sum_k (1 - k/n) r^k, in closed form.
     """
     r = correlation
-    return (1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
+    found: FloatArray = (1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
+    return found
 
 
-@lru_cache(maxsize=64)
-def _cosines(n: int, count: int) -> FloatArray:
-    times = (np.arange(n) + 0.5) / n
-    waves: FloatArray = np.cos(np.pi * np.outer(np.arange(1, count + 1), times))
-    return waves * math.sqrt(2 / n)
+def _information(n: float, r: FloatArray) -> FloatArray:
+    """1' R^-1 1 of n AR(1) steps."""
+    found: FloatArray = (2 + (n - 2) * (1 - r)) / (1 + r)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _median_cost(n: float, correlations: tuple[float, ...]) -> FloatArray:
+    apart = np.arange(1, min(math.ceil(n), _FURTHEST))
+    alike = np.arcsin(np.asarray(correlations)[:, None] ** apart)
+    found: FloatArray = (_MEDIAN_COST + 2 * alike @ (1 - apart / n)) / n
+    return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nsyspipe.statistics.captures import Captures, why_undecided
 from nsyspipe.statistics.difference import method_words
 from nsyspipe.statistics.interval import Interval
+from nsyspipe.statistics.pattern import mean_interval
 from nsyspipe.statistics.series import MeanSeries
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ class Speedup:
         The interval; None if `undecided`.
     undecided
         Why there is no interval, in words.
-    doubt
-        Why the interval cannot say which is faster, in words: the steps are too few for their
-        autocorrelation. low and high are then the cautious interval.
     between_captures, borrowed_spread
         As in `Difference`.
     """
@@ -46,7 +44,6 @@ class Speedup:
     confidence: float
     method: str
     undecided: str | None
-    doubt: str | None
     between_captures: bool
     borrowed_spread: bool
 
@@ -57,8 +54,8 @@ def ratio_of_means(
     """Return mean(reference) / mean(run) over steps, with its interval.
 
     The interval is that of the difference of the logarithms, by the delta method: each side's
-    values are divided by its mean, then as in `difference_of_medians` with the mean's own variance
-    (S = s^2, nothing cut), and exp(log ratio -/+ half-width). Several captures: mean of their means.
+    values are divided by its mean, then as in `difference_of_centres` of means, and
+    exp(log ratio -/+ half-width). Several captures: mean of their means.
 
     Parameters
     ----------
@@ -84,13 +81,12 @@ def ratio_of_means(
     undecided = why_undecided(one, other, ("reference", "run"))
     if not undecided and not is_positive:
         undecided = "a mean is not above 0"
+    is_same = Interval(one, other, confidence).is_same
     if is_positive:
         one, other = one.scaled(1 / one.centre), other.scaled(1 / other.centre)
-    interval = Interval(one, other, confidence)
-    doubt, half = None, math.nan
-    if ratio is not None and not undecided:
-        doubt = interval.doubt(math.log(ratio))
-        half = interval.cautious if doubt else interval.usual
+    means = mean_interval(one, other, confidence)
+    interval = means.interval
+    half = 0.0 if is_same else means.half if ratio is not None and not undecided else math.nan
     return Speedup(
         ratio=ratio,
         low=None if undecided or ratio is None else ratio * math.exp(-half),
@@ -100,7 +96,6 @@ def ratio_of_means(
         confidence=confidence,
         method=method_words(interval),
         undecided=undecided,
-        doubt=doubt,
         between_captures=interval.has_between,
         borrowed_spread=interval.is_borrowed,
     )

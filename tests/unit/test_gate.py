@@ -79,10 +79,18 @@ def test_an_unknown_gate_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("text", "ratio"), [("2%", 0.02), ("2", 0.02), (" 0.5 % ", 0.005), ("0", 0.0), ("0.02", 0.0002), (".5", 0.005), ("1e-5", 1e-7), ("2E+0%", 0.02)]
+    ("text", "ratio"), [("2%", 0.02), ("2", 0.02), (" 0.5 % ", 0.005), ("0", 0.0), ("0.02%", 0.0002), (".5%", 0.005), ("1e-5 %", 1e-7), ("2E+0%", 0.02)]
 )  # fmt: skip
 def test_a_minimum_effect_is_in_per_cent_with_or_without_the_sign(text, ratio):
     assert parse_min_effect(text) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("text", ["0.02", ".5", "1e-5"])
+def test_a_number_that_may_be_a_ratio_is_asked_about(text):
+    with pytest.raises(OptionError, match="may mean") as caught:
+        parse_min_effect(text)
+    for answer in caught.value.fix.removeprefix("write ").split(" or "):
+        assert parse_min_effect(answer) >= 0
 
 
 @pytest.mark.parametrize(
@@ -199,7 +207,7 @@ def test_a_broken_pyproject_that_may_be_ours_is_an_error(tmp_path):
 
 
 def test_a_small_number_is_taken_however_it_is_written(tmp_path):
-    write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = 1e-5\n")
+    write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = '1e-5%'\n")
     assert read_settings(tmp_path).min_effect == pytest.approx(1e-7)
 
 

@@ -77,7 +77,7 @@ def test_numbers_of_numpy_are_numbers(runs):
 
 def test_a_slower_run_is_a_regression_unless_less_than_what_counts(runs):
     assert rows(runs, "fast", "slow")["slow"]["verdict"] == "regression"
-    assert rows(runs, "fast", "slow", min_effect=0.5)["slow"]["verdict"] == "no change"
+    assert rows(runs, "fast", "slow", min_effect_pct=50)["slow"]["verdict"] == "no change"
 
 
 def test_too_few_steps_have_a_speedup_without_interval_and_say_why(runs):

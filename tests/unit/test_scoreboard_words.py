@@ -58,7 +58,7 @@ def test_a_tie_is_called_one(board):
 
 
 def test_less_than_what_counts_is_not_faster(board):
-    (said,) = headlines(board("slow", "fast", min_effect=0.5))
+    (said,) = headlines(board("slow", "fast", min_effect_pct=50))
     assert said.startswith("No run of 2 runs is faster than slow for sure: fast is 1.30x of slow")
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_medians, ratio_of_means
+from nsyspipe.statistics import difference_of_centres, ratio_of_means
 
 
 def captures(*each):
@@ -21,22 +21,18 @@ def test_speedup_of_constant_steps_is_a_point():
 
 
 def test_speedup_of_three_steps_by_hand():
-    # Relative variances (1/100)^2 / 3 and (4/100)^2 / 3, two degrees of freedom each:
-    # (1 + 16)^2 / ((1 + 256) / 2) = 2.2490.
+    # Of independent steps the error is sqrt(17e-4 / 3); steps alike by 0.97 have a far larger one.
     result = ratio_of_means(captures([198, 200, 202]), captures([96, 100, 104]))
     error = math.sqrt(17e-4 / 3)
-    # Between t(2) = 4.3027 and t(3) = 3.1824.
     assert result.ratio == 2
-    assert 3.1824 < math.log(result.high / 2) / error < 4.3027
+    assert math.log(result.high / 2) > 3.1824 * error
     assert result.low * result.high == pytest.approx(4)
 
 
 def test_speedup_of_a_run_over_itself_is_one():
     steps = [101.3, 99.9, 107.2, 98.1]
     result = ratio_of_means(captures(steps), captures(steps))
-    assert result.ratio == 1
-    assert result.low < 1 < result.high
-    assert result.doubt is None
+    assert (result.ratio, result.low, result.high) == (1, 1, 1)
 
 
 def test_speedup_with_captures_by_hand():
@@ -67,4 +63,4 @@ def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
     stalled = [*calm[:5], 500.0, *calm[5:]]
     means = [ratio_of_means(captures(calm), captures(steps)) for steps in (calm[::-1], stalled)]
     assert means[1].high / means[1].low > 1.5 * means[0].high / means[0].low
-    assert difference_of_medians(captures(calm), captures(stalled)).high < 5
+    assert difference_of_centres(captures(calm), captures(stalled)).high < 5

@@ -1,4 +1,4 @@
-"""What a difference is called, by direction, size, and doubt."""
+"""What a difference is called, by its interval; what would settle it; uneven steps and patterns."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_medians, verdict, why_inconclusive
+from nsyspipe.statistics import (
+    difference_of_centres,
+    evenness,
+    is_worse_excluded,
+    ratio_of_means,
+    settled_by,
+    verdict,
+)
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 
 
-def difference(baseline, candidate):
+def difference(baseline, candidate, **options):
     sides = (np.array(side, np.float64) for side in (baseline, candidate))
-    return difference_of_medians(*([side] for side in sides))
+    return difference_of_centres(*([side] for side in sides), **options)
 
 
 @pytest.mark.parametrize(
@@ -25,48 +32,98 @@ def difference(baseline, candidate):
         (102, "higher", "improvement"),
         (98, "higher", "regression"),
         (102, "neither", "change"),
-        (98, "neither", "change"),
         (101, "lower", NO_CHANGE),
-        (101, "neither", NO_CHANGE),
         (100, "lower", NO_CHANGE),
     ],
 )
 def test_verdict_by_direction_and_size(candidate, better, expected):
-    result = difference([100] * 4, [candidate] * 4)
-    assert verdict(result, min_effect=0.02, better=better) == expected
-
-
-def test_anything_above_a_baseline_of_zero_is_large():
-    assert verdict(difference([0] * 3, [1e-9] * 3), min_effect=0.5) == "regression"
-    assert verdict(difference([0] * 3, [0] * 3), min_effect=0.5) == NO_CHANGE
-
-
-def test_an_interval_that_ends_at_zero_is_no_change():
-    point = difference([100] * 3, [110] * 3)
-    assert verdict(replace(point, low=0.0, high=20.0), min_effect=0.02) == NO_CHANGE
+    assert verdict(difference([100] * 4, [candidate] * 4), least=2, better=better) == expected
 
 
 @pytest.mark.parametrize(
-    ("delta", "half", "effective", "expected"),
+    ("delta", "half", "said", "passes"),
     [
-        # The answer hangs on the autocorrelation.
-        (3.0, 5.0, 6.0, INCONCLUSIVE),
-        # It does not: the difference is below the minimum effect either way.
-        (1.0, 5.0, 6.0, NO_CHANGE),
-        # Too few effective steps to say that nothing is there,
-        (1.0, 5.0, 2.5, INCONCLUSIVE),
-        # unless all of the interval is below the minimum effect.
-        (0.5, 1.4, 2.5, NO_CHANGE),
+        (0.0, 1.9, NO_CHANGE, True),
+        (0.0, 2.1, INCONCLUSIVE, False),  # what no interval excludes is not shown to be nothing
+        (-1.0, 2.5, INCONCLUSIVE, True),  # no regression, whatever else it is
+        (1.0, 0.5, NO_CHANGE, True),
+        (1.9, 0.5, INCONCLUSIVE, False),
+        (3.0, 2.5, "regression", False),
+        (3.0, 3.5, INCONCLUSIVE, False),
+        (-3.0, 2.5, "improvement", True),
     ],
 )
-def test_doubt_is_inconclusive_only_where_the_answer_hangs_on_it(delta, half, effective, expected):
-    doubted = replace(
-        difference([100] * 3, [100 + delta] * 3),
-        low=delta - half,
-        high=delta + half,
-        doubt="9 steps are too few for their autocorrelation (0.5)",
-        effective_steps=effective,
+def test_no_change_needs_all_of_the_interval_and_the_gate_its_worse_end(delta, half, said, passes):
+    point = difference([100] * 3, [100 + delta] * 3)
+    found = replace(point, low=delta - half, high=delta + half)
+    assert verdict(found, least=2) == said
+    assert is_worse_excluded(found, least=2, better="lower") == passes
+    mirrored = replace(found, delta=-delta, other_delta=-delta, low=-found.high, high=-found.low)
+    assert is_worse_excluded(mirrored, least=2, better="higher") == passes
+
+
+def test_mean_and_median_that_point_in_opposite_directions_decide_nothing():
+    point = difference([100] * 3, [95] * 3)
+    assert verdict(replace(point, other_delta=1.0), least=2) == INCONCLUSIVE
+    assert not is_worse_excluded(replace(point, other_delta=1.0), least=2, better="lower")
+    small = difference([100] * 3, [99.9] * 3)
+    assert verdict(replace(small, other_delta=0.1), least=2) == NO_CHANGE
+
+
+def test_what_is_said_to_settle_it_does():
+    noise = 2 * np.random.default_rng(1).standard_normal((2, 10))
+    found = difference(*(100 + noise - np.median(noise, axis=1, keepdims=True)))
+    assert verdict(found, least=2) == INCONCLUSIVE
+    settled = settled_by(found, least=2)
+    assert found.half(settled.steps / 10) < 2
+    assert found.half(1.0, settled.captures) < 2
+    assert found.half(0.8 * settled.steps / 10) > 1.9
+    assert settled.is_fewer_by_captures == (settled.captures * 10 < settled.steps)
+
+
+def test_what_no_number_of_steps_settles_has_no_number():
+    found = replace(difference([100, 101, 99, 100], [102, 103, 101, 102]), delta=2 - 1e-9)
+    settled = settled_by(replace(found, other_delta=found.delta), least=2)
+    assert (settled.steps, settled.captures) == (None, None)
+
+
+@pytest.mark.parametrize("n", [8, 10, 16])
+def test_levels_in_turn_that_vanish_are_an_improvement(n):
+    rng = np.random.default_rng(n)
+    before = np.where(np.arange(n) % 2, 1400.0, 132.0) + rng.standard_normal(n)
+    after = 146 + rng.standard_normal(n)
+    assert evenness(before).is_uneven
+    assert verdict(difference(before, after, statistic="mean"), least=15) == "improvement"
+    speed = ratio_of_means([before], [after])
+    assert speed.low > 3
+    assert ratio_of_means([after], [before]).high < 1 / 3
+
+
+@pytest.mark.parametrize("noise", [0.2, 1.0])
+def test_every_fifth_step_slow_hides_no_change_of_all(noise):
+    rng = np.random.default_rng(5)
+    steps = np.where(np.arange(10) % 5 == 4, 110.0, 100.0)
+    found = difference(
+        steps + noise * rng.standard_normal(10), 1.1 * steps + noise * rng.standard_normal(10)
     )
-    assert verdict(doubted, min_effect=0.02) == expected
-    reason = why_inconclusive(doubted, min_effect=0.02)
-    assert reason == (doubted.doubt if expected == INCONCLUSIVE else None)
+    assert verdict(found, least=2) == "regression"
+
+
+def test_uneven_steps_say_their_pattern():
+    one = evenness(np.array([132.0, 1400.0] * 5))
+    assert (one.mean, one.median, one.is_uneven, one.is_median_nobodys) == (766, 766, True, True)
+    assert (one.levels, one.n_long, one.period) == ((132.0, 1400.0), 5, 2)
+    fifth = evenness(np.array([100.0, 100, 100, 100, 300] * 3))
+    assert (fifth.is_uneven, fifth.period, fifth.n_long) == (True, 5, 3)
+    by_chance = evenness(np.array([100.0, 300, 300, 100, 300, 100, 100, 100]))
+    assert (by_chance.levels, by_chance.period) == ((100.0, 300.0), None)
+    even = evenness(100 + np.random.default_rng(1).standard_normal(12))
+    assert (even.is_uneven, even.is_median_nobodys) == (False, False)
+
+
+def test_a_run_is_uneven_beyond_ten_per_cent():
+    assert not evenness(np.array([90.0] * 9 + [180.0])).is_uneven  # mean 99, median 90: 9.1 %
+    assert evenness(np.array([90.0] * 9 + [200.0])).is_uneven  # mean 101, median 90: 10.9 %
+    assert evenness(
+        np.array([50.0, 60, 95, 100, 105, 140, 150])
+    ).is_uneven  # 3 of 7 near the median

@@ -23,6 +23,7 @@ from nsyspipe.report.page.embed import cut, identity_of_page
 from nsyspipe.report.page.headline import Tile
 from nsyspipe.report.page.link_board import troubles
 from nsyspipe.report.page.shell import Page, render
+from nsyspipe.statistics import MEDIAN
 from nsyspipe.units import absent, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _head(
     sides = zip(_SIDES, (difference.baseline, difference.candidate), strict=True)
     return {
         "verdict": difference.verdict,
-        "sentence": verdict_text(difference),
+        "sentence": verdict_text(difference, gate),
         "gate": _gate_line(gate),
         "sides": [(name, side_text(side)) for name, side in sides],
         "checks": difference.comparability.to_pylist(),
@@ -150,7 +151,7 @@ def _tiles(row: Mapping[str, Any]) -> list[Tile]:
     """Return a judged figure as tiles: both sides, their difference, how sure it is."""
     name, unit = metric_name(row["metric"]), row["unit"]
     why = row["why"] or "not decided"
-    over = [_over(row[f"n_{side}"]) for side in _SIDES]
+    over = [_over(row[f"n_{side}"], row["statistic"] or MEDIAN) for side in _SIDES]
     relative = percent_change(row)
     below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
     sure = f"{percent_text(row['confidence'], 0)} interval"
@@ -170,8 +171,8 @@ def _tile(name: str, value: float | None, text: str, meaning: str, why: str) -> 
     return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
 
 
-def _over(n_steps: int | None) -> str:
-    return "of one step" if n_steps == 1 else f"median of {n_steps} steps"
+def _over(n_steps: int | None, statistic: str) -> str:
+    return "of one step" if n_steps == 1 else f"{statistic} of {n_steps} steps"
 
 
 def _axis_note(bars: Mapping[str, Any] | None) -> str | None:

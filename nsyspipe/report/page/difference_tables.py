@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.difference.figures import METRICS
 from nsyspipe.difference.kernel_changes import top_kernels
 from nsyspipe.report.difference_figures import delta_text, interval_text, percent_change, value_text
-from nsyspipe.report.difference_words import change_cells, metric_name
+from nsyspipe.report.difference_words import change_cells, metric_name, settle_text, shown_name
 from nsyspipe.report.page.difference_cells import Cell, DeltaCell, DeltaTable, Judged, Scale
 from nsyspipe.report.page.embed import cut
 from nsyspipe.report.page.provenance import provenance
@@ -35,15 +35,15 @@ def figure_table(difference: RunDifference) -> DeltaTable:
     rows = sorted(
         difference.metrics.to_pylist(), key=lambda row: row["metric"] not in difference.judged
     )
-    shares = [_in_percent(row, difference.min_effect) for row in rows]
+    shares = [_in_percent(row) for row in rows]
     scale = _scale(rows, shares, difference.judged)
     mostly = _shared_reason(rows)
     cells: list[Sequence[Cell]] = [
         [
-            metric_name(row["metric"]),
+            shown_name(row),
             _change_text(row),
             DeltaCell(**{name: scale.share(value) for name, value in share.items()}),
-            Judged(row["verdict"], None if row["why"] == mostly else row["why"]),
+            Judged(row["verdict"], _why(row, mostly)),
             *(value_text(row["unit"], row[side]) for side in _SIDES),
             delta_text(row["unit"], row["delta"]),
             interval_text(row),
@@ -56,7 +56,7 @@ def figure_table(difference: RunDifference) -> DeltaTable:
         Column("change", hint="per cent of the baseline; of ratios in points"),
         Column(f"-{scale.limit:g} to +{scale.limit:g} %", "track"),
         Column("verdict", "text"),
-        *(Column(side, hint="median over summary steps") for side in _SIDES),
+        *(Column(side, hint="median (or mean, where said) over summary steps") for side in _SIDES),
         Column("difference", hint="candidate - baseline"),
         Column(f"{percent_text(difference.confidence, 0)} interval", hint="of the difference"),
         Column("steps", hint="summary steps that have the figure: baseline, candidate"),
@@ -71,12 +71,12 @@ def figure_table(difference: RunDifference) -> DeltaTable:
     return DeltaTable("Figures of a step, both sides", columns, cells, strong, note)
 
 
-def _in_percent(row: Mapping[str, Any], min_effect: float) -> dict[str, float | None]:
+def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
     """Return difference, interval and what is no change of one figure, in per cent; of ratios in points."""
     base = row["baseline"]
     unit = 1 if row["unit"] == "ratio" else abs(base) if base else None
     values = {"at": row["delta"], "low": row["ci_low"], "high": row["ci_high"]}
-    values["band"] = None if base is None else min_effect * abs(base)
+    values["band"] = row["min_effect"]
     return {
         name: None if value is None or unit is None else 100 * value / unit
         for name, value in values.items()
@@ -108,6 +108,12 @@ def _change_text(row: Mapping[str, Any]) -> str:
 def _numbers(row: Mapping[str, Any]) -> str:
     before, after = (count_text(row[f"n_{side}"]) for side in _SIDES)
     return before if before == after else f"{before}, {after}"
+
+
+def _why(row: Mapping[str, Any], mostly: str | None) -> str | None:
+    """Return why a figure is inconclusive, if that is not told for most, and what would settle it."""
+    said = [None if row["why"] == mostly else row["why"], settle_text(row)]
+    return "; ".join(one for one in said if one) or None
 
 
 def _shared_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.report.run_words import expected_text, saving_texts
+from nsyspipe.report.run_words import expected_text, mean_step_ns, saving_texts
 from nsyspipe.units import absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Finding:
 
 def findings_list(run: Run) -> list[Finding]:
     """Return the findings as `run.findings` ranks them."""
-    step_time = run.summary()["step_time_ns"][0].as_py()
+    step_time = mean_step_ns(run.summary().to_pylist()[0])
     return [_finding(row, step_time) for row in run.findings().to_pylist()]
 
 
