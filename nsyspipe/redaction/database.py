@@ -87,6 +87,12 @@ class Database:
         """Return the one number that a statement returns; 0 for NULL."""
         return int(self._run(statement).scalar() or 0)
 
+    def texts(self, table: str, column: str) -> Iterator[str]:
+        """Yield the texts of a column of the copy."""
+        name = quoted(column)
+        found = self._run(f"SELECT {name} FROM main.{quoted(table)} WHERE typeof({name}) = 'text'")  # noqa: S608
+        yield from found.scalars()
+
     def numbers(self, statement: str) -> list[int]:
         """Return the numbers of the one row that a statement returns."""
         return [int(value or 0) for value in self._run(statement).one()]

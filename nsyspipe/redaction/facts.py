@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nsyspipe.read.report import Report
     from nsyspipe.redaction.copying import Copying
 
-__all__ = ["copy_facts", "host_of"]
+__all__ = ["copy_facts", "host_of", "names_of"]
 
 _ENVIRONMENT = "environment and settings of the capture"
 _EXPORT = "settings of the export"
@@ -34,6 +34,8 @@ _VARIABLES = frozenset(
     )
 )
 _DEVICES = "CUDA_VISIBLE_DEVICES"
+_PRIVATE = {"HOME", "HOSTNAME", "LOGNAME", "USER", "USERNAME"}
+_SHORTEST_NAME = 3
 # As `read.facts` takes them apart.
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _ENVIRONMENT_ROW = re.compile(r"PROCESS_[0-9]{1,9}:ENVIRONMENT_VARIABLE")
@@ -75,6 +77,27 @@ def host_of(report: Report) -> str | None:
     names = report.select(versions.SYSTEM_ENV, {"value": "text"}, where="name = 'Hostname'")
     found: list[str] = names["value"].to_pylist()
     return found[0] if found else None
+
+
+def names_of(report: Report) -> re.Pattern[str] | None:
+    """Return what finds the host's name, the user's and the home directory in a text; None where nothing names them.
+
+    Names of one or two letters and root's are no names that could be found.
+    """
+    found = {host_of(report) or ""}
+    if report.has(versions.CAPTURE_META, "name", "value"):
+        where = "name LIKE '%ENVIRONMENT_VARIABLE'"
+        for text in report.select(versions.CAPTURE_META, {"value": "text"}, where=where)[
+            "value"
+        ].to_pylist():
+            made = _ASSIGNMENT.match(text)
+            if made and made["name"] in _PRIVATE:
+                found.add(made["value"].rstrip("/"))
+    names = {one for one in found if len(one) >= _SHORTEST_NAME and one not in {"root", "/root"}}
+    if not names:
+        return None
+    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:

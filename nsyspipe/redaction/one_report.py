@@ -9,11 +9,11 @@ from nsyspipe.read.report import open_report
 from nsyspipe.read.tables import in_place_of_a_table
 from nsyspipe.redaction.copying import Copying, copy_numbers, count_left_behind
 from nsyspipe.redaction.database import opened
-from nsyspipe.redaction.facts import copy_facts, host_of
+from nsyspipe.redaction.facts import copy_facts, host_of, names_of
 from nsyspipe.redaction.payloads import copy_layouts
 from nsyspipe.redaction.ranges import copy_ranges
 from nsyspipe.redaction.removed import Removed
-from nsyspipe.redaction.strings import copy_strings
+from nsyspipe.redaction.strings import copy_strings, count_named
 from nsyspipe.redaction.tables import base_name, class_of, is_known
 
 if TYPE_CHECKING:
@@ -86,5 +86,6 @@ def copy_report(
         copy_layouts(copying)
         copy_ranges(copying)
         copy_strings(copying)
+        count_named(copying, names_of(report))
         count_left_behind(copying)
     return removed

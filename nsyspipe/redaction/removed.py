@@ -29,8 +29,15 @@ class Amount:
 
 @dataclass
 class Removed:
-    """What was left behind so far, of one report or of several."""
+    """What was left behind so far, of one report or of several.
 
+    Attributes
+    ----------
+    n_named
+        Kept texts that still hold a name that was removed elsewhere.
+    """
+
+    n_named: int = 0
     _amounts: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
     def add(self, kind: str, place: str, n: int, unit: str = "rows") -> None:
@@ -41,6 +48,7 @@ class Removed:
 
     def update(self, other: Removed) -> None:
         """Add what another one counted."""
+        self.n_named += other.n_named
         for (kind, place, unit), n in other._amounts.items():
             self.add(kind, place, n, unit)
 

@@ -9,9 +9,11 @@ from nsyspipe.redaction.copying import number
 from nsyspipe.redaction.database import quoted
 
 if TYPE_CHECKING:
+    import re
+
     from nsyspipe.redaction.copying import Copying
 
-__all__ = ["copy_strings"]
+__all__ = ["copy_strings", "count_named"]
 
 _KIND = "strings that no kernel, range or CUDA call is named by"
 # Where ids of names stand whose texts stay, whatever they are.
@@ -46,6 +48,17 @@ def copy_strings(copying: Copying) -> None:
             copying.count(table)
             - copying.database.number(f"SELECT count(*) FROM main.{quoted(table)}"),  # noqa: S608
         )
+
+
+def count_named(copying: Copying, names: re.Pattern[str] | None) -> None:
+    """Count the kept texts that hold a name which was removed elsewhere; the copy must be whole."""
+    if names is None:
+        return
+    for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")):
+        for table in copying.tables(base):
+            if copying.columns(table, (column,)):
+                texts = copying.database.texts(table, column)
+                copying.removed.n_named += sum(names.search(text) is not None for text in texts)
 
 
 def _collect(copying: Copying, target: str, base: str, column: str) -> None:

@@ -78,6 +78,9 @@ def _places(kind: str, amounts: list[Amount]) -> str:
 
 
 def _notes(done: Redaction) -> Iterator[str]:
+    if n := done.removed.n_named:
+        texts = "1 kept text still holds" if n == 1 else f"{n:,} kept texts still hold"
+        yield f"warning: {texts} the name of the host or the user, or the home directory, removed elsewhere"
     yield "file names are kept, or are yours: they may hold private words too"
     if len(done.places) == 1 and done.n_hosts:
         yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sqlite3
@@ -88,10 +89,10 @@ def test_what_holds_no_rows_of_its_own_is_refused(report, edits, what):
     [
         # Views under the name of a table, an index and a trigger, with comments, and twice.
         "UPDATE sqlite_master SET sql = 'CREATE VIEW NVTX_EVENTS AS SELECT 1', rootpage = 0 WHERE name = 'NVTX_EVENTS'",
-        "UPDATE sqlite_master SET sql = 'CREATE /**/ VIRTUAL TABLE NVTX_EVENTS USING fts5(a)', rootpage = 0 "
-        "WHERE name = 'NVTX_EVENTS'",
-        "UPDATE sqlite_master SET sql = 'create virtual table NVTX_EVENTS using fts5(a)', rootpage = 0 "
-        "WHERE name = 'NVTX_EVENTS'",
+        ("UPDATE sqlite_master SET sql = 'CREATE /**/ VIRTUAL TABLE NVTX_EVENTS USING fts5(a)', rootpage = 0 "
+        "WHERE name = 'NVTX_EVENTS'"),
+        ("UPDATE sqlite_master SET sql = 'create virtual table NVTX_EVENTS using fts5(a)', rootpage = 0 "
+        "WHERE name = 'NVTX_EVENTS'"),
         "INSERT INTO sqlite_master VALUES ('index', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')",
         "INSERT INTO sqlite_master VALUES ('trigger', 'i', 'i', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')",
         "INSERT INTO sqlite_master VALUES ('view', 'mine', 'mine', 0, 'CREATE VIEW GPU_METRICS AS SELECT 1 AS start')",
@@ -171,7 +172,7 @@ def tree_that_meets_itself(path, table, depth):
     n_pages = len(data) // size
     leaf = bytes(data[(root - 1) * size : root * size])
     pages = [root, *(n_pages + 1 + level for level in range(depth))]
-    for page, below in zip(pages, pages[1:], strict=False):
+    for page, below in itertools.pairwise(pages):
         n_cells = (size - 12) // 8
         cells = [size - 6 * (cell + 1) for cell in range(n_cells)]
         made = bytearray(size)

@@ -34,7 +34,7 @@ def test_a_directory_that_anybody_may_write_is_refused(folder, below):
     folder.chmod(0o777)
     with pytest.raises(OptionError, match="lies in a directory that anybody may write") as caught:
         taken(folder / below)
-    assert "--min-effect" in str(caught.value)
+    assert "--min-effect" in (caught.value.fix or "")
     # Where options say all that it does, nothing is taken from it.
     assert taken(folder / below, min_effect=0.02) == GateSettings(min_effect=0.02)
 
