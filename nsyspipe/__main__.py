@@ -42,6 +42,8 @@ def _catch_signals() -> None:
         is_again = time.monotonic() - asked_at[0] < _AT_ONCE_S
         asked_at[0] = time.monotonic()
         if not is_again:
+            # What a library says of objects that are half made when it is interrupted is of no use to anybody.
+            sys.unraisablehook = lambda _: None
             sys.exit(_SIGNALLED + number)
 
     for number in (signal.SIGTERM, signal.SIGHUP):

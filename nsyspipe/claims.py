@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -14,7 +15,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["claim", "claimed_at", "is_claimed", "remove_abandoned", "scratch_directory"]
+__all__ = [
+    "claim",
+    "claimed_at",
+    "claimed_file",
+    "is_claimed",
+    "remove_abandoned",
+    "scratch_directory",
+]
 
 _LOCK = "lock"
 _PREFIX = ".nsyspipe-"
@@ -45,7 +53,7 @@ def claim(directory: Path) -> int | None:
 def is_claimed(directory: Path) -> bool:
     """Return whether a process uses a directory; where locks are not to be had, whether one did lately."""
     try:
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return True
     try:
@@ -86,10 +94,49 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
             os.close(lock)
 
 
+@contextlib.contextmanager
+def claimed_file(parent: Path) -> Iterator[Path]:
+    """Yield a new hidden file that only this user can read, to be renamed; whatever still has its name goes in the end.
+
+    Files of processes that were killed are removed first.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    remove_abandoned(parent)
+    lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX)
+    with contextlib.suppress(OSError):  # where locks are not to be had, none is ever removed
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield Path(name)
+    finally:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        os.close(lock)
+
+
 def remove_abandoned(parent: Path) -> None:
-    """Remove the scratch directories of processes that were killed."""
+    """Remove the scratch directories and files of processes that were killed; links are left alone."""
     with contextlib.suppress(OSError):
-        for directory in parent.glob(f"{_PREFIX}*/"):
-            age_s = time.time() - directory.stat().st_mtime
-            if age_s > _YOUNG_S and not is_claimed(directory):
-                shutil.rmtree(directory, ignore_errors=True)
+        for path in parent.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                _remove_if_abandoned(path)
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    status = path.lstat()
+    if status.st_uid != os.geteuid() or time.time() - status.st_mtime <= _YOUNG_S:
+        return
+    if stat.S_ISDIR(status.st_mode):
+        if not is_claimed(path):
+            shutil.rmtree(path, ignore_errors=True)
+    elif stat.S_ISREG(status.st_mode):
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), path.lstat()):
+                path.unlink()
+        finally:
+            os.close(lock)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.claims import claimed_file
 from nsyspipe.errors import NotAReportError, OutputError
 from nsyspipe.new_files import make_readable, remove_side_files, side_files
 from nsyspipe.read.discover import find_reports
@@ -123,10 +123,11 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     files: list[Path] = []
     made: list[Path] = []
     renamed: list[Path] = []
+    held = contextlib.ExitStack()
     try:
         with _writable(directory):
             made = _make(directory)
-            files.extend(_empty_file(directory) for _ in places)
+            files.extend(held.enter_context(claimed_file(directory)) for _ in places)
         yield files
         with _writable(directory):
             for file in files:
@@ -137,7 +138,8 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
                 renamed.append(place.copy)
         made, renamed = [], []
     finally:
-        for file in [*files, *renamed]:
+        held.close()
+        for file in renamed:
             with contextlib.suppress(OSError):
                 file.unlink()
         for folder in made:
@@ -161,11 +163,6 @@ def _make(directory: Path) -> list[Path]:
     missing = [one for one in (directory, *directory.parents) if not one.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     return missing
-
-
-def _empty_file(directory: Path) -> Path:
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".nsyspipe-", delete=False) as file:
-        return Path(file.name)
 
 
 def _finish(file: Path) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.claims import claimed_file
 from nsyspipe.errors import OutputError
 from nsyspipe.new_files import make_readable
 from nsyspipe.report.written import json_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
     from typing import BinaryIO
 
 __all__ = ["check_directory", "check_target", "run_id_of_document", "write_text", "writing"]
@@ -63,22 +63,16 @@ def writing(
     if not is_named and path.is_symlink():
         raise OutputError(str(path), "is a link", fix=f"remove {path}")
     check_target(path, inputs, may_replace=may_replace)
-    temporary = None
     try:
         if is_named:
             path = path.resolve()  # write through a link, not over it
-        with tempfile.NamedTemporaryFile(
-            "wb", dir=path.parent, prefix=".nsyspipe-", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            yield file  # type: ignore[misc]  # a wrapper that behaves like one
-        make_readable(temporary)
-        temporary.replace(path)
+        with claimed_file(path.parent) as temporary:
+            with temporary.open("wb") as file:
+                yield file
+            make_readable(temporary)
+            temporary.replace(path)
     except OSError as error:
         raise _not_writable(path, error) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def check_directory(path: Path) -> None:

@@ -1,0 +1,357 @@
+"""Processes end, and say why: asked to by a signal, when their parent is gone, when a machine has too little of something."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import DamagedReportError, InputError
+from nsyspipe.parallel import shortage, telling_shortage
+from nsyspipe.read.report import open_report
+from nsyspipe.workers import Workers
+from tests.build.trace import steady_rank
+from tests.cli.test_ending import family, grow
+from tests.cli.tools import assert_refused, environment, program
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+# Generous: the machine may be busy. Nothing waits that long where all is well.
+DEADLINE_S = 60.0
+MIB = 2**20
+
+
+def eventually(condition, what):
+    """Wait until something holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not in {DEADLINE_S} s: {what}"
+        time.sleep(0.01)
+    return found
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def workers_of(pid):
+    """Return the processes that a process has started."""
+    with contextlib.suppress(OSError):
+        return family(pid)[1:]
+    return []
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Two reports that keep a worker busy for seconds."""
+    folder = tmp_path_factory.mktemp("large")
+    for rank in range(2):
+        grow(steady_rank(rank).write(folder / f"large_{rank}.sqlite"))
+    return folder
+
+
+def reading(pid, folder):
+    """Return the processes of a family that have a report open."""
+    found = []
+    for one in [pid, *workers_of(pid)]:
+        with contextlib.suppress(OSError):
+            links = [str(entry.readlink()) for entry in Path(f"/proc/{one}/fd").iterdir()]
+            found += [one] if any(link.startswith(str(folder)) for link in links) else []
+    return found
+
+
+def started(folder, out, jobs=2):
+    """Start an analysis and return it, with its processes, once a report is being read."""
+    process = subprocess.Popen(
+        program("analyze", folder, "-j", jobs, "--json", out / "run.json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+    )
+    eventually(lambda: reading(process.pid, folder) or process.poll() is not None, "it reads")
+    assert process.poll() is None
+    return process, workers_of(process.pid)
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("everybody", [False, True], ids=["one", "group"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_who_asks_it_to_end_is_obeyed_and_nothing_is_left(large, tmp_path, number, everybody, jobs):
+    process, workers = started(large, tmp_path, jobs)
+    assert len(workers) == (2 if jobs == 2 else 0)
+    (os.killpg if everybody else os.kill)(process.pid, number)
+    out, errors = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, out, errors) == (128 + number, "", "")
+    eventually(lambda: not any(map(is_running, workers)), "the workers are gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_proc
+@pytest.mark.slow
+def test_a_signal_that_is_ignored_stays_ignored(steady, tmp_path):
+    """As nohup has it: a terminal that closes does not end the program."""
+    command = program("analyze", steady, "-q", "--json", tmp_path / "run.json")
+    script = "trap '' HUP; \"$@\" & pid=$!; while kill -HUP $pid 2>/dev/null; do sleep 0.05; done; wait $pid"
+    done = subprocess.run(
+        ["bash", "-c", script, "sh", *command],
+        env=environment(),
+        timeout=DEADLINE_S,
+        check=False,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done
+    assert (tmp_path / "run.json").exists()
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["reading", "starting"])
+def test_workers_end_when_their_parent_is_killed(large, tmp_path, when):
+    if when == "reading":
+        process, workers = started(large, tmp_path)
+    else:
+        process = subprocess.Popen(program("analyze", large, "-j", 2), env=environment())
+        workers = eventually(lambda: workers_of(process.pid), "workers")
+    process.kill()
+    process.wait()
+    eventually(lambda: not any(map(is_running, workers)), "the workers are gone")
+    if process.stdout:
+        process.communicate()
+
+
+# Keeps the interpreter to itself for hours.
+CATASTROPHE = r"""
+import os, re, sys
+sys.path.insert(0, {root!r})
+from nsyspipe.workers import Workers
+workers = Workers(1, preload="re")
+workers.submit(re.match, r"(a+)+$", "a" * 60 + "b")
+if os.fork() == 0:  # holds the pipes open, as another pool of the caller may
+    import time; time.sleep({seconds})
+    os._exit(0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the system's part is Linux's")
+def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path):
+    text = CATASTROPHE.format(root=str(Path(nsyspipe.__file__).parents[1]), seconds=2 * DEADLINE_S)
+    process = subprocess.Popen(
+        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    worker, *others = eventually(
+        lambda: [one for one in workers_of(process.pid) if b"sys.stdin.buffer" in command(one)],
+        "a worker",
+    )
+    others = [one for one in workers_of(process.pid) if one != worker]
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+    eventually(lambda: not is_running(worker), "the worker is gone")
+    for one in others:
+        os.kill(one, signal.SIGKILL)
+
+
+def command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"-c\0")[-1]
+    except OSError:
+        return b""
+
+
+@needs_proc
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["reading", "starting"])
+def test_a_worker_that_is_killed_is_one_clear_error(large, tmp_path, when):
+    if when == "reading":
+        process, workers = started(large, tmp_path)
+    else:
+        process = subprocess.Popen(
+            program("analyze", large, "-j", 2), env=environment(), text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
+        workers = eventually(lambda: workers_of(process.pid), "workers")
+    for worker in workers[:1]:
+        os.kill(worker, signal.SIGKILL)
+    out, errors = process.communicate(timeout=DEADLINE_S)
+    assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
+    assert "a worker process died by SIGKILL; perhaps no memory was left" in errors
+    assert "fix: -j 1" in errors
+    eventually(lambda: not any(map(is_running, workers)), "the workers are gone")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def workers():
+    there = Workers(2, preload="math")
+    yield there
+    there.kill()
+    there.shutdown()
+
+
+@pytest.mark.slow
+def test_calls_are_answered_with_what_they_return_or_raise(workers):
+    assert list(workers.map(pow, [2] * 20, range(20))) == [2**n for n in range(20)]
+    assert workers.submit(bytes, 3 * MIB).result() == bytes(3 * MIB)
+    with pytest.raises(ZeroDivisionError) as caught:
+        workers.submit(divmod, 1, 0).result()
+    assert "in a worker process" in caught.value.__notes__[0]
+    with pytest.raises(Exception, match="cannot pickle"):
+        workers.submit(iter, {}.keys().__iter__.__self__).result()
+    with pytest.raises(SystemExit):
+        workers.submit(sys.exit, 3).result()
+    assert workers.submit(os.getppid).result() == os.getpid()
+    workers.submit(print, "no answer").result()
+    assert workers.submit(signal.getsignal, signal.SIGTERM).result() == signal.SIG_DFL
+
+
+@pytest.mark.slow
+def test_a_dead_worker_ends_all_calls_that_are_left_and_those_to_come(workers):
+    future = workers.submit(os._exit, 7)
+    others = [workers.submit(time.sleep, 0) for _ in range(50)]
+    with pytest.raises(InputError, match="a worker process died with status 7"):
+        future.result(DEADLINE_S)
+    with pytest.raises(InputError, match="a worker process died"):
+        eventually(lambda: workers.submit(int).result() == 1, "a refusal")
+    assert all(one.done() for one in others if not one.running())
+
+
+@pytest.mark.slow
+def test_after_the_end_no_calls_are_taken_and_no_process_is_left():
+    there = Workers(2, preload="math")
+    pids = {there.submit(os.getpid).result() for _ in range(4)}
+    left = [there.submit(time.sleep, 0.01) for _ in range(4)]
+    there.shutdown()
+    assert [one.result() for one in left] == [None] * 4
+    assert not any(map(is_running, pids))
+    with pytest.raises(RuntimeError):
+        there.submit(int)
+
+
+@pytest.mark.slow
+def test_a_pool_of_the_caller_that_is_broken_already_is_told_too(steady):
+    with ProcessPoolExecutor(1) as pool:
+        with contextlib.suppress(Exception):
+            pool.submit(os._exit, 1).result()
+        with pytest.raises(InputError, match="a worker process died"):
+            nsyspipe.load(steady, executor=pool).steps()
+
+
+def under(limit, number, folder, *words):
+    """Run an analysis under a limit of the system."""
+    return subprocess.run(
+        program("analyze", folder, *words),
+        env=environment(OPENBLAS_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=10 * DEADLINE_S,
+        preexec_fn=lambda: resource.setrlimit(limit, (number, number)),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_too_little_memory_is_said_in_words(large, jobs, attempts):
+    """Where a library ends the process for want of memory, nobody can say a word: those limits are not here."""
+    limits = [300 * MIB, 500 * MIB]
+    for limit in limits:
+        done = under(resource.RLIMIT_AS, limit, large, "-j", jobs)
+        if done.returncode > 0:
+            assert_refused(done)
+            assert "no memory was left" in done.stderr
+    attempts(len(limits))
+
+
+@pytest.mark.slow
+def test_too_few_file_descriptors_are_said_in_words(steady, attempts):
+    numbers = range(6, 20, 2)
+    statuses = set()
+    for number in numbers:
+        done = under(resource.RLIMIT_NOFILE, number, steady, "-j", 2)
+        statuses.add(done.returncode)
+        if done.returncode:
+            assert_refused(done)
+            assert "Too many open files" in done.stderr
+            assert "fix: " in done.stderr
+    assert statuses == {0, 2}
+    attempts(len(numbers))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "no memory was left"),
+        (OSError(12, "Cannot allocate memory"), "no memory was left"),
+        (ImportError("libarrow.so: failed to map segment from shared object"), "no memory"),
+        (OSError(24, "Too many open files"), "no more files"),
+        (OSError(23, "Too many open files in system"), "no more files"),
+    ],
+)
+def test_what_a_machine_lacks_has_an_error_with_a_fix(error, words):
+    with pytest.raises(InputError, match=words) as caught, telling_shortage():
+        raise error
+    assert caught.value.fix
+
+
+def test_other_errors_are_not_taken_for_want_of_something():
+    assert shortage(OSError(2, "No such file or directory")) is None
+    assert shortage(ValueError("x")) is None
+
+
+@pytest.mark.parametrize("when", ["before it is opened", "while it is open", "at the end"])
+def test_a_report_that_is_deleted_meanwhile_is_said_to_be(steady, when, monkeypatch):
+    path = steady / "steady_0.sqlite"
+    if when == "before it is opened":
+        from nsyspipe.read import report  # noqa: PLC0415
+
+        check = report.check_file
+
+        def checked(one):
+            found = check(one)
+            one.unlink()
+            return found
+
+        monkeypatch.setattr(report, "check_file", checked)
+    with (  # noqa: PT012
+        pytest.raises(DamagedReportError, match="was deleted while it was being read"),
+        open_report(path) as opened,
+    ):
+        path.unlink()
+        if when == "while it is open":
+            opened.require("TARGET_INFO_GPU")
+
+
+@needs_proc
+@pytest.mark.slow
+def test_reports_that_are_deleted_while_workers_read_are_said_to_be(large, tmp_path):
+    folder = tmp_path / "reports"
+    shutil.copytree(large, folder)
+    process, _ = started(folder, tmp_path)
+    for report in folder.iterdir():
+        report.unlink()
+    out, errors = process.communicate(timeout=2 * DEADLINE_S)
+    assert_refused(subprocess.CompletedProcess([], process.returncode, out, errors))
+    assert "was deleted while it was being read" in errors or "no such file" in errors
+    assert not (tmp_path / "run.json").exists()
