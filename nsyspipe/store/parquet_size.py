@@ -156,7 +156,8 @@ class _Header:
         elif kind == _DOUBLE:
             self.at += 8
         elif kind == _BINARY:
-            self.at += self._varint()
+            n_bytes = self._varint()
+            self.at += n_bytes
         elif kind == _STRUCT:
             while (head := self._byte()) != _STOP:
                 if not head >> 4:
