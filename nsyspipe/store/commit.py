@@ -93,9 +93,11 @@ class Locked:
         NotPlainError
             With the link.
         """
-        for run_id in _runs_in(self.top):
-            with self.top.within("runs", run_id) as of_run:
-                of_run.require(PART, FILE)
+        with contextlib.suppress(FileNotFoundError), self.top.enter("runs") as runs:
+            for name in runs.names():
+                if name.startswith("run_id="):
+                    runs.require(name, DIRECTORY)
+                    runs.require(f"{name}/{PART}", FILE)
 
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
         """Let a run have what is staged, and of what it has the files that are named too, and nothing else.
@@ -344,7 +346,7 @@ def _listed(new: Directory) -> set[str]:
 def _is_dead(staging: Directory, name: str) -> bool:
     with staging.enter(name) as own:
         try:
-            with own.open_file(_ALIVE) as alive:
+            with own.open_file(_ALIVE, os.O_RDWR) as alive:  # NFS locks no other
                 fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
@@ -369,9 +371,3 @@ def _forget(store: Path, made: list[Path]) -> None:
         for path in made:
             if path.exists():
                 path.rmdir()  # not if anything is in it
-
-
-def _runs_in(top: Directory) -> list[str]:
-    with contextlib.suppress(FileNotFoundError), top.enter("runs") as runs:
-        return [name for name in runs.names() if name.startswith("run_id=")]
-    return []

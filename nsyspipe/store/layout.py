@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import DatasetError, OptionError
-from nsyspipe.store.files import Directory, NotPlainError
+from nsyspipe.store.files import LINK, Directory, NotPlainError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,11 +120,12 @@ def _listed(store: Path, *names: str) -> list[str]:
         with Directory.at(store) as top, top.within(*names) as directory:
             return directory.names()
     except NotPlainError as error:
-        if names == ("runs",) and error.found != "a link":
+        if names == ("runs",) and error.found != LINK:
             return []
         if names == ("runs",) and not _leads_to_runs(store):
             return []
-        raise DatasetError(str(error.path), error.problem, fix=links_fix(store)) from error
+        fix = links_fix(store) if error.found == LINK else f"remove {error.path}"
+        raise DatasetError(str(error.path), error.problem, fix=fix) from error
     except (OSError, ValueError):
         return []
 

@@ -90,18 +90,29 @@ def _page_sizes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[int]:
     if chunk.has_dictionary_page and chunk.dictionary_page_offset:
         starts.append(chunk.dictionary_page_offset)
     at, end = min(starts), min(starts) + chunk.total_compressed_size
-    while at < end:
-        file.seek(at)
-        header = _Header(file.read(min(_LARGEST_HEADER, end - at)))
-        fields = header.integers()
-        n_page, n_stored = fields.get(2, -1), fields.get(3, -1)
+    for _ in range(_MOST_PAGES):
+        if at >= end:
+            return
+        try:
+            header = _header_at(file, at, min(_USUAL_HEADER, end - at))
+        except ValueError:
+            header = _header_at(file, at, min(_LARGEST_HEADER, end - at))
+        n_page, n_stored = header.found.get(2, -1), header.found.get(3, -1)
         if n_page < 0 or n_stored < 0:
             raise ValueError("a page of it has no size")
         yield n_page
         at += header.at + n_stored
+    raise ValueError("a column of it claims too many pages")
 
 
-_LARGEST_HEADER = 1 << 16  # statistics of long texts stand in it
+def _header_at(file: BinaryIO, at: int, n_bytes: int) -> _Header:
+    file.seek(at)
+    return _Header(file.read(n_bytes))
+
+
+# Of a column in a row group of a million rows there are some dozens.
+_MOST_PAGES = 10_000
+_USUAL_HEADER, _LARGEST_HEADER = 512, 1 << 16  # statistics of long texts stand in it
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12  # fmt: skip
 _DEEPEST = 8
 
@@ -111,9 +122,10 @@ class _Header:
 
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
+        self.found = self._integers()  # `at` is then behind it
 
-    def integers(self) -> dict[int, int]:
-        """Return the integer fields of the outermost struct, by id; `at` is then behind it."""
+    def _integers(self) -> dict[int, int]:
+        """Return the integer fields of the outermost struct, by id."""
         found: dict[int, int] = {}
         field = 0
         while (head := self._byte()) != _STOP:
@@ -156,7 +168,8 @@ class _Header:
         elif kind == _DOUBLE:
             self.at += 8
         elif kind == _BINARY:
-            self.at += self._varint()
+            n_bytes = self._varint()
+            self.at += n_bytes
         elif kind == _STRUCT:
             while (head := self._byte()) != _STOP:
                 if not head >> 4:

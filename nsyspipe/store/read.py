@@ -54,12 +54,15 @@ class RunFiles:
         Digests of all files but ``runs`` that were saved together, by name; None of a run that does not say.
     contents
         Of the tables that were asked for and ``runs``, by name: bytes, or what is wrong with them.
+    runs
+        The table of that name; None if it cannot be used.
     """
 
     store: Path
     run_id: str
     listed: Mapping[str, str] | None
     contents: Mapping[str, pa.Buffer | DatasetError]
+    runs: pa.Table | None = None
 
     def table(self, name: str, rank: int | None = None) -> pa.Table:
         """Return one table without its ``run_id``, with the columns that this version knows.
@@ -72,6 +75,8 @@ class RunFiles:
             If the file is missing, damaged, of another save or a later version, lacks a column that is never null,
             or holds a value that no run has.
         """
+        if name == "runs" and self.runs is not None:
+            return self.runs
         file = file_name(name, rank)
         found = self.contents.get(file)
         if found is None:
@@ -141,7 +146,8 @@ def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None
     files = [file_name(name) for name in wanted if name != "runs"]
     runs = _content_or_error(store, run_id, RUNS_FILE)
     for _ in range(_ATTEMPTS):
-        listed = _listed(runs, store / published(RUNS_FILE, run_id))
+        row = _parsed(runs, store / published(RUNS_FILE, run_id))
+        listed = _listed(row)
         contents = {name: _content_or_error(store, run_id, name) for name in files}
         others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]  # fmt: skip
         if not others:
@@ -156,7 +162,7 @@ def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None
     else:
         gone = DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
         contents = dict.fromkeys(files, gone)
-    return RunFiles(store, run_id, listed, {**contents, RUNS_FILE: runs})
+    return RunFiles(store, run_id, listed, {**contents, RUNS_FILE: runs}, row)
 
 
 def digest_of(content: pa.Buffer) -> str:
@@ -184,16 +190,28 @@ def _not_of_this_save(path: Path) -> DatasetError:
     )
 
 
-def _listed(runs: pa.Buffer | DatasetError, path: Path) -> dict[str, str] | None:
-    """Return the digests that a run's own row names; None if there are none, which its reader will tell."""
+def _parsed(runs: pa.Buffer | DatasetError, path: Path) -> pa.Table | None:
+    """Return the table `runs`; None if it cannot be used, which who asks for it is told."""
     if isinstance(runs, DatasetError):
         return None
-    with contextlib.suppress(DatasetError, ValueError, TypeError, KeyError, IndexError):
-        found = parsed_object(table_of(runs, "runs", path)["details"][0].as_py()).get("files")
-        if isinstance(found, dict) and all(
-            is_file_name(name) and isinstance(digest, str) for name, digest in found.items()
-        ):
-            return found
+    try:
+        return table_of(runs, "runs", path)
+    except DatasetError:
+        return None
+
+
+def _listed(runs: pa.Table | None) -> dict[str, str] | None:
+    """Return the digests that a run's own row names; None if there are none."""
+    if runs is None or not runs.num_rows:
+        return None
+    try:
+        found = parsed_object(runs["details"][0].as_py()).get("files")
+    except ValueError:  # of which who asks for the details is told
+        return None
+    if isinstance(found, dict) and all(
+        is_file_name(name) and isinstance(digest, str) for name, digest in found.items()
+    ):
+        return found
     return None
 
 

@@ -73,7 +73,7 @@ def test_a_changed_run_is_answered_or_refused_by_every_command(good, tmp_path, a
             try:
                 done = nsyspipe_here(*command)
                 code, said = done.returncode, done.stderr
-            except Exception:  # which ends the program with 1
+            except Exception:  # noqa: BLE001 - which ends the program with 1
                 code, said = 1, traceback.format_exc()
             # A changed figure may make a gate fail, which is 3 or more.
             if code == 1 or "Traceback" in said or (command[0] == "dashboard" and code):
