@@ -106,9 +106,8 @@ def _sentences(
 def _not_known(of_what: str, errors: Sequence[str]) -> str:
     """Return what stands in the verdict's place where communication is not known."""
     text = next((_UNKNOWN_COMM[code] for code in _UNKNOWN_COMM if code in errors), None)
-    return text or (
-        f"What {of_what} goes to is not known: kernels or their names were not recorded."
-    )
+    what = "the steps' time" if of_what == "step time" else "the time of the capture"
+    return text or f"What {what} goes to is not known: kernels or their names were not recorded."
 
 
 def _percent(ratio: float | None) -> str:

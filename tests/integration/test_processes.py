@@ -62,16 +62,46 @@ def test_the_order_of_rows_never_matters(tmp_path, reverse):
 # --- CUDA graphs --------------------------------------------------------------------------------
 
 
-def test_a_graph_captured_as_a_whole_counts_as_compute_and_is_a_problem(tmp_path):
-    builder = steady_rank(0)
+UNSEEN = dict.fromkeys(
+    ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_what_communicates_inside_whole_graphs_is_not_known(tmp_path, world_size):
+    # Of one rank too, since NCCL's kernels are there.
+    builder = steady_rank(0, world_size=world_size)
     for step in range(4):
         builder.graph(1000 * step + 400, 1000 * step + 500, launch=1000 * step + 95)
     run = load(builder, tmp_path)
-    assert figures(run) == STEADY | {"compute_ns": 300, "idle_ns": 660}
+    assert figures(run) == STEADY | UNSEEN | {"idle_ns": 660}
     assert run.ranks["n_kernels"].to_pylist() == [16]
-    row = problem_of(run, "graphs-as-a-whole")
+    row = problem_of(run, "comm-in-graphs")
+    assert row["severity"] == "error"
     assert row["message"].startswith("4 CUDA graphs")
     assert "--cuda-graph-trace=node" in row["fix"]
+    summary = run.summary().to_pylist()[0]
+    unknown = ("comm_share", "exposed_comm_share", "compute_share", "wait_share", "overlap_ratio")
+    assert [summary[name] for name in unknown] == [None] * len(unknown)
+    assert summary["step_time_ns"] == 1000
+    text = verdict(summary, 1, problems=run.problems.to_pylist())
+    assert text.startswith("Communication is not known: CUDA graphs were captured as a whole")
+
+
+def test_only_steps_that_hold_a_whole_graph_lose_their_communication(tmp_path):
+    run = load(steady_rank(0).graph(2400, 2500, launch=2095), tmp_path)
+    assert run.steps()["comm_ns"].to_pylist() == [60, 60, None, 60]
+
+
+def test_graphs_of_one_rank_that_never_communicates_count_as_compute(tmp_path):
+    builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1)
+    for at in range(0, 4000, 1000):
+        builder.range(at, at + 900, f"step {at}").kernel(at + 100, at + 200, launch=at + 10)
+        builder.graph(at + 400, at + 500, launch=at + 95)
+    run = load(builder, tmp_path)
+    assert run.summary()["compute_share"].to_pylist() == [0.2]
+    assert run.summary()["comm_share"].to_pylist() == [0]
+    assert problem_of(run, "graphs-as-a-whole")["severity"] == "warning"
 
 
 def test_a_rank_whose_only_kernels_are_graphs_has_windows(tmp_path):

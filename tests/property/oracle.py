@@ -235,6 +235,17 @@ def phase_ranges(process: Process, family: str | None, role: str) -> list[tuple[
     ]
 
 
+# What is not known where communication was not seen: it may have counted as compute.
+UNSEEN = (
+    "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
+)  # fmt: skip
+
+
+def lacks_comm(processes: list[Process]) -> bool:
+    """Tell whether several ranks ran and nothing is known to communicate."""
+    return len(processes) > 1 and not any(op.category == "comm" for p in processes for op in p.ops)
+
+
 def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
     compute = ticks((op.start, op.end) for op in process.ops if op.category == "compute")
     comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")

@@ -51,6 +51,7 @@ def test_parts_of_a_rank_are_summed_over_its_steps():
     )
     assert found == {
         "n_steps": 2,
+        "whole": "step",
         "ranks": [
             {
                 "rank": 0,

@@ -88,7 +88,9 @@ def test_a_run_of_one_rank_says_that_nobody_waits(tmp_path):
 def test_a_run_without_steps_is_a_page_all_the_same(tmp_path):
     builder = TraceBuilder().kernel(10, 50, launch=1).kernel(60, 90, launch=2)
     text = run_page(load(builder.write(tmp_path / "r.sqlite")))
-    assert "no NVTX range family marks the steps" in text
+    assert "there are no steps (no family of NVTX ranges qualifies on every rank)" in text
+    assert "Where the time of the capture goes" in text
+    assert "Timeline of the capture" in text
 
 
 def test_a_run_without_gpu_activity_is_a_page_all_the_same(tmp_path):
