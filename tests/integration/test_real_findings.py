@@ -71,9 +71,15 @@ def test_every_finding_keeps_to_the_contract(loaded, name):
     found = findings(run)
     (figures,) = run.summary().to_pylist()
     assert set(found) <= set(IDS)
-    savings = [row["saving_ns_per_step"] for row in found.values()]
-    known = [one for one in savings if one is not None]
-    assert savings == sorted(known, reverse=True) + [None] * (len(savings) - len(known))
+    worth = [
+        row["saving_ns_per_step"]
+        if row["expected_ns_per_step"] is None
+        else row["expected_ns_per_step"]
+        for row in found.values()
+        if row["id"] != "comm-bound"  # which stands after its causes
+    ]
+    known = [one for one in worth if one is not None]
+    assert worth == sorted(known, reverse=True) + [None] * (len(worth) - len(known))
     for row in found.values():
         # The mean step of the slowest ranks is what throughput counts.
         assert (row["saving_ns_per_step"] or 0) <= 1e9 / figures["throughput_steps_per_s"]
@@ -94,10 +100,10 @@ def test_one_bucket_over_shared_memory(loaded, options):
     exposed = found["comm-bound"]["saving_ns_per_step"]
     assert 70 * MS < exposed < 75 * MS
     assert found["comm-bound"]["evidence"]["exposed_comm_ns_per_step_by_phase"] == {
-        "backward": exposed
+        "backward": found["comm-bound"]["evidence"]["exposed_comm_ns_per_step"]
     }
-    # Backward computes 51 ms, less than there is to hide.
-    assert 45 * MS < found["single-bucket"]["saving_ns_per_step"] < 55 * MS
+    # Backward takes 55 ms without the all-reduce, less than there is to hide.
+    assert 50 * MS < found["single-bucket"]["saving_ns_per_step"] < 58 * MS
     copies = found["grad-copy"]["evidence"]
     assert (copies["grad_copies_per_step"], copies["grad_copy_bytes_per_step"]) == (
         296,
@@ -204,7 +210,9 @@ def test_the_slow_rank_comes_first(loaded):
     assert (slow["evidence"]["rank"], slow["evidence"]["phase"]) == (1, "forward")
     # It sleeps 30 ms in each forward.
     assert 30 * MS < slow["evidence"]["phase_excess_ns_per_step"] < 40 * MS
-    assert 30 * MS < slow["saving_ns_per_step"] < 45 * MS
+    assert 30 * MS < slow["evidence"]["lateness_ns_per_step"] < 45 * MS
+    # All that the other waits: without the sleep the step was 39.7 ms shorter.
+    assert 39.7 * MS < slow["saving_ns_per_step"] < 90 * MS
     assert not {"slow-link", "single-bucket"} & set(found)
 
 
