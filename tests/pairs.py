@@ -213,10 +213,13 @@ def table(rows: Sequence[Measured]) -> str:
         lines.append(f"| {' | '.join(words)} |")
     answered = [one for one in rows if one.predicted_ns is not None]
     errors = [abs(one.error) for one in answered]
-    lines += [
-        "",
-        f"{len(answered)} of {len(rows)} answered: median error {100 * statistics.median(errors):.2f} %, worst "
-        f"{100 * max(errors):.2f} %, inside {100 * statistics.mean(one.is_inside for one in answered):.0f} %, median "
-        f"half-width {100 * statistics.median(one.half_width for one in answered):.1f} %",
-    ]
+    median_error, half_width = (
+        100 * statistics.median(values) for values in (errors, [one.half_width for one in answered])
+    )
+    inside = 100 * statistics.mean(one.is_inside for one in answered)
+    summary = (
+        f"{len(answered)} of {len(rows)} answered: median error {median_error:.2f} %, worst {100 * max(errors):.2f} %, "
+        f"inside {inside:.0f} %, median half-width {half_width:.1f} %"
+    )
+    lines += ["", summary]
     return "\n".join(lines)

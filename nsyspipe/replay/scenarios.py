@@ -190,7 +190,8 @@ class Replay(Facts):
             alone = alone + self._per_step(program, unpack)
         after = np.array([one.total(*self.total_work) for _, one in pairs])[:, np.newaxis]
         slow = after / (1 + after)
-        return np.maximum(alone + slow * total, total)
+        found: Float = np.maximum(alone + slow * total, total)
+        return found
 
     def _per_step(self, program: Program, each: Float) -> Float:
         """Return the sums over the collectives of each step that counts."""
