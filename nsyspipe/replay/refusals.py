@@ -86,11 +86,11 @@ def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvatio
 
 def why_not(run: Run) -> str | None:
     """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
-    if run.header.n_ranks <= 1 and not run.collectives().num_rows:
-        if (world_size := run.header.world_size or 1) > 1:
-            return f"1 rank of {world_size} is there, and no communication of it was recorded in any step"
+    n_ranks, world_size = run.header.n_ranks, run.header.world_size
+    has_comm = bool(run.collectives().num_rows)
+    if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
         return "the run has 1 rank: nothing is communicated that could be changed"
-    if not run.collectives().num_rows:
+    if not has_comm:
         return "no communication was recorded in any step"
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())

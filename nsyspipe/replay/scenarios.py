@@ -144,8 +144,9 @@ class Replay(Facts):
     def _step_times(self, edges: Float) -> Float:
         """Return the step times; what the replay of nothing is off by, every replay is."""
         windows = self.captured.windows
-        scale: Float = windows.step_times() / np.maximum(self._identity, 1.0)
-        return windows.step_times(edges) * scale
+        off: Float = windows.step_times() - self._identity
+        times: Float = windows.step_times(edges) + off
+        return times
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float]:
         """Return the transfers: likeliest, shortest, longest."""
@@ -189,7 +190,8 @@ class Replay(Facts):
             alone = alone + self._per_step(program, unpack)
         after = np.array([one.total(*self.total_work) for _, one in pairs])[:, np.newaxis]
         slow = after / (1 + after)
-        return np.maximum(alone + slow * total, total)
+        found: Float = np.maximum(alone + slow * total, total)
+        return found
 
     def _per_step(self, program: Program, each: Float) -> Float:
         """Return the sums over the collectives of each step that counts."""

@@ -1,4 +1,4 @@
-"""Predictions from real captures against real captures: pairs that differ by what is asked about."""
+"""What-if on real captures: what is the same, what is refused (pairs: `test_whatif_pairs`)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,6 @@ import nsyspipe
 from nsyspipe.replay.ask import whatif
 from nsyspipe.replay.knobs import Knobs
 from nsyspipe.replay.opened import opened_replay
-
-# The model of all captures: its 296 gradients, as the captures without bucket view copy them.
-BYTES = 1_226_141_600
-BACK = {"bucket_mb": 5000, "gradient_bytes": BYTES}
-PAIRS = [
-    ("ddp-4gpu-shm", "ddp-4gpu", {"link": "nvlink4"}),
-    ("ddp-4gpu", "ddp-4gpu-shm", {"link": "shm"}),
-    ("ddp-4gpu-shm", "ddp-4gpu-shm-bucket100", {"bucket_mb": 100, "no_grad_copy": True}),
-    ("ddp-4gpu-shm-bucket100", "ddp-4gpu-shm", BACK),
-    ("ddp-4gpu", "ddp-4gpu-shm-bucket100", {"bucket_mb": 100, "no_grad_copy": True, "link": "shm"}),
-    ("ddp-4gpu-shm-bucket100", "ddp-4gpu", BACK | {"link": "nvlink4"}),
-    ("ddp-2gpu-straggler", "ddp-2gpu-bucket100", {"no_wait": True, "no_grad_copy": True}),
-    ("ddp-2gpu", "ddp-2gpu-bucket100", {"bucket_mb": 100, "no_grad_copy": True}),
-    ("ddp-2gpu-bucket100", "ddp-2gpu", BACK),
-]
 
 
 @pytest.fixture(scope="module")
@@ -36,19 +21,6 @@ def loaded(real):
         return runs[name]
 
     return load
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "after", "changes"), PAIRS, ids=lambda one: one if isinstance(one, str) else ""
-)
-def test_what_was_predicted_is_what_was_measured(loaded, before, after, changes):
-    found = whatif(loaded(before), **changes)
-    (one,) = found.scenarios
-    measured = loaded(after).summary()["step_time_ns"][0].as_py()
-    assert one.refused is None
-    assert one.step_time_ns == pytest.approx(measured, rel=0.04)
-    assert one.low_ns <= measured <= one.high_ns
 
 
 @pytest.mark.slow
@@ -81,6 +53,37 @@ def test_sharded_parameters_have_no_buckets(loaded):
     assert by_id["bucket-25"].refused.startswith("no all-reduces of gradients alone (sharded")
     assert by_id["link-shm"].refused.startswith("message bytes were not recorded")
     assert by_id["perfect-overlap"].step_time_ns is not None
+
+
+def test_one_rank_of_four_is_told_what_its_own_copies_cost(real):
+    one = nsyspipe.load(str(real / "ddp-4gpu-shm_1.sqlite"))
+    found = {row.id: row for row in whatif(one).scenarios}
+    assert found["no-grad-copy"].gain_pct == pytest.approx(0.87, abs=0.1)
+    assert "for this rank alone" in found["no-grad-copy"].assumptions[0]
+    assert found["link-nvlink4"].refused.startswith("1 rank alone is there")
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [("ddp-4gpu-shm-bucket100", 100), ("ddp-2gpu-bucket100", 100), ("2gpu-gpt-b25", 25)],
+)
+def test_the_own_bucket_size_changes_nothing(loaded, name, mib):
+    n_bytes = 1_226_141_600 if name.startswith("ddp") else None
+    found = whatif(loaded(name), bucket_mb=mib, gradient_bytes=n_bytes)
+    assert found.scenarios[0].step_time_ns == pytest.approx(found.step_time_ns, rel=1e-12)
+
+
+def test_waits_for_a_bucket_are_no_slow_work(loaded):
+    # Nearly all of backward is beside communication, and one operation of a hundred waits for a bucket.
+    found = whatif(loaded("2gpu-gpt-b25-shm"), link="nvlink4")
+    compute = loaded("2gpu-gpt-b25").summary()["compute_share"][0].as_py() * 25.85e6
+    assert found.limit_step_time_ns > compute
+
+
+def test_a_straggler_of_two_ranks_is_refused_anything_but_balance(loaded):
+    found = {one.id: one for one in whatif(loaded("ddp-2gpu-straggler")).scenarios}
+    assert found["no-wait"].refused is None
+    assert "one rank alone stands idle 22.4 %" in found["link-shm"].refused
 
 
 def test_one_gpu_is_refused(real):

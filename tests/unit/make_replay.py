@@ -17,6 +17,14 @@ WORK = 10 * MS + 4 * (5 * MS + 100 * US) + 4 * 100 * US + 4 * MS
 STEP = WORK + 80 * MS
 # What an all-reduce takes besides its bytes, as the replay has it.
 OVERHEAD = 30 * US
+# A bucket that is new and begins while the rank works waits for a place on the GPU: kernels by their share of the time,
+# half of each, or of a block of 250 us; 34 ms of a step are in kernels that are longer, 0.4 ms in kernels of 100 us.
+PLACE = (34 * 250 + 0.4 * 100) / (2 * 34.4) * US
+
+
+def first_of(n, transfer=80 * MS):
+    """Return what the first of n equal new buckets takes more than alone: a place, and 2 % beside work."""
+    return PLACE + 0.02 * (OVERHEAD + (transfer - OVERHEAD) / n)
 
 
 def asked(folder, run, **changes):

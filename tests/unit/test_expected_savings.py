@@ -15,7 +15,7 @@ from nsyspipe.replay.expected import advised_change, with_expected_savings
 from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS, US
 from tests.integration.tools import edit
-from tests.unit.make_replay import OVERHEAD, SINGLE, STEP
+from tests.unit.make_replay import OVERHEAD, SINGLE, STEP, first_of
 
 LATE = 15 * MS
 
@@ -54,8 +54,8 @@ def test_it_is_worked_out_for_one_bucket_after_backward(load):
     assert gains["comm-bound"] == pytest.approx(STEP + LATE - 80 * MS)
     # A bucket each: the first goes after one layer, then one after the other, then the last one's copy.
     first, each = 10 * MS + LATE + 5 * MS + 100 * US, OVERHEAD + (80 * MS - OVERHEAD) / 4
-    buckets = first + 4 * each + 100 * US + 4 * MS
-    assert gains["single-bucket"] == pytest.approx(STEP + LATE - buckets)
+    buckets = first + first_of(4) + 4 * each + 100 * US + 4 * MS
+    assert gains["single-bucket"] == pytest.approx(STEP + LATE - buckets, rel=0.002)
     assert gains["straggler"] == pytest.approx(LATE)
 
 
@@ -83,7 +83,7 @@ def check_against_whatif(run):
             assert evidence["replay_refused"] == answer.refused
             continue
         gain = answer.gain_pct / 100 * evidence["replay_step_time_ns"] / (1 - answer.gain_pct / 100)
-        assert row["expected_ns_per_step"] == pytest.approx(min(gain, row["saving_ns_per_step"]))
+        assert row["expected_ns_per_step"] == pytest.approx(gain)
         assert evidence["replay_step_time_ns"] == answer.step_time_ns
         assert evidence["replay_step_time_low_ns"] == answer.low_ns
         assert evidence["replay_step_time_high_ns"] == answer.high_ns
@@ -108,11 +108,13 @@ def test_a_run_that_cannot_be_replayed_says_why(load):
         assert "replay_step_time_ns" not in row["evidence"]
 
 
-def test_it_is_never_cut_to_the_bound(load):
+def test_what_is_expected_is_not_cut_to_the_bound(load):
     run = load()
-    rows = [row | {"saving_ns_per_step": 1e6} for row in run.judged_findings().to_pylist()]
-    found = with_expected_savings(run, schema.FINDINGS.from_rows(rows))
-    assert min(found["expected_ns_per_step"].to_pylist()) > 1e6
+    rows = run.judged_findings().to_pylist()
+    low = schema.FINDINGS.from_rows([row | {"saving_ns_per_step": 1e6} for row in rows])
+    column = with_expected_savings(run, low)["expected_ns_per_step"]
+    assert column.equals(run.findings()["expected_ns_per_step"])
+    assert min(column.to_pylist()) > 1e6
 
 
 def test_reports_that_are_gone_leave_the_findings_that_rules_gave(load, tmp_path):

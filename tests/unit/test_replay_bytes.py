@@ -6,7 +6,7 @@ import pytest
 
 from nsyspipe.errors import OptionError
 from tests.build.ddp_run import MIB, MS, US
-from tests.unit.make_replay import OVERHEAD, SINGLE, asked, only, refusal
+from tests.unit.make_replay import OVERHEAD, SINGLE, asked, first_of, only, refusal
 
 VIEW = SINGLE.changed(has_copies=False)
 
@@ -25,7 +25,7 @@ def test_without_copies_bytes_have_to_be_given(ask):
 
 
 def test_given_bytes_are_spread_by_the_kernels_that_scale(ask):
-    end = 15_100 * US + 4 * OVERHEAD + (80 * MS - OVERHEAD)
+    end = 15_100 * US + first_of(4) + 4 * OVERHEAD + (80 * MS - OVERHEAD)
     found = only(ask(VIEW, bucket_mb=25, gradient_bytes=104 * MIB))
     assert found.step_time_ns == pytest.approx(end + 4 * MS, abs=US)
     assert found.assumptions[0] == "gradients of 109,051,904 bytes per step as given"
@@ -43,12 +43,22 @@ def test_given_bytes_change_nothing_by_themselves(ask):
     )
 
 
+def test_bytes_that_no_link_carries_are_refused(tmp_path):
+    # 104 MiB in 0.2 ms were 545 GB/s, and NVLink between two H200 gives 450.
+    run = VIEW.changed(transfer=(200 * US,), datatype="bf16")
+    with pytest.raises(OptionError, match="545 GB/s cannot be") as raised:
+        asked(tmp_path / "run", run, no_wait=True, gradient_bytes=104 * MIB)
+    assert raised.value.found == "all-reduces of bf16"
+    found = asked(tmp_path / "run", run, no_wait=True, gradient_bytes=52 * MIB)
+    assert only(found).step_time_ns
+
+
 def test_no_copies_cannot_be_left_out(ask):
     assert "no copies between buckets and gradients" in refusal(ask(VIEW, no_grad_copy=True))
 
 
 def test_bytes_that_nccl_says_are_as_good(ask):
-    end = 15_100 * US + 4 * OVERHEAD + (80 * MS - OVERHEAD)
+    end = 15_100 * US + first_of(4) + 4 * OVERHEAD + (80 * MS - OVERHEAD)
     found = only(ask(VIEW.changed(has_payloads=True), bucket_mb=25))
     assert found.step_time_ns == pytest.approx(end + 4 * MS, abs=US)
 
@@ -65,7 +75,7 @@ def test_gradients_that_were_not_seen_become_ready_evenly(ask, run, begin):
     # Of 104 MiB in 512 parts the first 124 fill a bucket of 25; from then on the link is busy. The last of five
     # buckets holds what is left, 16 parts; its copies begin before: they are as good as over.
     ready = begin + (30_400 * US - begin) * 124 / 512
-    end = ready + 5 * OVERHEAD + (80 * MS - OVERHEAD)
+    end = ready + first_of(4) + 5 * OVERHEAD + (80 * MS - OVERHEAD)
     found = only(ask(run, bucket_mb=25))
     assert found.step_time_ns == pytest.approx(end + 4 * MS, abs=150 * US)
     assert found.high_ns - found.low_ns > 5 * MS  # they may have been ready earlier, or later

@@ -61,6 +61,35 @@ def test_given_holds_what_is_changed_only():
     assert asked.label == "bucket_cap_mb=25, no waiting for late ranks"
 
 
+@pytest.mark.parametrize(
+    ("word", "link", "rate"),
+    [
+        ("V100", "nvlink2", 150),
+        ("a100", "nvlink3", 300),
+        ("H100", "nvlink4", 450),
+        ("h200", "nvlink4", 450),
+        ("b200", "nvlink5", 900),
+        ("pcie3x16", "pcie3x16", 15.75),
+        ("pcie6x16", "pcie6x16", 121),
+        ("InfiniBand-EDR", "infiniband-edr", 12.5),
+        ("infiniband-xdr", "infiniband-xdr", 100),
+        ("roce-100", "roce-100", 12.5),
+        ("roce-400", "roce-400", 50),
+    ],
+)
+def test_links_are_known_by_their_names_and_those_of_gpus(word, link, rate):
+    assert knobs_of(link=word).link == link
+    assert LINKS[link].nominal_bytes_per_s == pytest.approx(rate * 1e9, rel=0.001)
+    assert LINKS[link].bus_bytes_per_s < LINKS[link].nominal_bytes_per_s
+
+
+def test_a_link_that_is_not_known_is_answered_with_the_option_that_takes_any():
+    with pytest.raises(OptionError, match="is not known") as raised:
+        knobs_of(link="carrier-pigeon")
+    assert "--bandwidth" in raised.value.fix
+    assert "nvlink3/a100" in raised.value.found
+
+
 def test_every_link_says_where_its_figure_is_from():
     assert all(link.source and link.bus_bytes_per_s > 0 for link in LINKS.values())
     assert {name for name, link in LINKS.items() if link.is_measured} == {"nvlink4", "shm"}

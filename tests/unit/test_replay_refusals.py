@@ -8,7 +8,7 @@ import nsyspipe
 from nsyspipe.replay.ask import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.trace import TraceBuilder
-from tests.unit.make_replay import SINGLE, asked, forget_launches, launch_first, only, refusal
+from tests.unit.make_replay import SINGLE, STEP, asked, forget_launches, launch_first, only, refusal
 
 
 @pytest.fixture
@@ -21,6 +21,47 @@ def ask(tmp_path):
 
 def test_one_rank_has_nothing_to_change(ask):
     assert "1 rank: nothing is communicated" in refusal(ask(SINGLE.changed(n_ranks=1)))
+
+
+def test_one_rank_of_several_is_answered_what_it_allows(tmp_path):
+    SINGLE.write(tmp_path / "run")
+    run = nsyspipe.load(str(tmp_path / "run" / "ddp_0.sqlite"))
+    by_id = {one.id: one for one in whatif(run).scenarios}
+    answered = {name for name, one in by_id.items() if one.refused is None}
+    assert answered == {"bucket-25", "bucket-100", "no-grad-copy"}
+    assert by_id["no-grad-copy"].step_time_ns == pytest.approx(STEP - 400 * US, abs=US)
+    assert by_id["bucket-25"].assumptions[0].startswith("for this rank alone")
+    assert "1 rank alone is there" in by_id["link-shm"].refused
+    assert "nothing is communicated" not in by_id["no-wait"].refused
+
+
+def test_a_straggler_is_one_also_where_the_last_gap_of_a_step_is_its_own(tmp_path):
+    # Rank 1 launches the first kernel of each step 30 ms late: its window ends with that gap.
+    run = SINGLE.changed(n_steps=3)
+    builders = [late_launcher(run, rank, 30 * MS if rank else 0) for rank in range(2)]
+    for rank, builder in enumerate(builders):
+        builder.write(tmp_path / f"late_{rank}.sqlite")
+    found = whatif(nsyspipe.load(str(tmp_path / "late_*.sqlite")), link="shm")
+    assert "one rank alone stands idle" in refusal(found)
+
+
+def late_launcher(run, rank, pause):
+    """Return a rank whose every step waits so long for its first launch, and whose all-reduces end with the others'."""
+    builder = TraceBuilder(pid=1000 + rank)
+    builder.env(RANK=rank, WORLD_SIZE=2, LOCAL_RANK=rank).session(10**18).gpu()
+    at = 1000 * MS
+    for step in range(run.n_steps):
+        # Both hosts are ahead of their devices but for the pause.
+        first = at + (30 * MS if rank else 0)
+        launch = first - (10 * US if pause else 900 * MS)
+        builder.range(launch - 2 * US, launch + 50 * US, f"step {step}")
+        builder.kernel(first, first + 10 * MS, "forward", launch=launch)
+        start = first + 10 * MS
+        end = at + 60 * MS
+        builder.nccl(start, end, launch=launch + 2 * US)
+        builder.kernel(end, end + 4 * MS, "optimizer", launch=launch + 3 * US)
+        at = end + 4 * MS
+    return builder
 
 
 def test_gradients_of_two_bytes_cannot_be_halved(ask):
