@@ -71,7 +71,7 @@ def test_mean_and_median_that_point_in_opposite_directions_decide_nothing():
 
 
 def test_what_is_said_to_settle_it_does():
-    noise = 2 * np.random.default_rng(1).standard_normal((2, 10))
+    noise = 4 * np.random.default_rng(1).standard_normal((2, 10))
     found = difference(*(100 + noise - np.median(noise, axis=1, keepdims=True)))
     assert verdict(found, least=2) == INCONCLUSIVE
     settled = settled_by(found, least=2)
