@@ -6,18 +6,30 @@ other over shared memory, 0.2 % over NVLink.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nsyspipe
+from nsyspipe.replay.ask import whatif
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from nsyspipe.run import Run
 
-__all__ = ["MORE_CHANGES", "ONE_CHANGE", "PAIRS", "Pair", "opened", "reports"]
+__all__ = [
+    "MORE_CHANGES",
+    "ONE_CHANGE",
+    "PAIRS",
+    "Measured",
+    "Pair",
+    "measured",
+    "opened",
+    "reports",
+    "table",
+]
 
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 
@@ -131,3 +143,83 @@ def reports(name: str, real: Path) -> list[Path]:
 def opened(name: str, real: Path) -> Run:
     """Load a capture of `PAIRS`."""
     return nsyspipe.load(reports(name, real))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was predicted for a pair, and what was measured; ns, shares of the measured or predicted step time."""
+
+    pair: Pair
+    before_ns: float
+    predicted_ns: float | None
+    low_ns: float
+    high_ns: float
+    measured_ns: float
+    limit_ns: float
+    refused: str | None
+
+    @property
+    def error(self) -> float:
+        """Predicted less measured, by the measured."""
+        return (self.predicted_ns or 0.0) / self.measured_ns - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the measured time is in the range."""
+        return self.low_ns <= self.measured_ns <= self.high_ns
+
+    @property
+    def half_width(self) -> float:
+        """Half the range, by the predicted."""
+        return (self.high_ns - self.low_ns) / 2 / (self.predicted_ns or 1.0)
+
+
+def measured(pair: Pair, load: Callable[[str], Run]) -> Measured:
+    """Predict one capture of a pair from the other; the pair has knobs."""
+    found = whatif(load(pair.before), **(pair.knobs or {}))
+    (one,) = found.scenarios
+    after = load(pair.after).summary()["step_time_ns"][0].as_py()
+    return Measured(
+        pair,
+        found.step_time_ns or 0.0,
+        one.step_time_ns,
+        one.low_ns or 0.0,
+        one.high_ns or 0.0,
+        after,
+        found.limit_step_time_ns or 0.0,
+        one.refused,
+    )
+
+
+def table(rows: Sequence[Measured]) -> str:
+    """Return the rows as a Markdown table, ms and per cent, and the medians under it."""
+    lines = [
+        "| from | to | change | from ms | predicted | range | measured | error % | inside | half-width % |",
+        "|---|---|---|--:|--:|--:|--:|--:|---|--:|",
+    ]
+    for one in rows:
+        words = [one.pair.before, one.pair.after, one.pair.change, f"{one.before_ns / 1e6:.2f}"]
+        if one.predicted_ns is None:
+            words += [f"refused: {one.refused}", "", f"{one.measured_ns / 1e6:.2f}", "", "", ""]
+        else:
+            words += [
+                f"{one.predicted_ns / 1e6:.2f}",
+                f"{one.low_ns / 1e6:.2f} to {one.high_ns / 1e6:.2f}",
+                f"{one.measured_ns / 1e6:.2f}",
+                f"{100 * one.error:+.2f}",
+                "yes" if one.is_inside else "NO",
+                f"{100 * one.half_width:.1f}",
+            ]
+        lines.append(f"| {' | '.join(words)} |")
+    answered = [one for one in rows if one.predicted_ns is not None]
+    errors = [abs(one.error) for one in answered]
+    median_error, half_width = (
+        100 * statistics.median(values) for values in (errors, [one.half_width for one in answered])
+    )
+    inside = 100 * statistics.mean(one.is_inside for one in answered)
+    summary = (
+        f"{len(answered)} of {len(rows)} answered: median error {median_error:.2f} %, worst {100 * max(errors):.2f} %, "
+        f"inside {inside:.0f} %, median half-width {half_width:.1f} %"
+    )
+    lines += ["", summary]
+    return "\n".join(lines)

@@ -23,7 +23,8 @@ _SHOWN_KERNELS = 5
 def comm_slows_compute(evidence: Evidence) -> Answer:
     """Fire when equal kernels take 2 % longer under communication, and that costs 0.25 % of step time.
 
-    With c = slowed / free - 1 over all kernels that can be compared, saving: overlapped compute x c / (1 + c).
+    With c = slowed / free - 1 over all kernels that can be compared, saving: overlapped compute x c / (1 + c),
+    c being at most 1 there.
     """
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < _LEAST_OVERLAP_SHARE:
@@ -35,14 +36,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
             f"only {n_slowed} kernels under communication have equal ones without it",
             "capture more steps, and export with nsys 2021 or newer, which names grid and block",
         )
-    if slowdown > MOST_BELIEVED:
-        return NotJudged(
-            ID,
-            f"the {n_slowed} kernels that can be compared take more than half as long again beside communication, "
-            "which too few that ran without it show",
-            "capture a run whose communication hides less of the backward pass",
-        )
-    saving = overlap * max(slowdown, 0.0) / (1 + slowdown)
+    believed = min(max(slowdown, 0.0), MOST_BELIEVED)
+    saving = overlap * believed / (1 + believed)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(saving) < _LEAST_SHARE:
         return None
     return Finding(

@@ -65,8 +65,8 @@ _OF_COLLECTIVES = (
     "bus_bytes",
 )
 
-# Fewer kernels that can be compared tell nothing, and no capture showed compute slowed by more than this.
-_ENOUGH_KERNELS, MOST_BELIEVED = 30, 0.5
+# Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
+_ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
 
 # None: judged, and nothing to say.
 Answer = Finding | NotJudged | None
@@ -189,7 +189,7 @@ class Evidence:
 
         Mean over steps of the largest over ranks of
         ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
-        down by (c is `slowdown_ratio`, at most 0.5). Where waiting is not known it counts as transfer.
+        down by (c is `slowdown_ratio`, at most 1). Where waiting is not known it counts as transfer.
 
         Parameters
         ----------
