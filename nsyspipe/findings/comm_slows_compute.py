@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import MOST_BELIEVED, Finding, NotJudged
 from nsyspipe.metrics.slowdown import LEAST_COMPARED, MOST_USUAL, compared_share
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     """Fire when equal kernels take 2 % longer beside communication, and that costs 0.25 % of step time.
 
     With c = slowed / free - 1 over all kernels that can be compared, those covered in part too, saving: overlapped
-    compute x c / (1 + c). Not judged where they are under a quarter of the kernel time beside communication.
+    compute x c / (1 + c), c being at most 1 there. Not judged where they are under a quarter of the kernel time beside
+    communication.
     """
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < _LEAST_OVERLAP_SHARE:
@@ -44,7 +45,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
             f"only {100 * share:.1f} % of the kernel time beside communication has equal kernels without it",
             "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff",
         )
-    saving = overlap * max(slowdown, 0.0) / (1 + slowdown)
+    believed = min(max(slowdown, 0.0), MOST_BELIEVED)
+    saving = overlap * believed / (1 + believed)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(saving) < _LEAST_SHARE:
         return None
     return Finding(

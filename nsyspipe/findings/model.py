@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.metrics.slowdown import MOST_USUAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Answer", "Evidence", "Finding", "NotJudged"]
+__all__ = ["MOST_BELIEVED", "Answer", "Evidence", "Finding", "NotJudged"]
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,8 @@ _OF_COLLECTIVES = (
     "bus_bytes",
 )
 
-# Fewer kernels that can be compared tell nothing.
-_ENOUGH_KERNELS = 30
+# Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
+_ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
 
 # None: judged, and nothing to say.
 Answer = Finding | NotJudged | None
@@ -194,14 +193,14 @@ class Evidence:
 
         Mean over steps of the largest over ranks of
         ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
-        down by (c is `slowdown_ratio`, at most 0.5). Where waiting is not known it counts as transfer.
+        down by (c is `slowdown_ratio`, at most 1). Where waiting is not known it counts as transfer.
 
         Parameters
         ----------
         kept
             The share of transfer that is left.
         """
-        steps, c = self.steps, min(max(self.slowdown_ratio or 0.0, 0.0), MOST_USUAL)
+        steps, c = self.steps, min(max(self.slowdown_ratio or 0.0, 0.0), MOST_BELIEVED)
         waits = pc.fill_null(steps["exposed_wait_ns"], 0)
         exposed = pc.subtract(steps["exposed_comm_ns"], waits).to_numpy()
         transfer = pc.coalesce(steps["transfer_ns"], steps["comm_ns"]).to_numpy()
