@@ -109,6 +109,7 @@ def metric_rows(
     min_effect: float,
     confidence: float,
     blocked: str | None,
+    settled: Sequence[str] = (),
 ) -> pa.Table:
     """Compare every figure of two sides, each capture's steps in the order of time.
 
@@ -116,6 +117,8 @@ def metric_rows(
     ----------
     blocked
         Why no verdict may be given although there are figures; None when it may.
+    settled
+        Names of the figures for which it is worked out what would settle them: that takes a while.
 
     Returns
     -------
@@ -150,7 +153,7 @@ def metric_rows(
         is_rate = metric.unit == _RATE and own == MEAN
         if is_rate:
             found = _rate(found, metric, known, min_effect, confidence)
-        row |= _figures(found, sides, metric, is_rate=is_rate)
+        row |= _figures(found, sides, metric, is_rate=is_rate, is_asked=name in settled)
         if blocked is not None:
             row |= {"verdict": INCONCLUSIVE, "why": blocked, "no_regression": False}
             row |= dict.fromkeys(("settle_steps", "settle_captures", "gate_steps", "gate_captures"))
@@ -188,7 +191,12 @@ def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _figures(
-    found: Judgement, sides: Sequence[Sequence[Float64]], metric: Metric, *, is_rate: bool
+    found: Judgement,
+    sides: Sequence[Sequence[Float64]],
+    metric: Metric,
+    *,
+    is_rate: bool,
+    is_asked: bool,
 ) -> dict[str, Any]:
     one, least, better = found.difference, found.least, metric.better
     base, delta = one.baseline, one.delta
@@ -198,7 +206,7 @@ def _figures(
         for said in (MEDIAN, MEAN)
     }
     passes = is_worse_excluded(one, least=least, better=better)
-    is_open = found.verdict == INCONCLUSIVE and not is_rate
+    is_open = is_asked and found.verdict == INCONCLUSIVE and not is_rate
     settled = settled_by(one, least=least, better=better) if is_open else None
     gated = (
         settled_by(one, least=least, better=better, one_sided=True)

@@ -89,6 +89,7 @@ class RunDifference:
             min_effect=self.min_effect,
             confidence=self.confidence,
             blocked=f"not comparable: {', '.join(blocking)}" if is_blocked else None,
+            settled=() if is_blocked else self.judged,
         )
 
     @property

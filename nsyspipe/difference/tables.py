@@ -57,7 +57,7 @@ METRIC_ROWS = TableSchema(
         _number("min_effect", "the metric's", "smallest difference that counts"),
         _number("min_effect_pct", "%", "the same, of the baseline", nullable=False),
         Column("no_regression", FLAG, "flag", "the interval's worse end lies below it: --fail-on regression passes"),
-        Column("settle_steps", INT, "count", "about so many steps per capture would settle it; null: decided, or no number would", nullable=True),
+        Column("settle_steps", INT, "count", "about so many steps per capture would settle it, of judged figures; null: decided, or no number would", nullable=True),
         Column("settle_captures", INT, "count", "or so many captures on each side, each of as many steps", nullable=True),
         Column("gate_steps", INT, "count", "the same for --fail-on regression", nullable=True),
         Column("gate_captures", INT, "count", "the same for --fail-on regression", nullable=True),

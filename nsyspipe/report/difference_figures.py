@@ -81,7 +81,7 @@ def percent_change(row: Mapping[str, Any]) -> str:
     pct = row["delta_pct"]
     if pct is None or row["unit"] == "ratio":
         return absent
-    return f"{_signed(pct, row['min_effect_pct'])} %"
+    return f"{_signed(pct, row.get('min_effect_pct'))} %"
 
 
 def interval_in_percent(row: Mapping[str, Any]) -> str | None:
@@ -95,7 +95,7 @@ def interval_in_percent(row: Mapping[str, Any]) -> str | None:
     return f"{low} to {high} {word}, and {_percent(counts)} {word} counts"
 
 
-def _signed(pct: float, counts: float) -> str:
+def _signed(pct: float, counts: float | None) -> str:
     return f"{'+' if pct > 0 else '-' if pct < 0 else ''}{_percent(abs(pct), counts)}"
 
 

@@ -161,7 +161,7 @@ def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
     aim = "settle it" if what == "settle" else "settle the gate"
     if not steps and not captures:
         is_open = row["verdict"] == INCONCLUSIVE and row["ci_low"] is not None
-        is_close = is_open and "interval" in (row["why"] or "")
+        is_close = is_open and "interval" in (row["why"] or "") and what == "settle"
         return "too close to what counts for more steps to settle it" if is_close else ""
     if steps and captures:
         by_captures = f"{by_captures} like these"

@@ -153,14 +153,14 @@ def _not_sure(best: Mapping[str, Any], peer: str, of_all: str) -> str:
     low = best["peer_speedup_low"]
     if low is not None and low > 1:
         # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
-        of = f"its {best['statistic'] or 'median'} step time is {best['peer_verdict']}"
+        of = f"its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}"
         return f"{speed}, but {of}{why}"
     return f"Whether any run{of_all} is faster than {peer} is open: {speed}{why}"
 
 
 def hint_text(row: Mapping[str, Any]) -> str:
     """Return about how many more steps or captures would settle a run's verdict; nothing where that is not known."""
-    steps, captures = row["settle_steps"], row["settle_captures"]
+    steps, captures = row["peer_settle_steps"], row["peer_settle_captures"]
     by_captures = f"about {captures} captures of each" if captures else ""
     by_steps = f"about {steps} steps per capture" if steps else ""
     is_fewer = bool(captures and steps) and captures * row["n_summary_steps"] < steps

@@ -142,9 +142,9 @@ class Scoreboard:
             "peer_speedup_high": peer.high,
             "peer_verdict": peer.verdict,
             "peer_why": peer.why,
-            "statistic": peer.statistic,
-            "settle_steps": peer.settled.steps if peer.settled else None,
-            "settle_captures": peer.settled.captures if peer.settled else None,
+            "peer_statistic": peer.statistic,
+            "peer_settle_steps": peer.settled.steps if peer.settled else None,
+            "peer_settle_captures": peer.settled.captures if peer.settled else None,
             "is_uneven": any(one.is_uneven for one in run.evenness),
         }
 

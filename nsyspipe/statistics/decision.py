@@ -24,7 +24,7 @@ Better = Literal["lower", "higher", "neither"]
 
 # Nobody captures more for one answer.
 _MOST_STEPS, _MOST_CAPTURES = 5000, 20
-_ROUNDS = 12
+_ROUNDS = 7
 # What more steps will show differs from what these show: aim a little higher.
 _MARGIN = 0.95
 

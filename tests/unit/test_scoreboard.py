@@ -71,7 +71,7 @@ def test_the_verdict_is_that_of_a_difference_on_step_time(runs, name, verdict):
 
 
 def test_numbers_of_numpy_are_numbers(runs):
-    found = rows(runs, "fast", "slow", min_effect=np.float32(0.5), confidence=np.float32(0.9))
+    found = rows(runs, "fast", "slow", min_effect_pct=np.float32(0.5), confidence=np.float32(0.9))
     assert found["slow"]["verdict"] == "no change"
 
 
@@ -223,10 +223,10 @@ def test_equal_labels_are_told_apart(runs):
         ([], {}, "has no run"),
         ("path", {}, "is one run"),
         (None, {"sort": "speed"}, "no such metric"),
-        (None, {"min_effect": -1}, "no ratio"),
-        (None, {"min_effect": float("nan")}, "no ratio"),
-        (None, {"min_effect": "2%"}, "no ratio"),
-        (None, {"min_effect": True}, "no ratio"),
+        (None, {"min_effect_pct": -1}, "no percentage"),
+        (None, {"min_effect_pct": float("nan")}, "no percentage"),
+        (None, {"min_effect_pct": "2%"}, "no percentage"),
+        (None, {"min_effect_pct": True}, "no percentage"),
         (None, {"confidence": 1}, "between"),
         (None, {"confidence": "0.95"}, "between"),
     ],

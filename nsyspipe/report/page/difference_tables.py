@@ -112,7 +112,10 @@ def _numbers(row: Mapping[str, Any]) -> str:
 
 def _why(row: Mapping[str, Any], mostly: str | None) -> str | None:
     """Return why a figure is inconclusive, if that is not told for most, and what would settle it."""
-    said = [None if row["why"] == mostly else row["why"], settle_text(row)]
+    said = [
+        None if row["why"] == mostly else row["why"],
+        settle_text(row) if row["settle_steps"] or row["settle_captures"] else None,
+    ]
     return "; ".join(one for one in said if one) or None
 
 
