@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

@@ -73,8 +73,6 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
     DatasetError
         If the run was saved without its operations.
     """
-    if run.is_capture:
-        return "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
     if reason := why_not(run):
         return reason
     windows = summary_windows(run)

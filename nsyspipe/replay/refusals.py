@@ -86,6 +86,8 @@ def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvatio
 
 def why_not(run: Run) -> str | None:
     """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
+    if run.is_capture:
+        return "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
     n_ranks, world_size = run.header.n_ranks, run.header.world_size
     has_comm = bool(run.collectives().num_rows)
     if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
