@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from nsyspipe.errors import OptionError
 from nsyspipe.header import CAPTURE
 from nsyspipe.metrics.kernels import costliest
+from nsyspipe.metrics.summary import step_times
+from nsyspipe.statistics import evenness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from nsyspipe.fabric import NcclFacts
     from nsyspipe.findings.link_evidence import LinkVerdict
     from nsyspipe.header import RunHeader
+    from nsyspipe.statistics import Evenness
 
 __all__ = ["RUN_TABLES", "Run"]
 
@@ -158,6 +162,10 @@ class Run(ABC):
     @abstractmethod
     def summary(self) -> pa.Table:
         """`schema.SUMMARY`: the run's figures, one row."""
+
+    def evenness(self) -> Evenness | None:
+        """How alike the step times of the summary steps are, in ns; None without steps (a capture, host steps)."""
+        return None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
 
     @abstractmethod
     def rank_summary(self) -> pa.Table:

@@ -13,7 +13,9 @@ from nsyspipe import schema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MEANS", "RATES", "RATIOS", "phase_summary", "rank_summary", "summary", "with_ratios"]
+    from numpy.typing import NDArray
+
+__all__ = ["MEANS", "RATES", "RATIOS", "phase_summary", "rank_summary", "step_times", "summary", "with_ratios"]
 
 # Ratio -> numerator, denominator; all columns of `schema.STEPS`.
 RATIOS = {
@@ -55,6 +57,13 @@ def with_ratios(
     return {**columns, **ratios}
 
 
+def step_times(steps: pa.Table) -> NDArray[np.int64]:
+    """Return each step's largest window over ranks, ns, in the order in which the steps began."""
+    found = steps.group_by("step").aggregate([("wall_ns", "max"), ("start_ns", "min")])
+    times: NDArray[np.int64] = found.sort_by("start_ns_min")["wall_ns_max"].to_numpy()
+    return times
+
+
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return the run's figures over its summary steps.
 
@@ -78,7 +87,7 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
     """
     chosen = steps.filter(steps["in_summary"])
     of_steps = chosen.slice(0, 0) if is_capture else chosen
-    per_step = of_steps.group_by("step").aggregate([("wall_ns", "max")])["wall_ns_max"].to_numpy()
+    per_step = step_times(of_steps)
     row = {
         "n_steps": 0 if is_capture else pc.count_distinct(steps["step"]).as_py(),
         "n_summary_steps": per_step.size,

@@ -14,7 +14,7 @@ from nsyspipe.report.difference_figures import (
     percent_change,
     value_text,
 )
-from nsyspipe.report.run_words import subject_parts
+from nsyspipe.report.run_words import subject_parts, uneven_text
 from nsyspipe.statistics import MEAN, MEDIAN
 from nsyspipe.units import absent, percent_text
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nsyspipe.difference.run_difference import RunDifference
     from nsyspipe.difference.sides import Side
     from nsyspipe.gate import Gate
-    from nsyspipe.statistics import Evenness
 
 __all__ = [
     "change_cells",
@@ -38,11 +37,9 @@ __all__ = [
     "shown_metrics",
     "shown_name",
     "side_text",
-    "uneven_text",
     "verdict_text",
 ]
 
-_TWO = 2
 # What a screen has room for; the document has all.
 _MAIN = (
     "step_time", "throughput", "compute", "comm", "exposed_comm", "exposed_memory", "idle", "wait", "dtod",
@@ -185,21 +182,6 @@ def evenness_texts(difference: RunDifference) -> list[str]:
         if uneven:
             found.append(f"{name}: {uneven_text(uneven[0])}.")
     return found
-
-
-def uneven_text(one: Evenness) -> str:
-    """Return that steps are uneven, with mean and median, whether any step is like the median, and the pattern."""
-    text = f"steps are uneven: mean {value_text('ns', one.mean)}, median {value_text('ns', one.median)}"
-    if one.is_median_nobodys:
-        text += ", which no step takes"
-    if one.levels is None:
-        return text
-    short, long = (value_text("ns", level) for level in one.levels)
-    if one.period == _TWO:
-        return f"{text}; {short} and {long} in turn"
-    if one.period:
-        return f"{text}; every {one.period} steps one of the rarer of {short} and {long}"
-    return f"{text}; two levels, {short} and {long} ({one.n_long} steps)"
 
 
 def side_text(side: Side) -> str:

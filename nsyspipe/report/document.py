@@ -33,6 +33,7 @@ def document(run: Run) -> dict[str, Any]:
         | {"skipped_steps": run.skipped_steps}
         | summary
         | {"by_rank": _extremes(run)},
+        "evenness": None if (even := run.evenness()) is None else asdict(even),
         "ranks": ranks,
         "steps": run.steps().to_pylist(),
         "phases": run.phase_summary().to_pylist(),

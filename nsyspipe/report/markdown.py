@@ -75,6 +75,7 @@ def markdown(run: Run) -> str:
         has_host_steps=has_host_steps,
         is_capture=run.is_capture,
         problems=problems,
+        evenness=run.evenness(),
     ).replace("\n", " ")
     blocks = [
         [MARKER, _run_marker(run.header.run_id)],

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.run import Run
+    from nsyspipe.statistics import Evenness
 
 __all__ = [
     "RANK_COLUMNS",
@@ -24,6 +25,7 @@ __all__ = [
     "same_problems",
     "saving_texts",
     "subject_parts",
+    "uneven_text",
 ]
 
 # Heading and figure; the parts of the step come first and sum to it.
@@ -93,6 +95,33 @@ def capture_lengths(run: Run) -> dict[int, int]:
     return {row["rank"]: row["wall_ns"] for row in rows}
 
 
+def uneven_text(one: Evenness) -> str:
+    """Return ``steps are uneven``, with mean and median, whether any step is like the median, and the pattern."""
+    text = f"steps are uneven: mean {ms_text(one.mean)}, median {ms_text(one.median)}"
+    if one.is_median_nobodys:
+        text += ", which no step takes"
+    if one.levels is None or one.n_long is None:
+        return text
+    levels = short, long = ms_text(one.levels[0]), ms_text(one.levels[1])
+    if one.period == _TWO:
+        return f"{text}; {short} and {long} in turn"
+    if not one.period:
+        return f"{text}; two levels, {short} and {long} ({one.n_long} of {one.n_steps} steps)"
+    is_long_rarer = 2 * one.n_long <= one.n_steps
+    rare, usual = reversed(levels) if is_long_rarer else levels
+    every = f"every {_ORDINALS.get(one.period, f'{one.period}th')} step"
+    return f"{text}; {every} {_compared(*one.levels, is_longer=is_long_rarer)} ({rare} instead of {usual})"
+
+
+def _compared(short: float, long: float, *, is_longer: bool) -> str:
+    """Return how much longer or shorter a step is; beyond twice as long a percentage is hard to read."""
+    if not is_longer:
+        return f"is about {percent_text((long - short) / long, 0)} shorter"
+    if short > 0 and long < _TWO * short:
+        return f"is about {percent_text((long - short) / short, 0)} longer"
+    return f"takes about {long / short:.1f} times as long" if short > 0 else "is longer"
+
+
 def left_out(headings: Sequence[str], shown: Sequence[str]) -> list[str]:
     """Return the line that names the columns for which a terminal is too narrow; none if all are shown."""
     missing = [" ".join(one.split()) for one in headings if one not in shown]
@@ -113,6 +142,8 @@ def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str,
 
 
 _NS_PER_S = 1e9
+_TWO = 2
+_ORDINALS = {3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth", 10: "tenth"}
 # Less than this is shown as nothing, without a sign.
 _NOTHING = 0.0005
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsyspipe.report.difference_words import uneven_text
+from nsyspipe.report.run_words import uneven_text
 from nsyspipe.report.scoreboard_words import hint_text, listed
 from nsyspipe.units import percent_text
 

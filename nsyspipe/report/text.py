@@ -103,6 +103,7 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
         has_host_steps=has_host_steps,
         is_capture=run.is_capture,
         problems=problems,
+        evenness=run.evenness(),
     )
     yield Text(sentence, style="bold")
     yield Text(printable(" | ".join(subject_parts(run, summary))), style="dim")

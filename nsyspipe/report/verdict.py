@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.report.run_words import uneven_text
 from nsyspipe.units import ms_text, percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from nsyspipe.statistics import Evenness
 
 __all__ = ["verdict"]
 
@@ -37,6 +40,7 @@ def verdict(
     has_host_steps: bool = False,
     is_capture: bool = False,
     problems: Iterable[Mapping[str, Any]] = (),
+    evenness: Evenness | None = None,
 ) -> str:
     """Return the sentence for a run's figures, and on lines of their own what goes with it.
 
@@ -52,6 +56,8 @@ def verdict(
         Whether the figures are of the capture as a whole, since there are no steps.
     problems
         Rows of `schema.PROBLEMS`: that reports may be of different runs makes figures of them doubtful.
+    evenness
+        Of the step times: of uneven ones neither mean nor median says all.
     """
     rows = list(problems)
     text = _sentences(
@@ -62,7 +68,12 @@ def verdict(
         of_what="the capture" if is_capture else "step time",
         errors=[row["code"] for row in rows if row["severity"] == "error"],
     )
-    return f"{text}\n{_CAUTION}" if any(row["code"] in _MIXED for row in rows) else text
+    lines = [text]
+    if evenness is not None and evenness.is_uneven:
+        lines.append(f"S{uneven_text(evenness)[1:]}.")
+    if any(row["code"] in _MIXED for row in rows):
+        lines.append(_CAUTION)
+    return "\n".join(lines)
 
 
 def _sentences(

@@ -69,8 +69,9 @@ def verdict(difference: Difference, *, least: float, better: Better = "lower") -
     -------
     str
         "regression", "improvement" or "change" if the interval excludes 0 and |delta| is at least `least`;
-        "no change" if the whole interval lies within +/- `least`; else, and where mean and median differ in sign and
-        one of them by as much as counts, "inconclusive".
+        "no change" if the whole interval lies within +/- `least`; else "inconclusive". So it is where mean and median
+        differ in sign, whatever the interval says, if one of them is at least `least`: signs of two differences that
+        are both too small to count say nothing.
     """
     delta, low, high = difference.delta, difference.low, difference.high
     if delta is None or low is None or high is None or is_opposed(difference, least=least):

@@ -30,6 +30,8 @@ class Evenness:
 
     Attributes
     ----------
+    n_steps
+        How many steps there are.
     mean, median
         Over steps.
     is_uneven
@@ -44,6 +46,7 @@ class Evenness:
         Every so many steps comes one of the rarer kind; None where they come irregularly.
     """
 
+    n_steps: int
     mean: float
     median: float
     is_uneven: bool
@@ -67,6 +70,7 @@ def evenness(values: FloatArray) -> Evenness | None:
     if is_long is not None:
         levels = float(np.median(values[~is_long])), float(np.median(values[is_long]))
     return Evenness(
+        n_steps=int(values.size),
         mean=mean,
         median=median,
         is_uneven=is_uneven,

@@ -89,13 +89,15 @@ class Series:
     def likelihood(self, correlations: FloatArray, longer: float = 1.0) -> FloatArray:
         """Return the logarithm of the likelihood of each correlation, mean and variance integrated out.
 
-        |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, Q of `squares`, for the priors dm and ds/s.
+        |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, Q of `squares`, for the priors dm and ds/s; but for a constant, so that it
+        does not depend on the unit of the values.
         """
         r, n = correlations, self.n * longer
+        squares = self.squares(r, longer)
         found: FloatArray = -0.5 * (
             (n - 1) * np.log(1 - r * r)
             + np.log(_information(n, r))
-            + (n - 1) * np.log(self.squares(r, longer))
+            + (n - 1) * np.log(squares / squares.max())
         )
         return found
 
@@ -152,8 +154,9 @@ class MeanSeries(Series):
 
     @cached_property
     def deviations(self) -> FloatArray:
-        """Values less the mean."""
-        return self.values - self.centre
+        """Values less the mean; exactly the same of values that are shifted."""
+        above = self.values - self.values.min()
+        return above - float(above.mean())
 
     def is_beside_gap(self, inflated: float) -> bool:  # noqa: ARG002 - a mean does not jump
         """Return False."""

@@ -3,18 +3,28 @@
 Steps are around 100 with 2 % noise: independent, AR(1), with every fifth step 10 % longer, or alternating between two
 levels. Nothing differs between the sides, or the candidate is 5 % slower. A table is printed (pytest -s). AR(0.9) and
 levels that stick are reported, and bounded where they were measured.
+
+Intervals of AR(1) steps are computed for all trials at once, from the formulas of `difference_of_centres`, and compared
+with its own on the first ones.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 
 from nsyspipe.statistics import difference_of_centres, is_worse_excluded, verdict
+from nsyspipe.statistics.series import Series, inflation
+from nsyspipe.statistics.student_t import two_sided_tails
 
 pytestmark = pytest.mark.slow
 
-TRIALS = 400
+# Trials one by one (2 ms each), all at once, and of the latter those that are done both ways.
+FEW, MANY, COMPARED = 200, 1000, 4
+# A third of the error that 95 % asks for.
+ERROR = 0.05 / 3
 FOUND = ("regression", "improvement")
 
 
@@ -28,65 +38,158 @@ def auto_regressive(rng, rho, shape):
     return steps
 
 
-def process(name, rng, n):
+def process(name, rng, trials, n):
     if name.startswith("ar"):
-        return 100 + 2 * auto_regressive(rng, float(name[2:]), (TRIALS, n))
-    noise = rng.standard_normal((TRIALS, n))
+        return 100 + 2 * auto_regressive(rng, float(name[2:]), (trials, n))
+    noise = rng.standard_normal((trials, n))
     if name == "fifth":
         return np.where(np.arange(n) % 5 == 4, 110.0, 100.0) + noise
     if name == "alternating":
         return np.where(np.arange(n) % 2, 105.0, 95.0) + noise
-    moves = rng.random((TRIALS, n)) < np.where(np.arange(n), 0.1, 0.5)
+    moves = rng.random((trials, n)) < np.where(np.arange(n), 0.1, 0.5)
     return 100 + 10.0 * (np.cumsum(moves, axis=1) % 2) + noise
 
 
-def rates(name, n, slower=1.0):
+def judged(one, other, effect):
+    """Return of one trial whether a change is found, none is called so, the gate passes, the truth is covered."""
+    result = difference_of_centres([one], [other])
+    least = 0.02 * result.baseline
+    said = verdict(result, least=least)
+    return (
+        said in FOUND,
+        said == "no change",
+        is_worse_excluded(result, least=least, better="lower"),
+        result.low <= effect <= result.high,
+    )
+
+
+def many_judged(ones, others, effect):
+    """Return the same of many trials at once; of those beside a gap one by one."""
+    n = ones.shape[1]
+    correlations, prior = prior_of(2 * n)
+    sides = [spreads(values, correlations) for values in (ones, others)]
+    likely = np.log(prior) + sides[0][0] + sides[1][0]
+    weights = np.exp(likely - likely.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    variance = sides[0][1] + sides[1][1]
+    freedom = variance**2 * (n - 1) / (sides[0][1] ** 2 + sides[1][1] ** 2)
+
+    def is_within(reach):
+        """Whether the half-width is at most that: whether the tails beyond it are at most the error."""
+        t = np.maximum(reach, 0.0)[:, None] / np.sqrt(variance)
+        tails, _ = two_sided_tails(t.ravel(), freedom.ravel())
+        return (reach > 0) & ((weights * tails.reshape(t.shape)).sum(axis=1) <= ERROR)
+
+    baseline = np.median(ones, axis=1)
+    delta, least = np.median(others, axis=1) - baseline, 0.02 * baseline
+    found = np.column_stack(
+        [
+            is_within(np.abs(delta)) & (np.abs(delta) >= least),
+            is_within(least - np.abs(delta)),
+            is_within(least - delta),
+            ~is_within(np.abs(delta - effect)),
+        ]
+    )
+    inflated = inflation(n, weights @ correlations)
+    for at, (one, other) in enumerate(zip(ones, others, strict=True)):
+        if any(Series(x).is_beside_gap(float(inflated[at])) for x in (one, other)):
+            found[at] = judged(one, other, effect)
+    return found
+
+
+def prior_of(n):
+    """Return nodes and weights of a prior even from 0 to 0.8 with 9/10, and from 0.8 to 0.97 with the rest."""
+    counts = (9, 3) if n <= 160 else (27, 9) if n <= 800 else (81, 27)
+    correlations, weights = [], []
+    for low, high, share, count in ((0.0, 0.8, 0.9, counts[0]), (0.8, 0.97, 0.1, counts[1])):
+        nodes, parts = np.polynomial.legendre.leggauss(count)
+        correlations.extend(low + (high - low) * (nodes + 1) / 2)
+        weights.extend(share * parts / 2)
+    return np.array(correlations), np.array(weights)
+
+
+def spreads(values, correlations):
+    """Return of each trial the likelihood of each correlation, and the variance of the median for it."""
+    n, costs = values.shape[1], []
+    apart = values - np.median(values, axis=1, keepdims=True)
+    reach = 3 * 1.482602218505602 * np.median(np.abs(apart), axis=1, keepdims=True)
+    x = np.clip(apart, -reach, reach)
+    ks = np.arange(1, n)
+    squares, likely = np.empty((len(x), len(correlations))), np.empty((len(x), len(correlations)))
+    for at, r in enumerate(correlations):
+        alike = r ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+        inverse = np.linalg.inv(alike)
+        ones = inverse.sum(axis=1)
+        squares[:, at] = np.einsum("ti,ti->t", x @ inverse, x) - (x @ ones) ** 2 / ones.sum()
+        likely[:, at] = -0.5 * (
+            np.linalg.slogdet(alike)[1] + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at])
+        )
+        costs.append((math.pi / 2 + 2 * (np.arcsin(r**ks) * (1 - ks / n)).sum()) / n)
+    return likely, squares / (n - 1) * np.array(costs)
+
+
+def rates(name, n, slower=1.0, trials=None):
+    """Return how many of the trials say what."""
     rng = np.random.default_rng([n, sum(map(ord, name))])
-    counts = dict.fromkeys(("found", "no change", "passed", "covered"), 0)
-    for one, other in zip(process(name, rng, n), slower * process(name, rng, n), strict=True):
-        result = difference_of_centres([one], [other])
-        least = 0.02 * result.baseline
-        said = verdict(result, least=least)
-        counts["found"] += said in FOUND
-        counts["no change"] += said == "no change"
-        counts["passed"] += is_worse_excluded(result, least=least, better="lower")
-        counts["covered"] += result.low <= 100 * (slower - 1) <= result.high
-    return {key: count / TRIALS for key, count in counts.items()}
+    trials = trials or (MANY if name.startswith("ar") else FEW)
+    ones, others = process(name, rng, trials, n), slower * process(name, rng, trials, n)
+    effect = 100 * (slower - 1)
+    if name.startswith("ar"):
+        found = many_judged(ones, others, effect)
+        for at in range(COMPARED):
+            assert tuple(found[at]) == judged(ones[at], others[at], effect)
+    else:
+        found = np.array([judged(*pair, effect) for pair in zip(ones, others, strict=True)])
+    return dict(zip(("found", "no change", "passed", "covered"), found.mean(axis=0), strict=True))
 
 
-# Name, steps; most false alarms (measured on 400: a third of a per cent is one or two), least +5 % found.
+def at_most(share, trials):
+    """Return a share and three standard errors of it: what so many trials can tell."""
+    return share + 3 * math.sqrt(share * (1 - share) / trials)
+
+
 HONEST = [
-    *((f"ar{rho}", n, 0.02) for rho in (0.0, 0.3, 0.6) for n in (8, 10, 15, 20, 30, 100)),
-    *((name, n, 0.012) for name in ("fifth", "alternating") for n in (10, 20, 40)),
+    *((f"ar{rho}", n) for rho in (0.0, 0.3, 0.6) for n in (8, 10, 15, 20, 30, 100)),
+    *((name, n) for name in ("fifth", "alternating") for n in (10, 20, 40)),
 ]
 
 
-@pytest.mark.parametrize(("name", "n", "most"), HONEST)
-def test_nothing_is_called_a_change_and_no_change_is_never_said_of_five_per_cent(name, n, most):
+@pytest.mark.parametrize(("name", "n"), HONEST)
+def test_nothing_is_called_a_change_and_no_change_is_never_said_of_five_per_cent(name, n):
     same, slower = rates(name, n), rates(name, n, 1.05)
-    print(f"{name} {n}: false alarms {same['found']:.1%}, no change {same['no change']:.0%}, +5 %: {slower['found']:.0%}, called no change {slower['no change']:.1%}")  # fmt: skip
-    assert same["found"] <= most
+    trials = MANY if name.startswith("ar") else FEW
+    print(
+        f"{name} {n}: false alarms {same['found']:.1%}, no change {same['no change']:.0%}, covered {same['covered']:.1%}; "
+        f"+5 %: found {slower['found']:.0%}, called no change {slower['no change']:.1%}, covered {slower['covered']:.1%}"
+    )
+    assert same["found"] <= at_most(0.012, trials)
     assert slower["no change"] <= 0.01
     assert slower["passed"] <= 0.01
-    if name.startswith("ar"):
-        assert same["covered"] >= 0.93
+    assert same["covered"] >= 0.93
+    if name.startswith("ar"):  # of the others 5 % is not of the median
         assert slower["covered"] >= 0.93
 
 
 @pytest.mark.parametrize(
-    ("name", "n", "least"),
-    [("ar0.0", 60, 0.9), ("ar0.3", 100, 0.9), ("ar0.6", 250, 0.9), ("fifth", 60, 0.9)],
+    ("name", "n"), [("ar0.0", 60), ("ar0.3", 100), ("ar0.6", 250), ("fifth", 60)]
 )
-def test_enough_steps_show_that_nothing_changed(name, n, least):
-    same = rates(name, n)
+def test_enough_steps_show_that_nothing_changed(name, n):
+    same = rates(name, n, trials=FEW)
     print(f"{name} {n}: no change {same['no change']:.0%}, gate passed {same['passed']:.0%}")
-    assert same["no change"] >= least
-    assert same["passed"] >= least
+    assert same["no change"] >= 0.9
+    assert same["passed"] >= 0.9
 
 
 @pytest.mark.parametrize(
-    ("name", "n", "least"), [("ar0.0", 15, 0.8), ("ar0.0", 30, 0.98), ("ar0.3", 30, 0.9), ("fifth", 10, 0.9)]
-)  # fmt: skip
+    ("name", "n", "least"),
+    [
+        ("ar0.0", 10, 0.35),
+        ("ar0.0", 15, 0.85),
+        ("ar0.0", 30, 0.98),
+        ("ar0.3", 30, 0.9),
+        ("fifth", 10, 0.9),
+    ],
+)
 def test_five_per_cent_are_found(name, n, least):
     assert rates(name, n, 1.05)["found"] >= least
 

@@ -61,7 +61,6 @@ def test_another_unit_scales_everything_exactly(one, other, unit):
     result = difference_of_centres(one, other)
     scaled = difference_of_centres([x * unit for x in one], [x * unit for x in other])
     assert scaled.delta == result.delta * unit
-    assert scaled.doubt == result.doubt
     if result.undecided is None:
         assert bounds(scaled) == (result.low * unit, result.high * unit)
 
@@ -75,25 +74,25 @@ def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
     assert shifted.delta == pytest.approx(result.delta, rel=1e-9, abs=1e-2)
     if len(one) == len(other) == 1:
         assert shifted.delta == result.delta
-        assert bounds(shifted) == bounds(result)
+        if result.undecided is None and result.added:  # how far the means are apart, which are rounded
+            assert bounds(shifted) == pytest.approx(bounds(result), rel=1e-9, abs=1e-2)
+        else:
+            assert bounds(shifted) == bounds(result)
 
 
 @given(ANY_SIDE, ANY_SIDE)
 @settings(**FEW)
-def test_the_interval_is_around_the_difference_and_never_decides_in_doubt(one, other):
+def test_the_interval_is_around_the_difference(one, other):
     result = difference_of_centres(one, other)
     if result.undecided is None:
         assert result.low <= result.delta <= result.high
-        if result.doubt is not None:
-            assert result.low <= 0 <= result.high
 
 
 @given(ANY_SIDE, ANY_SIDE)
 @settings(**FEW)
 def test_more_confidence_never_narrows_the_steps_interval(one, other):
-    # Of the same kind of interval: doubt replaces it by the wider one.
     low, high = (difference_of_centres(one, other, confidence=c) for c in (0.8, 0.99))
-    if low.undecided is None and (low.doubt is None) == (high.doubt is None):
+    if low.undecided is None:
         assert high.high - high.low >= (low.high - low.low) * (1 - 1e-12)
 
 

@@ -76,7 +76,7 @@ def test_the_headline_is_the_sentence_of_the_terminal(change):
 
 def test_it_says_how_sure_that_is_and_what_is_left_out(change):
     shown = words(difference_page(change))
-    for part in ("95 % interval", "median of 12 steps", "spread between captures is not in the interval", "under 2.0 % is no change"):  # fmt: skip
+    for part in ("95 % interval", "median of 12 steps", "spread between captures is not in the interval", "no change: all of the interval within 2.0 %"):  # fmt: skip
         assert part in shown
 
 

@@ -164,9 +164,9 @@ def test_a_gate_says_in_one_line_why_it_did_not_pass(runs, change):
     )
     undecided = gate(diff(runs["short"], runs["fast"]), "regression")
     assert gate_text(undecided) == (
-        f"--fail-on regression cannot be decided: step_time is inconclusive ({undecided.undecided[0]['why']})"
+        "--fail-on regression cannot be decided: step_time is inconclusive "
+        "(baseline: 2 steps, needs 3; capture more steps)"
     )
-    assert "2 steps, needs 3" in gate_text(undecided)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

@@ -82,6 +82,7 @@ def verdict_lines(run: Run) -> list[str]:
         has_host_steps=run.host_steps().num_rows > 0,
         is_capture=run.is_capture,
         problems=run.problems.to_pylist(),
+        evenness=run.evenness(),
     )
     return text.split("\n")
 
