@@ -75,7 +75,9 @@ def grad_copies(
     return {
         "grad_copy_ns": whole,
         "exposed_grad_copy_ns": whole - under_compute - under_comm + under_both,
-        "grad_copy_span_ns": _spans(starts, ends, windows.starts).lengths(windows.starts, windows.ends),
+        "grad_copy_span_ns": _spans(starts, ends, windows.starts).lengths(
+            windows.starts, windows.ends
+        ),
         "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
     }

@@ -53,8 +53,22 @@ def test_waiting_is_part_of_the_steps_and_of_the_run(plain):
 def test_stragglers_count_the_summary_steps(plain):
     # Steps 1 and 2: 40 each.
     assert plain.stragglers().to_pylist() == [
-        {"rank": 0, "n_arrived_last": 0, "wait_caused_ns": 0, "lateness_ns": 0, "held_up_ns": 0, "wait_ns": 80},
-        {"rank": 1, "n_arrived_last": 2, "wait_caused_ns": 80, "lateness_ns": 80, "held_up_ns": 80, "wait_ns": 0},
+        {
+            "rank": 0,
+            "n_arrived_last": 0,
+            "wait_caused_ns": 0,
+            "lateness_ns": 0,
+            "held_up_ns": 0,
+            "wait_ns": 80,
+        },
+        {
+            "rank": 1,
+            "n_arrived_last": 2,
+            "wait_caused_ns": 80,
+            "lateness_ns": 80,
+            "held_up_ns": 80,
+            "wait_ns": 0,
+        },
     ]
 
 
