@@ -87,8 +87,8 @@ def _spans(starts: Int64, ends: Int64, steps: Int64) -> IntervalSet:
     """Merge the copies of each step, and the time that the device takes from one to the next."""
     closed = union(starts, ends)
     short = closed.starts[1:] - closed.ends[:-1] <= _LONGEST_LATENCY_NS
-    step = np.searchsorted(steps, closed.starts, side="right")
-    short &= step[1:] == step[:-1]
+    step = np.searchsorted(steps, closed.ends[:-1], side="left")
+    short &= step == np.searchsorted(steps, closed.starts[1:], side="right")
     begins, stops = np.append(True, ~short), np.append(~short, True)
     return IntervalSet(closed.starts[begins[: len(closed)]], closed.ends[stops[: len(closed)]])
 
