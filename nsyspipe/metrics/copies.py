@@ -58,7 +58,7 @@ def grad_copies(
     -------
     dict
         `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm, the union with
-        the gaps of up to 20 us between them,
+        the gaps of up to 20 us between two of one window,
         bytes and number of those that start in it. None where copies or their kinds were not recorded.
     """
     if not (recorded.kernels and recorded.memcpy and recorded.kinds):
@@ -75,16 +75,20 @@ def grad_copies(
     return {
         "grad_copy_ns": whole,
         "exposed_grad_copy_ns": whole - under_compute - under_comm + under_both,
-        "grad_copy_span_ns": _spans(starts, ends).lengths(windows.starts, windows.ends),
+        "grad_copy_span_ns": _spans(starts, ends, windows.starts).lengths(
+            windows.starts, windows.ends
+        ),
         "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
     }
 
 
-def _spans(starts: Int64, ends: Int64) -> IntervalSet:
-    """Merge the copies, and the time that the device takes from one to the next."""
+def _spans(starts: Int64, ends: Int64, steps: Int64) -> IntervalSet:
+    """Merge the copies of each step, and the time that the device takes from one to the next."""
     closed = union(starts, ends)
     short = closed.starts[1:] - closed.ends[:-1] <= _LONGEST_LATENCY_NS
+    step = np.searchsorted(steps, closed.ends[:-1], side="left")
+    short &= step == np.searchsorted(steps, closed.starts[1:], side="right")
     begins, stops = np.append(True, ~short), np.append(~short, True)
     return IntervalSet(closed.starts[begins[: len(closed)]], closed.ends[stops[: len(closed)]])
 

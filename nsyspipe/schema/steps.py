@@ -26,7 +26,8 @@ _GRAD_COPIES = (
     ),
     ns(
         "grad_copy_span_ns",
-        "the union of these copies and of the gaps of up to 20 us from the end of one to the start of the next",
+        "the union of these copies and of the gaps of up to 20 us from the end of one to the start of the next in "
+        "the same window",
         source="MEMCPY, RUNTIME",
         nullable=True,
     ),

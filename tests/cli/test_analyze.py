@@ -33,7 +33,7 @@ def test_the_document_has_the_keys_of_the_contract(steady, invoke):
     assert set(found) >= {"run", "summary", "ranks", "steps", "problems"}
     assert set(found["run"]) == {
         "run_id", "label", "n_ranks", "world_size", "gpu_names", "hosts", "nsys_versions", "export_schema_versions",
-        "captured_at_utc", "reports", "capture",
+        "captured_at_utc", "reports", "capture", "steps_from",
     }  # fmt: skip
     assert set(found["ranks"][0]) >= {
         "rank", "local_rank", "report", "pid", "device_id", "gpu_name", "host", "rank_source", "n_kernels", "n_comm",

@@ -14,12 +14,14 @@ from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run, termina
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|9\d)(?:;\d+)*m")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
+# By their bounds, as nothing is expected of a launch-bound run; comm-bound after its causes.
 ALL = [
     "launch-bound",
-    "comm-bound",
-    "slow-link",
-    "single-bucket",
     "compress-gradients",
+    "single-bucket",
+    "slow-link",
+    "comm-bound",
+    "input-bound",
     "grad-copy",
 ]
 SCHEMA_KEYS = "schema_version tool_version run summary ranks steps stragglers findings problems"
@@ -56,22 +58,22 @@ def test_five_findings_are_shown_a_line_each(sick, section):
     title, *lines = section(sick, *LINK)
     assert (
         title
-        == "What to change first (most it gives back per step; 1 more, and why: --findings all)"
+        == "What to change first (most it gives back per step; 2 more, and why: --findings all)"
     )
     assert ids(lines) == ALL[:5]
     assert len(lines) == 5
-    assert lines[0].split()[:5] == ["<=", "<0.001", "ms", "48.5", "%"]
+    assert lines[0].split()[:5] == ["<=", "<0.001", "ms", "38.5", "%"]
     assert [re.findall(r"[\d.]+ %", line) for line in lines] == [
-        [f"{share} %"] for share in (48.5, 30.0, 29.8, 20.0, 15.0)
+        [f"{share} %"] for share in (38.5, 30.0, 30.0, 29.8, 30.0)
     ]
 
 
-@pytest.mark.parametrize(("n", "shown"), [("2", 2), ("6", 6), ("99", 6), (" 3 ", 3)])
+@pytest.mark.parametrize(("n", "shown"), [("2", 2), ("7", 7), ("99", 7), (" 3 ", 3)])
 def test_as_many_are_shown_as_asked_for(sick, section, n, shown):
     title, *lines = section(sick, *LINK, "--findings", n)
     assert ids(lines) == ALL[:shown]
     assert len(lines) == shown
-    assert (f"{6 - shown} more" in title) == (shown < 6)
+    assert (f"{7 - shown} more" in title) == (shown < 7)
     assert "--findings all" in title
 
 
@@ -120,14 +122,17 @@ def test_no_word_of_it_is_lost_on_any_terminal(sick, section, columns, n):
 
 def test_five_lines_of_a_real_run(real, section):
     _, *lines = section(real / "ddp-4gpu-shm_*.sqlite", *LINK)
-    assert [line.split()[6] for line in lines] == [ALL[1], ALL[2], ALL[3], ALL[4], ALL[5]]
+    # By what a replay gives: 67.1, 48.9 and, after these two causes of it, 60.3 ms; 34.2 and 1.4.
+    assert [line.split()[6] for line in lines] == [
+        "slow-link", "single-bucket", "comm-bound", "compress-gradients", "grad-copy",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("jobs", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_several_processes_replay_as_one_does(real, jobs):
     done = nsyspipe_run("analyze", real / "ddp-4gpu-shm_*.sqlite", "-j", jobs, COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"<= 32\.0 %  ~ 32\.0 %  single-bucket", done.stdout)
+    assert re.search(r"<= 34\.7 %  ~ 30\.6 %  single-bucket", done.stdout)
 
 
 @pytest.mark.slow
@@ -172,15 +177,16 @@ KEYS = {
 def test_evidence_is_an_object_and_savings_are_numbers(sick, invoke):
     rows = json.loads(invoke(sick, *LINK, "--json", "-").stdout)["findings"]
     assert [(row["id"], row["severity"], row["saving_ns_per_step"]) for row in rows] == [
-        ("launch-bound", "high", 485),
-        ("comm-bound", "high", 300),
+        ("launch-bound", "high", 385),
+        ("compress-gradients", "high", 300),
+        ("single-bucket", "high", 300),
         ("slow-link", "high", pytest.approx(300 - 800 / 450)),
-        ("single-bucket", "high", 200),
-        ("compress-gradients", "high", 150),
-        ("grad-copy", "low", 8),
+        ("comm-bound", "high", 300),
+        ("input-bound", "high", 100),
+        ("grad-copy", "low", 15),
     ]
     assert all(type(row["evidence"]) is dict for row in rows)
-    assert rows[2]["evidence"]["link_kind"] == "shm"
+    assert rows[3]["evidence"]["link_kind"] == "shm"
 
 
 # --- names from traces ----------------------------------------------------------------------------

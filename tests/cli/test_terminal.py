@@ -63,9 +63,10 @@ def test_the_summary_shows_the_run_then_each_rank_then_the_problems(steady):
 
 def test_why_the_gpus_idle_stands_right_under_the_run(steady):
     lines = summary(steady).splitlines()
-    # 760 of 1000 ns: launched 10 before its time, each step's first kernel could start at once.
+    # 760 of 1000 ns: launched 10 before its time, each step's first kernel could start at once;
+    # 100 lie between two steps' ranges.
     (at,) = [at for at, line in enumerate(lines) if line.startswith("idle ")]
-    assert lines[at] == "idle 76.0 %: launch 75.0 %, dependency 1.0 %"
+    assert lines[at] == "idle 76.0 %: launch 65.0 %, input 10.0 %, dependency 1.0 %"
     assert lines[at - 1].startswith("collectives per step")
     assert not lines[at + 1]
 

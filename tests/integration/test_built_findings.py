@@ -62,16 +62,18 @@ def savings(run):
 
 def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
     # Idle from 300 to 1100, when the next step's kernel starts (launched at 1080, it could not sooner).
-    # The host is in the data phase from 560 to 1060 of that: 500; the other 300 are for launches.
+    # The host is in the data phase from 560 to 1060 of that: 500, and from 450, where the step's range ends,
+    # to 550, where the next begins, in none: 100; the other 200 are for launches.
     builder = rank(lead=450)
     for at in STARTS:
         builder.range(at - 440, at + 60, "data")
     run = load(tmp_path, builder)
-    assert savings(run) == {"input-bound": 500, "launch-bound": 300}
+    assert savings(run) == {"input-bound": 600, "launch-bound": 200}
     assert findings(run)["input-bound"]["evidence"] == {
         "idle_ns_per_step": 800,
-        "idle_input_ns_per_step": 500,
-        "idle_launch_ns_per_step": 300,
+        "idle_input_ns_per_step": 600,
+        "idle_between_steps_ns_per_step": 100,
+        "idle_launch_ns_per_step": 200,
         "idle_blocked_ns_per_step": 0,
         "idle_dependency_ns_per_step": 0,
         "idle_unknown_ns_per_step": 0,
@@ -81,7 +83,8 @@ def test_a_gpu_that_waits_for_its_batch_is_input_bound(tmp_path):
 @pytest.mark.parametrize("has_data", [True, False])
 def test_a_gpu_that_runs_short_kernels_is_launch_bound(tmp_path, has_data):
     # After [100, 300) six kernels of 50, each launched while the one before runs: gaps of 50 before
-    # each, [300, 350) and so on, and from 900 to the next step's start at 1100.
+    # each, [300, 350) and so on, and from 900 to the next step's start at 1100: half of that between
+    # the steps' ranges.
     builder = rank()
     for at in STARTS:
         if has_data:
@@ -89,21 +92,23 @@ def test_a_gpu_that_runs_short_kernels_is_launch_bound(tmp_path, has_data):
         for start in range(350, 950, 100):
             builder.kernel(at + start, at + start + 50, launch=at + start - 20)
     found = findings(load(tmp_path, builder))
-    assert list(found) == ["launch-bound"]
-    assert found["launch-bound"]["saving_ns_per_step"] == 6 * 50 + 200
+    assert list(found) == ["launch-bound", "input-bound"]
+    assert found["launch-bound"]["saving_ns_per_step"] == 6 * 50 + 100
+    assert found["input-bound"]["saving_ns_per_step"] == 100
     assert ("load data" in found["launch-bound"]["action"]) == (not has_data)
 
 
 def test_the_call_that_lets_the_gpu_run_dry_is_named(tmp_path):
     # The host waits until the first kernel ends at 300, then launches another at 400, [420, 520): the
-    # gap [300, 420) is the synchronisation's. Of [520, 1100) cudaMalloc holds the host for 60.
+    # gap [300, 420) is the synchronisation's. Of [520, 1100) cudaMalloc holds the host for 60, and from 900
+    # to 1000 it is between two steps' ranges.
     builder = rank()
     for at in STARTS:
         blocking_call(builder, at + 105, at + 310, "cudaStreamSynchronize_v3020")
         builder.kernel(at + 420, at + 520, launch=at + 400)
         blocking_call(builder, at + 700, at + 760, "cudaMalloc_v3020")
     run = load(tmp_path, builder)
-    assert savings(run) == {"launch-bound": 520, "sync-bound": 180}
+    assert savings(run) == {"launch-bound": 420, "sync-bound": 180, "input-bound": 100}
     found = findings(run)["sync-bound"]
     assert found["action"] == "keep cudaStreamSynchronize out of the step"
     assert found["evidence"]["idle_ns_per_step_by_call"] == {

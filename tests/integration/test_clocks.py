@@ -75,7 +75,7 @@ def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_
     names = ("is_matched", "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns")
     assert collectives(run, *names) == [(False, *[None] * 5)] * 2
     assert waits(run) == [[None] * 4] * 2
-    assert stragglers(run) == [(rank, None, None, None, None) for rank in range(2)]
+    assert stragglers(run) == [(rank, None, None, None, None, None) for rank in range(2)]
     assert said_of_clocks_and_matching(run) == ["no-common-clock", "no-session-start"]
     assert problem_of(run, "no-common-clock")["severity"] == "warning"
 

@@ -110,7 +110,7 @@ def test_a_rank_that_lost_one_collective_unmatches_that_group_of_that_step_only(
     row = problem_of(run, "unmatched-collectives")
     assert row["message"].startswith("3 of 23 communication operations")
     # Steps 0 and 3 do not count: figures are as of a whole capture.
-    assert stragglers(run) == [(0, 0, 0, 0, 200), (1, 6, 200, 80, 0)]
+    assert stragglers(run) == [(0, 0, 0, 0, 0, 200), (1, 6, 200, 80, 200, 0)]
     assert run.summary()["wait_share"].to_pylist() == [0.05]
 
 
@@ -134,8 +134,8 @@ def test_where_nothing_matches_in_summary_steps_figures_are_null(tmp_path):
     every_step(builders[:1], 300, end=400, steps=(1, 2))
     run = load(builders, tmp_path)
     assert waits(run, rank=0) == [40, None, None, 40]
-    assert stragglers(run)[0] == (0, None, None, None, None)
-    assert stragglers(run)[1][:4] == (1, None, None, None)
+    assert stragglers(run)[0] == (0, None, None, None, None, None)
+    assert stragglers(run)[1][:5] == (1, None, None, None, None)
 
 
 def test_three_of_four_ranks_give_figures_of_those_present(tmp_path):
@@ -144,7 +144,8 @@ def test_three_of_four_ranks_give_figures_of_those_present(tmp_path):
     assert collectives(run, "rank", "n_ranks", "wait_ns", "late_by_ns") == [
         (0, 3, 40, 0), (1, 3, 30, 0), (2, 3, 0, 30),
     ]  # fmt: skip
-    assert stragglers(run) == [(0, 0, 0, 0, 80), (1, 0, 0, 0, 60), (2, 2, 60, 60, 0)]
+    # Twice: rank 2 is 30 behind rank 1, and holds rank 0 up for 40.
+    assert stragglers(run) == [(0, 0, 0, 0, 0, 80), (1, 0, 0, 0, 0, 60), (2, 2, 60, 60, 80, 0)]
 
 
 def test_without_steps_the_captures_are_matched_as_one(tmp_path):

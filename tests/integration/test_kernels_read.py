@@ -169,7 +169,7 @@ def test_without_ends_or_names_of_calls_launch_and_blocked_time_is_null(tmp_path
     assert blocking(path) is None
     row = nsyspipe.load(path).steps().to_pylist()[1]
     found = [row[f"idle_{cause}_ns"] for cause in ("input", "launch", "blocked", "dependency", "unknown")]  # fmt: skip
-    assert found == [0, None, None, 10, 0]
+    assert found == [100, None, None, 10, 0]
 
 
 def test_without_the_table_of_names_no_call_blocks(tmp_path):

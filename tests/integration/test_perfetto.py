@@ -190,7 +190,7 @@ def test_a_run_of_one_rank_has_neither_arrows_nor_waiting(tmp_path):
 
 
 def test_a_run_without_communication_has_none_exposed(tmp_path):
-    steps = check(load(reports(2), tmp_path)).ranks[0].child("steps")
+    steps = check(load(reports(1), tmp_path)).ranks[0].child("steps")
     assert steps.child("exposed communication").slices == []
     assert steps.child("communication busy").values == [(100, 0)]
 

@@ -29,6 +29,15 @@ GROUPS = {
     "ddp-4gpu-onefile.sqlite": (4, 11, 368, 1_698_000_800),
     "fsdp-4gpu_?.sqlite": (4, 74, 72, 3_774_873_600),
 }
+# Of other programs: their steps are named otherwise, or not all of them do the same.
+OTHERS = tuple(
+    f"2gpu-{name}_?.sqlite"
+    for name in (
+        "fsdp2", "gpt-accum", "gpt-accum-shm", "gpt-b25", "gpt-b25-shm", "gpt-b25-shm-bf16hook", "gpt-one-shm",
+        "graph", "graph-node", "moe", "pp", "tp",
+    )
+)  # fmt: skip
+N_RANKS = {name: counts[0] for name, counts in GROUPS.items()} | dict.fromkeys(OTHERS, 2)
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +59,14 @@ def query(path, statement):
 
 
 def test_every_real_report_is_in_one_of_the_groups(real):
-    assert {path for name in GROUPS for path in real.glob(name)} == set(real.iterdir())
+    assert {path for name in N_RANKS for path in real.glob(name)} == set(real.iterdir())
 
 
-@pytest.mark.parametrize("name", GROUPS)
+# What whole graphs hold is not told apart: comm and compute are null there.
+@pytest.mark.parametrize("name", [name for name in N_RANKS if name != "2gpu-graph_?.sqlite"])
 def test_the_parts_of_every_step_sum_to_its_wall_time(runs, name):
     rows = runs(name).steps().to_pylist()
-    assert len(rows) >= 3 * GROUPS[name][0]
+    assert len(rows) >= 3 * N_RANKS[name]
     for row in rows:
         parts = (
             row["compute_ns"] + row["exposed_comm_ns"] + row["exposed_memory_ns"] + row["idle_ns"]
@@ -71,10 +81,10 @@ def test_the_parts_of_every_step_sum_to_its_wall_time(runs, name):
         assert 0 <= row["exposed_dtod_ns"] <= min(row["dtod_ns"], row["exposed_memory_ns"])
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", N_RANKS)
 def test_the_windows_of_every_rank_tile_time(runs, name):
     steps = runs(name).steps().to_pylist()
-    for rank in range(GROUPS[name][0]):
+    for rank in range(N_RANKS[name]):
         own = [row for row in steps if row["rank"] == rank]
         assert all(before["end_ns"] == after["start_ns"] for before, after in pairwise(own))
         assert [row["step"] for row in own] == sorted({row["step"] for row in own})

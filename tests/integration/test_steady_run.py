@@ -35,8 +35,8 @@ def test_run_figures_are_pooled_over_ranks_and_summary_steps(steady):
             "collectives_per_step": 1.0,
             "wait_share": 0.0,  # both ranks start together
             "transfer_share": 0.06,
-            "idle_input_ns_per_step": 0.0,
-            "idle_launch_ns_per_step": 750.0,
+            "idle_input_ns_per_step": 100.0,  # between two steps' ranges
+            "idle_launch_ns_per_step": 650.0,
             "idle_blocked_ns_per_step": 0.0,
             "idle_dependency_ns_per_step": 10.0,
             "idle_unknown_ns_per_step": 0.0,
@@ -59,11 +59,13 @@ def test_idle_time_is_explained_by_the_launch_that_ends_each_gap(steady):
     row = nsyspipe.load(steady).breakdown().to_pylist()[0]
     # The least time from launch to start is 90: forward, launched at 10, starts at 100. The copy
     # was launched long before the 10 ns without work that it ends; the next step's forward was not
-    # while 350 to 1100 went by, and no call blocked the host.
+    # while 350 to 1100 went by, and no call blocked the host; of that it was in no range and in no call
+    # from 900, where the step's range ends, to 1000.
     assert {name: row[name] for name in row if name.startswith("idle_")} == {
         "idle_ns": 760,
-        "idle_input_ns": 0,
-        "idle_launch_ns": 750,
+        "idle_input_ns": 100,
+        "idle_between_steps_ns": 100,
+        "idle_launch_ns": 650,
         "idle_blocked_ns": 0,
         "idle_dependency_ns": 10,
         "idle_unknown_ns": 0,

@@ -349,7 +349,8 @@ def test_a_changed_byte_among_the_rows_is_told_or_changes_nothing(damaged, tmp_p
     assert n_told > 0.3 * end_of_rows / 5
 
 
-@pytest.mark.parametrize("name", [*READ, "events-0"])
+# A table without rows, as host_steps here, has the same bytes in every save.
+@pytest.mark.parametrize("name", [*(name for name in READ if name != "host_steps"), "events-0"])
 def test_a_file_of_another_save_is_an_error_that_names_it(made, tmp_path, name):
     store = stored(tmp_path / "store", made[0], events=True)
     path = places(store)[name]

@@ -171,17 +171,15 @@ def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
     rows = []
     for _, start, end, _ in windows(process, family):
         begun = [op for op in found if start <= op.start < end]
+        own = covered & set(range(start, end))
         rows.append(
             {
-                "grad_copy_ns": len(covered & set(range(start, end))),
+                "grad_copy_ns": len(own),
                 "exposed_grad_copy_ns": len((covered - busy) & set(range(start, end))),
                 "grad_copy_bytes": sum(op.n_bytes for op in begun),
                 "n_grad_copies": len(begun),
                 # No two are 20 us apart.
-                "grad_copy_span_ns": len(
-                    set(range(min(covered, default=0), max(covered, default=-1) + 1))
-                    & set(range(start, end))
-                ),
+                "grad_copy_span_ns": max(own, default=-1) + 1 - min(own, default=0),
             }
         )
     return rows
