@@ -40,14 +40,30 @@ def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[s
 
 
 def _ranks(replay: Replay) -> list[str]:
-    if replay.captured.program.n_ranks > 1:
-        return []
-    return ["for this rank alone: what it waits for the others stays as it is"]
+    n_ranks = replay.captured.program.n_ranks
+    said = (
+        [] if n_ranks > 1 else ["for this rank alone: what it waits for the others stays as it is"]
+    )
+    if (n_missing := replay.world_size - n_ranks) and n_ranks > 1:
+        are = "rank is" if n_missing == 1 else "ranks are"
+        said.append(
+            f"{n_missing} {are} missing: a step is taken to be as long as that of the {n_ranks} of "
+            f"{replay.world_size} that are there, and they wait for no other"
+        )
+    return said
 
 
 def _given_bytes(replay: Replay) -> list[str]:
-    given = replay.given_bytes
-    return [] if given is None else [f"gradients of {given:,.0f} bytes per step as given"]
+    given, element = replay.given_bytes, replay.element_bytes
+    if given is None:
+        return []
+    # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
+    of = (
+        ""
+        if element is None
+        else f": {given / element:,.0f} gradients of {element} bytes, as they are sent"
+    )
+    return [f"gradients of {given:,.0f} bytes per step as given{of}"]
 
 
 def _link(replay: Replay, knobs: Knobs) -> list[str]:

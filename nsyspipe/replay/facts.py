@@ -48,6 +48,10 @@ class Facts:
         Kernels beside communication that have equal ones without it.
     nominal_bytes_per_s
         What the fastest link of these GPUs gives; None where it is not known.
+    world_size
+        Ranks of the training, as far as known; more than are replayed where some are not among the reports.
+    element_bytes
+        Bytes of an element of the gradients' all-reduces, by the kernels' names; None where they do not say one size.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class Facts:
         recorded_bytes_per_s: float | None = None,
         compared: Compared | None = None,
         nominal_bytes_per_s: float | None = None,
+        world_size: int | None = None,
+        element_bytes: int | None = None,
     ) -> None:
         self.captured = captured
         self._compared = Compared(None, 0.0) if compared is None else compared
@@ -66,6 +72,8 @@ class Facts:
         self._recorded = recorded_bytes_per_s
         self.given_bytes = gradient_bytes
         n_ranks = captured.program.n_ranks
+        self.world_size = max(n_ranks, world_size or 0)
+        self.element_bytes = element_bytes
         self.trusted = np.ones(n_ranks, np.bool_) if trusted is None else trusted
 
     @cached_property
@@ -114,7 +122,7 @@ class Facts:
             return None
         if self.gradient_bytes is None or self.is_sharded:
             return self._recorded
-        factor = float(bus_factor("all_reduce", np.array([program.n_ranks], np.float64))[0])
+        factor = float(bus_factor("all_reduce", np.array([self.world_size], np.float64))[0])
         own = program.is_gradient
         transfer = np.bincount(program.step[own], weights=program.transfer_ns[own].mean(axis=1))
         return self.gradient_bytes * factor / max(float(np.median(transfer)), 1.0) * 1e9
@@ -140,6 +148,11 @@ class Facts:
             (bucket_ends(one.n_bytes, cap_mib).size for one in self.gradients if one is not None),
             default=0,
         )
+
+    @property
+    def n_steps(self) -> int:
+        """Steps that are replayed."""
+        return int(self.captured.windows.steps.size)
 
     @cached_property
     def n_own_buckets(self) -> int:

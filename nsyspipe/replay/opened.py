@@ -39,6 +39,8 @@ __all__ = ["Opened", "opened_replay", "why_refused"]
 
 # Of bytes of gradients: what a user says may be this much off what the capture says.
 _BYTES_WITHIN = 0.1
+# As NCCL's kernels name them.
+_ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
     is_gradient = _gradient_collectives(first)
     captured = captured_program(timelines, windows, n_bytes, is_gradient)
     starved = starvation(timelines, windows)
+    sent = {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
     recorded = run.summary().to_pylist()[0]["busbw_bytes_per_s"]
     replay = Replay(
         captured,
@@ -94,8 +97,9 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str
         recorded_bytes_per_s=recorded,
         compared=compared_kernels(run.kernels()),
         nominal_bytes_per_s=_nominal(run),
+        world_size=run.header.world_size,
+        element_bytes=_element_bytes(sent),
     )
-    sent = {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
     _check_bytes(replay, gradient_bytes, sent)
     if replay.identity_error > LARGEST_IDENTITY_ERROR:
         return (
@@ -118,6 +122,12 @@ def why_refused(opened: Opened | str, knobs: Knobs) -> str | None:
     if isinstance(opened, str):
         return opened
     return why_not_knobs(opened.replay, knobs, opened.starved, opened.datatypes)
+
+
+def _element_bytes(datatypes: set[str | None]) -> int | None:
+    """Return the bytes of an element, where all are of one size."""
+    sizes = {_ELEMENT_BYTES.get(one or "") for one in datatypes}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _nominal(run: Run) -> float | None:

@@ -42,6 +42,8 @@ _SAME = 0.03
 # Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
 _IN_SWITCH, _PAIR = 1.25, 2
 _MOST_BUCKETS = 128
+# Collectives of all steps together: a tenth of a second for each thousand.
+_MOST_REPLAYED = 5_000
 # Kernels may be slower beside communication, but hardly so much.
 _MOST_SLOWER = 1.5
 _GB = 1e9
@@ -253,6 +255,11 @@ def _gradients(replay: Replay, knobs: Knobs) -> str | None:
         return (
             f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
             f"the run has {replay.n_own_buckets})"
+        )
+    if knobs.bucket_mb is not None and n * (n_steps := replay.n_steps) > _MOST_REPLAYED:
+        return (
+            f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
+            "capture fewer steps, or leave some out with --skip-first N"
         )
     if knobs.bucket_mb is not None and replay.lag_share > 1:
         return (

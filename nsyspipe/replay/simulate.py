@@ -75,12 +75,14 @@ def simulate(program: Program, settings: list[Setting], unpack_ns: Float | None 
     ends = np.empty((n_collectives, *shape))
     free_at = np.full((int(program.chain.max(initial=0)) + 1, *shape), -np.inf)
     until = _work_until_join(program, ahead)
+    moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
     may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
     edges = np.empty((len(settings), program.n_windows + 1, program.n_ranks))
     for at, (kind, which) in enumerate(
         zip(program.kind.tolist(), program.which.tolist(), strict=True)
     ):
-        now = run.advance(now, ahead[:, at], slow[:, at])
+        if moves[at]:
+            now = run.advance(now, ahead[:, at], slow[:, at])
         if kind == READY:
             chain = program.chain[which]
             start = np.maximum(free_at[chain], now) + program.lag_ns[which]
@@ -139,11 +141,13 @@ class _Beside:
     """Lets work go on, slower while a collective is under way on its rank."""
 
     def __init__(self, n_collectives: int, shape: tuple[int, int], *, is_free: bool) -> None:
+        self._size = shape[0] * shape[1]
+        # A row per collective and one that never begins, all settings and ranks side by side.
         self._starts = np.full((n_collectives + 1, *shape), np.inf)
         self._ends = np.full((n_collectives + 1, *shape), np.inf)
         self._n = 0
-        self._next = np.zeros(shape, np.int64)  # the first that may still be under way
-        self._rows, self._columns = np.indices(shape)
+        # Place of the first that may still be under way.
+        self._next = np.arange(self._size, dtype=np.int64).reshape(shape)
         self._is_free = is_free
 
     def add(self, start: Float, end: Float) -> None:
@@ -157,15 +161,14 @@ class _Beside:
             return now + work
         left = work
         while True:
-            start = self._starts[self._next, self._rows, self._columns]
-            end = self._ends[self._next, self._rows, self._columns]
-            alone = np.clip(start - now, 0.0, left)
+            start, end = self._starts.take(self._next), self._ends.take(self._next)
+            alone = np.minimum(np.maximum(start - now, 0.0), left)
             now, left = now + alone, left - alone
-            slowed = np.clip((end - now) / slow, 0.0, left)
+            slowed = np.minimum(np.maximum(end - now, 0.0) / slow, left)
             # Before its start nothing is under way: then nothing was left either.
-            slowed = np.where(now >= start, slowed, 0.0)
+            slowed *= now >= start
             now, left = now + slowed * slow, left - slowed
             is_over = left > 0
             if not is_over.any():
                 return now
-            self._next += is_over
+            self._next += is_over * self._size

@@ -28,8 +28,20 @@ def test_given_bytes_are_spread_by_the_kernels_that_scale(ask):
     end = 15_100 * US + first_of(4) + 4 * OVERHEAD + (80 * MS - OVERHEAD)
     found = only(ask(VIEW, bucket_mb=25, gradient_bytes=104 * MIB))
     assert found.step_time_ns == pytest.approx(end + 4 * MS, abs=US)
-    assert found.assumptions[0] == "gradients of 109,051,904 bytes per step as given"
+    assert found.assumptions[0] == (
+        "gradients of 109,051,904 bytes per step as given: 27,262,976 gradients of 4 bytes, as they are sent"
+    )
     assert "estimates" in found.assumptions[1]
+
+
+def test_gradients_that_a_hook_halved_show_as_twice_as_many(ask):
+    found = only(ask(VIEW.changed(datatype="bf16"), no_wait=True, gradient_bytes=104 * MIB))
+    assert ": 54,525,952 gradients of 2 bytes, as they are sent" in found.assumptions[0]
+
+
+def test_without_a_type_nothing_is_said_of_it(ask):
+    found = only(ask(VIEW.changed(datatype="any"), no_wait=True, gradient_bytes=104 * MIB))
+    assert found.assumptions[0] == "gradients of 109,051,904 bytes per step as given"
 
 
 def test_given_bytes_change_nothing_by_themselves(ask):

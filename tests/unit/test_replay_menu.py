@@ -6,6 +6,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.replay.answered_findings import Bound, finding_of
+from nsyspipe.replay.ask import whatif
 from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS
 from tests.unit.make_replay import SINGLE, asked, refusal
@@ -64,8 +65,12 @@ class TestSteps:
     def test_only_the_first_step_is_no_step(self, ask):
         assert "no complete step after the first" in refusal(ask(SINGLE.changed(n_steps=2)))
 
-    def test_only_a_cut_off_step_is_no_step(self, ask):
-        assert "no step is complete" in refusal(ask(SINGLE.changed(n_steps=1)))
+    def test_only_a_cut_off_step_is_no_step(self, tmp_path):
+        run = nsyspipe.load(SINGLE.changed(n_steps=1).write(tmp_path / "run"), step=".*")
+        assert "no step is complete" in refusal(whatif(run))
+
+    def test_one_range_alone_makes_no_steps(self, ask):
+        assert "the run has no steps" in refusal(ask(SINGLE.changed(n_steps=1)))
 
 
 class TestFindings:

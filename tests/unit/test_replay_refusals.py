@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
+from nsyspipe.replay import refusals
 from nsyspipe.replay.ask import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.trace import TraceBuilder
@@ -33,6 +34,29 @@ def test_one_rank_of_several_is_answered_what_it_allows(tmp_path):
     assert by_id["bucket-25"].assumptions[0].startswith("for this rank alone")
     assert "1 rank alone is there" in by_id["link-shm"].refused
     assert "nothing is communicated" not in by_id["no-wait"].refused
+
+
+def test_ranks_that_are_missing_are_told_and_counted(tmp_path):
+    # Gradients of 104 MiB in 80 ms: of four ranks all-reduces move 3/2 of them, of the three that are there 4/3.
+    SINGLE.changed(n_ranks=4, late=(0,) * 4).write(tmp_path / "run")
+    there = [str(tmp_path / "run" / f"ddp_{rank}.sqlite") for rank in (0, 1, 3)]
+    found = only(whatif(nsyspipe.load(there), bandwidth="10GB/s"))
+    assert found.assumptions[0] == (
+        "1 rank is missing: a step is taken to be as long as that of the 3 of 4 that are there, and they wait for no other"
+    )
+    assert any("captured 2.045 GB/s" in one for one in found.assumptions)
+    whole = only(whatif(nsyspipe.load(str(tmp_path / "run")), bandwidth="10GB/s"))
+    assert not any("missing" in one for one in whole.assumptions)
+    assert found.step_time_ns == pytest.approx(whole.step_time_ns)
+
+
+def test_what_takes_long_to_replay_is_refused(ask, monkeypatch):
+    monkeypatch.setattr(refusals, "_MOST_REPLAYED", 11)
+    reason = refusal(ask(SINGLE, bucket_mb=25))
+    assert reason.startswith("4 buckets in each of ")
+    assert "--skip-first" in reason
+    monkeypatch.setattr(refusals, "_MOST_REPLAYED", 20)
+    assert only(ask(SINGLE, bucket_mb=25)).step_time_ns
 
 
 def test_a_straggler_is_one_also_where_the_last_gap_of_a_step_is_its_own(tmp_path):
