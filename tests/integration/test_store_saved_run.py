@@ -163,7 +163,15 @@ def far_from_zero(folder):
     return {}
 
 
-BUILT = [alone, without_steps, without_launches, nothing_known_of_them, blank_copies, hostile_names,
+def steps_of_no_length(folder):
+    builder = TraceBuilder(pid=1000).kernel(0, 0)
+    for step in range(2):
+        builder.range(0, 0, f"step {step}")
+    builder.write(folder / "a_0.sqlite")
+    return {}
+
+
+BUILT = [alone, steps_of_no_length, without_steps, without_launches, nothing_known_of_them, blank_copies, hostile_names,
          skipped_and_named, sick, log_only, far_from_zero]  # fmt: skip
 
 
