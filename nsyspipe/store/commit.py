@@ -124,10 +124,10 @@ class Locked:
             raise
         # Now it is done: what is left the next writer can do.
         try:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, NotPlainError):
                 self.settle(run_id)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, NotPlainError):
                 self.settle(run_id)
             raise
 
@@ -156,10 +156,12 @@ class Locked:
             if not _is_dead(self.staging, name):
                 continue
             _, _, run_id = name.partition(".")
-            if is_run_id(run_id):
-                for table in self.top.names():
-                    if self.top.kind(table) == DIRECTORY and not table.startswith("."):
-                        self.top.remove_empty(table, f"run_id={run_id}")
+            with (
+                contextlib.suppress(FileNotFoundError, NotPlainError),
+                self.staging.within(name, _TABLES) as tables,
+            ):
+                for file in filter(is_file_name, tables.names() if is_run_id(run_id) else ()):
+                    self._prune(file, run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
     @contextlib.contextmanager

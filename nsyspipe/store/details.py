@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nsyspipe.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.fabric import NcclFacts
 from nsyspipe.findings.link_evidence import LinkVerdict
 from nsyspipe.header import RunHeader
@@ -47,6 +48,8 @@ class Details:
 def parse_details(text: str) -> Details:
     """Read what `saved_tables` wrote; what only a later nsyspipe has is left out.
 
+    Of the command and the variables only what may be written down is kept: an earlier nsyspipe allowed more.
+
     Raises
     ------
     ValueError
@@ -58,11 +61,22 @@ def parse_details(text: str) -> Details:
         if moment is not None and moment.captured_at_utc is not None:
             _check_moment(moment.captured_at_utc, where)
     return Details(
-        header=header,
+        header=replace(header, capture=_masked(header.capture)),
         skipped_steps=_value("list[int]", found.get("skipped_steps"), "skipped_steps"),
         nccl=_value("NcclFacts | None", found.get("nccl", _MISSING), "nccl"),
         link=_value("LinkVerdict | None", found.get("link", _MISSING), "link"),
         n_host_steps=_value("int | None", found.get("n_host_steps"), "n_host_steps"),
+    )
+
+
+def _masked(capture: RunCapture | None) -> RunCapture | None:
+    if capture is None:
+        return None
+    command = capture.command
+    return replace(
+        capture,
+        command=None if command is None else recorded_command(command, Mask()),
+        environment=recorded_environment(capture.environment, Mask()),
     )
 
 

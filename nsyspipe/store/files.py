@@ -105,11 +105,14 @@ class Directory:
         OSError
             If it is not there, or cannot be read or made.
         """
-        if make:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=self.fd)
         try:
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=self.fd)
+        except FileNotFoundError:
+            if not make:
+                raise
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self.fd)
+            return self.enter(name)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
                 raise NotPlainError(

@@ -88,9 +88,9 @@ def has_run(store: Path, run_id: str) -> bool:
     """Tell whether a store has a run, whatever its files are: who reads them says what is wrong."""
     if not run_id or "/" in run_id or "\0" in run_id:
         return False
-    places = [published(RUNS_FILE, run_id)]
-    if is_run_id(run_id):
-        places.append(Path(HIDDEN, SWITCH, run_id, RUNS_FILE))
+    # First there: a file leaves it only for its place, and would be in neither otherwise.
+    places = [Path(HIDDEN, SWITCH, run_id, RUNS_FILE)] if is_run_id(run_id) else []
+    places.append(published(RUNS_FILE, run_id))
     return any(os.path.lexists(store / place) for place in places)
 
 
@@ -102,6 +102,7 @@ def run_ids(store: Path) -> Iterator[str]:
     DatasetError
         If there is a link in place of a directory of the store.
     """
+    switched = _listed(store, HIDDEN, SWITCH)  # before their places, as `has_run`
     published_runs = {
         name.removeprefix(f"{_RUN}=")
         for name in _listed(store, "runs")
@@ -109,7 +110,7 @@ def run_ids(store: Path) -> Iterator[str]:
     }
     if os.path.islink(store / "runs") and not published_runs:  # noqa: PTH114 - a name may be too long
         return  # of somebody else
-    for run_id in published_runs | set(_listed(store, HIDDEN, SWITCH)):
+    for run_id in published_runs | set(switched):
         if has_run(store, run_id):
             yield run_id
 

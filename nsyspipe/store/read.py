@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["AGAIN", "RunFiles", "check_ranks", "digest_of", "file_of", "read_run_files", "table_of"]
+__all__ = [
+    "AGAIN",
+    "RunFiles",
+    "check_ranks",
+    "check_steps_known",
+    "digest_of",
+    "file_of",
+    "read_run_files",
+    "table_of",
+]
 
 AGAIN = "analyze the reports again with --out"
 
@@ -305,6 +314,22 @@ def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
     known = pc.is_in(table["rank"], pa.array(ranks, pa.int64()))
     if pc.any(pc.and_not(pc.is_valid(table["rank"]), known)).as_py():
         raise DatasetError(str(path), "has rows of ranks that the run has not", fix=AGAIN)
+
+
+def check_steps_known(table: pa.Table, steps: pa.Table, path: Path) -> None:
+    """Check that a table has rows of steps only that their ranks have.
+
+    Raises
+    ------
+    DatasetError
+        If it has others.
+    """
+    if not {"rank", "step"} <= {*table.column_names}:
+        return
+    keys = ["rank", "step"]
+    found = table.select(keys).filter(pc.is_valid(table["step"])).group_by(keys).aggregate([])
+    if found.join(steps.select(keys), keys, join_type="left anti").num_rows:
+        raise DatasetError(str(path), "has rows of steps that the run has not", fix=AGAIN)
 
 
 def _check_version(path: Path, found: pa.Schema) -> None:

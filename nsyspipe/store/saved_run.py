@@ -12,7 +12,7 @@ from nsyspipe.header import steps_source
 from nsyspipe.run import Run
 from nsyspipe.store.details import Details, parse_details
 from nsyspipe.store.layout import file_name, published
-from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, read_run_files
+from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, check_steps_known, read_run_files
 from nsyspipe.store.saved_operations import saved_operations
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class SavedRun(Run):
             if name not in _OF_OTHER_RANKS:
                 path = self._path(name)
                 check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
+                if name != "steps":
+                    check_steps_known(table, self._table("steps"), path)
             self._read[name] = table
         return self._read[name]
 

@@ -52,7 +52,7 @@ def commands(store, folder):
         ["analyze", *named, "--out", folder / "again", "--force"],
         ["diff", run, other, "--html", folder / "d.html", "--force"],
         ["compare", other, run, "--html", folder / "c.html", "--force"],
-        ["whatif", *named],
+        ["whatif", run],
         ["dashboard", store, "-o", folder / "db.html", "--pages", folder / "pages", "--force"],
     ]  # fmt: skip
 
@@ -80,6 +80,17 @@ def test_a_changed_run_is_answered_or_refused_by_every_command(good, tmp_path, a
                 failures.append((seed, name, what, command[0], code, said[-300:]))
     attempts(n_attempts)
     assert not failures
+
+
+@pytest.mark.parametrize("name", ["phases", "collectives", "timeline"])
+def test_rows_of_steps_that_the_run_has_not_are_an_error_that_names_their_table(good, tmp_path, name):  # fmt: skip
+    store = shutil.copytree(good, tmp_path / "store")
+    files = places(store)
+    rewrite(files["steps"], lambda table: table.slice(0, 0))
+    run = nsyspipe.load(store, run_id=RUN_ID)
+    with pytest.raises(DatasetError, match="rows of steps that the run has not") as caught:
+        getattr(run, name)()
+    assert caught.value.subject == str(files[name])
 
 
 def with_details(store, change):

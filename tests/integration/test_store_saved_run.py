@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from tests.conftest import SAMPLES
 from tests.integration.store_tools import (
     OTHER_ID,
     RUN_ID,
+    contents,
     old_run,
     other_run,
     places,
@@ -161,7 +163,15 @@ def far_from_zero(folder):
     return {}
 
 
-BUILT = [alone, without_steps, without_launches, nothing_known_of_them, blank_copies, hostile_names,
+def steps_of_no_length(folder):
+    builder = TraceBuilder(pid=1000).kernel(0, 0)
+    for step in range(2):
+        builder.range(0, 0, f"step {step}")
+    builder.write(folder / "a_0.sqlite")
+    return {}
+
+
+BUILT = [alone, steps_of_no_length, without_steps, without_launches, nothing_known_of_them, blank_copies, hostile_names,
          skipped_and_named, sick, log_only, far_from_zero]  # fmt: skip
 
 
@@ -447,6 +457,30 @@ def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, made, tmp_pat
     rewrite(damaged[0]["runs"], add)
     run = nsyspipe.load(tmp_path / "store")
     assert (run.header, run.nccl, run.link) == (made[0].header, made[0].nccl, made[0].link)
+
+
+def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_down_is_read(damaged, tmp_path):  # fmt: skip
+    given = {
+        "command": ["python", "/home/me/train.py", "--lr=0.1", "--jwt", "eyJhbGciOi", "hmac:0123abcd"],
+        "environment": {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "sesame", "HF_TOKEN": "hf_abcdef"},
+        "git_commit": "abc",
+    }  # fmt: skip
+
+    def add(table):
+        details = json.loads(table["details"][0].as_py())
+        details["header"]["capture"] = given
+        at = table.column_names.index("details")
+        return table.set_column(at, "details", pa.array([json.dumps(details)]))
+
+    rewrite(damaged[0]["runs"], add)
+    run = nsyspipe.load(tmp_path / "store")
+    found = run.header.capture
+    assert found.command == ["python", "train.py", "--lr=0.1", "--jwt", "***", "hmac:0123abcd"]
+    assert found.environment == {"NCCL_ALGO": "***", "NCCL_P2P_DISABLE": "1"}
+    assert found.git_commit == "abc"
+    save(run, tmp_path / "again")
+    assert b"eyJhbGciOi" not in b"".join(contents(tmp_path / "again").values())
+    assert nsyspipe.load(tmp_path / "again").header == run.header
 
 
 @pytest.mark.parametrize("n_rows", [0, 2])

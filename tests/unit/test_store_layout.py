@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import duckdb
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nsyspipe.errors import OptionError
+from nsyspipe.store import layout
 from nsyspipe.store.layout import check_run_id, file_name, has_run, is_file_name, published, run_ids
 
 GOOD = ["nightly", "20260301T043000-1a2b3c4d", "v1.2", "a", "x" * 100, "a+b", "2026-03-01-night", "1-2", "1.2.3",
@@ -111,3 +113,36 @@ def test_a_run_is_there_whatever_its_files_are_and_before_they_are_in_place(tmp_
     (tmp_path / ".nsyspipe" / "switch" / "new" / "runs.parquet").touch()
     (tmp_path / ".nsyspipe" / "switch" / "rest").mkdir()
     assert sorted(run_ids(tmp_path)) == ["directory", "file", "link", "new"]
+
+
+def test_a_run_that_gets_into_its_place_while_it_is_looked_for_is_found(tmp_path, monkeypatch):
+    switch, place = tmp_path / ".nsyspipe" / "switch" / "new", tmp_path / "runs" / "run_id=new"
+    switch.mkdir(parents=True)
+    place.mkdir(parents=True)
+
+    def move_after(look):
+        """Let a writer put the run's row into its place once one of the two was looked at."""
+
+        def looked(*arguments):
+            found = look(*arguments)
+            if (switch / "runs.parquet").exists():
+                (switch / "runs.parquet").rename(place / "part-0.parquet")
+                switch.rmdir()
+            return found
+
+        return looked
+
+    for name, look, ask in (
+        (
+            "nsyspipe.store.layout.os.path.lexists",
+            os.path.lexists,
+            lambda: has_run(tmp_path, "new"),
+        ),
+        ("nsyspipe.store.layout._listed", layout._listed, lambda: [*run_ids(tmp_path)] == ["new"]),
+    ):
+        (place / "part-0.parquet").unlink(missing_ok=True)
+        switch.mkdir(exist_ok=True)
+        (switch / "runs.parquet").touch()
+        with monkeypatch.context() as patched:
+            patched.setattr(name, move_after(look))
+            assert ask()
