@@ -38,14 +38,25 @@ def _catch_signals() -> None:
 
     asked_at = [-_AT_ONCE_S]
 
+    def silence() -> None:
+        # What a library says of objects that are half made when it is interrupted is of no use to anybody.
+        sys.unraisablehook = lambda _: None
+        if (logging := sys.modules.get("logging")) is not None:
+            logging.disable()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        silence()
+        raise KeyboardInterrupt
+
     def end(number: int, _frame: FrameType | None) -> None:
         is_again = time.monotonic() - asked_at[0] < _AT_ONCE_S
         asked_at[0] = time.monotonic()
         if not is_again:
-            # What a library says of objects that are half made when it is interrupted is of no use to anybody.
-            sys.unraisablehook = lambda _: None
+            silence()
             sys.exit(_SIGNALLED + number)
 
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end)

@@ -36,7 +36,10 @@ _WORTH_A_PROCESS = 96 * 2**20
 _WORKER_BYTES = 100 * 2**20
 _BYTES_PER_REPORT_BYTE = 2
 # As the system, its loader and SQLite say it; not every library has an error of its own for that.
-_NO_MEMORY = ("Cannot allocate memory", "failed to map segment", "out of memory")
+# The last is what Python says of a module that it could not unpack.
+_NO_MEMORY = (
+    "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
+)  # fmt: skip
 
 
 class SerialExecutor(Executor):
@@ -65,7 +68,7 @@ def telling_shortage() -> Iterator[None]:
         yield
     except BrokenExecutor as error:
         raise dead_worker() from error
-    except (ImportError, MemoryError, OSError) as error:
+    except (ImportError, MemoryError, OSError, SystemError) as error:
         if (told := shortage(error)) is None:
             raise
         raise told from error

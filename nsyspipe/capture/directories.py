@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from nsyspipe.claims import claim, claimed_at, is_claimed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +24,10 @@ __all__ = ["short_directory"]
 _MOST_BYTES = 50
 _CAPTURES = (".nsys-rep", ".qdstrm")
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
+_PREFIX, _LOCK = "nsyspipe-", "lock"
+_OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
+# Between its making and its lock, a directory looks abandoned.
+_YOUNG_S = 60.0
 
 
 @contextlib.contextmanager
@@ -39,9 +48,32 @@ def short_directory() -> Iterator[Path]:
 
 
 def _made(parent: str | None, cleaning: contextlib.ExitStack) -> Path:
-    path = Path(tempfile.mkdtemp(prefix="nsyspipe-", dir=parent)).absolute()
+    _remove_abandoned(Path(parent or tempfile.gettempdir()))
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)).absolute()
+    lock = claim(path)
+    if lock is not None:
+        cleaning.callback(os.close, lock)
     cleaning.callback(_remove, path)
     return path
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the directories of jobs that were killed: this user's, which no process has claimed, nor one in them."""
+    with contextlib.suppress(OSError):
+        for path in parent.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                if _is_abandoned(path):
+                    _remove(path)
+
+
+def _is_abandoned(path: Path) -> bool:
+    status = path.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    is_ours &= stat.S_IMODE(status.st_mode) == stat.S_IRWXU and bool(_OURS.fullmatch(path.name))
+    if not is_ours or (path / _LOCK).lstat().st_size or time.time() - claimed_at(path) <= _YOUNG_S:
+        return False
+    inner = [one for one in path.glob(f"{_PREFIX}*") if one.is_dir() and not one.is_symlink()]
+    return not any(is_claimed(one) for one in [path, *inner])
 
 
 def _remove(path: Path) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import tempfile
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from nsyspipe.capture.status_files import (
     step_pattern,
 )
 from nsyspipe.capture.surroundings import Surroundings, gather_surroundings, program_directory
+from nsyspipe.claims import claimed_file
 from nsyspipe.command_words import recorded_command, recorded_environment, recorded_value
 from nsyspipe.errors import OutputError
 from nsyspipe.new_files import make_readable
@@ -172,20 +172,13 @@ def write_sidecar(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    draft: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", errors="replace", dir=path.parent, prefix=".sidecar-", delete=False
-        ) as file:  # fmt: skip
-            draft = file.name
-            file.write(text)
-        make_readable(Path(draft))
-        Path(draft).replace(path)
+        with claimed_file(path.parent) as draft:
+            draft.write_text(text, encoding="utf-8", errors="replace")
+            make_readable(draft)
+            draft.replace(path)
     except OSError as error:
-        if draft is not None:
-            with contextlib.suppress(OSError):
-                Path(draft).unlink()
         problem = f"cannot be written: {error.strerror or error}"
         raise OutputError(decoded(str(path)), problem, fix="choose another name") from error
 

@@ -87,7 +87,7 @@ def run() -> None:
         _refuse(error)
     except BrokenPipeError:
         _reader_left()
-    except (ImportError, MemoryError, OSError) as error:
+    except (ImportError, MemoryError, OSError, SystemError) as error:
         if (told := shortage(error)) is None:
             raise
         _refuse(told)

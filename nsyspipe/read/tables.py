@@ -8,9 +8,11 @@ pages that meet again.
 from __future__ import annotations
 
 import re
-import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from nsyspipe.errors import DamagedReportError, NotAReportError
 from nsyspipe.read.file_check import EXPORT_AGAIN
@@ -18,6 +20,9 @@ from nsyspipe.read.file_check import EXPORT_AGAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
 
 __all__ = [
     "COLUMNS",
@@ -55,6 +60,12 @@ _TYPES = {
     "TRIGGER": "trigger",
 }  # fmt: skip
 _INTERNAL = "sqlite_"
+
+# Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below them.
+_FILE_HEADER = 100
+_INNER = (0x02, 0x05)
+# What lies between two pages is read with them if it is less than this; no more is read at once than that.
+_FAR_BYTES, _MOST_AT_ONCE = 65_536, 1_048_576
 
 
 @dataclass(frozen=True)
@@ -160,7 +171,8 @@ class Pages:
             header = file.read(100)
         size = int.from_bytes(header[16:18], "big")
         self._size = 65536 if size == 1 else size
-        self._seen = bytearray(path.stat().st_size // self._size + 1 if self._size else 1)
+        n_pages = path.stat().st_size // self._size + 1 if self._size else 1
+        self._seen = np.zeros(n_pages, np.bool_)
 
     def add(self, roots: Iterable[int]) -> None:
         """Follow trees from their first pages down.
@@ -172,44 +184,55 @@ class Pages:
 
         Notes
         -----
-        Of most pages one byte is read, the kind; what else is wrong with them, SQLite finds itself.
+        Of most pages only the kind is looked at; what else is wrong with them, SQLite finds itself.
         """
         with self._path.open("rb", buffering=0) as file:
-            read, size, at_end = file.read, self._size, len(self._seen)
-            level = self._new(roots)
-            while level:
-                children: list[int] = []
-                for page in level:
-                    if not 0 < page < at_end:
-                        continue
-                    start = 100 if page == 1 else 0
-                    file.seek((page - 1) * size + start)
-                    if read(1) not in {b"\x02", b"\x05"}:
-                        continue
-                    file.seek((page - 1) * size)
-                    children += _children(read(size), start)
-                level = self._new(children)
+            level = self._new(np.array(list(roots), np.int64))
+            while level.size:
+                kinds = np.concatenate([self._kinds(file, run) for run in _runs(level, self._size)])
+                inner = level[np.isin(kinds, _INNER)].tolist()
+                children = [self._children(file, page) for page in inner]
+                level = self._new(np.concatenate([np.empty(0, np.int64), *children]))
 
-    def _new(self, pages: Iterable[int]) -> list[int]:
-        found = []
-        for page in pages:
-            if 0 < page < len(self._seen):
-                if self._seen[page]:
-                    problem = f"is damaged: page {page} has two places in it"
-                    raise DamagedReportError(str(self._path), problem, fix=EXPORT_AGAIN)
-                self._seen[page] = 1
-                found.append(page)
+    def _kinds(self, file: BinaryIO, pages: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the kinds of pages that lie close together, in ascending order; 0 behind the end of the file."""
+        places = (pages - pages[0]) * self._size
+        places[pages == 1] += _FILE_HEADER
+        file.seek(int(pages[0] - 1) * self._size)
+        read = np.frombuffer(file.read(int(places[-1]) + 1), np.uint8)
+        found = np.zeros(pages.size, np.uint8)
+        is_there = places < read.size
+        found[is_there] = read[places[is_there]]
+        return found
+
+    def _children(self, file: BinaryIO, number: int) -> NDArray[np.int64]:
+        """Return the pages below one that has some."""
+        file.seek((number - 1) * self._size)
+        page = np.frombuffer(file.read(self._size), np.uint8)
+        start = _FILE_HEADER if number == 1 else 0
+        if page.size < start + 12:
+            return np.empty(0, np.int64)
+        n_cells = min(
+            int(page[start + 3]) << 8 | int(page[start + 4]), (page.size - start - 12) // 2
+        )
+        cells = page[start + 12 : start + 12 + 2 * n_cells].view(">u2").astype(np.int64)
+        places = np.append(cells[cells + 4 <= page.size], start + 8)
+        return page[places[:, np.newaxis] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)
+
+    def _new(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Note pages, and return those that the file has, in ascending order."""
+        found = np.sort(pages[(pages > 0) & (pages < self._seen.size)])
+        again = found[self._seen[found] | (np.diff(found, prepend=0) == 0)]
+        if again.size:
+            problem = f"is damaged: page {again[0]} has two places in it"
+            raise DamagedReportError(str(self._path), problem, fix=EXPORT_AGAIN)
+        self._seen[found] = True
         return found
 
 
-def _children(page: bytes, start: int) -> list[int]:
-    """Return the pages below one that has some."""
-    if len(page) < start + 12:
-        return []
-    n_cells, last = (
-        struct.unpack_from(">H", page, start + 3)[0],
-        struct.unpack_from(">I", page, start + 8)[0],
-    )
-    n_cells = min(n_cells, (len(page) - start - 12) // 2)
-    cells = struct.unpack_from(f">{n_cells}H", page, start + 12)
-    return [struct.unpack_from(">I", page, at)[0] for at in cells if at + 4 <= len(page)] + [last]
+def _runs(pages: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Cut pages in ascending order where the next is far, so that each part is read at once."""
+    far = np.flatnonzero(np.diff(pages) * size > _FAR_BYTES) + 1
+    parts = (pages[a:b] for a, b in pairwise([0, *far.tolist(), pages.size]))
+    most = max(_MOST_AT_ONCE // size, 1)
+    return [part[at : at + most] for part in parts for at in range(0, part.size, most)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.claims import claimed_file
+from nsyspipe.claims import remove_abandoned, scratch_directory
 from nsyspipe.errors import NotAReportError, OutputError
 from nsyspipe.new_files import make_readable, remove_side_files, side_files
 from nsyspipe.read.discover import find_reports
@@ -127,7 +127,11 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     try:
         with _writable(directory):
             made = _make(directory)
-            files.extend(held.enter_context(claimed_file(directory)) for _ in places)
+            remove_abandoned(directory)
+            scratch = held.enter_context(scratch_directory(directory))
+            for number, _ in enumerate(places):
+                files.append(scratch / f"{number}.sqlite")
+                files[-1].touch(mode=0o600)
         yield files
         with _writable(directory):
             for file in files:

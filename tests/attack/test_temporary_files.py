@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
-from nsyspipe.claims import claimed_file, remove_abandoned
+from nsyspipe.capture.directories import short_directory
+from nsyspipe.capture.sidecar import write_sidecar
+from nsyspipe.claims import claim, claimed_file, remove_abandoned
+from nsyspipe.redaction.places import Place, staged
 from tests.cli.tools import nsyspipe_here
 
 LONG_AGO_S = 3600
@@ -92,3 +97,81 @@ def test_other_hidden_files_stay(tmp_path):
     with contextlib.suppress(OSError):
         remove_abandoned(tmp_path)
     assert other.exists()
+
+
+@pytest.fixture
+def job_left(tmp_path, monkeypatch):
+    """The directory of a job as SIGKILL leaves it, with one of its rank, in an empty TMPDIR."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    job = tmp_path / "nsyspipe-abcd1234"
+    for folder in (job, job / "nsyspipe-efgh5678"):
+        folder.mkdir(mode=0o700)
+        (folder / "half").write_text("half")
+        os.close(claim(folder))
+        aged(folder / "lock")
+    return job
+
+
+def test_the_next_job_removes_a_killed_job_s_directory(job_left):
+    with short_directory():
+        assert not job_left.exists()
+
+
+@pytest.mark.parametrize("holder", [".", "nsyspipe-efgh5678"])
+def test_a_job_s_directory_that_one_of_its_processes_holds_stays(job_left, holder):
+    lock = claim(job_left / holder)
+    aged(job_left / holder / "lock")
+    with short_directory():
+        assert (job_left / "half").exists()
+    os.close(lock)
+
+
+def test_a_capture_that_a_killed_job_left_stays(job_left):
+    (job_left / "rank0.nsys-rep").write_text("hours")
+    with short_directory():
+        assert (job_left / "rank0.nsys-rep").exists()
+
+
+@pytest.mark.parametrize("change", ["mode", "name", "lock", "no lock", "link"])
+def test_what_is_no_job_s_directory_stays(job_left, change):
+    kept = job_left
+    if change == "mode":
+        job_left.chmod(0o755)
+    elif change == "name":
+        kept = job_left.rename(job_left.with_name("nsyspipe-mine"))
+    elif change == "lock":
+        (job_left / "lock").write_text("a user's")
+        aged(job_left / "lock")
+    elif change == "no lock":
+        (job_left / "lock").unlink()
+    else:
+        target = job_left.rename(job_left.with_name("elsewhere"))
+        job_left.symlink_to(target)
+        kept = target
+    with short_directory():
+        assert (kept / "half").exists()
+
+
+def test_the_directory_of_a_running_job_stays(job_left):
+    with short_directory() as first, short_directory():
+        aged(first / "lock")
+        with short_directory():
+            assert first.exists()
+    assert list(job_left.parent.iterdir()) == []
+
+
+def test_the_next_sidecar_removes_a_killed_one_s_draft(tmp_path, left):
+    write_sidecar(tmp_path / "run.nsyspipe.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["run.nsyspipe.json"]
+
+
+def n_descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_redaction_keeps_no_descriptor_per_report(steady, tmp_path):
+    places = [Place(steady / "steady_0.sqlite", tmp_path / f"{n}.sqlite") for n in range(50)]
+    with staged(places) as files:
+        before = n_descriptors()
+        assert len(files) == len(places)
+    assert before - n_descriptors() <= 1
