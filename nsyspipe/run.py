@@ -165,7 +165,9 @@ class Run(ABC):
 
     def evenness(self) -> Evenness | None:
         """How alike the step times of the summary steps are, in ns; None without steps (a capture, host steps)."""
-        return None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
+        return (
+            None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
+        )
 
     @abstractmethod
     def rank_summary(self) -> pa.Table:

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["MEANS", "RATES", "RATIOS", "phase_summary", "rank_summary", "step_times", "summary", "with_ratios"]
+__all__ = [
+    "MEANS",
+    "RATES",
+    "RATIOS",
+    "phase_summary",
+    "rank_summary",
+    "step_times",
+    "summary",
+    "with_ratios",
+]
 
 # Ratio -> numerator, denominator; all columns of `schema.STEPS`.
 RATIOS = {

@@ -143,7 +143,16 @@ def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str,
 
 _NS_PER_S = 1e9
 _TWO = 2
-_ORDINALS = {3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth", 10: "tenth"}
+_ORDINALS = {
+    3: "third",
+    4: "fourth",
+    5: "fifth",
+    6: "sixth",
+    7: "seventh",
+    8: "eighth",
+    9: "ninth",
+    10: "tenth",
+}
 # Less than this is shown as nothing, without a sign.
 _NOTHING = 0.0005
 

@@ -74,7 +74,9 @@ def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
     assert shifted.delta == pytest.approx(result.delta, rel=1e-9, abs=1e-2)
     if len(one) == len(other) == 1:
         assert shifted.delta == result.delta
-        if result.undecided is None and result.added:  # how far the means are apart, which are rounded
+        if (
+            result.undecided is None and result.added
+        ):  # how far the means are apart, which are rounded
             assert bounds(shifted) == pytest.approx(bounds(result), rel=1e-9, abs=1e-2)
         else:
             assert bounds(shifted) == bounds(result)

@@ -59,7 +59,9 @@ def test_a_tie_is_called_one(board):
 
 def test_less_than_what_counts_is_not_faster(board):
     (said,) = headlines(board("slow", "fast", min_effect_pct=50))
-    assert said.startswith("No run of 2 runs is faster than slow by what counts: fast is 1.30x of slow")
+    assert said.startswith(
+        "No run of 2 runs is faster than slow by what counts: fast is 1.30x of slow"
+    )
 
 
 def test_each_kind_of_several_runs_has_a_sentence_the_largest_kind_first(board):
