@@ -273,7 +273,7 @@ JSON = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, JSON).map(json.dumps).map(str.encode) | st.binary())
 def test_no_content_crashes_the_reader(tmp_path, content):
     (tmp_path / "ddp.capture.json").write_bytes(content)
