@@ -156,7 +156,8 @@ class MeanSeries(Series):
     def deviations(self) -> FloatArray:
         """Values less the mean; exactly the same of values that are shifted."""
         above = self.values - self.values.min()
-        return above - float(above.mean())
+        found: FloatArray = above - float(above.mean())
+        return found
 
     def is_beside_gap(self, inflated: float) -> bool:  # noqa: ARG002 - a mean does not jump
         """Return False."""
