@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.labels import PHASES
@@ -19,6 +19,7 @@ __all__ = [
     "HostFigures",
     "fastest_and_slowest",
     "host_figures",
+    "longest_between",
     "uneven_backward",
 ]
 
@@ -44,6 +45,8 @@ class HostFigures:
         Median by phase; None where the process has none of it.
     other_ns
         Median of what is in no phase; None where the process has no phase at all.
+    between_ns
+        Median of the time from the end of a step to the start of the next one; None with fewer than two steps.
     """
 
     rank: int | None
@@ -57,6 +60,7 @@ class HostFigures:
     slowest_ns: int | None
     phase_ns: Mapping[str, int | None]
     other_ns: int | None
+    between_ns: int | None
 
 
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
@@ -100,6 +104,13 @@ def uneven_backward(
     return (least, most) if spread and spread >= MUCH_RATIO * _median(most) else None
 
 
+def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
+    """Return the process with most time between its steps; None where that is less than `MUCH_RATIO` of a step."""
+    known = [one for one in figures if one.between_ns is not None and one.median_ns is not None]
+    most = max(known, key=_between, default=None)  # of equal ones the first
+    return most if most and _between(most) >= max(MUCH_RATIO * _median(most), 1) else None
+
+
 def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:
     closed = [row for row in rows if row["is_complete"]]
     slowest = max(closed, key=lambda row: (row["host_ns"], -row["step"]), default=None)
@@ -117,6 +128,13 @@ def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFig
             phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES
         },
         other_ns=_floored_median([_in_no_phase(row) for row in closed]),
+        between_ns=_floored_median(
+            [
+                after["host_start_ns"] - before["host_end_ns"]
+                for before, after in pairwise(rows)
+                if before["is_complete"]
+            ]
+        ),
     )
 
 
@@ -127,6 +145,10 @@ def _in_no_phase(row: Mapping[str, Any]) -> int | None:
 
 def _backward(one: HostFigures) -> int:
     return one.phase_ns["backward"] or 0
+
+
+def _between(one: HostFigures) -> int:
+    return one.between_ns or 0
 
 
 def _median(one: HostFigures) -> int:

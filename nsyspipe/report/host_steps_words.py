@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from nsyspipe.metrics.host_steps import MUCH_RATIO, fastest_and_slowest, uneven_backward
+from nsyspipe.metrics.host_steps import (
+    MUCH_RATIO,
+    fastest_and_slowest,
+    longest_between,
+    uneven_backward,
+)
 from nsyspipe.units import absent, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -55,6 +60,12 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> list[str]:
             f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)}), but backward takes "
             f"{_ms(most.phase_ns['backward'])} on {_name(most)} and {_ms(least.phase_ns['backward'])} on "
             f"{_name(least)}. {_WAITING} {_name(least)} may be the one that is waited for."
+        )
+    if loading := longest_between(figures):
+        where = f" on {_name(loading)}" if len(figures) > 1 else ""
+        notes.append(
+            f"Between two steps {_ms(loading.between_ns)} pass (median){where}, outside of every step: probably in "
+            "the data loader."
         )
     if n_open := sum(one.n_open for one in figures):
         what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -311,3 +312,28 @@ def test_a_long_temporary_directory_leaves_room_for_the_sockets_of_data_loaders(
     assert answer.status == 0, answer.err
     assert steps_of(machine.analysis("run_*.sqlite")) == {0: [2, 3, 4, 5], 1: [2, 3, 4, 5]}
     assert not list(deep.glob("nsyspipe-*"))
+
+
+SLEEPING_LOADER = """
+import time
+from nsyspipe.capture import annotate, start_capture, stop_capture
+start_capture()
+for number in range(30):
+    time.sleep(0.05)
+    with annotate(f"step {number}"):
+        with annotate("forward"):
+            time.sleep(0.01)
+stop_capture()
+"""
+
+
+def test_what_passes_between_steps_outside_of_every_range_is_said_to_be_the_loaders(machine):
+    machine.put_program(SLEEPING_LOADER)
+    answer = run(machine, "ddp.sh", "--program", "train.py", "-o", "run")
+    assert answer.status == 0, answer.err
+    steps = machine.analysis("run_0.sqlite")["host_steps"]
+    assert len(steps) == 30
+    between = [after["host_start_ns"] - before["host_end_ns"] for before, after in pairwise(steps)]
+    assert min(between) >= 50_000_000
+    said = " ".join(machine.nsyspipe("analyze", "run_0.sqlite").split())
+    assert "outside of every step: probably in the data loader." in said

@@ -153,3 +153,30 @@ def family(name, union=100, *, first=0, n_members=2):
 )  # fmt: skip
 def test_the_family_in_most_reports_is_the_steps_then_the_longest(reports, chosen):
     assert choose_host(reports, [0] * len(reports)) == chosen
+
+
+def in_turn(rank, *spans):
+    """Return steps of one rank, of (start, end) in ms."""
+    return schema.HOST_STEPS.from_rows(
+        [
+            {
+                "rank": rank, "report": f"r_{rank}.sqlite", "pid": 10 + rank, "step": step, "host_start_ns": start * MS,
+                "host_end_ns": end * MS, "host_ns": (end - start) * MS, "is_complete": True,
+            }
+            for step, (start, end) in enumerate(spans)
+        ]
+    )  # fmt: skip
+
+
+def test_time_between_steps_is_probably_the_loaders():
+    slow = in_turn(0, (0, 100), (150, 250), (302, 400), (455, 500))  # 50, 52 and 55 ms between
+    quick = in_turn(1, (0, 100), (101, 200), (202, 300))
+    first, second = host_figures(pa.concat_tables([slow, quick]))
+    assert (first.between_ns, second.between_ns) == (52 * MS, 3 * MS // 2)
+    (said,) = [one for one in host_notes([first, second], 16) if one.startswith("Between")]
+    assert said == (
+        "Between two steps 52.00 ms pass (median) on rank 0, outside of every step: probably in the data loader."
+    )
+    assert not [one for one in host_notes([second], 16) if one.startswith("Between")]
+    (alone,) = host_figures(in_turn(0, (0, 100)))
+    assert alone.between_ns is None
