@@ -275,7 +275,7 @@ def under(limit, number, folder, *words):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_too_little_memory_is_said_in_words(large, jobs, attempts):
     """Where a library ends the process for want of memory, nobody can say a word: those limits are not here."""
-    limits = [300 * MIB, 500 * MIB]
+    limits = [500 * MIB, 600 * MIB]
     for limit in limits:
         done = under(resource.RLIMIT_AS, limit, large, "-j", jobs)
         if done.returncode > 0:
