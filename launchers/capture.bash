@@ -3,17 +3,22 @@
 # What the launchers share: options, checks, the nsys command line. Sourced, not run.
 
 launchers=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
-export PYTHONPATH="${launchers%/*}${PYTHONPATH:+:$PYTHONPATH}"
 python=${PYTHON:-$(command -v python3 || command -v python || true)}
+# A bare name is looked for on PATH, once: a directory of that name here is nothing to us.
+case $python in '' | */*) ;; *) python=$(type -P -- "$python" || printf %s "$python") ;; esac
 
-# What our own processes start with: -P, and a PYTHONPATH without entries that mean the current directory, as an empty one
-# does: reports lie there, and who knows what else. The training program gets PYTHONPATH as it is.
+# What our own processes start with: -P, and a PYTHONPATH without the directory around the launchers and entries that mean
+# the current directory, as an empty one does: reports lie there, and who knows what else. Modules of ours are found by
+# their place. torchrun gets PYTHONPATH as it is; the training program has the directory around the launchers first on it.
+users_path=${PYTHONPATH-}
+program_path="${launchers%/*}${users_path:+:$users_path}"
 own_path=''
-IFS=: read -ra entries <<<"$PYTHONPATH"
+IFS=: read -ra entries <<<"$users_path"
 for entry in "${entries[@]}"; do
-  case $entry in /*) [ "$entry" != "${launchers%/*}" ] && [ "$entry" -ef . ] || own_path+=${own_path:+:}$entry ;; esac
+  case $entry in /*) [ "$entry" -ef . ] || [ "$entry" -ef "${launchers%/*}" ] || own_path+=${own_path:+:}$entry ;; esac
 done
 ours=(env PYTHONPATH="$own_path" "$python" -P)
+run_module=("${ours[@]}" "$launchers/run_module.py")
 
 # Filled by what the launchers call below.
 taken=0 nsys_words=() rank_words=() torchrun=() nccl_words=()
@@ -136,7 +141,7 @@ check_options() {
   # What the user tells nsys directly goes before.
   case " ${nsys_args[*]} " in *' --cuda-graph-trace'*) graphs='' ;; esac
   local found
-  found=$("${ours[@]}" -m nsyspipe.capture.ready --nproc="$nproc" --world-size=$((n_nodes * nproc)) --program="$program" \
+  found=$("${run_module[@]}" nsyspipe.capture.ready --nproc="$nproc" --world-size=$((n_nodes * nproc)) --program="$program" \
     --trace="$trace" --capture-range="$range" ${graphs:+--cuda-graph-trace="$graphs"} ${ranks:+--ranks="$ranks"} ${cpu:+--cpu} ${no_profile:+--no-profile} ${dry_run:+--dry-run} ${nsys:+--nsys="$nsys"}) || exit 2
   if [ -z "$no_profile" ]; then
     local usable
@@ -159,9 +164,9 @@ nsys_command() {
 
 # rank_command NSYS_WORDS...: the words that torchrun starts for each rank, in the array rank_words.
 rank_command() {
-  local start=("$python" -P) inside=()
-  [ "$own_path" = "$PYTHONPATH" ] || start=("${ours[@]}") inside=(env PYTHONPATH="$PYTHONPATH")
-  rank_words=("${start[@]}" -m nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} --nsys-words=$# -- "$@" "${inside[@]}" "$python" "$program" "${train_args[@]}")
+  local start=("${run_module[@]}") inside=(env PYTHONPATH="$program_path")
+  [ "$own_path" != "$users_path" ] || start=("$python" -P "$launchers/run_module.py")
+  rank_words=("${start[@]}" nsyspipe.capture.rank --exit-timeout="$exit_timeout" ${ranks:+--ranks="$ranks"} --nsys-words=$# -- "$@" "${inside[@]}" "$python" "$program" "${train_args[@]}")
 }
 
 find_torchrun() {
@@ -196,13 +201,13 @@ run_job() {
   # Our range's name is not registered. Not by nsys's --env-var, which it takes only once.
   [ -n "$no_profile" ] || [ "$range" != nvtx ] || command=(NSYS_NVTX_PROFILER_REGISTER_ONLY=0 "${command[@]}")
   [ -n "$cpu$no_profile" ] || command=("${nccl_words[@]}" "${command[@]}")
-  command=(env PYTHONPATH="$PYTHONPATH" "${command[@]}")
+  command=(env PYTHONPATH="$users_path" "${command[@]}")
   if [ -n "$dry_run" ]; then
     "${ours[@]}" -c 'import shlex, sys; print(shlex.join(sys.argv[1:]))' "${command[@]}"
     return
   fi
   [ -n "$no_profile" ] || options+=(--nsys="$nsys" --trace="$trace")
-  exec "${ours[@]}" -m nsyspipe.capture.job --name="$name" --program="${program##*/}" --nproc="$nproc" \
+  exec "${run_module[@]}" nsyspipe.capture.job --name="$name" --program="${program##*/}" --nproc="$nproc" \
     --capture-range="$range" --timeout="$timeout" --exit-timeout="$exit_timeout" ${linger:+--linger="$linger"} \
     ${ranks:+--ranks="$ranks"} ${no_export:+--no-export} ${force:+--force} "${options[@]}" -- "${command[@]}"
 }

@@ -72,7 +72,7 @@ study() {
 }
 
 # recorded [--environment] WORDS...: words as they may be written down, as in a sidecar: what may be secret is hashed.
-recorded() { "${ours[@]}" -m nsyspipe.capture.hash_key "$@"; }
+recorded() { "${run_module[@]}" nsyspipe.capture.hash_key "$@"; }
 
 # What a figure depends on besides a run's own words.
 surroundings() {
@@ -177,7 +177,7 @@ analyze_one() {
   for found in "$name/$label"_*.sqlite; do [ ! -e "$found" ] || reports+=("$found"); done
   [ "${#reports[@]}" != 0 ] || return 0
   [ ! "$name/$label.analysis.json" -nt "${reports[0]}" ] || return 0
-  run "${ours[@]}" -m nsyspipe analyze "${reports[@]}" -q --label "$label" --run-id "run-$label" --out "$name/runs" \
+  run "${run_module[@]}" nsyspipe analyze "${reports[@]}" -q --label "$label" --run-id "run-$label" --out "$name/runs" \
     --json "$name/$label.analysis.json" --html "$name/$label.html" --force
   [ "$status" = 0 ] || failed+=("$label (analysis)")
 }
@@ -189,7 +189,7 @@ compare_all() {
     [ ! -e "$name/$label.analysis.json" ] || compared+=("${label%-again*}=$name/runs/runs/run_id=run-$label")
   done
   [ "${#compared[@]}" -gt 1 ] || return 0
-  run env COLUMNS=100 "${ours[@]}" -m nsyspipe compare "${compared[@]}" --html "$name/compare.html" --csv "$name/compare.csv" \
+  run env COLUMNS=100 "${run_module[@]}" nsyspipe compare "${compared[@]}" --html "$name/compare.html" --csv "$name/compare.csv" \
     --force --no-progress >"$name/compare.txt"
   [ "$status" = 0 ] || failed+=(compare)
   [ ! -s "$name/compare.txt" ] || { cat "$name/compare.txt"; echo; }
@@ -204,7 +204,7 @@ check_python
 case $name in -*) name=./$name ;; esac
 [[ $repeat =~ ^[1-9][0-9]*$ ]] || die "--repeat $repeat: not a number of times" "--repeat 2"
 if [ -z "$most" ]; then
-  if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else most=$("${ours[@]}" -c 'from nsyspipe.capture.ready import n_gpus; print(n_gpus() or 1)'); fi
+  if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else most=$("${run_module[@]}" nsyspipe.capture.ready --program="$program" --count-gpus); fi
 fi
 [[ $most =~ ^[1-9][0-9]*$ ]] || die "-n $most: not a number of GPUs" "-n 4"
 mapfile -t runs < <(study "$most" | only=$only awk '$1 ~ ENVIRON["only"]')

@@ -88,9 +88,11 @@ _NUMBER = re.compile(
     r"(?:[kmgtbsh%]|[kmgt]i?b|ms|us|ns|min)?",
     re.ASCII | re.IGNORECASE,
 )
-# A PIN has 4 digits and stands behind an option that says so; a telephone number, an account or a card has more.
-_MOST_DIGITS, _MOST_DIGITS_OF_LIST, _MOST_NUMBERS = 7, 14, 16
-_LARGEST_ODD_PART = 1000
+# A PIN has 4 digits and may stand behind any option; a telephone number, an account or a card has more. So few of them
+# stand anywhere, some behind an option of training, more behind none.
+_FEW_DIGITS, _MOST_DIGITS, _MOST_DIGITS_OF_LIST, _MOST_NUMBERS = 3, 7, 14, 16
+# Of a number of more digits, but for a power of two: the first for few digits, where 4712 is no such number.
+_LARGEST_ODD_PARTS = {_FEW_DIGITS: 16, _MOST_DIGITS: 1000}
 _LIST = re.compile(r"[\[(]?([^\[\]()]*)[\])]?")
 _RANKS = re.compile(r"\d{1,3}-\d{1,3}", re.ASCII)
 
@@ -108,20 +110,34 @@ _GLUED_NUMBER = re.compile(r"-[njNOcsb]\d{1,3}", re.ASCII)
 _VARIABLES = {one.name: one for one in VARIABLES}
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 
+# Within a part of a name, at its begin or end, or a part.
 _SECRET = re.compile(
     r"key|token(?!i[sz])|secret|passw|passphr|passcode|pwd|credential|cred(?:s|\Z)|auth|cookie|signature|jwt|bearer|webhook"
-    r"|privat|licen[sc]e|account|login|session|mnemonic|cert(?:s|ific|\Z)|phone|email"
+    r"|privat|licen[sc]e|account|login|session|mnemonic|cert(?:s|ific|\Z)|phone|email|pword|pswd|kennwort|phrase|vault"
+    r"|unlock|serial(?!i[sz])|badge|cardn|verification"
+    r"|\A(?:pw|pass|pin|psk|tok(?!eni[sz])|otp|code)|(?:pw|pass|pin|psk|tok|otp|code|2fa)s?\Z"
 )
 _SECRET_PARTS = _words(
-    "pw pws pass pins pin tok tk ak sk apk api sig psk pat dsn sas pem ssh gpg pgp user usr username uid owner code codes "
-    "salt nonce otp totp mfa tfa sms card cvv cvc iban ssn tel proxy url uri endpoint invite header headers connection conn "
+    "tk ak sk apk api sig pat dsn sas pem ssh gpg pgp user usr username uid owner psw puk tan mdp "
+    "salt nonce totp mfa tfa sms card cvv cvc iban ssn tel proxy url uri endpoint invite header headers connection conn "
     "tenant client"
+)
+_NO_SECRETS = _words("pinned bypass encode decode opcode codebook codec codecs")
+# What a number of more than a few digits may stand behind.
+_SETTINGS = _words(
+    "step steps seed batch batches bs bsz size sizes len length dim dims width height hidden layer layers head heads epoch "
+    "epochs iter iters iteration iterations warmup interval every freq frequency worker workers rank ranks world node nodes "
+    "nproc ngpus nnodes port mb gb bytes tokens vocab sample samples seq ctx context lr rate decay eps epsilon beta betas "
+    "momentum dropout clip scale temperature timeout accumulate accumulation accum bucket buffer cap offset chunk stage "
+    "milestone milestones"
 )
 # Single letters that mean a password, user, key or token to some program.
 _SECRET_LETTERS = frozenset("pPuUkKtaAHiSX")
-_COUNTED = _words("token tokens key keys pass passes")
-_COUNTS = _words(
-    "max min num n total per dim dims size len length count heads dropout budget limit rate new seq batch"
+# Names that count what else is secret: tokens with one of these, and these names.
+_COUNTS = _words("max min num n total per seq batch")
+_COUNTING = _words(
+    "num_keys n_keys key_dim key_dims key_size key_length key_heads num_key_heads key_value_heads num_key_value_heads "
+    "n_key_value_heads key_dropout num_passes n_passes"
 )
 _FLAGS = _words("use no with without enable disable is has allow skip")
 
@@ -169,8 +185,8 @@ _NOBODY = _Owner()
 def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
     """Return a command's words as they may be written down; what is not known to be harmless is what `mask` makes of it.
 
-    Numbers have at most 7 digits that count (trailing zeros and powers of two do not), files lose their directory. Options
-    whose name hints at a secret have hashed values only. Of long commands the begin is kept.
+    Numbers have at most 3 digits that count (trailing zeros and powers of two do not), 7 behind an option with a word of
+    training in its name; files lose their directory. Options whose name hints at a secret have hashed values only. Of long commands the begin is kept.
 
     Examples
     --------
@@ -296,14 +312,24 @@ def _allowed(value: str, owner: _Owner) -> str | None:
         return value if _VARIABLES[owner.name].allows(value) else None
     file = _file_name(value)
     if owner.is_secret:
+        # What -P of our own command is followed by, too.
+        is_ours = owner.is_letter and value in _PROGRAMS and value.startswith("nsyspipe.")
         if owner.is_letter and file is not None and file.endswith(".py"):
             return file
-        return value if _is_number(value) and _is_count(owner.name) else None
+        most = _MOST_DIGITS if "tokens" in _parts(owner.name) else _FEW_DIGITS
+        is_count = _is_count(owner.name) and _is_number(value, most)
+        return value if is_count or is_ours else None
     program = value.rpartition("/")[2]
     if not _NO_PATH.search(value) and (program in _PROGRAMS or _PYTHON.fullmatch(program)):
         return program
-    is_setting = owner.name and (_is_number(value) or _is_list(value))
+    most = _most_digits(owner.name)
+    is_setting = owner.name and (_is_number(value, most) or _is_list(value, most))
     return value if is_setting else file
+
+
+def _most_digits(name: str) -> int:
+    """Return how many digits of a number behind an option may stand."""
+    return _MOST_DIGITS if _parts(name) & _SETTINGS else _FEW_DIGITS
 
 
 def _file_name(value: str) -> str | None:
@@ -324,7 +350,7 @@ def _is_plain(stem: str) -> bool:
     )
 
 
-def _is_list(value: str) -> bool:
+def _is_list(value: str, most_digits: int) -> bool:
     """Tell whether a value is words of training or numbers, one or several with commas between."""
     inside = _LIST.fullmatch(value)
     if inside is None or value[:1] + value[-1:] in ("[)", "(]"):
@@ -335,23 +361,25 @@ def _is_list(value: str) -> bool:
         return False
     if all(part.lower() in _TRAINING or part.lower() in _SWITCHES for part in parts):
         return True
-    if not all(_is_number(part) or _RANKS.fullmatch(part) for part in parts):
+    if not all(_is_number(part, most_digits) or _RANKS.fullmatch(part) for part in parts):
         return False
     return sum(map(_n_digits, parts)) <= _MOST_DIGITS_OF_LIST
 
 
-def _is_number(value: str) -> bool:
-    """Tell whether a value is a number that says no more than a setting does."""
+def _is_number(value: str, most_digits: int = _MOST_DIGITS) -> bool:
+    """Tell whether a value is a number that says no more than a setting does: of so many digits that count."""
     found = _NUMBER.fullmatch(value) if len(value) <= _LONGEST_RUN + 4 else None
     if found is None:
         return False
-    if _n_digits(value) <= _MOST_DIGITS:
+    if _n_digits(value) <= most_digits:
         return True
     whole = found[1].replace("_", "")
     if found[2] or found[3] or not whole:
         return False
     number = int(whole)
-    return number // (number & -number) < _LARGEST_ODD_PART  # a few times a power of two
+    return (
+        number // (number & -number) < _LARGEST_ODD_PARTS[most_digits]
+    )  # a few times a power of two
 
 
 def _n_digits(value: str) -> int:
@@ -383,11 +411,14 @@ def _hints_at_secret(name: str) -> bool:
     parts = _parts(name)
     if "pin" in parts and parts & {"memory", "mem"}:
         return False
+    parts -= _NO_SECRETS
     return bool(parts & _SECRET_PARTS) or any(_SECRET.search(part) for part in parts)
 
 
 def _is_count(name: str) -> bool:
     """Tell whether a name counts tokens or keys: nothing else in it hints at a secret."""
     parts = _parts(name)
-    rest = "_".join(parts - _COUNTED - _COUNTS)
-    return bool(parts & _COUNTED and parts & _COUNTS) and not _hints_at_secret(rest)
+    if "_".join(part.lower() for part in _HUMP.split(name) if part) in _COUNTING:
+        return True
+    is_count = "tokens" in parts and bool(parts & _COUNTS)
+    return is_count and not _hints_at_secret("_".join(parts - {"tokens"}))

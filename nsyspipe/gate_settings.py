@@ -170,27 +170,40 @@ def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> 
 
 
 def _check_owner(path: Path, taken: Iterable[str]) -> None:
-    """Refuse a file that is not its user's own, as git does: of another owner, or where anybody may put another one."""
+    """Refuse a file that is not its user's own, or whose directories up to the root let others put another one there.
+
+    Others are all users but this one and root. What a group may write is left alone: most have one of their own.
+    """
     if not hasattr(os, "geteuid"):
         return
     ours = {0, os.geteuid()}
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         ours.add(int(os.environ["SUDO_UID"]))
-    for one in dict.fromkeys((path, path.resolve())):
-        status, folder = one.lstat(), one.parent.stat()
-        if status.st_uid not in ours:
-            problem = "belongs to another user"
-        elif status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
-            problem = "may be written by anybody"
-        elif folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX:
-            problem = "lies in a directory that anybody may write"
-        else:
-            continue
+    problem = next(
+        filter(None, (_not_own(one, ours) for one in (path.absolute(), path.resolve()))), None
+    )
+    if problem is not None:
         options = " ".join(f"--{_OPTIONS.get(name, name.replace('_', '-'))}" for name in taken)
         problem = f"{problem}, who could loosen the gate with it: nothing is taken from it"
         raise OptionError(
             str(path), problem, fix=f"chown or chmod it and its directory, or {options}"
         )
+
+
+def _not_own(path: Path, ours: set[int]) -> str | None:
+    """Return what lets others than `ours` change a file, itself or by one of its directories; None if nothing does."""
+    status = path.lstat()
+    if status.st_uid not in ours:
+        return "belongs to another user"
+    if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
+        return "may be written by anybody"
+    for folder in path.parents:
+        mode = folder.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return f"lies in a directory that anybody may write ({folder})"
+        if not {folder.stat().st_uid, folder.lstat().st_uid} <= ours:
+            return f"lies in a directory of another user ({folder})"
+    return None
 
 
 def _is_file(path: Path) -> bool:

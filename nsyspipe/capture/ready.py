@@ -44,6 +44,9 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 def main(words: Sequence[str] | None = None) -> int:
     """Check, and print what the launcher needs; for a dry run what is missing is only said."""
     options = _parser().parse_args(words)
+    if options.count_gpus:
+        sys.stdout.write(f"{n_gpus() or 1}\n")
+        return 0
     try:
         if options.ranks is not None and not options.no_profile:
             check_ranks(parse_ranks(options.ranks), options.world_size or options.nproc)
@@ -223,6 +226,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--no-profile", action="store_true")
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--count-gpus", action="store_true")
     return parser
 
 

@@ -88,8 +88,8 @@ def sidecar_document(
     captured_at
         When the job started; None takes now.
     directory
-        Of the training program, for its commit; None takes that of the first Python file in the command, else the
-        current one.
+        Of the training program, for its commit; None takes that of the first Python file in the command. Without one
+        there is no commit.
     environment
         Of the job; None takes this process's. Only `VARIABLES` are kept.
     surroundings

@@ -25,6 +25,20 @@ _BYTES_PER_MIB = 1 << 20
 _GPU_FIELDS = ("index", "name", "memory.total", "driver_version")
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# What starts our own modules in a job.
+_RUNNER = "/launchers/run_module.py"
+# Nothing of a repository that git would start, or fetch from where a repository says.
+_NO_PROGRAMS = (
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "safe.bareRepository=explicit",
+    *(
+        f"protocol{one}.allow=never"
+        for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")
+    ),
+)
+_NO_SETTING = re.compile(r"[=\n\ufffd]")
+_MOST_CHANGES = 1000
 _TOPOLOGY_ROW = re.compile(r"^\s*GPU0\s", re.MULTILINE)
 
 
@@ -74,7 +88,7 @@ def gather_surroundings(
     Parameters
     ----------
     directory
-        Where the training program lies; None takes the current directory.
+        Where the training program lies; None where nobody knows: no commit is looked for.
     run
         What runs a program with a time limit.
     root, search_path
@@ -83,7 +97,7 @@ def gather_surroundings(
     patience = Patience(run, total_s)
     smi = shutil.which("nvidia-smi", path=search_path)
     gpus, driver = _gpus(patience, smi) if smi else ((), None)
-    commit, is_dirty = _commit(patience, directory or Path(), search_path)
+    commit, is_dirty = _commit(patience, directory, search_path)
     torch, cuda = torch_versions()
     return Surroundings(
         host=host_name(),
@@ -105,9 +119,10 @@ def host_name() -> str | None:
 
 
 def program_directory(command: Sequence[str]) -> Path | None:
-    """Return the directory of the first existing Python file that a command names, or None."""
+    """Return the directory of the first existing Python file that a command names, or None; what starts our modules is none."""
     for word in command:
-        if word.endswith(".py") and os.path.isfile(word):  # noqa: PTH113 - False for a word that is no path
+        is_python = word.endswith(".py") and not word.endswith(_RUNNER)
+        if is_python and os.path.isfile(word):  # noqa: PTH113 - False for a word that is no path
             return Path(word).absolute().parent
     return None
 
@@ -133,18 +148,54 @@ def _topology(patience: Patience, smi: str) -> str | None:
 
 
 def _commit(
-    patience: Patience, directory: Path, search_path: str | None
+    patience: Patience, directory: Path | None, search_path: str | None
 ) -> tuple[str | None, bool | None]:
     """Ask git; no git, no repository, and one of somebody else's (which git refuses) are all None."""
     git = shutil.which("git", path=search_path)
-    if git is None:
+    if git is None or directory is None:
         return None, None
     # Changes nothing, and starts no program that the repository's configuration names.
-    ask_git = ("-C", str(directory), "--no-optional-locks", "-c", "core.fsmonitor=false")
-    commit = patience.answer(git, *ask_git, "rev-parse", "HEAD").strip()
+    settings = [word for one in _NO_PROGRAMS for word in ("-c", one)]
+    here = (git, "-C", str(directory), "--no-optional-locks", *settings)
+    commit = patience.answer(*here, "rev-parse", "HEAD").strip()
     if not _COMMIT.fullmatch(commit):
         return None, None
-    changes = patience.output(git, *ask_git, "status", "--porcelain", "--untracked-files=no")
-    if changes is None or changes.status != 0:
+    filters = _filters(patience, here)
+    top = patience.answer(*here, "rev-parse", "--show-toplevel").removesuffix("\n")
+    if filters is None or not top:
         return commit, None
-    return commit, bool(changes.text.strip())
+    # A name that filters have set is set to nothing: a file is compared as it is.
+    settings += [word for one in filters for word in ("-c", one)]
+    there = (git, "-C", top, "--no-optional-locks", *settings)
+    return commit, _is_dirty(patience, there, has_filters=bool(filters))
+
+
+def _filters(patience: Patience, here: Sequence[str]) -> list[str] | None:
+    """Return settings that switch off what changes files between a repository and its directory; None if some stay."""
+    found = patience.output(*here, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
+    if found is None or found.status not in (0, 1):  # 1: there are none
+        return None
+    drivers = {name.rpartition(".")[0] for name in found.text.split("\0") if name}
+    if any(map(_NO_SETTING.search, drivers)):
+        return None
+    return [
+        f"{one}.{what}"
+        for one in sorted(drivers)
+        for what in ("clean=", "smudge=", "process=", "required=false")
+    ]
+
+
+def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) -> bool | None:
+    """Tell whether a file is changed; None if all that differ have a filter, which nobody asked."""
+    # A submodule is asked for its commit only: git would start in it with that repository's own configuration.
+    options = ("--porcelain", "-z", "--untracked-files=no", "--no-renames")
+    found = patience.output(*there, "status", *options, "--ignore-submodules=dirty")
+    if found is None or found.status != 0:
+        return None
+    changed = [line[3:] for line in found.text.split("\0") if line]
+    if not changed or not has_filters:
+        return bool(changed)
+    told = patience.output(*there, "check-attr", "-z", "filter", "--", *changed[:_MOST_CHANGES])
+    if told is None or told.status != 0:
+        return None
+    return True if {"unspecified", "unset"} & set(told.text.split("\0")[2::3]) else None

@@ -236,6 +236,41 @@ def test_launchers_do_not_and_training_programs_have_their_own_path(workshop, la
     assert answer.out.count(f"False|{LAUNCHERS.parent}:{path}\n") == ranks
 
 
+@pytest.mark.parametrize("launcher", LAUNCHER_WORDS)
+def test_launchers_do_not_where_they_are_started_in_their_own_clone(workshop, launcher):
+    """Its directory is on the training program's path, and reports are written there."""
+    work = workshop.work
+    for package in ("launchers", "nsyspipe"):
+        unwanted = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(LAUNCHERS.parent / package, work / package, ignore=unwanted)
+    words = ("--cpu", *LAUNCHER_WORDS[launcher], "--program", str(workshop.train))
+    own = {"folder": work / "launchers", "timeout": 120}
+    dry = workshop.run(launcher.split()[0], *words, "--dry-run", **own)
+    assert dry.status == 0, dry.err
+    assert workshop.trap.imports() == []
+    answer = workshop.run(launcher.split()[0], *words, **own)
+    assert answer.status == 0, answer.err
+    assert not [line for line in workshop.trap.imports() if "train.py" not in line]
+    assert workshop.trap.imports() != []  # the trap works: the program's path is as ever
+    assert f"False|{work}:{workshop.root}/site\n" in answer.out
+    pasted = subprocess.run(
+        shlex.split(dry.out), cwd=work, env=workshop.environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert f"False|{work}:{workshop.root}/site\n" in pasted.stdout, pasted.stderr
+    assert not [line for line in workshop.trap.imports() if "train.py" not in line]
+
+
+def test_nothing_is_started_from_a_directory_named_like_the_python(workshop):
+    program(workshop.work / "python3", "torchrun", "echo planted")
+    workshop.variables["PYTHON"] = "python3"
+    answer = workshop.run("ddp.sh", "--cpu", "--program", str(workshop.train), timeout=120)
+    assert answer.status == 0, answer.err
+    assert "beside|True|False" in answer.out
+    assert "planted" not in answer.out
+    dry = workshop.run("ddp.sh", "--cpu", "--program", str(workshop.train), "--dry-run")
+    assert f"{workshop.root}/bin/python3" in shlex.split(dry.out)
+
+
 def test_a_sweep_with_its_analysis_does_not(lab, tmp_path):  # noqa: F811 - the fixture
     there = Trap(lab.work, tmp_path / "mark")
     answer = sweep(lab, "-o", "study", "--cpu", "-n", "1", timeout=300)

@@ -86,3 +86,40 @@ def test_a_link_out_of_a_directory_that_anybody_may_write_is_refused(folder):
     (folder / "below" / "nsyspipe.toml").symlink_to(folder / "nsyspipe.toml")
     with pytest.raises(OptionError, match="lies in a directory that anybody may write"):
         taken(folder / "below")
+
+
+def test_a_directory_further_up_that_anybody_may_write_is_refused(folder):
+    """Who may write there may put another directory in the place of the next one."""
+    inside = folder / "below" / "project"
+    inside.mkdir()
+    (folder / "nsyspipe.toml").rename(inside / "nsyspipe.toml")
+    folder.chmod(0o777)
+    with pytest.raises(OptionError, match="lies in a directory that anybody may write"):
+        taken(inside)
+    folder.chmod(0o1777)  # nobody may take away what is another's
+    assert taken(inside).min_effect == 0.5
+    folder.chmod(0o775)  # a group is left alone
+    assert taken(inside).min_effect == 0.5
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_directory_of_another_owner_is_refused_however_far_up(folder, depth, monkeypatch):
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    inside = folder / "below" / "project"
+    inside.mkdir()
+    (folder / "nsyspipe.toml").rename(inside / "nsyspipe.toml")
+    os.chown((inside, *inside.parents)[depth], 12345, -1)
+    with pytest.raises(OptionError, match="lies in a directory of another user"):
+        taken(inside)
+    monkeypatch.setenv("SUDO_UID", "12345")
+    assert taken(inside).min_effect == 0.5
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives links away")
+def test_a_link_of_another_owner_to_a_directory_is_refused(folder, monkeypatch):
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    (folder / "below" / "link").symlink_to(folder)
+    os.chown(folder / "below" / "link", 12345, -1, follow_symlinks=False)
+    with pytest.raises(OptionError, match="lies in a directory of another user"):
+        taken(folder / "below" / "link")

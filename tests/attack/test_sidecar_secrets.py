@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 
 import pytest
 
 from nsyspipe.capture.hash_key import HashKey, main
 from nsyspipe.capture.sidecar import sidecar_document
-from nsyspipe.capture.surroundings import Surroundings
+from nsyspipe.capture.surroundings import Surroundings, gather_surroundings
 from nsyspipe.command_words import Mask, recorded_command, without_words
 from nsyspipe.read.sidecar_fields import parse_sidecar
+from tests.build.programs import program
 from tests.launchers.conftest import machine, reports  # noqa: F401 - a fixture, and what it needs
 from tests.launchers.jobs import ddp
 
@@ -145,6 +149,52 @@ NAMES = [
     "oauth",
     "invite-code",
     "pat",
+    *(
+        "new-pass",
+        "max-pass",
+        "total-pass",
+        "new-key",
+        "seq-key",
+        "limit-token",
+        "new-token",
+        "batch-pin",
+    ),
+    *(
+        "pincode",
+        "otpcode",
+        "dbpw",
+        "adminpw",
+        "wandbpw",
+        "dbpass",
+        "userpass",
+        "sshpass",
+        "PGPASS",
+    ),
+    *(
+        "wifipsk",
+        "apitok",
+        "usertok",
+        "otps",
+        "smspin",
+        "simpin",
+        "2fa",
+        "pword",
+        "pswd",
+        "psw",
+        "puk",
+    ),
+    *(
+        "tan",
+        "kennwort",
+        "mdp",
+        "vault",
+        "unlock",
+        "serial",
+        "badge",
+        "cardnumber",
+        "verification",
+        "seed-phrase",
+    ),
 ]
 # How a value may stand in a command; %s is it.
 FORMS = (
@@ -293,6 +343,18 @@ def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempt
             )
 
 
+@pytest.mark.parametrize(
+    "name", ["x", "gate", "door", "geheim", "zahl", "combination", "answer", "n", "d", "data"]
+)
+def test_a_number_stands_behind_an_option_of_training_only(name, attempts):
+    numbers = ("4711", "4712", "1234", "8472615", "-4711", "84.72615", "4711,15", "8472615k")
+    attempts(3 * len(numbers))
+    dashes = "-" if len(name) == 1 else "--"
+    for number in numbers:
+        for words in ([f"{dashes}{name}", number], [f"--{name}={number}"], [f"{name}={number}"]):
+            assert number not in " ".join(recorded_command(words, KEY)), words
+
+
 @pytest.mark.parametrize("letter", "pPuUkKta")
 def test_single_letters_that_mean_a_password_have_none(letter):
     for words in ([f"-{letter}", "4711"], [f"-{letter}4711"], [f"-{letter}=4711"]):
@@ -414,6 +476,86 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     assert not any(form in "".join(written.values()) for form in (key.hex(), repr(key)))
 
 
+# --- the repository of the training program ---------------------------------------------------------
+
+GIT = shutil.which("git")
+
+
+class Repository:
+    """Whoever wrote its configuration wants programs to run."""
+
+    def __init__(self, folder, mark):
+        self.folder, self._mark = folder, mark
+        folder.mkdir()
+        self.git("init", "-q")
+        for name in ("train.py", "plain.py"):
+            (folder / name).write_text("pass\n")
+        (folder / ".gitattributes").write_text("*.py filter=x diff=x\nplain.py -filter\n")
+
+    def git(self, *words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        done = subprocess.run([GIT, "-C", self.folder, *who, *words], check=True, capture_output=True, text=True)  # fmt: skip
+        return done.stdout.strip()
+
+    def commit(self):
+        self.git("add", ".")
+        self.git("commit", "-qm", "one")
+        return self.git("rev-parse", "HEAD")
+
+    def plant(self, driver="x"):
+        """Name the program wherever git takes one; every file looks changed, so that git has to look into it."""
+        run = program(self.folder / ".git", "planted", f"echo $0 >> {self._mark}; cat")
+        for what in ("clean", "smudge", "process"):
+            self.git("config", f"filter.{driver}.{what}", str(run))
+        self.git("config", f"filter.{driver}.required", "true")
+        for name in ("core.fsmonitor", "diff.x.textconv", "diff.x.command", "diff.external"):
+            self.git("config", name, str(run))
+        self.git("config", "status.submoduleSummary", "true")
+        for hook in ("post-index-change", "fsmonitor-watchman", "reference-transaction"):
+            program(self.folder / ".git" / "hooks", hook, f"echo $0 >> {self._mark}")
+        for path in self.folder.glob("*.py"):
+            os.utime(path, (1, 1))
+
+    def dirty(self):
+        found = gather_surroundings(self.folder, root=self.folder)
+        return found.git_commit, found.git_is_dirty
+
+
+@pytest.mark.skipif(GIT is None, reason="no git on this machine")
+def test_no_program_that_a_repository_names_is_started(tmp_path):
+    mark = tmp_path / "mark"
+    outer = Repository(tmp_path / "code", mark)
+    inner = Repository(outer.folder / "inner", mark)
+    inner.commit()
+    commit = outer.commit()  # holds the inner one as a submodule
+    inner.plant()
+    outer.plant()
+    assert outer.dirty() == (commit, False)
+    (inner.folder / "train.py").write_text("1\n")
+    assert outer.dirty() == (commit, False)  # of submodules the commit counts
+    # What a filter makes of a changed file only that filter knows.
+    (outer.folder / "train.py").write_text("1\n")
+    assert outer.dirty() == (commit, None)
+    (outer.folder / "plain.py").write_text("1\n")
+    assert outer.dirty() == (commit, True)
+    # A name that cannot be switched off.
+    outer.plant("a=b")
+    assert outer.dirty() == (commit, None)
+    assert not mark.exists()
+    subprocess.run([GIT, "-C", outer.folder, "status"], capture_output=True, check=False)
+    assert mark.exists()  # the trap works
+
+
+@pytest.mark.skipif(GIT is None, reason="no git on this machine")
+def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path, monkeypatch):
+    Repository(tmp_path / "code", tmp_path / "mark").commit()
+    monkeypatch.chdir(tmp_path / "code")
+    for words, is_there in ((["train"], False), (["python3", "train.py"], True)):
+        document = sidecar_document("run", command=words, environment={}, key=KEY)
+        assert (document["git_commit"] is not None) == is_there
+        assert (document["git_is_dirty"] is not None) == is_there
+
+
 # --- what stays readable ---------------------------------------------------------------------------
 
 
@@ -421,6 +563,8 @@ def test_no_file_and_no_message_of_a_job_holds_a_secret(machine, attempts):  # n
     "words",
     [
         "torchrun --standalone --nproc_per_node=8 --no-python python3 -P -m nsyspipe.capture.rank --nsys-words=9 --",
+        "python3 -P run_module.py nsyspipe.capture.rank --nsys-words=9 -- python3 train.py --seed 1234567 --master-port=29517",
+        "train.py --pinned-memory 1 --decode-steps 1234 --codebook-size 1536 --max-steps=123456 --tokenizer-workers 2",
         "nsys profile --trace=cuda,nvtx,nccl,osrt --sample=none --cpuctxsw=none --capture-range=cudaProfilerApi",
         "python3 -u train.py --lr 1e-4 --batch-size 64 --epochs=3 --seed 1234 --warmup 10 --weight-decay=0.01",
         "train.py --dtype bfloat16 --optimizer adamw --backend nccl --precision bf16-mixed --strategy fsdp",

@@ -203,7 +203,8 @@ class Machine:
     def pids(self, module):
         """Return the processes of this machine that run a module."""
         running = self._running().items()
-        return [pid for pid, command in running if command.split()[1:4] == ["-P", "-m", module]]
+        start = ["-P", str(LAUNCHERS / "run_module.py"), module]
+        return [pid for pid, command in running if command.split()[1:4] == start]
 
     def _running(self):
         mark = f"OF_MACHINE={self.root}\0".encode()

@@ -40,14 +40,15 @@ def test_ddp_is_torchrun_around_nsys_around_the_program(gpus):
     bin_ = str(gpus.root / "bin")
     assert after(words, f"{bin_}/torchrun") == [
         *(f"{bin_}/torchrun", "--standalone", "--nproc_per_node=2", "--no-python"),
-        *(f"{bin_}/python3", "-P", "-m", "nsyspipe.capture.rank", "--exit-timeout=600"),
-        *("--nsys-words=9", "--"),
+        *(f"{bin_}/python3", "-P", f"{LAUNCHERS}/run_module.py", "nsyspipe.capture.rank"),
+        *("--exit-timeout=600", "--nsys-words=9", "--"),
         *(f"{bin_}/nsys", "profile", "--trace=cuda,nvtx,nccl,osrt"),
         *("--sample=none", "--cpuctxsw=none", "--output=ddp-2gpu_%q{RANK}"),
         *("--capture-range=cudaProfilerApi", "--cuda-graph-trace=node", "--capture-range-end=stop"),
+        *("env", f"PYTHONPATH={LAUNCHERS.parent}:{gpus.root}/site"),
         *(f"{bin_}/python3", "train.py", "--lr", "1"),
     ]
-    assert words[:2] == ["env", f"PYTHONPATH={LAUNCHERS.parent}:{gpus.root}/site"]
+    assert words[:2] == ["env", f"PYTHONPATH={gpus.root}/site"]
     assert set(words[2 : words.index(f"{bin_}/torchrun")]) == {
         "NCCL_DEBUG=INFO",
         f"NCCL_DEBUG_FILE={gpus.work}/ddp-2gpu.nccl.%h.%p.log",

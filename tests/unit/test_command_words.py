@@ -35,7 +35,7 @@ def value(text, name="x"):
 @pytest.mark.parametrize(
     "text",
     [
-        *("0", "1", "-1", "+2", "64", "1234567", "1_000_000", "0.1", ".5", "3.", "1e-4", "2.5E+10", "25MB", "4k", "10%"),
+        *("0", "1", "-1", "+2", "64", "123", "1_000_000", "0.1", ".5", "3.", "1e-4", "2.5E+10", "25MB", "4k", "10%"),
         # zeros at the end do not count, nor do powers of two
         *("100000000000", "0.00001", "1073741824", "41943040", "0.000123"),
         *("true", "False", "NONE", "off", "adamw", "BF16", "bf16-mixed", "cuda:0", "max-autotune", "cuda,nvtx"),
@@ -51,7 +51,7 @@ def test_numbers_switches_files_and_words_of_training_stand(text):
 @pytest.mark.parametrize(
     "text",
     [
-        *("12345678", "1.23456789", "007", "00", "1234567891", "[1,2", "(1,2]", "1,2,", "1-2-3", "1234-5678", "1.2.3", "0x1f"),
+        *("1234", "4712", "1234567", "1234,5", "-4711", "12345678", "1.23456789", "007", "00", "1234567891", "[1,2", "(1,2]", "1,2,", "1-2-3", "1234-5678", "1.2.3", "0x1f"),
         *("4111,1111,1111,1111", "word", "adamw2", "adamw;sgd", "runs/model.pt", "a.txt", "x.yaml.bak", "a b.yaml", "١٢"),
         *("deadbeefdeadbeefdeadbeef.yaml", "20261121-083012-4711.json", "x:y.json", "$HOME", "*", "{}", "hmac:0123abcd0"),
     ],
@@ -59,6 +59,14 @@ def test_numbers_switches_files_and_words_of_training_stand(text):
 def test_everything_else_does_not(text):
     assert value(text) == MASK
     assert of("--x", text) == ["--x", MASK]
+
+
+@pytest.mark.parametrize("name", ["steps", "seed", "optim.lr", "adam_beta1", "maxSteps", "lr"])
+def test_numbers_of_training_may_have_seven_digits(name):
+    for text in ("1234", "1234567", "-4711", "0.0012345", "[1234,5678]"):
+        assert value(text, name) == text
+    for text in ("12345678", "4111,1111,1111,1111"):
+        assert value(text, name) == MASK
 
 
 def test_files_stand_without_their_directory():
@@ -131,7 +139,12 @@ def test_what_follows_an_option_of_a_secret_is_hidden_whatever_it_is():
 
 def test_how_many_tokens_there_are_is_no_secret():
     words = ["--max-tokens", "512", "--num-keys=3", "max_new_tokens=64", "--key-dim", "64"]
+    words += ["--total-tokens=8472615"]
     assert of(*words) == words
+    assert of("--key-dim=8472615", "--new-tokens=8") == [
+        f"--key-dim={MASK}",
+        f"--new-tokens={MASK}",
+    ]
     assert of("--max-tokens=abc", "--token-id", "5", "--max-api-tokens=7") == [
         *(f"--max-tokens={MASK}", "--token-id", MASK, f"--max-api-tokens={MASK}"),
     ]
