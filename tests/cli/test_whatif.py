@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_the_bounds_of_the_findings_stand_beside_the_replay(ddp):
     # 80 of 114.8 ms are exposed; with a bucket per gradient 15.61 of them are saved.
     assert lines[at + 1].startswith("- comm-bound: at most 69.7 %; perfect overlap +30.3 %")
     assert "- single-bucket: at most " in lines[at + 2]
-    assert lines[at + 2].endswith("; bucket_cap_mb=25 +13.5 %")
+    assert lines[at + 2].endswith("; bucket_cap_mb=25 +13.1 %")
 
 
 @pytest.mark.slow
@@ -65,9 +66,10 @@ def test_every_width_is_kept(ddp, columns):
 def test_one_combination_says_what_it_rests_on(ddp):
     done = nsyspipe_here("whatif", ddp, "--no-grad-copy", "--bucket-mb", "25", COLUMNS="100")
     lines = done.stdout.splitlines()
-    # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer.
+    # 15.1 ms until the first bucket is ready, 80.09 on the link, 4 for the optimizer: 99.19. Beside the 15.6 ms of
+    # backward that are left, transfers take 2 % longer (0.31), and each waits for room on the GPU.
     assert lines[0].startswith(
-        "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.19 ms, 13.6 % less step time"
+        "With bucket_cap_mb=25, gradient_as_bucket_view=True: 99.71 ms, 13.1 % less step time"
     )
     assert "This rests on" in lines
 
@@ -104,12 +106,15 @@ def test_a_run_saved_without_its_operations_says_how_to_save_them(ddp, tmp_path)
 
 
 @pytest.mark.slow
-def test_one_rank_gets_a_reason(ddp):
+def test_one_rank_of_two_gets_the_answers_that_it_allows(ddp):
+    found = document(ddp / "ddp_0.sqlite")
+    answered = {one["id"] for one in found["scenarios"] if not one["refused"]}
+    assert answered
+    assert all(re.search("bucket|grad-copy|grad_copy", one) for one in answered), answered
+    refused = [one["refused"] for one in found["scenarios"] if one["refused"]]
+    assert refused
     done = nsyspipe_here("whatif", ddp / "ddp_0.sqlite", COLUMNS="100")
-    assert done.returncode == 0
-    assert done.stdout.startswith(
-        "No answer: 1 of 2 ranks are not among the reports: pass those of all ranks."
-    )
+    assert "for this rank alone" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
