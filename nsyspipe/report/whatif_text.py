@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nsyspipe.report.run_words import same_problems
+from nsyspipe.report.run_words import mean_step_ns, same_problems
 from nsyspipe.report.text import rendered
 from nsyspipe.units import ms_text, percent_text, rate_text
 from nsyspipe.untrusted import printable
@@ -110,7 +110,7 @@ def _sections(found: WhatIf, run: Run, width: int) -> Iterable[RenderableType]:
     answered = [one for one in found.scenarios if one.refused is None]
     if answered:
         yield Padding(_table(found, answered, width), (1, 0, 0, 0))
-    if bounds := _bounds(found):
+    if bounds := _bounds(found, mean_step_ns(run.summary().to_pylist()[0])):
         yield Padding(bounds, (1, 0, 0, 0))
     if len(answered) == 1:
         yield Padding(_assumptions(answered[0]), (1, 0, 0, 0))
@@ -157,9 +157,9 @@ def _table(found: WhatIf, rows: Sequence[Scenario], width: int) -> Table:
     return table
 
 
-def _bounds(found: WhatIf) -> Group | None:
+def _bounds(found: WhatIf, mean_ns: float | None) -> Group | None:
     """Set what each finding says could be gained at most beside the best replay of what it advises."""
-    if not found.step_time_ns:
+    if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100 %
         return None
     best: dict[str, Scenario] = {}
     for one in found.scenarios:
@@ -170,7 +170,7 @@ def _bounds(found: WhatIf) -> Group | None:
             best[one.finding] = one
     rows = [
         Text(
-            f"- {name}: at most {percent_text((one.finding_saving_ns or 0.0) / found.step_time_ns)}; "
+            f"- {name}: at most {percent_text((one.finding_saving_ns or 0.0) / mean_ns)}; "
             f"{one.label} {gain_text(found, one)}"
         )
         for name, one in sorted(best.items(), key=lambda item: -(item[1].finding_saving_ns or 0.0))

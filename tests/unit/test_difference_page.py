@@ -14,6 +14,8 @@ from nsyspipe.difference.sides import Side
 from nsyspipe.gate import gate
 from nsyspipe.report.difference_document import identity_of
 from nsyspipe.report.difference_words import verdict_text
+from nsyspipe.report.document import document
+from nsyspipe.report.markdown import markdown
 from nsyspipe.report.page.difference_page import difference_page, identity_of_difference_page
 from nsyspipe.report.page.embed import run_id_of_page
 from nsyspipe.report.page.run_page import run_page
@@ -177,3 +179,20 @@ def test_equal_runs_differ_by_nothing(runs):
     assert "No change: step time 131.0 ms -> 131.0 ms (0.0 %)" in shown
     assert "None appeared, vanished, or changed" in shown
     assert {bar["delta"] for bar in data(text, "waterfall")["bars"]} == {None, 0}
+
+
+def test_where_means_are_judged_the_page_speaks_of_means_and_each_run_says_that_it_is_uneven(
+    tmp_path,
+):
+    """Steps of 132 and 1400 ms in turn against even ones of 146: no sentence is of medians where the verdict is not."""
+    uneven = [((102 if number % 2 else 1370) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(14)]
+    before = plain_run(tmp_path / "before", [uneven] * 2)
+    after = plain_run(tmp_path / "after", [steps(116, 14)] * 2, start=2 * 10**18)
+    shown = words(difference_page(diff(before, after)))
+    for part in ("mean of 14 steps", "step time, mean", "means of times, since steps are uneven", "132.0 ms and 1400 ms in turn"):  # fmt: skip
+        assert part in shown
+    assert "The verdict above is about medians" not in shown
+    assert "132.0 ms and 1400 ms in turn" in words(run_page(before))
+    assert "132.0 ms and 1400 ms in turn" in markdown(before)
+    assert document(before)["evenness"]["period"] == 2
+    assert document(after)["evenness"]["is_uneven"] is False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from nsyspipe.report.verdict import verdict
+from nsyspipe.statistics import evenness
 
 
 def figures(
@@ -69,3 +71,31 @@ def test_without_gpu_activity_there_is_nothing_to_measure():
         verdict(nothing, n_ranks=0)
         == "No GPU activity was recorded, so there is nothing to measure."
     )
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        # Means and shares by hand: half of 132 + 1400.
+        ([132, 1400] * 5, "mean 766.0 ms, median 766.0 ms, which no step takes; 132.0 ms and 1400 ms in turn"),
+        # A fifth of 400 + 600.
+        ([100, 100, 100, 100, 600] * 2, "mean 200.0 ms, median 100.0 ms; every fifth step takes about 6.0 times as long (600.0 ms instead of 100.0 ms)"),
+        # A third of 200 + 180; 80 more than 100.
+        ([100, 100, 180] * 4, "mean 126.7 ms, median 100.0 ms; every third step is about 80 % longer (180.0 ms instead of 100.0 ms)"),
+        # 500 less than 600.
+        ([600, 600, 600, 100] * 3, "mean 475.0 ms, median 600.0 ms; every fourth step is about 83 % shorter (100.0 ms instead of 600.0 ms)"),
+        ([100] * 11 + [900] + [100] * 11 + [900], "mean 166.7 ms, median 100.0 ms; every 12th step takes about 9.0 times as long (900.0 ms instead of 100.0 ms)"),
+        ([100, 300, 300, 100, 300, 100, 100, 100], "mean 175.0 ms, median 100.0 ms; two levels, 100.0 ms and 300.0 ms (3 of 8 steps)"),
+        # No two levels: a quarter of 1500, half of 200 + 400.
+        ([100, 200, 400, 800], "mean 375.0 ms, median 300.0 ms, which no step takes"),
+    ],
+)  # fmt: skip
+def test_uneven_steps_are_said_with_mean_median_and_pattern(steps, said):
+    found = verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=evenness(np.array(steps) * 1e6))
+    assert found.split("\n")[1] == f"Steps are uneven: {said}."
+
+
+def test_of_even_steps_nothing_is_said():
+    # Every fifth 10 % longer: mean 102, and all within 10 % of the median.
+    even = evenness(np.array([100.0, 100, 100, 100, 110] * 3))
+    assert "uneven" not in verdict(figures(0.0, 0.0, compute=0.9), 1, evenness=even)

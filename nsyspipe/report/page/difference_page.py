@@ -23,7 +23,7 @@ from nsyspipe.report.page.embed import cut, identity_of_page
 from nsyspipe.report.page.headline import Tile
 from nsyspipe.report.page.link_board import troubles
 from nsyspipe.report.page.shell import Page, render
-from nsyspipe.statistics import MEDIAN
+from nsyspipe.statistics import MEAN, MEDIAN
 from nsyspipe.units import absent, ms_text, percent_text
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def difference_page(
         **_head(difference, gate, settings_file),
         "waterfall": bars,
         "waterfall_table": waterfall_table(difference) if bars else None,
+        "is_of_means": difference.statistic == MEAN,
         "axis_note": _axis_note(bars),
         "timelines": drawn,
         "of_first_capture": ", in its first capture" if difference.has_spread_between_captures else "",
