@@ -32,7 +32,9 @@ from nsyspipe.store.layout import (
     is_run_id,
     links_fix,
     published,
+    table_of_file,
 )
+from nsyspipe.store.read import files_in_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,7 +68,7 @@ class Locked:
     switch: Directory
 
     def files_of(self, run_id: str) -> set[str]:
-        """Return the names of the files that a run has in their places.
+        """Return the names of the files that a run has in their places, of tables of the dataset alone.
 
         Raises
         ------
@@ -75,10 +77,9 @@ class Locked:
         """
         found = set()
         for table in self.top.names():
-            if table in DATASET:
-                self.top.require(table, DIRECTORY)
-            if self.top.kind(table) != DIRECTORY or table.startswith("."):
+            if table not in DATASET:  # of somebody else
                 continue
+            self.top.require(table, DIRECTORY)
             with self.top.enter(table) as rows:
                 if rows.require(f"run_id={run_id}", DIRECTORY):
                     with rows.enter(f"run_id={run_id}") as of_run:
@@ -132,14 +133,24 @@ class Locked:
             raise
 
     def settle(self, run_id: str) -> None:
-        """Put the files of a run that is committed into their places, and remove those that it has no more."""
+        """Put the files of a run that is committed into their places, and remove those that it has no more.
+
+        Raises
+        ------
+        NotPlainError
+            If no writer can have left what is there: nothing is moved or removed then.
+        """
         with self.switch.enter(run_id) as new:
             listed = _listed(new)
             names = sorted(set(new.names()) - {_FILES})
-            if not is_run_id(run_id) or not all(map(is_file_name, names)):
-                raise NotPlainError(new.path, DIRECTORY, "none of such names")
-            for name in sorted(names, key=lambda one: one == RUNS_FILE):
+            for name in names:
                 new.require(name, FILE)
+            is_left = not (listed or names) or (
+                {*names, RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
+            )
+            if not (is_run_id(run_id) and is_left and all(map(table_of_file, listed))):
+                raise NotPlainError(new.path, "files of no run", "those of one")
+            for name in sorted(names, key=lambda one: one == RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
                     os.rename(name, PART, src_dir_fd=new.fd, dst_dir_fd=place.fd)
             for name in sorted(self.files_of(run_id) - listed) if listed else ():

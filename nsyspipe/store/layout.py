@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import DatasetError, OptionError
+from nsyspipe.schema import DATASET
 from nsyspipe.store.files import LINK, Directory, NotPlainError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "partition",
     "published",
     "run_ids",
+    "table_of_file",
 ]
 
 HIDDEN, SWITCH = ".nsyspipe", "switch"
@@ -70,6 +72,12 @@ def file_name(table: str, rank: int | None = None) -> str:
 def is_file_name(name: str) -> bool:
     """Tell whether `file_name` could have made a name."""
     return _FILE.fullmatch(name) is not None
+
+
+def table_of_file(name: str) -> str | None:
+    """Return the table of the dataset that a file is of, by its `file_name`; None of any other name."""
+    table = name.removesuffix(_SUFFIX).partition("-")[0]
+    return table if is_file_name(name) and table in DATASET else None
 
 
 def partition(table: str, run_id: str, rank: int | None = None) -> Path:

@@ -38,6 +38,7 @@ __all__ = [
     "check_steps_known",
     "digest_of",
     "file_of",
+    "files_in_row",
     "read_run_files",
     "table_of",
 ]
@@ -259,6 +260,22 @@ def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
     *directories, part = published(name, run_id).parts
     with top.within(*directories) as directory:
         return directory.open_file(part)
+
+
+def files_in_row(top: Directory, run_id: str) -> set[str] | None:
+    """Return the names of all files of a run, as its own row has them; None if it has no usable row.
+
+    Raises
+    ------
+    NotPlainError
+        If there is a link on the way to the row, or it is in no ordinary file.
+    """
+    try:
+        content = _content(top, run_id, RUNS_FILE)
+    except (OSError, ValueError, MemoryError, pa.ArrowException):
+        return None
+    listed = _listed(_parsed(content, top.path / published(RUNS_FILE, run_id)))
+    return None if listed is None else {*listed, RUNS_FILE}
 
 
 def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:

@@ -13,7 +13,7 @@ from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.schema import EVENT_TABLES
 from nsyspipe.schema.model import INT, TEXT
 from nsyspipe.store.commit import staged_run
-from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name
+from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
 from nsyspipe.store.read import digest_of
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.saved_tables import runs_table, saved, saved_tables
@@ -45,7 +45,8 @@ def save(
 
     Tables that are there and not written now, as the operations without `events`, are kept where what they
     belong to is the same: the same steps, phases, kernels and collectives, to the nanosecond, which are those
-    of the same reports read in the same way.
+    of the same reports read in the same way. Operations of any other run are not replaced without `force`.
+    What is in the store and of no table of the dataset is somebody else's, and left alone.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def save(
     events
         Write `schema.EVENTS` and `schema.PHASE_RANGES` too: every operation, one file per rank.
     force
-        Let tables be lost that cannot be kept.
+        Let tables be lost that cannot be kept, and operations of other reports be replaced.
     on_progress
         Called with (ranks written, ranks in all) while operations are written.
 
@@ -81,9 +82,8 @@ def save(
                     files[file] = _write(saved(name, table, run_id), staged, file)
                 if on_progress:
                     on_progress(n_done, n_ranks)
-        brought = {*tables, "runs", *(EVENT_TABLES if events else ())}
         with staged.locked() as opened:
-            files |= _kept(run, store, opened, brought, force=force)
+            files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
             _write(runs_table(run, files), staged, RUNS_FILE)
             opened.commit(staged, files)
 
@@ -91,29 +91,31 @@ def save(
 def _kept(
     run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool
 ) -> Mapping[str, str]:
-    """Return the digests of the files of other tables than those written that the run keeps, by name.
+    """Return the digests of the files that the run keeps beside those written, by name.
 
     Raises
     ------
     OutputError
-        If there are such files, of a run that is not the same.
+        If a run that is not the same has such files, or operations, which nothing but its reports gives again.
     """
     run_id = run.header.run_id
     there = opened.files_of(run_id)
-    others = {name for name in there if name.removesuffix(".parquet").partition("-")[0] not in brought}  # fmt: skip
-    if not others and (RUNS_FILE in there or not there):
+    operations = {name for name in there if table_of_file(name) in EVENT_TABLES}
+    # Of a run without operations each table is replaced, and needs not be readable.
+    tables = {table_of_file(name) for name in brought}
+    others = {name for name in there - brought if name in operations or table_of_file(name) not in tables}  # fmt: skip
+    at_risk = others | operations
+    if not at_risk and (RUNS_FILE in there or not there):
         return {}
     if RUNS_FILE in there and (kept := _same_files(run, Path(os.path.realpath(store)), others)) is not None:  # fmt: skip
         return kept
     if force:
         return {}
-    lost = sorted({name.removesuffix(".parquet").partition("-")[0] for name in others or there})
+    lost = sorted({table_of_file(name) or "" for name in at_risk or there})
     what = (
         "of other reports, or read with other options" if RUNS_FILE in there else "and no such run"
     )
     fix = "--run-id with another name, or --force to lose them"
-    if set(lost) <= set(EVENT_TABLES):
-        fix = f"--events to write them too, {fix}"
     raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)  # fmt: skip
 
 

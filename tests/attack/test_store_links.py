@@ -183,6 +183,35 @@ def test_links_in_what_is_hidden_are_refused(runs, tmp_path, outside, place):
     assert tree(tmp_path) == before
 
 
+@pytest.mark.parametrize("run_id", [RUN_ID, "planted"])
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ('["x"]', []),
+        ('["runs.parquet"]', []),
+        ('["launchers.parquet", "runs.parquet"]', ["launchers.parquet"]),
+        ('["mydata.parquet", "runs.parquet"]', ["mydata.parquet"]),
+        (None, ["launchers.parquet"]),
+        (None, ["steps.parquet"]),
+    ],
+)
+def test_a_switch_that_no_writer_left_moves_and_removes_nothing(
+    runs, tmp_path, run_id, files, left
+):
+    store = stored(tmp_path / "store", runs[0])
+    switch = store / ".nsyspipe" / "switch" / run_id
+    switch.mkdir()
+    if files is not None:
+        (switch / "files").write_text(files)
+    for name in left:
+        (switch / name).write_text("x")
+    before = tree(store)
+    with pytest.raises(OutputError, match="has files of no run at") as caught:
+        save(runs[2], store, force=True)
+    assert caught.value.fix == f"remove {switch}"
+    assert tree(store) == before
+
+
 PREPARED = {
     "a link": lambda folder, outside: (folder / "steps.parquet").symlink_to(outside / "mine"),
     "a fifo": lambda folder, outside: os.mkfifo(folder / "steps.parquet"),
@@ -304,7 +333,7 @@ def test_the_way_out_of_a_store_of_links_works(runs, tmp_path):
     subprocess.run(["cp", "-rL", store, tmp_path / "copy"], check=True)
     shutil.rmtree(tmp_path / "copy" / ".nsyspipe")
     assert nsyspipe.load(tmp_path / "copy").steps().equals(runs[0].steps())
-    save(runs[1], tmp_path / "copy", events=True)
+    save(runs[1], tmp_path / "copy", events=True, force=True)
     assert nsyspipe.load(tmp_path / "copy").steps().equals(runs[1].steps())
 
 

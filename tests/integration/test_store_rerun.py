@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -111,7 +113,6 @@ def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(
     otherwise = nsyspipe.load(reports, run_id=RUN_ID, jobs=1, **options)
     with pytest.raises(OutputError, match="has events, phase_ranges of run nightly") as caught:
         save(otherwise, store)
-    assert "--events" in caught.value.fix
     assert "--force" in caught.value.fix
     assert (contents(store), left_behind(store)) == (before, [])
 
@@ -130,7 +131,7 @@ def test_operations_of_other_reports_are_lost_only_by_force(runs, tmp_path):
     assert not (store / "events" / f"run_id={RUN_ID}").exists()
     with pytest.raises(nsyspipe.NsyspipeError, match="saved without its operations"):
         nsyspipe.load(store, run_id=RUN_ID).operations()
-    save(old, store, events=True)  # those that are there are written again
+    save(old, store, events=True, force=True)  # those that are there are written again
     assert contents(store) == before
 
 
@@ -139,7 +140,7 @@ def test_operations_of_a_run_whose_own_tables_cannot_be_read_are_not_lost(runs, 
     places(store)["steps"].write_bytes(b"damaged")
     with pytest.raises(OutputError, match="has events, phase_ranges"):
         save(runs[0], store)
-    save(runs[0], store, events=True)
+    save(runs[0], store, events=True, force=True)
     assert contents(store) == contents(stored(tmp_path / "alone", runs[0], events=True))
 
 
@@ -159,24 +160,29 @@ def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     one_rank = nsyspipe.load(
         write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1
     )
-    save(one_rank, store, events=True)
+    before = contents(store)
+    for run in (one_rank, runs[1]):
+        with pytest.raises(OutputError, match="has events, phase_ranges of run nightly"):
+            save(run, store, events=True)
+        assert (contents(store), left_behind(store)) == (before, [])
+    save(one_rank, store, events=True, force=True)
     found = sorted(path.name for path in (store / "events" / f"run_id={RUN_ID}").iterdir())
     assert found == ["rank=0"]
     assert nsyspipe.load(store).ranks.num_rows == 1
 
 
-def test_a_table_that_only_a_later_version_has_goes_with_its_run_by_force_alone(runs, tmp_path):
-    store = stored(tmp_path / "store", runs[1])
-    later = store / "later" / f"run_id={RUN_ID}" / "part-0.parquet"
+@pytest.mark.parametrize("force", [False, True])
+def test_a_dataset_of_somebody_else_is_no_reason_to_refuse_and_stays(runs, tmp_path, force):
+    store = tmp_path / "store"
+    later = store / "mydata" / f"run_id={RUN_ID}" / "part-0.parquet"
     later.parent.mkdir(parents=True)
     pq.write_table(pa.table({"run_id": [RUN_ID]}), later)
-    save(runs[1], store)
-    assert later.exists()
-    with pytest.raises(OutputError, match="has later of run nightly"):
-        save(runs[0], store)
-    save(runs[0], store, force=True)
-    assert not (store / "later").exists()
-    assert contents(store) == contents(stored(tmp_path / "old", runs[0]))
+    before = later.read_bytes()
+    for run in runs[:2]:
+        save(run, store, force=force)
+        assert later.read_bytes() == before
+    shutil.rmtree(store / "mydata")
+    assert contents(store) == contents(stored(tmp_path / "new", runs[1]))
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1", b"x" * 5000])
