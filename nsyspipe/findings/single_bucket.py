@@ -71,7 +71,7 @@ def single_bucket(evidence: Evidence) -> Answer:
 def _knows_backward(evidence: Evidence) -> bool:
     """Tell whether there are figures of a backward phase."""
     backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
-    return backward["compute_ns"].null_count < backward.num_rows
+    return bool(backward["compute_ns"].null_count < backward.num_rows)
 
 
 def _hiding(evidence: Evidence) -> float:
