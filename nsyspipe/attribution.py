@@ -101,16 +101,17 @@ class ProcessOperations:
     @property
     def n_without_launch(self) -> int:
         """Operations of any kind without the launch that they must have had: unified memory moves without any."""
-        n_copies = int(np.count_nonzero((self.copy_launch == NEVER) & ~self._is_unified))
+        n_copies = int(np.count_nonzero((self.copy_launch == NEVER) & ~self.is_unified))
         return self.kernel_start.size - self.n_launched + n_copies
 
     @property
     def n_launchable(self) -> int:
         """Operations of any kind that something launched, recorded or not."""
-        return self.n_operations - int(np.count_nonzero(self._is_unified))
+        return self.n_operations - int(np.count_nonzero(self.is_unified))
 
     @property
-    def _is_unified(self) -> Flags:
+    def is_unified(self) -> Flags:
+        """Copies of unified memory, which nothing launches."""
         return np.isin(self.copy_kind, UNIFIED_KINDS)
 
     @property

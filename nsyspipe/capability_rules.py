@@ -198,7 +198,11 @@ def _copies(report: Examined) -> Finding:
     }
     lacking = [noun for code, (noun, _) in kinds.items() if code in report.codes]
     if not lacking:
-        return Finding(YES, tuple((noun, report.rows[table]) for noun, table in kinds.values()))
+        counts = tuple((noun, report.rows[table]) for noun, table in kinds.values())
+        if report.digest.n_graphs:
+            text = "those inside CUDA graphs as a whole are not seen"
+            return Finding(PARTLY, counts, text, _fix("graphs-as-a-whole"))
+        return Finding(YES, counts)
     text = f"not recorded: {', '.join(lacking)}"
     return Finding(NO if len(lacking) == len(kinds) else PARTLY, (), text, _fix("no-memcpy"))
 
@@ -242,6 +246,9 @@ def _idle_causes(report: Contents) -> Finding:
 def _kernel_shapes(report: Contents) -> Finding:
     if report.has_shapes and report.rows[versions.KERNEL]:
         return Finding(YES, text="grid and block of every kernel")
+    if report.rows[versions.GRAPH] and not report.rows[versions.KERNEL]:
+        text = "not known inside CUDA graphs as a whole"
+        return Finding(NO, text=text, fix=_fix("graphs-as-a-whole"))
     return Finding(NO, text="not recorded", fix=_fix("no-kernels"))
 
 

@@ -31,9 +31,10 @@ class Gaps:
     starts, ends
         Where the last operation before ended, and where the next one starts.
     launch
-        Launch of the operation that ends the gap, on the device's clock; `attribution.NEVER` where it has none.
+        Launch of the operation that explains the gap, on the device's clock; `attribution.NEVER` where it has none.
     operation
-        Which operation that is: kernels in order of launch, then copies in order of launch.
+        Which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends
+        the gap; where that is a copy of unified memory, which nothing launches, the next to start that is none.
     latency_ns
         The shortest time from a launch to the start of its kernel on this rank; at least 0, at most 20 us.
     """
@@ -62,8 +63,8 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     starts = starts[order]
     reached = np.maximum.accumulate(ends[order])
     before = np.flatnonzero(starts[1:] > reached[:-1])
-    ending = order[before + 1]
     n_kernels = operations.kernel_start.size
+    ending = order[_launchable_from(before + 1, order, operations)]
     is_kernel = ending < n_kernels
     launch = np.empty(ending.size, np.int64)
     launch[is_kernel] = operations.kernel_launch[ending[is_kernel]]
@@ -72,6 +73,18 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
         launch = np.where(launch == NEVER, NEVER, launch + offset_ns)
     latency = _latency(operations, offset_ns)
     return Gaps(reached[before], starts[before + 1], launch, ending, latency)
+
+
+def _launchable_from(places: Int64, order: Int64, operations: ProcessOperations) -> Int64:
+    """Return the first place from each on that holds an operation which something launched; itself where none does."""
+    is_unified = np.concatenate(
+        (np.zeros(operations.kernel_start.size, np.bool_), operations.is_unified)
+    )[order]
+    if not is_unified.any():
+        return places
+    launchable = np.append(np.flatnonzero(~is_unified), order.size)
+    found = launchable[np.searchsorted(launchable, places)]
+    return np.where(found < order.size, found, places)
 
 
 def _latency(operations: ProcessOperations, offset_ns: int) -> int:

@@ -29,7 +29,7 @@ from nsyspipe.selection import Selection, select_steps
 from nsyspipe.steps import step_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -134,8 +134,10 @@ def merge(
     placed = list(across.placed)
     table, place_of = _windows(placed, ranks, numbering)
     size = world_size(digests, log, captured.world_size, launched)
-    hidden = _hidden_comm(placed, digests, size, table.num_rows)
-    table = _without_comm(table, hidden)
+    is_graph = _has_whole_graphs(placed)
+    may_hide = _may_hide_comm(placed, digests, size)
+    hidden = _hidden_comm(placed, size, is_graph, may_hide=may_hide)
+    table = _without(_without(table, _HIDDEN, hidden), _COPIES_IN_GRAPHS, is_graph)
     selection = select_steps(
         table["step"].to_numpy(),
         table["start_ns"].to_numpy(),
@@ -161,7 +163,7 @@ def merge(
         *of_steps(table, ranks, selection, why_no_steps),
     ]
     return RunTables(
-        ranks=ranks_table(across, ranks, source, names, captured),
+        ranks=ranks_table(across, ranks, source, names, captured, is_comm_in_graphs=may_hide),
         steps=steps,
         phases=_without_comm_of_phases(_phases_table(placed, ranks, numbering), table, hidden),
         collectives=collectives,
@@ -215,30 +217,49 @@ def _windows(
 _HIDDEN = (
     "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
 )  # fmt: skip
+# What copies inside CUDA graphs that were captured as a whole make unknown.
+_COPIES_IN_GRAPHS = (
+    "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns", "grad_copy_ns", "exposed_grad_copy_ns",
+    "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies",
+)  # fmt: skip
 _HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
 
 
+def _has_whole_graphs(placed: Sequence[PlacedProcess]) -> NDArray[np.bool_]:
+    """Flag the windows in which a CUDA graph runs that was captured as a whole."""
+    graphs = [one.process.windows["graph_ns"].to_numpy() > 0 for one in placed]
+    return np.concatenate([np.zeros(0, np.bool_), *graphs])
+
+
+def _may_hide_comm(
+    placed: Sequence[PlacedProcess], digests: Sequence[ReportDigest], size: int | None
+) -> bool:
+    """Tell whether a CUDA graph may hold communication: several ranks run, or NCCL or MPI is in use."""
+    is_several = len(placed) > 1 or (size or 1) > 1
+    return is_several or any(digest.has_communication for digest in digests)
+
+
 def _hidden_comm(
-    placed: Sequence[PlacedProcess], digests: Sequence[ReportDigest], size: int | None, n_rows: int
+    placed: Sequence[PlacedProcess],
+    size: int | None,
+    is_graph: NDArray[np.bool_],
+    *,
+    may_hide: bool,
 ) -> NDArray[np.bool_]:
     """Flag the windows in which communication may have run that was not seen: inside CUDA graphs, or under other names.
 
-    A run of several ranks without any communication kernel has some that is not known. A CUDA graph that was captured
-    as a whole may hold some wherever several ranks run, or NCCL or MPI is in use.
+    A run of several ranks without any communication kernel has some that is not known.
     """
-    is_several = len(placed) > 1 or (size or 1) > 1
-    graphs = [one.process.windows["graph_ns"].to_numpy() > 0 for one in placed]
-    is_graph = np.concatenate([np.zeros(0, np.bool_), *graphs])
     if not is_graph.any() and lacks_comm(placed, size):
-        return np.ones(n_rows, np.bool_)
-    may_hide = is_several or any(digest.has_communication for digest in digests)
+        return np.ones(is_graph.size, np.bool_)
     return is_graph & may_hide
 
 
-def _without_comm(table: pa.Table, hidden: NDArray[np.bool_]) -> pa.Table:
+def _without(table: pa.Table, names: Iterable[str], hidden: NDArray[np.bool_]) -> pa.Table:
+    """Make columns null where a flag is set."""
     if not hidden.any():
         return table
-    for name in _HIDDEN:
+    for name in names:
         at = table.column_names.index(name)
         table = table.set_column(at, table.field(at), pc.if_else(hidden, None, table[name]))
     return table

@@ -118,13 +118,14 @@ CATALOGUE: dict[str, Kind] = {
     "dropped-ranges": Kind("info", "{n} NVTX ranges end before they start: left out"),
     "graphs-as-a-whole": Kind(
         "warning",
-        "{n} CUDA graphs were captured as a whole and count as compute: what ran inside them is not seen",
+        "{n} CUDA graphs were captured as a whole and count as compute: what ran inside them is not seen, so copies are "
+        "null",
         _GRAPH_NODES,
     ),
     "comm-in-graphs": Kind(
         "error",
-        "{n} CUDA graphs were captured as a whole: communication inside them is not seen, so communication, waiting and "
-        "compute are null",
+        "{n} CUDA graphs were captured as a whole: communication inside them is not seen, so communication, waiting, "
+        "compute and copies are null",
         _GRAPH_NODES,
     ),
     "no-kernels": Kind(

@@ -84,6 +84,8 @@ def ranks_table(
     source: str,
     names: Sequence[str],
     captured: Captured = NOTHING_CAPTURED,
+    *,
+    is_comm_in_graphs: bool = False,
 ) -> pa.Table:
     """Return `schema.RANKS`.
 
@@ -97,6 +99,8 @@ def ranks_table(
         What to call each report.
     captured
         What sidecars say.
+    is_comm_in_graphs
+        Whether CUDA graphs that were captured as a whole may hold communication. What they hold is not counted: null.
     """
     rows = [
         {
@@ -110,8 +114,8 @@ def ranks_table(
             "host": one.report.facts.host,
             "rank_source": source,
             "n_kernels": one.process.n_kernels,
-            "n_comm": one.process.n_comm,
-            "n_dtod": one.process.n_dtod,
+            "n_comm": None if one.report.n_graphs and is_comm_in_graphs else one.process.n_comm,
+            "n_dtod": None if one.report.n_graphs else one.process.n_dtod,
             "clock_shift_ns": one.shift_ns,
             "clock_offset_ns": across.offsets[one.argument].offset_ns,
             "clock_error_ns": across.offsets[one.argument].error_ns,

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     Float64 = NDArray[np.float64]
     Int64 = NDArray[np.int64]
 
-__all__ = ["TOP", "is_estimated", "kernel_changes", "top_kernels"]
+__all__ = ["TOP", "has_whole_graphs", "is_estimated", "kernel_changes", "top_kernels"]
 
 TOP = 10
 _NCCL = "nccl"
+_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 # Of the step time: a change that is worth a line, however long the kernel is.
 _LITTLE = 0.001
 # By phase and name: time and number per rank and step, mean duration.
@@ -53,9 +54,12 @@ def kernel_changes(
     Returns
     -------
     pyarrow.Table
-        `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps.
+        `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor where
+        captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
     """
     if not all(table.n_steps for table in (*baseline, *candidate)):
+        return KERNEL_CHANGES.empty()
+    if len({has_whole_graphs(table.run) for table in (*baseline, *candidate)}) > 1:
         return KERNEL_CHANGES.empty()
     before, after = (_side_costs(side) for side in (baseline, candidate))
     wall = [table.matrix("wall_ns") for table in (*baseline, *candidate)]
@@ -69,6 +73,11 @@ def top_kernels(kernels: pa.Table, n_kept: int = TOP) -> pa.Table:
     """Keep the largest differences of those that are not the same."""
     chosen = kernels.filter(pc.not_equal(kernels["status"], "same"))
     return chosen.slice(0, n_kept)
+
+
+def has_whole_graphs(run: Run) -> bool:
+    """Tell whether CUDA graphs of a run were captured as a whole, so that nothing inside them was seen."""
+    return not _WHOLE_GRAPHS.isdisjoint(run.problems["code"].to_pylist())
 
 
 def is_estimated(run: Run) -> bool:

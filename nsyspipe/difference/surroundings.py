@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.command_words import HASHED, MASK, PER_CAPTURE
+from nsyspipe.difference.kernel_changes import has_whole_graphs
 from nsyspipe.difference.step_table import StepTable
 from nsyspipe.difference.tables import CHANGES
 
@@ -51,7 +52,12 @@ def surroundings(
     """
     rows = [_word_row("steps", "summary steps", *map(_step_counts, (baseline, candidate)))]
     if all(table.n_steps for side in tables for table in side):
-        rows += _number_rows(_numbers(baseline, tables[0]), _numbers(candidate, tables[1]))
+        before, after = _numbers(baseline, tables[0]), _numbers(candidate, tables[1])
+        if any(has_whole_graphs(run) for side in (baseline, candidate) for run in side.runs):
+            before, after = (
+                {key: side[key] for key in before.keys() & after.keys()} for side in (before, after)
+            )
+        rows += _number_rows(before, after)
     has_one_key = _has_one_key((baseline, candidate))
     for topic, told, keeps_unset in _WORDS:
         sides = [
@@ -146,7 +152,9 @@ def _of_run(run: Run, table: StepTable) -> Iterator[tuple[tuple[str, str, str], 
 
 
 def _by_sort(run: Run, n_cells: int) -> Iterator[tuple[tuple[str, str, str], float]]:
-    """Yield how many collectives of each sort there are per rank and step."""
+    """Yield how many collectives of each sort there are per rank and step; none where some may not have been seen."""
+    if has_whole_graphs(run):
+        return
     found = run.collectives()
     chosen = found.filter(found["in_summary"]).group_by(["collective", "datatype"])
     for row in chosen.aggregate([([], "count_all")]).to_pylist():
@@ -216,7 +224,10 @@ def _versions(run: Run) -> Words:
 
 def _capture(run: Run) -> Words:
     capture = run.header.capture
-    found = {"hosts": ", ".join(run.header.hosts) or None}
+    graphs = (
+        "as a whole: what is inside was not seen" if has_whole_graphs(run) else "none as a whole"
+    )
+    found = {"hosts": ", ".join(run.header.hosts) or None, "CUDA graphs": graphs}
     if capture:
         found |= {
             "command": shlex.join(capture.command) if capture.command else None,

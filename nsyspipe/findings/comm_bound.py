@@ -40,12 +40,13 @@ def comm_bound(evidence: Evidence) -> Answer:
     if exposed is None or transfer is None or evidence.share(transfer) < _LEAST_SHARE:
         return None
     by_phase = _by_phase(evidence)
-    where = f"launched in {max(by_phase, key=by_phase.__getitem__)}"
+    phase = max(by_phase, key=by_phase.__getitem__)
+    where = "" if phase == _NO_PHASE else f", launched in {phase}"
     apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
     action, advice = _ADVICE[evidence.is_data_parallel]
     return Finding(
         id=ID,
-        title=f"communication is exposed ({apart}), {where}",
+        title=f"communication is exposed ({apart}){where}",
         action=action,
         advice=advice,
         saving_ns_per_step=evidence.saving_without_comm(),

@@ -15,7 +15,11 @@ import pyarrow.compute as pc
 from nsyspipe.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from nsyspipe.findings.model import Evidence
+
+    Int64 = NDArray[np.int64]
 
 __all__ = ["IdleOf", "idle_evidence", "idle_of", "on_rank"]
 
@@ -50,17 +54,17 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
     lowest), where waiting is known; else the one in the middle (the lower of two). Saving, per step::
 
-        max over ranks(wall) - max over ranks(wall - cause - wait)
+        max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank))
 
-    since without the cause no rank waits for it, and none is faster than its own work. Where waiting is not known it
-    is the largest of the ranks' means.
+    since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
+    another rank's cause can have made. Where waiting is not known it is the largest of the ranks' means.
     """
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
         return None
     by_rank: list[float] = sorted(evidence.mean_by_rank[column].to_pylist())
     middle = by_rank[(len(by_rank) - 1) // 2]
-    if evidence.n_ranks > 1 and steps["wait_ns"].null_count:
+    if evidence.n_ranks > 1 and not evidence.is_wait_known:
         return IdleOf(middle, by_rank[-1], None, is_common=True)
     cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
     wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
@@ -69,11 +73,25 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     waited_for = order[np.searchsorted(step[order], np.arange(numbers.size))]
     longest, limit = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
     np.maximum.at(longest, step, wall)
-    np.maximum.at(limit, step, wall - cause - wait)
+    made = np.minimum(wait, _most_of_others(cause, step, numbers.size))
+    np.maximum.at(limit, step, wall - cause - made)
     ranks, counts = np.unique(rank[waited_for], return_counts=True)
     judged = float(cause[waited_for].mean())
     saving = min(float((longest - limit).mean()), evidence.mean("wall_ns") or 0.0)
     return IdleOf(judged, saving, int(ranks[counts.argmax()]), is_common=2 * middle >= judged)
+
+
+def _most_of_others(cause: Int64, step: Int64, n_steps: int) -> Int64:
+    """Return for each rank and step the largest cause on another rank of that step; 0 where there is none."""
+    order = np.lexsort((-cause, step))
+    first = np.searchsorted(step[order], np.arange(n_steps))
+    most = order[first]
+    second = cause.copy()
+    second[most] = 0
+    others, runner_up = cause[most][step], np.zeros(n_steps, np.int64)
+    np.maximum.at(runner_up, step, second)
+    others[most] = runner_up
+    return others
 
 
 def on_rank(idle: IdleOf) -> str:

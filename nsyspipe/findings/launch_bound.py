@@ -8,6 +8,7 @@ from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
 from nsyspipe.findings.model import Finding, NotJudged
 
 if TYPE_CHECKING:
+    from nsyspipe.findings.idle_share import IdleOf
     from nsyspipe.findings.model import Answer, Evidence
 
 __all__ = ["launch_bound"]
@@ -21,15 +22,14 @@ def launch_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time because launches come late.
 
     Saving: as `idle_share.idle_of` has it. Not judged where more idle time than that has no known cause. Where no
-    range marks the data phase, the host may have been waiting for data, and the finding says so.
+    range marks the data phase, the host may have been waiting for data, and the finding says so. What keeps it from being
+    judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
     """
     idle, unknown = (idle_of(evidence, name) for name in ("idle_launch_ns", "idle_unknown_ns"))
-    if evidence.steps.num_rows and (
-        idle is None or unknown is None or evidence.share(unknown.judged_ns) >= _LEAST_SHARE
-    ):
+    if evidence.steps.num_rows and (missing := _missing(evidence, idle, unknown)):
         return NotJudged(
             ID,
-            "why the GPU idles is not known without copies, launches and their names, so input-bound and sync-bound are not either",
+            f"why the GPU idles is not known without {missing}{_nor(evidence)}",
             "capture with nsys profile --trace=cuda,nvtx and export without --tables",
         )
     if idle is None or evidence.share(idle.judged_ns) < _LEAST_SHARE:
@@ -46,3 +46,26 @@ def launch_bound(evidence: Evidence) -> Answer:
         saving_ns_per_step=idle.saving_ns,
         evidence=idle_evidence(evidence, idle, "idle_launch_ns"),
     )
+
+
+def _missing(evidence: Evidence, idle: IdleOf | None, unknown: IdleOf | None) -> str | None:
+    """Return what was not recorded; None where causes of idle time are known for all but little of it."""
+    if evidence.steps["idle_ns"].null_count or unknown is None:
+        return "copies and memsets"
+    if evidence.share(unknown.judged_ns) >= _LEAST_SHARE:
+        share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
+        return f"the launches of kernels and copies that end {share} of it"
+    return "the names of API calls" if idle is None else None
+
+
+def _nor(evidence: Evidence) -> str:
+    """Return which of the two other rules about causes have not fired, in words."""
+    silent = [
+        name
+        for name, column in (("input-bound", "idle_input_ns"), ("sync-bound", "idle_blocked_ns"))
+        if (own := idle_of(evidence, column)) is None
+        or evidence.share(own.judged_ns) < _LEAST_SHARE
+    ]
+    if not silent:
+        return ""
+    return f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either"

@@ -169,14 +169,18 @@ class Evidence:
 
     @property
     def is_wait_known(self) -> bool:
-        """Whether waiting can be told from transferring in every summary step."""
-        return not self.steps["wait_ns"].null_count
+        """Whether waiting can be told from transferring in every summary step.
+
+        Not where ranks are missing: the last to start a collective may be one of them.
+        """
+        return not self.has_absent_ranks and not self.steps["wait_ns"].null_count
 
     @property
     def exposed_transfer_ns_per_step(self) -> float | None:
         r"""``|M \ C \ W|``: exposed communication less exposed waiting; all that is exposed where waiting is not known."""
         exposed = self.mean("exposed_comm_ns")
-        return None if exposed is None else exposed - (self.mean("exposed_wait_ns") or 0.0)
+        wait = self.mean("exposed_wait_ns") if self.is_wait_known else None
+        return None if exposed is None else exposed - (wait or 0.0)
 
     @cached_property
     def slowdown_ratio(self) -> float | None:
@@ -200,9 +204,10 @@ class Evidence:
             The share of transfer that is left.
         """
         steps, c = self.steps, min(max(self.slowdown_ratio or 0.0, 0.0), MOST_BELIEVED)
-        waits = pc.fill_null(steps["exposed_wait_ns"], 0)
-        exposed = pc.subtract(steps["exposed_comm_ns"], waits).to_numpy()
-        transfer = pc.coalesce(steps["transfer_ns"], steps["comm_ns"]).to_numpy()
+        exposed, transfer = steps["exposed_comm_ns"].to_numpy(), steps["comm_ns"].to_numpy()
+        if not self.has_absent_ranks:
+            exposed = exposed - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
+            transfer = pc.coalesce(steps["transfer_ns"], steps["comm_ns"]).to_numpy()
         freed = np.minimum(exposed, transfer * (1 - kept))
         freed = freed + steps["overlap_compute_ns"].to_numpy() * (c / (1 + c))
         return self._mean_of_most(freed)
@@ -220,7 +225,7 @@ class Evidence:
     @property
     def transfer_ns_per_step(self) -> float:
         """Communication per step with all ranks there; all communication where waiting is not known."""
-        transfer = self.mean("transfer_ns")
+        transfer = self.mean("transfer_ns") if self.is_wait_known else None
         return (self.mean("comm_ns") or 0.0) if transfer is None else transfer
 
     def mean(self, column: str) -> float | None:

@@ -26,7 +26,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     """Fire when in every step one all-reduce takes 95 % of communication, and compute hides less than 10 % of it.
 
     Saving: what the backward pass could hide, the least of exposed communication, transfer (nothing hides waiting for
-    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked).
+    a slower rank) and backward's time but for exposed communication (all compute where backward is not marked, of which
+    the finding then says nothing).
     """
     if not evidence.has_comm:
         return None
@@ -47,10 +48,13 @@ def single_bucket(evidence: Evidence) -> Answer:
     longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
     if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
         return None
+    is_after = _knows_backward(evidence)
     return Finding(
         id=ID,
-        title="the gradients go in one all-reduce after the backward pass",
-        action="lower bucket_cap_mb: one all-reduce goes after backward",
+        title="the gradients go in one all-reduce "
+        + ("after the backward pass" if is_after else "that no compute hides"),
+        action="lower bucket_cap_mb: one all-reduce "
+        + ("goes after backward" if is_after else "that nothing hides"),
         advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
         "backward still runs",
         saving_ns_per_step=min(to_hide, _hiding(evidence)),
@@ -62,6 +66,12 @@ def single_bucket(evidence: Evidence) -> Answer:
             "all_reduce_ns_per_step": longest / evidence.steps.num_rows,
         },
     )
+
+
+def _knows_backward(evidence: Evidence) -> bool:
+    """Tell whether there are figures of a backward phase."""
+    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
+    return bool(backward["compute_ns"].null_count < backward.num_rows)
 
 
 def _hiding(evidence: Evidence) -> float:

@@ -95,7 +95,7 @@ def why_not(run: Run) -> str | None:
     if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
         return "the run has 1 rank: nothing is communicated that could be changed"
     if not has_comm:
-        return "no communication was recorded in any step"
+        return _hidden_in_graphs(run) or "no communication was recorded in any step"
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
     counted = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())
@@ -107,6 +107,12 @@ def why_not(run: Run) -> str | None:
             "(capture at least 4 steps)"
         )
     return None
+
+
+def _hidden_in_graphs(run: Run) -> str | None:
+    """Return what the run's problem says of communication inside CUDA graphs, and its fix; None without one."""
+    rows = run.problems.filter(pc.equal(run.problems["code"], "comm-in-graphs")).to_pylist()
+    return f"{rows[0]['message']}; {rows[0]['fix']}" if rows else None
 
 
 def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
@@ -174,7 +180,7 @@ def why_not_knobs(
     """
     reasons = [
         beyond_nominal(replay),
-        _one_rank(replay, knobs),
+        _absent_ranks(replay, knobs),
         _starved(knobs, starved),
         _bandwidth(replay, knobs),
     ]
@@ -198,9 +204,17 @@ def beyond_nominal(replay: Replay) -> str | None:
     )
 
 
-def _one_rank(replay: Replay, knobs: Knobs) -> str | None:
+def _absent_ranks(replay: Replay, knobs: Knobs) -> str | None:
     """Refuse what depends on ranks that are not there: how long a rank waits for them is not known."""
-    if replay.captured.program.n_ranks > 1 or set(knobs.given) <= {"bucket_mb", "no_grad_copy"}:
+    n_ranks = replay.captured.program.n_ranks
+    if n_ranks > 1:
+        if not knobs.no_wait or n_ranks >= replay.world_size:
+            return None
+        return (
+            f"{n_ranks} of {replay.world_size} ranks are there: how much of their communication is waiting for the "
+            "others is not known; pass the reports of all ranks"
+        )
+    if set(knobs.given) <= {"bucket_mb", "no_grad_copy"}:
         return None
     return (
         "1 rank alone is there: how much of its communication is waiting for the others is not known; "

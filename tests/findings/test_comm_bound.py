@@ -46,6 +46,7 @@ def test_hidden_communication_is_no_matter():
 def test_a_run_without_phases_says_that_none_launched_it():
     found = fired(comm_bound, evidence(steps(1, exposed=400)))
     assert found.evidence["exposed_comm_ns_per_step_by_phase"] == {"no phase": 400}
+    assert found.title == "communication is exposed (waiting apart)"
 
 
 def test_phases_that_make_up_all_of_it_leave_no_rounding_error():
@@ -109,3 +110,12 @@ def test_waiting_for_the_others_profilers_does_not_count():
     found = fired(comm_bound, evidence(steps(2, 0, exposed=200, wait=150)))
     assert (found.saving_ns_per_step, found.evidence["exposed_comm_ns_per_step"]) == (50, 200)
     silent(comm_bound, evidence(steps(2, 0, exposed=200, wait=151)))
+
+
+def test_where_ranks_are_missing_waiting_is_not_known():
+    # 300 of 1000 exposed, 260 of it waiting for the other that is there; a third rank may be later than both.
+    rows = [step(0, exposed=300, wait=260), step(1, exposed=40)]
+    found = fired(comm_bound, evidence(rows, world_size=3))
+    assert found.title == "communication is exposed (waiting included, which is not known)"
+    assert found.saving_ns_per_step == 300
+    assert found.evidence["exposed_transfer_ns_per_step"] is None

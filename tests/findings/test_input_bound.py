@@ -72,6 +72,29 @@ def test_where_waiting_is_not_known_the_middle_rank_decides_and_the_one_with_mos
     assert (found.saving_ns_per_step, found.evidence["rank"]) == (500, None)
 
 
+def test_waiting_that_another_cause_made_stays():
+    # Rank 0 idles 50 for input and computes 250 more than rank 1, which waits 300: 50 of them for that input.
+    rows = [step(0, idle_input_ns=50), step(1, exposed=300, wait=300)]
+    assert fired(input_bound, evidence(rows)).saving_ns_per_step == 50
+
+
+def test_no_rank_waits_for_its_own_input():
+    # Rank 0 idles 300 and waits 200, rank 1 idles 100 and waits 250, rank 2 neither: 1000 - 300 - 100 of rank 0,
+    # 1000 - 100 - 250 of rank 1 and 1000 - 100 of rank 2, which alone takes as long as before but for nothing.
+    rows = [
+        step(0, idle_input_ns=300, exposed=200, wait=200),
+        step(1, idle_input_ns=100, exposed=250, wait=250),
+        step(2, idle_input_ns=60, wall=700),
+    ]
+    assert fired(input_bound, evidence(rows)).saving_ns_per_step == 350
+
+
+def test_where_ranks_are_missing_nobody_is_known_to_be_waited_for():
+    rows = [step(0, idle_input_ns=300), step(1, idle_input_ns=100, exposed=200, wait=200)]
+    found = fired(input_bound, evidence(rows, world_size=3))
+    assert (found.saving_ns_per_step, found.evidence["rank"]) == (300, None)
+
+
 @pytest.mark.parametrize(("between", "is_probable"), [(200, True), (150, False), (0, False)])
 def test_between_steps_it_is_probably_the_loader(between, is_probable):
     found = fired(input_bound, evidence([step(idle_input_ns=300, idle_between_steps_ns=between)]))

@@ -183,7 +183,7 @@ def test_nothing_recorded_is_nothing_found_and_no_error():
         ),
         "not judged: grad-copy, ddp-single-gpu (copies not known on every rank)",
         (
-            "not judged: launch-bound (why the GPU idles is not known without copies, launches and their names, so "
+            "not judged: launch-bound (why the GPU idles is not known without copies and memsets, so "
             "input-bound and sync-bound are not either)"
         ),
         "not judged: profiler-overhead (the profiler's own work not known on every rank)",

@@ -82,6 +82,15 @@ def test_causes_that_were_not_recorded_leave_all_three_rules_open(missing):
     assert "input-bound and sync-bound" in reason
 
 
+def test_only_what_is_missing_is_named_and_only_rules_that_were_not_judged():
+    # 25 % of the step idles before operations without a launch; input-bound fires nevertheless.
+    reason = not_judged(launch_bound, evidence([step(idle_input_ns=300, idle_unknown_ns=250)]))
+    assert reason == (
+        "why the GPU idles is not known without the launches of kernels and copies that end 25 % of step time of it, "
+        "so sync-bound is not either"
+    )
+
+
 def test_a_report_without_copies_knows_no_idle_time():
     nothing = dict.fromkeys(["idle_ns", "exposed_memory_ns", *IDLE_CAUSES])
     assert "copies" in not_judged(launch_bound, evidence(steps(2, **nothing)))

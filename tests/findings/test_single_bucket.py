@@ -19,6 +19,7 @@ def backward(*compute):
 
 def test_what_backward_could_hide_is_the_saving():
     found = fired(single_bucket, evidence(ROWS, ONE, phases=backward(600, 600)))
+    assert found.title == "the gradients go in one all-reduce after the backward pass"
     assert found.saving_ns_per_step == 280  # of 290 exposed, 10 are waiting, which nothing hides
     assert found.evidence == {
         "collectives_per_step": 1,
@@ -48,6 +49,8 @@ def test_backward_hides_no_more_than_it_computes(phases, saving):
 def test_without_marks_all_compute_is_the_bound():
     found = fired(single_bucket, evidence([step(exposed=600)], collective(1, (0,), 600)))
     assert found.saving_ns_per_step == 400  # 600 exposed, 400 compute
+    assert "backward" not in found.title + found.action
+    assert found.title == "the gradients go in one all-reduce that no compute hides"
 
 
 @pytest.mark.parametrize(("hidden", "fires"), [(33, True), (34, False)])

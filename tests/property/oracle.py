@@ -22,7 +22,7 @@ ROLES = {
 class Op:
     start: int
     end: int
-    category: str  # compute, comm, dtod, other copy, memset
+    category: str  # compute, comm, dtod, other copy, memset, unified (a copy that nothing launches)
     launch: int | None
     n_bytes: int = 0
     name: str = "gemm"  # of a compute kernel
@@ -250,7 +250,9 @@ def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
     compute = ticks((op.start, op.end) for op in process.ops if op.category == "compute")
     comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")
     memory = ticks(
-        (op.start, op.end) for op in process.ops if op.category in ("dtod", "copy", "memset")
+        (op.start, op.end)
+        for op in process.ops
+        if op.category in ("dtod", "copy", "memset", "unified")
     )
     dtod = ticks((op.start, op.end) for op in process.ops if op.category == "dtod")
     host = phase_ranges(process, family, "backward")

@@ -47,7 +47,7 @@ def phase_of(op: Op, spans: dict[str, list[tuple[int, int]]]) -> str | None:
 class Gap:
     start: int
     end: int
-    ending: Op
+    ending: Op  # of unified memory, which nothing launches, the next that something does
 
 
 def gap_at(process: Process, tick: int) -> Gap | None:
@@ -57,12 +57,13 @@ def gap_at(process: Process, tick: int) -> Gap | None:
     if not before or not after:
         return None
     first = min(op.start for op in after)
-    together = [op for op in after if op.start == first]
 
     def order(op: Op):
-        return not is_kernel(op), op.launch is None, op.launch or 0
+        return op.start, not is_kernel(op), op.launch is None, op.launch or 0
 
-    return Gap(max(before), first, min(together, key=order))
+    ending = min(after, key=order)
+    launched = [op for op in after if order(op) >= order(ending) and op.category != "unified"]
+    return Gap(max(before), first, min(launched, key=order) if launched else ending)
 
 
 def latency(process: Process) -> int:

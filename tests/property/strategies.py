@@ -13,7 +13,7 @@ TIMES = st.integers(-20, 80)
 BLOCKING = ("cudaDeviceSynchronize_v3020", "cudaMalloc_v3020")
 LENGTHS = st.integers(0, 25)
 NAMES, GRIDS = st.sampled_from(["gemm", "relu", "FusedAdamMathFunctor"]), st.sampled_from([1, 1, 2])
-CATEGORIES = st.sampled_from(["compute", "comm", "dtod", "copy", "memset"])
+CATEGORIES = st.sampled_from(["compute", "comm", "dtod", "copy", "memset", "unified"])
 TEXTS = st.sampled_from(
     ["step 1", "step 2", "step 3", "it 4, seq = 9", "it 5, seq = 7", "epoch 0", "epoch 1", "forward", "backward",
      "optimizer", "train_batch", "layer 1", "layer 2", "get batch", "aten::mm, seq = 3", "{'mod': 'torch'}",
@@ -31,11 +31,12 @@ def intervals(draw):
 @st.composite
 def ops(draw, launches):
     start, end = draw(intervals())
+    category = draw(CATEGORIES)
     return Op(
         start,
         end,
-        draw(CATEGORIES),
-        draw(launches),
+        category,
+        None if category == "unified" else draw(launches),
         draw(st.integers(0, 9)),
         draw(NAMES),
         draw(GRIDS),
@@ -162,7 +163,7 @@ def build(process: Process, pid: int = 1000) -> TraceBuilder:
         elif op.category == "memset":
             builder.memset(op.start, op.end, launch=op.launch)
         else:
-            kind = 8 if op.category == "dtod" else 1
+            kind = {"dtod": 8, "unified": 11}.get(op.category, 1)
             builder.copy(op.start, op.end, kind, op.n_bytes, launch=op.launch)
     for number, call in enumerate(process.calls):
         builder.launch(call.start, api=BLOCKING[number % 2])

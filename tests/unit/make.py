@@ -48,6 +48,11 @@ def htod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 
     return Op("copy", start, end, launch, 1, n_bytes)
 
 
+def unified(start: int, end: int) -> Op:
+    """Return a copy of unified memory, which nothing launches."""
+    return Op("copy", start, end, None, schema.UNIFIED_KINDS[0], 100)
+
+
 def memset(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
     return Op("copy", start, end, launch, schema.MEMSET_KIND, n_bytes)
 

@@ -6,7 +6,7 @@ import pytest
 
 from nsyspipe.attribution import NEVER
 from nsyspipe.gaps import idle_gaps
-from tests.unit.make import comm, compute, dtod, htod, memset, operations
+from tests.unit.make import comm, compute, dtod, htod, memset, operations, unified
 
 
 def gaps(*ops):
@@ -93,6 +93,36 @@ def test_a_gap_that_an_operation_without_a_launch_ends_says_so():
         (30, 40, None),
         (50, 60, 5),
     ]
+
+
+def test_a_gap_that_unified_memory_ends_is_explained_by_what_is_launched_next():
+    ops = (
+        compute(0, 10, 1),
+        unified(20, 25),
+        unified(30, 32),
+        memset(40, 42, 33),
+        compute(50, 60, 5),
+    )
+    # The gaps before the copies that nothing launches wait for the memset, as the one before itself.
+    assert gaps(*ops) == [(10, 20, 33), (25, 30, 33), (32, 40, 33), (42, 50, 5)]
+    # Kernels first: 0 and 1; copies in order of launch: the memset is 2.
+    assert endings(*ops) == [2, 2, 2, 1]
+
+
+def test_of_what_starts_with_unified_memory_the_launched_one_explains_the_gap():
+    assert gaps(compute(0, 10, 1), unified(20, 25), dtod(20, 22, 9)) == [(10, 20, 9)]
+
+
+def test_an_operation_whose_launch_was_not_recorded_explains_nothing_though_another_follows():
+    assert gaps(compute(0, 10, 1), unified(20, 25), dtod(30, 40), compute(50, 60, 5)) == [
+        (10, 20, None),
+        (25, 30, None),
+        (40, 50, 5),
+    ]
+
+
+def test_unified_memory_at_the_end_has_no_explanation():
+    assert gaps(compute(0, 10, 1), unified(20, 25)) == [(10, 20, None)]
 
 
 # --- latency -------------------------------------------------------------------------------

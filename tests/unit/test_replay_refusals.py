@@ -48,6 +48,22 @@ def test_ranks_that_are_missing_are_told_and_counted(tmp_path):
     whole = only(whatif(nsyspipe.load(str(tmp_path / "run")), bandwidth="10GB/s"))
     assert not any("missing" in one for one in whole.assumptions)
     assert found.step_time_ns == pytest.approx(whole.step_time_ns)
+    reason = refusal(whatif(nsyspipe.load(there), no_wait=True))
+    assert reason.startswith("3 of 4 ranks are there: how much of their communication is waiting")
+
+
+def test_whole_graphs_hide_communication_and_the_answer_says_so(tmp_path):
+    for rank in range(2):
+        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu()
+        builder.env(RANK=rank, WORLD_SIZE=2)
+        for at in range(MS, 200 * MS, 30 * MS):
+            builder.range(at - 20 * US, at + 29 * MS, f"step {at // (30 * MS)}")
+            builder.graph(at, at + 25 * MS, launch=at - 10 * US)
+            builder.kernel(at + 25 * MS, at + 26 * MS, launch=at - 5 * US)
+        builder.write(tmp_path / f"graph_{rank}.sqlite")
+    reason = refusal(whatif(nsyspipe.load(str(tmp_path / "graph_*.sqlite"))))
+    assert reason.startswith("7 CUDA graphs were captured as a whole: communication inside them")
+    assert "--cuda-graph-trace=node" in reason
 
 
 def test_what_takes_long_to_replay_is_refused(ask, monkeypatch):
