@@ -204,12 +204,14 @@ class Evidence:
             The share of transfer that is left.
         """
         steps, c = self.steps, min(max(self.slowdown_ratio or 0.0, 0.0), MOST_BELIEVED)
-        exposed, transfer = steps["exposed_comm_ns"].to_numpy(), steps["comm_ns"].to_numpy()
+        exposed, transfer = (
+            pc.fill_null(steps[name], 0).to_numpy() for name in ("exposed_comm_ns", "comm_ns")
+        )
         if not self.has_absent_ranks:
             exposed = exposed - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
             transfer = pc.coalesce(steps["transfer_ns"], steps["comm_ns"]).to_numpy()
         freed = np.minimum(exposed, transfer * (1 - kept))
-        freed = freed + steps["overlap_compute_ns"].to_numpy() * (c / (1 + c))
+        freed = freed + pc.fill_null(steps["overlap_compute_ns"], 0).to_numpy() * (c / (1 + c))
         return self._mean_of_most(freed)
 
     def mean_of_most(self, column: str) -> float | None:

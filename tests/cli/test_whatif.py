@@ -113,7 +113,7 @@ def test_one_rank_of_two_gets_the_answers_that_it_allows(ddp):
     assert all(re.search("bucket|grad-copy|grad_copy", one) for one in answered), answered
     refused = [one["refused"] for one in found["scenarios"] if one["refused"]]
     assert refused
-    done = nsyspipe_here("whatif", ddp / "ddp_0.sqlite", COLUMNS="100")
+    done = nsyspipe_here("whatif", ddp / "ddp_0.sqlite", "--bucket-mb", "25", COLUMNS="100")
     assert "for this rank alone" in " ".join(done.stdout.split())
 
 
