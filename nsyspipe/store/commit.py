@@ -31,6 +31,7 @@ from nsyspipe.store.layout import (
     is_file_name,
     is_run_id,
     links_fix,
+    partition,
     published,
     table_of_file,
 )
@@ -156,7 +157,8 @@ class Locked:
             for name in sorted(self.files_of(run_id) - listed) if listed else ():
                 with self.place_of(name, run_id) as place:
                     os.unlink(PART, dir_fd=place.fd)
-                self._prune(name, run_id)
+            if listed:  # also what a writer that was killed here had emptied
+                self._prune_empty(run_id)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_FILES, dir_fd=new.fd)
         os.rmdir(run_id, dir_fd=self.switch.fd)
@@ -180,6 +182,15 @@ class Locked:
         """Yield the directory that a file of a run lies in."""
         with self.top.within(*published(name, run_id).parent.parts, make=make) as place:
             yield place
+
+    def _prune_empty(self, run_id: str) -> None:
+        """Remove the directories of a run, in tables of the dataset, in which nothing is."""
+        for table in DATASET.keys() & set(self.top.names()):
+            own = partition(table, run_id).parts
+            with contextlib.suppress(FileNotFoundError), self.top.within(*own) as of_run:
+                for name in of_run.names():
+                    of_run.remove_empty(name)
+            self.top.remove_empty(*own)
 
     def _prune(self, name: str, run_id: str) -> None:
         self.top.remove_empty(*published(name, run_id).parent.parts)

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import DatasetError, OptionError
-from nsyspipe.schema import DATASET
 from nsyspipe.store.files import LINK, Directory, NotPlainError
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def is_file_name(name: str) -> bool:
 
 def table_of_file(name: str) -> str | None:
     """Return the table of the dataset that a file is of, by its `file_name`; None of any other name."""
+    from nsyspipe.schema import DATASET  # noqa: PLC0415 - heavy, and not needed to find a run
+
     table = name.removesuffix(_SUFFIX).partition("-")[0]
     return table if is_file_name(name) and table in DATASET else None
 

@@ -103,7 +103,7 @@ def _kept(
     operations = {name for name in there if table_of_file(name) in EVENT_TABLES}
     # Of a run without operations each table is replaced, and needs not be readable.
     tables = {table_of_file(name) for name in brought}
-    others = {name for name in there - brought if name in operations or table_of_file(name) not in tables}  # fmt: skip
+    others = {name for name in there - set(brought) if name in operations or table_of_file(name) not in tables}  # fmt: skip
     at_risk = others | operations
     if not at_risk and (RUNS_FILE in there or not there):
         return {}

@@ -32,7 +32,6 @@ from tests.integration.store_tools import (
     TABLES,
     contents,
     copied,
-    left_behind,
     new_run,
     old_run,
     other_run,
@@ -243,10 +242,10 @@ def test_a_switch_with_files_of_other_places_removes_nothing_elsewhere(runs, tmp
     switch = store / ".nsyspipe" / "switch" / OTHER_ID
     switch.mkdir()
     (switch / "files").write_text('["../../outside/mine", "/etc/hosts", "steps.parquet"]')
-    before = tree(outside)
-    save(runs[1], store)
-    assert tree(outside) == before
-    assert left_behind(store) == []
+    before, inside = tree(outside), tree(store)
+    with pytest.raises(OutputError, match=r"files of no run at \.nsyspipe/switch"):
+        save(runs[1], store)
+    assert (tree(outside), tree(store)) == (before, inside)
 
 
 def test_places_that_change_while_runs_are_saved_lead_nowhere(runs, tmp_path, outside, attempts):

@@ -63,7 +63,8 @@ def test_the_order_of_rows_never_matters(tmp_path, reverse):
 
 
 UNSEEN = dict.fromkeys(
-    ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives"),
+    ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
+     "exposed_memory_ns", "dtod_ns", "exposed_dtod_ns", "n_dtod", "dtod_bytes"),
 )  # fmt: skip
 
 

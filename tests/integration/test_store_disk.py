@@ -294,6 +294,6 @@ def test_a_plain_copy_is_a_store(runs, copied, tmp_path):
     found = contents(copied)
     assert {path: found[path] for path in before} == before
     assert len(found) == len(before) + len(TABLES)
-    save(runs[1], copied, events=True)
+    save(runs[1], copied, events=True, force=True)
     assert nsyspipe.load(copied, run_id=RUN_ID).steps().equals(runs[1].steps())
     assert left_behind(copied) == []

@@ -72,7 +72,7 @@ def test_a_run_that_was_opened_stays_what_it_was_when_it_is_replaced(runs, tmp_p
     store = stored(tmp_path / "store", old, events=True)
     opened = nsyspipe.load(store)
     assert opened.header == old.header
-    save(new, store, events=True)
+    save(new, store, events=True, force=True)
     assert opened.steps().equals(old.steps())
     assert opened.kernels().equals(old.kernels())
     assert opened.findings().equals(old.findings())
