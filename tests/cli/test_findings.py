@@ -139,8 +139,8 @@ def test_several_processes_replay_as_one_does(real, jobs):
 def test_grave_findings_are_coloured_on_a_terminal_unless_that_is_off(sick):
     _, shown = terminal_run("analyze", sick, "--no-progress", "--findings", "2")
     plain = terminal_run("analyze", sick, "--no-progress", "--findings", "2", NO_COLOR="1")[1]
-    assert any("comm-bound" in line and COLOUR.search(line) for line in shown.splitlines())
-    assert "comm-bound" in plain
+    assert any("launch-bound" in line and COLOUR.search(line) for line in shown.splitlines())
+    assert "launch-bound" in plain
     assert not COLOUR.search(plain)
 
 
