@@ -195,7 +195,7 @@ def _problems(
         problem(
             "device-clock-apart",
             process_id=process,
-            device="the device" if device is None else f"device {device}",
+            device=_named(device),
             us=f"{clock.offset_ns / _NS_PER_US:+,.0f}",
         )
         for device, clock in events.clocks.items()
@@ -205,7 +205,7 @@ def _problems(
         problem(
             "device-clock-uncertain",
             process_id=process,
-            device="the device" if device is None else f"device {device}",
+            device=_named(device),
             us=f"{clock.span_ns / _NS_PER_US:,.0f}",
         )
         for device, clock in events.clocks.items()
@@ -226,3 +226,7 @@ def _problems(
     if not phases["backward"].starts.size and events.has_launches:
         found.append(problem("no-backward", process_id=process))
     return found
+
+
+def _named(device: int | None) -> str:
+    return "the device" if device is None else f"device {device}"
