@@ -1,0 +1,201 @@
+"""What every command prints and what every table holds, on the samples and on real reports, pinned byte by byte.
+
+Texts that people read stand as files under `frozen/`; documents, pages, traces and tables as digests in
+`frozen/digests.json`, a line for each part, so that a change names what changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import nsyspipe
+from nsyspipe.cli.app import app
+from tests.conftest import REAL, SAMPLES
+
+FROZEN = Path(__file__).with_name("frozen")
+COMMANDS = ("", "analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif")
+TABLES = (
+    "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "links", "findings", "kernels",
+    "summary", "rank_summary", "phase_summary", "idle_calls", "timeline", "host_steps", "problems",
+)  # fmt: skip
+RUNS = sorted(
+    {
+        re.sub(r"(_\d+)?\.sqlite(\.xz)?$", "", path.name)
+        for folder in (REAL, SAMPLES)
+        for path in folder.glob("*.sqlite*")
+    }
+)
+# Shown in every format, not in text alone: a run of each kind.
+SHOWN = (
+    "2gpu-fsdp2", "2gpu-gpt-b25-shm", "2gpu-graph", "baseline", "ddp-2gpu-straggler", "ddp-4gpu-before",
+    "ddp-4gpu-onefile",
+)  # fmt: skip
+BESIDE = {
+    "diff": [
+        ("ddp-4gpu-before", "ddp-4gpu-after"),
+        ("2gpu-gpt-b25-shm", "2gpu-gpt-b25"),
+        ("2gpu-graph", "2gpu-graph-node"),
+    ],
+    "compare": [("ddp-1gpu", "ddp-2gpu", "ddp-4gpu"), ("ddp-4gpu-before", "ddp-4gpu-after")],
+}
+CHANGES = {
+    "2gpu-gpt-b25-shm": ["--link", "h200"],
+    "2gpu-gpt-b25": ["--bucket-mb", "100"],
+    "2gpu-gpt-one-shm": ["--perfect-overlap"],
+    "ddp-4gpu-before": ["--bucket-mb", "25"],
+    "ddp-4gpu-shm": ["--gradient-dtype", "bf16"],
+    "2gpu-graph": ["--no-wait"],
+}
+
+
+@pytest.fixture(scope="module")
+def reports(real, tmp_path_factory):
+    """Return one folder with all reports, and nothing else, so that no log is found beside them."""
+    folder = tmp_path_factory.mktemp("reports")
+    for source in (real, SAMPLES):
+        for report in source.glob("*.sqlite"):
+            shutil.copy(report, folder)
+    return folder
+
+
+@pytest.fixture
+def called(reports, monkeypatch):
+    """Return a function that runs a command in the folder of reports: exit code, output, messages."""
+    monkeypatch.chdir(reports)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, [*map(str, arguments)], prog_name="nsyspipe")
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        errors = f"--- stderr ---\n{result.stderr}" if result.stderr else ""
+        code = f"--- exit {result.exit_code} ---\n" if result.exit_code else ""
+        return result.stdout + errors + code
+
+    return run
+
+
+@pytest.fixture
+def pinned(request):
+    """Return a function that compares one output with the committed one, or commits it."""
+
+    def compare(name, text):
+        expected = FROZEN / name
+        if request.config.getoption("--update-golden"):
+            expected.parent.mkdir(parents=True, exist_ok=True)
+            expected.write_text(text, encoding="utf-8")
+        assert text == expected.read_text(encoding="utf-8")
+
+    return compare
+
+
+@pytest.fixture
+def digested(request):
+    """Return a function that compares digests by part with the committed ones, or commits them."""
+
+    def compare(name, parts):
+        document = FROZEN / f"digests/{name}.json"
+        found = {part: digest(content) for part, content in parts.items()}
+        if request.config.getoption("--update-golden"):
+            document.parent.mkdir(parents=True, exist_ok=True)
+            document.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        assert found == json.loads(document.read_text(encoding="utf-8"))
+
+    return compare
+
+
+def digest(content):
+    data = content if isinstance(content, bytes) else str(content).encode()
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def parts_of(document):
+    """Return the parts of a JSON document by their name."""
+    return {key: json.dumps(value, sort_keys=True) for key, value in json.loads(document).items()}
+
+
+def inputs(run):
+    return [f"{run}_*.sqlite"] if list(Path().glob(f"{run}_*.sqlite")) else [f"{run}.sqlite"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_what_it_was(command, called, pinned):
+    pinned(f"help/{command or 'nsyspipe'}.txt", called(*command.split(), "--help"))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_what_a_run_says_is_what_it_was(run, called, pinned):
+    pinned(f"analyze/{run}.txt", called("analyze", *inputs(run), "-j", "1"))
+    pinned(f"doctor/{run}.txt", called("doctor", *inputs(run)))
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_table_of_a_run_is_what_it_was(run, called, digested):
+    whole = nsyspipe.load(*inputs(run), jobs=1)
+    tables = {name: getattr(whole, name) for name in TABLES}
+    tables = {name: table() if callable(table) else table for name, table in tables.items()}
+    for rank, events, phase_ranges in whole.operations():
+        tables |= {f"events of rank {rank}": events, f"phase ranges of rank {rank}": phase_ranges}
+    parts = {}
+    for name, table in tables.items():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table.combine_chunks())
+        parts[f"{name}: {table.num_rows} rows of {table.num_columns}"] = sink.getvalue().to_pybytes()
+    digested(f"tables/{run}", parts)
+
+
+@pytest.mark.parametrize("run", SHOWN)
+def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested, tmp_path):
+    page, trace = tmp_path / "page.html", tmp_path / "trace.pftrace"
+    pinned(f"markdown/{run}.md", called("analyze", *inputs(run), "-j", "1", "--markdown", "-"))
+    document = called("analyze", *inputs(run), "-j", "1", "--json", "-", "--html", page, "--perfetto", trace)
+    parts = parts_of(document) | {"--html": page.read_bytes(), "--perfetto": trace.read_bytes()}
+    parts |= {f"doctor {key}": value for key, value in parts_of(called("doctor", *inputs(run), "--json", "-")).items()}
+    digested(f"analyze/{run}", parts)
+
+
+@pytest.mark.parametrize(("command", "runs"), [(name, runs) for name in BESIDE for runs in BESIDE[name]])
+def test_runs_beside_each_other_are_what_they_were(command, runs, called, pinned, digested, tmp_path):
+    name, given = f"{command}-{'-'.join(runs)}", [inputs(run)[0] for run in runs]
+    page = tmp_path / "page.html"
+    pinned(f"{command}/{name}.txt", called(command, *given, "-j", "1"))
+    pinned(f"{command}/{name}.md", called(command, *given, "-j", "1", "--markdown", "-"))
+    document = called(command, *given, "-j", "1", "--json", "-", "--html", page)
+    digested(f"{command}/{name}", parts_of(document) | {"--html": page.read_bytes()})
+
+
+@pytest.mark.parametrize("run", CHANGES)
+def test_what_if_answers_what_it_did(run, called, pinned, digested):
+    for name, change in (("advice", []), ("change", CHANGES[run])):
+        pinned(f"whatif/{run}-{name}.txt", called("whatif", *inputs(run), "-j", "1", *change))
+        document = called("whatif", *inputs(run), "-j", "1", *change, "--json", "-")
+        digested(f"whatif/{run}-{name}", {"all": document})
+
+
+def test_schema_is_what_it_was(called, pinned, digested):
+    pinned("schema/tables.txt", called("schema"))
+    for table in ("steps", "collectives", "findings"):
+        pinned(f"schema/{table}.txt", called("schema", table))
+    digested("schema/reference", {"markdown": called("schema", "--markdown")})
+
+
+def test_copies_without_secrets_are_what_they_were(called, pinned, tmp_path):
+    printed = called("redact", "2gpu-gpt-b25_0.sqlite", tmp_path / "copy.sqlite")
+    pinned("redact/2gpu-gpt-b25_0.txt", printed.replace(str(tmp_path), "TMP"))
+
+
+def test_a_dashboard_is_what_it_was(called, pinned, digested, tmp_path):
+    store, page = tmp_path / "store", tmp_path / "dashboard.html"
+    for run in ("ddp-4gpu-before", "ddp-4gpu-after", "ddp-4gpu-shm"):
+        called("analyze", *inputs(run), "-j", "1", "--run-id", run, "--out", store, "-q")
+    pinned("dashboard/printed.txt", called("dashboard", store, "-o", page).replace(str(tmp_path), "TMP"))
+    digested("dashboard/page", {"page": page.read_text(encoding="utf-8").replace(str(tmp_path), "TMP")})
