@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.labels import PHASES, phase_of
 from nsyspipe.problems import CATALOGUE
-from nsyspipe.read import contents, versions
+from nsyspipe.read import versions
 from nsyspipe.read.contents import Contents
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _message_bytes(report: Contents) -> Finding:
 
 
 def _idle_causes(report: Contents) -> Finding:
-    waits = ("waits", report.rows[contents.SYNCHRONIZATION])
+    waits = ("waits", report.rows[versions.SYNCHRONIZATION])
     if report.n_timed_calls:
         return Finding(YES, (("timed calls", report.n_timed_calls), waits))
     if waits[1]:
@@ -303,19 +303,19 @@ DETAIL_RULES = (
     Rule(
         "os_runtime",
         "system calls the host waits in",
-        _table(contents.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt"),
+        _table(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt"),
         is_used=False,
     ),
     Rule(
         "cpu_samples",
         "which host code runs",
-        _table(contents.CPU_SAMPLES, "samples", "--sample=process-tree"),
+        _table(versions.CPU_SAMPLES, "samples", "--sample=process-tree"),
         is_used=False,
     ),
     Rule(
         "gpu_metrics",
         "how busy GPU units and links are",
-        _table(contents.GPU_METRICS, "samples", "--gpu-metrics-devices=all"),
+        _table(versions.GPU_METRICS, "samples", "--gpu-metrics-devices=all"),
         is_used=False,
     ),
 )

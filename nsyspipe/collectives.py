@@ -12,6 +12,7 @@ from nsyspipe import schema
 from nsyspipe.classify import COLLECTIVES
 from nsyspipe.comm_rows import ABSENT
 from nsyspipe.metrics.bandwidth import PER_RANK, bus_factor, whole_message
+from nsyspipe.metrics.waiting import held_up_by_step
 from nsyspipe.value_runs import places_in_runs, run_starts
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "collective_figures",
     "collectives_table",
-    "held_up_by_step",
     "numbered",
     "step_bytes",
     "stragglers_table",
@@ -234,44 +234,6 @@ def stragglers_table(
             row["held_up_ns"] = held_up_of.get(number, 0)
         rows.append(row)
     return schema.STRAGGLERS.from_rows(rows)
-
-
-def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
-    """Sum by step and rank how long others waited for it, the largest wait of each collective.
-
-    Operations of pairs (send_recv) are left out: a stage of a pipeline waits by design. Collectives of several
-    communicators may be waited for at once, so a step counts at most its own time, shared out in proportion.
-
-    Parameters
-    ----------
-    collectives
-        With ``step``, ``rank``, ``collective``, ``late_by_ns`` and ``held_up_ns`` of `schema.COLLECTIVES`.
-    steps
-        `schema.STEPS`, at least those of the collectives.
-
-    Returns
-    -------
-    pyarrow.Table
-        ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
-    """
-    is_late = pc.fill_null(pc.greater(collectives["held_up_ns"], 0), fill_value=False)
-    in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
-    rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"])
-    rows = rows.filter(pc.and_(is_late, pc.invert(in_pairs)))
-    rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
-    keys = ["step", "rank", "is_alone"]
-    found = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])  # fmt: skip
-    step, held_up = found["step"].to_numpy(), found["held_up_ns_sum"].to_numpy()
-    numbers, index = np.unique(step, return_inverse=True)
-    total, most = np.zeros(numbers.size, np.int64), np.full(numbers.size, np.iinfo(np.int64).max)
-    np.add.at(total, index, held_up)
-    of_steps = np.searchsorted(numbers, steps["step"].to_numpy())
-    known = np.isin(steps["step"].to_numpy(), numbers)
-    np.minimum.at(most, of_steps[known], steps["wall_ns"].to_numpy()[known])
-    is_over = total > most
-    ratio = np.where(is_over, most / np.maximum(total, 1), 1.0)
-    shared = np.where(is_over[index], (held_up * ratio[index]).astype(np.int64), held_up)
-    return pa.table({**{key: found[key] for key in keys}, "held_up_ns": shared})
 
 
 def _lateness(rank: Int64, step: Int64, late_by: Int64) -> dict[int, dict[int, int]]:

@@ -22,6 +22,8 @@ a bug of nsyspipe and ends with exit code 1.
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ __all__ = [
     "OutputError",
     "RankConflictError",
     "ReportNotFoundError",
+    "shortage",
 ]
 
 
@@ -157,3 +160,32 @@ class OptionError(NsyspipeError):
 
 class OutputError(NsyspipeError):
     """A result cannot be written where it was asked for."""
+
+
+# As the system, its loader and SQLite say it; not every library has an error of its own for that.
+# The last is what Python says of a module that it could not unpack.
+_NO_MEMORY = (
+    "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
+)  # fmt: skip
+
+
+def shortage(error: BaseException) -> InputError | None:
+    """Return the error for what a machine, or a limit, had too little of; None for any other error."""
+    is_memory = isinstance(error, MemoryError) or _errno(error) == errno.ENOMEM
+    if is_memory or any(words in str(error) for words in _NO_MEMORY):
+        return InputError(
+            "analysis",
+            "no memory was left, or a limit (ulimit -v) allows no more",
+            fix="fewer at once (-j 1, or jobs=1 from Python), or more memory",
+        )
+    if _errno(error) in {errno.EMFILE, errno.ENFILE}:
+        return InputError(
+            "analysis",
+            f"no more files can be opened at once ({os.strerror(errno.EMFILE)})",
+            fix="ulimit -n 1024, or fewer at once: -j 1, or jobs=1 from Python",
+        )
+    return None
+
+
+def _errno(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, OSError) else None

@@ -11,7 +11,7 @@ from nsyspipe.export_cache import exported_reports
 from nsyspipe.ranks import parse_rank_map
 from nsyspipe.report_run import ReportRun
 from nsyspipe.settings import AUTO, Reading, parse_skip_first
-from nsyspipe.store.find import find_saved, is_saved
+from nsyspipe.store.find import is_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -150,7 +150,6 @@ def _saved_run(
             f"{store} is a saved run, whose figures are made",
             fix="leave them out, or analyze the reports again",
         )
-    from nsyspipe.store.saved_run import SavedRun  # noqa: PLC0415 - Parquet takes as long as all else to import
+    from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
 
-    tables, found = find_saved(store, run_id)
-    return SavedRun(store, tables, found, label)
+    return open_saved(store, run_id, label)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from nsyspipe.errors import InputError
+from nsyspipe.errors import shortage
 from nsyspipe.workers import Workers, can_start, dead_worker
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ __all__ = [
     "SerialExecutor",
     "executor_for",
     "jobs_for",
-    "shortage",
     "telling_shortage",
 ]
 
@@ -35,11 +33,6 @@ _WORTH_A_PROCESS = 96 * 2**20
 # A worker holds the imports, and at its peak about 1.7 times the bytes of a report (measured).
 _WORKER_BYTES = 100 * 2**20
 _BYTES_PER_REPORT_BYTE = 2
-# As the system, its loader and SQLite say it; not every library has an error of its own for that.
-# The last is what Python says of a module that it could not unpack.
-_NO_MEMORY = (
-    "Cannot allocate memory", "failed to map segment", "out of memory", "error return without exception set",
-)  # fmt: skip
 
 
 class SerialExecutor(Executor):
@@ -72,28 +65,6 @@ def telling_shortage() -> Iterator[None]:
         if (told := shortage(error)) is None:
             raise
         raise told from error
-
-
-def shortage(error: BaseException) -> InputError | None:
-    """Return the error for what a machine, or a limit, had too little of; None for any other error."""
-    is_memory = isinstance(error, MemoryError) or _errno(error) == errno.ENOMEM
-    if is_memory or any(words in str(error) for words in _NO_MEMORY):
-        return InputError(
-            "analysis",
-            "no memory was left, or a limit (ulimit -v) allows no more",
-            fix="fewer at once (-j 1, or jobs=1 from Python), or more memory",
-        )
-    if _errno(error) in {errno.EMFILE, errno.ENFILE}:
-        return InputError(
-            "analysis",
-            f"no more files can be opened at once ({os.strerror(errno.EMFILE)})",
-            fix="ulimit -n 1024, or fewer at once: -j 1, or jobs=1 from Python",
-        )
-    return None
-
-
-def _errno(error: BaseException) -> int | None:
-    return error.errno if isinstance(error, OSError) else None
 
 
 def jobs_for(

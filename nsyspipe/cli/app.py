@@ -18,8 +18,7 @@ from nsyspipe.cli.output import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.redact import redact
 from nsyspipe.cli.schema import schema
 from nsyspipe.cli.whatif import whatif
-from nsyspipe.errors import NsyspipeError
-from nsyspipe.parallel import shortage
+from nsyspipe.errors import NsyspipeError, shortage
 from nsyspipe.workers import without_other_frames
 
 __all__ = ["app", "run"]

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.collectives import held_up_by_step
 from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.metrics.waiting import held_up_by_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING
 
-from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError
-from nsyspipe.parallel import shortage
+from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
 from nsyspipe.sidecar_model import SIDECAR_SUFFIX
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from nsyspipe.errors import (
     MissingColumnError,
     NotAReportError,
     ReportNotFoundError,
+    shortage,
 )
-from nsyspipe.parallel import shortage
 from nsyspipe.read import versions
 from nsyspipe.read.dialect import fetch_arrow, read_only_engine
 from nsyspipe.read.file_check import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable

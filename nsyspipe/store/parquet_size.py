@@ -7,14 +7,15 @@ some dozens of its own size; here a file may become `_SMALL_BYTES`, or `_LARGEST
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    _Struct = dict[int, Any]
 
 __all__ = ["as_plain_text", "check_size"]
 
@@ -30,12 +31,12 @@ _LARGEST_EXPANSION = 40_000
 def check_size(file: BinaryIO) -> int:
     """Return the size of a Parquet file.
 
+    Its footer is looked at here, and not by Arrow, which ends the process at some that contradict themselves.
+
     Raises
     ------
     ValueError
         If it is none, or claims more rows, larger columns or larger pages than a file of its size has.
-    pa.ArrowException
-        If its footer cannot be read.
     OSError
         If it cannot be read.
     """
@@ -49,30 +50,25 @@ def check_size(file: BinaryIO) -> int:
     if tail[4:] != _MAGIC or not 0 < n_footer <= min(size - n_tail - len(_MAGIC), _LARGEST_FOOTER):
         raise ValueError("it is no Parquet file, or its end is missing")
     file.seek(size - n_tail - n_footer)
-    footer = file.read(n_footer) + tail
-    _check_footer(pq.read_metadata(pa.BufferReader(_MAGIC + footer)), size, n_footer, file)
+    footer = _Thrift(file.read(n_footer), "its footer").struct()
+    _check_footer(footer, size, n_footer, file)
     file.seek(0)
     return size
 
 
-def _check_footer(found: pq.FileMetaData, size: int, n_footer: int, file: BinaryIO) -> None:
+def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> None:
     most = max(_SMALL_BYTES, _LARGEST_RATIO * size)
-    n_columns = found.num_columns
-    groups = [found.row_group(at) for at in range(found.num_row_groups)]
-    n_rows = sum(max(group.num_rows, 0) for group in groups)
-    if n_rows != found.num_rows or any(group.num_rows < 0 for group in groups):
-        raise ValueError("its numbers of rows contradict each other")
+    chunks, n_rows, n_columns = _column_chunks(footer)
     if n_rows * n_columns * _BYTES_PER_VALUE > most:
         raise ValueError(
             f"{n_rows} rows of {n_columns} columns are more than a file of {size} bytes has"
         )
-    chunks = [group.column(at) for group in groups for at in range(n_columns)]
-    n_stored = sum(max(chunk.total_compressed_size, 0) for chunk in chunks)
-    if n_stored > size or any(chunk.total_compressed_size < 0 for chunk in chunks):
+    n_stored = sum(_size(chunk, 7) for chunk in chunks)
+    if n_stored > size:
         raise ValueError(f"its columns claim {n_stored} of its {size} bytes")
     if size > 2 * (n_stored + n_footer) + _LARGEST_FOOTER:
         raise ValueError(f"of its {size} bytes {n_stored} hold columns")
-    if sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks) > most:
+    if sum(_size(chunk, 6) for chunk in chunks) > most:
         raise ValueError("its columns claim to be larger than a file of its size has them")
     if n_stored * _LARGEST_EXPANSION <= _SMALL_BYTES:  # whatever is in its pages
         return
@@ -84,30 +80,43 @@ def _check_footer(found: pq.FileMetaData, size: int, n_footer: int, file: Binary
                 raise ValueError("its pages claim to be larger than a file of its size has them")
 
 
-def _page_sizes(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> Iterator[int]:
+def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
+    """Return what the footer says of each column of each row group, and the numbers of rows and of columns."""
+    groups = _structs(footer, 4)
+    n_columns = sum(_N_CHILDREN not in element for element in _structs(footer, 2))
+    n_rows = sum(_size(group, 3) for group in groups)
+    if n_rows != _size(footer, 3):
+        raise ValueError("its numbers of rows contradict each other")
+    columns = [_structs(group, 1) for group in groups]
+    if any(len(of_group) != n_columns for of_group in columns):
+        raise ValueError("its numbers of columns contradict each other")
+    if any({1, 8, 9} & column.keys() for of_group in columns for column in of_group):
+        raise ValueError("columns of it are encrypted or in other files")
+    return [_struct(column, 3) for of_group in columns for column in of_group], n_rows, n_columns
+
+
+def _page_sizes(file: BinaryIO, chunk: _Struct) -> Iterator[int]:
     """Yield what each page of a column becomes when it is decompressed, as its header says."""
-    starts = [chunk.data_page_offset]
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        starts.append(chunk.dictionary_page_offset)
-    at, end = min(starts), min(starts) + chunk.total_compressed_size
+    starts = [_size(chunk, 9)]
+    if chunk.get(11):
+        starts.append(_size(chunk, 11))
+    at, end = min(starts), min(starts) + _size(chunk, 7)
     for _ in range(_MOST_PAGES):
         if at >= end:
             return
         try:
-            header = _header_at(file, at, min(_USUAL_HEADER, end - at))
+            header, n_header = _header_at(file, at, min(_USUAL_HEADER, end - at))
         except ValueError:
-            header = _header_at(file, at, min(_LARGEST_HEADER, end - at))
-        n_page, n_stored = header.found.get(2, -1), header.found.get(3, -1)
-        if n_page < 0 or n_stored < 0:
-            raise ValueError("a page of it has no size")
-        yield n_page
-        at += header.at + n_stored
+            header, n_header = _header_at(file, at, min(_LARGEST_HEADER, end - at))
+        yield _size(header, 2)
+        at += n_header + _size(header, 3)
     raise ValueError("a column of it claims too many pages")
 
 
-def _header_at(file: BinaryIO, at: int, n_bytes: int) -> _Header:
+def _header_at(file: BinaryIO, at: int, n_bytes: int) -> tuple[_Struct, int]:
     file.seek(at)
-    return _Header(file.read(n_bytes))
+    header = _Thrift(file.read(n_bytes), "a page's header")
+    return header.struct(), header.at
 
 
 # Of a column in a row group of a million rows there are some dozens.
@@ -115,31 +124,80 @@ _MOST_PAGES = 10_000
 _USUAL_HEADER, _LARGEST_HEADER = 512, 1 << 16  # statistics of long texts stand in it
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12  # fmt: skip
 _DEEPEST = 8
+_LONG_LIST = 15
+_N_CHILDREN = 5  # field of an element of the schema: a leaf has none
 
 
-class _Header:
-    """A page's header, in Thrift's compact protocol: only its own integers are wanted, the rest is passed over."""
+def _size(struct: _Struct, field: int) -> int:
+    value = struct.get(field)
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("a size in it is missing or negative")
+    return value
 
-    def __init__(self, content: bytes) -> None:
-        self.content, self.at = content, 0
-        self.found = self._integers()  # `at` is then behind it
 
-    def _integers(self) -> dict[int, int]:
-        """Return the integer fields of the outermost struct, by id."""
-        found: dict[int, int] = {}
+def _struct(struct: _Struct, field: int) -> _Struct:
+    value = struct.get(field)
+    if not isinstance(value, dict):
+        raise ValueError("a part of its footer is missing")  # noqa: TRY004 - of the file's content
+    return value
+
+
+def _structs(struct: _Struct, field: int) -> list[_Struct]:
+    value = struct.get(field)
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        raise ValueError("a part of its footer is missing")
+    return value
+
+
+class _Thrift:
+    """What Thrift's compact protocol wrote, by number of field: integers, structs, lists; of texts the length alone."""
+
+    def __init__(self, content: bytes, place: str) -> None:
+        self.content, self.place, self.at = content, place, 0
+
+    def struct(self, depth: int = 0) -> _Struct:
+        """Return the struct at `at`, which is then behind it."""
+        found: _Struct = {}
         field = 0
         while (head := self._byte()) != _STOP:
-            kind = head & 15
             field = field + (head >> 4) if head >> 4 else self._zigzag()
-            if _BYTE < kind < _DOUBLE:
-                found[field] = self._zigzag()
-            else:
-                self._skip(kind, 1)
+            found[field] = self._value(head & 15, depth + 1)
         return found
+
+    def _value(self, kind: int, depth: int) -> Any:  # noqa: ANN401 - what the kind says
+        if depth > _DEEPEST:
+            raise ValueError(f"{self.place} is nested too deeply")
+        if kind in (_TRUE, _FALSE):
+            return kind == _TRUE
+        if kind == _BYTE:
+            return self._byte()
+        if kind < _DOUBLE:
+            return self._zigzag()
+        if kind in (_DOUBLE, _BINARY):
+            n_bytes = 8 if kind == _DOUBLE else self._varint()
+            self.at += n_bytes
+            return None
+        if kind == _STRUCT:
+            return self.struct(depth)
+        if kind in (_LIST, _SET):
+            return self._list(depth)
+        raise ValueError(f"{self.place} is none of ours")
+
+    def _list(self, depth: int) -> list[Any]:
+        head = self._byte()
+        n_values = head >> 4
+        if n_values == _LONG_LIST:
+            n_values = self._varint()
+        if n_values > len(self.content) - self.at:  # each has a byte at least
+            raise ValueError(f"{self.place} has a list that is longer than it")
+        kind = head & 15
+        if kind in (_TRUE, _FALSE):  # in a list a byte each
+            kind = _BYTE
+        return [self._value(kind, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
         if self.at >= len(self.content):
-            raise ValueError("a page of it has no header")
+            raise ValueError(f"{self.place} ends too early")
         self.at += 1
         return self.content[self.at - 1]
 
@@ -155,28 +213,6 @@ class _Header:
     def _zigzag(self) -> int:
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
-
-    def _skip(self, kind: int, depth: int) -> None:
-        if depth > _DEEPEST:
-            raise ValueError("a page of it has a header that is nested too deeply")
-        if kind in (_TRUE, _FALSE):
-            return
-        if kind == _BYTE:
-            self.at += 1
-        elif kind < _DOUBLE:
-            self._varint()
-        elif kind == _DOUBLE:
-            self.at += 8
-        elif kind == _BINARY:
-            n_bytes = self._varint()
-            self.at += n_bytes
-        elif kind == _STRUCT:
-            while (head := self._byte()) != _STOP:
-                if not head >> 4:
-                    self._zigzag()
-                self._skip(head & 15, depth + 1)
-        else:
-            raise ValueError("a page of it has no header of ours")
 
 
 def as_plain_text(column: pa.ChunkedArray, n_file: int) -> pa.ChunkedArray:

@@ -11,6 +11,7 @@ from nsyspipe.errors import DatasetError
 from nsyspipe.header import steps_source
 from nsyspipe.run import Run
 from nsyspipe.store.details import Details, parse_details
+from nsyspipe.store.find import find_saved
 from nsyspipe.store.layout import file_name, published
 from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, check_steps_known, read_run_files
 from nsyspipe.store.saved_operations import saved_operations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from nsyspipe.findings.link_evidence import LinkVerdict
     from nsyspipe.header import RunHeader
 
-__all__ = ["SavedRun"]
+__all__ = ["SavedRun", "open_saved"]
 
 # Tables that name ranks of which no device was recorded, too.
 _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
@@ -191,3 +192,24 @@ class SavedRun(Run):
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         ranks = self.ranks["rank"].to_pylist()
         return saved_operations(self._files, self.steps(), ranks, steps)
+
+
+def open_saved(store: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
+    """Open a run of a store.
+
+    Parameters
+    ----------
+    run_id
+        Which; None where there is only one.
+    label
+        What to call it from now on; None leaves the saved one.
+
+    Raises
+    ------
+    OptionError
+        If the store has several runs and `run_id` is None.
+    DatasetError
+        If there is no such run, or its row cannot be read.
+    """
+    tables, details = find_saved(store, run_id)
+    return SavedRun(store, tables, details, label)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import DamagedReportError, InputError
-from nsyspipe.parallel import shortage, telling_shortage
+from nsyspipe.errors import DamagedReportError, InputError, shortage
+from nsyspipe.parallel import telling_shortage
 from nsyspipe.read.report import open_report
 from nsyspipe.workers import Workers
 from tests.build.trace import steady_rank

@@ -21,7 +21,18 @@ from nsyspipe.cli.app import app
 from tests.conftest import REAL, SAMPLES
 
 FROZEN = Path(__file__).with_name("frozen")
-COMMANDS = ("", "analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif")
+COMMANDS = (
+    "",
+    "analyze",
+    "compare",
+    "convert",
+    "dashboard",
+    "diff",
+    "doctor",
+    "redact",
+    "schema",
+    "whatif",
+)
 TABLES = (
     "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "links", "findings", "kernels",
     "summary", "rank_summary", "phase_summary", "idle_calls", "timeline", "host_steps", "problems",
@@ -149,7 +160,9 @@ def test_every_table_of_a_run_is_what_it_was(run, called, digested):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table.combine_chunks())
-        parts[f"{name}: {table.num_rows} rows of {table.num_columns}"] = sink.getvalue().to_pybytes()
+        parts[f"{name}: {table.num_rows} rows of {table.num_columns}"] = (
+            sink.getvalue().to_pybytes()
+        )
     digested(f"tables/{run}", parts)
 
 
@@ -157,14 +170,23 @@ def test_every_table_of_a_run_is_what_it_was(run, called, digested):
 def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested, tmp_path):
     page, trace = tmp_path / "page.html", tmp_path / "trace.pftrace"
     pinned(f"markdown/{run}.md", called("analyze", *inputs(run), "-j", "1", "--markdown", "-"))
-    document = called("analyze", *inputs(run), "-j", "1", "--json", "-", "--html", page, "--perfetto", trace)
+    document = called(
+        "analyze", *inputs(run), "-j", "1", "--json", "-", "--html", page, "--perfetto", trace
+    )
     parts = parts_of(document) | {"--html": page.read_bytes(), "--perfetto": trace.read_bytes()}
-    parts |= {f"doctor {key}": value for key, value in parts_of(called("doctor", *inputs(run), "--json", "-")).items()}
+    parts |= {
+        f"doctor {key}": value
+        for key, value in parts_of(called("doctor", *inputs(run), "--json", "-")).items()
+    }
     digested(f"analyze/{run}", parts)
 
 
-@pytest.mark.parametrize(("command", "runs"), [(name, runs) for name in BESIDE for runs in BESIDE[name]])
-def test_runs_beside_each_other_are_what_they_were(command, runs, called, pinned, digested, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "runs"), [(name, runs) for name in BESIDE for runs in BESIDE[name]]
+)
+def test_runs_beside_each_other_are_what_they_were(
+    command, runs, called, pinned, digested, tmp_path
+):
     name, given = f"{command}-{'-'.join(runs)}", [inputs(run)[0] for run in runs]
     page = tmp_path / "page.html"
     pinned(f"{command}/{name}.txt", called(command, *given, "-j", "1"))
@@ -197,5 +219,10 @@ def test_a_dashboard_is_what_it_was(called, pinned, digested, tmp_path):
     store, page = tmp_path / "store", tmp_path / "dashboard.html"
     for run in ("ddp-4gpu-before", "ddp-4gpu-after", "ddp-4gpu-shm"):
         called("analyze", *inputs(run), "-j", "1", "--run-id", run, "--out", store, "-q")
-    pinned("dashboard/printed.txt", called("dashboard", store, "-o", page).replace(str(tmp_path), "TMP"))
-    digested("dashboard/page", {"page": page.read_text(encoding="utf-8").replace(str(tmp_path), "TMP")})
+    pinned(
+        "dashboard/printed.txt",
+        called("dashboard", store, "-o", page).replace(str(tmp_path), "TMP"),
+    )
+    digested(
+        "dashboard/page", {"page": page.read_text(encoding="utf-8").replace(str(tmp_path), "TMP")}
+    )

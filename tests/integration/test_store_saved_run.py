@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,8 @@ from nsyspipe.report.text import summary_text
 from nsyspipe.run import RUN_TABLES
 from nsyspipe.schema import SCHEMA_VERSION
 from nsyspipe.store.find import is_saved
+from nsyspipe.store.parquet_size import check_size
+from nsyspipe.store.read import table_of
 from nsyspipe.store.write import save
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
@@ -489,3 +492,21 @@ def test_a_runs_table_without_its_one_row_is_an_error(damaged, tmp_path, n_rows)
     rewrite(path, lambda table: pa.concat_tables([table] * n_rows) if n_rows else table.slice(0, 0))
     with pytest.raises(DatasetError, match=f"holds {n_rows} rows of the run, not 1"):
         _ = nsyspipe.load(tmp_path / "store").header
+
+
+def test_a_changed_footer_is_refused_or_read_and_never_ends_the_process():
+    path = next((SAMPLES / "dataset" / "steps").rglob("*.parquet"))
+    whole = path.read_bytes()
+    footer = range(len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"), len(whole) - 8)
+    n_refused = 0
+    for at in footer[::61]:
+        changed = whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :]
+        with tempfile.TemporaryFile() as file:
+            file.write(changed)
+            file.flush()
+            try:
+                assert check_size(file) == len(whole)
+                table_of(pa.py_buffer(changed), "steps", path)
+            except (ValueError, DatasetError):
+                n_refused += 1
+    assert n_refused > len(footer[::61]) / 4

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import DatasetError, OptionError, OutputError
-from nsyspipe.loading import load
 from nsyspipe.report.files import write_text
 from nsyspipe.report.page.embed import run_id_of_page
 from nsyspipe.report.page.run_page import run_page
 from nsyspipe.store.catalog import Unreadable
 from nsyspipe.store.layout import RUNS_FILE, published
+from nsyspipe.store.saved_run import open_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +54,7 @@ def write_pages(
         path = pages / f"{run_id}.html"
         if force or not _is_fresh(path, store, run_id):
             try:
-                text = run_page(load(store, run_id=run_id))
+                text = run_page(open_saved(store, run_id))
             except (DatasetError, OptionError) as error:
                 failed.append(Unreadable(run_id, "page", error.problem, error.fix))
             else:
