@@ -8,7 +8,7 @@ import pytest
 import nsyspipe
 from nsyspipe import schema
 from nsyspipe.read import kernels as read_kernels_module
-from nsyspipe.read.calls import read_blocking_calls, read_overhead
+from nsyspipe.read.calls import read_calls, read_overhead
 from nsyspipe.read.events import read_operations
 from nsyspipe.read.facts import read_facts
 from nsyspipe.read.report import open_report
@@ -42,7 +42,7 @@ def packed(path):
 def blocking(path):
     """Return the blocking calls as (start, end, call); None when they cannot be read."""
     with open_report(path) as report:
-        found = read_blocking_calls(report, read_strings(report))
+        found = read_calls(report, read_strings(report)).blocking
     if found is None:
         return None
     assert found.schema == schema.BLOCKING_CALLS.arrow
