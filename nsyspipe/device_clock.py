@@ -133,7 +133,7 @@ def device_clocks(
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     """Tell which waits began while no other thread was in a call."""
     began, thread = waits["start_ns"].to_numpy(), waits["thread_id"].to_numpy()
-    starts, ends, of_call = (calls[name].to_numpy() for name in ("start_ns", "end_ns", "thread_id"))
+    starts, ends, of_call = _calls_around(np.sort(began), calls)
     found = np.ones(began.size, np.bool_)
     for own in np.unique(thread):  # a few
         others = np.flatnonzero(of_call != own)
@@ -145,6 +145,18 @@ def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
         reached = np.concatenate(([UNKNOWN], np.maximum.accumulate(ends[others])))
         found[mine] = reached[before] <= began[mine]
     return found
+
+
+def _calls_around(times: Int64, calls: pa.Table) -> tuple[Int64, Int64, Int64]:
+    """Return start, end and thread of the calls that were running at any of some times, in ascending order."""
+    found = [(_NOTHING,) * 3]
+    for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
+        start, end, thread = (column.to_numpy() for column in batch.columns)
+        after = np.searchsorted(times, start, side="right")
+        around = np.flatnonzero(np.append(times, NEVER)[after] < end)
+        found.append((start[around], end[around], thread[around]))
+    starts, ends, threads = (np.concatenate(column) for column in zip(*found, strict=True))
+    return starts, ends, threads
 
 
 def _clock_of(
@@ -170,6 +182,8 @@ def _first_lags(launch: Int64, start: Int64) -> Int64:
     """Return start - launch of the first operation of each launch, as a graph makes many."""
     if not launch.size:
         return launch
+    if (launch[1:] > launch[:-1]).all():
+        return start - launch
     begins = np.flatnonzero(np.diff(launch, prepend=launch[0] - 1))
     first: Int64 = np.minimum.reduceat(start, begins)
     return first - launch[begins]

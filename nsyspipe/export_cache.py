@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.claims import claim, claimed_at, is_claimed
+from nsyspipe.claims import claim, claimed_at, is_claimed, remove_abandoned
 from nsyspipe.errors import (
     InputError,
     NotAReportError,
@@ -186,8 +186,11 @@ def _claim(entry: Path) -> None:
 
 
 def _make_room(folder: Path, limit: int) -> None:
-    """Remove what was used longest ago, until the rest is no larger than the limit or in use."""
+    """Remove what killed runs left, then what was used longest ago, until the rest is no larger than the limit or in use."""
     entries = sorted(folder.iterdir(), key=claimed_at)
+    for entry in entries:
+        if not entry.is_symlink():
+            remove_abandoned(entry)
     sizes = {entry: sum(map(_size, entry.rglob("*"))) for entry in entries}
     total = sum(sizes.values())
     for entry in entries:

@@ -55,7 +55,7 @@ class IntervalSet:
 
     def counts_up_to(self, times: Int64) -> Int64:
         """Return how many intervals have begun by each time; any order of times."""
-        if np.ndim(times) == 1 and times.size > len(self) and _is_sorted(times):
+        if np.ndim(times) == 1 and times.size > max(len(self), _FEW) and _is_sorted(times):
             # Many times in order: look the few starts up among them instead.
             places = np.searchsorted(times, self.starts, side="left")
             runs = np.diff(places, prepend=0, append=times.size)
@@ -104,6 +104,7 @@ class IntervalSet:
 
 
 _FOREVER = 2**62
+_FEW = 1_000  # looked up at once
 EMPTY = IntervalSet(np.empty(0, np.int64), np.empty(0, np.int64))
 
 

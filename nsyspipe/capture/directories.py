@@ -17,7 +17,7 @@ from nsyspipe.claims import claim, claimed_at, is_claimed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["short_directory"]
+__all__ = ["holding", "short_directory"]
 
 # A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
 # multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper; nsys has some too.
@@ -45,6 +45,21 @@ def short_directory() -> Iterator[Path]:
                 link.symlink_to(directory, target_is_directory=True)
                 directory = link
         yield directory
+
+
+@contextlib.contextmanager
+def holding(directory: Path) -> Iterator[tuple[int, ...]]:
+    """Claim a job's directory, and return the descriptors of the locks.
+
+    A program that inherits them holds it too: it stays as long as the program lives, whoever of us was killed.
+    """
+    places = [directory, directory.parent] if directory.is_symlink() else [directory]
+    locks = [lock for lock in map(claim, places) if lock is not None]
+    try:
+        yield tuple(locks)
+    finally:
+        for lock in locks:
+            os.close(lock)
 
 
 def _made(parent: str | None, cleaning: contextlib.ExitStack) -> Path:

@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsyspipe.capture.directories import short_directory
+from nsyspipe.capture.directories import holding, short_directory
 from nsyspipe.capture.finish import finish
 from nsyspipe.capture.limits import JOB_GRACE_S, Clock
 from nsyspipe.capture.nsys_output import ReportWatch, captured, report_there
@@ -108,7 +108,8 @@ def _run(job: Job, directory: Path, started: _Started) -> tuple[End, float | Non
         environment["TMPDIR"] = str(_of_node(directory))
     with catching_signals() as stop:
         try:
-            process = start(job.command, environment, ends_with_us=True)
+            with holding(directory) as locks:
+                process = start(job.command, environment, pass_fds=locks, ends_with_us=True)
         except OSError as error:
             raise CaptureError(
                 job.command[0], f"cannot be started: {error.strerror}", fix="check PATH"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.capture.directories import short_directory
+from nsyspipe.capture.directories import holding, short_directory
 from nsyspipe.capture.nsys_output import (
     NOTHING,
     Captured,
@@ -67,8 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     at = options.nsys_words
     if not chosen:
         record, at, command = replace(record, is_captured=False), 0, command[at:]
-    with _status_directory() as directory:
-        return _Rank(directory, options.exit_timeout, record).run(command[:at], command[at:])
+    with _status_directory() as directory, holding(directory) as locks:
+        one = _Rank(directory, options.exit_timeout, record, locks)
+        return one.run(command[:at], command[at:])
 
 
 def with_status(
@@ -97,8 +98,11 @@ def _status_directory() -> Iterator[Path]:
 
 
 class _Rank:
-    def __init__(self, status_dir: Path, exit_timeout_s: float, record: RankRecord) -> None:
+    def __init__(
+        self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]
+    ) -> None:
         self._directory = status_dir
+        self._locks = locks
         self._exit_timeout_s = exit_timeout_s
         self._record = record
         self._ended = end_path(self._directory, record.rank)
@@ -153,7 +157,7 @@ class _Rank:
                 [*nsys, *telling],
                 environment,
                 output=output if nsys else None,
-                pass_fds=(stdout, stderr) if nsys else (),
+                pass_fds=(*self._locks, stdout, stderr) if nsys else self._locks,
             )
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process, stop)

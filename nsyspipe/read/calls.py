@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["read_blocking_calls", "read_calls", "read_host_waits", "read_launches", "read_overhead"]
+__all__ = ["Calls", "read_calls", "read_launches", "read_overhead"]
+
+# What is read of a call; without the first two there are none.
+_CALL = ("start", "globalTid", "correlationId", "end", "nameId")
 
 # Beginnings of the calls that synchronise, or allocate, free or copy memory; what has Async in its
 # name does not wait.
@@ -68,39 +73,65 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Tabl
     )
 
 
-def read_calls(report: Report) -> tuple[pa.Table | None, pa.Table | None]:
-    """Read the CUDA API calls as `schema.LAUNCHES` and as `schema.HOST_CALLS`; None as `read_launches` tells."""
+@dataclass(frozen=True)
+class Calls:
+    """The CUDA API calls of a report.
+
+    Attributes
+    ----------
+    launches, all
+        `schema.LAUNCHES` and `schema.HOST_CALLS`; None as `read_launches` tells.
+    blocking
+        `schema.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded.
+    waits
+        `schema.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
+        and copies to the host that block: into pageable memory, or by a call without Async in its name.
+    """
+
+    launches: pa.Table | None
+    all: pa.Table | None
+    blocking: pa.Table | None
+    waits: pa.Table
+
+
+def read_calls(report: Report, strings: Strings) -> Calls:
+    """Read the CUDA API calls, all kinds in one pass."""
+    nothing = Calls(None, None, None, schema.HOST_WAITS.empty())
+    if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
+        return nothing
+    found = report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int"))
+    launches = calls = None
+    if report.has(versions.RUNTIME, "correlationId"):
+        launches, calls = _all_calls(found)
+    if not report.has(versions.RUNTIME, "end", "nameId"):
+        return replace(nothing, launches=launches, all=calls)
+    waits = [_stream_waits(report, strings, found), _copy_waits(report, strings, found)]
+    return Calls(launches, calls, _blocking_calls(strings, found), pa.concat_tables(waits))
+
+
+def _all_calls(found: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return `schema.LAUNCHES` and `schema.HOST_CALLS`."""
     columns = ("start", "globalTid", "correlationId")
-    if not (report.has(versions.RUNTIME, *columns) and report.has_rows(versions.RUNTIME)):
-        return None, None
-    end = {"until": 'coalesce("end", "start")'} if report.has(versions.RUNTIME, "end") else {}
-    found = report.select(versions.RUNTIME, dict.fromkeys(columns, "int"), derived=end).drop_null()
+    if any(found[name].null_count for name in columns):
+        known = [pc.is_valid(found[name]) for name in columns]
+        found = found.filter(functools.reduce(pc.and_, known))
     thread = found["globalTid"].to_numpy()
     times = {"process_id": process_of(thread), "start_ns": found["start"]}
     launches = schema.LAUNCHES.table(times | {"correlation_id": found["correlationId"]})
-    ends = {"thread_id": thread, "end_ns": found["until" if end else "start"]}
+    end = found["end"]
+    ends = {
+        "thread_id": thread,
+        "end_ns": pc.coalesce(end, found["start"]) if end.null_count else end,
+    }
     return launches, schema.HOST_CALLS.table(times | ends)
 
 
-def read_host_waits(report: Report, strings: Strings) -> pa.Table:
-    """Read the calls that returned only when something had ended on a device, as `schema.HOST_WAITS`.
-
-    Those that synchronise a device or a stream (whose event another waits for is not told), and copies to the host
-    that block: into pageable memory, or by a call without Async in its name.
-    """
-    columns = ("start", "end", "globalTid", "correlationId", "nameId")
-    if not (report.has(versions.RUNTIME, *columns) and report.has_rows(versions.RUNTIME)):
+def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
+    calls = _timed(
+        found, "nameId", pa.array(strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM))
+    ).drop_null()
+    if not calls.num_rows:
         return schema.HOST_WAITS.empty()
-    tables = [_stream_waits(report, strings, columns), _copy_waits(report, strings, columns)]
-    return pa.concat_tables(tables)
-
-
-def _stream_waits(report: Report, strings: Strings, columns: tuple[str, ...]) -> pa.Table:
-    ids = strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM)
-    if not ids.size:
-        return schema.HOST_WAITS.empty()
-    where = f'nameId IN ({", ".join(map(str, ids.tolist()))}) AND "end" > "start"'
-    calls = report.select(versions.RUNTIME, dict.fromkeys(columns, "int"), where=where).drop_null()
     thread = calls["globalTid"].to_numpy()
     whole = pc.is_in(calls["nameId"], value_set=pa.array(strings.ids_beginning(*_OF_DEVICE)))
     device, stream = _waited_for(report, process_of(thread), calls["correlationId"].to_numpy())
@@ -118,83 +149,94 @@ def _stream_waits(report: Report, strings: Strings, columns: tuple[str, ...]) ->
     )
 
 
-def _waited_for(report: Report, process: Int64, correlation: Int64) -> tuple[pa.Array, pa.Array]:
+def _waited_for(
+    report: Report, process: Int64, correlation: Int64
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Return device and stream that calls waited for; null where the report does not say."""
     names = ("correlationId", "globalPid", "deviceId", "streamId")
     if not report.has(versions.SYNCHRONIZATION, *names):
         unknown = pa.nulls(correlation.size, pa.int64())
         return unknown, unknown
-    bounds = (int(correlation.min()), int(correlation.max())) if correlation.size else (1, 0)
-    where = f'"correlationId" BETWEEN {bounds[0]} AND {bounds[1]}'
-    found = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()  # fmt: skip
-    rows = zip(*(found[name].to_pylist() for name in names), strict=True)
-    by_call = {(pid, number): (device, stream) for number, pid, device, stream in rows}
-    pairs = [
-        by_call.get(key, (None, None))
-        for key in zip(process.tolist(), correlation.tolist(), strict=True)
-    ]
-    streams = [None if stream == _NO_STREAM else stream for _, stream in pairs]
-    return pa.array([device for device, _ in pairs], pa.int64()), pa.array(streams, pa.int64())
+    where = f'"correlationId" BETWEEN {correlation.min()} AND {correlation.max()}'
+    told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()  # fmt: skip
+    told = told.take(_rows_of(process, correlation, told))
+    stream = told["streamId"]
+    return told["deviceId"], pc.if_else(pc.equal(stream, _NO_STREAM), None, stream)
 
 
-def _copy_waits(report: Report, strings: Strings, columns: tuple[str, ...]) -> pa.Table:
-    names = ("correlationId", "globalPid", "deviceId", "end", "dstKind")
-    if not report.has(versions.MEMCPY, *names[:-1], "copyKind"):
+def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
+    names = ("correlationId", "globalPid", "end")
+    if not report.has(versions.MEMCPY, *names, "deviceId", "copyKind"):
         return schema.HOST_WAITS.empty()
-    to_host = f"copyKind = {_DTOH_KIND}"
-    copies = report.select(versions.MEMCPY, dict.fromkeys(names, "int"), where=to_host)
-    copies = copies.filter(pc.is_valid(copies["correlationId"]))
+    columns = dict.fromkeys((*names, "deviceId", "dstKind"), "int")
+    copies = report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}")
+    copies = copies.filter(functools.reduce(pc.and_, (pc.is_valid(copies[name]) for name in names)))
     if not copies.num_rows:
         return schema.HOST_WAITS.empty()
-    physical = report.catalog.physical(versions.MEMCPY)
-    where = f'"correlationId" IN (SELECT "correlationId" FROM {physical} WHERE {to_host}) AND "end" > "start"'  # noqa: S608 - a name of ours
-    calls = report.select(versions.RUNTIME, dict.fromkeys(columns, "int"), where=where).drop_null()
+    copies = copies.sort_by("end")  # a call waited for the last of its copies
+    calls = _timed(found, "correlationId", pc.unique(copies["correlationId"])).drop_null()
+    thread = calls["globalTid"].to_numpy()
+    rows = _rows_of(process_of(thread), calls["correlationId"].to_numpy(), copies)
     ids = strings.ids_beginning("cudaMemcpy", "cuMemcpy")
     waiting = [name for name, text in zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True) if _ASYNC not in (text or "")]  # fmt: skip
-    calls = calls.append_column("is_sync", pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64())))  # fmt: skip
-    calls = calls.append_column("globalPid", pa.array(process_of(calls["globalTid"].to_numpy())))
-    copies = copies.rename_columns([f"copy_{name}" if name == "end" else name for name in names])
-    found = calls.join(copies, ["correlationId", "globalPid"], join_type="inner").combine_chunks()
-    is_pageable = pc.fill_null(pc.equal(found["dstKind"], _PAGEABLE), fill_value=False)
-    found = found.filter(pc.and_(pc.or_(found["is_sync"], is_pageable), pc.is_valid(found["copy_end"])))  # fmt: skip
+    is_sync = pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64()))
+    is_pageable = pc.fill_null(pc.equal(copies["dstKind"].take(rows), _PAGEABLE), fill_value=False)
+    kept = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
+    calls, copies = calls.filter(kept), copies.take(rows.filter(kept.combine_chunks()))
+    thread = calls["globalTid"].to_numpy()
     return schema.HOST_WAITS.table(
         {
-            "process_id": found["globalPid"],
-            "thread_id": found["globalTid"],
-            "start_ns": found["start"],
-            "end_ns": found["end"],
-            "device_id": found["deviceId"],
-            "stream_id": pa.nulls(found.num_rows, pa.int64()),
-            "is_whole": pa.array(np.zeros(found.num_rows, np.bool_)),
-            "copy_end_ns": found["copy_end"],
+            "process_id": process_of(thread),
+            "thread_id": thread,
+            "start_ns": calls["start"],
+            "end_ns": calls["end"],
+            "device_id": copies["deviceId"],
+            "stream_id": pa.nulls(calls.num_rows, pa.int64()),
+            "is_whole": np.zeros(calls.num_rows, np.bool_),
+            "copy_end_ns": copies["end"],
         }
     )
 
 
-def read_blocking_calls(report: Report, strings: Strings) -> pa.Table | None:
-    """Read the calls that make the host wait as `schema.BLOCKING_CALLS`.
+def _rows_of(process: Int64, correlation: Int64, of: pa.Table) -> pa.Array:
+    """Return the row with the process and correlation id of each call, the last of several; null for none."""
+    columns = ((process, "globalPid"), (correlation, "correlationId"))
+    codes = [
+        np.unique(np.concatenate((own, of[name].to_numpy())), return_inverse=True)[1]
+        for own, name in columns
+    ]
+    key = codes[0] + codes[1] * (codes[0].max(initial=0) + 1)
+    calls, told = key[: process.size], key[process.size :]
+    if not told.size:
+        return pa.nulls(process.size, pa.int64())
+    order = np.argsort(told, kind="stable")
+    at = np.searchsorted(told[order], calls, side="right") - 1
+    rows = order[np.maximum(at, 0)]
+    return pa.array(rows, mask=(at < 0) | (told[rows] != calls))
 
-    None when calls have no end or name, or were not recorded, as `read_launches` tells.
-    """
-    columns = ("start", "end", "globalTid", "nameId")
-    if not (report.has(versions.RUNTIME, *columns) and report.has_rows(versions.RUNTIME)):
-        return None
+
+def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
     names = dict(zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True))
-    names = {number: name for number, name in names.items() if _ASYNC not in name}
-    if not names:
-        return schema.BLOCKING_CALLS.empty()
-    where = f'nameId IN ({", ".join(map(str, names))}) AND "end" > "start"'
-    found = report.select(versions.RUNTIME, dict.fromkeys(columns, "int"), where=where).drop_null()
-    calls = [_API_VERSION.sub("", names[number]) for number in found["nameId"].to_pylist()]
+    names = {number: _API_VERSION.sub("", name) for number, name in names.items() if _ASYNC not in name}  # fmt: skip
+    numbers = pa.array(names.keys(), pa.int64())
+    found = _timed(found, "nameId", numbers)
+    found = found.filter(pc.is_valid(found["globalTid"]))
+    texts = pa.array(names.values(), pa.string())
     return schema.BLOCKING_CALLS.table(
         {
             "process_id": process_of(found["globalTid"].to_numpy()),
             "start_ns": found["start"],
             "end_ns": found["end"],
-            "call": pa.array(calls, pa.string()),
+            "call": texts.take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks()),
         }
     ).sort_by([("start_ns", "ascending"), ("end_ns", "ascending")])
+
+
+def _timed(found: pa.Table, column: str, values: pa.Array) -> pa.Table:
+    """Return the calls with one of some values that took time."""
+    found = found.filter(pc.is_in(found[column], value_set=values))
+    return found.filter(pc.greater(found["end"], found["start"]))
 
 
 def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | None:

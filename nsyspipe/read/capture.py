@@ -10,12 +10,7 @@ import pyarrow.compute as pc
 from nsyspipe import schema
 from nsyspipe.problems import Problem, problem
 from nsyspipe.read import versions
-from nsyspipe.read.calls import (
-    read_blocking_calls,
-    read_calls,
-    read_host_waits,
-    read_overhead,
-)
+from nsyspipe.read.calls import read_calls, read_overhead
 from nsyspipe.read.events import Operations, read_operations
 from nsyspipe.read.facts import ReportFacts, read_facts
 from nsyspipe.read.payload import Payloads, read_payloads
@@ -89,10 +84,8 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     with open_report(path) as report:
         facts = read_facts(report)
         strings = read_strings(report)
-        launches, calls = read_calls(report)
+        calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
-        blocking_calls = read_blocking_calls(report, strings)
-        waits = read_host_waits(report, strings)
         overhead = read_overhead(report, facts)
         ends = [
             operations.kernels["end_ns"],
@@ -120,10 +113,10 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     return Capture(
         facts=facts,
         operations=operations,
-        launches=launches,
-        calls=calls,
-        waits=waits,
-        blocking_calls=blocking_calls,
+        launches=calls.launches,
+        calls=calls.all,
+        waits=calls.waits,
+        blocking_calls=calls.blocking,
         overhead=overhead,
         ranges=ranges,
         payloads=payloads,

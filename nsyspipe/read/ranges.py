@@ -209,7 +209,8 @@ def _of_libraries(ranges: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
 
 def _has_texts(ranges: pa.Table, pattern: str) -> bool:
     """Tell whether any range's text matches."""
-    texts = pc.unique(ranges["text"].combine_chunks().cast(pa.string())).drop_null()
+    texts = ranges["text"].combine_chunks()
+    texts = texts.dictionary.take(pc.unique(texts.indices).drop_null())
     return bool(pc.any(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
 
 

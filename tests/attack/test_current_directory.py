@@ -217,7 +217,7 @@ def workshop(machine, tmp_path):  # noqa: F811 - the fixture
     return machine
 
 
-@pytest.mark.parametrize("ending", ["", ":", ":."], ids=["as it is", "with an empty entry", "dot"])
+@pytest.mark.parametrize("ending", ["", "::."], ids=["as it is", "with an empty entry and a dot"])
 @pytest.mark.parametrize("launcher", LAUNCHER_WORDS)
 def test_launchers_do_not_and_training_programs_have_their_own_path(workshop, launcher, ending):
     path = f"{workshop.root}/site{ending}"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.capture.directories import short_directory
+from nsyspipe.capture.directories import holding, short_directory
 from nsyspipe.capture.sidecar import write_sidecar
+from nsyspipe.capture.supervision import start
 from nsyspipe.claims import claim, claimed_file, remove_abandoned
 from nsyspipe.redaction.places import Place, staged
 from tests.cli.tools import nsyspipe_here
@@ -124,6 +125,24 @@ def test_a_job_s_directory_that_one_of_its_processes_holds_stays(job_left, holde
     with short_directory():
         assert (job_left / "half").exists()
     os.close(lock)
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_killed_job_s_directory_stays_while_its_program_lives(job_left, tmp_path, is_link):
+    place = job_left
+    if is_link:  # a short way to a directory elsewhere
+        place = job_left / "t"
+        place.symlink_to(tmp_path / "elsewhere")
+        (tmp_path / "elsewhere").mkdir()
+    with holding(place) as locks:
+        training = start(["sleep", "60"], os.environ, pass_fds=locks)
+    aged(job_left / "lock")
+    with short_directory():
+        assert (job_left / "half").exists()
+    training.kill()
+    training.wait()
+    with short_directory():
+        assert not job_left.exists()
 
 
 def test_a_capture_that_a_killed_job_left_stays(job_left):

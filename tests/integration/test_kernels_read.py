@@ -8,12 +8,12 @@ import pytest
 import nsyspipe
 from nsyspipe import schema
 from nsyspipe.read import kernels as read_kernels_module
-from nsyspipe.read.calls import read_blocking_calls, read_overhead
+from nsyspipe.read.calls import read_calls, read_overhead
 from nsyspipe.read.events import read_operations
 from nsyspipe.read.facts import read_facts
 from nsyspipe.read.report import open_report
 from nsyspipe.read.strings import read_strings
-from tests.build.trace import KERNEL, RUNTIME, STRINGS, TraceBuilder, steady_rank
+from tests.build.trace import KERNEL, MEMCPY, RUNTIME, STRINGS, TraceBuilder, steady_rank
 from tests.integration.tools import blank, edit, nullable
 
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
@@ -42,7 +42,7 @@ def packed(path):
 def blocking(path):
     """Return the blocking calls as (start, end, call); None when they cannot be read."""
     with open_report(path) as report:
-        found = read_blocking_calls(report, read_strings(report))
+        found = read_calls(report, read_strings(report)).blocking
     if found is None:
         return None
     assert found.schema == schema.BLOCKING_CALLS.arrow
@@ -240,3 +240,55 @@ def test_a_table_without_rows_means_that_the_profiler_did_nothing(tmp_path):
     edit(path, "CREATE TABLE PROFILER_OVERHEAD (start INTEGER, end INTEGER)")
     assert overhead(path) == []
     assert np.sum(nsyspipe.load(path).steps()["overhead_ns"].to_numpy()) == 0
+
+
+def waits(builder, path):
+    """Return the calls that waited as (start, end, device, stream, whether for all, end of the copy)."""
+    with open_report(builder.write(path)) as report:
+        found = read_calls(report, read_strings(report)).waits
+    assert found.schema == schema.HOST_WAITS.arrow
+    return [tuple(row.values())[2:] for row in found.to_pylist()]
+
+
+def called(builder, start, name, number, *, pid=None, end=None):
+    return builder.add(
+        RUNTIME, start=start, end=start + 20 if end is None else end, globalTid=builder.global_tid(pid=pid),
+        correlationId=number, nameId=builder.string(f"{name}_v3020"),
+    )  # fmt: skip
+
+
+def test_a_call_waits_for_its_copy_into_pageable_memory_and_of_several_for_the_last(tmp_path):
+    builder = TraceBuilder().kernel(0, 5, launch=0)
+    copies = [  # start of the call, its name, id, kind of copy, of memory, ends of its copies
+        (10, "cudaMemcpyAsync", 50, 2, 0, (28, 25)), (40, "cudaMemcpyAsync", 51, 2, 1, (58,)),
+        (70, "cudaMemcpy", 52, 2, 1, (88,)), (100, "cudaMemcpy", 53, 1, 0, (118,)),
+    ]  # fmt: skip
+    for start, name, number, kind, memory, ends in copies:
+        called(builder, start, name, number)
+        for end in ends:
+            builder.add(
+                MEMCPY, start=start, end=end, deviceId=3, streamId=7, correlationId=number, globalPid=builder.global_pid(),
+                bytes=1, copyKind=kind, dstKind=memory,
+            )  # fmt: skip
+    called(builder, 11, "cudaMemcpy", 50, pid=2000)  # of another process
+    called(builder, 130, "cudaMemcpy", 52, end=130)
+    assert waits(builder, tmp_path / "a.sqlite") == [
+        (10, 30, 3, None, False, 28), (70, 90, 3, None, False, 88),
+    ]  # fmt: skip
+
+
+def test_a_call_waits_for_the_stream_that_the_report_names(tmp_path):
+    builder = TraceBuilder().kernel(0, 5, launch=0)
+    table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+    columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+    builder.schema = builder.schema | {table: dict.fromkeys(columns, "INTEGER")}
+    names = ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaStreamSynchronize"]
+    for number, name in enumerate(names):
+        called(builder, 100 * number, name, number + 60)
+    for number, stream in ((60, 9), (60, 7), (61, 0xFFFFFFFF)):
+        builder.add(
+            table, start=0, end=1, deviceId=0, streamId=stream, correlationId=number, globalPid=builder.global_pid(),
+        )  # fmt: skip
+    assert waits(builder, tmp_path / "a.sqlite") == [
+        (0, 20, 0, 7, False, None), (100, 120, 0, None, True, None), (200, 220, None, None, False, None),
+    ]  # fmt: skip

@@ -41,6 +41,13 @@ def test_the_status_of_an_unprofiled_command_is_passed_on(tmp_path):
     assert run(tmp_path / "x", command=["sh", "-c", "kill -6 $$"]) == 128 + 6
 
 
+def test_the_command_holds_the_directory(tmp_path, temporary, capfd):
+    assert run(tmp_path / "x", command=["sh", "-c", "exec ls -l /proc/self/fd"]) == 0
+    out = capfd.readouterr().out
+    assert f"-> {temporary}/nsyspipe-" in out
+    assert "/lock\n" in out
+
+
 def test_a_command_that_cannot_be_started_is_said_to(tmp_path, capsys):
     assert run(tmp_path / "x", command=["/no/such"]) == 2
     assert "error: /no/such: cannot be started: No such file" in capsys.readouterr().err

@@ -180,3 +180,10 @@ def test_only_the_program_says_that_its_loop_is_over(tmp_path, text, ended):
     if text is not None:
         (tmp_path / "ranges_0.json").write_text(text)
     assert loop_has_ended(tmp_path, 0) is ended
+
+
+@pytest.mark.parametrize("has_nsys", [False, True])
+def test_the_program_holds_the_job_s_directory(status_dir, tmp_path, has_nsys):
+    nsys = nsys_words(tmp_path, 'exec "$@"') if has_nsys else ()
+    found = rank("sh", "-c", "exec ls -l /proc/self/fd", nsys=nsys).stdout
+    assert f"{status_dir}/lock\n" in found

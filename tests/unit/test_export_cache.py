@@ -13,6 +13,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe import export_cache
+from nsyspipe.claims import claim
 from nsyspipe.errors import (
     NotAReportError,
     NsysFailedError,
@@ -313,3 +314,26 @@ def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache
     os.utime(left, (long_ago, long_ago))
     exported_reports([path])
     assert not left.exists()
+
+
+def test_what_a_killed_export_left_with_another_report_goes_too(reports, tool, cache):
+    (export,) = exported_reports([reports / "run_0.nsys-rep"])
+    elsewhere = reports.parent / ".nsyspipe-elsewhere"
+    long_ago = time.time() - 3600
+    left, held, followed = (
+        export.parent / f".nsyspipe-{name}" for name in ("left", "held", "followed")
+    )
+    for folder in (left, held, elsewhere):
+        folder.mkdir()
+        (folder / "half").touch()
+        os.close(claim(folder))
+        os.utime(folder, (long_ago, long_ago))
+    followed.symlink_to(elsewhere)
+    (export.parent.parent / "link").symlink_to(elsewhere.parent)
+    lock = claim(held)
+    os.utime(held, (long_ago, long_ago))
+    exported_reports([reports / "run_1.nsys-rep"])
+    os.close(lock)
+    assert not left.exists()
+    assert (held / "half").exists()
+    assert (elsewhere / "half").exists()
