@@ -9,7 +9,7 @@ import numpy as np
 
 from nsyspipe import schema
 from nsyspipe.captured import NOTHING_CAPTURED
-from nsyspipe.problems import SEVERITIES, Problem, problem
+from nsyspipe.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +35,11 @@ __all__ = [
 ]
 
 _FEW_STEPS = 3
+# Where payloads say sizes, and none of them belongs to a kernel.
+_UNMATCHED_SIZES = (
+    "NCCL's payloads fit no communication kernel",
+    "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
+)
 _SHOWN = 8
 
 
@@ -129,13 +134,17 @@ def _absent(present: set[int], size: int, captured: Captured) -> Iterator[Proble
         yield problem("ranks-not-captured", n=len(left_out), world_size=size, missing=missing)
 
 
-def of_messages(collectives: pa.Table, n_ranks: int) -> list[Problem]:
-    """State that bandwidths are null for want of message sizes."""
+def of_messages(
+    collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDigest]
+) -> list[Problem]:
+    """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
     sizes = collectives["message_bytes"]
     if n_ranks < 2 or not sizes.null_count:  # noqa: PLR2004 - one rank sends nothing
         return []
     if sizes.null_count == len(sizes):
-        return [problem("no-message-size")]
+        gaps = {digest.size_gap for digest in digests}
+        why, how = next((said for gap, said in SIZE_GAPS.items() if gap in gaps), _UNMATCHED_SIZES)
+        return [problem("no-message-size", why=why, how=how)]
     return [problem("few-message-sizes", n=sizes.null_count, total=len(sizes))]
 
 
