@@ -164,9 +164,7 @@ class RunDifference:
 
     @cached_property
     def _tables(self) -> tuple[list[StepTable], list[StepTable]]:
-        before, after = (
-            [StepTable(run) for run in side.runs] for side in (self.baseline, self.candidate)
-        )
+        before, after = StepTable.of_sides(self.baseline.runs, self.candidate.runs)
         return before, after
 
     @cached_property

@@ -11,7 +11,7 @@ with its own on the first ones.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -129,7 +129,7 @@ def n_trials(name, n):
     return MANY if name.startswith("ar") and n < LONG else FEW
 
 
-@lru_cache(maxsize=None)
+@cache
 def rates(name, n, slower=1.0, trials=None):
     """Return how many of the trials say what."""
     rng = np.random.default_rng([n, sum(map(ord, name))])
