@@ -91,6 +91,11 @@ CATALOGUE: dict[str, Kind] = {
         "no step has a window on every rank: there are no run figures",
         "name the steps with --step REGEX",
     ),
+    "slowest-rank-changes": Kind(
+        "info",
+        "ranks are slowest in turn: step time is the longest of the ranks in each step, in the mean {percent} % more than "
+        "any one of them takes, and throughput is as much too low",
+    ),
     "few-steps": Kind(
         "info",
         "steps in the figures: {n}, too few to show how much they vary",

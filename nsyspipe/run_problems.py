@@ -6,6 +6,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.captured import NOTHING_CAPTURED
@@ -14,7 +16,6 @@ from nsyspipe.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from nsyspipe.captured import Captured
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 _FEW_STEPS = 3
+# The slowest rank of each step takes so much more than any rank in the mean: worth a line.
+_IN_TURN = 0.01
 # Where payloads say sizes, and none of them belongs to a kernel.
 _UNMATCHED_SIZES = (
     "NCCL's payloads fit no communication kernel",
@@ -165,11 +168,30 @@ def of_steps(
         found.append(problem("no-common-step"))
     elif selection.is_fallback:
         found.append(problem("no-complete-step"))
+        if selection.steps.size == 1:
+            found.append(problem("few-steps", n=1))
     elif len(ranks) > 1 and _holds_start(table, selection):
         found.append(problem("capture-start-in-figures"))
     elif selection.steps.size < _FEW_STEPS:
         found.append(problem("few-steps", n=selection.steps.size))
+    above = _above_any_rank(table, selection)
+    if above > _IN_TURN:
+        found.append(problem("slowest-rank-changes", percent=f"{100 * above:.1f}"))
     return found
+
+
+def _above_any_rank(table: pa.Table, selection: Selection) -> float:
+    """Return by what share the largest windows of the figures' steps sum to more than any rank's windows."""
+    own = table.filter(pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64())))
+    if not own.num_rows:
+        return 0.0
+    wall = own["wall_ns"].to_numpy().astype(np.float64)
+    _, step = np.unique(own["step"].to_numpy(), return_inverse=True)
+    _, rank = np.unique(own["rank"].to_numpy(), return_inverse=True)
+    largest = np.zeros(int(step.max()) + 1)
+    np.maximum.at(largest, step, wall)
+    of_rank = np.bincount(rank, wall).max()
+    return float(largest.sum() / of_rank - 1) if of_rank else 0.0
 
 
 def _holds_start(table: pa.Table, selection: Selection) -> bool:
