@@ -94,7 +94,7 @@ CATALOGUE: dict[str, Kind] = {
     "slowest-rank-changes": Kind(
         "info",
         "ranks are slowest in turn: step time is the longest of the ranks in each step, in the mean {percent} % more than "
-        "any one of them takes, and throughput is as much too low",
+        "any one of them takes; throughput is 1 over that",
     ),
     "few-steps": Kind(
         "info",
