@@ -93,8 +93,9 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "slowest-rank-changes": Kind(
         "info",
-        "ranks are slowest in turn: step time is the longest of the ranks in each step, in the mean {percent} % more than "
-        "any one of them takes; throughput is 1 over that",
+        "ranks are slowest in turn: what delays one lengthens its own step and the others' next, and step time, the "
+        "longest of the ranks in each step, has both: in the mean {percent} % more than any rank takes, and throughput is too "
+        "low accordingly",
     ),
     "few-steps": Kind(
         "info",

@@ -36,8 +36,8 @@ __all__ = [
 ]
 
 _FEW_STEPS = 3
-# The slowest rank of each step takes so much more than any rank in the mean: worth a line.
-_IN_TURN = 0.01
+# The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
+_IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
 # Where payloads say sizes, and none of them belongs to a kernel.
 _UNMATCHED_SIZES = (
     "NCCL's payloads fit no communication kernel",
@@ -176,7 +176,10 @@ def of_steps(
         found.append(problem("few-steps", n=selection.steps.size))
     above = _above_any_rank(table, selection)
     if above > _IN_TURN:
-        found.append(problem("slowest-rank-changes", percent=f"{100 * above:.1f}"))
+        severity = "warning" if above > _MUCH_IN_TURN else None
+        found.append(
+            problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
+        )
     return found
 
 
