@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsyspipe.labels import PHASES, phase_of
-from nsyspipe.problems import CATALOGUE
+from nsyspipe.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.read import versions
 from nsyspipe.read.contents import Contents
 
@@ -31,11 +31,6 @@ YES, PARTLY, NO = "yes", "partly", "no"
 
 _SHOWN_FAMILIES, _LONGEST_TEXT = 3, 32
 _MIN_STEPS = 2
-_WITH_BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true"
-_TRACE_NVTX = (
-    "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), "
-    "NCCL_NVTX_DISABLE not set"
-)
 
 
 @dataclass(frozen=True)
@@ -217,20 +212,14 @@ def _gpu_model(report: Contents) -> Finding:
 def _nccl_ranges(report: Contents) -> Finding:
     if report.n_nccl_ranges:
         return Finding(YES, (("ranges", report.n_nccl_ranges),))
-    return Finding(NO, text="none recorded", fix=_TRACE_NVTX)
+    return Finding(NO, text="none recorded", fix=TRACE_NVTX)
 
 
-def _message_bytes(report: Contents) -> Finding:
-    """Both are needed: the payloads of ranges, and the layout that explains them."""
-    if report.n_message_bytes:
+def _message_bytes(report: Examined) -> Finding:
+    """Tell whether calls say their sizes; what is lacking is what the analysis says."""
+    if report.digest.size_gap is None:
         return Finding(YES, (("calls with their size", report.n_message_bytes),))
-    if not report.n_nccl_ranges:
-        return Finding(NO, text="no NVTX range of NCCL", fix=_TRACE_NVTX)
-    if report.is_size_described and not report.n_payloads:
-        text = "described, but the payloads were not exported"
-        return Finding(NO, text=text, fix=f"export again: {_WITH_BLOBS} REPORT.nsys-rep")
-    text = "payloads without a description" if report.n_payloads else "no payloads"
-    fix = f"export again with nsys 2025.3 or newer: {_WITH_BLOBS} REPORT.nsys-rep"
+    text, fix = SIZE_GAPS[report.digest.size_gap]
     return Finding(NO, text=text, fix=fix)
 
 

@@ -69,6 +69,8 @@ class ReportDigest:
         CUDA graphs that were captured as a whole.
     has_communication
         Whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX.
+    size_gap
+        Why NCCL does not say how many bytes it sends: a key of `problems.SIZE_GAPS`; None where it does.
     """
 
     path: str
@@ -84,6 +86,7 @@ class ReportDigest:
     open_end_ns: int | None
     n_graphs: int
     has_communication: bool
+    size_gap: str | None
     problems: tuple[Problem, ...]
 
 
@@ -158,6 +161,7 @@ def digest_report(path: str, reading: Reading, family: FamilyChoice | None = Non
         n_graphs=capture.operations.n_graphs,
         has_communication=capture.ranges.has_communication
         or any(digest.n_comm for digest, _ in digests),
+        size_gap=_size_gap(capture),
         problems=(
             *capture.problems,
             *(one for _, problems in digests for one in problems),
@@ -175,6 +179,11 @@ def _optimizer_launches(
     own = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)
     found: NDArray[np.int64] = operations.kernel_launch[: operations.n_launched][own]
     return found if found.size else None
+
+
+def _size_gap(capture: Capture) -> str | None:
+    gap = capture.payloads.size_gap
+    return gap if gap is None or capture.ranges.has_nccl else "no-ranges"
 
 
 def _texts(ranges: pa.Table) -> pa.StringArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Gathered", "gather"]
 
+# What a range of one step may be called.
+_ONE_STEP = re.compile(r"(?i)(?<![a-z])(step|iter|iteration|batch)(?![a-z])")
 _SHOWN_FAMILIES = 6
 
 
@@ -84,7 +87,7 @@ def gather(
                 None,
                 f"{named!r} ranges launched no kernel",
             )
-    why = None if family is not None else "no family of NVTX ranges qualifies on every rank"
+    why = None if family is not None else _why_none(digests)
     return Gathered(tuple(digests), family, why)
 
 
@@ -102,6 +105,21 @@ def _of_hosts(
     wrong = [at for at, digest in enumerate(digests) if digest.hosts and digest.family != family]
     digests = _digest_again(running, digests, reading, family, wrong)
     return Gathered(tuple(digests), family, None if family is not None else "no process has any")
+
+
+def _why_none(digests: Sequence[ReportDigest]) -> str:
+    """Say why no family is of steps: none qualifies, or one named like a step is there just once on every rank."""
+    own = [digest for digest in digests if digest.processes]
+    for name, _ in own[0].families if own else ():
+        if _ONE_STEP.search(name) and all(
+            dict(digest.families).get(name) == len(digest.processes) for digest in own
+        ):
+            pattern = name.replace("#", "[0-9]+")
+            return (
+                f"there is one range {name!r} on every rank, and one step does not show what is usual: capture 10 or more, "
+                f"or ask for it with --step '^{pattern}$'"
+            )
+    return "no family of NVTX ranges qualifies on every rank"
 
 
 def _redo(

@@ -159,7 +159,7 @@ def merge(
         *of_ranks(placed, ranks, size, captured),
         *of_world(len(placed or hosts), told_world_size(digests, captured.world_size)),
         *captured.problems,
-        *of_messages(collectives, len(placed)),
+        *of_messages(collectives, len(placed), digests),
         *of_steps(table, ranks, selection, why_no_steps),
     ]
     return RunTables(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["CATALOGUE", "SEVERITIES", "Kind", "Problem", "problem"]
+__all__ = ["CATALOGUE", "SEVERITIES", "SIZE_GAPS", "TRACE_NVTX", "Kind", "Problem", "problem"]
 
 SEVERITIES = ("error", "warning", "info")
 
@@ -90,6 +90,12 @@ CATALOGUE: dict[str, Kind] = {
         "error",
         "no step has a window on every rank: there are no run figures",
         "name the steps with --step REGEX",
+    ),
+    "slowest-rank-changes": Kind(
+        "info",
+        "ranks are slowest in turn: what delays one lengthens its own step and the others' next, and step time, the "
+        "longest of the ranks in each step, has both: in the mean {percent} % more than any rank takes, and throughput is too "
+        "low accordingly",
     ),
     "few-steps": Kind(
         "info",
@@ -250,8 +256,8 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-message-size": Kind(
         "info",
-        "message sizes were not recorded: bytes and bandwidths are null",
-        f"{_WITH_BLOBS}, captured with --trace=nvtx",
+        "message sizes were not recorded ({why}): bytes and bandwidths are null",
+        "{how}",
     ),
     "few-message-sizes": Kind(
         "info",
@@ -270,6 +276,20 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "not-judged": Kind("info", "not judged: {rules} ({reason})", "{how}"),
     "undecoded-payload": Kind("info", "{n} NVTX payloads do not fit their description: ignored"),
+}
+
+
+_BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
+TRACE_NVTX = "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), NCCL_NVTX_DISABLE not set"
+# Why NCCL's payloads do not say how many bytes are sent, and what mends it; the first lacks most.
+SIZE_GAPS = {
+    "no-ranges": ("no NVTX range of NCCL", TRACE_NVTX),
+    "no-payloads": ("no payloads", f"export again with nsys 2025.3 or newer: {_BLOBS}"),
+    "not-described": (
+        "payloads without a description",
+        f"export again with nsys 2025.3 or newer: {_BLOBS}",
+    ),
+    "not-exported": ("described, but the payloads were not exported", f"export again: {_BLOBS}"),
 }
 
 

@@ -6,15 +6,16 @@ import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe import schema
 from nsyspipe.captured import NOTHING_CAPTURED
-from nsyspipe.problems import SEVERITIES, Problem, problem
+from nsyspipe.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from nsyspipe.captured import Captured
@@ -35,6 +36,13 @@ __all__ = [
 ]
 
 _FEW_STEPS = 3
+# The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
+_IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
+# Where payloads say sizes, and none of them belongs to a kernel.
+_UNMATCHED_SIZES = (
+    "NCCL's payloads fit no communication kernel",
+    "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
+)
 _SHOWN = 8
 
 
@@ -129,13 +137,17 @@ def _absent(present: set[int], size: int, captured: Captured) -> Iterator[Proble
         yield problem("ranks-not-captured", n=len(left_out), world_size=size, missing=missing)
 
 
-def of_messages(collectives: pa.Table, n_ranks: int) -> list[Problem]:
-    """State that bandwidths are null for want of message sizes."""
+def of_messages(
+    collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDigest]
+) -> list[Problem]:
+    """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
     sizes = collectives["message_bytes"]
     if n_ranks < 2 or not sizes.null_count:  # noqa: PLR2004 - one rank sends nothing
         return []
     if sizes.null_count == len(sizes):
-        return [problem("no-message-size")]
+        gaps = {digest.size_gap for digest in digests}
+        why, how = next((said for gap, said in SIZE_GAPS.items() if gap in gaps), _UNMATCHED_SIZES)
+        return [problem("no-message-size", why=why, how=how)]
     return [problem("few-message-sizes", n=sizes.null_count, total=len(sizes))]
 
 
@@ -156,11 +168,33 @@ def of_steps(
         found.append(problem("no-common-step"))
     elif selection.is_fallback:
         found.append(problem("no-complete-step"))
+        if selection.steps.size == 1:
+            found.append(problem("few-steps", n=1))
     elif len(ranks) > 1 and _holds_start(table, selection):
         found.append(problem("capture-start-in-figures"))
     elif selection.steps.size < _FEW_STEPS:
         found.append(problem("few-steps", n=selection.steps.size))
+    above = _above_any_rank(table, selection)
+    if above > _IN_TURN:
+        severity = "warning" if above > _MUCH_IN_TURN else None
+        found.append(
+            problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
+        )
     return found
+
+
+def _above_any_rank(table: pa.Table, selection: Selection) -> float:
+    """Return by what share the largest windows of the figures' steps sum to more than any rank's windows."""
+    own = table.filter(pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64())))
+    if not own.num_rows:
+        return 0.0
+    wall = own["wall_ns"].to_numpy().astype(np.float64)
+    _, step = np.unique(own["step"].to_numpy(), return_inverse=True)
+    _, rank = np.unique(own["rank"].to_numpy(), return_inverse=True)
+    largest = np.zeros(int(step.max()) + 1)
+    np.maximum.at(largest, step, wall)
+    of_rank = np.bincount(rank, wall).max()
+    return float(largest.sum() / of_rank - 1) if of_rank else 0.0
 
 
 def _holds_start(table: pa.Table, selection: Selection) -> bool:

@@ -30,6 +30,9 @@ _NOT_RECORDED = "not recorded"
 _NO_STEPS = "there is no step with a window on every rank"
 _NO_GPU = "no GPU activity was recorded"
 _CAPTURE = "a capture without steps"
+_IN_GRAPHS = (
+    "idle time inside CUDA graphs that were captured as a whole is not seen, and the other run's is"
+)
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,8 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     if not table.n_steps:
         return _NO_STEPS if table.run.header.n_ranks else _NO_GPU
     metric = METRICS[name]
+    if table.hides_idle and name.startswith("idle"):
+        return _IN_GRAPHS
     found = _values(table, name)
     if found is None:
         return metric.lacking
@@ -175,6 +180,8 @@ def _of_capture(table: StepTable, name: str) -> Float64 | str:
     """Return the pooled figure of a capture without steps; in words why it has none."""
     if name not in _POOLED:
         return _CAPTURE
+    if table.hides_idle and name.startswith("idle"):
+        return _IN_GRAPHS
     found = table.run.summary()[_POOLED[name]][0].as_py()
     return METRICS[name].lacking if found is None else np.array([found], np.float64)
 

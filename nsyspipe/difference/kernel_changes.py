@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.difference.step_table import has_whole_graphs
 from nsyspipe.difference.tables import KERNEL_CHANGES
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     Float64 = NDArray[np.float64]
     Int64 = NDArray[np.int64]
 
-__all__ = ["TOP", "has_whole_graphs", "is_estimated", "kernel_changes", "top_kernels"]
+__all__ = ["TOP", "is_estimated", "kernel_changes", "top_kernels"]
 
 TOP = 10
 _NCCL = "nccl"
-_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
 # Of the step time: a change that is worth a line, however long the kernel is.
 _LITTLE = 0.001
 # By phase and name: time and number per rank and step, mean duration.
@@ -73,11 +73,6 @@ def top_kernels(kernels: pa.Table, n_kept: int = TOP) -> pa.Table:
     """Keep the largest differences of those that are not the same."""
     chosen = kernels.filter(pc.not_equal(kernels["status"], "same"))
     return chosen.slice(0, n_kept)
-
-
-def has_whole_graphs(run: Run) -> bool:
-    """Tell whether CUDA graphs of a run were captured as a whole, so that nothing inside them was seen."""
-    return not _WHOLE_GRAPHS.isdisjoint(run.problems["code"].to_pylist())
 
 
 def is_estimated(run: Run) -> bool:

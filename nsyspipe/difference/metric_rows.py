@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,6 @@ from nsyspipe.statistics import (
     evenness,
     is_worse_excluded,
     least_effect,
-    ratio_of_means,
     settled_by,
     verdict,
 )
@@ -141,19 +140,20 @@ def metric_rows(
         if any(lacking):
             rows.append(row | {"verdict": INCONCLUSIVE, "why": _why_null(lacking)})
             continue
-        own = statistic if metric.unit in {_TIMES, _RATE} else MEDIAN
+        is_rate = (
+            metric.unit == _RATE
+        )  # of step time the reverse: that is judged, so that they never differ
+        of, values = (METRICS[DEFAULT_METRIC], known) if is_rate else (metric, sides)
         found = judged(
-            metric,
-            sides,
+            of,
+            values,
             min_effect=min_effect,
             confidence=confidence,
-            statistic=own,
+            statistic=statistic if of.unit == _TIMES else MEDIAN,
             step_time=step_time,
         )
-        is_rate = metric.unit == _RATE and own == MEAN
-        if is_rate:
-            found = _rate(found, metric, known, min_effect, confidence)
-        row |= _figures(found, sides, metric, is_rate=is_rate, is_asked=name in settled)
+        figures = _figures(found, values, of, is_asked=name in settled)
+        row |= _as_rate(figures) if is_rate else figures
         if blocked is not None:
             row |= {"verdict": INCONCLUSIVE, "why": blocked, "no_regression": False}
             row |= dict.fromkeys(("settle_steps", "settle_captures", "gate_steps", "gate_captures"))
@@ -170,7 +170,9 @@ def _of_captures(
     if not captures:
         return {}
     said = {} if row.get("baseline") is None else {"why": "a capture without steps has no interval"}
-    hints = dict.fromkeys(("settle_steps", "settle_captures", "gate_steps", "gate_captures"))
+    hints = dict.fromkeys(
+        ("settle_steps", "settle_captures", "gate_steps", "gate_captures", "statistic")
+    )
     return (
         dict.fromkeys(captures, 0)
         | hints
@@ -195,18 +197,17 @@ def _figures(
     sides: Sequence[Sequence[Float64]],
     metric: Metric,
     *,
-    is_rate: bool,
     is_asked: bool,
 ) -> dict[str, Any]:
     one, least, better = found.difference, found.least, metric.better
     base, delta = one.baseline, one.delta
     both = {
-        f"{name}_{said}": _centre(side, said, is_rate=is_rate)
+        f"{name}_{said}": _centre(side, said)
         for name, side in zip(("baseline", "candidate"), sides, strict=True)
         for said in (MEDIAN, MEAN)
     }
     passes = is_worse_excluded(one, least=least, better=better)
-    is_open = is_asked and found.verdict == INCONCLUSIVE and not is_rate
+    is_open = is_asked and found.verdict == INCONCLUSIVE
     settled = settled_by(one, least=least, better=better) if is_open else None
     gated = (
         settled_by(one, least=least, better=better, one_sided=True)
@@ -234,50 +235,35 @@ def _figures(
     }
 
 
-def _rate(
-    found: Judgement,
-    metric: Metric,
-    times: Sequence[Sequence[Float64]],
-    min_effect: float,
-    confidence: float,
-) -> Judgement:
-    """Return throughput judged on the mean: 1 over the mean step time, with the interval of the ratio of means."""
-    speed = ratio_of_means(*times, confidence=confidence)
-    one = found.difference
-    if speed.ratio is None or one.baseline is None:
-        return found
-    before, after = (_mean(side, MEAN, is_rate=True) for side in times)
-    medians = [_mean(side, MEDIAN, is_rate=True) for side in times]
-    one = replace(
-        one,
-        baseline=before,
-        candidate=after,
-        delta=after - before,
-        other_delta=medians[1] - medians[0],
-        low=None if speed.low is None else before * (speed.low - 1),
-        high=None if speed.high is None else before * (speed.high - 1),
+def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of step time as steps/s: 1/c - 1/b = -(c - b) / bc, and so its interval and what counts."""
+    base, candidate = row["baseline"], row["candidate"]
+    if not base or not candidate:
+        return dict(row) | dict.fromkeys(
+            ("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high")
+        )
+    per_ns = _NS_PER_S / base / candidate
+    flipped = {
+        name: None if row[of] is None else -row[of] * per_ns
+        for name, of in (("delta", "delta"), ("ci_low", "ci_high"), ("ci_high", "ci_low"))
+    }
+    rates = {
+        f"{name}{said}": _NS_PER_S / row[f"{name}{said}"] if row[f"{name}{said}"] else None
+        for name in ("baseline", "candidate") for said in ("", f"_{MEDIAN}", f"_{MEAN}")
+    }  # fmt: skip
+    relative = None if row["delta"] is None else -100 * row["delta"] / candidate
+    return (
+        dict(row)
+        | flipped
+        | rates
+        | {"delta_pct": relative, "min_effect": row["min_effect"] * per_ns}
     )
-    least = least_effect(one, min_effect=min_effect)
-    said = verdict(one, least=least, better=metric.better)
-    why = None
-    if said == INCONCLUSIVE:
-        why = found.why or "the interval holds changes that count and such that do not"
-    return Judgement(one, least, said, why)
 
 
-def _centre(side: Sequence[Float64], said: str, *, is_rate: bool) -> float | None:
-    return _mean(side, said, is_rate=False) if not is_rate else _of_rates(side, said)
-
-
-def _of_rates(side: Sequence[Float64], said: str) -> float:
-    return _mean([_NS_PER_S / values for values in side], said, is_rate=True)
-
-
-def _mean(side: Sequence[Float64], said: str, *, is_rate: bool) -> float:
-    """Return the mean of the captures' centres; of step times in ns as steps/s if that is asked for."""
+def _centre(side: Sequence[Float64], said: str) -> float:
+    """Return the mean of the captures' means or medians."""
     centre = np.mean if said == MEAN else np.median
-    found = float(np.mean([float(centre(values)) for values in side if values.size]))
-    return _NS_PER_S / found if is_rate else found
+    return float(np.mean([float(centre(values)) for values in side if values.size]))
 
 
 def _why_null(lacking: Sequence[str | None]) -> str:

@@ -79,6 +79,11 @@ class RunDifference:
         """Whether a side has several captures, so that what differs between captures is in the intervals."""
         return len(self.baseline.runs) > 1 or len(self.candidate.runs) > 1
 
+    @property
+    def has_capture_without_steps(self) -> bool:
+        """Whether a side is a capture without steps: then only shares and bandwidths of it are compared."""
+        return any(run.is_capture for run in (*self.baseline.runs, *self.candidate.runs))
+
     @cached_property
     def metrics(self) -> pa.Table:
         """`tables.METRIC_ROWS`: per figure of a step both medians, delta, its interval, n and verdict."""
@@ -164,9 +169,7 @@ class RunDifference:
 
     @cached_property
     def _tables(self) -> tuple[list[StepTable], list[StepTable]]:
-        before, after = (
-            [StepTable(run) for run in side.runs] for side in (self.baseline, self.candidate)
-        )
+        before, after = StepTable.of_sides(self.baseline.runs, self.candidate.runs)
         return before, after
 
     @cached_property

@@ -51,7 +51,7 @@ def step_parts(
     split = []
     for means, cells in zip(sides, shown, strict=True):
         idle, total = means["idle"], cells["idle"]
-        if idle is None or total is None:
+        if idle is None or total is None or None in (one["idle"] for one in sides):
             split.append(dict.fromkeys((*causes, _OTHER)))
             continue
         parts = {one: means[one] or Fraction(0) for one in known}

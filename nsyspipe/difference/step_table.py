@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from nsyspipe.errors import DatasetError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -19,7 +21,14 @@ if TYPE_CHECKING:
 
     Int64 = NDArray[np.int64]
 
-__all__ = ["StepTable"]
+__all__ = ["StepTable", "has_whole_graphs"]
+
+_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
+
+
+def has_whole_graphs(run: Run) -> bool:
+    """Tell whether CUDA graphs of a run were captured as a whole, so that nothing inside them was seen."""
+    return not _WHOLE_GRAPHS.isdisjoint(run.problems["code"].to_pylist())
 
 
 @dataclass(frozen=True)
@@ -27,9 +36,26 @@ class StepTable:
     """The figures' steps of a run.
 
     Every rank has every summary step, so that their rows make a matrix.
+
+    Attributes
+    ----------
+    hides_idle
+        Idle time is null: CUDA graphs were captured as a whole, and not so in what the run is compared with. Gaps inside
+        them are not seen.
     """
 
     run: Run
+    hides_idle: bool = False
+
+    @classmethod
+    def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
+        """Return the captures of each side that is compared with the others."""
+        is_whole = [[has_whole_graphs(run) for run in side] for side in sides]
+        is_mixed = len({one for side in is_whole for one in side}) > 1
+        return tuple(
+            [cls(run, hides_idle=is_mixed and own) for run, own in zip(*one, strict=True)]
+            for one in zip(sides, is_whole, strict=True)
+        )
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -56,6 +82,8 @@ class StepTable:
     def matrix(self, column: str) -> Int64 | None:
         """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
         values = self.rows[column]
+        if self.hides_idle and column.startswith("idle_"):
+            return None
         if values.null_count or not self.n_steps:
             return None
         found: Int64 = values.to_numpy()[self._order]

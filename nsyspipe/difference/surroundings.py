@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.command_words import HASHED, MASK, PER_CAPTURE
-from nsyspipe.difference.kernel_changes import has_whole_graphs
-from nsyspipe.difference.step_table import StepTable
+from nsyspipe.difference.step_table import StepTable, has_whole_graphs
 from nsyspipe.difference.tables import CHANGES
 
 if TYPE_CHECKING:

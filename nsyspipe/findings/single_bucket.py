@@ -29,8 +29,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     a slower rank) and backward's time but for exposed communication (all compute where backward is not marked, of which
     the finding then says nothing).
     """
-    if not evidence.has_comm:
-        return None
+    if not evidence.has_comm or not evidence.mean("compute_ns"):
+        return None  # without compute nothing can hide it
     exposed = evidence.mean("exposed_comm_ns") or 0.0
     to_hide = min(evidence.exposed_transfer_ns_per_step or 0.0, evidence.transfer_ns_per_step)
     overlap = evidence.summary["overlap_ratio"] or 0.0

@@ -12,8 +12,6 @@ from nsyspipe.families import TextFamilies, largest_families
 from nsyspipe.read import versions
 from nsyspipe.read.facts import ReportFacts, read_facts
 from nsyspipe.read.payload import CommRank, read_payloads
-from nsyspipe.read.payload_fields import names_in
-from nsyspipe.read.payload_layouts import read_layouts
 from nsyspipe.read.ranges import read_ranges
 from nsyspipe.read.report import Report, open_report
 from nsyspipe.read.rows import pid_of
@@ -44,8 +42,6 @@ _SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 _LIBRARY = "nccl"
 _DOMAIN = "eventType = 75 AND text = 'NCCL'"
 _RANGE = "eventType IN (59, 60)"
-# Either of them says the size of a message.
-_SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
 _MOST_FAMILIES, _MIN_STEPS = 1000, 2
 # The range that our own captures begin and end with.
 _CAPTURE_RANGE = "nsyspipe.capture"
@@ -79,10 +75,8 @@ class Contents:
         NVTX ranges that the step pattern matches; None without one.
     families
         The users' other NVTX ranges: texts with digits as ``#`` and how many there are, most time first.
-    n_nccl_ranges, n_payloads, n_message_bytes
-        NVTX ranges of NCCL, those of anybody with a payload, and calls of NCCL whose message size can be read.
-    is_size_described
-        Whether the report explains a payload with a message size.
+    n_nccl_ranges, n_message_bytes
+        NVTX ranges of NCCL, and calls of NCCL whose message size can be read.
     comm_ranks, mpi_ranks
         Rank by process, from NCCL's payload (with the size) and from MPI's thread names.
     """
@@ -102,9 +96,7 @@ class Contents:
     n_steps: int | None
     families: tuple[tuple[str, int], ...]
     n_nccl_ranges: int
-    n_payloads: int
     n_message_bytes: int
-    is_size_described: bool
     comm_ranks: dict[int, CommRank]
     mpi_ranks: dict[int, int]
 
@@ -162,11 +154,7 @@ def read_contents(path: str | Path, reading: Reading | None = None) -> Contents:
             n_steps=n_steps,
             families=_families(others),
             n_nccl_ranges=_nccl_ranges(report, nccl_ids),
-            n_payloads=_total(
-                report, versions.NVTX, "coalesce(sum(length(binaryData) > 0), 0)", "binaryData"
-            ),
             n_message_bytes=len(payloads.table["message_bytes"].drop_null()),
-            is_size_described=_is_size_described(report),
             comm_ranks=payloads.comm_ranks,
             mpi_ranks=ranges.mpi_ranks,
         )
@@ -284,8 +272,3 @@ def _nccl_ranges(report: Report, nccl_ids: str) -> int:
     own = ", ".join(str(one) for one in set(domains.to_pylist()) if one is not None) or "NULL"
     texts = f"textId IN ({nccl_ids}) OR text LIKE '{_LIBRARY}%'"
     return report.count(versions.NVTX, f"{_RANGE} AND ({texts} OR domainId IN ({own}))")
-
-
-def _is_size_described(report: Report) -> bool:
-    fields = [names_in(layout).keys() for layout in read_layouts(report).values()]
-    return any(needed <= names for names in fields for needed in _SIZE_FIELDS)

@@ -15,13 +15,15 @@ import pyarrow.compute as pc
 
 from nsyspipe.read import versions
 from nsyspipe.read.payload_fields import Fields, decode_fields, names_in
-from nsyspipe.read.payload_layouts import read_layouts
+from nsyspipe.read.payload_layouts import Layout, read_layouts
 from nsyspipe.read.report import as_int
 from nsyspipe.read.rows import TIME_LIMIT, process_of
 from nsyspipe.read.strings import read_strings
 from nsyspipe.schema.payloads import COMM_SIZES, PAYLOADS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from nsyspipe.read.report import Report
@@ -35,6 +37,8 @@ __all__ = ["CommRank", "Payloads", "read_comm_ranks", "read_payloads"]
 _DOMAIN_ROW = 75  # NVTX_EVENTS.eventType
 _DOMAIN, _PREFIX = "NCCL", "nccl"
 _ABSENT = -1
+# A size is told as it is, or by a number of elements.
+_SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
 _COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
 
 
@@ -61,12 +65,15 @@ class Payloads:
         rank, unless two of that size disagree.
     n_undecoded
         Payloads of NCCL that do not fit their description.
+    size_gap
+        Why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`; None where one does.
     """
 
     table: pa.Table
     comm_sizes: pa.Table
     comm_ranks: dict[int, CommRank]
     n_undecoded: int
+    size_gap: str | None
 
 
 def read_payloads(report: Report, strings: Strings | None = None) -> Payloads:
@@ -88,7 +95,8 @@ def read_payloads(report: Report, strings: Strings | None = None) -> Payloads:
     layouts = read_layouts(report)
     is_described = any(names_in(layout) for layout in layouts.values())
     if not is_described or not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
-        return Payloads(PAYLOADS.empty(), COMM_SIZES.empty(), {}, 0)
+        lacking = "not-described" if _has_payloads(report) else "no-payloads"
+        return Payloads(PAYLOADS.empty(), COMM_SIZES.empty(), {}, 0, lacking)
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "start", "end", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
     where = f"binaryData IS NOT NULL OR eventType = {_DOMAIN_ROW}"
@@ -103,7 +111,25 @@ def read_payloads(report: Report, strings: Strings | None = None) -> Payloads:
     kept = is_known & (says_nccl | (may_be & is_call))
     n_undecoded = int(np.count_nonzero((says_nccl | may_be) & ~fields.is_decoded))
     table = _table(found, fields, kept)
-    return Payloads(table, _comm_sizes(table), _comm_ranks(table), n_undecoded)
+    gap = _size_gap(table, layouts.values(), has_payloads=found.num_rows > 0)
+    return Payloads(table, _comm_sizes(table), _comm_ranks(table), n_undecoded, gap)
+
+
+def _has_payloads(report: Report) -> bool:
+    return report.has(versions.NVTX, "binaryData") and bool(
+        report.count(versions.NVTX, 'length("binaryData") > 0')
+    )
+
+
+def _size_gap(table: pa.Table, layouts: Iterable[Layout], *, has_payloads: bool) -> str | None:
+    """Tell what a size lacks: the payloads of ranges are needed, and the layout that explains them."""
+    if table["message_bytes"].null_count < table.num_rows:
+        return None
+    if has_payloads:
+        return "not-described"
+    fields = [names_in(layout).keys() for layout in layouts]
+    is_described = any(needed <= names for names in fields for needed in _SIZE_FIELDS)
+    return "not-exported" if is_described else "no-payloads"
 
 
 def read_comm_ranks(report: Report) -> tuple[dict[int, CommRank], int]:

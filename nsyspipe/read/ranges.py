@@ -37,7 +37,7 @@ _NEEDED = ("start", "end", "eventType", "globalTid")
 
 # Their ranges are for nobody's steps, and NCCL's are known by their texts even where no row names the domain.
 _NEVER_DOMAINS = ("NCCL", "MPI")
-_NEVER_TEXT = r"^(nccl|MPI_)"
+_NEVER_TEXT, _NCCL_TEXT = r"^(nccl|MPI_)", r"(?i)^nccl"
 _MPI_RANK = re.compile(r"^MPI Rank ([0-9]{1,18})$")
 _ABSENT = -1
 
@@ -60,6 +60,8 @@ class Ranges:
         Whether the report has the table at all.
     has_communication
         Whether NCCL or MPI opened a domain or a range: then something may have communicated.
+    has_nccl
+        Whether any range is NCCL's.
     """
 
     table: pa.Table
@@ -68,6 +70,7 @@ class Ranges:
     open_end_ns: int | None
     is_recorded: bool
     has_communication: bool = False
+    has_nccl: bool = False
 
 
 def read_ranges(
@@ -98,6 +101,7 @@ def read_ranges(
         open_end,
         is_recorded=True,
         has_communication=has_communication,
+        has_nccl=_has_texts(ranges, _NCCL_TEXT) or _is_used(ranges, domains, _NEVER_DOMAINS[0]),
     )
 
 
@@ -212,6 +216,12 @@ def _has_texts(ranges: pa.Table, pattern: str) -> bool:
     texts = ranges["text"].combine_chunks()
     texts = texts.dictionary.take(pc.unique(texts.indices).drop_null())
     return bool(pc.any(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
+
+
+def _is_used(ranges: pa.Table, domains: pa.Table, prefix: str) -> bool:
+    """Tell whether any range is of a domain whose name begins so."""
+    own = domains.filter(pc.starts_with(domains["text"].cast(pa.string()), prefix))["domainId"]
+    return bool(pc.any(pc.is_in(ranges["domainId"], own.drop_null()), min_count=0).as_py())
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:

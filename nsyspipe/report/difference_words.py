@@ -62,7 +62,9 @@ def metric_name(name: str) -> str:
 
 
 def figure_heading(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return what figures are, above their names."""
+    """Return what figures are, above their names; those of a capture without steps have no statistic."""
+    if all(row["statistic"] is None for row in rows):
+        return "of the capture"
     return "over steps" if any(row["statistic"] == MEAN for row in rows) else "median over steps"
 
 
@@ -193,12 +195,16 @@ def side_text(side: Side) -> str:
 
 
 def shown_metrics(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return the rows that are shown: the main figures that both sides have, and all judged ones."""
+    """Return the rows that are shown: the main figures that both sides have, and all judged ones.
+
+    Of a capture without steps all that it has is shown: shares and bandwidths.
+    """
+    is_capture = difference.has_capture_without_steps
     return [
         row
         for row in difference.metrics.to_pylist()
         if row["metric"] in difference.judged
-        or (row["metric"] in _MAIN and row["baseline"] is not None)
+        or ((is_capture or row["metric"] in _MAIN) and row["baseline"] is not None)
     ]
 
 
@@ -238,6 +244,12 @@ def notes(difference: RunDifference, settings_file: str | None = None) -> list[s
     rows = difference.metrics.to_pylist()
     method = next((row["method"] for row in rows if row["method"]), None)
     found = []
+    if difference.has_capture_without_steps:
+        method = None
+        found.append(
+            "A capture without steps: shares and bandwidths of it as a whole are compared, without intervals; step time, "
+            "times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges."
+        )
     if method:
         uneven = evenness_texts(difference)
         found += [one[0].upper() + one[1:] for one in uneven]

@@ -16,6 +16,8 @@ __all__ = ["verdict"]
 
 # From this share of communication on, waiting is worth a word.
 _MUCH_WAITING = 0.1
+# From this share of step time on copies are worth a word, and from this of communication on what other compute hides.
+_MUCH_COPIES, _OTHER_COMPUTE = 0.05, 0.05
 
 _NOTHING = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
@@ -92,16 +94,13 @@ def _sentences(
     if summary["comm_share"] is None:
         return _not_known(of_what, errors)
     if summary["comm_share"] == 0:
-        idle = (
-            f", idle {_percent(summary['idle_share'])}" if summary["idle_share"] is not None else ""
-        )
-        return (
-            f"No communication: compute is {_percent(summary['compute_share'])} of {of_what}{idle}."
-        )
+        return _without_comm(summary, of_what)
     share, exposed = _percent(summary["comm_share"]), _percent(summary["exposed_comm_share"])
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         hidden, where = summary["overlap_ratio"], "compute (backward was not marked)"
+    elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
+        hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} under backward's"
     share = f"{share} of {of_what}"
     waiting = summary["wait_share"] or 0.0
     if waiting >= _MUCH_WAITING * summary["comm_share"]:
@@ -112,6 +111,15 @@ def _sentences(
         return text
     cost = ms_text(late["saving_ns_per_step"])
     return f"{text}\n{late['action'].capitalize()}: {cost} per step."
+
+
+def _without_comm(summary: Mapping[str, Any], of_what: str) -> str:
+    parts = [f"compute is {_percent(summary['compute_share'])} of {of_what}"]
+    if (summary["exposed_memory_share"] or 0.0) >= _MUCH_COPIES:
+        parts.append(f"copies {_percent(summary['exposed_memory_share'])}")
+    if summary["idle_share"] is not None:
+        parts.append(f"idle {_percent(summary['idle_share'])}")
+    return f"No communication: {', '.join(parts)}."
 
 
 def _not_known(of_what: str, errors: Sequence[str]) -> str:

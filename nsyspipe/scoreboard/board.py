@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
+from nsyspipe.difference.step_table import StepTable
 from nsyspipe.difference.thresholds import (
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT_PCT,
@@ -94,7 +95,8 @@ class Scoreboard:
 
     @cached_property
     def _entrants(self) -> tuple[Entrant, ...]:
-        return tuple(map(Entrant, self.sides))
+        tables = StepTable.of_sides(*(side.runs for side in self.sides))
+        return tuple(map(Entrant, self.sides, tables))
 
     @cached_property
     def _of_first(self) -> dict[str, Standing]:

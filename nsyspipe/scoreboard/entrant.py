@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.figures import DEFAULT_METRIC, per_step
 from nsyspipe.difference.step_parts import mean_step_time, step_parts
-from nsyspipe.difference.step_table import StepTable
 from nsyspipe.scoreboard.tables import SUMMARY_FIGURES
 from nsyspipe.statistics import evenness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from nsyspipe.difference.sides import Side
+    from nsyspipe.difference.step_table import StepTable
     from nsyspipe.statistics import Evenness
 
 __all__ = ["Entrant"]
@@ -29,9 +29,13 @@ _NO_FIGURES = "no-figures"
 
 @dataclass(frozen=True, eq=False)
 class Entrant:
-    """A run that is compared with others: a `Side`, and what a row of `tables.SCOREBOARD` says of it alone."""
+    """A run that is compared with others: a `Side`, and what a row of `tables.SCOREBOARD` says of it alone.
+
+    `tables` has its captures, as `StepTable.of_sides` gives them.
+    """
 
     side: Side
+    tables: Sequence[StepTable]
 
     @property
     def label(self) -> str:
@@ -42,7 +46,7 @@ class Entrant:
     def step_times(self) -> list[NDArray[np.float64]] | str:
         """Each capture's step times in order of time, ns; in words why one has none."""
         found = []
-        for table in self._tables:
+        for table in self.tables:
             values = per_step(table, DEFAULT_METRIC)
             if isinstance(values, str):
                 return values
@@ -59,7 +63,7 @@ class Entrant:
     @property
     def n_steps(self) -> int:
         """Summary steps of all captures together."""
-        return sum(table.n_steps for table in self._tables)
+        return sum(table.n_steps for table in self.tables)
 
     def figures(self) -> dict[str, Any]:
         """Return the run's own figures: of several captures the mean, null where one of them has none."""
@@ -67,6 +71,8 @@ class Entrant:
         header = runs[0].header
         summaries = [run.summary().to_pylist()[0] for run in runs]
         own = {name: _mean(row[name] for row in summaries) for name in SUMMARY_FIGURES}
+        if any(table.hides_idle for table in self.tables):
+            own["idle_share"] = None
         # Of rates it is the mean of their times that the speed-up compares.
         rates = [row["throughput_steps_per_s"] for row in summaries]
         throughput = _mean(rates) if len(rates) == 1 else _inverse(_mean(map(_inverse, rates)))
@@ -88,7 +94,7 @@ class Entrant:
     def problems(self) -> list[dict[str, Any]]:
         """Return rows of `tables.PROBLEMS_OF_RUNS`: those of the captures, and one of each without figures."""
         found = []
-        for run, table in zip(self.side.runs, self._tables, strict=True):
+        for run, table in zip(self.side.runs, self.tables, strict=True):
             where = {"label": self.label, "run_id": run.header.run_id}
             if not table.n_steps:
                 why = _CAPTURE if run.is_capture else {}
@@ -98,17 +104,13 @@ class Entrant:
 
     def _parts(self) -> dict[str, float | None]:
         """Return the mean step time and the parts that sum to it, as a difference of two runs has them."""
-        parts, _ = step_parts(self._tables, self._tables)
+        parts, _ = step_parts(self.tables, self.tables)
         times = zip(parts["part"].to_pylist(), parts["baseline_ns"].to_pylist(), strict=True)
-        mean = mean_step_time(self._tables)
+        mean = mean_step_time(self.tables)
         return {
             "mean_step_time_ns": None if mean is None else float(mean),
             **{f"{name}_ns": time for name, time in times},
         }
-
-    @cached_property
-    def _tables(self) -> list[StepTable]:
-        return [StepTable(run) for run in self.side.runs]
 
 
 _WITHOUT_FIGURES: dict[str, Any] = {

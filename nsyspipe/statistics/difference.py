@@ -1,7 +1,7 @@
 """The difference of two medians or means over training steps, with an interval that autocorrelated steps do not fool.
 
 Where nothing differs, at 95 % and 2 % as the least that counts, simulated AR(1) steps (r up to 0.6, 8 to 100 of them)
-are called different in 1.2 % at most. Others are more often: AR(0.9) in 5 to 10 % of 8 to 20 steps, and steps that
+are called different in 1.2 % at most. Others are more often: AR(0.9) in 3 to 10 % of 10 to 30 steps, and steps that
 stay at each of two levels for ten in the mean in up to 15 %: tests/integration/test_gate_simulation.py prints and
 bounds them. One capture against several that spread less is not bounded by anything (`Difference.borrowed_spread`).
 """
@@ -102,9 +102,10 @@ def difference_of_centres(
 
     Neighbouring steps are alike by a correlation r that few steps cannot tell. Given r, the centre of AR(1) steps has a
     t distribution; r has the likelihood that is left when mean and variance are integrated out, of all steps of both
-    sides, times a prior: even from 0 to 0.8 with 9/10, from 0.8 to 0.97 with the rest. The half-width h is where the
-    tails beyond it, P(|T| > h / sqrt(V1(r) + V2(r))) with Welch's degrees of freedom, weighted over r, are a third of
-    the error that was asked for: then it holds at r = 0.6, too, which ten steps cannot tell from 0.
+    sides, times a prior that is even from 0 to 0.97. The half-width h is where the tails beyond it,
+    P(|T| > h / sqrt(V1(r) + V2(r))) with Welch's degrees of freedom, weighted over r, are the error that was asked for,
+    divided by sqrt(0.275 n) of n steps a side (from 1 to 3): then false alarms are as few at r = 0.6, which so few
+    steps hardly tell from 0. Of the fewest steps the prior alone, which they leave standing, is caution enough.
     V(r) = s(r)^2 c(r) / n with s(r)^2 the generalised sum of squares over n - 1; of a mean c = 1 + 2 sum (1 - k/n) r^k,
     of a median pi/2 + 2 sum (1 - k/n) arcsin r^k, the steps further out than 3 robust standard deviations
     counted as that far.
@@ -146,7 +147,7 @@ def difference_of_centres(
     likelihood methods for eliminating nuisance parameters, Statistical Science 14 (1999). J. Gastwirth, H. Rubin: the
     behavior of robust estimators on dependent data, Annals of Statistics 3 (1975), the median of autocorrelated steps.
     D. Bonett, R. Price: a linear function of medians, Psychological Methods 7 (2002), gaps by order statistics. The
-    prior's tail, the third and the gap's factor are ours, chosen by simulation. No random numbers; false alarms,
+    prior's end, that divisor and the gap's factor are ours, chosen by simulation. No random numbers; false alarms,
     coverage and power are measured in tests/integration/test_gate_simulation.py.
 
     Examples

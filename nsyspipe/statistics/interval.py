@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Interval"]
 
-# What a correlation is taken for before any step is seen: so much of it evenly from 0 to here, the rest above.
-_USUAL, _SHARE, _MOST = 0.8, 0.9, 0.97
+# What a correlation is taken for before any step is seen: anything from 0 to here.
+_MOST = 0.97
 # Steps of both sides up to which so many correlations tell likelihoods apart: the more steps, the narrower.
-_FINENESS = ((160, 9, 3), (800, 27, 9), (math.inf, 81, 27))
-# The error that is asked for holds at correlations of 0.6 too, where few steps cannot tell it: a third does.
-_CAUTION = 3
+_FINENESS = ((160, 12), (800, 36), (math.inf, 108))
+# What the error that is asked for is divided by, so that it holds at a correlation of 0.6 too: the root of so much per
+# step of a side, to a third. Of fewer steps more correlations are left open, which is caution enough.
+_CAUTION_PER_STEP, _MOST_CAUTION = 0.275, 3.0
 _CLOSE, _ROUNDS = 1e-9, 60
 
 
@@ -95,10 +96,17 @@ class Interval:
     def _correlations(self) -> FloatArray:
         return _prior(self._fineness)[0]
 
-    @cached_property
-    def _fineness(self) -> tuple[int, int]:
+    @property
+    def _fineness(self) -> int:
         n = (self.one.n + self.other.n) * self.longer
-        return next((usual, high) for most, usual, high in _FINENESS if n <= most)
+        return next(count for most, count in _FINENESS if n <= most)
+
+    @property
+    def _error(self) -> float:
+        """What the tails may be: the error that is asked for, less caution."""
+        n = (self.one.n + self.other.n) / 2 * self.longer * self.times_captures
+        caution = math.sqrt(_CAUTION_PER_STEP * n)
+        return (1 - self.confidence) / min(max(caution, 1.0), _MOST_CAUTION)
 
     @cached_property
     def _weights(self) -> FloatArray:
@@ -138,7 +146,7 @@ class Interval:
         # Of spreads too small to be squared nothing is known but that there are some.
         freedom = np.ones_like(square)
         np.divide(square, parts, out=freedom, where=parts > 0)
-        return _half_of(self._weights, np.sqrt(variance), freedom, (1 - self.confidence) / _CAUTION)
+        return _half_of(self._weights, np.sqrt(variance), freedom, self._error)
 
     @cached_property
     def _between(self) -> float:
@@ -178,15 +186,10 @@ class Interval:
 
 
 @lru_cache(maxsize=8)
-def _prior(fineness: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
-    """Correlations and their weights before any step is seen: nodes of Gauss and Legendre on both pieces."""
-    pieces = ((0.0, _USUAL, _SHARE), (_USUAL, _MOST, 1 - _SHARE))
-    correlations, weights = [], []
-    for (low, high, share), count in zip(pieces, fineness, strict=True):
-        nodes, parts = np.polynomial.legendre.leggauss(count)
-        correlations.append(low + (high - low) * (nodes + 1) / 2)
-        weights.append(share * parts / 2)
-    return np.concatenate(correlations), np.concatenate(weights)
+def _prior(count: int) -> tuple[FloatArray, FloatArray]:
+    """Correlations and their weights before any step is seen: nodes of Gauss and Legendre."""
+    nodes, parts = np.polynomial.legendre.leggauss(count)
+    return _MOST * (nodes + 1) / 2, parts / 2
 
 
 def _half_of(weights: FloatArray, errors: FloatArray, freedom: FloatArray, error: float) -> float:

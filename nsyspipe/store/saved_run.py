@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SavedRun", "open_saved"]
 
+# Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
+_OF_OTHER_STEPS = ("phases", "steps")
 # Tables that name ranks of which no device was recorded, too.
 _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
@@ -60,7 +62,7 @@ class SavedRun(Run):
             if name not in _OF_OTHER_RANKS:
                 path = self._path(name)
                 check_ranks(table, self._table("ranks")["rank"].to_pylist(), path)
-                if name != "steps":
+                if name not in _OF_OTHER_STEPS:
                     check_steps_known(table, self._table("steps"), path)
             self._read[name] = table
         return self._read[name]

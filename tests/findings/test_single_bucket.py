@@ -121,3 +121,8 @@ def test_without_communication_there_is_nothing_to_say(rows):
 
 def test_communication_of_which_nothing_belongs_to_a_step_is_no_bucket():
     silent(single_bucket, evidence([step(exposed=300)]))
+
+
+def test_without_any_compute_nothing_could_hide_it():
+    rows = [step(0, exposed=300, wait=20, compute_ns=0), step(1, exposed=280, compute_ns=0)]
+    silent(single_bucket, evidence(rows, ONE))

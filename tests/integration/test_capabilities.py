@@ -117,6 +117,13 @@ def agreed(reports, **options):
     assert (found["copies"] == "yes") == (figures["exposed_memory_share"] is not None)
     sizes = run.collectives()["message_bytes"]
     assert found["message_bytes"] == "yes" or sizes.null_count == len(sizes)
+    for row in run.problems.to_pylist():
+        if row["code"] == "no-message-size" and found["message_bytes"] == "no":
+            doctor = capabilities(reports, **options)["message_bytes"]
+            assert (row["message"], row["fix"]) == (
+                f"message sizes were not recorded ({doctor.found}): bytes and bandwidths are null",
+                doctor.fix,
+            )
     return found, run
 
 
@@ -166,6 +173,17 @@ def warmed_up():
             builder.kernel(launch, launch + 1, launch=launch)
         builder.range(at, end, name)
     return builder
+
+
+def test_the_doctor_and_the_analysis_say_alike_why_sizes_are_missing(real):
+    # Graphs were captured before the capture began: no call of NCCL is seen. The other's export lacks the payloads.
+    for name, why in (
+        ("2gpu-graph-node_*", "no NVTX range of NCCL"),
+        ("ddp-2gpu-bucket100-nsys2025_*", "described, but"),
+    ):
+        _, run = agreed(real / f"{name}.sqlite")
+        rows = [row for row in run.problems.to_pylist() if row["code"] == "no-message-size"]
+        assert [f"({why}" in row["message"] for row in rows] == [True]
 
 
 @pytest.mark.parametrize(

@@ -347,3 +347,35 @@ def test_without_a_captured_size_the_world_is_not_known(tmp_path):
     run = nsyspipe.load(without_environment(0).write(tmp_path / "x_3.sqlite"))
     assert run.header.world_size is None
     assert "ranks-missing" not in codes(run)
+
+
+def test_one_range_called_step_is_said_to_be_one_and_may_be_asked_for(tmp_path):
+    for rank in (0, 1):
+        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu().env(RANK=rank, WORLD_SIZE=2)
+        builder.range(0, 100, "step").range(10, 50, "backward")
+        builder.kernel(5, 60, launch=1).nccl(60, 80, launch=20).write(
+            tmp_path / f"one_{rank}.sqlite"
+        )
+    run = nsyspipe.load(tmp_path, jobs=1)
+    row = problem_of(run, "no-steps")
+    assert "there is one range 'step' on every rank" in row["message"]
+    assert "--step '^step$'" in row["message"]
+    asked = nsyspipe.load(tmp_path, step="^step$", jobs=1)
+    assert asked.summary()["n_summary_steps"].to_pylist() == [1]
+    assert problem_of(asked, "few-steps")["message"].startswith("steps in the figures: 1, too few")
+
+
+def test_ranks_that_are_slowest_in_turn_are_said_to_be(tmp_path):
+    # Windows of 100 and 120 in turn: the largest of each step is 120, and each rank takes 110 in the mean.
+    for rank in (0, 1):
+        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu().env(RANK=rank, WORLD_SIZE=2)
+        at = 10
+        for step in range(9):
+            length = 120 if step % 2 == rank else 100
+            builder.range(at - 5, at + 90, f"step {step}").kernel(at, at + 80, launch=at - 2)
+            at += length
+        builder.write(tmp_path / f"turn_{rank}.sqlite")
+    run = nsyspipe.load(tmp_path, jobs=1)
+    # Of steps 1 to 7 four are longer on rank 1: 780 in all, where the largest sum to 840.
+    assert run.summary()["throughput_steps_per_s"].to_pylist() == [1e9 / 120]
+    assert "in the mean 7.7 % more" in problem_of(run, "slowest-rank-changes")["message"]

@@ -25,7 +25,7 @@ from nsyspipe.report.difference_markdown import (
 from nsyspipe.report.difference_text import difference_text
 from nsyspipe.report.difference_words import gate_text, notes, verdict_text
 from tests.build.changed_run import Changed
-from tests.build.plain_steps import plain_run
+from tests.build.plain_steps import plain_run, write_run
 
 MS = 10**6
 
@@ -326,3 +326,47 @@ def test_kernels_that_came_and_went_are_listed_with_their_phase(runs, tmp_path):
         assert len(line) <= width
     page = difference_markdown(found)
     assert "| gemm | backward | vanished |" in page
+
+
+def test_throughput_is_judged_as_step_time_is(tmp_path, change):
+    # 2 % of 100 ms count; -1.96 % of step time is +2.00 % of throughput, and no more than it.
+    before = [(98 * MS, 0, 0, 2 * MS)] * 6
+    after = [(98 * MS, 0, 0, 40_000)] * 6
+    one = plain_run(tmp_path / "one", [before] * 2)
+    found = diff(one, plain_run(tmp_path / "two", [after] * 2, start=10**18 + 10**12))
+    for rows in (
+        {row["metric"]: row for row in each.metrics.to_pylist()} for each in (found, change)
+    ):
+        time, rate = rows["step_time"], rows["throughput"]
+        assert rate["verdict"] == time["verdict"]
+        assert rate["baseline"] == pytest.approx(1e9 / time["baseline"])
+        assert rate["delta"] == pytest.approx(1e9 / time["candidate"] - 1e9 / time["baseline"])
+        per_ns = 1e9 / time["baseline"] / time["candidate"]
+        assert rate["ci_low"] == pytest.approx(-time["ci_high"] * per_ns)
+        assert rate["min_effect"] == pytest.approx(time["min_effect"] * per_ns)
+    rows = {row["metric"]: row for row in found.metrics.to_pylist()}
+    assert rows["step_time"]["delta_pct"] == pytest.approx(-1.96)
+    assert rows["throughput"]["delta_pct"] == pytest.approx(100 * 1.96 / 98.04)
+    assert rows["throughput"]["verdict"] == "no change"
+
+
+def test_captures_without_steps_show_all_shares_and_say_what_is_not_compared(tmp_path):
+    sides = [
+        nsyspipe.load(write_run(tmp_path / name, [steps(compute, 3)] * 2), step="none", jobs=1)
+        for name, compute in (("one", 100), ("two", 70))
+    ]
+    found = diff(*sides)
+    text = difference_text(found, Console(width=100))
+    for name in (
+        "comm in all",
+        "exposed comm share",
+        "hidden by compute",
+        "idle share",
+        "compute share",
+    ):
+        assert f"\n{name} " in text
+    assert "of the capture" in text
+    assert "median" not in text
+    assert "shares and bandwidths of it as a whole are compared, without intervals" in " ".join(
+        text.split()
+    )

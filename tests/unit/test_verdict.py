@@ -10,7 +10,16 @@ from nsyspipe.statistics import evenness
 
 
 def figures(
-    comm, exposed, *, hidden=None, backward=None, compute=None, idle=None, wait=None, n_steps=3
+    comm,
+    exposed,
+    *,
+    hidden=None,
+    backward=None,
+    compute=None,
+    copies=None,
+    idle=None,
+    wait=None,
+    n_steps=3,
 ):
     return {
         "n_summary_steps": n_steps,
@@ -19,6 +28,7 @@ def figures(
         "overlap_ratio": hidden,
         "backward_overlap_ratio": backward,
         "compute_share": compute,
+        "exposed_memory_share": copies,
         "idle_share": idle,
         "wait_share": wait,
     }
@@ -49,6 +59,14 @@ def figures(
         (
             figures(0.0, 0.0, compute=0.957, idle=0.032),
             "No communication: compute is 96 % of step time, idle 3 %.",
+        ),
+        (
+            figures(0.0, 0.0, compute=0.001, copies=0.9, idle=0.099),
+            "No communication: compute is <1 % of step time, copies 90 %, idle 10 %.",
+        ),
+        (
+            figures(0.2, 0.0, hidden=1.0, backward=0.0),
+            "Communication is 20 % of step time, 0 % exposed; 100 % of it hides under compute, 0 % under backward's.",
         ),
         (figures(0.0, 0.0, compute=0.957), "No communication: compute is 96 % of step time."),
         (
