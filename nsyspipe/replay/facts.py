@@ -161,6 +161,14 @@ class Facts:
         return int(np.bincount(program.step[program.is_gradient]).max(initial=0))
 
     @cached_property
+    def n_bursts(self) -> int:
+        """How often the gradients of a step are sent, the most: once, or of an accumulation in each micro-batch."""
+        program, burst = self.captured.program, self.captured.burst
+        own = program.is_gradient
+        pairs = np.unique(np.stack((program.step[own], burst[own])), axis=1)
+        return int(np.bincount(pairs[0]).max(initial=0))
+
+    @cached_property
     def lag_share(self) -> float:
         """Median time from when the gradients' all-reduces could begin to when they do, over their median transfer.
 

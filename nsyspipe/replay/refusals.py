@@ -263,6 +263,11 @@ def _sharded(knobs: Knobs) -> str | None:
 
 
 def _gradients(replay: Replay, knobs: Knobs) -> str | None:
+    if knobs.bucket_mb is not None and replay.n_bursts > 1:
+        return (
+            f"gradients are all-reduced {replay.n_bursts} times per step, with other work between, and which of them are the "
+            "same is not known (an accumulation sends them once under no_sync())"
+        )
     if knobs.bucket_mb is not None and replay.gradient_bytes is None:
         return "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
     if knobs.bucket_mb is not None and (n := replay.n_buckets(knobs.bucket_mb)) > _MOST_BUCKETS:

@@ -165,6 +165,28 @@ def test_kernels_like_those_of_the_gradients_do_not_confuse(tmp_path):
     assert found[0] == pytest.approx(found[1], rel=0.001)
 
 
+ACCUMULATED = SINGLE.changed(n_micro_batches=3)
+
+
+def test_each_micro_batch_waits_for_its_own_collectives(ask):
+    # One rank is late in all of them.
+    found = ask(ACCUMULATED.changed(late=(0, 3 * MS)), bandwidth=1e30)
+    assert found.identity_error_pct < 0.01
+    assert found.limit_step_time_ns == pytest.approx(3 * (WORK - 4 * MS + 3 * MS) + 4 * MS)
+    assert only(found).step_time_ns == pytest.approx(found.limit_step_time_ns + 3 * OVERHEAD)
+
+
+def test_the_copies_of_every_micro_batch_are_left_out(ask):
+    found = ask(ACCUMULATED, no_grad_copy=True)
+    assert found.step_time_ns - only(found).step_time_ns == 3 * 4 * 100 * US
+
+
+def test_buckets_of_several_micro_batches_are_not_told_apart(ask):
+    assert refusal(ask(ACCUMULATED, bucket_mb=25)).startswith(
+        "gradients are all-reduced 3 times per step, with other work between"
+    )
+
+
 def test_a_slower_link_takes_what_its_bandwidth_says_of_all_buckets(ask):
     # Four of 0.5 ms are 104 MiB in 2 ms. Over a hundredth of it each takes 50 ms; the first begins at 15.1 ms. That the
     # copies waited for one bucket each, the capture does not show: all of them follow the last.
