@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_]
 
-__all__ = ["LINK_WITHIN", "Facts"]
+__all__ = ["Facts"]
 
 # The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
 _OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3
 _LEAST_LEAD = 5
-# Bandwidths of links, as one reads them in a table.
-LINK_WITHIN = 0.2
+# A link is the captured one when its bandwidth is within this of it.
+_SAME_LINK = 0.2
 
 
 class Facts:
@@ -230,7 +230,7 @@ class Facts:
         asked, own = knobs.target_bytes_per_s, self.bus_bytes_per_s
         if asked is None or own is None or knobs.link is None:
             return asked
-        return None if abs(own - asked) <= LINK_WITHIN * asked else asked
+        return None if abs(own - asked) <= _SAME_LINK * asked else asked
 
     def slowdown_range(self, knobs: Knobs) -> tuple[float, float, float, bool] | None:
         """Return likeliest, least and most slowdown of work beside communication, and whether it was measured."""
