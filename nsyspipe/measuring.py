@@ -95,7 +95,7 @@ def measure(
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(operations, windows, backward, recorded, device)
     offset = events.clock.offset_ns
-    gaps = idle_gaps(operations, offset)
+    gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
     causes = idle_causes(
         gaps,
         windows,

@@ -197,6 +197,20 @@ class Facts:
         return min((gradient_copies(self.captured, one, 0).rows.size for one in steps), default=0)
 
     @cached_property
+    def sent_share(self) -> float | None:
+        """Bytes of the gradients' all-reduces by NCCL's payload over those copied to the gradients: a half under a hook that halves them.
+
+        Medians over steps of the lowest rank; None without either.
+        """
+        program, n_steps = self.captured.program, self.n_steps
+        own = program.is_gradient
+        sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=n_steps)
+        found = [gradient_copies(self.captured, one, 0).n_bytes.sum() for one in range(n_steps)]
+        copied = float(np.median(found)) if found else 0.0
+        share = float(np.median(sent)) / copied if copied else np.nan
+        return share if share > 0 else None
+
+    @cached_property
     def total_work(self) -> tuple[float, float]:
         """Work of a rank in all its windows, and how many operations that is."""
         program = self.captured.program

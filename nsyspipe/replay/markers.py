@@ -141,7 +141,7 @@ def captured_program(
 
 
 def _bursts(rank: RankTimeline) -> Int64:
-    """Number the bursts of collectives: those of one phase of one step with no work of another phase launched between.
+    """Return the number of each collective's burst: of one phase of one step, with no work of another launched between.
 
     Where micro-batches all-reduce each, forward lies between, and the backward pass waits for its own alone.
     """

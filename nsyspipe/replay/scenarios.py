@@ -41,11 +41,12 @@ _MODEL_WITHIN = 0.02
 
 @dataclass(frozen=True)
 class Prediction:
-    """The step time of a scenario, ns: likeliest, least and most."""
+    """The step time of a scenario, ns: likeliest, least and most; and what a step gains, the mean over steps."""
 
     step_time_ns: float
     low_ns: float
     high_ns: float
+    mean_gain_ns: float
 
 
 class Replay(Facts):
@@ -95,17 +96,20 @@ class Replay(Facts):
         """
         base = without_copies(self.captured) if knobs.no_grad_copy else self.captured
         programs = self._programs(base, knobs)
-        unknowns = self._medians(programs[0], knobs)
-        likely = unknowns[0][0]
+        times, n_slowdowns = self._times(programs[0], knobs)
+        medians = [float(one) for one in np.median(times, axis=-1)]
+        likely = medians[0]
+        unknowns = [medians[:n_slowdowns], [likely, *medians[n_slowdowns:]]]
         if len(programs) > 1:
-            others = [self._medians(one, knobs, is_likely_only=True)[0][0] for one in programs[1:]]
-            unknowns.append([likely, *others])
+            others = [self._times(one, knobs, is_likely_only=True)[0] for one in programs[1:]]
+            unknowns.append([likely, *(float(np.median(one)) for one in others)])
         noise = (_NOISE + self.standard_error) * likely
         model = (_MODEL_WITHIN + self.standard_error) * likely
         below = math.hypot(noise, *(likely - min(one) for one in unknowns))
         above = math.hypot(noise, *(max(one) - likely for one in unknowns))
         low = max(likely - max(below, model), self._least(programs[0], knobs, likely))
-        return Prediction(likely, min(low, likely), likely + max(above, model))
+        gain = float((self.captured.windows.step_times() - times[0]).mean())
+        return Prediction(likely, min(low, likely), likely + max(above, model), gain)
 
     def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
         """Return what the step takes without any communication, with the changes that are no communication's if they beat it."""
@@ -125,10 +129,13 @@ class Replay(Facts):
             choices += [self.gradients_with(skew) for skew in _SKEWS]
         return [with_buckets(base, one, knobs.bucket_mb, OVERHEADS_NS[1]) for one in choices]
 
-    def _medians(
+    def _times(
         self, program: Program, knobs: Knobs, *, is_likely_only: bool = False
-    ) -> list[list[float]]:
-        """Return the median step times by each unknown, the likeliest first: of the slowdowns, and of the transfers."""
+    ) -> tuple[Float, int]:
+        """Return step times, a row per setting, and how many settings are of slowdowns; then come those of other transfers.
+
+        The first is the likeliest.
+        """
         if knobs.no_wait:
             before, _ = self.slowdowns(None).likely
             program = balanced(program, self.trusted, before)
@@ -145,8 +152,7 @@ class Replay(Facts):
             times = self._hidden(program, settings, unpack)
         else:
             times = self._step_times(simulate(program, [Setting(*one) for one in settings], unpack))
-        medians = [float(one) for one in np.median(times, axis=-1)]
-        return [medians[: len(pairs)], [medians[0], *medians[len(pairs) :]]]
+        return times, len(pairs)
 
     def _step_times(self, edges: Float) -> Float:
         """Return the step times; what the replay of nothing is off by, every replay is."""
