@@ -45,8 +45,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
             f"only {100 * share:.1f} % of the kernel time beside communication has equal kernels without it",
             "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff",
         )
-    saving = evidence.slowed_ns(slowdown, 1 + MEASURED_WITHIN)
-    if slowdown < _LEAST_SLOWDOWN or evidence.share(saving) < _LEAST_SHARE:
+    lost = evidence.slowed_ns(slowdown, 1.0)
+    if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
     return Finding(
         id=ID,
@@ -54,7 +54,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         + (", by more than is usual" if slowdown > MOST_USUAL else ""),
         action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
         advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
-        saving_ns_per_step=saving,
+        saving_ns_per_step=evidence.slowed_ns(slowdown, 1 + MEASURED_WITHIN),
         evidence={
             "slowdown_ratio": slowdown,
             "n_kernels_compared": n_slowed,

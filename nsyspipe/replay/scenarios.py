@@ -35,7 +35,7 @@ _GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
 _SKEWS = (-0.25, 0.25)
 # Two captures of one program differ by this much (seen: 0.2 to 0.5 %).
 _NOISE = 0.005
-# What the replay itself may be off by, whatever is asked: of 18 pairs of captures the worst was 3.5 %, the median 0.7 %.
+# What the replay itself may be off by, whatever is asked: on pairs of captures that differ by one change 0.7 % in the middle.
 _MODEL_WITHIN = 0.02
 
 
