@@ -6,30 +6,47 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 
-from tests.pairs import ONE_CHANGE, opened
+from tests.conftest import REAL
+from tests.pairs import ONE_CHANGE, SAMPLES_BY_NAME
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("captures")]
 
 ADVISED = [pair for pair in ONE_CHANGE if pair.finding]
 # Of two captures of one job over shared memory; over NVLink they differ by a fifth of that.
 REPEATABILITY = 0.01
 MS = 1e6
+CAPTURES = sorted(
+    {re.sub(r"(?:_\d)?\.sqlite\.xz$", "", one.name) for one in REAL.glob("*.xz")}
+    | set(SAMPLES_BY_NAME)
+)
 
 
 @pytest.fixture(scope="module")
-def figures(real):
-    """Return a function that gives a capture's mean step and its findings, each read once."""
+def figures(captures):
+    """Return a function that gives a capture's mean step (None without steps) and its findings, each read once."""
 
     @functools.cache
     def of(name):
-        run = opened(name, real)
+        run = captures.run(name)
         rows = {row["id"]: row for row in run.findings().to_pylist()}
-        return 1e9 / run.summary()["throughput_steps_per_s"][0].as_py(), rows
+        throughput = run.summary()["throughput_steps_per_s"][0].as_py()
+        return None if throughput is None else 1e9 / throughput, rows
 
     return of
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_no_replay_expects_more_than_the_bound(figures, name):
+    mean, found = figures(name)
+    for row in found.values():
+        bound, expected = row["saving_ns_per_step"], row["expected_ns_per_step"]
+        if None not in (bound, expected):
+            assert expected <= bound, row["id"]
+        assert bound is None or bound <= mean
 
 
 @pytest.mark.parametrize("pair", ADVISED, ids=lambda pair: pair.name)
