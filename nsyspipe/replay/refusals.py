@@ -149,7 +149,7 @@ def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
     if most.hooked_ns / steps <= LARGEST_IDENTITY_ERROR * wall:
         return None
     return (
-        "compute kernels run on the stream of the communication, as with PowerSGD "
+        "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
         f"({most.n_hooked / steps:,.3g} per step, {100 * most.hooked_ns / steps / wall:.1f} % of it): the model does not cover that"
     )
 
