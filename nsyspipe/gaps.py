@@ -49,13 +49,17 @@ class Gaps:
         return int(self.starts.size)
 
 
-def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
+def idle_gaps(
+    operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: Int64 | None = None
+) -> Gaps:
     """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
 
     Parameters
     ----------
     offset_ns
         How much later the device's clock is than the host's: launches are put on the device's clock.
+    of_kernels_ns
+        The same of each kernel's own device, where a process uses several.
     """
     starts = np.concatenate((operations.kernel_start, operations.copy_start))
     ends = np.concatenate((operations.kernel_end, operations.copy_end))
@@ -69,9 +73,11 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0) -> Gaps:
     launch = np.empty(ending.size, np.int64)
     launch[is_kernel] = operations.kernel_launch[ending[is_kernel]]
     launch[~is_kernel] = operations.copy_launch[ending[~is_kernel] - n_kernels]
-    if offset_ns:
-        launch = np.where(launch == NEVER, NEVER, launch + offset_ns)
-    latency = _latency(operations, offset_ns)
+    offset = np.full(ending.size, offset_ns)
+    if of_kernels_ns is not None:
+        offset[is_kernel] = of_kernels_ns[ending[is_kernel]]
+    launch = np.where(launch == NEVER, NEVER, launch + offset)
+    latency = _latency(operations, offset_ns if of_kernels_ns is None else of_kernels_ns)
     return Gaps(reached[before], starts[before + 1], launch, ending, latency)
 
 
@@ -87,9 +93,10 @@ def _launchable_from(places: Int64, order: Int64, operations: ProcessOperations)
     return np.where(found < order.size, found, places)
 
 
-def _latency(operations: ProcessOperations, offset_ns: int) -> int:
+def _latency(operations: ProcessOperations, offset_ns: int | Int64) -> int:
     n_launched = operations.n_launched
     if not n_launched:
         return 0
     times = operations.kernel_start[:n_launched] - operations.kernel_launch[:n_launched]
-    return min(max(int(times.min()) - offset_ns, 0), _LONGEST_LATENCY_NS)
+    own = offset_ns if isinstance(offset_ns, int) else offset_ns[:n_launched]
+    return min(max(int((times - own).min()), 0), _LONGEST_LATENCY_NS)

@@ -18,6 +18,7 @@ from nsyspipe.metrics.breakdown import breakdown
 from nsyspipe.metrics.copies import grad_copies
 from nsyspipe.metrics.idle import idle_causes, phase_idle
 from nsyspipe.metrics.phases import NO_WINDOW, phase_costs
+from nsyspipe.metrics.slowdown import comm_delays
 from nsyspipe.phases import PhaseRanges, phases_of_launches
 from nsyspipe.schema import GRAPH_NAME_ID
 
@@ -95,7 +96,7 @@ def measure(
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(operations, windows, backward, recorded, device)
     offset = events.clock.offset_ns
-    gaps = idle_gaps(operations, offset)
+    gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
     causes = idle_causes(
         gaps,
         windows,
@@ -108,6 +109,8 @@ def measure(
     copies = grad_copies(operations, windows, device, in_backward, recorded)
     overhead = context.overhead
     parts |= causes.columns | copies | {"idle_between_steps_ns": causes.between_steps_ns}
+    is_known = recorded.kernels and recorded.names
+    parts["comm_delay_ns"] = comm_delays(operations, device.comm, windows) if is_known else None
     parts["graph_ns"] = _graphs_ns(operations, windows)
     parts["overhead_ns"] = (
         None if overhead is None else overhead.lengths(windows.starts, windows.ends)

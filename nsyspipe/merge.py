@@ -216,6 +216,7 @@ def _windows(
 # What communication that was not seen makes unknown: it may have counted as compute.
 _HIDDEN = (
     "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
+    "comm_delay_ns",
 )  # fmt: skip
 # What copies inside CUDA graphs that were captured as a whole make unknown.
 _COPIES_IN_GRAPHS = (

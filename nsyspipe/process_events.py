@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,7 +15,6 @@ from nsyspipe.device_clock import AGREED, device_clocks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from nsyspipe.device_clock import DeviceClock
@@ -58,6 +58,18 @@ class ProcessEvents:
     def clock(self) -> DeviceClock:
         """The clock of the device with most operations."""
         return self.clocks.get(self.devices[0] if len(self.devices) > 1 else None, AGREED)
+
+    @property
+    def offsets_of_kernels_ns(self) -> Int64 | None:
+        """How much later the clock of each kernel's device is than the host's; None where all are as `clock` is."""
+        offsets = {device: one.offset_ns for device, one in self.clocks.items()}
+        if len(set(offsets.values())) <= 1:
+            return None
+        device = self.operations.kernel_column("device_id")
+        found = np.full(device.size, self.clock.offset_ns)
+        for number, offset in offsets.items():
+            found[device == number] = offset
+        return found
 
     @classmethod
     def of(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import lzma
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.build.trace import steady_rank
+from tests.pairs import Captures
 
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
@@ -51,12 +53,24 @@ def _state_directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory):
-    """Return the folder of real reports (see tests/real/PROVENANCE.md), unpacked."""
-    folder = tmp_path_factory.mktemp("real")
+    """Return the folder of real reports (see tests/real/PROVENANCE.md), unpacked; one for all processes of a test run."""
+    base, is_shared = tmp_path_factory.getbasetemp(), "PYTEST_XDIST_WORKER" in os.environ
+    folder = (base.parent if is_shared else base) / "real"
+    folder.mkdir(exist_ok=True)
     for packed in sorted(REAL.glob("*.xz")):
-        with lzma.open(packed) as source, (folder / packed.stem).open("wb") as target:
+        if (folder / packed.stem).exists():
+            continue
+        unfinished = base / packed.stem
+        with lzma.open(packed) as source, unfinished.open("wb") as target:
             shutil.copyfileobj(source, target)
+        unfinished.replace(folder / packed.stem)
     return folder
+
+
+@pytest.fixture(scope="session")
+def captures(real):
+    """Return the captures of `tests.pairs`, each read once."""
+    return Captures(real)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import MOST_BELIEVED, Finding, NotJudged
-from nsyspipe.metrics.slowdown import LEAST_COMPARED, MOST_USUAL, compared_share
+from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.metrics.slowdown import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
@@ -25,8 +25,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     """Fire when equal kernels take 2 % longer beside communication, and that costs 0.25 % of step time.
 
     With c = slowed / free - 1 over all kernels that can be compared, those covered in part too, saving: overlapped
-    compute x c / (1 + c), c being at most 1 there. Not judged where they are under a quarter of the kernel time beside
-    communication.
+    compute x c / (1 + c), and how much later kernels begin beside communication, both with 30 % more than measured, which is what
+    the measure holds within, and c at most 1; the mean over steps of the rank with most. Not judged where they are under a quarter of the kernel time beside communication.
     """
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < _LEAST_OVERLAP_SHARE:
@@ -45,9 +45,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
             f"only {100 * share:.1f} % of the kernel time beside communication has equal kernels without it",
             "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff",
         )
-    believed = min(max(slowdown, 0.0), MOST_BELIEVED)
-    saving = overlap * believed / (1 + believed)
-    if slowdown < _LEAST_SLOWDOWN or evidence.share(saving) < _LEAST_SHARE:
+    lost = evidence.slowed_ns(slowdown, 1.0)
+    if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
     return Finding(
         id=ID,
@@ -55,11 +54,12 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         + (", by more than is usual" if slowdown > MOST_USUAL else ""),
         action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",
         advice="give communication fewer SMs (NCCL_MAX_CTAS, or NCCL_MAX_NCHANNELS), or shorten it",
-        saving_ns_per_step=saving,
+        saving_ns_per_step=evidence.slowed_ns(slowdown, 1 + MEASURED_WITHIN),
         evidence={
             "slowdown_ratio": slowdown,
             "n_kernels_compared": n_slowed,
             "overlap_compute_ns_per_step": overlap,
+            "comm_delay_ns_per_step": evidence.mean("comm_delay_ns"),
             "slowdown_ratio_by_kernel": _by_kernel(evidence),
         },
     )

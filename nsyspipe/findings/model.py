@@ -214,6 +214,19 @@ class Evidence:
         freed = freed + pc.fill_null(steps["overlap_compute_ns"], 0).to_numpy() * (c / (1 + c))
         return self._mean_of_most(freed)
 
+    def slowed_ns(self, slowdown: float, margin: float) -> float:
+        """Return what communication slows compute down by per step: ``|M n C| x c / (1 + c) + margin x comm_delay``.
+
+        c is `slowdown` x `margin`, at most 1. Mean over steps of the largest over ranks; a delay that is not known counts
+        as none.
+        """
+        c = min(max(slowdown, 0.0) * margin, MOST_BELIEVED)
+        hidden, late = (
+            pc.fill_null(self.steps[name], 0).to_numpy()
+            for name in ("overlap_compute_ns", "comm_delay_ns")
+        )
+        return self._mean_of_most(hidden * (c / (1 + c)) + margin * late)
+
     def mean_of_most(self, column: str) -> float | None:
         """Return the mean over steps of a column's largest over ranks, at most the mean step; None as `mean` does."""
         return None if self.mean(column) is None else self._mean_of_most(self.steps[column].to_numpy())  # fmt: skip

@@ -7,17 +7,29 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsyspipe.attribution import UNKNOWN
+from nsyspipe.attribution import NEVER, UNKNOWN
 from nsyspipe.value_runs import run_starts
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from nsyspipe.attribution import ProcessOperations
+    from nsyspipe.intervals import IntervalSet
+    from nsyspipe.steps import Windows
+
     Int64 = NDArray[np.int64]
     Hashes = NDArray[np.uint64]
 
-__all__ = ["LEAST_COMPARED", "MOST_USUAL", "Slowdown", "compared_share", "kernel_slowdown"]
+__all__ = [
+    "LEAST_COMPARED",
+    "MEASURED_WITHIN",
+    "MOST_USUAL",
+    "Slowdown",
+    "comm_delays",
+    "compared_share",
+    "kernel_slowdown",
+]
 
 # Kernels that were compared may stand for the others from this share of the time beside communication on.
 LEAST_COMPARED = 0.25
@@ -25,6 +37,12 @@ LEAST_COMPARED = 0.25
 MOST_USUAL = 0.5
 # Of a large report so many kernels are compared.
 _SAMPLE = 50_000
+
+# What is measured of a slowdown holds within this.
+MEASURED_WITHIN = 0.3
+
+# Gaps between kernels say something from so many on; what is longer is a pause and no launch to launch.
+_ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000
 
 # Kernels are the same when their own name, grid and block are, and those of their neighbours: one
 # grid serves matrices of different depth, and the place in the model tells them apart.
@@ -105,6 +123,55 @@ def kernel_slowdown(
     return Slowdown(
         kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
     )
+
+
+def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
+    """Return by window how much later operations begin beside communication than without, all together.
+
+    The operations, but communication, that begin beside it x (mean gap before those of the window - mean gap without communication). Gaps are the times from
+    the end of what ran before to the start of compute kernels that were launched before that end, so that nothing but
+    the device is waited for, of up to 100 us, which leaves out most waits for a collective.
+
+    Parameters
+    ----------
+    comm
+        When communication was under way.
+
+    Returns
+    -------
+    numpy.ndarray or None
+        ns, 0 or more; 0 without communication, None where fewer than 100 gaps are beside it or without it.
+    """
+    if not len(comm):
+        return np.zeros(len(windows), np.int64)
+    compute = ~operations.is_comm
+    n_kernels = int(np.count_nonzero(compute))
+    start = np.concatenate((operations.kernel_start[compute], operations.copy_start))
+    end = np.concatenate((operations.kernel_end[compute], operations.copy_end))
+    order = np.argsort(start, kind="stable")
+    before = np.maximum.accumulate(end[order])[:-1]
+    row, start = order[1:], start[order][1:]
+    launch = np.concatenate((operations.kernel_launch[compute], operations.copy_launch))[row]
+    gap = start - before
+    covered = comm.lengths(before - 1, start)  # by 1 ns longer, so that no gap is empty
+    own = (row < n_kernels) & (launch != NEVER) & (launch < before)
+    own &= (gap >= 0) & (gap < _LONGEST_GAP_NS)
+    free, beside = own & (covered == 0), own & (covered == gap + 1)
+    if min(np.count_nonzero(free), np.count_nonzero(beside)) < _ENOUGH_GAPS:
+        return None
+    begun = start[comm.lengths(start, start + 1) > 0]
+    sums = np.append(0, np.cumsum(gap[beside]))
+    chosen, n_begun = (_in_windows(one, windows) for one in (start[beside], begun))
+    number = chosen[1] - chosen[0]
+    means = (sums[chosen[1]] - sums[chosen[0]]) / np.maximum(number, 1)
+    late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
+    found: Int64 = np.rint(late * (n_begun[1] - n_begun[0])).astype(np.int64)
+    return found
+
+
+def _in_windows(times: Int64, windows: Windows) -> tuple[Int64, Int64]:
+    """Return the places of the first of sorted times in each window, and after the last."""
+    return np.searchsorted(times, windows.starts), np.searchsorted(times, windows.ends)
 
 
 def compared_share(kernels: pa.Table) -> float:

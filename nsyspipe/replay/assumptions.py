@@ -78,7 +78,7 @@ def _link(replay: Replay, knobs: Knobs) -> list[str]:
     if replay.target(knobs) is None:
         return [f"{link.name}: the captured {own / _GB:.4g} GB/s are what it gives, so it stays"]
     how = "measured" if link.is_measured else "not measured"
-    reached = f"bus bandwidth {target / _GB:.4g} GB/s within 20 %, {how} ({link.source})"
+    reached = f"bus bandwidth {target / _GB:.4g} GB/s within {100 * link.within:.0f} %, {how} ({link.source})"
     return [f"{link.name}: {reached}; captured {own / _GB:.4g} GB/s"]
 
 

@@ -101,7 +101,10 @@ def without_copies(captured: Captured) -> Captured:
     for rank, timeline in enumerate(captured.timelines):
         steps = range(captured.windows.steps.size)
         rows = [gradient_copies(captured, one, rank).rows for one in steps]
-        held = [one for one in rows if one.size]
+        runs = [
+            part for one in rows for part in np.split(one, np.flatnonzero(np.diff(one) > 1) + 1)
+        ]
+        held = [one for one in runs if one.size]
         firsts = np.array([timeline.start[one[0]] for one in held], np.int64)
         removed.append((firsts, np.array([timeline.end[one[-1]] for one in held], np.int64)))
     program = captured.program

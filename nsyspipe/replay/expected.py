@@ -31,9 +31,9 @@ _MOST_OPERATIONS = 500_000
 def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     """Return findings with what a replay of each one's advice brings, as `whatif` answers it.
 
-    ``expected_ns_per_step`` = step time replayed unchanged - step time predicted, whatever the finding's bound says. Of the evidence, ``replay_change``
-    is the change, ``replay_step_time_ns`` with ``_low_`` and ``_high_`` what it predicts, ``replay_refused`` why it
-    does not.
+    ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says. Of
+    the evidence, ``replay_change`` is the change, ``replay_step_time_ns`` with ``_low_`` and ``_high_`` what it predicts
+    (medians), ``replay_refused`` why it does not.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def _told(row: Mapping[str, Any], change: Knobs, opened: Opened | str) -> dict[s
         evidence |= {"replay_change": change.label, "replay_refused": refused}
     else:
         found = opened.replay.predict(change)
-        expected = opened.replay.step_time_ns - found.step_time_ns
+        expected = found.mean_gain_ns
         evidence |= {
             "replay_change": change.label,
             "replay_step_time_ns": found.step_time_ns,

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     Flags = NDArray[np.bool_]
 
-__all__ = ["LINK_WITHIN", "Facts"]
+__all__ = ["Facts"]
 
 # The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
 _OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3
 _LEAST_LEAD = 5
-# Bandwidths of links, as one reads them in a table.
-LINK_WITHIN = 0.2
+# A link is the captured one when its bandwidth is within this of it.
+_SAME_LINK = 0.2
 
 
 class Facts:
@@ -161,6 +161,14 @@ class Facts:
         return int(np.bincount(program.step[program.is_gradient]).max(initial=0))
 
     @cached_property
+    def n_bursts(self) -> int:
+        """How often the gradients of a step are sent, the most: once, or of an accumulation in each micro-batch."""
+        program, burst = self.captured.program, self.captured.burst
+        own = program.is_gradient
+        pairs = np.unique(np.stack((program.step[own], burst[own])), axis=1)
+        return int(np.bincount(pairs[0]).max(initial=0))
+
+    @cached_property
     def lag_share(self) -> float:
         """Median time from when the gradients' all-reduces could begin to when they do, over their median transfer.
 
@@ -187,6 +195,20 @@ class Facts:
         """Such copies per step on the lowest rank: the fewest of any step."""
         steps = range(self.captured.windows.steps.size)
         return min((gradient_copies(self.captured, one, 0).rows.size for one in steps), default=0)
+
+    @cached_property
+    def sent_share(self) -> float | None:
+        """Bytes of the gradients' all-reduces by NCCL's payload over those copied to the gradients: a half under a hook that halves them.
+
+        Medians over steps of the lowest rank; None without either.
+        """
+        program, n_steps = self.captured.program, self.n_steps
+        own = program.is_gradient
+        sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=n_steps)
+        found = [gradient_copies(self.captured, one, 0).n_bytes.sum() for one in range(n_steps)]
+        copied = float(np.median(found)) if found else 0.0
+        share = float(np.median(sent)) / copied if copied else np.nan
+        return share if share > 0 else None
 
     @cached_property
     def total_work(self) -> tuple[float, float]:
@@ -222,7 +244,7 @@ class Facts:
         asked, own = knobs.target_bytes_per_s, self.bus_bytes_per_s
         if asked is None or own is None or knobs.link is None:
             return asked
-        return None if abs(own - asked) <= LINK_WITHIN * asked else asked
+        return None if abs(own - asked) <= _SAME_LINK * asked else asked
 
     def slowdown_range(self, knobs: Knobs) -> tuple[float, float, float, bool] | None:
         """Return likeliest, least and most slowdown of work beside communication, and whether it was measured."""

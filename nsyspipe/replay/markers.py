@@ -68,12 +68,19 @@ class RankMarkers:
 
 @dataclass(frozen=True)
 class Captured:
-    """The captured steps, ready to be replayed."""
+    """The captured steps, ready to be replayed.
+
+    Attributes
+    ----------
+    burst
+        Number of each collective's burst: those of one pass of one step, one after the other.
+    """
 
     program: Program
     ranks: tuple[RankMarkers, ...]
     timelines: tuple[RankTimeline, ...]
     windows: Windows
+    burst: Int64
 
 
 def captured_program(
@@ -98,16 +105,14 @@ def captured_program(
     -----
     `READY` is the end of the last operation of the main stream launched before the collective, or its own launch
     if later. `JOIN` is the first operation of the main stream that was launched after it, and went on right after its
-    end; without one, the first that was launched after the last collective of its phase and begins after its end:
+    end; without one, the first that was launched after the last collective of its burst and begins after its end:
     DDP waits for all of them after the backward pass.
     """
     first = timelines[0].collectives
-    # The burst of each collective: those of one phase of one step.
-    group = np.cumsum(np.append(True, (np.diff(first.step) != 0) | (np.diff(first.phase) != 0))) - 1
-    group = group[: first.step.size]
+    burst = _bursts(timelines[0])
     nothing = [(np.empty(0, np.int64),) * 2] * len(timelines)
     found = tuple(
-        _rank_markers(one, group, int(first_edge), *less)
+        _rank_markers(one, burst, int(first_edge), *less)
         for one, first_edge, less in zip(
             timelines, windows.edges[0], removed or nothing, strict=True
         )
@@ -132,7 +137,23 @@ def captured_program(
         late_beside_ns=np.zeros(first.step.size),
         longer_beside=np.zeros(first.step.size),
     )
-    return Captured(program, found, tuple(timelines), windows)
+    return Captured(program, found, tuple(timelines), windows, burst)
+
+
+def _bursts(rank: RankTimeline) -> Int64:
+    """Return the number of each collective's burst: of one phase of one step, with no work of another launched between.
+
+    Where micro-batches all-reduce each, forward lies between, and the backward pass waits for its own alone.
+    """
+    comm = rank.collectives
+    order = np.argsort(rank.launch, kind="stable")
+    n_before = np.searchsorted(rank.launch[order], comm.launch)
+    is_other = np.zeros(max(comm.launch.size - 1, 0), np.bool_)
+    for one in np.unique(comm.phase).tolist():  # a few
+        n_others = np.append(0, np.cumsum(rank.phase[order] != one))[n_before]
+        is_other |= (np.diff(n_others) > 0) & (comm.phase[1:] == one)
+    begins = (np.diff(comm.step) != 0) | (np.diff(comm.phase) != 0) | is_other
+    return np.append(0, np.cumsum(begins))[: comm.step.size]
 
 
 def _end_before(ends: Int64, chain: Int64) -> Int64:
@@ -145,7 +166,7 @@ def _end_before(ends: Int64, chain: Int64) -> Int64:
 
 
 def _rank_markers(
-    rank: RankTimeline, group: Int64, first_edge: int, removed_starts: Int64, removed_ends: Int64
+    rank: RankTimeline, burst: Int64, first_edge: int, removed_starts: Int64, removed_ends: Int64
 ) -> RankMarkers:
     comm = rank.collectives
     order = np.argsort(rank.launch, kind="stable")
@@ -154,7 +175,7 @@ def _rank_markers(
     ready = np.maximum(np.maximum(reached[n_before], comm.launch), first_edge)
     # What began earlier did not depend on that operation after all.
     ready = np.minimum(ready, comm.start)
-    join = _joins(rank, group)
+    join = _joins(rank, burst)
     free = np.append(NEVER, np.maximum.accumulate(rank.end))  # end of all before each
     waits = np.flatnonzero(join < rank.start.size)
     begin = np.maximum(free[join[waits]], comm.start[waits])
@@ -168,7 +189,7 @@ def _rank_markers(
     return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[is_beside])
 
 
-def _joins(rank: RankTimeline, group: Int64) -> Int64:
+def _joins(rank: RankTimeline, burst: Int64) -> Int64:
     comm = rank.collectives
     free = np.append(NEVER, np.maximum.accumulate(rank.end))[: rank.start.size]
     # Operations stand in order of start, which is that of launch on one stream.
@@ -185,9 +206,9 @@ def _joins(rank: RankTimeline, group: Int64) -> Int64:
         & (rank.launch[at] + _STANDSTILL_NS < comm.end)
         & (at >= after_own)
     )
-    last_launch = np.full(int(group.max(initial=-1)) + 1, NEVER)
-    np.maximum.at(last_launch, group, comm.launch)
-    after_all = np.searchsorted(launch, last_launch[group], side="right")
+    last_launch = np.full(int(burst.max(initial=-1)) + 1, NEVER)
+    np.maximum.at(last_launch, burst, comm.launch)
+    after_all = np.searchsorted(launch, last_launch[burst], side="right")
     return np.where(stood_still, at, np.maximum(after_all, begun))
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsyspipe.metrics.slowdown import LEAST_COMPARED
+from nsyspipe.metrics.slowdown import LEAST_COMPARED, MEASURED_WITHIN
 from nsyspipe.replay.program import Slowing
 
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ __all__ = ["OVERHEADS_NS", "Slowdowns", "slowdowns"]
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
 
-# A slowdown measured in the capture holds within this, and within as much again from a narrow link to a wide one; it
-# needs this share of the work beside communication.
-_MEASURED_WITHIN = 0.3
+# A slowdown that is measured in the capture needs this share of the work beside communication; from a narrow link to a
+# wide one it holds within as much again as `MEASURED_WITHIN`.
 _LEAST_COVERED = 0.02
 # No kernels were ever seen to take so much longer: such a figure is of something else.
 _MOST_POSSIBLE = 1.5
@@ -75,9 +74,9 @@ def slowdowns(
     a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
-    within = _MEASURED_WITHIN if is_measured else _ASSUMED_WITHIN
+    within = MEASURED_WITHIN if is_measured else _ASSUMED_WITHIN
     is_delay_measured = measured is not None and measured.delay_ns is not None
-    of_delay = _MEASURED_WITHIN if is_delay_measured else within
+    of_delay = MEASURED_WITHIN if is_delay_measured else within
     least, most = (
         Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns)
         for sign in (-1, 1)

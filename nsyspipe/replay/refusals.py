@@ -39,11 +39,13 @@ LARGEST_STARVED_SHARE = 0.02
 _LARGEST_UNLAUNCHED = 0.01
 _SHARDED = {"all_gather", "reduce_scatter"}
 _SAME = 0.03
+# Of the gradients' bytes: less is sent under a hook that compresses them.
+_WHOLE = 0.75
 # Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
 _IN_SWITCH, _PAIR = 1.25, 2
 _MOST_BUCKETS = 128
 # Collectives of all steps together: a tenth of a second for each thousand.
-_MOST_REPLAYED = 5_000
+_MOST_REPLAYED = 2_500
 # Kernels may be slower beside communication, but hardly so much.
 _MOST_SLOWER = 1.5
 _GB = 1e9
@@ -132,15 +134,32 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
         for name in ("step", "seq")
     ):
         return "collectives could not be matched across ranks"
-    return _several_streams(inside["comm_id"].unique().to_pylist(), timelines) or _unlaunched(
-        timelines
+    communicators = inside["comm_id"].unique().to_pylist()
+    return _several_streams(communicators, timelines, windows) or _unlaunched(timelines)
+
+
+def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
+    """Refuse where a hook computes between a collective and what waits for it, for more than a replay may be off by.
+
+    What a cast of bf16 compression does on one of many streams in turn, once in a while on NCCL's, is less.
+    """
+    steps = windows.steps.size
+    wall = (windows.edges[-1] - windows.edges[0]).mean() / steps
+    most = max(timelines, key=lambda one: one.hooked_ns)
+    if most.hooked_ns / steps <= LARGEST_IDENTITY_ERROR * wall:
+        return None
+    return (
+        "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
+        f"({most.n_hooked / steps:,.3g} per step, {100 * most.hooked_ns / steps / wall:.1f} % of it): the model does not cover that"
     )
 
 
-def _several_streams(communicators: Sequence[str], timelines: Sequence[RankTimeline]) -> str | None:
+def _several_streams(
+    communicators: Sequence[str], timelines: Sequence[RankTimeline], windows: Windows
+) -> str | None:
     first = timelines[0].collectives
-    if any(one.is_comm_stream_shared for one in timelines):
-        return "compute kernels run on the stream of the communication, as with PowerSGD: the model does not cover that"
+    if hooked := _hooked(timelines, windows):
+        return hooked
     kinds = set(first.kind.tolist())
     # Without NCCL's ids a communicator is named collective/order.
     is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
@@ -263,25 +282,47 @@ def _sharded(knobs: Knobs) -> str | None:
 
 
 def _gradients(replay: Replay, knobs: Knobs) -> str | None:
-    if knobs.bucket_mb is not None and replay.gradient_bytes is None:
+    if knobs.bucket_mb is not None and (reason := _buckets(replay, knobs.bucket_mb)):
+        return reason
+    if knobs.no_grad_copy and replay.n_copies <= 1:
+        return "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
+    return None
+
+
+def _buckets(replay: Replay, cap_mib: float) -> str | None:
+    if (n_bursts := replay.n_bursts) > 1:
+        return (
+            f"gradients are all-reduced {n_bursts} times per step, with other work between, and which of them are the same "
+            "is not known (an accumulation sends them once under no_sync())"
+        )
+    if replay.gradient_bytes is None:
         return "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
-    if knobs.bucket_mb is not None and (n := replay.n_buckets(knobs.bucket_mb)) > _MOST_BUCKETS:
+    if replay.sent_share is not None and replay.sent_share < _WHOLE:
         return (
-            f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
-            f"the run has {replay.n_own_buckets})"
+            f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes), and bucket_cap_mb counts "
+            "them as they are before it: ask a capture without the hook"
         )
-    if knobs.bucket_mb is not None and n * (n_steps := replay.n_steps) > _MOST_REPLAYED:
-        return (
-            f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
-            "capture fewer steps, or leave some out with --skip-first N"
-        )
-    if knobs.bucket_mb is not None and replay.lag_share > 1:
+    if reason := _too_many(replay, replay.n_buckets(cap_mib)):
+        return reason
+    if replay.lag_share > 1:
         return (
             f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
             "when smaller or larger ones would begin is not known"
         )
-    if knobs.no_grad_copy and replay.n_copies <= 1:
-        return "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
+    return None
+
+
+def _too_many(replay: Replay, n: int) -> str | None:
+    if n > _MOST_BUCKETS:
+        return (
+            f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
+            f"the run has {replay.n_own_buckets})"
+        )
+    if n * (n_steps := replay.n_steps) > _MOST_REPLAYED:
+        return (
+            f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
+            "capture fewer steps, or leave some out with --skip-first N"
+        )
     return None
 
 

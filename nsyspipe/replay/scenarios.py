@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.replay.changes import balanced, with_casts, without_copies
-from nsyspipe.replay.facts import LINK_WITHIN, Facts
+from nsyspipe.replay.facts import Facts
+from nsyspipe.replay.knobs import LINKS
 from nsyspipe.replay.program import NOTHING
 from nsyspipe.replay.ranges import OVERHEADS_NS
 from nsyspipe.replay.rebucket import with_buckets
@@ -28,22 +30,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Prediction", "Replay"]
 
-# Of bandwidths: what a user measured, and what is seen beside compute.
-_GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.1
+# Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.
+_GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
 _SKEWS = (-0.25, 0.25)
 # Two captures of one program differ by this much (seen: 0.2 to 0.5 %).
 _NOISE = 0.005
-# What the replay itself may be off by, whatever is asked: of 18 pairs of captures the worst was 3.5 %, the median 0.7 %.
+# What the replay itself may be off by, whatever is asked: on pairs of captures that differ by one change 0.7 % in the middle.
 _MODEL_WITHIN = 0.02
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The step time of a scenario, ns: likeliest, least and most."""
+    """The step time of a scenario, ns: likeliest, least and most; and what a step gains, the mean over steps."""
 
     step_time_ns: float
     low_ns: float
     high_ns: float
+    mean_gain_ns: float
 
 
 class Replay(Facts):
@@ -87,22 +90,26 @@ class Replay(Facts):
 
         Notes
         -----
-        The range is that of the medians over all settings, and half a per cent and twice the standard error on
-        either side; at least 2 % and twice the standard error to either side of the likeliest, for the model.
+        The range holds, on either side, the root of the sum of squares of what each unknown moves the median by (the
+        slowdown, the transfers, ready times that were not seen: nothing ties one to another) and of half a per cent and
+        twice the standard error; at least 2 % and twice the standard error to either side of the likeliest, for the model.
         """
         base = without_copies(self.captured) if knobs.no_grad_copy else self.captured
-        medians: list[float] = []
         programs = self._programs(base, knobs)
-        for program in programs:
-            medians += [float(one) for one in np.median(self._times(program, knobs), axis=-1)]
-        likely, noise = medians[0], _NOISE + self.standard_error
-        model = _MODEL_WITHIN + self.standard_error
-        low = min(min(medians) * (1 - noise), likely * (1 - model))
-        return Prediction(
-            likely,
-            min(max(low, self._least(programs[0], knobs, likely)), likely),
-            max(max(medians) * (1 + noise), likely * (1 + model)),
-        )
+        times, n_slowdowns = self._times(programs[0], knobs)
+        medians = [float(one) for one in np.median(times, axis=-1)]
+        likely = medians[0]
+        unknowns = [medians[:n_slowdowns], [likely, *medians[n_slowdowns:]]]
+        if len(programs) > 1:
+            others = [self._times(one, knobs, is_likely_only=True)[0] for one in programs[1:]]
+            unknowns.append([likely, *(float(np.median(one)) for one in others)])
+        noise = (_NOISE + self.standard_error) * likely
+        model = (_MODEL_WITHIN + self.standard_error) * likely
+        below = math.hypot(noise, *(likely - min(one) for one in unknowns))
+        above = math.hypot(noise, *(max(one) - likely for one in unknowns))
+        low = max(likely - max(below, model), self._least(programs[0], knobs, likely))
+        gain = float((self.captured.windows.step_times() - times[0]).mean())
+        return Prediction(likely, min(low, likely), likely + max(above, model), gain)
 
     def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
         """Return what the step takes without any communication, with the changes that are no communication's if they beat it."""
@@ -122,8 +129,13 @@ class Replay(Facts):
             choices += [self.gradients_with(skew) for skew in _SKEWS]
         return [with_buckets(base, one, knobs.bucket_mb, OVERHEADS_NS[1]) for one in choices]
 
-    def _times(self, program: Program, knobs: Knobs) -> Float:
-        """Return the step times, a row per setting; the first is the likeliest."""
+    def _times(
+        self, program: Program, knobs: Knobs, *, is_likely_only: bool = False
+    ) -> tuple[Float, int]:
+        """Return step times, a row per setting, and how many settings are of slowdowns; then come those of other transfers.
+
+        The first is the likeliest.
+        """
         if knobs.no_wait:
             before, _ = self.slowdowns(None).likely
             program = balanced(program, self.trusted, before)
@@ -131,15 +143,16 @@ class Replay(Facts):
         unpack = None
         if knobs.gradient_dtype is not None and self.n_copies:
             program, unpack = with_casts(program, self.copies_ns)
+        transfers = self._transfers(program, knobs)
+        if is_likely_only:
+            pairs, transfers = pairs[:1], transfers[:1]
+        settings = [(*one, transfers[0]) for one in pairs]
+        settings += [(*pairs[0], one) for one in transfers[1:]]
         if knobs.perfect_overlap:
-            transfers = self._transfers(program, knobs)
-            return np.concatenate([self._hidden(program, pairs, one, unpack) for one in transfers])
-        settings = [
-            Setting(before, after, transfer)
-            for before, after in pairs
-            for transfer in self._transfers(program, knobs)
-        ]
-        return self._step_times(simulate(program, settings, unpack))
+            times = self._hidden(program, settings, unpack)
+        else:
+            times = self._step_times(simulate(program, [Setting(*one) for one in settings], unpack))
+        return times, len(pairs)
 
     def _step_times(self, edges: Float) -> Float:
         """Return the step times; what the replay of nothing is off by, every replay is."""
@@ -156,7 +169,7 @@ class Replay(Facts):
         within = _MOVED_WITHIN if changed else 0.0
         ratio = 1.0 if target is None or own is None else own / target
         if ratio != 1.0:
-            within = LINK_WITHIN if knobs.link else _GIVEN_WITHIN
+            within = LINKS[knobs.link].within if knobs.link else _GIVEN_WITHIN
         if not changed and ratio == 1.0:
             return [program.transfer_ns]
         half = np.where(program.is_gradient, 0.5, 1.0) if knobs.gradient_dtype else np.ones(1)
@@ -179,16 +192,15 @@ class Replay(Facts):
     def _hidden(
         self,
         program: Program,
-        pairs: Sequence[tuple[Slowing, Slowing]],
-        transfer: Float,
+        settings: Sequence[tuple[Slowing, Slowing, Float]],
         unpack: Float | None,
     ) -> Float:
         """Return step times when all of the transfers are beside the work, which they still slow."""
-        total = self._per_step(program, transfer.mean(axis=1))
-        alone = self._without_transfer(program, [(before, NOTHING) for before, _ in pairs])
+        total = np.stack([self._per_step(program, one.mean(axis=1)) for *_, one in settings])
+        alone = self._without_transfer(program, [(before, NOTHING) for before, *_ in settings])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
-        after = np.array([one.total(*self.total_work) for _, one in pairs])[:, np.newaxis]
+        after = np.array([one.total(*self.total_work) for _, one, _ in settings])[:, np.newaxis]
         slow = after / (1 + after)
         found: Float = np.maximum(alone + slow * total, total)
         return found

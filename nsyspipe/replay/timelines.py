@@ -84,8 +84,8 @@ class RankTimeline:
         Compute time of the main stream.
     n_without_launch
         Operations of it whose launch was not recorded.
-    is_comm_stream_shared
-        Whether compute kernels run on a stream of communication.
+    n_hooked, hooked_ns
+        Compute kernels on a stream of communication, and their time.
     next_launch
         When what begins the window after the last one was launched; `NEVER` where there is none.
     n_outside
@@ -105,7 +105,8 @@ class RankTimeline:
     is_compute: Flags
     busy_ns: int
     n_without_launch: int
-    is_comm_stream_shared: bool
+    n_hooked: int
+    hooked_ns: int
     next_launch: int
     n_outside: int
     collectives: Collectives
@@ -174,6 +175,7 @@ def _timeline(rank: int, events: pa.Table, first: int, last: int) -> RankTimelin
     codes = events["name"].combine_chunks().dictionary_encode()
     name, names = codes.indices.to_numpy(), tuple(codes.dictionary.to_pylist())
     comm = np.flatnonzero(inside & is_comm)
+    hooked = is_compute & inside & np.isin(stream, stream[comm])
     after = np.flatnonzero((start >= last) & (is_comm | is_compute))
     own = {key: value[rows] for key, value in columns.items()}
     n_without_launch = int(np.count_nonzero(own["launch"] == NEVER))
@@ -188,7 +190,8 @@ def _timeline(rank: int, events: pa.Table, first: int, last: int) -> RankTimelin
         is_compute=is_compute[rows],
         busy_ns=int(duration[rows][is_compute[rows]].sum()),
         n_without_launch=n_without_launch,
-        is_comm_stream_shared=bool(np.isin(stream[is_compute & inside], stream[comm]).any()),
+        n_hooked=int(np.count_nonzero(hooked)),
+        hooked_ns=int(duration[hooked].sum()),
         next_launch=int(columns["launch"][after[np.argmin(start[after])]]) if after.size else NEVER,
         n_outside=int(np.count_nonzero(columns["step"][comm] == NEVER)),
         collectives=_collectives(events, columns, stream, comm),

@@ -34,7 +34,7 @@ FINDINGS = TableSchema(
             "expected_ns_per_step",
             FLOAT,
             "ns",
-            "what the change would likely bring: step time less that of a replay with it (nsyspipe whatif, which says how), never "
+            "what the change would likely bring: step time less that of a replay with it (nsyspipe whatif, which says how), the mean over steps, never "
             "cut to saving_ns_per_step; the evidence has the replay's range, which may hold no gain at all; null where the replay knows no such change, refused it (replay_refused in the evidence says why), or the run was "
             "saved before there was this column",
             "derived",

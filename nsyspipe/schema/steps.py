@@ -135,6 +135,14 @@ STEPS = TableSchema(
         BETWEEN_STEPS,
         *_GRAD_COPIES,
         ns(
+            "comm_delay_ns",
+            "how much later operations began beside communication, all together: those that began beside it x (mean gap before a compute kernel "
+            "there - mean gap without communication), at least 0; of gaps up to 100 us whose kernel was launched before the gap; "
+            "null with fewer than 100 of either kind in the capture",
+            source="KERNEL, MEMCPY, MEMSET, RUNTIME",
+            nullable=True,
+        ),
+        ns(
             "overhead_ns",
             "time in the window in which the profiler was at its own work; 0 without the table in a lazy export "
             "of schema 2.9 or newer, else null without it",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-
 import pytest
 
 from nsyspipe.replay import ranges, rebucket
 from nsyspipe.replay.program import Slowing
-from tests.pairs import MORE_CHANGES, ONE_CHANGE, measured, opened, table
+from tests.pairs import MORE_CHANGES, ONE_CHANGE, Captures, measured, table
 
 pytestmark = pytest.mark.bench
 
@@ -20,19 +18,13 @@ WITHOUT = {
 }
 
 
-@pytest.fixture(scope="module")
-def load(real):
-    """Return a function that loads each capture once."""
-    return functools.cache(lambda name: opened(name, real))
-
-
 @pytest.mark.parametrize("pairs", [ONE_CHANGE, MORE_CHANGES], ids=["one-change", "more-changes"])
-def test_print_all_pairs(load, pairs):
-    print("\n" + table([measured(one, load) for one in pairs if one.knobs is not None]))
+def test_print_all_pairs(captures, pairs):
+    print("\n" + table([measured(one, captures) for one in pairs if one.knobs is not None]))
 
 
 @pytest.mark.parametrize("model", list(WITHOUT))
-def test_print_the_pairs_of_a_model_with_constants_of_the_others(load, model, monkeypatch):
+def test_print_the_pairs_of_a_model_with_constants_of_the_others(real, model, monkeypatch):
     narrow, in_operation, wide, longer = WITHOUT[model]
     monkeypatch.setattr(ranges, "_NARROW", narrow)
     monkeypatch.setattr(ranges, "_NARROW_IN_OPERATION_NS", in_operation)
@@ -40,4 +32,5 @@ def test_print_the_pairs_of_a_model_with_constants_of_the_others(load, model, mo
     monkeypatch.setattr(rebucket, "_LONGER_BESIDE", longer)
     chosen = [one for one in ONE_CHANGE if one.model == model and one.knobs is not None]
     print(f"\n{model}, with constants of the other model")
-    print(table([measured(one, load) for one in chosen]))
+    captures = Captures(real)
+    print(table([measured(one, captures) for one in chosen]))

@@ -17,7 +17,8 @@ class Ddp:
 
     The gradients become ready one after the other in the backward pass: a layer's kernel, then the one that scales its
     gradient into the bucket. `buckets` says how many gradients are in each; a bucket's all-reduce begins when its last
-    gradient is scaled on all ranks and the one before is over. After the last: the copies, then the optimizer.
+    gradient is scaled on all ranks and the one before is over. After the last: the copies; all of it once for each
+    micro-batch, then the optimizer.
     """
 
     n_ranks: int = 2
@@ -39,6 +40,7 @@ class Ddp:
     scales_alike: bool = True
     has_phases: bool = True
     has_payloads: bool = False
+    n_micro_batches: int = 1
 
     def changed(self, **fields: object) -> Ddp:
         return dataclasses.replace(self, **fields)
@@ -65,6 +67,14 @@ class Ddp:
 
     def _step(self, builders, step, free):
         hosts = [Host(self, builder, step) for builder in builders]
+        for _ in range(self.n_micro_batches):
+            free = self._micro_batch(hosts, free)
+        for host, at in zip(hosts, free, strict=True):
+            host.kernel(at, at + self.optimizer, "optimizer")
+            host.close()
+        return [at + self.optimizer for at in free]
+
+    def _micro_batch(self, hosts, free):
         now = []
         for rank, host in enumerate(hosts):
             at = free[rank]
@@ -95,9 +105,7 @@ class Ddp:
                     length = self.copy * size // self.gradients[0]
                     host.copy(at, at + length, size)
                     at += length
-            host.kernel(at, at + self.optimizer, "optimizer")
-            ends.append(at + self.optimizer)
-            host.close()
+            ends.append(at)
         return ends
 
 
@@ -117,8 +125,10 @@ class Host:
     def kernel(self, start, end, name):
         if name == "layer_backward" and self.backward is None:
             self.backward = self.at + 1
-        if name == "optimizer" and self.run.has_phases:
-            self.builder.range(self.backward, self.at + 1, "backward")
+        if name in ("forward", "optimizer") and self.backward is not None:
+            if self.run.has_phases:
+                self.builder.range(self.backward, self.at + 1, "backward")
+            self.backward = None
         self.builder.kernel(start, end, name, launch=self._launch())
 
     def all_reduce(self, start, end, n_bytes):

@@ -48,6 +48,18 @@ def test_powersgd_is_refused_whatever_is_asked(loaded):
     assert "PowerSGD" in found.scenarios[0].refused
 
 
+def test_a_bf16_hook_is_replayed_but_for_its_buckets(loaded):
+    # PyTorch's streams take turns: of 28 casts per step, one in two steps is on NCCL's stream.
+    found = whatif(loaded("2gpu-gpt-b25-shm-bf16hook"))
+    assert found.identity_error_pct < 0.5
+    by_id = {one.id: one for one in found.scenarios}
+    assert by_id["link-nvlink4"].refused is None
+    assert by_id["bucket-25"].refused.startswith(
+        "a hook compresses the gradients (NCCL is given 0.50"
+    )
+    assert by_id["gradient-bf16"].refused.startswith("gradients are sent as bf16")
+
+
 def test_sharded_parameters_have_no_buckets(loaded):
     by_id = {one.id: one for one in whatif(loaded("fsdp-4gpu")).scenarios}
     assert by_id["bucket-25"].refused.startswith("no all-reduces of gradients alone (sharded")

@@ -8,6 +8,8 @@ import pytest
 
 from nsyspipe import schema
 from nsyspipe.device_clock import AGREED, device_clock, device_clocks
+from nsyspipe.gaps import idle_gaps
+from nsyspipe.process_events import ProcessEvents
 from tests.unit.make import compute, dtod, ints, operations
 
 US, MS = 1_000, 1_000_000
@@ -122,3 +124,19 @@ def test_of_what_one_launch_started_the_first_counts():
     assert (
         device_clocks(operations(*apart), (0,), waits(), None)[None].offset_ns == -(10**6) - 5 * US
     )
+
+
+def test_every_device_of_a_process_is_compared_and_its_launches_corrected_by_its_own_clock():
+    ops = operations(
+        *(compute(start, start + 50, start - 10, device_id=0) for start in (1000, 3000, 5000)),
+        *(compute(start, start + 50, start + 10**6, device_id=1) for start in (2000, 4000, 6000)),
+    )
+    clocks = device_clocks(ops, (0, 1), waits(), None)
+    assert {device: one.offset_ns for device, one in clocks.items()} == {0: 0, 1: -(10**6) - 5 * US}
+    events = ProcessEvents(
+        1, ops, schema.RANGES.empty(), (0, 1), True, None, schema.PAYLOADS.empty(), clocks
+    )
+    assert events.clock == clocks[0]
+    launches = idle_gaps(ops, 0, events.offsets_of_kernels_ns).launch.tolist()
+    # Each kernel of the second device 5 us before its start, as its clock is taken to say.
+    assert launches == [2000 - 5 * US, 2990, 4000 - 5 * US, 4990, 6000 - 5 * US]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from nsyspipe.attribution import UNKNOWN
-from nsyspipe.metrics.slowdown import kernel_slowdown
-from tests.unit.make import ints
+from nsyspipe.intervals import union
+from nsyspipe.metrics.slowdown import comm_delays, kernel_slowdown
+from tests.unit.make import comm, compute, ints, operations, windows
 
 EDGE = (2, 50, 0)  # of another name: nobody's equal, but a neighbour like others
 FREE, COVERED = (1, 10, 0), (1, 20, 20)
@@ -149,3 +151,34 @@ def test_kernels_that_lack_a_neighbour_are_equal_to_none():
 
 def test_without_kernels_nothing_is_compared():
     assert slowdown() == {}
+
+
+# --- how much later operations begin ---------------------------------------------------------
+
+
+def delays(n=100, *, beside=7, **changed):
+    """Ask of n kernels of 10 ns without communication, 3 ns apart, and n beside it; launched at once."""
+    free = [compute(at, at + 10, 0) for at in range(1000, 1000 + 13 * n, 13)]
+    begin = 1000 + 13 * n
+    every = 10 + beside
+    late = [compute(at, at + 10, 0) for at in range(begin + 50, begin + 50 + every * n, every)]
+    nccl = comm(begin + 20, begin + 60 + every * n, 0)
+    ops = operations(*free, *late, nccl)
+    spans = windows((0, begin), (begin, begin + 10**6))
+    found = comm_delays(ops, union(*(np.array([one]) for one in (nccl.start, nccl.end))), spans)
+    return None if found is None else found.tolist()
+
+
+def test_what_begins_later_beside_communication_counts_for_all_that_began_there():
+    # The first of them waits 50 ns, of which 20 are before the communication: it is beside it only in part.
+    assert delays(101) == [0, 101 * 4]
+    assert delays(101, beside=2) == [0, 0]
+
+
+def test_fewer_than_a_hundred_gaps_say_nothing():
+    assert delays(100) is None
+
+
+def test_without_communication_nothing_begins_later():
+    ops = operations(compute(0, 10, 0))
+    assert comm_delays(ops, union(np.empty(0, np.int64), np.empty(0, np.int64)), windows((0, 20))).tolist() == [0]  # fmt: skip
