@@ -242,7 +242,7 @@ def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
         return dict(row) | dict.fromkeys(
             ("baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high")
         )
-    per_ns = _NS_PER_S / base / candidate
+    per_ns = _NS_PER_S / (base * candidate)
     flipped = {
         name: None if row[of] is None else -row[of] * per_ns
         for name, of in (("delta", "delta"), ("ci_low", "ci_high"), ("ci_high", "ci_low"))
