@@ -126,6 +126,8 @@ def _reason(row: Mapping[str, Any]) -> str:
     why: str = row["why"] or "not decided"
     if why.startswith("not comparable"):
         return f"{why} (--force to go on)"
+    if "without steps" in why:
+        return f"{why}; name the steps with --step REGEX"
     if row["ci_low"] is None:
         return f"{why}; capture more steps" if "step" in why else why
     if row["baseline_mean"] is not None and "differ in sign" in why:

@@ -367,6 +367,9 @@ def test_captures_without_steps_show_all_shares_and_say_what_is_not_compared(tmp
         assert f"\n{name} " in text
     assert "of the capture" in text
     assert "median" not in text
+    said = gate_text(gate(found, fail_on="regression"))
+    assert said is not None
+    assert "a capture without steps; name the steps with --step REGEX" in said
     assert "shares and bandwidths of it as a whole are compared, without intervals" in " ".join(
         text.split()
     )
