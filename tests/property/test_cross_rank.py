@@ -64,6 +64,9 @@ def in_order(rows):
 @settings(max_examples=50, **SLOW)
 @given(runs())
 def test_waiting_equals_the_plain_loops(run):
+    # Several ranks without a single kernel that is known to communicate: then nothing is known of communication.
+    kernels = [kernel for rank in run.ranks for kernel in rank.kernels]
+    assume(len(run.ranks) == 1 or any(kernel.collective is not None for kernel in kernels))
     found = tables(run)
     clocks = [oracle.clocks(run)[rank.report] for rank in run.ranks]
     assert [tuple(row.values())[1:] for row in found["ranks"]] == clocks
