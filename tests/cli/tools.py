@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pty
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
+
+import typer.main
 
 import nsyspipe
 from nsyspipe.cli import app
@@ -72,12 +75,17 @@ def nsyspipe_here(*arguments, cwd=None, **variables):
         changed.enter_context(mock.patch.dict(os.environ, environment(**variables), clear=True))
         # Other tests of this process need pandas.
         changed.enter_context(mock.patch.object(app, "without_other_frames"))
+        # What the program makes of its options once.
+        changed.enter_context(mock.patch.object(typer.main, "get_command", _command_of))
         changed.enter_context(contextlib.chdir(cwd or Path.cwd()))
         returncode = _exit_code(app.run)
         for stream in streams:
             stream.flush()
         found = [path.read_text("utf-8", "surrogateescape") for path in paths]
     return subprocess.CompletedProcess(command, returncode, *found)
+
+
+_command_of = functools.cache(typer.main.get_command)
 
 
 @contextlib.contextmanager
