@@ -243,12 +243,40 @@ def lateness(run: Run) -> list[dict[int, int]]:
     return found
 
 
+def held_up_alone(run: Run, rows: list[dict[str, object]]) -> dict[int, int]:
+    """Return by rank how long others waited for it where it alone came last; a step counts at most its own time."""
+    walls: dict[int, int] = {}
+    for row in steps(run):
+        length = row["end_ns"] - row["start_ns"]
+        walls[row["step"]] = min(length, walls.get(row["step"], length))
+    delays = {(row["step"], row["id"]): [] for row in rows if row["collective"] != "send_recv"}
+    for row in rows:
+        if (row["step"], row["id"]) in delays:
+            delays[row["step"], row["id"]].append(row)
+    by_step: dict[int, list[tuple[list[int], int]]] = {}
+    for (step, _), taking_part in delays.items():
+        last = max(row["start_ns"] for row in taking_part)
+        latest = sorted(row["rank"] for row in taking_part if row["start_ns"] == last)
+        waited = max(min(row["end_ns"], last) - row["start_ns"] for row in taking_part)
+        if taking_part[0]["is_significant"] and waited > 0:
+            by_step.setdefault(step, []).append((latest, waited))
+    found: dict[int, int] = {}
+    for step, waits in by_step.items():
+        total = sum(waited for _, waited in waits)
+        for number in range(len(run.ranks)):
+            of_rank = sum(waited for latest, waited in waits if latest == [number])
+            share = int(of_rank * (walls[step] / total)) if total > walls[step] else of_rank
+            found[number] = found.get(number, 0) + share
+    return found
+
+
 def stragglers(run: Run) -> list[list[dict[str, object]]]:
     """Return the table, one for each way to settle ties of lateness."""
     chosen, tables = summary_steps(run), []
     rows = [row for row in collectives(run) if row["in_summary"] and row["is_matched"]]
     waits = [row for row in steps(run) if row["step"] in chosen]
     is_known = rows or (waits and all(row["wait_ns"] is not None for row in waits))
+    held_up = held_up_alone(run, rows)
     for late in lateness(run):
         table = []
         for number in range(len(run.ranks)):
@@ -258,6 +286,7 @@ def stragglers(run: Run) -> list[list[dict[str, object]]]:
                 "n_arrived_last": sum(delay > 0 for delay in delays),
                 "wait_caused_ns": sum(delays),
                 "lateness_ns": late.get(number, 0),
+                "held_up_ns": held_up.get(number, 0),
             }
             wait = None if None in waited or not waited else sum(waited)
             figures = figures if is_known else dict.fromkeys(figures)

@@ -52,6 +52,15 @@ def shifted(run, which, by):
     return after
 
 
+def held_up(rows):
+    """Take from rows how long each rank held up the others, and return the sums by collective."""
+    sums = {}
+    for row in rows:
+        place = row["step"], row["seq"]
+        sums[place] = sums.get(place, 0) + (row.pop("held_up_ns") or 0)
+    return sums
+
+
 def only(rows, names):
     return [{name: row[name] for name in names} for row in rows]
 
@@ -146,6 +155,8 @@ def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random
     random.shuffle(numbers)
     random.shuffle(order)
     before, after = tables(run), tables(run, ranks=numbers, order=order)
+    # Of ranks that came last together the one with the lowest number holds up the others.
+    assert held_up(before["collectives"]) == held_up(after["collectives"])
     for name, key in KEYS.items():
         for row in after[name]:
             row["rank"] = numbers.index(row["rank"])
