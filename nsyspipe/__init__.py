@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from nsyspipe.difference.run_difference import diff
     from nsyspipe.errors import NsyspipeError
-    from nsyspipe.loading import load
+    from nsyspipe.loading import compare, diff, load
     from nsyspipe.replay.ask import whatif
     from nsyspipe.run import Run
-    from nsyspipe.scoreboard.board import compare
 
 __all__ = ["NsyspipeError", "Run", "__version__", "compare", "diff", "load", "whatif"]
 
@@ -24,8 +22,8 @@ __all__ = ["NsyspipeError", "Run", "__version__", "compare", "diff", "load", "wh
 _HOMES = {
     "NsyspipeError": "nsyspipe.errors",
     "Run": "nsyspipe.run",
-    "compare": "nsyspipe.scoreboard.board",
-    "diff": "nsyspipe.difference.run_difference",
+    "compare": "nsyspipe.loading",
+    "diff": "nsyspipe.loading",
     "load": "nsyspipe.loading",
     "whatif": "nsyspipe.replay.ask",
 }

@@ -1,27 +1,39 @@
-"""Open a run: from what a user names to a `Run` that reads nothing yet."""
+"""Runs by name: opened, and set beside each other. What a user names becomes a `Run` that reads nothing yet."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsyspipe.difference.sides import Side, check_captures
+from nsyspipe.difference.thresholds import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_MIN_EFFECT_PCT,
+    check_confidence,
+    effect_ratio,
+)
 from nsyspipe.errors import OptionError
 from nsyspipe.export_cache import exported_reports
 from nsyspipe.ranks import parse_rank_map
 from nsyspipe.report_run import ReportRun
+from nsyspipe.run import Run
 from nsyspipe.settings import AUTO, Reading, parse_skip_first
 from nsyspipe.store.find import is_saved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Executor
 
     import pyarrow as pa
 
-    from nsyspipe.run import Run
+    from nsyspipe.difference.run_difference import RunDifference
+    from nsyspipe.scoreboard.board import Scoreboard
 
-__all__ = ["load"]
+    AnySide = Side | Run | str | os.PathLike[str]
+
+__all__ = ["compare", "diff", "load"]
 
 
 def load(
@@ -153,3 +165,171 @@ def _saved_run(
     from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
 
     return open_saved(store, run_id, label)
+
+
+def diff(
+    baseline: AnySide,
+    candidate: AnySide,
+    *,
+    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
+    confidence: float = DEFAULT_CONFIDENCE,
+    metrics: Sequence[str] | str | None = None,
+    force: bool = False,
+    min_effect: object = None,
+) -> RunDifference:
+    """Compare two runs: whether a change helped, or is noise.
+
+    delta = candidate - baseline of the medians over summary steps (of the means of times where either run is uneven),
+    per figure of a step: times are the largest over ranks, ratios pooled over ranks, counts and bytes means over ranks.
+    ``regression`` or ``improvement`` when the interval of delta at `confidence` excludes 0 and |delta| is at least
+    `min_effect_pct` of the baseline; ``no change`` when all of the interval is within that; else ``inconclusive``, as
+    with fewer than 3 summary steps, and when the runs are not comparable.
+
+    Parameters
+    ----------
+    baseline, candidate
+        A `Side` (several captures of one configuration), a `nsyspipe.Run`, or what `nsyspipe.load` takes: a path, a
+        glob, a directory, a saved run. They are read at once.
+    min_effect_pct
+        Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same.
+    confidence
+        Of the intervals, above 0.5 and below 1.
+    metrics
+        What the verdict rests on, one name or several (see `RunDifference.verdict`); None is step_time. All are in the
+        table.
+    force
+        Give verdicts although world size, GPU model or ranks differ.
+    min_effect
+        Refused: a ratio once, which per cent could be taken for.
+
+    Returns
+    -------
+    RunDifference
+        With Arrow tables ``metrics``, ``step_time_parts``, ``idle_causes``, ``kernels``, ``changes``,
+        ``comparability`` and ``problems``; null means "not recorded".
+
+    Raises
+    ------
+    OptionError
+        If a metric is not known, a number is out of range, or a side has one capture twice.
+    InputError
+        If a path names no run.
+
+    Examples
+    --------
+    >>> change = nsyspipe.diff("before_*.sqlite", "after_*.sqlite")  # doctest: +SKIP
+    >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
+    ('improvement', -11.2)
+    """
+    from nsyspipe.difference.figures import DEFAULT_METRIC, METRICS  # noqa: PLC0415 - one run needs none
+    from nsyspipe.difference.run_difference import RunDifference  # noqa: PLC0415 - one run needs none
+
+    least = effect_ratio(min_effect_pct, min_effect)
+    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
+    given = (metrics,) if isinstance(metrics, str) else metrics
+    judged = tuple(dict.fromkeys(given or (DEFAULT_METRIC,)))
+    for name in judged:
+        if name not in METRICS:
+            raise OptionError.no_such_name(
+                f"metric {name!r}", "there is no such metric", name, METRICS
+            )
+    sides = _as_side(baseline), _as_side(candidate)
+    for side in sides:
+        check_captures(side)
+    return RunDifference(*sides, least, confidence, judged, force)
+
+
+def compare(
+    runs: Iterable[AnySide] | Mapping[str, AnySide],
+    *,
+    sort: str | None = None,
+    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
+    confidence: float = DEFAULT_CONFIDENCE,
+    force: bool = False,
+    settings_file: str | None = None,
+    min_effect: object = None,
+) -> Scoreboard:
+    """Set runs side by side: which is fastest, by how much, and what their steps' time goes to.
+
+    speed-up = mean step time of the first run / mean step time of this one, over summary steps, with an interval at
+    `confidence`; it compares steps/s, whatever a step processes. The verdict is that of `nsyspipe.diff` on step_time
+    against the first: ``inconclusive`` with too few steps, and where world size, GPU model or ranks differ. Such runs
+    are also measured against their ``peer``, the first of their own kind.
+
+    Parameters
+    ----------
+    runs
+        In any number, the reference first: each a `Side` (several captures of one configuration), a `nsyspipe.Run`,
+        or what `nsyspipe.load` takes. As a mapping, labels are its keys.
+    sort
+        Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
+    min_effect_pct
+        Smallest relative difference of step times that counts, per cent from 0: 2 and "2%" are the same.
+    confidence
+        Of the intervals, above 0.5 and below 1.
+    force
+        Give verdicts although world size, GPU model or ranks differ.
+    settings_file
+        The file that the thresholds come from, which outputs name.
+    min_effect
+        Refused: a ratio once, which per cent could be taken for.
+
+    Returns
+    -------
+    Scoreboard
+        With the Arrow tables ``table``, ``checks`` and ``problems``, and ``kinds``; null means "not recorded".
+
+    Raises
+    ------
+    OptionError
+        If there is no run, a metric is not known, a number is out of range, or a run has one capture twice.
+    InputError
+        If a path names no run, or a run cannot be read.
+
+    Examples
+    --------
+    >>> board = nsyspipe.compare({"ddp": "ddp_*.sqlite", "bucket25": "bucket25_*.sqlite"})  # doctest: +SKIP
+    >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
+    {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
+    """
+    from nsyspipe.scoreboard.board import Scoreboard  # noqa: PLC0415 - one run needs none
+    from nsyspipe.scoreboard.ranking import check_sort  # noqa: PLC0415 - one run needs none
+    from nsyspipe.scoreboard.standing import Rules  # noqa: PLC0415 - one run needs none
+
+    least = effect_ratio(min_effect_pct, min_effect)
+    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
+    if sort is not None:
+        sort = check_sort(sort)
+    sides = _sides(runs)
+    if not sides:
+        raise OptionError("compare", "has no run", fix="one run at least, the reference first")
+    for side in sides:
+        check_captures(side)
+    return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
+
+
+def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide]) -> tuple[Side, ...]:
+    """Return sides whose labels differ: of equal ones the later get a number."""
+    if isinstance(runs, Mapping):
+        found = [Side(label, _as_side(run).runs) for label, run in runs.items()]
+    elif isinstance(runs, str):
+        raise OptionError(repr(runs), "is one run, not a list of them", fix="compare([RUN, RUN])")
+    else:
+        found = [_as_side(run) for run in runs]
+    taken: set[str] = set()
+    named = []
+    for side in found:
+        label, number = side.label, 2
+        while label in taken:
+            label, number = f"{side.label} ({number})", number + 1
+        taken.add(label)
+        named.append(Side(label, side.runs))
+    return tuple(named)
+
+
+def _as_side(given: AnySide) -> Side:
+    """Return a side for what a caller names: a side, a run, or what `load` takes."""
+    if isinstance(given, Side):
+        return given
+    run = given if isinstance(given, Run) else load(given)
+    return Side(run.header.label, (run,))

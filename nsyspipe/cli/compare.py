@@ -110,7 +110,7 @@ def compare(
         ) as open_runs,
     ):  # fmt: skip
         from nsyspipe.difference.sides import Side
-        from nsyspipe.scoreboard.board import compare as compared
+        from nsyspipe.loading import compare as compared
 
         board = compared(
             [Side(*one) for one in open_runs()],

@@ -115,8 +115,8 @@ def diff(
             named, options, nccl_logs=nccl_log or [], topologies=topology or [], jobs=jobs, stage=stage
         ) as open_runs,
     ):  # fmt: skip
-        from nsyspipe.difference.run_difference import diff as compared
         from nsyspipe.difference.sides import Side
+        from nsyspipe.loading import diff as compared
 
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
         baseline, candidate = (Side(of[0].header.label, of, name) for name, of in open_runs())

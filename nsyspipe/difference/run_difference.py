@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.difference.comparability import check_comparable
-from nsyspipe.difference.figures import DEFAULT_METRIC, METRICS, per_step
+from nsyspipe.difference.figures import DEFAULT_METRIC, per_step
 from nsyspipe.difference.kernel_changes import kernel_changes
 from nsyspipe.difference.metric_rows import metric_rows, overall_verdict
-from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
 from nsyspipe.difference.step_parts import mean_step_time, step_parts
 from nsyspipe.difference.step_table import StepTable
 from nsyspipe.difference.surroundings import surroundings
@@ -18,21 +17,16 @@ from nsyspipe.difference.tables import COMPARABILITY, PROBLEMS_OF_SIDES
 from nsyspipe.difference.thresholds import (
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT,
-    DEFAULT_MIN_EFFECT_PCT,
-    check_confidence,
-    effect_ratio,
 )
-from nsyspipe.errors import OptionError
 from nsyspipe.statistics import evenness
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from nsyspipe.difference.sides import Side
     import pyarrow as pa
 
     from nsyspipe.statistics import Evenness
 
-__all__ = ["RunDifference", "diff"]
+__all__ = ["RunDifference"]
 
 
 @dataclass(frozen=True)
@@ -183,72 +177,3 @@ class RunDifference:
 def _evenness(table: StepTable) -> Evenness | None:
     values = per_step(table, DEFAULT_METRIC)
     return None if isinstance(values, str) else evenness(values)
-
-
-def diff(
-    baseline: AnySide,
-    candidate: AnySide,
-    *,
-    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
-    confidence: float = DEFAULT_CONFIDENCE,
-    metrics: Sequence[str] | str | None = None,
-    force: bool = False,
-    min_effect: object = None,
-) -> RunDifference:
-    """Compare two runs: whether a change helped, or is noise.
-
-    delta = candidate - baseline of the medians over summary steps (of the means of times where either run is uneven),
-    per figure of a step: times are the largest over ranks, ratios pooled over ranks, counts and bytes means over ranks.
-    ``regression`` or ``improvement`` when the interval of delta at `confidence` excludes 0 and |delta| is at least
-    `min_effect_pct` of the baseline; ``no change`` when all of the interval is within that; else ``inconclusive``, as
-    with fewer than 3 summary steps, and when the runs are not comparable.
-
-    Parameters
-    ----------
-    baseline, candidate
-        A `Side` (several captures of one configuration), a `nsyspipe.Run`, or what `nsyspipe.load` takes: a path, a
-        glob, a directory, a saved run. They are read at once.
-    min_effect_pct
-        Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same.
-    confidence
-        Of the intervals, above 0.5 and below 1.
-    metrics
-        What the verdict rests on, one name or several (see `RunDifference.verdict`); None is step_time. All are in the
-        table.
-    force
-        Give verdicts although world size, GPU model or ranks differ.
-    min_effect
-        Refused: a ratio once, which per cent could be taken for.
-
-    Returns
-    -------
-    RunDifference
-        With Arrow tables ``metrics``, ``step_time_parts``, ``idle_causes``, ``kernels``, ``changes``,
-        ``comparability`` and ``problems``; null means "not recorded".
-
-    Raises
-    ------
-    OptionError
-        If a metric is not known, a number is out of range, or a side has one capture twice.
-    InputError
-        If a path names no run.
-
-    Examples
-    --------
-    >>> change = nsyspipe.diff("before_*.sqlite", "after_*.sqlite")  # doctest: +SKIP
-    >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
-    ('improvement', -11.2)
-    """
-    least = effect_ratio(min_effect_pct, min_effect)
-    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
-    given = (metrics,) if isinstance(metrics, str) else metrics
-    judged = tuple(dict.fromkeys(given or (DEFAULT_METRIC,)))
-    for name in judged:
-        if name not in METRICS:
-            raise OptionError.no_such_name(
-                f"metric {name!r}", "there is no such metric", name, METRICS
-            )
-    sides = as_side(baseline), as_side(candidate)
-    for side in sides:
-        check_captures(side)
-    return RunDifference(*sides, least, confidence, judged, force)

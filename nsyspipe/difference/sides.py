@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import OptionError
-from nsyspipe.run import Run
 
 if TYPE_CHECKING:
+    from nsyspipe.run import Run
     from collections.abc import Iterable
 
-__all__ = ["AnySide", "Side", "as_side", "check_captures"]
+__all__ = ["Side", "check_captures"]
 
 
 @dataclass(frozen=True)
@@ -41,27 +40,6 @@ class Side:
     def __post_init__(self) -> None:
         if not self.runs:
             raise OptionError(self.label, "has no run", fix="at least one capture on each side")
-
-
-# What `diff` takes for a side.
-AnySide = Side | Run | str | os.PathLike[str]
-
-
-def as_side(given: AnySide) -> Side:
-    """Return a side for what a caller names: a side, a run, or what `nsyspipe.load` takes.
-
-    Raises
-    ------
-    InputError
-        If a path names no run.
-    """
-    if isinstance(given, Side):
-        return given
-    if not isinstance(given, Run):
-        from nsyspipe.loading import load  # noqa: PLC0415 - imports what reads reports
-
-        given = load(given)
-    return Side(given.header.label, (given,))
 
 
 def check_captures(side: Side) -> None:

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.difference.sides import AnySide, Side, as_side, check_captures
 from nsyspipe.difference.step_table import StepTable
-from nsyspipe.difference.thresholds import (
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT_PCT,
-    check_confidence,
-    effect_ratio,
-)
-from nsyspipe.errors import OptionError
 from nsyspipe.scoreboard.entrant import Entrant
 from nsyspipe.scoreboard.kinds import Kind, kind_of
-from nsyspipe.scoreboard.ranking import check_sort, sorted_rows
+from nsyspipe.scoreboard.ranking import sorted_rows
 from nsyspipe.scoreboard.standing import Rules, Standing, standing
 from nsyspipe.scoreboard.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from nsyspipe.difference.sides import Side
     import pyarrow as pa
 
     from nsyspipe.difference.comparability import Check
     from nsyspipe.statistics import Evenness
 
-__all__ = ["Scoreboard", "compare"]
+__all__ = ["Scoreboard"]
 
 
 @dataclass(frozen=True)
@@ -152,90 +142,6 @@ class Scoreboard:
 
     def __repr__(self) -> str:
         return f"<Scoreboard of {len(self.sides)} runs against {self.reference!r}>"
-
-
-def compare(
-    runs: Iterable[AnySide] | Mapping[str, AnySide],
-    *,
-    sort: str | None = None,
-    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
-    confidence: float = DEFAULT_CONFIDENCE,
-    force: bool = False,
-    settings_file: str | None = None,
-    min_effect: object = None,
-) -> Scoreboard:
-    """Set runs side by side: which is fastest, by how much, and what their steps' time goes to.
-
-    speed-up = mean step time of the first run / mean step time of this one, over summary steps, with an interval at
-    `confidence`; it compares steps/s, whatever a step processes. The verdict is that of `nsyspipe.diff` on step_time
-    against the first: ``inconclusive`` with too few steps, and where world size, GPU model or ranks differ. Such runs
-    are also measured against their ``peer``, the first of their own kind.
-
-    Parameters
-    ----------
-    runs
-        In any number, the reference first: each a `Side` (several captures of one configuration), a `nsyspipe.Run`,
-        or what `nsyspipe.load` takes. As a mapping, labels are its keys.
-    sort
-        Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
-    min_effect_pct
-        Smallest relative difference of step times that counts, per cent from 0: 2 and "2%" are the same.
-    confidence
-        Of the intervals, above 0.5 and below 1.
-    force
-        Give verdicts although world size, GPU model or ranks differ.
-    settings_file
-        The file that the thresholds come from, which outputs name.
-    min_effect
-        Refused: a ratio once, which per cent could be taken for.
-
-    Returns
-    -------
-    Scoreboard
-        With the Arrow tables ``table``, ``checks`` and ``problems``, and ``kinds``; null means "not recorded".
-
-    Raises
-    ------
-    OptionError
-        If there is no run, a metric is not known, a number is out of range, or a run has one capture twice.
-    InputError
-        If a path names no run, or a run cannot be read.
-
-    Examples
-    --------
-    >>> board = nsyspipe.compare({"ddp": "ddp_*.sqlite", "bucket25": "bucket25_*.sqlite"})  # doctest: +SKIP
-    >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
-    {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
-    """
-    least = effect_ratio(min_effect_pct, min_effect)
-    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
-    if sort is not None:
-        sort = check_sort(sort)
-    sides = _sides(runs)
-    if not sides:
-        raise OptionError("compare", "has no run", fix="one run at least, the reference first")
-    for side in sides:
-        check_captures(side)
-    return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
-
-
-def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide]) -> tuple[Side, ...]:
-    """Return sides whose labels differ: of equal ones the later get a number."""
-    if isinstance(runs, Mapping):
-        found = [Side(label, as_side(run).runs) for label, run in runs.items()]
-    elif isinstance(runs, str):
-        raise OptionError(repr(runs), "is one run, not a list of them", fix="compare([RUN, RUN])")
-    else:
-        found = [as_side(run) for run in runs]
-    taken: set[str] = set()
-    named = []
-    for side in found:
-        label, number = side.label, 2
-        while label in taken:
-            label, number = f"{side.label} ({number})", number + 1
-        taken.add(label)
-        named.append(Side(label, side.runs))
-    return tuple(named)
 
 
 def _check(run: Entrant, against: Entrant, one: Check) -> dict[str, object]:

@@ -7,9 +7,9 @@ import re
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
 from nsyspipe.gate import gate
+from nsyspipe.loading import diff
 from nsyspipe.report.page.difference_page import difference_page
 from tests.browser.chromium import DESKTOP
 from tests.browser.test_run_page import OVERFLOW, PAINTED

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
+from nsyspipe.loading import diff
 from nsyspipe.report.difference_document import difference_document_text
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.store.write import save

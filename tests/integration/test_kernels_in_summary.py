@@ -7,8 +7,8 @@ import collections
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
+from nsyspipe.loading import diff
 from nsyspipe.store.write import save
 
 

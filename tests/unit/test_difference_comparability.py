@@ -8,8 +8,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.difference.comparability import check_comparable
-from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
+from nsyspipe.loading import diff
 from nsyspipe.sidecar_model import RunCapture
 from tests.build.changed_run import Changed
 from tests.build.nccl_layouts import NCCL_2_21

@@ -9,9 +9,9 @@ import re
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
 from nsyspipe.gate import gate
+from nsyspipe.loading import diff
 from nsyspipe.report.difference_document import identity_of
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.report.document import document

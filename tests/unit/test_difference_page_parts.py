@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
+from nsyspipe.loading import diff
 from nsyspipe.report.page.difference_cells import DeltaCell, DeltaTable, Judged, Scale
 from nsyspipe.report.page.difference_tables import (
     change_table,

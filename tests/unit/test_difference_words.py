@@ -6,10 +6,11 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
-from nsyspipe.difference.run_difference import RunDifference, diff
+from nsyspipe.difference.run_difference import RunDifference
 from nsyspipe.difference.sides import Side
 from nsyspipe.fabric import NcclFacts
 from nsyspipe.gate import gate
+from nsyspipe.loading import diff
 from nsyspipe.report.difference_document import difference_document, identity_of_document
 from nsyspipe.report.difference_figures import (
     delta_text,

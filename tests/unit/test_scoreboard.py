@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.run_difference import diff
 from nsyspipe.difference.sides import Side
 from nsyspipe.errors import OptionError
+from nsyspipe.loading import compare, diff
 from nsyspipe.schema import SUMMARY
-from nsyspipe.scoreboard.board import compare
 from nsyspipe.scoreboard.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.store.find import find_saved
 from nsyspipe.store.saved_run import SavedRun

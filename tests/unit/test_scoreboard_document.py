@@ -9,6 +9,7 @@ import json
 import pytest
 
 from nsyspipe.difference.sides import Side
+from nsyspipe.loading import compare
 from nsyspipe.report.scoreboard_document import (
     identity_of,
     identity_of_csv,
@@ -18,7 +19,6 @@ from nsyspipe.report.scoreboard_document import (
     scoreboard_document_text,
 )
 from nsyspipe.report.scoreboard_markdown import identity_of_markdown, scoreboard_markdown
-from nsyspipe.scoreboard.board import compare
 from tests.build.scoreboard_runs import MS, scoreboard_runs
 
 # The contract's keys of a run.
