@@ -21,9 +21,9 @@ from nsyspipe.difference.thresholds import (
 from nsyspipe.statistics import evenness
 
 if TYPE_CHECKING:
-    from nsyspipe.difference.sides import Side
     import pyarrow as pa
 
+    from nsyspipe.difference.sides import Side
     from nsyspipe.statistics import Evenness
 
 __all__ = ["RunDifference"]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
-    from nsyspipe.run import Run
     from collections.abc import Iterable
+
+    from nsyspipe.run import Run
 
 __all__ = ["Side", "check_captures"]
 

@@ -14,10 +14,10 @@ from nsyspipe.scoreboard.standing import Rules, Standing, standing
 from nsyspipe.scoreboard.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 
 if TYPE_CHECKING:
-    from nsyspipe.difference.sides import Side
     import pyarrow as pa
 
     from nsyspipe.difference.comparability import Check
+    from nsyspipe.difference.sides import Side
     from nsyspipe.statistics import Evenness
 
 __all__ = ["Scoreboard"]
