@@ -72,7 +72,7 @@ study() {
 }
 
 # recorded [--environment] WORDS...: words as they may be written down, as in a sidecar: what may be secret is hashed.
-recorded() { "${run_module[@]}" nsyspipe.capture.hash_key "$@"; }
+recorded() { "${run_module[@]}" nsyspipe.nsys.secrets "$@"; }
 
 # What a figure depends on besides a run's own words.
 surroundings() {

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
+    from nsyspipe.api import compare, diff, load
     from nsyspipe.errors import NsyspipeError
-    from nsyspipe.loading import compare, diff, load
-    from nsyspipe.replay.ask import whatif
-    from nsyspipe.run import Run
+    from nsyspipe.run.run import Run
+    from nsyspipe.whatif.answer import whatif
 
 __all__ = ["NsyspipeError", "Run", "__version__", "compare", "diff", "load", "whatif"]
 
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {
     "NsyspipeError": "nsyspipe.errors",
-    "Run": "nsyspipe.run",
-    "compare": "nsyspipe.loading",
-    "diff": "nsyspipe.loading",
-    "load": "nsyspipe.loading",
-    "whatif": "nsyspipe.replay.ask",
+    "Run": "nsyspipe.run.run",
+    "compare": "nsyspipe.api",
+    "diff": "nsyspipe.api",
+    "load": "nsyspipe.api",
+    "whatif": "nsyspipe.whatif.answer",
 }
 
 

@@ -6,10 +6,11 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from nsyspipe.import_path import import_path
+from nsyspipe.nsys.programs import import_path
 
 if TYPE_CHECKING:
     from types import FrameType
+
 
 INTERRUPTED = 130
 _SIGNALLED = 128

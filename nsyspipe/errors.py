@@ -29,23 +29,6 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "CaptureError",
-    "DamagedReportError",
-    "DatasetError",
-    "InputError",
-    "MissingColumnError",
-    "NotAReportError",
-    "NsysFailedError",
-    "NsysNotFoundError",
-    "NsyspipeError",
-    "OptionError",
-    "OutputError",
-    "RankConflictError",
-    "ReportNotFoundError",
-    "shortage",
-]
-
 
 # How much of two names must be the same for one to be meant by the other.
 _ALIKE = 0.8

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from nsyspipe.schema import DATASET, SCHEMA_VERSION
+from nsyspipe.model.schema import DATASET
+from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.store.layout import partition
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsyspipe.capture.ranges import annotate, captured_steps
-    from nsyspipe.capture.window import start_capture, stop_capture
+    from nsyspipe.capture.ranges import annotate, captured_steps, start_capture, stop_capture
 
 __all__ = ["annotate", "captured_steps", "start_capture", "stop_capture"]
 
@@ -23,8 +22,8 @@ __all__ = ["annotate", "captured_steps", "start_capture", "stop_capture"]
 _HOMES = {
     "annotate": "nsyspipe.capture.ranges",
     "captured_steps": "nsyspipe.capture.ranges",
-    "start_capture": "nsyspipe.capture.window",
-    "stop_capture": "nsyspipe.capture.window",
+    "start_capture": "nsyspipe.capture.ranges",
+    "stop_capture": "nsyspipe.capture.ranges",
 }
 
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Backend", "backend", "loaded_torch"]
-
 
 class Backend(NamedTuple):
     """The four functions that make ranges.

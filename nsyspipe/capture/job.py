@@ -14,26 +14,26 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsyspipe.capture.directories import holding, short_directory
-from nsyspipe.capture.finish import finish
-from nsyspipe.capture.limits import JOB_GRACE_S, Clock
+from nsyspipe.capture.finish import finish, room_for
 from nsyspipe.capture.nsys_output import ReportWatch, captured, report_there
 from nsyspipe.capture.outcome import INCOMPLETE, End, interrupted, judge
 from nsyspipe.capture.plan import Job, check_ranks, parse_job
-from nsyspipe.capture.processes import adopt_orphans, end_adopted
-from nsyspipe.capture.records import RankRecord, read_loops, read_records
-from nsyspipe.capture.room import room_for
+from nsyspipe.capture.status import RankRecord, loop_has_ended, read_loops, read_records
 from nsyspipe.capture.supervision import (
     GRACE_S,
     POLL_S,
     SIGNALLED,
     Stop,
+    adopt_orphans,
     catching_signals,
+    end_adopted,
     end_group,
     end_groups,
     group_is_alive,
     group_of,
+    holding,
     interruptible,
+    short_directory,
     start,
     status_of,
 )
@@ -44,7 +44,81 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["main"]
+
+# The time limits of a job.
+
+
+# torchrun gives its workers 30 s to end, and each of those waits for its nsys.
+JOB_GRACE_S = 60.0
+
+
+class Clock:
+    """The time limits of a job.
+
+    Attributes
+    ----------
+    report_at
+        Seconds since the epoch when the report of a whole node was whole while its ranks ran; None before, and where
+        each rank looks after its own.
+    """
+
+    def __init__(self, job: Job, directory: Path, report: ReportWatch | None = None) -> None:
+        self._job = job
+        self._directory = directory
+        self._begin = time.monotonic()
+        self._loop_over: float | None = None
+        self._ranks_over: float | None = None
+        self._reports_whole: float | None = None
+        self._report = report
+        self.report_at: float | None = None
+
+    def limit_reached(self) -> End | None:
+        """Return why the job must end now, or None."""
+        job, now = self._job, time.monotonic()
+        self._look(now)
+        if job.timeout_s and now - self._begin > job.timeout_s:
+            return End(None, "timeout", job.timeout_s)
+        if _has_passed(self._loop_over, job.linger_s, now) and self._ranks_over is None:
+            return End(None, "exit", job.linger_s)
+        if (
+            job.ends_any
+            and _has_passed(self._reports_whole, job.linger_s, now)
+            and self._ranks_over is None
+        ):
+            return End(None, "linger", job.linger_s)
+        # Each rank's nsys has the same limit of its own, and is a little earlier.
+        if _has_passed(self._ranks_over, job.exit_timeout_s + JOB_GRACE_S, now):
+            return End(None, "command", job.exit_timeout_s + JOB_GRACE_S)
+        return None
+
+    def _look(self, now: float) -> None:
+        records = read_records(self._directory)
+        if len(records) < self._job.n_local:
+            return
+        if self._loop_over is None and all(
+            loop_has_ended(self._directory, one.rank) for one in records
+        ):
+            self._loop_over = now
+        if self._ranks_over is None and all(one.status is not None for one in records):
+            self._ranks_over = now
+        if self._report is not None and self.report_at is None and self._report.is_whole(now):
+            self.report_at = time.time()
+        if self._reports_whole is None and self._are_reports_whole(records):
+            self._reports_whole = now
+
+    def _are_reports_whole(self, records: Sequence[RankRecord]) -> bool:
+        """Tell whether nothing more comes of the capture: each rank's report is whole, or its program has ended."""
+        if self._report is not None:
+            return self.report_at is not None
+        captured = [one for one in records if one.is_captured and one.nsys_group is not None]
+        return any(one.report_at for one in captured) and all(
+            one.report_at is not None or one.status is not None for one in captured
+        )
+
+
+def _has_passed(since: float | None, limit_s: float, now: float) -> bool:
+    return since is not None and limit_s > 0 and now - since > limit_s
+
 
 # Between the polite signal and the last one, for somebody who has asked twice.
 _HURRY_S = 1.0

@@ -9,22 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.command_words import without_words
-from nsyspipe.nsys_words import telling_lines
+from nsyspipe.nsys.command_words import without_words
+from nsyspipe.nsys.programs import telling_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "NOTHING",
-    "Captured",
-    "ReportWatch",
-    "captured",
-    "is_missed_agent",
-    "last_words",
-    "output_of",
-    "report_there",
-]
 
 NOTHING = "nothing was captured"
 

@@ -13,7 +13,6 @@ from nsyspipe.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Job", "check_ranks", "earlier_files", "is_capture", "parse_job", "parse_ranks"]
 
 _REPORTS = (".nsys-rep", ".sqlite", ".qdstrm")
 _FACTS = (".capture.json", ".topo.txt")

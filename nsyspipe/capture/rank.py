@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.capture.directories import holding, short_directory
 from nsyspipe.capture.nsys_output import (
     NOTHING,
     Captured,
@@ -28,13 +27,16 @@ from nsyspipe.capture.nsys_output import (
     report_there,
 )
 from nsyspipe.capture.plan import parse_ranks
-from nsyspipe.capture.processes import adopt_orphans, end_adopted
-from nsyspipe.capture.records import RankRecord, end_path, write_record
+from nsyspipe.capture.status import RankRecord, end_path, write_record
 from nsyspipe.capture.supervision import (
     POLL_S,
     Stop,
+    adopt_orphans,
     catching_signals,
+    end_adopted,
     end_group,
+    holding,
+    short_directory,
     start,
     status_of,
 )
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Sequence
 
-__all__ = ["main", "with_status"]
 
 # How long the program may take to end when it is asked to.
 _PROGRAM_GRACE_S = 15.0

@@ -18,18 +18,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe import nsys
 from nsyspipe.capture.plan import check_ranks, parse_ranks
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError
-from nsyspipe.programs import ask, find_nsys
-from nsyspipe.training_packages import numbers
+from nsyspipe.nsys import programs as nsys
+from nsyspipe.nsys.programs import ask, find_nsys, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.nsys import Nsys
+    from nsyspipe.nsys.programs import Nsys
 
-__all__ = ["main", "n_gpus", "usable_graph_trace", "usable_trace"]
 
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)

@@ -1,3 +1,3 @@
-"""The command line: parses, calls one Python function, writes the result."""
+"""The command line: arguments, one call of the API, outputs."""
 
 from __future__ import annotations

@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsyspipe.cli import output_options as output, reading_options as reading
-from nsyspipe.cli.analysis_outputs import AnalysisOutputs
-from nsyspipe.cli.opening import opened_run
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.cli.progress import progress
-from nsyspipe.settings import AUTO, DEFAULT_FINDINGS, parse_findings
+from nsyspipe.cli import options as output, options as reading
+from nsyspipe.cli.inputs import opened_run
+from nsyspipe.cli.outputs import AnalysisOutputs
+from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, parse_findings
 
 if TYPE_CHECKING:
-    from nsyspipe.run import Run
+    from nsyspipe.run.run import Run
 
-__all__ = ["analyze"]
 
 _STRICT_FAILED = 2
 

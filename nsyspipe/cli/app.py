@@ -7,21 +7,19 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from nsyspipe import __version__
 from nsyspipe.cli.analyze import analyze
 from nsyspipe.cli.compare import compare
 from nsyspipe.cli.convert import convert
 from nsyspipe.cli.dashboard import dashboard
 from nsyspipe.cli.diff import diff
 from nsyspipe.cli.doctor import doctor
-from nsyspipe.cli.output import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.redact import redact
 from nsyspipe.cli.schema import schema
+from nsyspipe.cli.terminal import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError, shortage
-from nsyspipe.workers import without_other_frames
-
-__all__ = ["app", "run"]
+from nsyspipe.run.workers import without_other_frames
+from nsyspipe.version import __version__
 
 _BROKEN_PIPE = 141
 

@@ -6,24 +6,14 @@ from typing import Annotated
 
 import typer
 
-from nsyspipe.cli import output_options as output, reading_options as reading
-from nsyspipe.cli.compare_outputs import CompareOutputs
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.cli.progress import progress
-from nsyspipe.cli.run_arguments import opened_runs
-from nsyspipe.cli.run_names import parse_runs
-from nsyspipe.cli.threshold_options import (
-    Confidence,
-    MinEffect,
-    name_file,
-    settled_here,
-    shown_path,
-)
-from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
-from nsyspipe.gate_settings import GateSettings, parse_confidence, parse_min_effect
-from nsyspipe.settings import AUTO
-
-__all__ = ["compare"]
+from nsyspipe.cli import options as output, options as reading
+from nsyspipe.cli.inputs import opened_runs, parse_runs
+from nsyspipe.cli.options import Confidence, MinEffect, name_file, settled_here, shown_path
+from nsyspipe.cli.outputs import CompareOutputs
+from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.compare.difference import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
+from nsyspipe.compare.gate_settings import GateSettings, parse_confidence, parse_min_effect
+from nsyspipe.model.options import AUTO
 
 
 def compare(
@@ -99,7 +89,7 @@ def compare(
     if quiet or outputs.takes_stdout:
         name_file(rules)
     if sort is not None:
-        from nsyspipe.scoreboard.ranking import check_sort
+        from nsyspipe.compare.ranking import check_sort
 
         sort = check_sort(sort, "--sort")
     options = reading.chosen(locals())
@@ -109,8 +99,8 @@ def compare(
             parse_runs(runs), options, nccl_logs=nccl_log or [], topologies=topology or [], jobs=jobs, stage=stage
         ) as open_runs,
     ):  # fmt: skip
-        from nsyspipe.difference.sides import Side
-        from nsyspipe.loading import compare as compared
+        from nsyspipe.api import compare as compared
+        from nsyspipe.compare.difference import Side
 
         board = compared(
             [Side(*one) for one in open_runs()],
@@ -126,6 +116,6 @@ def compare(
         if not (quiet or outputs.takes_stdout):
             from rich.console import Console
 
-            from nsyspipe.report.scoreboard_text import scoreboard_text
+            from nsyspipe.report.scoreboard import scoreboard_text
 
             write_stdout(scoreboard_text(board, Console()))

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsyspipe.cli import output_options as output
-from nsyspipe.cli.output import print_error, write_stdout
-from nsyspipe.cli.progress import progress
-from nsyspipe.untrusted import printable
+from nsyspipe.cli import options as output
+from nsyspipe.cli.terminal import print_error, progress, write_stdout
+from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.exporting import Exported
+    from nsyspipe.nsys.export import Exported
 
-__all__ = ["convert"]
 
 _FAILED = 2
 _TIMEOUT_S = 1800.0
@@ -89,9 +87,9 @@ def convert(
       nsyspipe convert reports/ | xargs -d '\\n' nsyspipe analyze
     """
     from nsyspipe.errors import NsyspipeError
-    from nsyspipe.exporting import Exported, attempt_exports
-    from nsyspipe.nsys import find
-    from nsyspipe.read.discover import find_captures
+    from nsyspipe.nsys.export import Exported, attempt_exports
+    from nsyspipe.nsys.find_reports import find_captures
+    from nsyspipe.nsys.programs import find
 
     sources = find_captures(reports)
     with progress(shown=not (quiet or no_progress)) as stage:
@@ -123,7 +121,7 @@ def _as_argument(path: Path) -> str:
 
 
 def _summary(made: Sequence[Exported], n_failed: int) -> str:
-    from nsyspipe.exporting import EXPORTED, UP_TO_DATE
+    from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE
 
     counts = [
         (sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)

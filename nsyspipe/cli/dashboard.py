@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsyspipe.cli import output_options as output
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.cli.progress import progress
+from nsyspipe.cli import options as output
+from nsyspipe.cli.terminal import progress, write_stdout
 from nsyspipe.errors import OptionError, OutputError
-from nsyspipe.untrusted import printable
+from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
-    from nsyspipe.cli.progress import Stage
+    from nsyspipe.cli.terminal import Stage
 
-__all__ = ["dashboard"]
 
 _STDOUT = "-"
 
@@ -80,8 +78,8 @@ def dashboard(
 def _check(target: Path, *, force: bool) -> None:
     """Refuse a file that may not be replaced before any work is done."""
     from nsyspipe.report.files import check_directory, check_target
-    from nsyspipe.report.page.dashboard import DASHBOARD, STORE
-    from nsyspipe.report.page.embed import identity_of_page
+    from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
+    from nsyspipe.report.html.page import identity_of_page
 
     check_directory(target)
     check_target(target, (), may_replace=lambda: True)
@@ -95,15 +93,14 @@ def _page(
     store: Path, target: Path | None, pages: Path | None, stage: Stage, *, force: bool
 ) -> tuple[int, str]:
     """Return how many runs it is over, and the page."""
-    from nsyspipe.report.page.dashboard import dashboard_page
-    from nsyspipe.report.page.dashboard_links import page_links, page_places
+    from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, page_places
     from nsyspipe.store.catalog import stored_runs
 
     found = stored_runs(store, on_progress=stage("reading runs"))
     run_ids = found.runs["run_id"].to_pylist()
     failed = []
     if pages is not None:
-        from nsyspipe.report.page.dashboard_pages import write_pages
+        from nsyspipe.report.html.dashboard_page import write_pages
 
         failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
     for one in (*found.unreadable, *failed):

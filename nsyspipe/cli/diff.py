@@ -6,36 +6,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsyspipe.cli import output_options as output, reading_options as reading
-from nsyspipe.cli.diff_outputs import DiffOutputs
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.cli.progress import progress
-from nsyspipe.cli.run_arguments import opened_runs
-from nsyspipe.cli.run_names import parse_runs
-from nsyspipe.cli.threshold_options import (
-    Confidence,
-    MinEffect,
-    name_file,
-    settled_here,
-    shown_path,
-)
-from nsyspipe.difference.thresholds import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
-from nsyspipe.errors import OptionError
-from nsyspipe.gate import ANY_CHANGE, FAIL_ON, check_can_fail
-from nsyspipe.gate_settings import (
+from nsyspipe.cli import options as output, options as reading
+from nsyspipe.cli.inputs import opened_runs, parse_runs
+from nsyspipe.cli.options import Confidence, MinEffect, name_file, settled_here, shown_path
+from nsyspipe.cli.outputs import DiffOutputs
+from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.compare.difference import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
+from nsyspipe.compare.gate import ANY_CHANGE, FAIL_ON, check_can_fail
+from nsyspipe.compare.gate_settings import (
     GateSettings,
     parse_confidence,
     parse_metrics,
     parse_min_effect,
 )
-from nsyspipe.settings import AUTO
-from nsyspipe.untrusted import printable
+from nsyspipe.errors import OptionError
+from nsyspipe.model.options import AUTO
+from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
-    from nsyspipe.cli.run_names import NamedRuns
-    from nsyspipe.difference.run_difference import RunDifference
+    from nsyspipe.cli.inputs import NamedRuns
+    from nsyspipe.compare.difference import RunDifference
 
-__all__ = ["diff"]
 
 _TWO = 2
 _SHOWN = 4
@@ -115,8 +106,8 @@ def diff(
             named, options, nccl_logs=nccl_log or [], topologies=topology or [], jobs=jobs, stage=stage
         ) as open_runs,
     ):  # fmt: skip
-        from nsyspipe.difference.sides import Side
-        from nsyspipe.loading import diff as compared
+        from nsyspipe.api import diff as compared
+        from nsyspipe.compare.difference import Side
 
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
         baseline, candidate = (Side(of[0].header.label, of, name) for name, of in open_runs())
@@ -137,7 +128,7 @@ def _answer(
     difference: RunDifference, outputs: DiffOutputs, settings: GateSettings, *, quiet: bool
 ) -> None:
     """Write and print everything, then end as the gate says."""
-    from nsyspipe.gate import gate
+    from nsyspipe.compare.gate import gate
 
     judged = gate(difference, settings.fail_on) if settings.fail_on else None
     path = shown_path(settings)
@@ -145,7 +136,7 @@ def _answer(
     if not (quiet or outputs.takes_stdout):
         from rich.console import Console
 
-        from nsyspipe.report.difference_text import difference_text
+        from nsyspipe.report.difference import difference_text
 
         write_stdout(difference_text(difference, Console(), judged, settings_file=path))
     if judged is None or not judged.exit_code:
@@ -180,7 +171,7 @@ def _check_gate(settings: GateSettings, *, is_of_file: bool) -> None:
     """Refuse a gate that could never fail, before anything is read."""
     if not (settings.fail_on and settings.metrics):
         return
-    from nsyspipe.difference.figures import METRICS
+    from nsyspipe.compare.metrics import METRICS
 
     judged = {name: METRICS[name].better for name in settings.metrics}
     names = (f"{settings.path}: fail-on", f'fail-on = "{ANY_CHANGE}"') if is_of_file else ()

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli import reading_options as reading
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.cli.progress import progress
-from nsyspipe.settings import AUTO, DEFAULT_FINDINGS, Reading, parse_findings, parse_skip_first
+from nsyspipe.cli import options as reading
+from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, Reading, parse_findings, parse_skip_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
-
-__all__ = ["doctor"]
 
 
 def doctor(
@@ -68,7 +65,7 @@ def doctor(
     """
     reports = reports or []
     if nccl_log:
-        from nsyspipe.read.discover import split_logs
+        from nsyspipe.nsys.find_reports import split_logs
 
         reports, more_logs = split_logs(reports)
         nccl_log = [*nccl_log, *more_logs]
@@ -100,8 +97,8 @@ def doctor(
 
 
 def _machine() -> tuple[list[Path], dict[str, Any], Callable[[Console], str]]:
-    from nsyspipe.machine import check_machine
-    from nsyspipe.report.doctor_text import machine_document, machine_text
+    from nsyspipe.nsys.machine import check_machine
+    from nsyspipe.report.doctor import machine_document, machine_text
 
     checks = check_machine()
     return [], machine_document(checks), lambda console: machine_text(checks, console)
@@ -116,14 +113,15 @@ def _examined(
     jobs: int | None,
 ) -> tuple[list[Path], dict[str, Any], Callable[[Console], str]]:
     """Examine reports; files beside them are read first, since a wrong one is told before long work."""
-    from nsyspipe.capabilities import Beside, examine
-    from nsyspipe.cli.opening import exports_of
-    from nsyspipe.parallel import executor_for
-    from nsyspipe.ranks import parse_rank_map
-    from nsyspipe.read.discover import find_logs, source_of
-    from nsyspipe.read.nccl_log import read_nccl_logs
-    from nsyspipe.read.topology import read_topology
-    from nsyspipe.report.doctor_text import reports_document, reports_text
+    from nsyspipe.cli.inputs import exports_of
+    from nsyspipe.nsys.find_reports import find_logs, source_of
+    from nsyspipe.reader.nccl_log import read_nccl_logs
+    from nsyspipe.reader.topology import read_topology
+    from nsyspipe.report.doctor import reports_document, reports_text
+    from nsyspipe.run.doctor import examine
+    from nsyspipe.run.doctor_runs import Beside
+    from nsyspipe.run.parallel import executor_for
+    from nsyspipe.run.ranks import parse_rank_map
 
     logs = find_logs(nccl_log)
     with progress(shown=True) as stage:
@@ -133,7 +131,7 @@ def _examined(
         log=read_nccl_logs(logs) if logs else None,
         topology=None if topology is None else read_topology(Path(topology)),
     )
-    with executor_for(paths, jobs, preload="nsyspipe.read.contents") as executor:
+    with executor_for(paths, jobs, preload="nsyspipe.reader.contents") as executor:
         found = examine(paths, told, beside, executor=executor)
     sources = [source_of(path) for path in paths]
     inputs = [*paths, *sources, *logs, *([] if topology is None else [Path(topology)])]

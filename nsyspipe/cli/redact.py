@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsyspipe.cli import output_options as output
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.cli.progress import progress
+from nsyspipe.cli import options as output
+from nsyspipe.cli.terminal import progress, write_stdout
 
 if TYPE_CHECKING:
-    from nsyspipe.redaction.run import Redaction
-
-__all__ = ["redact"]
+    from nsyspipe.redact.redact import Redaction
 
 
 def redact(
@@ -55,7 +52,7 @@ def redact(
       nsyspipe redact reports/ redacted/
       nsyspipe redact 'reports/ddp-8gpu_*.sqlite' redacted/
     """
-    from nsyspipe.redaction.run import redact as run_redact
+    from nsyspipe.redact.redact import redact as run_redact
 
     with progress(shown=not (no_progress or quiet)) as stage:
         done = run_redact(
@@ -66,6 +63,6 @@ def redact(
 
 
 def _text(done: Redaction, out: Path) -> str:
-    from nsyspipe.report.redaction_text import redaction_text
+    from nsyspipe.report.redaction import redaction_text
 
     return redaction_text(done, out)

@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from nsyspipe.cli.output import write_stdout
+from nsyspipe.cli.terminal import write_stdout
 from nsyspipe.errors import OptionError
-
-__all__ = ["schema"]
 
 
 def _complete_table(incomplete: str) -> list[str]:
-    from nsyspipe.schema import DESCRIBED
+    from nsyspipe.model.schema import DESCRIBED
 
     return [name for name in DESCRIBED if name.startswith(incomplete)]
 
@@ -35,7 +33,7 @@ def schema(
       nsyspipe schema steps
       nsyspipe schema --markdown > REFERENCE.md
     """
-    from nsyspipe.schema import DESCRIBED
+    from nsyspipe.model.schema import DESCRIBED
 
     if table is not None and table not in DESCRIBED:
         raise OptionError.no_such_name(
@@ -43,12 +41,12 @@ def schema(
         )
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
     if as_markdown:
-        from nsyspipe.report.schema_markdown import schema_markdown
+        from nsyspipe.report.schema import schema_markdown
 
         write_stdout(schema_markdown(chosen))
         return
     from rich.console import Console
 
-    from nsyspipe.report.schema_text import schema_text
+    from nsyspipe.report.schema import schema_text
 
     write_stdout(schema_text(chosen, Console()))

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli import output_options as output, reading_options as reading
-from nsyspipe.cli.output import write_stdout
-from nsyspipe.cli.progress import progress
-from nsyspipe.cli.run_arguments import opened_runs
-from nsyspipe.cli.run_names import parse_runs
-from nsyspipe.settings import AUTO
+from nsyspipe.cli import options as output, options as reading
+from nsyspipe.cli.inputs import opened_runs, parse_runs
+from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.model.options import AUTO
 
 if TYPE_CHECKING:
-    from nsyspipe.replay.result import WhatIf
-    from nsyspipe.run import Run
+    from nsyspipe.run.run import Run
+    from nsyspipe.whatif.answer import WhatIf
 
-__all__ = ["whatif"]
 
 _STDOUT = "-"
 
@@ -103,8 +100,8 @@ def whatif(
       nsyspipe whatif reports/ --bandwidth 300GB/s --json - | jq .scenarios[0].gain_pct
       nsyspipe whatif runs/ --no-wait
     """
-    from nsyspipe.replay.knobs import knobs_of
     from nsyspipe.report.files import check_directory
+    from nsyspipe.whatif.knobs import knobs_of
 
     if json_file is not None and json_file != _STDOUT:
         check_directory(Path(json_file))
@@ -132,7 +129,7 @@ def whatif(
         ) as open_runs,
     ):
         opened = open_runs()[0][1][0]
-        from nsyspipe.replay.ask import whatif as ask
+        from nsyspipe.whatif.answer import whatif as ask
 
         found = ask(opened, **changes)
     _write(found, opened, json_file, is_quiet=quiet, is_forced=force)
@@ -141,14 +138,14 @@ def whatif(
 def _write(
     found: WhatIf, run: Run, json_file: str | None, *, is_quiet: bool, is_forced: bool
 ) -> None:
-    from nsyspipe.report.whatif_document import whatif_document_text
+    from nsyspipe.report.whatif import whatif_document_text
 
     if json_file == _STDOUT:
         write_stdout(whatif_document_text(found))
         return
     if json_file is not None:
         from nsyspipe.report.files import write_text
-        from nsyspipe.report.whatif_document import run_id_of_answer
+        from nsyspipe.report.whatif import run_id_of_answer
 
         path = Path(json_file)
         write_text(
@@ -160,6 +157,6 @@ def _write(
     if not is_quiet:
         from rich.console import Console
 
-        from nsyspipe.report.whatif_text import whatif_text
+        from nsyspipe.report.whatif import whatif_text
 
         write_stdout(whatif_text(found, run, Console()))

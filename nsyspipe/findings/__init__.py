@@ -1,3 +1,3 @@
-"""What to change first: one rule per file, each with its evidence and the most that following it could bring."""
+"""What to change, and what it could bring at most: one file per rule."""
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from nsyspipe.findings.model import Finding
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["comm_bound"]
 
 ID = "comm-bound"
 _LEAST_SHARE = 0.05

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.slowdown import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
 from nsyspipe.findings.model import Finding, NotJudged
-from nsyspipe.metrics.slowdown import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["comm_slows_compute"]
 
 ID = "comm-slows-compute"
 _LEAST_SLOWDOWN = 0.02

@@ -13,7 +13,6 @@ from nsyspipe.findings.model import Finding, NotJudged
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["compress_gradients"]
 
 ID = "compress-gradients"
 _LEAST_SHARE = 0.1

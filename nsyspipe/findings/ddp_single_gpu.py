@@ -10,7 +10,6 @@ from nsyspipe.findings.model import Finding
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["ddp_single_gpu"]
 
 ID = "ddp-single-gpu"
 

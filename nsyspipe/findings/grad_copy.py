@@ -9,7 +9,6 @@ from nsyspipe.findings.model import Finding
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["copy_evidence", "grad_copy"]
 
 ID = "grad-copy"
 _LEAST_SHARE = 0.001

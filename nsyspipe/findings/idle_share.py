@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.schema import IDLE_CAUSES
+from nsyspipe.model.step_tables import IDLE_CAUSES
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nsyspipe.findings.model import Evidence
+    from nsyspipe.model.types import Int64
 
-    Int64 = NDArray[np.int64]
-
-__all__ = ["IdleOf", "idle_evidence", "idle_of", "on_rank"]
 
 _CAUSES = ("idle_ns", *IDLE_CAUSES)
 

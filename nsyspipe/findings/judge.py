@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from nsyspipe import schema
 from nsyspipe.findings.comm_bound import comm_bound
 from nsyspipe.findings.comm_slows_compute import comm_slows_compute
 from nsyspipe.findings.compress_gradients import compress_gradients
@@ -20,7 +19,8 @@ from nsyspipe.findings.slow_link import slow_link
 from nsyspipe.findings.straggler import straggler
 from nsyspipe.findings.sync_bound import sync_bound
 from nsyspipe.findings.too_many_buckets import too_many_buckets
-from nsyspipe.problems import Problem, problem
+from nsyspipe.model import schema
+from nsyspipe.model.problems import Problem, problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["RULES", "in_order", "judge"]
 
 _COMM, _COPIES = ("comm_ns", "compute_ns"), ("grad_copy_ns",)
 

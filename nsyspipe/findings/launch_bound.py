@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from nsyspipe.findings.idle_share import IdleOf
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["launch_bound"]
 
 ID = "launch-bound"
 _LEAST_SHARE = 0.02

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.link_speeds import nvlink_speed
-from nsyspipe.metrics.bandwidth import bus_factor
-from nsyspipe.slowest_link import slowest
+from nsyspipe.analysis.collectives import bus_factor
+from nsyspipe.analysis.link_speeds import nvlink_speed
+from nsyspipe.analysis.links import slowest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
 
+    from nsyspipe.analysis.links import SlowestLink
     from nsyspipe.findings.model import Evidence
-    from nsyspipe.slowest_link import SlowestLink
 
-__all__ = ["LACKING", "LinkVerdict", "judge_link"]
 
 # What to say when nothing tells.
 LACKING = (

@@ -13,8 +13,6 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MOST_BELIEVED", "Answer", "Evidence", "Finding", "NotJudged"]
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -11,7 +11,6 @@ from nsyspipe.findings.model import Finding
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["profiler_overhead"]
 
 ID = "profiler-overhead"
 _DISTORTED = 1.5

@@ -12,7 +12,6 @@ from nsyspipe.findings.model import Finding
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["single_bucket"]
 
 ID = "single-bucket"
 _MOST_OVERLAP = 0.1

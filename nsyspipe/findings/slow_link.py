@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.findings.link_evidence import judge_link
 from nsyspipe.findings.model import Finding, NotJudged
-from nsyspipe.variables import SLOW_LINK, VARIABLES
+from nsyspipe.nsys.variables import SLOW_LINK, VARIABLES
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["slow_link"]
 
 ID = "slow-link"
 _LEAST_SHARE = 0.05

@@ -8,19 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.findings.model import Finding, NotJudged
-from nsyspipe.metrics.waiting import held_up_by_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
     from nsyspipe.findings.model import Answer, Evidence
+    from nsyspipe.model.types import Int64
 
-    Int64 = NDArray[np.int64]
-
-__all__ = ["straggler"]
 
 ID = "straggler"
 _LEAST_SHARE = 0.03

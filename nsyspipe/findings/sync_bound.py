@@ -10,7 +10,6 @@ from nsyspipe.findings.model import Finding
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["sync_bound"]
 
 ID = "sync-bound"
 _LEAST_SHARE = 0.02

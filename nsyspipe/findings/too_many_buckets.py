@@ -11,7 +11,6 @@ from nsyspipe.findings.model import Finding, NotJudged
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
 
-__all__ = ["too_many_buckets"]
 
 ID = "too-many-buckets"
 _MANY = 20

@@ -1,3 +1,3 @@
-"""Words and documents for a run: the terminal summary and the JSON document."""
+"""Words, tables, documents and pages for people and other programs."""
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.schema import FIGURES, SCHEMA_VERSION
+from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from nsyspipe.run import Run
+    from nsyspipe.run.run import Run
 
-__all__ = ["document", "document_text", "dumps"]
 
 # Columns that only the API's tables show.
 _NOT_IN_RANKS = ("device_ids", "clock_shift_ns")

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from typing import TYPE_CHECKING
+import stat
+from typing import TYPE_CHECKING, Any
 
-from nsyspipe.claims import claimed_file
 from nsyspipe.errors import OutputError
-from nsyspipe.new_files import make_readable
-from nsyspipe.report.written import json_of
+from nsyspipe.nsys.files import claimed_file, make_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
-__all__ = ["check_directory", "check_target", "run_id_of_document", "write_text", "writing"]
+
+# What a file that is there already says: whose result it is decides whether another may replace it.
+
+
+# What tells results apart stands at their start; the file behind it may be megabytes.
+_HEAD_BYTES = 65536
+
+
+def head_of(path: Path) -> str:
+    """Return how a text file begins; nothing of a file that cannot be read."""
+    try:
+        return _content(path, _HEAD_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def json_of(path: Path) -> Any:  # noqa: ANN401 - whatever stands there
+    """Return what a JSON file holds; None of a file that is none, or cannot be read."""
+    try:
+        return json.loads(_content(path, -1).decode())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _content(path: Path, n_bytes: int) -> bytes:
+    """Return how an ordinary file begins; a FIFO is not waited for."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return file.read(n_bytes) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
+
 
 _PARQUET = b"PAR1"  # how such a file begins
 

@@ -1,3 +1,3 @@
-"""The dataset that runs are saved in: written whole or not at all, and read back as runs."""
+"""Runs saved as Parquet, and read again."""
 
 from __future__ import annotations

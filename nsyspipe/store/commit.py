@@ -20,13 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from nsyspipe.errors import OutputError
-from nsyspipe.schema import DATASET
-from nsyspipe.store.files import DIRECTORY, FILE, LINK, Directory, NotPlainError
+from nsyspipe.model.schema import DATASET
 from nsyspipe.store.layout import (
+    DIRECTORY,
+    FILE,
     HIDDEN,
+    LINK,
     PART,
     RUNS_FILE,
     SWITCH,
+    Directory,
+    NotPlainError,
     file_name,
     is_file_name,
     is_run_id,
@@ -40,7 +44,6 @@ from nsyspipe.store.read import files_in_row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Locked", "Staged", "staged_run"]
 
 _STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
 # Held by a writer as long as it lives, which its process id would not tell: ids come again.

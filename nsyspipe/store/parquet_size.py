@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     _Struct = dict[int, Any]
 
-__all__ = ["as_plain_text", "check_size"]
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20

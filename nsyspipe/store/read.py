@@ -12,12 +12,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError
-from nsyspipe.schema import DATASET, EVENT_TABLES, SCHEMA_VERSION
-from nsyspipe.store.files import LINK, Directory, NotPlainError
+from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.store.details import check_values, parsed_object
 from nsyspipe.store.layout import (
     HIDDEN,
+    LINK,
     RUNS_FILE,
     SWITCH,
+    Directory,
+    NotPlainError,
     file_name,
     is_file_name,
     is_run_id,
@@ -25,23 +29,11 @@ from nsyspipe.store.layout import (
     published,
 )
 from nsyspipe.store.parquet_size import as_plain_text, check_size
-from nsyspipe.store.values import check_values, parsed_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = [
-    "AGAIN",
-    "RunFiles",
-    "check_ranks",
-    "check_steps_known",
-    "digest_of",
-    "file_of",
-    "files_in_row",
-    "read_run_files",
-    "table_of",
-]
 
 AGAIN = "analyze the reports again with --out"
 

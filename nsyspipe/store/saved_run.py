@@ -6,27 +6,89 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe import schema
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.operations import overlapping_rows
+from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
-from nsyspipe.header import steps_source
-from nsyspipe.run import Run
+from nsyspipe.model import schema
+from nsyspipe.run.run import Run, steps_source
+from nsyspipe.store.catalog import find_saved
 from nsyspipe.store.details import Details, parse_details
-from nsyspipe.store.find import find_saved
-from nsyspipe.store.layout import file_name, published
+from nsyspipe.store.layout import file_name, partition, published
 from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, check_steps_known, read_run_files
-from nsyspipe.store.saved_operations import saved_operations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pyarrow as pa
-
-    from nsyspipe.fabric import NcclFacts
     from nsyspipe.findings.link_evidence import LinkVerdict
-    from nsyspipe.header import RunHeader
+    from nsyspipe.model.fabric import NcclFacts
+    from nsyspipe.run.run import RunHeader
 
-__all__ = ["SavedRun", "open_saved"]
+
+# The operations of a saved run, one by one.
+
+
+def saved_operations(
+    files: RunFiles, all_steps: pa.Table, ranks: list[int], steps: tuple[int, int] | None
+) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    """Yield what `run_operations.run_operations` yields, from files.
+
+    Parameters
+    ----------
+    files
+        Of the run.
+    all_steps
+        `schema.STEPS` of the run.
+    ranks
+        In order.
+
+    Raises
+    ------
+    OptionError
+        At once, if no rank has such a step.
+    DatasetError
+        At once, if the run was saved without its operations.
+    """
+    if steps is not None:
+        check_steps(all_steps, steps)
+    if ranks and not any(files.has("events", rank) for rank in ranks):
+        raise DatasetError(
+            f"run {files.run_id}",
+            "was saved without its operations",
+            fix="analyze the reports again with --out DIR --events",
+        )
+    return (_of_rank(files, all_steps, rank, steps) for rank in ranks)
+
+
+def _of_rank(
+    files: RunFiles, all_steps: pa.Table, rank: int, steps: tuple[int, int] | None
+) -> tuple[int, pa.Table, pa.Table]:
+    events = files.table("events", rank)
+    ranges = files.table("phase_ranges", rank)
+    check_ranks(events, [rank], files.store / partition("events", files.run_id, rank))
+    check_ranks(ranges, [rank], files.store / partition("phase_ranges", files.run_id, rank))
+    if steps is None:
+        return rank, events, ranges
+    windows = all_steps.filter(
+        pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps))
+    )
+    if windows.num_rows:
+        span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
+        starts, ends = events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
+        rows = overlapping_rows(starts, ends, span)
+    else:
+        rows = np.empty(0, np.int64)
+    return rank, events.take(pa.array(rows)), ranges.filter(_between(ranges, steps))
+
+
+def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
+    first, last = steps
+    return pc.and_(pc.greater_equal(table["step"], first), pc.less_equal(table["step"], last))
+
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
 _OF_OTHER_STEPS = ("phases", "steps")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nsyspipe.schema import EVENT_TABLES
+from nsyspipe.model.schema import EVENT_TABLES
 
 ODD = [None, -1, 0, 1, 2**63 - 1, -(2**63), 10**400, 1e308, math.nan, math.inf, "", "x", "\ud800", "<script>", "9" * 5000,
        True, [], {}, [[]], [None], {"a": None}, ["x", 1]]  # fmt: skip

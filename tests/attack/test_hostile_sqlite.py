@@ -15,10 +15,10 @@ from contextlib import closing
 import pytest
 
 from nsyspipe.errors import DamagedReportError, InputError, NotAReportError
-from nsyspipe.read.capture import read_capture
-from nsyspipe.read.contents import read_contents
-from nsyspipe.read.report import open_report
-from nsyspipe.redaction.one_report import look_at
+from nsyspipe.reader.contents import read_contents
+from nsyspipe.reader.metadata import read_capture
+from nsyspipe.reader.report import open_report
+from nsyspipe.redact.redact import look_at
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
 
 FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT {columns} FROM r"
@@ -251,7 +251,7 @@ def test_ctrl_c_ends_the_reading_of_a_large_report(report):
         "SELECT n, n + 1, 59, 'x' || n, 281474976710656, 0 FROM r",
     )
     program = (
-        "import sys; from nsyspipe.read.capture import read_capture; print('go', flush=True)\n"
+        "import sys; from nsyspipe.reader.metadata import read_capture; print('go', flush=True)\n"
         f"while True: read_capture({str(path)!r}, None)"
     )
     child = subprocess.Popen(

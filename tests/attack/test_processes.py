@@ -17,9 +17,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import DamagedReportError, InputError, shortage
-from nsyspipe.parallel import telling_shortage
-from nsyspipe.read.report import open_report
-from nsyspipe.workers import Workers
+from nsyspipe.reader.report import open_report
+from nsyspipe.run.parallel import telling_shortage
+from nsyspipe.run.workers import Workers
 from tests.build.trace import steady_rank
 from tests.cli.test_ending import family, grow
 from tests.cli.tools import assert_refused, environment, program
@@ -139,7 +139,7 @@ def test_workers_end_when_their_parent_is_killed(large, tmp_path, when):
 CATASTROPHE = r"""
 import os, re, sys
 sys.path.insert(0, {root!r})
-from nsyspipe.workers import Workers
+from nsyspipe.run.workers import Workers
 workers = Workers(1, preload="re")
 workers.submit(re.match, r"(a+)+$", "a" * 60 + "b")
 if os.fork() == 0:  # holds the pipes open, as another pool of the caller may
@@ -326,7 +326,7 @@ def test_other_errors_are_not_taken_for_want_of_something():
 def test_a_report_that_is_deleted_meanwhile_is_said_to_be(steady, when, monkeypatch):
     path = steady / "steady_0.sqlite"
     if when == "before it is opened":
-        from nsyspipe.read import report  # noqa: PLC0415
+        from nsyspipe.reader import report  # noqa: PLC0415
 
         check = report.check_file
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.redaction.run import redact
-from nsyspipe.report.redaction_text import redaction_text
+from nsyspipe.redact.redact import redact
+from nsyspipe.report.redaction import redaction_text
 from tests.build.trace import steady_rank
 
 

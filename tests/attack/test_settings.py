@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from nsyspipe.compare.gate_settings import GateSettings, read_settings, settled
 from nsyspipe.errors import OptionError
-from nsyspipe.gate_settings import GateSettings, read_settings, settled
 
 NAMES = ("fail_on", "min_effect", "confidence", "metrics")
 

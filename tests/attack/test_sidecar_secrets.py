@@ -9,11 +9,10 @@ import subprocess
 
 import pytest
 
-from nsyspipe.capture.hash_key import HashKey, main
-from nsyspipe.capture.sidecar import sidecar_document
-from nsyspipe.capture.surroundings import Surroundings, gather_surroundings
-from nsyspipe.command_words import Mask, recorded_command, without_words
-from nsyspipe.read.sidecar_fields import parse_sidecar
+from nsyspipe.capture.sidecar import Surroundings, gather_surroundings, sidecar_document
+from nsyspipe.nsys.command_words import Mask, recorded_command, without_words
+from nsyspipe.nsys.secrets import HashKey, main
+from nsyspipe.reader.sidecar import parse_sidecar
 from tests.build.programs import program
 from tests.launchers.conftest import machine, reports  # noqa: F401 - a fixture, and what it needs
 from tests.launchers.jobs import ddp

@@ -22,7 +22,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import NsyspipeError, OutputError
-from nsyspipe.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.store import commit
 from nsyspipe.store.write import save
 from tests.cli.tools import nsyspipe_here

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.capture.directories import holding, short_directory
 from nsyspipe.capture.sidecar import write_sidecar
-from nsyspipe.capture.supervision import start
-from nsyspipe.claims import claim, claimed_file, remove_abandoned
-from nsyspipe.redaction.places import Place, staged
+from nsyspipe.capture.supervision import holding, short_directory, start
+from nsyspipe.nsys.files import claim, claimed_file, remove_abandoned
+from nsyspipe.redact.places import Place, staged
 from tests.cli.tools import nsyspipe_here
 
 LONG_AGO_S = 3600

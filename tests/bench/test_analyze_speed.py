@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from nsyspipe.read.capture import read_capture
-from nsyspipe.read.report import Report, open_report
+from nsyspipe.reader.metadata import read_capture
+from nsyspipe.reader.report import Report, open_report
 from tests.build.synthetic import generate
 
 pytestmark = pytest.mark.bench

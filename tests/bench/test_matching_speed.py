@@ -12,14 +12,12 @@ import time
 import numpy as np
 import pytest
 
-from nsyspipe.classify import COLLECTIVES
-from nsyspipe.clock import ALIGNING, clock_offsets
-from nsyspipe.collectives import collectives_table
-from nsyspipe.comm_operations import CommKind
-from nsyspipe.comm_rows import ABSENT, CommRows
-from nsyspipe.cross_rank import CrossRank
-from nsyspipe.matching import match
-from nsyspipe.metrics.waiting import waiting
+from nsyspipe.analysis.clock import ALIGNING, clock_offsets
+from nsyspipe.analysis.collectives import match, waiting
+from nsyspipe.analysis.communication import CommKind
+from nsyspipe.model.names import COLLECTIVES
+from nsyspipe.run.collectives import collectives_table
+from nsyspipe.run.cross_rank import ABSENT, CommRows, CrossRank
 from tests.build.matching import collective_rows
 from tests.build.synthetic_times import clock_errors
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe import load
-from nsyspipe.report.page.run_page import run_page
+from nsyspipe.report.html.run_page import run_page
 from tests.browser.chromium import DESKTOP, Opened, chromium_path, watch
 from tests.build.hostile import hostile_log, write_hostile_run
 from tests.build.trace import steady_rank

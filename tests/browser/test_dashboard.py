@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from nsyspipe.report.page.dashboard import dashboard_page
+from nsyspipe.report.html.dashboard_page import dashboard_page
 from nsyspipe.store.catalog import stored_runs
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.test_run_page import OVERFLOW, PAINTED

@@ -7,10 +7,10 @@ import re
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.sides import Side
-from nsyspipe.gate import gate
-from nsyspipe.loading import diff
-from nsyspipe.report.page.difference_page import difference_page
+from nsyspipe.api import diff
+from nsyspipe.compare.difference import Side
+from nsyspipe.compare.gate import gate
+from nsyspipe.report.html.difference_page import difference_page
 from tests.browser.chromium import DESKTOP
 from tests.browser.test_run_page import OVERFLOW, PAINTED
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS, hostile_log, write_hostile_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.report.page.embed import run_id_of_page
+from nsyspipe.report.html.page import run_id_of_page
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.build.hostile import HOSTILE, HOSTILE_KERNELS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe import load
-from nsyspipe.report.page.run_page import run_page
+from nsyspipe.report.html.run_page import run_page
 from tests.build.synthetic import generate
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from nsyspipe import load
-from nsyspipe.report.page.run_page import run_page
-from nsyspipe.units import bandwidth_text, bytes_text, ms_text, percent_text
+from nsyspipe.report.html.run_page import run_page
+from nsyspipe.report.units import bandwidth_text, bytes_text, ms_text, percent_text
 
 TIMELINE = "chart-timeline"
 # In `ddp-2gpu-straggler` rank 0's first compute bar begins with the step.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.loading import compare
-from nsyspipe.report.page.scoreboard import scoreboard_page
+from nsyspipe.api import compare
+from nsyspipe.report.html.scoreboard_page import scoreboard_page
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.test_run_page import OVERFLOW, PAINTED
 from tests.build.hostile import HOSTILE

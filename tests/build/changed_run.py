@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsyspipe import schema
+from nsyspipe.model import schema
 
 _FINDING = {"severity": "low", "action": "", "evidence": "{}"}
 _PROBLEM = {"code": "x", "severity": "warning", "report": None, "rank": None, "fix": None}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.programs import find_nsys
+from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEWER, calls, fake_nsys, fake_report
 from tests.cli.tools import assert_refused, environment, nsyspipe_here, program, terminal_run
 

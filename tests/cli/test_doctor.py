@@ -266,7 +266,7 @@ def test_no_environment_user_host_or_path_is_told(tmp_path, machine, options):
 
 def test_this_machine_is_checked_without_anything_heavy():
     script = (
-        "import sys; from nsyspipe.machine import check_machine; check_machine(); "
+        "import sys; from nsyspipe.nsys.machine import check_machine; check_machine(); "
         "print(sorted({'numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run(

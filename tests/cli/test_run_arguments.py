@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import nsyspipe
-from nsyspipe.cli.run_arguments import opened_runs
-from nsyspipe.cli.run_names import NamedRuns, parse_runs, split_label
+from nsyspipe.cli.inputs import NamedRuns, opened_runs, parse_runs, split_label
 from nsyspipe.errors import OptionError, ReportNotFoundError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
@@ -114,7 +113,7 @@ def test_captures_of_one_label_stay_together(folder):
 
 def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
     script = (
-        "import sys; from nsyspipe.cli.run_arguments import opened_runs; from nsyspipe.cli.run_names import parse_runs\n"
+        "import sys; from nsyspipe.cli.inputs import opened_runs; from nsyspipe.cli.inputs import parse_runs\n"
         "with opened_runs(parse_runs(['store/runs/run_id=one']), {}) as f: print(f()[0][1][0].header.label)\n"
         "print(sorted({'sqlalchemy', 'rich', 'jinja2'} & set(sys.modules)))"
     )

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.errors import OptionError
-from nsyspipe.run import RUN_TABLES
-from nsyspipe.schema import DESCRIBED
+from nsyspipe.model.schema import DESCRIBED
+from nsyspipe.run.run import RUN_TABLES
 from tests.cli.tools import assert_refused, nsyspipe_run
 from tests.markdown_page import Page
 

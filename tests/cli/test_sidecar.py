@@ -7,13 +7,13 @@ import json
 import pytest
 
 from nsyspipe.capture.sidecar import (
+    Surroundings,
     sidecar_document,
     sidecar_path,
     write_sidecar,
     write_topology,
 )
-from nsyspipe.capture.surroundings import Surroundings
-from nsyspipe.command_words import HASHED
+from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
 from tests.build.trace import steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_here

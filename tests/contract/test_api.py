@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import nsyspipe
-from nsyspipe import schema
 from nsyspipe.errors import OptionError
-from nsyspipe.problems import CATALOGUE, SEVERITIES
+from nsyspipe.model import schema
+from nsyspipe.model.problems import CATALOGUE, SEVERITIES
 from tests.build.trace import TraceBuilder
 
 TABLES = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.schema import DATASET, DESCRIBED, SCHEMA_VERSION, TableSchema
-from nsyspipe.schema.model import FLOAT, INT, TEXT, Column
+from nsyspipe.model.schema import DATASET, DESCRIBED
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column, TableSchema
 
 FOLDER = Path(__file__).parent
 WHAT_TO_DO = (

@@ -7,11 +7,11 @@ import re
 
 import pyarrow as pa
 
-from nsyspipe import schema
-from nsyspipe.collectives import stragglers_table
+from nsyspipe.analysis.summary import summary
 from nsyspipe.findings.judge import judge
 from nsyspipe.findings.model import Evidence, Finding, NotJudged
-from nsyspipe.metrics.summary import summary
+from nsyspipe.model import schema
+from nsyspipe.run.collectives import stragglers_table
 
 WALL = 1000
 # The table of contract.md, and sync-bound.

@@ -7,8 +7,8 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from nsyspipe import schema
 from nsyspipe.findings.judge import judge
+from nsyspipe.model import schema
 from tests.findings.make import (
     IDS,
     LONGEST_ACTION,

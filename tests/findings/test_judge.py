@@ -7,11 +7,11 @@ from importlib import import_module
 
 import pytest
 
-from nsyspipe import schema
 from nsyspipe.findings import judge as judge_module
 from nsyspipe.findings.judge import RULES, judge
 from nsyspipe.findings.model import Finding, NotJudged
-from nsyspipe.problems import CATALOGUE
+from nsyspipe.model import schema
+from nsyspipe.model.problems import CATALOGUE
 from tests.findings.make import IDS, collective, evidence, step, steps
 
 COPIES = {

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import nsyspipe
-from nsyspipe.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.store.write import save
 from tests.build.trace import RUNTIME, TraceBuilder
 from tests.cli.sick_run import LOG, PIDS, TOPOLOGY
@@ -21,7 +21,7 @@ from tests.cli.sick_run import LOG, PIDS, TOPOLOGY
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsyspipe.run import Run
+    from nsyspipe.run.run import Run
 
 TABLES = tuple(name for name in DATASET if name not in EVENT_TABLES)
 RUN_ID, OTHER_ID = "nightly", "other"

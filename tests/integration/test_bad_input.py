@@ -9,7 +9,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import DamagedReportError, NotAReportError, OptionError, ReportNotFoundError
-from nsyspipe.programs import find_nsys
+from nsyspipe.nsys.programs import find_nsys
 from tests.build.trace import steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_run
 from tests.integration.tools import STEADY, edit, figures, refuse

@@ -7,12 +7,13 @@ import json
 import pytest
 
 import nsyspipe
-from nsyspipe.capabilities import Beside, examine
 from nsyspipe.errors import InputError, OptionError
-from nsyspipe.read.discover import find_reports
-from nsyspipe.read.nccl_log import read_nccl_logs
-from nsyspipe.read.topology import read_topology
-from nsyspipe.settings import Reading
+from nsyspipe.model.options import Reading
+from nsyspipe.nsys.find_reports import find_reports
+from nsyspipe.reader.nccl_log import read_nccl_logs
+from nsyspipe.reader.topology import read_topology
+from nsyspipe.run.doctor import examine
+from nsyspipe.run.doctor_runs import Beside
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
 from tests.build.trace import (
     KERNEL,

@@ -10,8 +10,8 @@ from rich.console import Console
 
 import nsyspipe
 from nsyspipe.report.document import document_text
+from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.page.run_page import run_page
 from nsyspipe.report.text import summary_text
 from tests.build.trace import NVTX, TraceBuilder, steady_rank
 

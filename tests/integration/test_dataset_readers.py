@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
-from nsyspipe import export
-from nsyspipe.schema import DATASET, EVENT_TABLES, SCHEMA_VERSION
+from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.report import export
 from tests.build.trace import steady_rank
 
 TABLES = [name for name in DATASET if name not in EVENT_TABLES]

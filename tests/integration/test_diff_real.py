@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.sides import Side
-from nsyspipe.loading import diff
-from nsyspipe.report.difference_document import difference_document_text
+from nsyspipe.api import diff
+from nsyspipe.compare.difference import Side
+from nsyspipe.report.difference import difference_document_text
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.store.write import save
 from tests.conftest import SAMPLES

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe import export
 from nsyspipe.errors import OptionError, OutputError
+from nsyspipe.report import export
 from nsyspipe.report.document import document_text
 from nsyspipe.report.markdown import markdown
 

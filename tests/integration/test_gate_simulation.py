@@ -16,9 +16,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_centres, is_worse_excluded, verdict
-from nsyspipe.statistics.series import Series, inflation
-from nsyspipe.statistics.student_t import two_sided_tails
+from nsyspipe.compare.decision import is_worse_excluded, verdict
+from nsyspipe.compare.interval import two_sided_tails
+from nsyspipe.compare.series import Series, inflation
+from nsyspipe.compare.statistics import difference_of_centres
 
 pytestmark = pytest.mark.slow
 

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
-from nsyspipe import schema
+from nsyspipe.analysis.host_steps import host_figures
 from nsyspipe.errors import DatasetError, OptionError, RankConflictError
-from nsyspipe.metrics.host_steps import host_figures
+from nsyspipe.model import schema
 from nsyspipe.report.document import document, dumps
+from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.page.run_page import run_page
 from nsyspipe.report.text import summary_text
 from nsyspipe.store.write import save
 from tests.build.trace import TraceBuilder, steady_rank

@@ -7,8 +7,8 @@ import collections
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.sides import Side
-from nsyspipe.loading import diff
+from nsyspipe.api import diff
+from nsyspipe.compare.difference import Side
 from nsyspipe.store.write import save
 
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 import nsyspipe
-from nsyspipe import schema
-from nsyspipe.read import kernels as read_kernels_module
-from nsyspipe.read.calls import read_calls, read_overhead
-from nsyspipe.read.events import read_operations
-from nsyspipe.read.facts import read_facts
-from nsyspipe.read.report import open_report
-from nsyspipe.read.strings import read_strings
+from nsyspipe.model import schema
+from nsyspipe.reader import operations as read_kernels_module
+from nsyspipe.reader.calls import read_calls, read_overhead, read_strings
+from nsyspipe.reader.metadata import read_facts
+from nsyspipe.reader.operations import read_operations
+from nsyspipe.reader.report import open_report
 from tests.build.trace import KERNEL, MEMCPY, RUNTIME, STRINGS, TraceBuilder, steady_rank
 from tests.integration.tools import blank, edit, nullable
 

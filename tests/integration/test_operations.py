@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pytest
 
 import nsyspipe
-from nsyspipe import schema
+from nsyspipe.analysis.intervals import union
+from nsyspipe.analysis.timeline import representative_step, timeline
 from nsyspipe.errors import DamagedReportError, OptionError, ReportNotFoundError
-from nsyspipe.intervals import union
-from nsyspipe.metrics.timeline import representative_step, timeline
-from nsyspipe.run_operations import run_operations
+from nsyspipe.model import schema
+from nsyspipe.run.operations import run_operations
 from tests.build.trace import KERNEL, MEMCPY, MEMSET, RUNTIME, TraceBuilder, steady_rank
 from tests.conftest import SAMPLES
 from tests.integration.across import every_step, load, reports

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from nsyspipe.read.payload import CommRank, read_comm_ranks, read_payloads
-from nsyspipe.read.report import open_report
-from nsyspipe.read.strings import read_strings
-from nsyspipe.schema.payloads import COMM_SIZES, PAYLOADS
+from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
+from nsyspipe.reader.calls import read_strings
+from nsyspipe.reader.payload import CommRank, read_comm_ranks, read_payloads
+from nsyspipe.reader.report import open_report
 from tests.build.nccl_layouts import (
     COMM_INIT,
     IMPLICIT,

@@ -9,7 +9,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OptionError
-from nsyspipe.export.perfetto_trace import perfetto
+from nsyspipe.report.perfetto.trace import perfetto
 from tests.conftest import SAMPLES
 from tests.integration.across import every_step, load, reports
 from tests.perfetto_reading import ReadTrace

@@ -6,7 +6,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.document import document, dumps
-from nsyspipe.report.verdict import verdict
+from nsyspipe.report.words import verdict
 from tests.build.trace import GRAPH, KERNEL, MEMCPY, RUNTIME, TraceBuilder, steady_rank
 from tests.integration.tools import STEADY, codes, figures, one_report, problem_of, shift
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 import nsyspipe
-from nsyspipe.read.contents import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, read_contents
-from nsyspipe.read.facts import JOB_VARIABLES, LAUNCHER_SIZES
-from nsyspipe.redaction.run import redact
+from nsyspipe.reader.contents import read_contents
+from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES
+from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME
+from nsyspipe.redact.redact import redact
 from nsyspipe.report.document import document, dumps
 from tests.build.nccl_layouts import (
     COMM_INIT,

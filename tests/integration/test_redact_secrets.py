@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nsyspipe.errors import NsyspipeError
-from nsyspipe.redaction.run import redact
+from nsyspipe.redact.redact import redact
 from tests.build.planted import found_in, plant, planted_rank
 from tests.build.trace import KERNEL, NVTX, STRINGS, steady_rank
 from tests.integration.tools import edit

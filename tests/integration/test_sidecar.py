@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 import nsyspipe
-from nsyspipe.read.discover import remember_source
+from nsyspipe.nsys.find_reports import remember_source
 from nsyspipe.report.document import document
 from nsyspipe.store.write import save
 from tests.build.programs import TOPOLOGY

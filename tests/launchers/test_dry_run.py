@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nsyspipe.programs import find_nsys
+from nsyspipe.nsys.programs import find_nsys
 from tests.build.programs import program
 from tests.launchers.fakes import LAUNCHERS, NEW_HELP
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from nsyspipe.programs import find_nsys
+from nsyspipe.nsys.programs import find_nsys
 from tests.launchers.jobs import CRASHING, ddp
 
 

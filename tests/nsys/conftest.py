@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.programs import find_nsys
+from nsyspipe.nsys.programs import find_nsys
 
 INSTALLER = Path(__file__).parents[2] / ".ci" / "install-nsys"
 _INSTALL_S = 900

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nsyspipe import nsys as installed
+from nsyspipe.nsys import programs as installed
 from tests.cli.tools import assert_refused, environment, nsyspipe_run
 
 pytestmark = pytest.mark.nsys

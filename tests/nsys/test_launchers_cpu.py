@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.programs import find_nsys
+from nsyspipe.nsys.programs import find_nsys
 from tests.launchers.fakes import ended, wait_for
 from tests.nsys.launching import OWN, TINY, RealMachine, steps_of
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import nsyspipe
-from nsyspipe.schema import KERNEL_COSTS, PHASES
+from nsyspipe.model.operation_tables import KERNEL_COSTS
+from nsyspipe.model.step_tables import PHASES
 from tests.property import oracle, oracle_costs
 from tests.property.strategies import build, processes, trains, workloads
 

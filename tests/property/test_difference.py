@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from nsyspipe.difference.sides import Side
-from nsyspipe.difference.step_parts import apportioned
-from nsyspipe.loading import diff
+from nsyspipe.api import diff
+from nsyspipe.compare.changes import apportioned
+from nsyspipe.compare.difference import Side
 from tests.build.plain_steps import plain_run
 
 lengths = st.integers(0, 5000)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import nsyspipe
-from nsyspipe import schema
-from nsyspipe.metrics.timeline import representative_step, timeline
-from nsyspipe.run_operations import run_operations
+from nsyspipe.analysis.timeline import representative_step, timeline
+from nsyspipe.model import schema
+from nsyspipe.run.operations import run_operations
 from tests.property import cross_runs, oracle, oracle_costs
 from tests.property.strategies import build, processes, workloads
 

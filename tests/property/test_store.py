@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.report.document import document_text
-from nsyspipe.run import RUN_TABLES
+from nsyspipe.run.run import RUN_TABLES
 from nsyspipe.store.layout import check_run_id, published
 from nsyspipe.store.write import save
 from tests.property import cross_runs

@@ -6,8 +6,8 @@ import itertools
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from nsyspipe import schema
-from nsyspipe.metrics.timeline import representative_step, timeline
+from nsyspipe.analysis.timeline import representative_step, timeline
+from nsyspipe.model import schema
 from tests.property import timeline_oracle as oracle
 
 SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}

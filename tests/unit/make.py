@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe import schema
-from nsyspipe.attribution import NEVER, ProcessOperations, operations_of
-from nsyspipe.families import Members
-from nsyspipe.phases import PhaseRanges
-from nsyspipe.steps import Windows
+from nsyspipe.analysis.attribution import NEVER, ProcessOperations, operations_of
+from nsyspipe.analysis.phases import PhaseRanges
+from nsyspipe.analysis.step_families import Members
+from nsyspipe.analysis.steps import Windows
+from nsyspipe.model import schema
 
 PROCESS = 1
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from nsyspipe import schema
-from nsyspipe.comm_operations import CommKind, CommOperations
-from nsyspipe.placing import PlacedProcess
+from nsyspipe.analysis.communication import CommKind, CommOperations
+from nsyspipe.model import schema
+from nsyspipe.run.placing import PlacedProcess
 
 SUM = CommKind("all_reduce", "f32", "RING_LL")
 GATHER = CommKind("all_gather", None, "RING_LL")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 
-from nsyspipe import schema
-from nsyspipe.export.perfetto_trace import write_trace
-from nsyspipe.header import RunHeader
+from nsyspipe.model import schema
+from nsyspipe.report.perfetto.trace import write_trace
+from nsyspipe.run.run import RunHeader
 from tests.perfetto_reading import ReadTrace
 
 

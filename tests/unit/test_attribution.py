@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.attribution import NEVER, UNKNOWN, Slices, launch_times, operations_of
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, Slices, launch_times, operations_of
+from nsyspipe.model import schema
 from tests.unit.make import comm, compute, dtod, htod, ints, memset, operations
 
 

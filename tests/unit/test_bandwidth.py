@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsyspipe.clock import ClockOffset
-from nsyspipe.collectives import collectives_table, step_bytes
-from nsyspipe.comm_rows import comm_rows
-from nsyspipe.cross_rank import CrossRank
-from nsyspipe.matching import match
-from nsyspipe.metrics.bandwidth import bus_factor, whole_message
-from nsyspipe.metrics.waiting import waiting
+from nsyspipe.analysis.clock import ClockOffset
+from nsyspipe.analysis.collectives import bus_factor, match, waiting, whole_message
+from nsyspipe.run.collectives import collectives_table, step_bytes
+from nsyspipe.run.cross_rank import CrossRank, comm_rows
 from tests.unit.make import ints
 from tests.unit.make_comm import GATHER, SEND, op, rank
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from nsyspipe.metrics.breakdown import breakdown
-from nsyspipe.recorded import Recorded
+from nsyspipe.analysis.breakdown import breakdown
+from nsyspipe.model.problems import Recorded
 from tests.unit.make import comm, compute, dtod, htod, ints, listed, memset, operations, windows
 
 ALL = Recorded()

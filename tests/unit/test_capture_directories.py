@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.capture.directories import short_directory
+from nsyspipe.capture.supervision import short_directory
 
 # What Python's multiprocessing puts below a rank's directory.
 SOCKET = "tmp_1000/pymp-12345678/listener-12345678"

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from nsyspipe.capture.hash_key import hash_key, main
-from nsyspipe.command_words import HASHED, PER_CAPTURE
+from nsyspipe.nsys.command_words import HASHED, PER_CAPTURE
+from nsyspipe.nsys.secrets import hash_key, main
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_one_of_somebody_else_is_refused(state, monkeypatch):
 
 
 def test_of_several_captures_that_begin_at_once_one_makes_it(state):
-    code = "from nsyspipe.capture.hash_key import hash_key; print(hash_key().key_id)"
+    code = "from nsyspipe.nsys.secrets import hash_key; print(hash_key().key_id)"
     variables = os.environ | {"XDG_STATE_HOME": str(state.parent)}
     started = [
         subprocess.Popen([sys.executable, "-c", code], env=variables, stdout=subprocess.PIPE)

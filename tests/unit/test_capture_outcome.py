@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nsyspipe.capture.outcome import End, judge
-from nsyspipe.capture.records import Loop, RankRecord
+from nsyspipe.capture.status import Loop, RankRecord
 
 WELL = End(0)
 EMPTY = "nothing was captured"

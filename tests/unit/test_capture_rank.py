@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture.rank import with_status
-from nsyspipe.capture.records import RankRecord, loop_has_ended, read_records, write_record
+from nsyspipe.capture.status import RankRecord, loop_has_ended, read_records, write_record
 from tests.build.programs import program
 
 

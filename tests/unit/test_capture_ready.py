@@ -6,7 +6,7 @@ import pytest
 
 from nsyspipe.capture import ready
 from nsyspipe.errors import OptionError
-from nsyspipe.nsys import find
+from nsyspipe.nsys.programs import find
 from tests.build.fake_nsys import fake_nsys
 from tests.build.programs import HELP, program
 

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from nsyspipe.capture.hash_key import HashKey
-from nsyspipe.capture.sidecar import sidecar_document
-from nsyspipe.capture.surroundings import Surroundings
+from nsyspipe.capture.sidecar import Surroundings, sidecar_document
+from nsyspipe.nsys.secrets import HashKey
 
 KEY = HashKey(b"k" * 32)
 NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from nsyspipe.claims import claim, claimed_at, is_claimed, remove_abandoned, scratch_directory
+from nsyspipe.nsys.files import claim, claimed_at, is_claimed, remove_abandoned, scratch_directory
 
 
 def test_a_claim_holds_until_it_is_closed(tmp_path):
@@ -45,7 +45,7 @@ def test_the_scratch_directory_is_private_and_goes_with_what_it_holds(tmp_path):
 
 def test_only_what_a_killed_process_left_is_removed(tmp_path):
     script = (
-        "import os, sys; from pathlib import Path; from nsyspipe.claims import scratch_directory\n"
+        "import os, sys; from pathlib import Path; from nsyspipe.nsys.files import scratch_directory\n"
         "with scratch_directory(Path(sys.argv[1])) as scratch:\n"
         "    (scratch / 'half').touch(); os.kill(os.getpid(), 9)"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.classify import COLLECTIVES, algorithm_of, collective_of, datatype_of, kernel_label
+from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of, kernel_label
 
 # Name -> (collective, datatype, algorithm).
 COMM = {

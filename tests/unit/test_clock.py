@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsyspipe.clock import ClockOffset, clock_offsets, floor_median
+from nsyspipe.analysis.clock import ClockOffset, clock_offsets, floor_median
 from tests.unit.make import ints
 
 NONE = ClockOffset(0, None)

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.comm_operations import NO_MEMBER, CommKind, comm_operations
-from nsyspipe.schema.payloads import PAYLOADS
-from nsyspipe.steps import Windows
+from nsyspipe.analysis.communication import NO_MEMBER, CommKind, comm_operations
+from nsyspipe.analysis.steps import Windows
+from nsyspipe.model import schema
+from nsyspipe.model.canonical import PAYLOADS
 from tests.unit.make import comm, compute, ints, members, operations, windows
 
 TEXTS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.classify import COLLECTIVES
-from nsyspipe.comm_operations import NO_MEMBER
-from nsyspipe.comm_rows import ABSENT, comm_rows
-from nsyspipe.matching import UNGROUPED, match
+from nsyspipe.analysis.collectives import UNGROUPED, match
+from nsyspipe.analysis.communication import NO_MEMBER
+from nsyspipe.model.names import COLLECTIVES
+from nsyspipe.run.cross_rank import ABSENT, comm_rows
 from tests.unit.make import ints
 from tests.unit.make_comm import GATHER, SEND, SUM, op, rank
 

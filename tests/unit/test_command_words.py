@@ -7,8 +7,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.capture.hash_key import HashKey
-from nsyspipe.command_words import (
+from nsyspipe.nsys.command_words import (
     HASHED,
     MASK,
     Mask,
@@ -16,7 +15,8 @@ from nsyspipe.command_words import (
     recorded_environment,
     without_words,
 )
-from nsyspipe.variables import VARIABLES
+from nsyspipe.nsys.secrets import HashKey
+from nsyspipe.nsys.variables import VARIABLES
 
 KEY = HashKey(b"k" * 32)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsyspipe.device_time import device_time
-from nsyspipe.metrics.copies import GRAD_COPY_COLUMNS, grad_copies
-from nsyspipe.recorded import Recorded
+from nsyspipe.analysis.breakdown import GRAD_COPY_COLUMNS, device_time, grad_copies
+from nsyspipe.model.problems import Recorded
 from tests.unit.make import comm, compute, dtod, htod, listed, memset, operations, windows
 
 

@@ -12,9 +12,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OutputError
-from nsyspipe.report.page.dashboard import DASHBOARD, STORE, dashboard_page
-from nsyspipe.report.page.dashboard_pages import write_pages
-from nsyspipe.report.page.embed import identity_of_page, run_id_of_page
+from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE, dashboard_page, write_pages
+from nsyspipe.report.html.page import identity_of_page, run_id_of_page
 from nsyspipe.store.catalog import Unreadable, stored_runs
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE

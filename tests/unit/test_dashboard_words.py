@@ -9,11 +9,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nsyspipe.report.page.dashboard_figures import FIGURES, missing_text, value_of, value_text
-from nsyspipe.report.page.dashboard_links import page_links, page_places
-from nsyspipe.report.page.dashboard_rows import dashboard_runs
-from nsyspipe.report.page.dashboard_series import facets, group_name, series_of
-from nsyspipe.report.page.embed import RUN_ID
+from nsyspipe.report.html.dashboard_page import dashboard_runs, page_links, page_places
+from nsyspipe.report.html.dashboard_series import (
+    FIGURES,
+    facets,
+    group_name,
+    missing_text,
+    series_of,
+    value_of,
+    value_text,
+)
+from nsyspipe.report.html.page import RUN_ID
 from nsyspipe.store.catalog import stored_runs
 from tests.dashboard_store import add_run, file_of, finding_row, run_row
 

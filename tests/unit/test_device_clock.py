@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.device_clock import AGREED, device_clock, device_clocks
-from nsyspipe.gaps import idle_gaps
-from nsyspipe.process_events import ProcessEvents
+from nsyspipe.analysis.clock import AGREED, device_clock, device_clocks
+from nsyspipe.analysis.idle import idle_gaps
+from nsyspipe.model import schema
+from nsyspipe.run.process import ProcessEvents
 from tests.unit.make import compute, dtod, ints, operations
 
 US, MS = 1_000, 1_000_000

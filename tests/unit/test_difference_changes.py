@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.sides import Side
-from nsyspipe.difference.step_table import StepTable
-from nsyspipe.difference.surroundings import _is_alike, surroundings
-from nsyspipe.fabric import NcclFacts
-from nsyspipe.sidecar_model import RunCapture
-from nsyspipe.slowest_link import SlowestLink
+from nsyspipe.analysis.links import SlowestLink
+from nsyspipe.compare.changes import StepTable
+from nsyspipe.compare.difference import Side
+from nsyspipe.compare.surroundings import _is_alike, surroundings
+from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.model.sidecar import RunCapture
 from tests.build.changed_run import Changed
 from tests.build.plain_steps import plain_rank, plain_run
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.comparability import check_comparable
-from nsyspipe.difference.sides import Side
-from nsyspipe.loading import diff
-from nsyspipe.sidecar_model import RunCapture
+from nsyspipe.api import diff
+from nsyspipe.compare.comparability import check_comparable
+from nsyspipe.compare.difference import Side
+from nsyspipe.model.sidecar import RunCapture
 from tests.build.changed_run import Changed
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import plain_rank, plain_run, write_run

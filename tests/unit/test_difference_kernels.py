@@ -6,11 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.comparability import check_comparable
-from nsyspipe.difference.kernel_changes import kernel_changes, top_kernels
-from nsyspipe.difference.sides import Side
-from nsyspipe.difference.step_table import StepTable
-from nsyspipe.metrics import window_sums
+from nsyspipe.analysis import kernels as window_sums
+from nsyspipe.compare.changes import StepTable, kernel_changes, top_kernels
+from nsyspipe.compare.comparability import check_comparable
+from nsyspipe.compare.difference import Side
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank, plain_run
 from tests.integration.store_tools import places, unlisted

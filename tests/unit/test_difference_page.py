@@ -9,16 +9,16 @@ import re
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.sides import Side
-from nsyspipe.gate import gate
-from nsyspipe.loading import diff
-from nsyspipe.report.difference_document import identity_of
+from nsyspipe.api import diff
+from nsyspipe.compare.difference import Side
+from nsyspipe.compare.gate import gate
+from nsyspipe.report.difference import identity_of
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.report.document import document
+from nsyspipe.report.html.difference_page import difference_page, identity_of_difference_page
+from nsyspipe.report.html.page import run_id_of_page
+from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.page.difference_page import difference_page, identity_of_difference_page
-from nsyspipe.report.page.embed import run_id_of_page
-from nsyspipe.report.page.run_page import run_page
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
 from tests.build.plain_steps import plain_run

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.difference.sides import Side
-from nsyspipe.loading import diff
-from nsyspipe.report.page.difference_cells import DeltaCell, DeltaTable, Judged, Scale
-from nsyspipe.report.page.difference_tables import (
+from nsyspipe.api import diff
+from nsyspipe.compare.difference import Side
+from nsyspipe.report.html.difference_charts import (
+    DeltaCell,
+    DeltaTable,
+    Judged,
+    Scale,
+    timelines,
+    waterfall,
+    waterfall_table,
+)
+from nsyspipe.report.html.difference_page import (
     change_table,
     figure_table,
     formula_table,
     kernel_table,
     provenance_table,
 )
-from nsyspipe.report.page.difference_timelines import timelines
-from nsyspipe.report.page.difference_waterfall import waterfall, waterfall_table
 from tests.build.plain_steps import plain_rank, plain_run
 
 MS = 10**6

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.difference.metric_rows import overall_verdict
-from nsyspipe.difference.sides import Side
+from nsyspipe.api import diff
+from nsyspipe.compare.difference import Side
+from nsyspipe.compare.metrics import overall_verdict
 from nsyspipe.errors import OptionError, ReportNotFoundError
-from nsyspipe.loading import diff
 from tests.build.plain_steps import plain_run, write_run
 
 STEPS = [(1000 + 3 * (number % 2), 100, 40, 60) for number in range(8)]

@@ -6,25 +6,27 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
-from nsyspipe.difference.run_difference import RunDifference
-from nsyspipe.difference.sides import Side
-from nsyspipe.fabric import NcclFacts
-from nsyspipe.gate import gate
-from nsyspipe.loading import diff
-from nsyspipe.report.difference_document import difference_document, identity_of_document
-from nsyspipe.report.difference_figures import (
-    delta_text,
-    interval_cell,
-    interval_text,
-    percent_change,
-)
-from nsyspipe.report.difference_markdown import (
+from nsyspipe.api import diff
+from nsyspipe.compare.difference import RunDifference, Side
+from nsyspipe.compare.gate import gate
+from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.report.difference import (
     MARKER,
+    difference_document,
     difference_markdown,
+    difference_text,
+    identity_of_document,
     identity_of_markdown,
 )
-from nsyspipe.report.difference_text import difference_text
-from nsyspipe.report.difference_words import gate_text, notes, verdict_text
+from nsyspipe.report.difference_words import (
+    delta_text,
+    gate_text,
+    interval_cell,
+    interval_text,
+    notes,
+    percent_change,
+    verdict_text,
+)
 from tests.build.changed_run import Changed
 from tests.build.plain_steps import plain_run, write_run
 

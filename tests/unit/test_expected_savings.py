@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import nsyspipe
-from nsyspipe import schema
-from nsyspipe.replay import expected
-from nsyspipe.replay.ask import whatif
-from nsyspipe.replay.expected import advised_change, with_expected_savings
-from nsyspipe.replay.knobs import Knobs
+from nsyspipe.model import schema
+from nsyspipe.whatif import advice as expected
+from nsyspipe.whatif.advice import advised_change, with_expected_savings
+from nsyspipe.whatif.answer import whatif
+from nsyspipe.whatif.knobs import Knobs
 from tests.build.ddp_run import MS, US
 from tests.integration.tools import edit
 from tests.unit.make_replay import OVERHEAD, SINGLE, STEP, first_of

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 import nsyspipe
-from nsyspipe import export_cache
-from nsyspipe.claims import claim
 from nsyspipe.errors import (
     NotAReportError,
     NsysFailedError,
@@ -21,9 +19,11 @@ from nsyspipe.errors import (
     OutputError,
     ReportNotFoundError,
 )
-from nsyspipe.export_cache import cache_directory, exported_reports
-from nsyspipe.programs import find_nsys
-from nsyspipe.read.discover import display_names, source_of
+from nsyspipe.nsys import cache as export_cache
+from nsyspipe.nsys.cache import cache_directory, exported_reports
+from nsyspipe.nsys.files import claim
+from nsyspipe.nsys.find_reports import display_names, source_of
+from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report
 
 
@@ -32,7 +32,7 @@ def cache(tmp_path, monkeypatch):
     """Give each test a cache of its own, with no claims of other tests."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("NSYSPIPE_CACHE_DIR", str(folder))
-    monkeypatch.setattr("nsyspipe.export_cache._CLAIMS", {})
+    monkeypatch.setattr("nsyspipe.nsys.cache._CLAIMS", {})
     return folder
 
 
@@ -204,7 +204,7 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
     assert all(path.exists() for path in found)
     # Nor does what another process reads.
     script = (
-        "import sys; from nsyspipe.export_cache import exported_reports\n"
+        "import sys; from nsyspipe.nsys.cache import exported_reports\n"
         "exported_reports(sys.argv[1:]); print('ready', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

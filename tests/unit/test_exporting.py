@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe import nsys
 from nsyspipe.errors import (
     DamagedReportError,
     InputError,
@@ -20,10 +19,10 @@ from nsyspipe.errors import (
     OptionError,
     OutputError,
 )
-from nsyspipe.export_command import run_export
-from nsyspipe.export_target import target_of
-from nsyspipe.exporting import EXPORTED, UP_TO_DATE, attempt_exports, export_reports
-from nsyspipe.programs import find_nsys
+from nsyspipe.nsys import programs as nsys
+from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, attempt_exports, export_reports, target_of
+from nsyspipe.nsys.export_command import run_export
+from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report
 from tests.build.trace import steady_rank
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.families import (
+from nsyspipe.analysis.step_families import (
     STEP_OPTION,
     Candidate,
     TextFamilies,

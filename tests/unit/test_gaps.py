@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.attribution import NEVER
-from nsyspipe.gaps import idle_gaps
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.idle import idle_gaps
 from tests.unit.make import comm, compute, dtod, htod, memset, operations, unified
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.difference.figures import METRICS
-from nsyspipe.errors import OptionError
-from nsyspipe.gate import FAILED, PASSED, UNDECIDED, check_can_fail, gate
-from nsyspipe.gate_settings import (
+from nsyspipe.compare.gate import FAILED, PASSED, UNDECIDED, check_can_fail, gate
+from nsyspipe.compare.gate_settings import (
     GateSettings,
     parse_confidence,
     parse_metrics,
     parse_min_effect,
     read_settings,
 )
+from nsyspipe.compare.metrics import METRICS
+from nsyspipe.errors import OptionError
 
 
 class Judged:

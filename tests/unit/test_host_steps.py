@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.families import STEP_OPTION, Candidate, choose_host
-from nsyspipe.metrics.host_steps import fastest_and_slowest, host_figures
-from nsyspipe.report.host_steps_words import host_cells, host_notes, slowest_first
+from nsyspipe.analysis.host_steps import fastest_and_slowest, host_figures
+from nsyspipe.analysis.step_families import STEP_OPTION, Candidate, choose_host
+from nsyspipe.model import schema
+from nsyspipe.report.host_steps import host_cells, host_notes, slowest_first
 
 
 def table(*rows):

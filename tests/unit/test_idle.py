@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsyspipe.gaps import idle_gaps
-from nsyspipe.intervals import EMPTY, union
-from nsyspipe.metrics.idle import idle_causes, phase_idle
-from nsyspipe.schema import IDLE_CAUSES as CAUSES
+from nsyspipe.analysis.idle import idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.intervals import EMPTY, union
+from nsyspipe.model.step_tables import IDLE_CAUSES as CAUSES
 from tests.unit.make import calls, comm, compute, dtod, ints, listed, operations, windows
 
 SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"

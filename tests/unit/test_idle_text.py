@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.report.idle_text import idle_text
+from nsyspipe.model import schema
+from nsyspipe.report.words import idle_text
 
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from nsyspipe.intervals import EMPTY, IntervalSet, grouped_lengths, outermost, union
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, grouped_lengths, outermost, union
 from tests.unit.make import ints
 
 TWO = IntervalSet(ints(0, 20), ints(10, 30))

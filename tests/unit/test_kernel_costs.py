@@ -6,12 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.intervals import EMPTY, union
-from nsyspipe.kernel_names import kernels_table
-from nsyspipe.labels import PHASES
-from nsyspipe.metrics.kernels import costliest, kernel_costs
-from nsyspipe.schema import GRAPH_NAME_ID
+from nsyspipe.analysis.intervals import EMPTY, union
+from nsyspipe.analysis.kernels import costliest, kernel_costs, kernels_table
+from nsyspipe.model import schema
+from nsyspipe.model.canonical import GRAPH_NAME_ID
+from nsyspipe.model.names import PHASES
 from tests.unit.make import comm, compute, dtod, ints, listed, operations, windows
 
 NONE = len(PHASES)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nsyspipe.labels import PHASE_PATTERNS, PHASES, holds_steps, phase_of, step_number
+from nsyspipe.model.names import PHASE_PATTERNS, PHASES, holds_steps, phase_of, step_number
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 

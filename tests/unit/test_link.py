@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.fabric import CommMember, Communicator, Edge, NcclLog, Topology
-from nsyspipe.link import absent_gpus, classify_transport, links
-from nsyspipe.link_speeds import nvlink_speed, pcie_speed
-from nsyspipe.read.nccl_log import read_nccl_logs
-from nsyspipe.read.topology import read_topology
-from nsyspipe.schema.links import LINK_KINDS, LINKS
-from nsyspipe.slowest_link import SlowestLink, slowest
+from nsyspipe.analysis.link_speeds import nvlink_speed, pcie_speed
+from nsyspipe.analysis.links import SlowestLink, absent_gpus, classify_transport, links, slowest
+from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog, Topology
+from nsyspipe.model.operation_tables import LINK_KINDS, LINKS
+from nsyspipe.reader.nccl_log import read_nccl_logs
+from nsyspipe.reader.topology import read_topology
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
 H200 = "NVIDIA H200"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.findings.link_evidence import LACKING, LinkVerdict
-from nsyspipe.report.findings_text import link_text
-from nsyspipe.slowest_link import SlowestLink
+from nsyspipe.report.text import link_text
 
 
 def verdict(*, nominal=63e9, text="SHM through host memory", n_edges=4, **reached):

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from rich.console import Console
 
-from nsyspipe.machine import ANALYZE, CAPTURE, STATUSES, Check, check_machine
-from nsyspipe.programs import Output, ask
-from nsyspipe.report.doctor_text import machine_text
+from nsyspipe.nsys.machine import ANALYZE, CAPTURE, STATUSES, Check, check_machine
+from nsyspipe.nsys.programs import Output, ask
+from nsyspipe.report.doctor import machine_text
 from tests.build.programs import (
     DRIVER_FILE,
     GPUS,

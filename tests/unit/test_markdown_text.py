@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.report.markdown_text import escaped, prose, table
-from nsyspipe.untrusted import printable
+from nsyspipe.model.text import printable
+from nsyspipe.report.markdown import escaped, prose, table
 from tests.markdown_page import UNPARTED, Page
 
 HOSTILE = [

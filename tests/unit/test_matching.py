@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.matching import UNGROUPED, match
+from nsyspipe.analysis.collectives import UNGROUPED, match
 from tests.unit.make import ints
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.attribution import NEVER
-from nsyspipe.messages import assign_messages
-from nsyspipe.schema.payloads import PAYLOADS
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.messages import assign_messages
+from nsyspipe.model.canonical import PAYLOADS
 
 A, B = 5 - 2**63, 7
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nsyspipe.new_files import make_readable, remove_side_files, side_files
+from nsyspipe.nsys.files import make_readable, remove_side_files, side_files
 
 
 def test_a_file_gets_the_mode_of_any_new_file_and_the_mask_stays(tmp_path):

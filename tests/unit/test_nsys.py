@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from nsyspipe import nsys
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
-from nsyspipe.programs import find_nsys
+from nsyspipe.nsys import programs as nsys
+from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import NEW_OPTIONS, fake_nsys
 from tests.build.programs import HELP, program
 

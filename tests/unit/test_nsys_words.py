@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsyspipe.nsys_words import telling_lines
+from nsyspipe.nsys.programs import telling_lines
 
 
 def test_lines_that_tell_go_before_those_that_came_last():

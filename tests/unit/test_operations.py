@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.attribution import NEVER, UNKNOWN
-from nsyspipe.classify import COLLECTIVES
-from nsyspipe.device_operations import CATEGORIES, device_operations, overlapping_rows
-from nsyspipe.launched import launched_in
-from nsyspipe.read.again import _in_whole_steps
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.operations import CATEGORIES, device_operations, overlapping_rows
+from nsyspipe.analysis.phases import launched_in
+from nsyspipe.model import schema
+from nsyspipe.model.names import COLLECTIVES
+from nsyspipe.reader.again import _in_whole_steps
 from tests.unit.make import PROCESS, ints
 
 TEXTS = {1: "void at::relu<float>(int)", 2: "ncclDevKernel_AllGather_RING_LL(x)", 3: "nccl(x)"}

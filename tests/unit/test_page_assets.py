@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nsyspipe.report import page
-from nsyspipe.report.page.assets import LIBRARY, csp, read_asset, script, styles
+from nsyspipe.report.html.page import LIBRARY, csp, read_asset, script, styles
 
 ASSETS = Path(page.__file__).parent / "assets"
 CATEGORIES = ("compute", "exposed", "hidden", "waiting", "copies", "idle", "transfer")

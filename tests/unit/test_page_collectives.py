@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from nsyspipe import schema
-from nsyspipe.report.page import collective_medians as module
-from nsyspipe.report.page.collective_board import (
+from nsyspipe.model import schema
+from nsyspipe.report.html import run_collectives as module
+from nsyspipe.report.html.run_collectives import (
     by_order,
     by_size,
+    collective_medians,
     collective_note,
     collective_table,
 )
-from nsyspipe.report.page.collective_medians import collective_medians
 
 
 def row(step, seq, rank, *, wait=0, transfer=10, length=10, kind="all_reduce", n_bytes=None, **more):  # fmt: skip

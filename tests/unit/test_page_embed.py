@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nsyspipe.report.page.embed import (
+from nsyspipe.report.html.page import (
     MOST_LETTERS,
     RUN_ID,
     as_json,

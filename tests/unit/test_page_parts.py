@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.report.page.chosen_ranks import chosen_ranks, left_out_note
-from nsyspipe.report.page.step_parts import parts_of, rank_parts, rank_parts_table
-from nsyspipe.report.page.step_series import MOST_COLUMNS, step_rows, step_series, step_table
-from nsyspipe.report.page.tables import Bar, bars
+from nsyspipe.model import schema
+from nsyspipe.report.html.page import Bar, bars
+from nsyspipe.report.html.run_collectives import chosen_ranks, left_out_note
+from nsyspipe.report.html.run_steps import (
+    MOST_COLUMNS,
+    parts_of,
+    rank_parts,
+    rank_parts_table,
+    step_rows,
+    step_series,
+    step_table,
+)
 
 
 def step(rank=0, number=0, *, wall=100, compute=60, hidden=20, exposed=10, copies=5, begin=None, **more):  # fmt: skip

@@ -9,9 +9,8 @@ import sys
 import pytest
 
 from nsyspipe import load
-from nsyspipe.report.page.assets import LIBRARY, read_asset
-from nsyspipe.report.page.embed import run_id_of_page
-from nsyspipe.report.page.run_page import run_page
+from nsyspipe.report.html.page import LIBRARY, read_asset, run_id_of_page
+from nsyspipe.report.html.run_page import run_page
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
 from tests.build.trace import TraceBuilder, steady_rank
@@ -117,7 +116,7 @@ def test_a_page_of_two_ranks_is_small(steady):
 
 
 def test_templates_are_loaded_only_for_a_page():
-    script = "import sys, nsyspipe.report.page.run_page; print('jinja2' in sys.modules)"
+    script = "import sys, nsyspipe.report.html.run_page; print('jinja2' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

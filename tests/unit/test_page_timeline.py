@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from nsyspipe import schema
-from nsyspipe.report.page import timeline_data as module
-from nsyspipe.report.page.timeline_data import timeline_data
-from nsyspipe.report.page.timeline_table import timeline_table
+from nsyspipe.model import schema
+from nsyspipe.report.html import run_steps as module
+from nsyspipe.report.html.run_steps import timeline_data, timeline_table
 
 TO = "\N{EN DASH}"
 

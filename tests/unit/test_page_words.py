@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.fabric import NcclFacts
-from nsyspipe.report.page.boards import idle_table, phase_table, straggler_table
-from nsyspipe.report.page.findings_list import _sentence, evidence_rows
-from nsyspipe.report.page.kernel_board import kernel_table
-from nsyspipe.report.page.link_board import link_table, nccl_facts, troubles
-from nsyspipe.report.page.provenance import definitions
-from nsyspipe.report.page.shell import _code, _unbroken
-from nsyspipe.report.page.tables import Bar
+from nsyspipe.model import schema
+from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.report.html.page import Bar, _code, _unbroken
+from nsyspipe.report.html.run_boards import (
+    _sentence,
+    evidence_rows,
+    idle_table,
+    kernel_table,
+    link_table,
+    nccl_facts,
+    phase_table,
+    straggler_table,
+    troubles,
+)
+from nsyspipe.report.html.run_page import definitions
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsyspipe import schema
-from nsyspipe.export.perfetto_derived import (
+from nsyspipe.analysis.intervals import union
+from nsyspipe.model import schema
+from nsyspipe.report.perfetto.tracks import (
     bin_edges,
     busy_percent,
     busy_time,
@@ -13,7 +14,6 @@ from nsyspipe.export.perfetto_derived import (
     waiting_time,
     windows,
 )
-from nsyspipe.intervals import union
 from tests.unit.make import ints
 from tests.unit.make_perfetto import collective, comm, op, step_row
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.export.perfetto_slices import disjoint_lanes, nested_lanes, shown, values_of
+from nsyspipe.report.perfetto.packets import disjoint_lanes, nested_lanes, shown, values_of
 from tests.unit.make import ints
 
 

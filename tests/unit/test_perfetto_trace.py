@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor
 
-from nsyspipe import schema
-from nsyspipe.export.perfetto_trace import run_id_of_trace, write_trace
+from nsyspipe.model import schema
+from nsyspipe.report.perfetto.trace import run_id_of_trace, write_trace
 from tests.perfetto_reading import ReadTrace
 from tests.unit.make_perfetto import (
     collective,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsyspipe import schema
-from nsyspipe.device_time import device_time
-from nsyspipe.metrics.phases import phase_costs
-from nsyspipe.metrics.summary import phase_summary
-from nsyspipe.steps import Windows, step_windows
+from nsyspipe.analysis.breakdown import device_time
+from nsyspipe.analysis.phases import phase_costs
+from nsyspipe.analysis.steps import Windows, step_windows
+from nsyspipe.analysis.summary import phase_summary
+from nsyspipe.model import schema
 from tests.unit.make import comm, compute, dtod, ints, listed, members, memset, operations, phase
 
 TWO = members((0, 100), (100, 200))

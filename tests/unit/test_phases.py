@@ -7,10 +7,10 @@ import re
 import pyarrow as pa
 import pytest
 
-from nsyspipe.attribution import NEVER
-from nsyspipe.families import TextFamilies
-from nsyspipe.labels import PHASE_PATTERNS, PHASES
-from nsyspipe.phases import phase_codes, phase_ranges, phases_of_launches
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches
+from nsyspipe.analysis.step_families import TextFamilies
+from nsyspipe.model.names import PHASE_PATTERNS, PHASES
 from tests.unit.make import ints, members, phase, ranges, texts_of
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nsyspipe.programs import Output, Program, ask, find_importer, find_nsys
+from nsyspipe.nsys.programs import Output, Program, ask, find_importer, find_nsys
 from tests.build.programs import program
 
 

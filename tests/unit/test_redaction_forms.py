@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.read import versions
-from nsyspipe.redaction import facts, tables
-from nsyspipe.redaction.removed import Amount, Removed
+from nsyspipe.reader import report as versions
+from nsyspipe.redact import tables, values as facts
+from nsyspipe.redact.copy import Amount, Removed
 from tests.build.trace import schemas
 
 

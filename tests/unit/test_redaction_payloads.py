@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.read.payload_fields import decode_fields
-from nsyspipe.read.payload_layouts import Layout
-from nsyspipe.redaction.payloads import MARK, packed
+from nsyspipe.reader.payload import decode_fields
+from nsyspipe.reader.payload_layouts import Layout
+from nsyspipe.redact.values import MARK, packed
 
 # A communicator at 0, private bytes at 8, a size at 16.
 LAYOUT = Layout(

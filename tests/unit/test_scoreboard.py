@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import nsyspipe
-from nsyspipe.difference.sides import Side
+from nsyspipe.api import compare, diff
+from nsyspipe.compare.difference import Side
+from nsyspipe.compare.ranking import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.errors import OptionError
-from nsyspipe.loading import compare, diff
-from nsyspipe.schema import SUMMARY
-from nsyspipe.scoreboard.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
-from nsyspipe.store.find import find_saved
+from nsyspipe.model.figures import SUMMARY
+from nsyspipe.store.catalog import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
 from tests.build.scoreboard_runs import MS, scoreboard_runs

@@ -8,17 +8,18 @@ import json
 
 import pytest
 
-from nsyspipe.difference.sides import Side
-from nsyspipe.loading import compare
-from nsyspipe.report.scoreboard_document import (
+from nsyspipe.api import compare
+from nsyspipe.compare.difference import Side
+from nsyspipe.report.scoreboard import (
     identity_of,
     identity_of_csv,
     identity_of_document,
+    identity_of_markdown,
     scoreboard_csv,
     scoreboard_document,
     scoreboard_document_text,
+    scoreboard_markdown,
 )
-from nsyspipe.report.scoreboard_markdown import identity_of_markdown, scoreboard_markdown
 from tests.build.scoreboard_runs import MS, scoreboard_runs
 
 # The contract's keys of a run.

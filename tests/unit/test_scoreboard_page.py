@@ -7,11 +7,10 @@ import re
 
 import pytest
 
-from nsyspipe.loading import compare
-from nsyspipe.report.page.assets import LIBRARY, read_asset
-from nsyspipe.report.page.embed import identity_of_page
-from nsyspipe.report.page.scoreboard import RUNS, scoreboard_page
-from nsyspipe.report.scoreboard_document import identity_of
+from nsyspipe.api import compare
+from nsyspipe.report.html.page import LIBRARY, identity_of_page, read_asset
+from nsyspipe.report.html.scoreboard_page import RUNS, scoreboard_page
+from nsyspipe.report.scoreboard import identity_of
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
 from tests.build.scoreboard_runs import MS, scoreboard_runs

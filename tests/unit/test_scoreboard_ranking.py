@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nsyspipe.compare.ranking import SCOREBOARD, SORTS, check_sort, sorted_rows
 from nsyspipe.errors import OptionError
-from nsyspipe.scoreboard.ranking import SORTS, check_sort, sorted_rows
-from nsyspipe.scoreboard.tables import SCOREBOARD
 
 
 def test_every_metric_is_a_column():

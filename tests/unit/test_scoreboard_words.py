@@ -6,12 +6,10 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
-from nsyspipe.difference.sides import Side
-from nsyspipe.loading import compare
-from nsyspipe.report.scoreboard_markdown import MARKER, scoreboard_markdown
-from nsyspipe.report.scoreboard_notes import doubts, notes, troubles
-from nsyspipe.report.scoreboard_text import scoreboard_text
-from nsyspipe.report.scoreboard_words import headlines, speedup_text
+from nsyspipe.api import compare
+from nsyspipe.compare.difference import Side
+from nsyspipe.report.scoreboard import MARKER, scoreboard_markdown, scoreboard_text
+from nsyspipe.report.scoreboard_words import doubts, headlines, notes, speedup_text, troubles
 from tests.build.hostile import HOSTILE
 from tests.build.scoreboard_runs import scoreboard_runs
 from tests.build.trace import TraceBuilder

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from nsyspipe.analysis.steps import select_steps
 from nsyspipe.errors import OptionError
-from nsyspipe.selection import select_steps
 from tests.unit.make import ints
 
 

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from nsyspipe.errors import OptionError
-from nsyspipe.labels import PHASE_PATTERNS
-from nsyspipe.settings import Reading, compile_pattern, parse_skip_first
+from nsyspipe.model.names import PHASE_PATTERNS
+from nsyspipe.model.options import Reading, compile_pattern, parse_skip_first
 
 
 def patterns(reading):

@@ -9,12 +9,22 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from nsyspipe.capture.hash_key import HashKey
-from nsyspipe.capture.sidecar import sidecar_document, sidecar_path, write_sidecar
-from nsyspipe.capture.surroundings import Gpu, Surroundings
-from nsyspipe.read.sidecar import read_beside, read_sidecars
-from nsyspipe.read.sidecar_fields import UnusableError, family_of_pattern, parse_sidecar
-from nsyspipe.sidecar_model import CapturedRank, RunCapture
+from nsyspipe.capture.sidecar import (
+    Gpu,
+    Surroundings,
+    sidecar_document,
+    sidecar_path,
+    write_sidecar,
+)
+from nsyspipe.model.sidecar import CapturedRank, RunCapture
+from nsyspipe.nsys.secrets import HashKey
+from nsyspipe.reader.sidecar import (
+    UnusableError,
+    family_of_pattern,
+    parse_sidecar,
+    read_beside,
+    read_sidecars,
+)
 from tests.build.programs import TOPOLOGY
 from tests.conftest import REAL
 

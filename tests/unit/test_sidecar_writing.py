@@ -13,17 +13,15 @@ from pathlib import Path
 import pytest
 
 from nsyspipe.capture.sidecar import (
-    sidecar_document,
-    sidecar_path,
-    write_sidecar,
-    write_topology,
-)
-from nsyspipe.capture.surroundings import (
     Gpu,
     Surroundings,
     gather_surroundings,
     host_name,
     program_directory,
+    sidecar_document,
+    sidecar_path,
+    write_sidecar,
+    write_topology,
 )
 from nsyspipe.errors import OutputError
 from tests.build.programs import TOPOLOGY, printing, program

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsyspipe.attribution import UNKNOWN
-from nsyspipe.intervals import union
-from nsyspipe.metrics.slowdown import comm_delays, kernel_slowdown
+from nsyspipe.analysis.attribution import UNKNOWN
+from nsyspipe.analysis.intervals import union
+from nsyspipe.analysis.slowdown import comm_delays, kernel_slowdown
 from tests.unit.make import comm, compute, ints, operations, windows
 
 EDGE = (2, 50, 0)  # of another name: nobody's equal, but a neighbour like others

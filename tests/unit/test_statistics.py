@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_centres, verdict
-from nsyspipe.statistics.student_t import two_sided_tail
+from nsyspipe.compare.decision import verdict
+from nsyspipe.compare.interval import two_sided_tail
+from nsyspipe.compare.statistics import difference_of_centres
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import difference_of_centres, ratio_of_means, verdict
+from nsyspipe.compare.decision import verdict
+from nsyspipe.compare.statistics import difference_of_centres, ratio_of_means
 
 
 def captures(*each):

@@ -7,14 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nsyspipe.statistics import (
-    difference_of_centres,
-    evenness,
-    is_worse_excluded,
-    ratio_of_means,
-    settled_by,
-    verdict,
-)
+from nsyspipe.analysis.evenness import evenness
+from nsyspipe.compare.decision import is_worse_excluded, settled_by, verdict
+from nsyspipe.compare.statistics import difference_of_centres, ratio_of_means
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 

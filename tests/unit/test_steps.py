@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsyspipe.steps import capture_window, step_windows
+from nsyspipe.analysis.steps import capture_window, step_windows
 from tests.unit.make import comm, compute, dtod, htod, members, memset, operations
 
 THREE = members((0, 100), (100, 200), (200, 300))

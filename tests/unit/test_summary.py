@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.metrics.summary import RATIOS, rank_summary, summary, with_ratios
+from nsyspipe.analysis.summary import RATIOS, rank_summary, summary, with_ratios
+from nsyspipe.model import schema
 
 PARTS = {
     "wall_ns": 100, "compute_ns": 50, "comm_ns": 40, "exposed_comm_ns": 30, "exposed_memory_ns": 5, "idle_ns": 15,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from nsyspipe import schema
-from nsyspipe.metrics.timeline import MAX_BARS, representative_step, timeline
+from nsyspipe.analysis.timeline import MAX_BARS, representative_step, timeline
+from nsyspipe.model import schema
 
 STEP, RANK = 7, 2
 WINDOW = (100, 200)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
-from nsyspipe.fabric import Topology
-from nsyspipe.read.topology import read_topology
+from nsyspipe.model.fabric import Topology
+from nsyspipe.reader.topology import read_topology
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
 

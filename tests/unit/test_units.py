@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.units import absent, bytes_text, count_text, ms_text, percent_text, rate_text
+from nsyspipe.report.units import absent, bytes_text, count_text, ms_text, percent_text, rate_text
 
 
 @pytest.mark.parametrize("text", [ms_text, percent_text, bytes_text, rate_text, count_text])

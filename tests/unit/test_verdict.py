@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsyspipe.report.verdict import verdict
-from nsyspipe.statistics import evenness
+from nsyspipe.analysis.evenness import evenness
+from nsyspipe.report.words import verdict
 
 
 def figures(

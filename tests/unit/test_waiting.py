@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from nsyspipe.metrics.waiting import NOBODY, waiting
+from nsyspipe.analysis.collectives import NOBODY, waiting
 from tests.unit.make import ints
 
 NUMBERS = (

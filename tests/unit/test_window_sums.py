@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.metrics import window_sums as module
-from nsyspipe.metrics.window_sums import window_sums
+from nsyspipe.analysis import kernels as module
+from nsyspipe.analysis.kernels import window_sums
 from tests.unit.make import ints, windows
 
 KERNELS = st.lists(st.tuples(st.integers(-5, 60), st.integers(0, 9), st.integers(0, 2)), max_size=30)  # fmt: skip

@@ -1,0 +1,295 @@
+"""Which launch an operation came from, and which host ranges that launch lies in.
+
+PyTorch launches the backward pass from the autograd thread, so an operation belongs to the range
+that contains its launch in time, whatever thread of the process made it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.model.canonical import UNIFIED_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsyspipe.model.types import Flags, Int64
+
+
+# The launch time of an operation without a launch: after all others.
+NEVER = np.iinfo(np.int64).max
+
+# What stands for null in `ProcessOperations.kernel_column`; no id and no packed shape is that low.
+UNKNOWN = np.iinfo(np.int64).min
+
+# What few ask for.
+_RARE_COLUMNS = ("device_id", "stream_id", "name_id", "grid", "block")
+
+# A correlation id's slot is looked up in a table unless ids are so sparse that it would be this
+# many times longer than the rows.
+_SPARSE = 8
+
+
+@dataclass(frozen=True)
+class ProcessOperations:
+    """The device operations of one process, as numpy columns; kernels and copies each in order of launch.
+
+    Attributes
+    ----------
+    kernel_start, kernel_end, kernel_launch, is_comm
+        Compute and comm operations; those without a launch come last, with `NEVER`.
+    copy_start, copy_end, copy_launch, copy_kind, copy_bytes
+        Memcpys and memsets; an unknown kind is -1, unknown bytes are 0.
+    n_launched
+        Kernels with a launch.
+    kernel_order
+        Row of each kernel among the process's; None when they stand in order of launch already.
+    kernel_rows
+        Columns of `schema.KERNELS` that few ask for, in order of row: see `kernel_column`.
+    """
+
+    kernel_start: Int64
+    kernel_end: Int64
+    kernel_launch: Int64
+    is_comm: Flags
+    copy_start: Int64
+    copy_end: Int64
+    copy_launch: Int64
+    copy_kind: Int64
+    copy_bytes: Int64
+    n_launched: int
+    kernel_order: Int64 | None
+    kernel_rows: pa.Table
+
+    def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
+        """Return device_id, stream_id, name_id, grid or block of some kernels; `UNKNOWN` for null."""
+        column = self.kernel_rows[name]
+        if self.kernel_order is None:
+            column = column.slice(first, None if last is None else last - first)
+        values: Int64 = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
+        return values if self.kernel_order is None else values[self.kernel_order[first:last]]
+
+    @property
+    def sampled(self) -> tuple[int, int]:
+        """First kernel whose grid is known, and the one after the last."""
+        if self.kernel_order is not None:
+            known = np.flatnonzero(self.kernel_column("grid") != UNKNOWN)
+            return (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
+        chunks = self.kernel_rows["grid"].chunks
+        edges = np.cumsum([0, *map(len, chunks)]).tolist()
+        some = [at for at, chunk in enumerate(chunks) if chunk.null_count < len(chunk)]
+        return (edges[some[0]], edges[some[-1] + 1]) if some else (0, 0)
+
+    @property
+    def n_without_launch(self) -> int:
+        """Operations of any kind without the launch that they must have had: unified memory moves without any."""
+        n_copies = int(np.count_nonzero((self.copy_launch == NEVER) & ~self.is_unified))
+        return self.kernel_start.size - self.n_launched + n_copies
+
+    @property
+    def n_launchable(self) -> int:
+        """Operations of any kind that something launched, recorded or not."""
+        return self.n_operations - int(np.count_nonzero(self.is_unified))
+
+    @property
+    def is_unified(self) -> Flags:
+        """Copies of unified memory, which nothing launches."""
+        return np.isin(self.copy_kind, UNIFIED_KINDS)
+
+    @property
+    def n_operations(self) -> int:
+        """Operations of any kind."""
+        return self.kernel_start.size + self.copy_start.size
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First start and last end of any operation, report time."""
+        starts = [int(a.min()) for a in (self.kernel_start, self.copy_start) if a.size]
+        ends = [int(a.max()) for a in (self.kernel_end, self.copy_end) if a.size]
+        return min(starts), max(ends)
+
+    def kernels_launched_in(self, starts: Int64, ends: Int64) -> Slices:
+        """Return, for each host range, the slice of kernels that it launched."""
+        launches = self.kernel_launch[: self.n_launched]
+        return Slices(np.searchsorted(launches, starts), np.searchsorted(launches, ends))
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Slices ``[first, last)`` of a sorted column, one per range."""
+
+    first: Int64
+    last: Int64
+
+    @property
+    def counts(self) -> Int64:
+        """Number of elements of each slice."""
+        return self.last - self.first
+
+    def mask(self, size: int) -> Flags:
+        """Return a flag per element: whether it lies in any slice."""
+        steps = np.zeros(size + 1, np.int32)
+        np.add.at(steps, self.first, 1)
+        np.add.at(steps, self.last, -1)
+        return np.cumsum(steps[:-1], out=steps[:-1]) > 0
+
+    def minimum(self, values: Int64) -> Int64:
+        """Return the smallest value of each slice; no slice may be empty."""
+        return np.minimum.reduceat(np.append(values, NEVER), self._edges)[::2]
+
+    def maximum(self, values: Int64) -> Int64:
+        """Return the largest value of each slice; no slice may be empty."""
+        return np.maximum.reduceat(np.append(values, UNKNOWN), self._edges)[::2]
+
+    @property
+    def _edges(self) -> Int64:
+        return np.stack((self.first, self.last), axis=1).ravel()
+
+
+def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
+    """Return the host start of each operation's launch; `NEVER` where there is none.
+
+    An operation's launch is the API call of the same process with the same correlation id (it is
+    unique per process only); of several the earliest.
+
+    Parameters
+    ----------
+    operations
+        `schema.KERNELS` or `schema.COPIES`.
+    launches
+        `schema.LAUNCHES`, or None when API calls were not recorded.
+
+    Notes
+    -----
+    Works batch by batch on the columns as they were read, so that a million rows need no second copy.
+    """
+    found = np.full(operations.num_rows, NEVER)
+    if launches is None or not launches.num_rows or not operations.num_rows:
+        return found
+    processes = np.union1d(*(distinct(table["process_id"]) for table in (operations, launches)))
+    for process in distinct(operations["process_id"]):
+        calls = _FirstCalls(launches, process, is_only=processes.size == 1)
+        offset = 0
+        for batch in operations.select(["process_id", "correlation_id"]).to_batches():
+            own = slice(offset, offset + batch.num_rows)
+            offset += batch.num_rows
+            ids = batch["correlation_id"]
+            times = calls.times(pc.fill_null(ids, 0).to_numpy())
+            if ids.null_count:
+                times = np.where(pc.is_valid(ids).to_numpy(zero_copy_only=False), times, NEVER)
+            if processes.size > 1:
+                times = np.where(batch["process_id"].to_numpy() == process, times, found[own])
+            found[own] = times
+    return found
+
+
+def distinct(column: pa.ChunkedArray) -> Int64:
+    """Return a column's distinct values in order; most columns of processes hold one, which needs no sort."""
+    bounds = pc.min_max(column).as_py()
+    if bounds["min"] == bounds["max"]:
+        return np.array([] if bounds["min"] is None else [bounds["min"]], np.int64)
+    values: Int64 = pc.unique(column).to_numpy()
+    return np.sort(values)
+
+
+def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
+    """Return the rows of each of some processes, in their order: one pass over the table for all of them.
+
+    Parameters
+    ----------
+    processes
+        In ascending order, each once.
+    """
+    if (
+        len(processes) == 1
+        and pc.all(pc.equal(table["process_id"], processes[0]), min_count=0).as_py()
+    ):
+        return [table]
+    owner = table["process_id"].to_numpy()
+    order = np.argsort(owner, kind="stable")
+    if (order[1:] < order[:-1]).any():
+        table, owner = table.combine_chunks().take(pa.array(order)), owner[order]
+    edges = (np.searchsorted(owner, processes, side=side).tolist() for side in ("left", "right"))
+    return [table.slice(first, last - first) for first, last in zip(*edges, strict=True)]
+
+
+class _FirstCalls:
+    """The earliest call of each correlation id of one process: in a table by id, or sorted if ids are sparse."""
+
+    def __init__(self, launches: pa.Table, process: int, *, is_only: bool) -> None:
+        bounds = pc.min_max(launches["correlation_id"]).as_py()
+        self._lowest, self._highest = bounds["min"], bounds["max"]
+        self._is_dense = self._highest - self._lowest < _SPARSE * launches.num_rows
+        if self._is_dense:
+            self._table: Int64 = np.full(self._highest - self._lowest + 1, NEVER)
+        kept: list[tuple[Int64, Int64]] = []
+        for batch in launches.to_batches():
+            ids, starts = batch["correlation_id"].to_numpy(), batch["start_ns"].to_numpy()
+            if not is_only:
+                mine = batch["process_id"].to_numpy() == process
+                ids, starts = ids[mine], starts[mine]
+            if self._is_dense:
+                np.minimum.at(self._table, ids - self._lowest, starts)
+            else:
+                kept.append((ids, starts))
+        if not self._is_dense:
+            ids, starts = (np.concatenate(column) for column in zip(*kept, strict=True))
+            order = np.lexsort((starts, ids))
+            self._ids, self._starts = ids[order], starts[order]
+
+    def times(self, ids: Int64) -> Int64:
+        """Return the earliest call of each id, `NEVER` where there is none."""
+        if not self._is_dense:
+            if not self._ids.size:
+                return np.full(ids.size, NEVER)
+            at = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
+            return np.where(self._ids[at] == ids, self._starts[at], NEVER)
+        inside: Flags = (ids >= self._lowest) & (ids <= self._highest)
+        if inside.all():
+            found: Int64 = self._table[ids - self._lowest]
+            return found
+        return np.where(inside, self._table[np.where(inside, ids - self._lowest, 0)], NEVER)
+
+
+def operations_of(
+    kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64
+) -> ProcessOperations:
+    """Bring one process's operations into order of launch.
+
+    Parameters
+    ----------
+    kernels, copies
+        `schema.KERNELS` and `schema.COPIES` of one process.
+    kernel_launch, copy_launch
+        Their launch times, as `launch_times` gives them.
+    """
+    order = None if _is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
+
+    def in_order(values: Int64) -> Int64:
+        return values if order is None else values[order]
+
+    launch, is_comm = in_order(kernel_launch), kernels["is_comm"].to_numpy()
+    copy_order = np.argsort(copy_launch, kind="stable")
+    return ProcessOperations(
+        kernel_start=in_order(kernels["start_ns"].to_numpy()),
+        kernel_end=in_order(kernels["end_ns"].to_numpy()),
+        kernel_launch=launch,
+        is_comm=is_comm if order is None else is_comm[order],
+        copy_start=copies["start_ns"].to_numpy()[copy_order],
+        copy_end=copies["end_ns"].to_numpy()[copy_order],
+        copy_launch=copy_launch[copy_order],
+        copy_kind=pc.fill_null(copies["copy_kind"], -1).to_numpy()[copy_order],
+        copy_bytes=pc.fill_null(copies["bytes"], 0).to_numpy()[copy_order],
+        n_launched=int(np.searchsorted(launch, NEVER)),
+        kernel_order=order,
+        kernel_rows=kernels.select(_RARE_COLUMNS),
+    )
+
+
+def _is_sorted(values: Int64) -> bool:
+    return bool((values[1:] >= values[:-1]).all())

@@ -1,0 +1,279 @@
+"""Where each step's wall time goes: a partition that sums exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.intervals import IntervalSet, union
+from nsyspipe.model.canonical import DTOD_KIND
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nsyspipe.analysis.attribution import ProcessOperations
+    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.model.problems import Recorded
+    from nsyspipe.model.types import Int64
+
+
+# When a rank's devices compute, communicate and copy: the unions that every figure is measured on.
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """Unions of a rank's operations, report time, ns.
+
+    Attributes
+    ----------
+    compute, comm, memory
+        C, M and P of the definitions: compute kernels, communication kernels, memcpys and memsets.
+    hidden
+        ``C n M``.
+    """
+
+    compute: IntervalSet
+    comm: IntervalSet
+    memory: IntervalSet
+    hidden: IntervalSet
+
+    def exposed(self, covered: IntervalSet) -> tuple[IntervalSet, ...]:
+        r"""Return sets whose lengths, the first and last less the two others, sum to ``|X \ (C u M)|``."""
+        return (
+            covered,
+            covered.intersect(self.compute),
+            covered.intersect(self.comm),
+            covered.intersect(self.hidden),
+        )
+
+
+def device_time(operations: ProcessOperations) -> DeviceTime:
+    """Merge the operations of one rank by category."""
+    comm = operations.is_comm
+    compute_set = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
+    comm_set = union(operations.kernel_start[comm], operations.kernel_end[comm])
+    memory_set = union(operations.copy_start, operations.copy_end)
+    return DeviceTime(compute_set, comm_set, memory_set, comm_set.intersect(compute_set))
+
+
+def breakdown(
+    operations: ProcessOperations,
+    windows: Windows,
+    backward: NDArray[np.bool_] | None,
+    recorded: Recorded,
+    device: DeviceTime | None = None,
+) -> dict[str, Int64 | None]:
+    r"""Split each window of one rank into disjoint parts.
+
+    C, M, P are the unions of compute, comm and memory operations, clipped to the window whatever
+    step they belong to; D the device-to-device copies of P, B the backward kernels of C::
+
+        compute        = |C|                    overlap_compute  = |M n C|
+        comm           = |M|                    overlap_backward = |M n B|
+        exposed_comm   = |M \ C|                dtod             = |D|
+        exposed_memory = |P \ (C u M)|          exposed_dtod     = |D \ (C u M)|
+        idle           = wall - |C u M u P|
+
+    Parameters
+    ----------
+    operations
+        Device operations of the rank, report time, ns.
+    windows
+        Disjoint windows of the rank, in order.
+    backward
+        Flag per kernel: launched inside a backward range. None when the rank has no such range.
+    recorded
+        Figures that need a lacking fact are null: all of compute and comm without kernels or their
+        names, DtoD copies without memcpys or their kinds, memory and idle without any of them.
+    device
+        The unions of the operations, when the caller has them already.
+
+    Returns
+    -------
+    dict
+        Columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where
+        nothing was recorded. Exactly:
+        ``compute + exposed_comm + exposed_memory + idle = wall`` and
+        ``exposed_comm + overlap_compute = comm``.
+
+    Notes
+    -----
+    Cost O(n log n): one union of the compute kernels, all else is measured on the few.
+    """
+    device = device or device_time(operations)
+    comm = operations.is_comm
+    is_dtod = operations.copy_kind == DTOD_KIND
+
+    def in_windows(covered: IntervalSet) -> Int64:
+        return covered.lengths(windows.starts, windows.ends)
+
+    def exposed(covered: IntervalSet) -> Int64:
+        whole, under_compute, under_comm, under_both = map(in_windows, device.exposed(covered))
+        return whole - under_compute - under_comm + under_both
+
+    dtod_set = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
+    wall = windows.ends - windows.starts
+    compute, comm_ns = in_windows(device.compute), in_windows(device.comm)
+    overlap, exposed_memory = in_windows(device.hidden), exposed(device.memory)
+    columns: dict[str, Int64 | None] = {
+        "wall_ns": wall,
+        "compute_ns": compute,
+        "comm_ns": comm_ns,
+        "exposed_comm_ns": comm_ns - overlap,
+        "exposed_memory_ns": exposed_memory,
+        "idle_ns": wall - compute - (comm_ns - overlap) - exposed_memory,
+        "dtod_ns": in_windows(dtod_set),
+        **_dtod_started(operations, is_dtod, windows),
+        "exposed_dtod_ns": exposed(dtod_set),
+        "overlap_compute_ns": overlap,
+        "overlap_backward_ns": None,
+        "n_collectives": _count_started(np.sort(operations.kernel_start[comm]), windows),
+    }
+    if backward is not None:
+        kernels = backward & ~comm
+        backward_set = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
+        columns["overlap_backward_ns"] = in_windows(device.comm.intersect(backward_set))
+    for name in _unrecorded(recorded):
+        columns[name] = None
+    return columns
+
+
+_NEED_COMM = (
+    "compute_ns",
+    "comm_ns",
+    "exposed_comm_ns",
+    "overlap_compute_ns",
+    "overlap_backward_ns",
+    "n_collectives",
+)
+_NEED_DTOD = ("dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns")
+
+
+def _unrecorded(recorded: Recorded) -> set[str]:
+    """Return the figures that cannot be told from what the report holds."""
+    names: set[str] = set()
+    if not (recorded.kernels and recorded.names):
+        names |= set(_NEED_COMM)
+    if not recorded.kernels:
+        names |= {"exposed_memory_ns", "idle_ns", "exposed_dtod_ns"}
+    if not (recorded.memcpy and recorded.kinds):
+        names |= set(_NEED_DTOD)
+    if not recorded.sizes:
+        names |= {"dtod_bytes"}
+    if not (recorded.memcpy and recorded.memset):
+        names |= {"exposed_memory_ns", "idle_ns"}
+    return names
+
+
+def _dtod_started(
+    operations: ProcessOperations, is_dtod: NDArray[np.bool_], windows: Windows
+) -> dict[str, Int64 | None]:
+    found = started_in(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows)
+    return {"dtod_bytes": found[1], "n_dtod": found[0]}
+
+
+def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, Int64]:
+    """Return number and bytes of the copies that start in each window."""
+    order = np.argsort(starts, kind="stable")
+    starts = starts[order]
+    before = np.concatenate(([0], np.cumsum(n_bytes[order])))
+    first, last = np.searchsorted(starts, windows.starts), np.searchsorted(starts, windows.ends)
+    return last - first, before[last] - before[first]
+
+
+def _count_started(sorted_starts: Int64, windows: Windows) -> Int64:
+    return np.searchsorted(sorted_starts, windows.ends) - np.searchsorted(
+        sorted_starts, windows.starts
+    )
+
+
+# Copies of gradients out of their buckets: DtoD copies that are launched one right after the other.
+
+
+GRAD_COPY_COLUMNS = (
+    "grad_copy_ns",
+    "exposed_grad_copy_ns",
+    "grad_copy_span_ns",
+    "grad_copy_bytes",
+    "n_grad_copies",
+)
+
+# A model's own copies stand between kernels; DDP copies a bucket's gradients in one go.
+_SHORTEST_RUN = 8
+# From the end of one to the start of the next: more is a wait for something else.
+_LONGEST_LATENCY_NS = 20_000
+
+
+def grad_copies(
+    operations: ProcessOperations,
+    windows: Windows,
+    device: DeviceTime,
+    in_backward: NDArray[np.bool_] | None,
+    recorded: Recorded,
+) -> dict[str, Int64 | None]:
+    """Measure the copies between gradients and buckets in each window.
+
+    They are DtoD copies in runs of at least eight, launched with nothing else between them, inside
+    a backward range where the rank has any. What is launched in the same nanosecond comes after.
+
+    Parameters
+    ----------
+    in_backward
+        Flag per copy: launched inside a backward range; None when the rank has no such range.
+
+    Returns
+    -------
+    dict
+        `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm, the union with
+        the gaps of up to 20 us between two of one window,
+        bytes and number of those that start in it. None where copies or their kinds were not recorded.
+    """
+    if not (recorded.kernels and recorded.memcpy and recorded.kinds):
+        return dict.fromkeys(GRAD_COPY_COLUMNS)
+    chosen = _in_runs(operations)
+    if in_backward is not None:
+        chosen &= in_backward
+    starts, ends = operations.copy_start[chosen], operations.copy_end[chosen]
+    covered = union(starts, ends)
+    whole, under_compute, under_comm, under_both = (
+        one.lengths(windows.starts, windows.ends) for one in device.exposed(covered)
+    )
+    number, n_bytes = started_in(starts, operations.copy_bytes[chosen], windows)
+    return {
+        "grad_copy_ns": whole,
+        "exposed_grad_copy_ns": whole - under_compute - under_comm + under_both,
+        "grad_copy_span_ns": _spans(starts, ends, windows.starts).lengths(
+            windows.starts, windows.ends
+        ),
+        "grad_copy_bytes": n_bytes if recorded.sizes else None,
+        "n_grad_copies": number,
+    }
+
+
+def _spans(starts: Int64, ends: Int64, steps: Int64) -> IntervalSet:
+    """Merge the copies of each step, and the time that the device takes from one to the next."""
+    closed = union(starts, ends)
+    short = closed.starts[1:] - closed.ends[:-1] <= _LONGEST_LATENCY_NS
+    step = np.searchsorted(steps, closed.ends[:-1], side="left")
+    short &= step == np.searchsorted(steps, closed.starts[1:], side="right")
+    begins, stops = np.append(True, ~short), np.append(~short, True)
+    return IntervalSet(closed.starts[begins[: len(closed)]], closed.ends[stops[: len(closed)]])
+
+
+def _in_runs(operations: ProcessOperations) -> NDArray[np.bool_]:
+    """Tell which copies are DtoD and in a long run of such; copies without a launch never are."""
+    launch, is_dtod = operations.copy_launch, operations.copy_kind == DTOD_KIND
+    chosen = np.flatnonzero(is_dtod & (launch != NEVER))
+    own = launch[chosen]
+    others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
+    n_before = np.sum([np.searchsorted(one, own) for one in others], axis=0)
+    begins = np.ones(own.size, np.bool_)
+    begins[1:] = n_before[1:] != n_before[:-1]
+    run = np.cumsum(begins) - 1
+    is_long = np.bincount(run, minlength=1)[run] >= _SHORTEST_RUN
+    found = np.zeros(launch.size, np.bool_)
+    found[chosen[is_long]] = True
+    return found

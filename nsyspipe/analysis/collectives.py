@@ -1,0 +1,269 @@
+"""Waiting told apart from transferring: arrivals, skew and transfer of matched collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.intervals import run_starts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.model.types import Flags, Int64
+
+
+# Which communication operations of different ranks are the same collective.
+
+
+UNGROUPED = -1
+
+
+def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
+    """Match the k-th operation of a group on each of its ranks with the k-th on the others.
+
+    Parameters
+    ----------
+    group
+        Group of each operation (a communicator within one step), from 0; `UNGROUPED` is left out.
+    rank
+        Its rank. Operations of one rank stand in order of start.
+    n_required
+        By group: how many ranks must take part. A group with fewer, with counts that differ between
+        ranks, or of a single rank, is not matched.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        One matrix per number of ranks, smallest first: a row per collective (in order of group, then
+        k), a column per rank in ascending order, holding indices of operations.
+
+    Notes
+    -----
+    Cost O(n log n): one stable sort.
+    """
+    chosen = np.flatnonzero(group != UNGROUPED)
+    if not chosen.size:
+        return []
+    n_ranks = int(rank.max()) + 1
+    key = group[chosen] * n_ranks + rank[chosen]
+    order = np.argsort(key, kind="stable")
+    key, rows = key[order], chosen[order]
+
+    # A cell is what one rank has of one group.
+    cell_first = run_starts(key)
+    cell_count = np.diff(cell_first, append=key.size)
+    cell_group = key[cell_first] // n_ranks
+    group_first = run_starts(cell_group)
+    n_cells = np.diff(group_first, append=cell_group.size)
+    fewest = np.minimum.reduceat(cell_count, group_first)
+    most = np.maximum.reduceat(cell_count, group_first)
+    required = n_required[cell_group[group_first]]
+    is_matched = (fewest == most) & (n_cells == required) & (n_cells > 1)
+
+    found = []
+    for size in np.unique(n_cells[is_matched]).tolist():
+        own = np.flatnonzero(is_matched & (n_cells == size))
+        cells = group_first[own][:, np.newaxis] + np.arange(size)
+        # Row k of a group's block takes the k-th operation of each of its cells.
+        block = np.repeat(np.arange(own.size), fewest[own])
+        begin = np.cumsum(fewest[own]) - fewest[own]
+        k = np.arange(block.size) - begin[block]
+        found.append(rows[cell_first[cells[block]] + k[:, np.newaxis]])
+    return found
+
+
+# Message sizes and bandwidths as nccl-tests defines them.
+
+
+# NCCL reports one rank's part of these.
+PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")
+
+
+def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
+    """Return the size of the whole array that a collective moves, as nccl-tests counts.
+
+    NCCL reports the part of one rank for all_gather, reduce_scatter and all_to_all.
+
+    Parameters
+    ----------
+    reported_bytes
+        As NCCL's payload says.
+    n_ranks
+        Size of the communicator.
+    """
+    return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
+
+
+def bus_factor(collective: str, n_ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return busbw / algbw: 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all-to-all, else 1."""
+    part = (n_ranks - 1) / n_ranks
+    if collective == "all_reduce":
+        return 2 * part
+    return part if collective in PER_RANK else np.ones_like(part)
+
+
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One value per communication operation, aligned time; zero where it is not matched.
+
+    Attributes
+    ----------
+    is_matched
+        Whether the operation has its counterparts on the other ranks.
+    collective_id
+        Number of its collective; -1 unmatched.
+    n_ranks
+        Ranks that take part.
+    first_start_ns, last_start_ns
+        When the first and the last rank arrived.
+    arrival_skew_ns
+        last start - first start.
+    wait_ns
+        last start - own start.
+    transfer_ns
+        own end - last start, at least 0.
+    late_by_ns
+        For the rank that arrived last (alone): last start - second-last start; else 0.
+    held_up_ns
+        For the rank that arrived last (of several the lowest): the longest that another waited for it, until it came
+        or the other's own end, if that was sooner; else 0, as where the skew is within clock error.
+    is_significant
+        The skew exceeds the larger clock error of the first and the last rank (of several that tie, of all).
+    is_late_significant
+        The same of ``late_by_ns`` and the errors of the last rank and the second-last.
+    """
+
+    is_matched: Flags
+    collective_id: Int64
+    n_ranks: Int64
+    first_start_ns: Int64
+    last_start_ns: Int64
+    arrival_skew_ns: Int64
+    wait_ns: Int64
+    transfer_ns: Int64
+    late_by_ns: Int64
+    held_up_ns: Int64
+    is_significant: Flags
+    is_late_significant: Flags
+
+
+def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64) -> Waiting:
+    """Measure matched collectives.
+
+    Parameters
+    ----------
+    matched
+        Matrices of operations, one collective per row, one column per rank.
+    starts, ends
+        Of each operation, aligned time, ns.
+    clock_error
+        Of the clock of each operation's report, ns.
+    """
+    n_rows = starts.size
+    columns = {name: np.zeros(n_rows, np.int64) for name in _COLUMNS}
+    is_matched, significant, late_significant = (np.zeros(n_rows, np.bool_) for _ in range(3))
+    collective_id = np.full(n_rows, NOBODY)
+    n_before = 0
+    for rows in matched:
+        own_start = starts[rows]
+        ordered = np.sort(own_start, axis=1)
+        first, second_last, last = ordered[:, 0], ordered[:, -2], ordered[:, -1]
+        skew, late_by = last - first, last - second_last
+        error = clock_error[rows]
+        last_error = _error_at(last, own_start, error)
+        is_last = own_start == last[:, np.newaxis]
+        transfer = ends[rows] - last[:, np.newaxis]
+
+        is_matched[rows] = True
+        collective_id[rows] = n_before + np.arange(len(rows))[:, np.newaxis]
+        n_before += len(rows)
+        columns["n_ranks"][rows] = rows.shape[1]
+        columns["first_start_ns"][rows] = first[:, np.newaxis]
+        columns["last_start_ns"][rows] = last[:, np.newaxis]
+        columns["arrival_skew_ns"][rows] = skew[:, np.newaxis]
+        columns["wait_ns"][rows] = last[:, np.newaxis] - own_start
+        columns["transfer_ns"][rows] = transfer
+        columns["late_by_ns"][rows] = np.where(is_last, late_by[:, np.newaxis], 0)
+        of_skew = np.maximum(_error_at(first, own_start, error), last_error)
+        is_skewed = skew > of_skew
+        significant[rows] = is_skewed[:, np.newaxis]
+        waited = np.minimum(ends[rows], last[:, np.newaxis]) - own_start
+        first_of_last = rows[np.arange(len(rows)), is_last.argmax(axis=1)]
+        columns["held_up_ns"][first_of_last] = np.where(is_skewed, waited.max(axis=1), 0)
+        of_late = np.maximum(_error_at(second_last, own_start, error), last_error)
+        late_significant[rows] = is_last & (late_by > of_late)[:, np.newaxis]
+    columns["transfer_ns"] = np.maximum(columns["transfer_ns"], 0)
+    return Waiting(
+        is_matched=is_matched,
+        collective_id=collective_id,
+        is_significant=significant,
+        is_late_significant=late_significant,
+        **columns,
+    )
+
+
+_COLUMNS = (
+    "n_ranks",
+    "first_start_ns",
+    "last_start_ns",
+    "arrival_skew_ns",
+    "wait_ns",
+    "transfer_ns",
+    "late_by_ns",
+    "held_up_ns",
+)
+
+
+def _error_at(time: Int64, own_start: Int64, error: Int64) -> Int64:
+    """Return for each collective the clock error of the rank that arrived then; of several the largest."""
+    arrived = own_start == time[:, np.newaxis]
+    found: Int64 = np.where(arrived, error, 0).max(axis=1)
+    return found
+
+
+def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
+    """Sum by step and rank how long others waited for it, the largest wait of each collective.
+
+    Operations of pairs (send_recv) are left out: a stage of a pipeline waits by design. Collectives of several
+    communicators may be waited for at once, so a step counts at most its own time, shared out in proportion.
+
+    Parameters
+    ----------
+    collectives
+        With ``step``, ``rank``, ``collective``, ``late_by_ns`` and ``held_up_ns`` of `schema.COLLECTIVES`.
+    steps
+        `schema.STEPS`, at least those of the collectives.
+
+    Returns
+    -------
+    pyarrow.Table
+        ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
+    """
+    is_late = pc.fill_null(pc.greater(collectives["held_up_ns"], 0), fill_value=False)
+    in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")
+    rows = collectives.select(["step", "rank", "late_by_ns", "held_up_ns"])
+    rows = rows.filter(pc.and_(is_late, pc.invert(in_pairs)))
+    rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
+    keys = ["step", "rank", "is_alone"]
+    found = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])  # fmt: skip
+    step, held_up = found["step"].to_numpy(), found["held_up_ns_sum"].to_numpy()
+    numbers, index = np.unique(step, return_inverse=True)
+    total, most = np.zeros(numbers.size, np.int64), np.full(numbers.size, np.iinfo(np.int64).max)
+    np.add.at(total, index, held_up)
+    of_steps = np.searchsorted(numbers, steps["step"].to_numpy())
+    known = np.isin(steps["step"].to_numpy(), numbers)
+    np.minimum.at(most, of_steps[known], steps["wall_ns"].to_numpy()[known])
+    is_over = total > most
+    ratio = np.where(is_over, most / np.maximum(total, 1), 1.0)
+    shared = np.where(is_over[index], (held_up * ratio[index]).astype(np.int64), held_up)
+    return pa.table({**{key: found[key] for key in keys}, "held_up_ns": shared})

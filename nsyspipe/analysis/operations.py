@@ -1,0 +1,369 @@
+"""One rank's operations and phase ranges as tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.communication import NO_MEMBER, members_holding
+from nsyspipe.analysis.kernels import kernel_labels
+from nsyspipe.analysis.phases import launched_in, phases_of_launches
+from nsyspipe.errors import DamagedReportError
+from nsyspipe.model import schema
+from nsyspipe.model.names import COLLECTIVES, PHASES, collective_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.analysis.phases import PhaseRanges
+    from nsyspipe.analysis.step_families import Members
+    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.model.types import Flags, Int64
+
+
+# The device operations of one process side by side, whatever their sort.
+
+
+# In order of the alphabet.
+CATEGORIES = ("comm", "compute", "memory")
+COMM, _COMPUTE, _MEMORY = range(3)
+_NO_COLLECTIVE = -1
+
+# nsys's kinds of memcpy; 11 to 14 are those of unified memory.
+_COPY_NAMES = {
+    1: "memcpy HtoD", 2: "memcpy DtoH", 3: "memcpy HtoA", 4: "memcpy AtoH", 5: "memcpy AtoA", 6: "memcpy AtoD",
+    7: "memcpy DtoA", 8: "memcpy DtoD", 9: "memcpy HtoH", 10: "memcpy PtoP", 11: "memcpy unified HtoD",
+    12: "memcpy unified DtoH", 13: "memcpy unified DtoD", 14: "memcpy unified",
+}  # fmt: skip
+_COPY, _MEMSET = "memcpy", "memset"
+
+
+@dataclass(frozen=True)
+class DeviceOperations:
+    """Columns of equal length; times are the report's, ns; `attribution.UNKNOWN` stands for null.
+
+    Attributes
+    ----------
+    launch
+        Host start of the launch; `attribution.NEVER` without one.
+    category
+        Index into `CATEGORIES`.
+    name
+        Index into `names`, which stand in order of the alphabet.
+    collective
+        Index into `classify.COLLECTIVES`; -1 for what does not communicate.
+    """
+
+    start: Int64
+    end: Int64
+    launch: Int64
+    category: Int64
+    name: Int64
+    collective: Int64
+    device_id: Int64
+    stream_id: Int64
+    correlation_id: Int64
+    n_bytes: Int64
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return int(self.start.size)
+
+    def take(self, rows: Int64) -> DeviceOperations:
+        """Return some of them, in that order."""
+        columns = {one.name: getattr(self, one.name)[rows] for one in fields(self)[:-1]}
+        return replace(self, **columns)
+
+    @cached_property
+    def by_launch(self) -> Int64:
+        """The rows in order of launch."""
+        return np.argsort(self.launch, kind="stable")
+
+    def in_order(self, *more: Int64) -> Int64:
+        """Return the rows in order of start, then end, then every other column that a user sees, then `more`.
+
+        Rows that are equal in all of them may stand in any order.
+        """
+        keys = (
+            self.start, self.end, self.category, self.device_id, self.stream_id, self.correlation_id, self.launch,
+            self.name, self.n_bytes, *more,
+        )  # fmt: skip
+        order = np.argsort(self.start, kind="stable")
+        ordered = self.start[order]
+        is_tie = np.zeros(order.size, np.bool_)
+        is_tie[1:] = ordered[1:] == ordered[:-1]
+        is_tie[:-1] |= is_tie[1:]
+        places = np.flatnonzero(is_tie)  # few: the other keys are looked at only there
+        rows = order[places]
+        order[places] = rows[np.lexsort([key[rows] for key in reversed(keys)])]
+        return order
+
+
+def overlapping_rows(starts: Int64, ends: Int64, span: tuple[int, int]) -> Int64:
+    """Return the rows of those operations that run in a span ``[first, last)`` or begin in it."""
+    first, last = span
+    return np.flatnonzero((starts < last) & ((ends > first) | (starts == first)))
+
+
+def device_operations(
+    kernels: pa.Table,
+    memcpys: pa.Table,
+    memsets: pa.Table,
+    launches: Sequence[Int64],
+    texts: Mapping[int, str],
+) -> DeviceOperations:
+    """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row.
+
+    Parameters
+    ----------
+    kernels, memcpys, memsets
+        As `read.again.SecondReading` holds them, of one process.
+    launches
+        Their launch times, as `attribution.launch_times` gives them.
+    texts
+        Text of each kernel name id.
+    """
+    tables = (kernels, memcpys, memsets)
+    sizes = [table.num_rows for table in tables]
+    name_ids, is_comm = _filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
+    labels, label = kernel_labels(name_ids, texts)
+    kinds, kind = np.unique(_filled(memcpys["copy_kind"]), return_inverse=True)
+    words = [*labels, *(_COPY_NAMES.get(one, _COPY) for one in kinds.tolist()), _MEMSET]
+    names = sorted(set(words))
+    place = np.array([names.index(word) for word in words], np.int64)
+    memory = sum(sizes[1:])
+    return DeviceOperations(
+        start=_joined(tables, "start_ns"),
+        end=_joined(tables, "end_ns"),
+        launch=np.concatenate(launches),
+        category=np.concatenate(
+            (np.where(is_comm, COMM, _COMPUTE), np.full(memory, _MEMORY, np.int64))
+        ),
+        name=np.concatenate(
+            (
+                place[label],
+                place[len(labels) + kind],
+                np.full(sizes[2], place[-1]),
+            )
+        ),
+        collective=np.concatenate(
+            (_collectives(name_ids, is_comm, texts), np.full(memory, _NO_COLLECTIVE))
+        ),
+        device_id=_joined(tables, "device_id"),
+        stream_id=_joined(tables, "stream_id"),
+        correlation_id=_joined(tables, "correlation_id"),
+        n_bytes=np.concatenate((np.full(sizes[0], UNKNOWN), _joined(tables[1:], "bytes"))),
+        names=tuple(names),
+    )
+
+
+def _collectives(name_ids: Int64, is_comm: NDArray[np.bool_], texts: Mapping[int, str]) -> Int64:
+    found = np.full(name_ids.size, _NO_COLLECTIVE)
+    rows = np.flatnonzero(is_comm)
+    ids, index = np.unique(name_ids[rows], return_inverse=True)
+    codes = [COLLECTIVES.index(collective_of(texts.get(one, ""))) for one in ids.tolist()]
+    found[rows] = np.array(codes, np.int64)[index] if codes else index
+    return found
+
+
+def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
+    return np.concatenate([_filled(table[name]) for table in tables])
+
+
+def _filled(column: pa.ChunkedArray) -> Int64:
+    values: Int64 = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
+    return values
+
+
+NO_SEQ = -1
+_STEP_ITSELF = -1
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """What the run's first reading says of one rank; times are the report's, ns.
+
+    Attributes
+    ----------
+    shift_ns
+        Added to report time to get aligned time.
+    has_launches
+        Whether any operation of the process has a launch.
+    is_one_window
+        Whether the capture is the only window, which holds all operations.
+    thread_id, starts, ends, numbers
+        The step ranges: thread, host times, and step numbers.
+    windows
+        Their windows on the device.
+    is_chosen
+        By step range: whether its ranges are asked for.
+    span
+        Device time ``[first, last)`` whose operations are asked for; None asks for all.
+    comm_starts, comm_ends, seqs
+        The communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step.
+    """
+
+    rank: int
+    process_id: int
+    shift_ns: int
+    has_launches: bool
+    is_one_window: bool
+    thread_id: int
+    starts: Int64
+    ends: Int64
+    numbers: Int64
+    windows: Windows
+    is_chosen: Flags
+    span: tuple[int, int] | None
+    comm_starts: Int64
+    comm_ends: Int64
+    seqs: Int64
+
+
+def events_table(
+    path: str,
+    rank: RankSteps,
+    operations: DeviceOperations,
+    phases: Mapping[str, PhaseRanges],
+    members: Members,
+) -> pa.Table:
+    """Return `schema.EVENTS` of what is asked for.
+
+    Parameters
+    ----------
+    path
+        The report, for the message if it has changed.
+    operations
+        At least those asked for.
+    phases
+        Those around their launches.
+    members
+        The step ranges.
+
+    Raises
+    ------
+    DamagedReportError
+        If its communication is not what the first reading found.
+    """
+    phase = _phase_of_each(operations, phases)
+    if rank.span is not None:
+        rows = overlapping_rows(operations.start, operations.end, rank.span)
+        operations, phase = operations.take(rows), phase[rows]
+    seq = _seqs(path, rank, operations)
+    order = operations.in_order(seq)
+    operations, phase, seq = operations.take(order), phase[order], seq[order]
+    launch, start = operations.launch, operations.start
+    is_one = rank.is_one_window
+    member = members_holding(members, rank.windows, launch, start, is_one_window=is_one)
+    step = np.append(rank.numbers, 0)[member]  # the last place is that of no member
+    return schema.EVENTS.table(
+        {
+            "rank": np.full(len(operations), rank.rank),
+            "step": pa.array(step, mask=member == NO_MEMBER),
+            "phase": _words(phase, PHASES),
+            "category": _words(operations.category, CATEGORIES),
+            "name": _words(operations.name, operations.names),
+            "device_id": _nullable(operations.device_id),
+            "stream_id": _nullable(operations.stream_id),
+            "start_ns": start + rank.shift_ns,
+            "end_ns": operations.end + rank.shift_ns,
+            "dur_ns": operations.end - start,
+            "launch_ns": _nullable(launch, NEVER, rank.shift_ns),
+            "correlation_id": _nullable(operations.correlation_id),
+            "bytes": _nullable(operations.n_bytes),
+            "collective": _words(operations.collective, COLLECTIVES),
+            "seq": _nullable(seq, NO_SEQ),
+        }
+    )
+
+
+def _phase_of_each(operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> Int64:
+    """Return the phase of each operation, as an index into `labels.PHASES`; negative for none."""
+    order = operations.by_launch
+    found = np.empty(order.size, np.int64)
+    found[order] = phases_of_launches(phases, operations.launch[order])
+    return found
+
+
+def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
+    """Return the place of each communication operation in its step, `NO_SEQ` for all others.
+
+    They are the first reading's one by one: both stand in order of start, then launch, then row.
+    """
+    rows = np.flatnonzero(operations.category == COMM)
+    rows = rows[np.lexsort((operations.launch[rows], operations.start[rows]))]
+    if not (
+        np.array_equal(operations.start[rows], rank.comm_starts)
+        and np.array_equal(operations.end[rows], rank.comm_ends)
+    ):
+        raise DamagedReportError(
+            path, "has changed since it was first read", fix="leave it alone, and run this again"
+        )
+    found = np.full(len(operations), NO_SEQ)
+    found[rows] = rank.seqs
+    return found
+
+
+def phase_ranges_table(
+    rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]
+) -> pa.Table:
+    """Return `schema.PHASE_RANGES` of the steps asked for.
+
+    Parameters
+    ----------
+    operations
+        At least all that were launched in these steps.
+    phases
+        At least those of these steps.
+    """
+    code, member, starts, ends = _ranges(rank, phases)
+    step = rank.numbers[member]
+    word = np.array([*(sorted(PHASES).index(one) for one in PHASES), _STEP_ITSELF])[code]
+    order = np.lexsort((step, ends, word, starts))
+    order = order[rank.is_chosen[member[order]]]
+    starts, ends = starts[order], ends[order]
+    rows = operations.by_launch
+    launched = operations.launch[rows], operations.start[rows], operations.end[rows]
+    found = launched_in(starts, ends, launched)
+    nothing = found.counts == 0
+    return schema.PHASE_RANGES.table(
+        {
+            "rank": np.full(order.size, rank.rank),
+            "step": step[order],
+            "phase": _words(code[order], PHASES),
+            "start_ns": starts + rank.shift_ns,
+            "end_ns": ends + rank.shift_ns,
+            "n_operations": pa.array(found.counts, mask=nothing & (not rank.has_launches)),
+            "device_start_ns": pa.array(found.starts + rank.shift_ns, mask=nothing),
+            "device_end_ns": pa.array(found.ends + rank.shift_ns, mask=nothing),
+        }
+    )
+
+
+def _ranges(
+    rank: RankSteps, phases: Mapping[str, PhaseRanges]
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """Return phase (-1 for the step itself), step range, start and end of all host ranges."""
+    own = np.arange(rank.starts.size)
+    columns = [(np.full(own.size, _STEP_ITSELF), own, rank.starts, rank.ends)]
+    for code, one in enumerate(phases.values()):
+        columns.append((np.full(one.member.size, code), one.member, one.starts, one.ends))
+    phase, member, starts, ends = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return phase, member, starts, ends
+
+
+def _words(codes: Int64, words: Sequence[str]) -> pa.Array:
+    """Return the word of each code; null for negative ones."""
+    return pa.array(words, pa.string()).take(pa.array(codes, mask=codes < 0))
+
+
+def _nullable(values: Int64, null: int = UNKNOWN, shift: int = 0) -> pa.Array:
+    return pa.array(values + shift if shift else values, mask=values == null)

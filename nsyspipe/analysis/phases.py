@@ -1,0 +1,356 @@
+"""Which host ranges are phases (backward, forward, optimizer, data) of which step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.attribution import NEVER, Slices
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union
+from nsyspipe.model.names import PHASES, phase_of
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from nsyspipe.analysis.attribution import ProcessOperations
+    from nsyspipe.analysis.breakdown import DeviceTime
+    from nsyspipe.analysis.step_families import Members, TextFamilies
+    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.model.types import Flags, Int64
+
+
+# What the devices ran of what each host range launched.
+
+
+@dataclass(frozen=True)
+class LaunchedIn:
+    """One value per host range.
+
+    Attributes
+    ----------
+    counts
+        Operations launched inside.
+    starts, ends
+        First start and last end of those, report time, ns; meaningless without any.
+    """
+
+    counts: Int64
+    starts: Int64
+    ends: Int64
+
+
+def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> LaunchedIn:
+    """Measure what ranges launched.
+
+    Parameters
+    ----------
+    starts, ends
+        The ranges, host time, ns; any order.
+    operations
+        Launch (sorted, `attribution.NEVER` for none), start and end of operations, one tuple per sort of them.
+    """
+    found = LaunchedIn(
+        np.zeros(starts.size, np.int64),
+        np.full(starts.size, NEVER),
+        np.full(starts.size, -NEVER),
+    )
+    for launch, begin, finish in operations:
+        slices = Slices(np.searchsorted(launch, starts), np.searchsorted(launch, ends))
+        some = np.flatnonzero(slices.counts)
+        if not some.size:
+            continue
+        own = Slices(slices.first[some], slices.last[some])
+        found.counts[some] += own.counts
+        found.starts[some] = np.minimum(found.starts[some], own.minimum(begin))
+        found.ends[some] = np.maximum(found.ends[some], own.maximum(finish))
+    return found
+
+
+# What each phase of each step costs on the host and on the device.
+
+
+NO_WINDOW = np.int64(-1)
+_MEASURED = ("compute_ns", "comm_ns", "device_ns", "exposed_comm_ns", "idle_ns")
+
+
+def phase_costs(
+    phase: PhaseRanges,
+    members: Members,
+    operations: ProcessOperations,
+    windows: Windows,
+    *,
+    belongs: tuple[Flags, Flags],
+    device: DeviceTime,
+    idle_ns: Int64,
+) -> dict[str, Int64 | None]:
+    r"""Measure one phase of one rank, for every step that has it.
+
+    Parameters
+    ----------
+    belongs
+        Flag per kernel and per copy: launched in the phase.
+    device
+        The unions of the rank's operations.
+    idle_ns
+        Idle time of each window that the phase's operations end, as `idle.phase_idle` gives it.
+
+    Returns
+    -------
+    dict
+        ``member``: index of the step range. ``host_ns``: union of the phase's ranges in it.
+        ``n_kernels``: kernels launched in those ranges. ``compute_ns``, ``comm_ns``, ``device_ns``:
+        union of the phase's kernels of either sort, and of all its operations, clipped to the step's
+        window; ``exposed_comm_ns``: of its communication the part beside no compute of any phase;
+        ``idle_ns``. Without launches all from ``n_kernels`` on are None; where the step has no
+        window all after it are -1.
+    """
+    member = np.unique(phase.member)
+    pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
+    owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
+    costs: dict[str, Int64 | None] = {
+        "member": member,
+        "host_ns": _sum_by(owner, pieces.ends - pieces.starts, members.starts.size)[member],
+        **dict.fromkeys(("n_kernels", *_MEASURED)),
+    }
+    if not member.size or not operations.n_launched:
+        return costs
+    launched = operations.kernels_launched_in(pieces.starts, pieces.ends)
+    costs["n_kernels"] = _sum_by(owner, launched.counts, members.starts.size)[member]
+    compute, comm, copies = _of_phase(operations, belongs)
+    hidden = comm.intersect(device.compute)
+    for name, covered in (
+        ("compute_ns", compute),
+        ("comm_ns", comm),
+        ("device_ns", _merged(compute, comm, copies)),
+    ):
+        costs[name] = covered.lengths(windows.starts, windows.ends)
+    costs["exposed_comm_ns"] = costs["comm_ns"] - hidden.lengths(windows.starts, windows.ends)  # type: ignore[operator]  # just set
+    costs["idle_ns"] = idle_ns
+    for name in _MEASURED:
+        by_member = np.full(members.starts.size, NO_WINDOW)
+        by_member[windows.member] = costs[name]  # type: ignore[assignment]  # all were set above
+        costs[name] = by_member[member]
+    return costs
+
+
+def _of_phase(
+    operations: ProcessOperations, belongs: tuple[Flags, Flags]
+) -> tuple[IntervalSet, IntervalSet, IntervalSet]:
+    """Return when a phase's compute, communication and copies run."""
+    rows, copies = (np.flatnonzero(flags) for flags in belongs)
+    is_comm = operations.is_comm[rows]
+    compute, comm = (
+        union(operations.kernel_start[own], operations.kernel_end[own])
+        for own in (rows[~is_comm], rows[is_comm])
+    )
+    return compute, comm, union(operations.copy_start[copies], operations.copy_end[copies])
+
+
+def _merged(*sets: IntervalSet) -> IntervalSet:
+    some = [one for one in sets if len(one)]
+    if len(some) == 1:
+        return some[0]
+    return union(
+        np.concatenate([one.starts for one in sets]), np.concatenate([one.ends for one in sets])
+    )
+
+
+def _sum_by(owner: Int64, values: Int64, size: int) -> Int64:
+    sums = np.zeros(size, np.int64)
+    np.add.at(sums, owner, values)
+    return sums
+
+
+NO_PHASE = -1
+_DATA = PHASES.index("data")
+
+
+@dataclass(frozen=True)
+class PhaseRanges:
+    """The ranges of one phase of one rank: in order of start, none inside another.
+
+    Attributes
+    ----------
+    member
+        Index of the step range that holds each.
+    """
+
+    member: Int64
+    starts: Int64
+    ends: Int64
+
+
+@dataclass(frozen=True)
+class BetweenSteps:
+    """What the host of one rank does after the end of a step range and before the start of the next; its own times.
+
+    Attributes
+    ----------
+    data
+        Ranges of the data phase that lie there, on the thread of the steps.
+    quiet
+        Between each two steps the longest stretch in which that thread is in no range and no CUDA call: probably in
+        the data loader.
+    """
+
+    data: IntervalSet
+    quiet: IntervalSet
+
+    def with_data(self, phase: PhaseRanges) -> IntervalSet:
+        """Return when the host is in the data phase, between steps and inside."""
+        starts = np.append(phase.starts, self.data.starts)
+        return union(starts, np.append(phase.ends, self.data.ends))
+
+
+def between_steps(
+    ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None
+) -> BetweenSteps:
+    """Find what the host does between the steps of one rank.
+
+    A range that holds a whole step (an epoch) does not count. Shorter stretches than the longest are what the loop
+    does between two calls (an optimizer, copies of the batch), which launches come late for.
+
+    Parameters
+    ----------
+    ranges
+        `schema.RANGES` of one process.
+    codes
+        `phase_codes` of the ranges' text dictionary.
+    calls
+        `schema.HOST_CALLS`; None when they were not recorded, which leaves nothing known to be quiet.
+    """
+    apart = members.starts[1:] > members.ends[:-1]
+    gaps = IntervalSet(members.ends[:-1][apart], members.starts[1:][apart])
+    if not len(gaps):
+        return BetweenSteps(EMPTY, EMPTY)
+    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    first = np.searchsorted(members.starts, starts, side="left")
+    last = np.searchsorted(members.ends, ends, side="right")
+    own = (ranges["thread_id"].to_numpy() == members.thread_id) & (last <= first)
+    is_data = own & (codes[ranges["text"].combine_chunks().indices.to_numpy()] == _DATA)
+    data = union(starts[is_data], ends[is_data]).intersect(gaps)
+    if calls is None:
+        return BetweenSteps(data, EMPTY)
+    called = pc.equal(calls["thread_id"], members.thread_id)
+    called = pc.and_(called, pc.greater(calls["end_ns"], int(gaps.starts[0])))
+    called = calls.filter(pc.and_(called, pc.less(calls["start_ns"], int(gaps.ends[-1]))))
+    busy = union(
+        np.append(starts[own], called["start_ns"].to_numpy()),
+        np.append(ends[own], called["end_ns"].to_numpy()),
+    )
+    free = gaps.intersect(busy.complement())
+    gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
+    order = np.lexsort((free.starts, free.starts - free.ends, gap))
+    longest = order[np.flatnonzero(np.diff(gap[order], prepend=-1))]
+    return BetweenSteps(data, IntervalSet(free.starts[longest], free.ends[longest]))
+
+
+def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:
+    """Return the phase of each text, as an index into `labels.PHASES`; -1 for none.
+
+    Parameters
+    ----------
+    families
+        The texts by their normalised form, which is what the patterns are asked about.
+    """
+    named = [phase_of(name, patterns) for name in families.names]
+    codes = [PHASES.index(phase) if phase else NO_PHASE for phase in named]
+    return np.array([*codes, NO_PHASE])[families.of_text]  # no family is -1, the last
+
+
+def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, PhaseRanges]:
+    """Find the phase ranges of one rank.
+
+    They lie inside a step range, on its thread. A range without a phase, or one that contains a
+    range of another phase (a ``train_batch`` around everything), is transparent; of nested ranges
+    of one phase the outermost counts.
+
+    Parameters
+    ----------
+    ranges
+        `schema.RANGES` of one process.
+    codes
+        `phase_codes` of the ranges' text dictionary.
+
+    Returns
+    -------
+    dict
+        By phase, in `labels.PHASES` order; every phase has an entry, maybe empty.
+    """
+    if not ranges.num_rows or not members.starts.size:
+        return {phase: _outer(*(np.empty(0, np.int64),) * 3) for phase in PHASES}
+    text = ranges["text"].combine_chunks()
+    code = codes[text.indices.to_numpy()]
+    starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
+    member = np.searchsorted(members.starts, starts, side="right") - 1
+    eligible = (
+        (code != NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
+    )
+    eligible &= ~ranges["is_library"].to_numpy()
+    eligible &= ends <= members.ends[np.maximum(member, 0)]
+    eligible[members.rows] = False
+    code, starts, ends, member = code[eligible], starts[eligible], ends[eligible], member[eligible]
+
+    visible = ~_contains_other(code, starts, ends)
+    code, starts, ends, member = code[visible], starts[visible], ends[visible], member[visible]
+    return {
+        phase: _outer(starts[code == index], ends[code == index], member[code == index])
+        for index, phase in enumerate(PHASES)
+    }
+
+
+def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
+    """Return the phase whose range contains each launch, as an index into `labels.PHASES`; -1 for none.
+
+    Parameters
+    ----------
+    launches
+        Sorted. Where ranges of two phases overlap, the first phase in order has the launch.
+    """
+    starts = np.concatenate([one.starts for one in phases.values()])
+    ends = np.concatenate([one.ends for one in phases.values()])
+    codes = np.repeat(np.arange(len(phases)), [one.starts.size for one in phases.values()])
+    order = np.argsort(starts, kind="stable")
+    starts, ends, codes = starts[order], ends[order], codes[order]
+    first, last = np.searchsorted(launches, starts), np.searchsorted(launches, ends)
+    found = np.full(launches.size, NO_PHASE, np.int8)
+    if (starts[1:] >= ends[:-1]).all():  # no two overlap: fill piece by piece
+        pieces = np.full(2 * codes.size + 1, NO_PHASE, np.int8)
+        pieces[1::2] = codes
+        edges = np.stack((first, last), axis=1).ravel()
+        return np.repeat(pieces, np.diff(edges, prepend=0, append=launches.size))
+    for code in range(len(phases) - 1, -1, -1):
+        own = codes == code
+        found[Slices(first[own], last[own]).mask(launches.size)] = code
+    return found
+
+
+def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
+    """Tell which ranges contain one of another phase: it starts no earlier and ends no later."""
+    contains = np.zeros(code.size, np.bool_)
+    for phase in np.unique(code):
+        own, other = code == phase, code != phase
+        order = np.argsort(starts[other], kind="stable")
+        other_starts, other_ends = starts[other][order], ends[other][order]
+        # The earliest end among all others that start at or after a given place.
+        earliest_end = np.append(
+            np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max
+        )
+        contains[own] = earliest_end[np.searchsorted(other_starts, starts[own])] <= ends[own]
+    return contains
+
+
+def _outer(starts: Int64, ends: Int64, member: Int64) -> PhaseRanges:
+    """Keep the outermost of nested ranges of one phase."""
+    order = np.lexsort((-ends, starts))
+    starts, ends, member = starts[order], ends[order], member[order]
+    outer = np.ones(starts.size, np.bool_)
+    outer[1:] = ends[1:] > np.maximum.accumulate(ends)[:-1]
+    return PhaseRanges(member[outer], starts[outer], ends[outer])

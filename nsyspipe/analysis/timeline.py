@@ -1,0 +1,265 @@
+"""The step that stands for the others, and its operations reduced to what can be drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.bars import (
+    NO_SEQ,
+    Bars,
+    Pieces,
+    coded,
+    joined,
+    joins,
+    longest_names,
+    merged_pieces,
+    painted_pieces,
+    pieces_outside,
+    times,
+)
+from nsyspipe.analysis.intervals import grouped_lengths, run_starts, union
+from nsyspipe.model import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsyspipe.model.types import Int64
+
+
+# Communication of one step reduced to bars: when it runs, where no compute runs beside it, where it waits.
+
+
+def comm_lanes(
+    events: pa.Table,
+    waiting: pa.Table,
+    window: tuple[int, int],
+    max_bars: int,
+    *,
+    is_wait_known: bool,
+) -> dict[str, tuple[Bars, pa.Array]]:
+    """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, each as bars and the texts of their names.
+
+    All sums are taken from the operations, before any bars are joined.
+
+    Parameters
+    ----------
+    events
+        `schema.EVENTS` of the rank.
+    waiting
+        Of its matched rows of `schema.COLLECTIVES` at least ``start_ns``, ``end_ns``, ``wait_ns``, ``collective``,
+        ``seq``.
+    window
+        What all is clipped to.
+    max_bars
+        Most bars of a lane.
+    is_wait_known
+        Whether the step has a ``wait_ns``; without it the bars of ``comm`` have none.
+    """
+    comm, names = _comm(events, window)
+    compute = events.filter(pc.equal(events["category"], "compute"))
+    exposed = pieces_outside(comm, union(*times(compute)))
+    waits, wait_names = _waits(waiting, window)
+    bars = joined(comm, max_bars)
+    waited = union(waits.starts, waits.ends).intersect(union(comm.starts, comm.ends))
+    # All communication between start and end of a bar is its own: bars of comm do not overlap.
+    bars = replace(
+        bars,
+        exposed_ns=union(exposed.starts, exposed.ends).lengths(bars.starts, bars.ends),
+        wait_ns=waited.lengths(bars.starts, bars.ends) if is_wait_known else None,
+    )
+    return {
+        "comm": (bars, names),
+        "exposed": (joined(exposed, max_bars), names),
+        "wait": (joined(waits, max_bars), wait_names),
+    }
+
+
+def _comm(events: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
+    own = events.filter(pc.equal(events["category"], "comm"))
+    codes, words = coded(own["collective"])
+    seqs = pc.fill_null(own["seq"], NO_SEQ).to_numpy()
+    return painted_pieces(*times(own), codes, seqs, window), words
+
+
+def _waits(waiting: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
+    starts, ends = times(waiting)
+    until = np.minimum(ends, starts + waiting["wait_ns"].to_numpy())
+    codes, words = coded(waiting["collective"])
+    return painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window), words
+
+
+# More bars than this in a lane cannot be told apart on a screen.
+MAX_BARS = 600
+
+
+def representative_step(steps: pa.Table) -> int | None:
+    """Return the step whose step time is closest to the median, of equally close ones the lowest.
+
+    A step's time is its largest window over ranks. The median is over the summary steps; where there are none over the
+    steps that all ranks have, else over all.
+
+    Parameters
+    ----------
+    steps
+        `schema.STEPS`.
+
+    Returns
+    -------
+    int or None
+        A step number; None without any window.
+    """
+    step, rank = steps["step"].to_numpy(), steps["rank"].to_numpy()
+    numbers, index = np.unique(step, return_inverse=True)
+    walls = np.zeros(numbers.size, np.int64)
+    np.maximum.at(walls, index, steps["end_ns"].to_numpy() - steps["start_ns"].to_numpy())
+    in_summary = np.isin(numbers, step[steps["in_summary"].to_numpy()])
+    is_shared = np.bincount(index, minlength=numbers.size) == np.unique(rank).size
+    for chosen in (in_summary, is_shared, np.ones(numbers.size, np.bool_)):
+        if chosen.any():
+            times = sorted(zip(walls[chosen].tolist(), numbers[chosen].tolist(), strict=True))
+            twice_median = times[(len(times) - 1) // 2][0] + times[len(times) // 2][0]
+            distance = [(abs(2 * time - twice_median), number) for time, number in times]
+            return int(min(distance)[1])
+    return None
+
+
+def timeline(
+    steps: pa.Table,
+    collectives: pa.Table,
+    operations: Iterable[tuple[int, pa.Table, pa.Table]],
+    step: int,
+    max_bars: int = MAX_BARS,
+) -> pa.Table:
+    r"""Reduce one step to bars.
+
+    Every bar is clipped to the rank's window. What a lane holds, and what is done where operations overlap:
+
+    - ``compute``, ``memory``: the operations; those that overlap are one bar.
+    - ``comm``: the communication; each time belongs to the operation that began first of those that run, so that of
+      two collectives at once the later bar begins where the earlier one ends. One that lies within others has no bar
+      of its own and counts in the bar that it begins in. Its ``exposed_ns`` and ``wait_ns`` are parts of ``busy_ns``.
+    - ``exposed``: what compute leaves of those times; each part counts as an operation.
+    - ``wait``: ``[own start, min(last start, own end))`` of matched collectives, overlapping ones likewise.
+    - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
+
+    Then neighbours are joined, those with the smallest gap first (of equal gaps the earliest), until a lane has
+    `max_bars`.
+
+    Parameters
+    ----------
+    steps, collectives
+        `schema.STEPS`, `schema.COLLECTIVES`; the latter's texts may be dictionaries.
+    operations
+        Per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`: at least what overlaps the step's window; may be
+        an iterator.
+    step
+        The step to draw.
+    max_bars
+        Most bars of a lane, at least 1.
+
+    Returns
+    -------
+    pyarrow.Table
+        `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; no rows of ranks without the step. For
+        each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and, where it is known,
+        ``wait_ns`` of that step, and \|P\| in the memory lane; the sums of ``exposed_ns`` and ``wait_ns`` likewise.
+    """
+    chosen = steps.filter(pc.equal(steps["step"], step))
+    columns = (chosen[name].to_pylist() for name in ("rank", "start_ns", "end_ns", "wait_ns"))
+    of_rank = {rank: ((start, end), wait) for rank, start, end, wait in zip(*columns, strict=True)}
+    tables = [schema.TIMELINE.empty()]
+    for rank, events, ranges in operations:
+        if rank in of_rank:
+            window, wait = of_rank[rank]
+            own = _waiting(collectives, rank)
+            lanes = {
+                **comm_lanes(events, own, window, max_bars, is_wait_known=wait is not None),
+                "compute": _merged(events, "compute", window, max_bars),
+                "memory": _merged(events, "memory", window, max_bars),
+                "phase": _phases(events, ranges, step, window, max_bars),
+            }
+            tables += [_table(step, rank, lane, *lanes[lane]) for lane in sorted(lanes)]
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.Table:
+    n_bars = bars.starts.size
+    return schema.TIMELINE.table(
+        {
+            "step": np.full(n_bars, step),
+            "rank": np.full(n_bars, rank),
+            "lane": pa.array([lane] * n_bars, pa.string()),
+            "start_ns": bars.starts,
+            "end_ns": bars.ends,
+            "busy_ns": bars.busy_ns,
+            "exposed_ns": pa.nulls(n_bars) if bars.exposed_ns is None else bars.exposed_ns,
+            "wait_ns": pa.nulls(n_bars) if bars.wait_ns is None else bars.wait_ns,
+            "n_operations": bars.n_operations,
+            "name": words.take(pa.array(bars.names)),
+            "seq": pa.array(bars.seqs, mask=bars.seqs == NO_SEQ),
+        }
+    )
+
+
+def _merged(
+    events: pa.Table, category: str, window: tuple[int, int], max_bars: int
+) -> tuple[Bars, pa.Array]:
+    own = events.filter(pc.equal(events["category"], category))
+    codes, words = coded(own["name"])
+    return joined(merged_pieces(*times(own), codes, window), max_bars), words
+
+
+def _waiting(collectives: pa.Table, rank: int) -> pa.Table:
+    """Return what is needed of a rank's matched collectives; texts of all of them would be many to copy."""
+    is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
+    return collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
+
+
+def _phases(
+    events: pa.Table, ranges: pa.Table, step: int, window: tuple[int, int], max_bars: int
+) -> tuple[Bars, pa.Array]:
+    has_run = pc.and_(pc.is_valid(ranges["phase"]), pc.is_valid(ranges["device_start_ns"]))
+    own = ranges.filter(pc.and_(pc.equal(ranges["step"], step), has_run))
+    codes, words = coded(own["phase"])
+    starts = np.maximum(own["device_start_ns"].to_numpy(), window[0])
+    ends = np.minimum(own["device_end_ns"].to_numpy(), window[1])
+    order = np.lexsort((codes, ends, starts))
+    order = order[ends[order] > starts[order]]
+    codes, starts, ends = codes[order], starts[order], ends[order]
+    group = joins(starts, ends, max_bars)
+    if not group.size:
+        return Bars(*(group,) * 6), words
+    first, own = run_starts(group), own.take(pa.array(order))
+    bars = Bars(
+        starts=starts[first],
+        ends=np.maximum.reduceat(ends, first),
+        busy_ns=_busy(events, *times(own), group, window),
+        n_operations=np.add.reduceat(own["n_operations"].to_numpy(), first),
+        names=longest_names(group, codes, ends - starts),
+        seqs=np.full(first.size, NO_SEQ),
+    )
+    return bars, words
+
+
+def _busy(
+    events: pa.Table, starts: Int64, ends: Int64, group: Int64, window: tuple[int, int]
+) -> Int64:
+    """Return for each group of host ranges the union of what they launched, clipped to the window."""
+    launched = events.select(["launch_ns", "start_ns", "end_ns"]).filter(
+        pc.is_valid(events["launch_ns"])
+    )
+    launched = launched.sort_by("launch_ns")
+    launch = launched["launch_ns"].to_numpy()
+    first, last = np.searchsorted(launch, starts), np.searchsorted(launch, ends)
+    counts = last - first
+    owner = np.repeat(group, counts)
+    rows = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    begin, finish = (column[rows] for column in times(launched))
+    begin, finish = np.maximum(begin, window[0]), np.minimum(finish, window[1])
+    kept = finish > begin
+    return grouped_lengths(owner[kept], begin[kept], finish[kept], int(group[-1]) + 1)

@@ -1,0 +1,333 @@
+"""Runs by name: opened, and set beside each other. What a user names becomes a `Run` that reads nothing yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.compare.difference import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_MIN_EFFECT_PCT,
+    Side,
+    check_captures,
+    check_confidence,
+    effect_ratio,
+)
+from nsyspipe.errors import OptionError
+from nsyspipe.model.options import AUTO, Reading, parse_skip_first
+from nsyspipe.nsys.cache import exported_reports
+from nsyspipe.run.ranks import parse_rank_map
+from nsyspipe.run.reports import ReportRun
+from nsyspipe.run.run import Run
+from nsyspipe.store.catalog import is_saved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Executor
+
+    import pyarrow as pa
+
+    from nsyspipe.compare.difference import RunDifference
+    from nsyspipe.compare.scoreboard import Scoreboard
+
+    AnySide = Side | Run | str | os.PathLike[str]
+
+
+def load(
+    reports: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    step: str | None = None,
+    backward: str | None = None,
+    forward: str | None = None,
+    optimizer: str | None = None,
+    data: str | None = None,
+    comm_kernel: str | None = None,
+    skip_first: int | str = AUTO,
+    rank_map: Mapping[str, int] | str | None = None,
+    jobs: int | None = None,
+    label: str | None = None,
+    run_id: str | None = None,
+    nccl_log: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
+    topology: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Run:
+    """Open a run; nothing is read yet.
+
+    Parameters
+    ----------
+    reports
+        A path, a directory, a glob, or several of them; or one store that ``analyze --out`` wrote (with several
+        runs, ``run_id`` says which), whose run has its figures already: of the options it takes `label` only.
+        An ``.nsys-rep`` file is exported first, by nsys, into a cache.
+    step
+        Regular expression for the texts of NVTX step ranges; None detects the family.
+    backward, forward, optimizer, data
+        Regular expressions for phase names; None keeps the default.
+    comm_kernel
+        Regular expression for communication kernels besides NCCL's.
+    skip_first
+        How many complete steps to leave out at the start; ``"auto"`` leaves out the first when another remains.
+    rank_map
+        Rank by report name, as a mapping or as text (``"a.sqlite=0,b.sqlite=1"``, or a file of such pairs).
+    jobs
+        Processes to use; None takes what cores, memory and the reports' sizes suggest.
+    label, run_id
+        Name and identifier; None makes them from the reports.
+    nccl_log
+        Logs of the run with ``NCCL_DEBUG=INFO``, one or several.
+    topology
+        A file with the output of ``nvidia-smi topo -m`` on a host of the run.
+    executor
+        Runs the work on each report; None starts spawned processes (or none, for small reports).
+    on_progress
+        Called with (reports done, reports in all).
+
+    Raises
+    ------
+    InputError
+        If an argument names no report, or a log or topology is none.
+    CaptureError
+        If nsys cannot export a report.
+    OptionError
+        If a regular expression, the rank map or skip_first cannot be used, or an option does not go with a saved run.
+    """
+    arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
+    if any(is_saved(Path(argument)) for argument in arguments):
+        reading_options = {
+            "--step": step,
+            "--backward": backward,
+            "--forward": forward,
+            "--optimizer": optimizer,
+            "--data": data,
+            "--comm-kernel": comm_kernel,
+            "--skip-first": None if skip_first == AUTO else skip_first,
+            "--rank-map": rank_map,
+            "--nccl-log": nccl_log or None,
+            "--topology": topology,
+        }
+        return _saved_run(arguments, reading_options, label=label, run_id=run_id)
+    logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
+    reading = Reading.from_text(
+        step=step,
+        comm_kernel=comm_kernel,
+        backward=backward,
+        forward=forward,
+        optimizer=optimizer,
+        data=data,
+    )
+    return ReportRun(
+        paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),
+        reading=reading,
+        skip_first=parse_skip_first(skip_first),
+        rank_map=parse_rank_map(rank_map) if isinstance(rank_map, str) else rank_map,
+        jobs=jobs,
+        label=label,
+        run_id=run_id,
+        nccl_logs=tuple(Path(log) for log in logs),
+        topology=None if topology is None else Path(topology),
+        executor=executor,
+        on_progress=on_progress,
+        expect=_with_expected_savings,
+    )
+
+
+def _with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
+    from nsyspipe.whatif.advice import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
+
+    return with_expected_savings(run, findings)
+
+
+def _saved_run(
+    arguments: Sequence[str | os.PathLike[str]],
+    reading_options: Mapping[str, object],
+    *,
+    label: str | None,
+    run_id: str | None,
+) -> Run:
+    if len(arguments) > 1:
+        raise OptionError(
+            ", ".join(map(str, arguments)),
+            "a saved run and something else, which are no one run",
+            fix="pass the saved run alone",
+        )
+    given = [name for name, value in reading_options.items() if value is not None]
+    store = Path(arguments[0])
+    if given:
+        raise OptionError(
+            ", ".join(given),
+            f"{store} is a saved run, whose figures are made",
+            fix="leave them out, or analyze the reports again",
+        )
+    from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
+
+    return open_saved(store, run_id, label)
+
+
+def diff(
+    baseline: AnySide,
+    candidate: AnySide,
+    *,
+    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
+    confidence: float = DEFAULT_CONFIDENCE,
+    metrics: Sequence[str] | str | None = None,
+    force: bool = False,
+    min_effect: object = None,
+) -> RunDifference:
+    """Compare two runs: whether a change helped, or is noise.
+
+    delta = candidate - baseline of the medians over summary steps (of the means of times where either run is uneven),
+    per figure of a step: times are the largest over ranks, ratios pooled over ranks, counts and bytes means over ranks.
+    ``regression`` or ``improvement`` when the interval of delta at `confidence` excludes 0 and |delta| is at least
+    `min_effect_pct` of the baseline; ``no change`` when all of the interval is within that; else ``inconclusive``, as
+    with fewer than 3 summary steps, and when the runs are not comparable.
+
+    Parameters
+    ----------
+    baseline, candidate
+        A `Side` (several captures of one configuration), a `nsyspipe.Run`, or what `nsyspipe.load` takes: a path, a
+        glob, a directory, a saved run. They are read at once.
+    min_effect_pct
+        Smallest relative difference that counts, per cent from 0: 2 and "2%" are the same.
+    confidence
+        Of the intervals, above 0.5 and below 1.
+    metrics
+        What the verdict rests on, one name or several (see `RunDifference.verdict`); None is step_time. All are in the
+        table.
+    force
+        Give verdicts although world size, GPU model or ranks differ.
+    min_effect
+        Refused: a ratio once, which per cent could be taken for.
+
+    Returns
+    -------
+    RunDifference
+        With Arrow tables ``metrics``, ``step_time_parts``, ``idle_causes``, ``kernels``, ``changes``,
+        ``comparability`` and ``problems``; null means "not recorded".
+
+    Raises
+    ------
+    OptionError
+        If a metric is not known, a number is out of range, or a side has one capture twice.
+    InputError
+        If a path names no run.
+
+    Examples
+    --------
+    >>> change = nsyspipe.diff("before_*.sqlite", "after_*.sqlite")  # doctest: +SKIP
+    >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
+    ('improvement', -11.2)
+    """
+    from nsyspipe.compare.difference import RunDifference  # noqa: PLC0415 - one run needs none
+    from nsyspipe.compare.metrics import DEFAULT_METRIC, METRICS  # noqa: PLC0415 - one run needs none
+
+    least = effect_ratio(min_effect_pct, min_effect)
+    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
+    given = (metrics,) if isinstance(metrics, str) else metrics
+    judged = tuple(dict.fromkeys(given or (DEFAULT_METRIC,)))
+    for name in judged:
+        if name not in METRICS:
+            raise OptionError.no_such_name(
+                f"metric {name!r}", "there is no such metric", name, METRICS
+            )
+    sides = _as_side(baseline), _as_side(candidate)
+    for side in sides:
+        check_captures(side)
+    return RunDifference(*sides, least, confidence, judged, force)
+
+
+def compare(
+    runs: Iterable[AnySide] | Mapping[str, AnySide],
+    *,
+    sort: str | None = None,
+    min_effect_pct: float | str = DEFAULT_MIN_EFFECT_PCT,
+    confidence: float = DEFAULT_CONFIDENCE,
+    force: bool = False,
+    settings_file: str | None = None,
+    min_effect: object = None,
+) -> Scoreboard:
+    """Set runs side by side: which is fastest, by how much, and what their steps' time goes to.
+
+    speed-up = mean step time of the first run / mean step time of this one, over summary steps, with an interval at
+    `confidence`; it compares steps/s, whatever a step processes. The verdict is that of `nsyspipe.diff` on step_time
+    against the first: ``inconclusive`` with too few steps, and where world size, GPU model or ranks differ. Such runs
+    are also measured against their ``peer``, the first of their own kind.
+
+    Parameters
+    ----------
+    runs
+        In any number, the reference first: each a `Side` (several captures of one configuration), a `nsyspipe.Run`,
+        or what `nsyspipe.load` takes. As a mapping, labels are its keys.
+    sort
+        Metric that the table is sorted by, the best first and nulls last; None keeps the order given.
+    min_effect_pct
+        Smallest relative difference of step times that counts, per cent from 0: 2 and "2%" are the same.
+    confidence
+        Of the intervals, above 0.5 and below 1.
+    force
+        Give verdicts although world size, GPU model or ranks differ.
+    settings_file
+        The file that the thresholds come from, which outputs name.
+    min_effect
+        Refused: a ratio once, which per cent could be taken for.
+
+    Returns
+    -------
+    Scoreboard
+        With the Arrow tables ``table``, ``checks`` and ``problems``, and ``kinds``; null means "not recorded".
+
+    Raises
+    ------
+    OptionError
+        If there is no run, a metric is not known, a number is out of range, or a run has one capture twice.
+    InputError
+        If a path names no run, or a run cannot be read.
+
+    Examples
+    --------
+    >>> board = nsyspipe.compare({"ddp": "ddp_*.sqlite", "bucket25": "bucket25_*.sqlite"})  # doctest: +SKIP
+    >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
+    {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
+    """
+    from nsyspipe.compare.ranking import Rules, check_sort  # noqa: PLC0415 - one run needs none
+    from nsyspipe.compare.scoreboard import Scoreboard  # noqa: PLC0415 - one run needs none
+
+    least = effect_ratio(min_effect_pct, min_effect)
+    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
+    if sort is not None:
+        sort = check_sort(sort)
+    sides = _sides(runs)
+    if not sides:
+        raise OptionError("compare", "has no run", fix="one run at least, the reference first")
+    for side in sides:
+        check_captures(side)
+    return Scoreboard(sides, Rules(least, confidence, force, settings_file), sort)
+
+
+def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide]) -> tuple[Side, ...]:
+    """Return sides whose labels differ: of equal ones the later get a number."""
+    if isinstance(runs, Mapping):
+        found = [Side(label, _as_side(run).runs) for label, run in runs.items()]
+    elif isinstance(runs, str):
+        raise OptionError(repr(runs), "is one run, not a list of them", fix="compare([RUN, RUN])")
+    else:
+        found = [_as_side(run) for run in runs]
+    taken: set[str] = set()
+    named = []
+    for side in found:
+        label, number = side.label, 2
+        while label in taken:
+            label, number = f"{side.label} ({number})", number + 1
+        taken.add(label)
+        named.append(Side(label, side.runs))
+    return tuple(named)
+
+
+def _as_side(given: AnySide) -> Side:
+    """Return a side for what a caller names: a side, a run, or what `load` takes."""
+    if isinstance(given, Side):
+        return given
+    run = given if isinstance(given, Run) else load(given)
+    return Side(run.header.label, (run,))

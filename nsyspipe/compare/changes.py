@@ -1,0 +1,420 @@
+"""Kernels that appeared, vanished or changed: matched by phase and normalised name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.compare.tables import IDLE_CAUSE_PARTS, KERNEL_CHANGES, STEP_TIME_PARTS
+from nsyspipe.errors import DatasetError
+from nsyspipe.model.step_tables import IDLE_CAUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.model.types import Float64, Int64
+    from nsyspipe.run.run import Run
+
+
+# The parts of the difference in step time: on the slowest rank of each step, summing exactly.
+
+
+PARTS = ("compute", "exposed_comm", "exposed_memory", "idle")
+_OTHER = "other"
+_UNKNOWN = "idle_unknown_ns"
+# A thousandth of a nanosecond, as a power of two: sums of such numbers are exact as floats, too.
+_FINE, _COARSE = Fraction(1, 1024), Fraction(1)
+_FINE_UP_TO = 2**42
+
+Means = dict[str, Fraction | None]
+
+
+def step_parts(
+    baseline: Sequence[StepTable], candidate: Sequence[StepTable]
+) -> tuple[pa.Table, pa.Table]:
+    """Split the mean step time of both sides, and the difference, into compute, exposed comm, exposed memory, idle.
+
+    Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest); of several captures
+    the mean of their means. Means are given in 1/1024 ns, rounded so that parts sum to the mean step
+    time of their side and causes to idle, exactly, as do the differences.
+
+    Returns
+    -------
+    tuple
+        `tables.STEP_TIME_PARTS` and `tables.IDLE_CAUSE_PARTS`: idle by cause, where what has no cause on both sides
+        is ``other``. Null where a side did not record what a part needs.
+    """
+    sides = [_side_means(side) for side in (baseline, candidate)]
+    shown = [_cells(means, ("wall",), PARTS) for means in sides]
+    causes = [one for one in IDLE_CAUSES if one != _UNKNOWN]
+    known = [one for one in causes if all(means[one] is not None for means in sides)]
+    split = []
+    for means, cells in zip(sides, shown, strict=True):
+        idle, total = means["idle"], cells["idle"]
+        if idle is None or total is None or None in (one["idle"] for one in sides):
+            split.append(dict.fromkeys((*causes, _OTHER)))
+            continue
+        parts = {one: means[one] or Fraction(0) for one in known}
+        parts[_OTHER] = idle - sum(parts.values())
+        split.append(dict.fromkeys(causes) | apportioned(total, parts, _unit(means["wall"])))
+    names = {one: one.removeprefix("idle_").removesuffix("_ns") for one in causes}
+    return (
+        STEP_TIME_PARTS.from_rows([_row("part", name, shown) for name in PARTS]),
+        IDLE_CAUSE_PARTS.from_rows(
+            [_row("cause", key, split, names.get(key, key)) for key in (*causes, _OTHER)]
+        ),
+    )
+
+
+def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
+    """Return a side's mean step time as the parts sum to it, ns; None without steps."""
+    wall = _side_means(side)["wall"]
+    return None if wall is None else _rounded(wall, _unit(wall))
+
+
+def apportioned(
+    total: Fraction, parts: Mapping[str, Fraction], unit: Fraction
+) -> dict[str, Fraction | None]:
+    """Round parts to multiples of a unit so that they sum to a total, which is one, by largest remainders.
+
+    Of equal remainders the first part gets more.
+    """
+    floors = {name: part // unit for name, part in parts.items()}
+    n_left = int(total / unit) - sum(floors.values())
+    by_remainder = sorted(parts, key=lambda name: floors[name] - parts[name] / unit)
+    for name in by_remainder[:n_left]:
+        floors[name] += 1
+    return {name: floor * unit for name, floor in floors.items()}
+
+
+def _cells(means: Means, total: tuple[str], names: Sequence[str]) -> dict[str, Fraction | None]:
+    """Return what is shown of the parts: null, or summing to the total."""
+    whole = means[total[0]]
+    parts = {name: part for name in names if (part := means[name]) is not None}
+    if whole is None or len(parts) < len(names):
+        return {name: None if part is None else _rounded(part, _FINE) for name, part in means.items()}  # fmt: skip
+    unit = _unit(whole)
+    return apportioned(_rounded(whole, unit), parts, unit)
+
+
+def _side_means(side: Sequence[StepTable]) -> Means:
+    captures = [_means(table) for table in side]
+    found: Means = {}
+    for name in captures[0]:
+        values = [capture[name] for capture in captures]
+        known = [value for value in values if value is not None]
+        found[name] = sum(known, Fraction(0)) / len(known) if len(known) == len(values) else None
+    return found
+
+
+def _means(table: StepTable) -> Means:
+    """Return the means over steps of each part on the slowest rank, exactly."""
+    columns = {"wall": "wall_ns", **{name: f"{name}_ns" for name in PARTS}}
+    columns |= {name: name for name in IDLE_CAUSES}
+    found: Means = {}
+    for name, column in columns.items():
+        values = table.matrix(column)
+        if values is None:
+            found[name] = None
+            continue
+        own = values[table.slowest, np.arange(table.n_steps)]
+        found[name] = Fraction(
+            sum(own.tolist()), table.n_steps
+        )  # of Python's integers: no overflow
+    return found
+
+
+def _unit(whole: Fraction | None) -> Fraction:
+    return _FINE if whole is None or whole < _FINE_UP_TO else _COARSE
+
+
+def _rounded(value: Fraction, unit: Fraction) -> Fraction:
+    return round(value / unit) * unit
+
+
+def _row(
+    key: str, name: str, sides: Sequence[Mapping[str, Fraction | None]], shown: str | None = None
+) -> dict[str, object]:
+    before, after = (side[name] for side in sides)
+    delta = None if before is None or after is None else after - before
+    cells = {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta}
+    return {key: shown or name} | {
+        column: None if value is None else float(value) for column, value in cells.items()
+    }
+
+
+# The summary steps of one run as matrices: a row per rank, a column per step, in the order of time.
+
+
+_WHOLE_GRAPHS = {"graphs-as-a-whole", "comm-in-graphs"}
+
+
+def has_whole_graphs(run: Run) -> bool:
+    """Tell whether CUDA graphs of a run were captured as a whole, so that nothing inside them was seen."""
+    return not _WHOLE_GRAPHS.isdisjoint(run.problems["code"].to_pylist())
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """The figures' steps of a run.
+
+    Every rank has every summary step, so that their rows make a matrix.
+
+    Attributes
+    ----------
+    hides_idle
+        Idle time is null: CUDA graphs were captured as a whole, and not so in what the run is compared with. Gaps inside
+        them are not seen.
+    """
+
+    run: Run
+    hides_idle: bool = False
+
+    @classmethod
+    def of_sides(cls, *sides: Sequence[Run]) -> tuple[list[StepTable], ...]:
+        """Return the captures of each side that is compared with the others."""
+        is_whole = [[has_whole_graphs(run) for run in side] for side in sides]
+        is_mixed = len({one for side in is_whole for one in side}) > 1
+        return tuple(
+            [cls(run, hides_idle=is_mixed and own) for run, own in zip(*one, strict=True)]
+            for one in zip(sides, is_whole, strict=True)
+        )
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """`schema.STEPS` of the summary steps."""
+        return self.run.breakdown()
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks, ascending: the matrices' rows."""
+        ranks: list[int] = sorted(self.rows["rank"].unique().to_pylist())
+        return ranks
+
+    @property
+    def n_steps(self) -> int:
+        """How many summary steps there are; none in a capture without steps."""
+        return 0 if self.run.is_capture else int(self._order.shape[1])
+
+    @cached_property
+    def steps(self) -> Int64:
+        """Numbers of the steps: the matrices' columns."""
+        numbers: Int64 = self.rows["step"].to_numpy()
+        return numbers[self._order[0]] if self.n_steps else np.empty(0, np.int64)
+
+    def matrix(self, column: str) -> Int64 | None:
+        """Return a column of integers as ranks x steps; None where any of it is null, or without steps."""
+        values = self.rows[column]
+        if self.hides_idle and column.startswith("idle_"):
+            return None
+        if values.null_count or not self.n_steps:
+            return None
+        found: Int64 = values.to_numpy()[self._order]
+        return found
+
+    @cached_property
+    def slowest(self) -> Int64:
+        """For each step the row of the rank with the largest window (tie: the lowest rank)."""
+        wall = self.matrix("wall_ns")
+        return np.empty(0, np.int64) if wall is None else np.argmax(wall, axis=0)
+
+    @cached_property
+    def _order(self) -> Int64:
+        """Where in the table each cell of a matrix is."""
+        rank, step = self.rows["rank"].to_numpy(), self.rows["step"].to_numpy()
+        n_ranks = len(np.unique(rank))
+        if not n_ranks:
+            return np.empty((0, 0), np.int64)
+        cells = np.lexsort((step, rank))
+        if (
+            cells.size % n_ranks
+            or (step[cells.reshape(n_ranks, -1)] != step[cells[: cells.size // n_ranks]]).any()
+        ):
+            raise DatasetError(
+                self.run.header.run_id,
+                "has figures of steps that not every rank has",
+                fix="analyze its reports again",
+            )
+        cells = cells.reshape(n_ranks, -1)
+        # Numbers need not ascend with time; statistics look at neighbours in time.
+        by_time = np.argsort(self.rows["start_ns"].to_numpy()[cells[0]], kind="stable")
+        return cells[:, by_time]
+
+    @cached_property
+    def transfers(self) -> dict[str, NDArray[np.float64] | None]:
+        """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
+        found = self.run.collectives()
+        chosen = found.filter(pc.and_(found["in_summary"], found["is_matched"]))
+        ordered = np.sort(self.steps)
+        place = np.argsort(self.steps, kind="stable")
+        at = np.searchsorted(ordered, chosen["step"].to_numpy())
+        sums: dict[str, NDArray[np.float64] | None] = {}
+        for name in ("transfer_ns", "message_bytes", "bus_bytes"):
+            values = chosen[name]
+            if values.null_count or not chosen.num_rows:
+                sums[name] = None
+                continue
+            total = np.zeros(self.n_steps)
+            np.add.at(total, place[at], values.to_numpy().astype(np.float64))
+            sums[name] = total
+        return sums
+
+
+TOP = 10
+_NCCL = "nccl"
+# Of the step time: a change that is worth a line, however long the kernel is.
+_LITTLE = 0.001
+# By phase and name: time and number per rank and step, mean duration.
+Costs = dict[tuple[str | None, str], tuple[float, float, float]]
+
+
+def kernel_changes(
+    baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float
+) -> pa.Table:
+    """Compare what each kernel costs per rank and step.
+
+    Time and number per rank and step are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over
+    ranks, / (ranks x summary steps): exactly what starts in the steps that the figures rest on. A kernel that never
+    runs there, on a side, is not there; one that is on neither has no row.
+
+    Where those columns are null (runs saved before they were counted: `is_estimated`) they are estimated: totals of
+    the whole capture times (mean compute time of the summary steps) / (compute time of all windows), rank by rank,
+    for communication the same of communication and, for its number, of collectives.
+
+    Parameters
+    ----------
+    min_effect
+        A kernel on both sides whose time changed by at most this ratio of the lesser is ``same``, unless that is more
+        than a thousandth of the step time (of the captures the least). Swapped sides have the same answer.
+
+    Returns
+    -------
+    pyarrow.Table
+        `tables.KERNEL_CHANGES`, the largest difference first; no rows where a side has no summary steps, nor where
+        captures of CUDA graphs as a whole stand beside others: kernels inside those were not seen.
+    """
+    if not all(table.n_steps for table in (*baseline, *candidate)):
+        return KERNEL_CHANGES.empty()
+    if len({has_whole_graphs(table.run) for table in (*baseline, *candidate)}) > 1:
+        return KERNEL_CHANGES.empty()
+    before, after = (_side_costs(side) for side in (baseline, candidate))
+    wall = [table.matrix("wall_ns") for table in (*baseline, *candidate)]
+    little = _LITTLE * min(float(one.max(axis=0).mean()) for one in wall if one is not None)
+    rows = [_kernel_row(key, before, after, min_effect, little) for key in {*before, *after}]
+    rows.sort(key=_order)
+    return KERNEL_CHANGES.from_rows(rows)
+
+
+def top_kernels(kernels: pa.Table, n_kept: int = TOP) -> pa.Table:
+    """Keep the largest differences of those that are not the same."""
+    chosen = kernels.filter(pc.not_equal(kernels["status"], "same"))
+    return chosen.slice(0, n_kept)
+
+
+def is_estimated(run: Run) -> bool:
+    """Tell whether some of what a run's kernels take in a summary step is not counted but estimated."""
+    return bool(run.kernels()["in_summary_ns"].null_count)
+
+
+def _order(row: dict[str, Any]) -> tuple[float, str, str]:
+    return -abs(row["delta_ns_per_step"]), row["phase"] or "", row["name"]
+
+
+def _kernel_row(
+    key: tuple[str | None, str], before: Costs, after: Costs, min_effect: float, little: float
+) -> dict[str, Any]:
+    old, new = before.get(key), after.get(key)
+    old_ns, new_ns = (side[0] if side else 0.0 for side in (old, new))
+    if old is None or new is None:
+        status = "appeared" if old is None else "vanished"
+    else:
+        apart = abs(new_ns - old_ns)
+        is_same = apart <= min_effect * min(old_ns, new_ns) and apart <= little
+        status = "same" if is_same else "changed"
+    return {
+        "phase": key[0],
+        "name": key[1],
+        "status": status,
+        "baseline_ns_per_step": old_ns,
+        "candidate_ns_per_step": new_ns,
+        "delta_ns_per_step": new_ns - old_ns,
+        "baseline_n_per_step": old[1] if old else 0.0,
+        "candidate_n_per_step": new[1] if new else 0.0,
+        "baseline_mean_ns": old[2] if old else None,
+        "candidate_mean_ns": new[2] if new else None,
+    }
+
+
+def _side_costs(side: Iterable[StepTable]) -> Costs:
+    """Return the mean over a side's captures; where a capture lacks a kernel, it took no time there."""
+    captures = [_costs(table) for table in side]
+    found: Costs = {}
+    for key in {key for costs in captures for key in costs}:
+        own = [costs[key] for costs in captures if key in costs]
+        ns, number = (sum(cost[at] for cost in own) / len(captures) for at in (0, 1))
+        found[key] = (ns, number, sum(cost[2] for cost in own) / len(own))
+    return found
+
+
+def _costs(table: StepTable) -> Costs:
+    """Return what each kernel that runs in a summary step costs there."""
+    kernels = table.run.kernels()
+    ns, n = (
+        pc.cast(kernels[name], pa.float64(), safe=False)
+        for name in ("in_summary_ns", "n_in_summary")
+    )
+    if ns.null_count or n.null_count:
+        ns, n = (pc.coalesce(*pair) for pair in zip((ns, n), _estimated(table), strict=True))
+    summed = pa.table({"phase": kernels["phase"], "name": kernels["name"], "ns": ns, "n": n})
+    rows = summed.group_by(["phase", "name"], use_threads=False).aggregate(
+        [("ns", "sum"), ("n", "sum")]
+    )
+    n_rows = len(table.ranks) * table.n_steps
+    return {
+        (row["phase"], row["name"]): (
+            row["ns_sum"] / n_rows,
+            row["n_sum"] / n_rows,
+            row["ns_sum"] / row["n_sum"],
+        )
+        for row in rows.to_pylist()
+        if row["n_sum"] > 0
+    }
+
+
+def _estimated(table: StepTable) -> tuple[pa.Array, pa.Array]:
+    """Return time and number in the summary steps for each row of kernels, from those of the whole capture."""
+    kernels = table.run.kernels()
+    ranks = kernels["rank"].to_numpy()
+    is_comm = pc.starts_with(kernels["name"], _NCCL, ignore_case=True).to_numpy().astype(np.bool_)
+    compute, comm, calls = (
+        _share_in_summary(table, column, ranks)
+        for column in ("compute_ns", "comm_ns", "n_collectives")
+    )
+    return (
+        pa.array(kernels["total_ns"].to_numpy() * np.where(is_comm, comm, compute)),
+        pa.array(kernels["n_kernels"].to_numpy() * np.where(is_comm, calls, compute)),
+    )
+
+
+def _share_in_summary(table: StepTable, column: str, wanted: Int64) -> Float64:
+    """Return for each of some ranks how much of a figure of all its windows is in the summary steps."""
+    steps = table.run.steps()
+    ranks, own = np.unique(steps["rank"].to_numpy(), return_inverse=True)
+    is_in = steps["in_summary"].to_numpy()
+    part, whole = np.bincount(own, weights=is_in), np.bincount(own).astype(np.float64)
+    if not steps[column].null_count:
+        values = steps[column].to_numpy()
+        of_all = np.bincount(own, weights=values)
+        # Where it is 0 in all windows, or not known, windows are counted.
+        part = np.where(of_all > 0, np.bincount(own, weights=values * is_in), part)
+        whole = np.where(of_all > 0, of_all, whole)
+    found: Float64 = (part / whole)[np.searchsorted(ranks, wanted)]
+    return found

@@ -1,0 +1,317 @@
+"""What one capture's steps say: a centre, and how far it may be off for each correlation of neighbouring steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsyspipe.model.types import Float64
+
+
+# A variance of two values is no estimate; definitions.md, section 7.
+MIN_STEPS = 3
+# Steps further out than so many standard deviations count as that far: a stall says nothing about
+# where the median is.
+_REACH = 3.0
+# The standard deviation of a normal distribution in units of its median absolute deviation.
+_PER_DEVIATION = 1.482602218505602
+# Half-width, in standard errors, of the band of ranks from which the density at the median is read.
+_BAND = 1.96
+# Correlated steps widen that, up to so many steps' own: one or two stalls of ten stay outside.
+_WIDEST_OF = 10
+# The order statistics of normal steps rarely say more than so many times the normal variance.
+_GAP = 8.0
+# Variance of a median over that of a mean, for independent normal values.
+_MEDIAN_COST = math.pi / 2
+# Of a correlation of 0.97 the thousandth neighbour has none.
+_FURTHEST = 1000
+_TINY = 1e-300
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The values of one capture's steps in step order, and their median.
+
+    `squares`, `likelihood` and `variances` take correlations as an array, and need two steps at least.
+    """
+
+    values: Float64
+
+    @property
+    def n(self) -> int:
+        """Number of steps."""
+        return int(self.values.size)
+
+    @cached_property
+    def centre(self) -> float:
+        """The median."""
+        return float(np.median(self.values))
+
+    @cached_property
+    def deviations(self) -> Float64:
+        """Values less the median, cut at 3 robust standard deviations."""
+        apart = self.values - self.centre
+        reach = _REACH * _PER_DEVIATION * float(np.median(np.abs(apart)))
+        cut: Float64 = np.clip(apart, -reach, reach)
+        return cut
+
+    @property
+    def is_varying(self) -> bool:
+        """Whether steps differ."""
+        return bool(self.values.min() < self.values.max())
+
+    def squares(self, correlations: Float64, longer: float = 1.0) -> Float64:
+        """Return the generalised sum of squares around the mean, (x - m)' R^-1 (x - m), of AR(1) steps.
+
+        Parameters
+        ----------
+        longer
+            As if the capture had gone on like this, to so many times its steps.
+        """
+        r, x, n = correlations, self.deviations, self.n * longer
+        total, ends = float(x.sum()), float(x[0] + x[-1])
+        own = float(x @ x)
+        beside = float(x[1:] @ x[:-1]) * longer
+        inner = own * longer - float(x[0] ** 2 + x[-1] ** 2)
+        whole = (own * longer - 2 * r * beside + r * r * inner) / (1 - r * r)
+        towards = (total * longer - r * (total * longer - ends)) / (1 + r)
+        found: Float64 = np.maximum(whole - towards**2 / _information(n, r), _TINY)
+        return found
+
+    def likelihood(self, correlations: Float64, longer: float = 1.0) -> Float64:
+        """Return the logarithm of the likelihood of each correlation, mean and variance integrated out.
+
+        |R|^-1/2 (1' R^-1 1)^-1/2 Q^-(n-1)/2, Q of `squares`, for the priors dm and ds/s; but for a constant, so that it
+        does not depend on the unit of the values.
+        """
+        r, n = correlations, self.n * longer
+        squares = self.squares(r, longer)
+        found: Float64 = -0.5 * (
+            (n - 1) * np.log(1 - r * r)
+            + np.log(_information(n, r))
+            + (n - 1) * np.log(squares / squares.max())
+        )
+        return found
+
+    def variances(self, correlations: Float64, longer: float = 1.0) -> Float64:
+        """Return the variance of the centre for each correlation, by the spread that the steps then have."""
+        spread = self.squares(correlations, longer) / (self.n * longer - 1)
+        found: Float64 = spread * self._cost(correlations, self.n * longer)
+        return found
+
+    def is_beside_gap(self, inflated: float) -> bool:
+        """Whether the median stands beside a gap, so that it may jump across: between two levels.
+
+        Told by the order statistics about 2 standard errors around the median (Bonett and Price 2002), of the steps
+        that n are worth.
+        """
+        if not self.is_varying:
+            return False
+        cut = self.deviations - self.deviations.mean()
+        normal = _MEDIAN_COST * float(cut @ cut) / (self.n - 1)
+        wider = max(self._reach_of_ranks(1.0), self._reach_of_ranks(inflated))
+        return wider > _GAP * normal
+
+    def _cost(self, correlations: Float64, n: float) -> Float64:
+        """Variance of the median of n normal AR(1) steps, over theirs: arcsin r^k in the place of r^k."""
+        return _median_cost(n, tuple(correlations.tolist()))
+
+    def _reach_of_ranks(self, inflated: float) -> float:
+        """1 / (4 f^2) from the order statistics on the wider side of the median."""
+        n = self.n
+        effective = min(max(n / inflated, _WIDEST_OF), n)
+        half = min(_BAND * 0.5 / math.sqrt(effective), 0.5 * (n - 1) / (n + 1))
+        place = (0.5 + half) * (n + 1) - 1
+        above = int(place)
+        part = place - above
+        further = min(above + 1, n - 1)
+        ordered = self._ordered
+        high = float(ordered[above] * (1 - part) + ordered[further] * part)
+        low = float(ordered[n - 1 - above] * (1 - part) + ordered[n - 1 - further] * part)
+        return (max(high, -low) / (2 * half)) ** 2
+
+    @cached_property
+    def _ordered(self) -> Float64:
+        return np.sort(self.values - self.centre)
+
+
+class MeanSeries(Series):
+    """The same of a mean: deviations are not cut, and no density is needed."""
+
+    @cached_property
+    def centre(self) -> float:
+        """The mean, taken as the smallest value plus the mean of the rest above it: exact on equal values."""
+        least = float(self.values.min())
+        return least + float((self.values - least).mean())
+
+    @cached_property
+    def deviations(self) -> Float64:
+        """Values less the mean; exactly the same of values that are shifted."""
+        above = self.values - self.values.min()
+        found: Float64 = above - float(above.mean())
+        return found
+
+    def is_beside_gap(self, inflated: float) -> bool:  # noqa: ARG002 - a mean does not jump
+        """Return False."""
+        return False
+
+    def _cost(self, correlations: Float64, n: float) -> Float64:
+        """Variance of the mean of n AR(1) steps, over theirs."""
+        found: Float64 = inflation(n, correlations) / n
+        return found
+
+
+def inflation(n: float, correlation: Float64) -> Float64:
+    """Return the variance of the mean of n AR(1) steps over that of independent ones: n / effective steps.
+
+    1 + 2 sum_k (1 - k/n) r^k, in closed form.
+    """
+    r = correlation
+    found: Float64 = (1 + r) / (1 - r) - 2 * r * (1 - r**n) / (n * (1 - r) ** 2)
+    return found
+
+
+def _information(n: float, r: Float64) -> Float64:
+    """1' R^-1 1 of n AR(1) steps."""
+    found: Float64 = (2 + (n - 2) * (1 - r)) / (1 + r)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
+    apart = np.arange(1, min(math.ceil(n), _FURTHEST))
+    alike = np.arcsin(np.asarray(correlations)[:, None] ** apart)
+    found: Float64 = (_MEDIAN_COST + 2 * alike @ (1 - apart / n)) / n
+    return found
+
+
+# One side of a comparison: one or several captures of the same configuration.
+
+
+class Spread(NamedTuple):
+    """A variance, and the sum of squares over degrees of freedom that Welch's formula adds up."""
+
+    variance: float
+    per_freedom: float
+
+
+class Spreads(NamedTuple):
+    """The same for several correlations."""
+
+    variance: Float64
+    per_freedom: Float64
+
+
+@dataclass(frozen=True, eq=False)
+class Captures:
+    """The per-step values of each capture of one configuration, as `Series`."""
+
+    series: tuple[Series, ...]
+
+    @classmethod
+    def of(cls, captures: Sequence[Float64], kind: type[Series] = Series) -> Captures:
+        """Take one array per capture, in step order; captures without a step are left out.
+
+        Raises
+        ------
+        ValueError
+            If a value is not finite, or an array has more than one dimension.
+        """
+        arrays = [np.asarray(values, np.float64) for values in captures]
+        if any(values.ndim != 1 or not np.isfinite(values).all() for values in arrays):
+            msg = "per-step values must be finite and in one dimension"
+            raise ValueError(msg)
+        return cls(tuple(kind(values) for values in arrays if values.size))
+
+    def of_kind(self, kind: type[Series]) -> Captures:
+        """Return the same steps with another centre."""
+        return Captures(tuple(kind(series.values) for series in self.series))
+
+    def scaled(self, factor: float) -> Captures:
+        """Return the same steps in another unit."""
+        return Captures(tuple(type(series)(series.values * factor) for series in self.series))
+
+    @cached_property
+    def n(self) -> int:
+        """Steps of all captures together."""
+        return sum(series.n for series in self.series)
+
+    @cached_property
+    def centre(self) -> float:
+        """The mean of the captures' centres; of one capture its centre, exactly. NaN without steps."""
+        if not self.series:
+            return math.nan
+        first = self.series[0].centre
+        return first + math.fsum(series.centre - first for series in self.series) / len(self.series)
+
+    @cached_property
+    def long(self) -> tuple[Series, ...]:
+        """The captures that have enough steps to tell their own spread."""
+        return tuple(series for series in self.series if series.n >= MIN_STEPS)
+
+    @cached_property
+    def varying(self) -> tuple[Series, ...]:
+        """Of these, the ones whose steps differ."""
+        return tuple(series for series in self.long if series.is_varying)
+
+    @cached_property
+    def too_few(self) -> str | None:
+        """Say why nothing can be decided from this side, in words; None if something can.
+
+        Three steps are enough, in one capture; so are three captures of any length.
+        """
+        if self.n < MIN_STEPS:
+            return f"{_count(self.n, 'step')}, needs {MIN_STEPS}"
+        if not self.long and len(self.series) < MIN_STEPS:
+            return f"no capture of {MIN_STEPS} steps"
+        return None
+
+    def variances(self, correlations: Float64, longer: float, times: int) -> Spreads:
+        """Return the variance of the centre for each correlation of neighbouring steps.
+
+        Parameters
+        ----------
+        longer, times
+            As if each capture had so many times its steps, and there were so many times the captures.
+        """
+        share = 1 / max(len(self.long), 1)
+        variance = np.zeros_like(correlations)
+        per_freedom = np.zeros_like(correlations)
+        for series in self.long:
+            own = series.variances(correlations, longer) * share**2 / times
+            variance += own
+            per_freedom += own**2 / (series.n * longer - 1) / times
+        return Spreads(variance, per_freedom)
+
+    @cached_property
+    def squares_between(self) -> float:
+        """Sum of squares of the captures' centres around their mean."""
+        return math.fsum((series.centre - self.centre) ** 2 for series in self.series)
+
+    @cached_property
+    def between(self) -> Spread:
+        """Variance of the centre from the captures' centres; needs two captures at least."""
+        count = len(self.series)
+        variance = self.squares_between / (count - 1) / count
+        return Spread(variance, variance**2 / (count - 1))
+
+
+def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str | None:
+    """Say which sides have too few steps to decide anything, and how few; None if both have enough."""
+    lacking = [
+        (name, side.too_few) for name, side in zip(names, (one, other), strict=True) if side.too_few
+    ]
+    if len(lacking) > 1 and one.too_few == other.too_few:
+        return f"{names[0]} and {names[1]}: {one.too_few}"
+    return "; ".join(f"{name}: {why}" for name, why in lacking) or None
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -1,0 +1,214 @@
+"""What a kernel's name says: which collective it is, on which data, by which algorithm, and its short label."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+# NCCL's name of the collective -> ours; longest first, since Reduce is part of others.
+_BY_NAME = {
+    "ReduceScatter": "reduce_scatter",
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "Broadcast": "broadcast",
+    "AllToAll": "all_to_all",
+    "SendRecv": "send_recv",
+    "Reduce": "reduce",
+}
+OTHER = "other"
+COLLECTIVES = (*_BY_NAME.values(), OTHER)
+
+_COLLECTIVE = re.compile("|".join(_BY_NAME), re.IGNORECASE)
+_LOWER = {name.lower(): own for name, own in _BY_NAME.items()}
+
+# NCCL's spellings, old and new, as PyTorch says them.
+_DATATYPES = {
+    "half": "f16",
+    "float": "f32",
+    "double": "f64",
+    "__nv_bfloat16": "bf16",
+    "int8_t": "i8",
+    "uint8_t": "u8",
+    "int32_t": "i32",
+    "uint32_t": "u32",
+    "int64_t": "i64",
+    "uint64_t": "u64",
+    "f8e4m3": "f8e4m3",
+    "f8e5m2": "f8e5m2",
+    **{
+        name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")
+    },
+}
+_DATATYPE = re.compile(rf"_({'|'.join(sorted(_DATATYPES, key=len, reverse=True))})(?=_|\(|<|$)")
+_ALGORITHM = re.compile(
+    r"_((?:RING|TREE|NVLS_TREE|NVLS|COLLNET_CHAIN|COLLNET_DIRECT|PAT)_(?:LL128|LL|SIMPLE))(?=_|\(|<|$)"
+)
+
+# Words of kernels that update weights. Clipping and unscaling run as multi_tensor_apply too, so that says nothing.
+_OPTIMIZERS = {
+    "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw", "lamb", "lars", "lion", "muon", "nadam",
+    "novograd", "optimizer", "radam", "rmsprop", "rprop", "sgd", "shampoo", "sophia",
+}  # fmt: skip
+# A word of a name that joins them by capitals or by anything that is no letter: FusedAdamMathFunctor has three.
+_CAPITALISED = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_LETTERS = re.compile(r"[A-Za-z]+")
+
+# The part of a template's arguments that tells what an elementwise kernel computes.
+_FUNCTOR = re.compile(r"\b(\w*(?:[Ff]unctor|Op|Ops|KernelImpl|_kernel_cuda)(?:_\w+)?)\b")
+_GENERIC = ("func_wrapper", "ReduceOp", "OpMathType")
+# Names that say little without the first template argument that does (CUTLASS, cuDNN, lambdas).
+_FACELESS = re.compile(r"(?:^|::)(?:\w*_)?[Kk]ernel2?$")
+_WORD = re.compile(r"(?:\b[A-Za-z_]\w*::)*\b([A-Za-z_]\w+)")  # without its namespaces
+_SAYS_NOTHING = re.compile(
+    r"void|const|bool|char|short|int|long|(?:un)?signed|float|double|[Aa]rray|lambda|instance|operator|"
+    r"gpu_kernel_impl(?:_nocast)?|T\d+"
+)
+
+
+def collective_of(name: str) -> str:
+    """Return the collective that a communication kernel's name says, or ``other``.
+
+    Examples
+    --------
+    >>> collective_of("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL")
+    'reduce_scatter'
+    """
+    found = _COLLECTIVE.search(name)
+    return _LOWER[found[0].lower()] if found else OTHER
+
+
+def datatype_of(name: str) -> str | None:
+    """Return the element type in a communication kernel's name, ``f32``; None when it says none."""
+    found = _DATATYPE.search(name)
+    return _DATATYPES[found[1]] if found else None
+
+
+def algorithm_of(name: str) -> str | None:
+    """Return algorithm and protocol in a communication kernel's name, ``RING_LL``; None when it says none."""
+    found = _ALGORITHM.search(name)
+    return found[1] if found else None
+
+
+def is_optimizer(name: str) -> bool:
+    """Tell whether a kernel updates weights, by the functor or the function that its name says.
+
+    Examples
+    --------
+    >>> is_optimizer("multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>")
+    True
+    >>> is_optimizer("multi_tensor_apply_kernel<at::native::BinaryOpScalarFunctor<float>>")
+    False
+    """
+    words = {one.lower() for one in _LETTERS.findall(name)}
+    words |= {one.lower() for one in _CAPITALISED.findall(name)}
+    return not _OPTIMIZERS.isdisjoint(words) or "rmsprop" in name.lower()
+
+
+def kernel_label(name: str) -> str:
+    """Return a kernel's name without parameters and template arguments, with the functor that tells it apart.
+
+    Examples
+    --------
+    >>> kernel_label("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int, T2)")
+    'vectorized_elementwise_kernel [FillFunctor]'
+    """
+    bare, arguments = _without_brackets(name)
+    bare = bare.strip().split(" ")[-1].removeprefix("at::native::").removeprefix("::").strip(":")
+    functors = [one for one in _FUNCTOR.findall(arguments) if not one.startswith(_GENERIC)]
+    if not functors and _FACELESS.search(bare):
+        functors = [one for one in _WORD.findall(arguments) if not _SAYS_NOTHING.fullmatch(one)]
+    return f"{bare} [{functors[0]}]" if functors and bare else bare or name
+
+
+def _without_brackets(name: str) -> tuple[str, str]:
+    """Split a name into what stands outside of all brackets, and its last word's template arguments."""
+    name = name.replace("(anonymous namespace)", "").replace("<unnamed>", "").replace("::::", "::")
+    outside: list[str] = []
+    inside: list[str] = []
+    depth = 0
+    for at, char in enumerate(name):
+        if char == "(" and depth == 0:
+            break  # the parameters
+        if char == " " and depth == 0:
+            inside.clear()  # the result's
+        if char == "<":
+            depth += 1
+        elif char == ">" and name[at - 1] != "-":
+            depth = max(depth - 1, 0)
+        else:
+            (inside if depth else outside).append(char)
+            continue
+        inside.append(" ")
+    return "".join(outside), "".join(inside)
+
+
+# The NVTX vocabulary: how range texts are normalised, and which names mean a phase or no step at all.
+
+
+# In order of precedence: a text that matches several is the first.
+PHASE_PATTERNS: dict[str, str] = {
+    "backward": r"(?i)(?<![a-z])(backward|bwd)(?![a-z])",
+    "forward": r"(?i)(?<![a-z])(forward|fwd)(?![a-z])",
+    "optimizer": r"(?i)\boptim",
+    "data": r"(?i)\b(get|fetch|load|next)?[ _-]*(batch|data|input)",
+}
+PHASES = tuple(PHASE_PATTERNS)
+
+# torch.autograd.profiler.emit_nvtx appends these to every text. Both patterns mean the same to RE2
+# (Arrow) and to Python.
+SUFFIX_PATTERN = r", (?:seq|op_id) = [0-9]+"
+DIGITS_PATTERN = r"[0-9]+"
+
+# Domains that libraries open for ranges of their own, by how their names begin; any other named domain is the user's.
+_LIBRARY_DOMAINS = (
+    "NCCL", "MPI", "DALI", "CCCL", "UCX", "cuBLAS", "cuDNN", "cuFFT", "cuSPARSE", "cuSOLVER", "cuRAND", "cuTENSOR",
+    "cuFile", "cuDF", "libcudf", "libcu++", "libcudacxx", "TensorRT", "NVSHMEM", "nvJPEG", "nvImageCodec", "librmm",
+    "libkvikio",
+)  # fmt: skip
+# Abbreviations as they are written; names in any case.
+_LIBRARY_DOMAIN = re.compile(
+    "|".join(
+        re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS
+    )
+)
+# What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
+_OPERATOR = re.compile(
+    r"(?:aten|autograd|c(?:10|#)d?|_c(?:10|#)d_functional|prim|quantized|torch|torchaudio|torchvision)::"
+    r"|\{\s*['\"]\w+['\"]\s*:"
+)
+_HOLDS_STEPS = re.compile(r"(?i)epoch|warm[-_ ]?up")
+_LARGEST_STEP = 2**63 - 1
+_MOST_DIGITS = 19
+
+
+def step_number(text: str) -> int | None:
+    """Return the one integer in the text, suffixes dropped; None when there is not exactly one."""
+    found = re.findall(DIGITS_PATTERN, re.sub(SUFFIX_PATTERN, "", text))
+    if len(found) != 1 or len(found[0].lstrip("0")) > _MOST_DIGITS:
+        return None
+    number = int(found[0].lstrip("0") or "0")
+    return number if number <= _LARGEST_STEP else None
+
+
+def holds_steps(family: str) -> bool:
+    """Tell whether a family is named like an epoch or a warm-up, which hold many steps."""
+    return _HOLDS_STEPS.search(family) is not None
+
+
+def is_library_domain(name: str) -> bool:
+    """Tell whether an NVTX domain is a library's own: cuBLAS, cuBLASLt, DALI, NCCL, and so on."""
+    return _LIBRARY_DOMAIN.match(name) is not None
+
+
+def is_operator(family: str) -> bool:
+    """Tell whether a text, normalised or not, is an operator's: ``aten::mm``, ``{'mod': 'torch', ...}``."""
+    return _OPERATOR.match(family) is not None
+
+
+def phase_of(family: str, patterns: Mapping[str, re.Pattern[str]]) -> str | None:
+    """Return the first phase whose pattern matches a normalised text, or None."""
+    return next((phase for phase in PHASES if patterns[phase].search(family)), None)

@@ -1,0 +1,414 @@
+"""Which words of a command line, and which variables, may be written down: what is known to be harmless, nothing else.
+
+Names of options are; a value only if it is a number, a switch, the name of a Python or settings file, or a word of
+training. Everything else is replaced by a hash, which says that it changed and not what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsyspipe.nsys.variables import VARIABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+MASK = "***"
+# A hashed value, as `capture.hash_key` writes it.
+HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")
+# What a sidecar names as its key where each capture has one of its own.
+PER_CAPTURE = "capture"
+
+_MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
+_LEAST_QUOTED, _LEAST_INSIDE = 3, 6
+# Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of them, at a suffix.
+_ENDS = tuple(
+    map(
+        re.compile,
+        (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z"),
+    )
+)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# --- what stands ---------------------------------------------------------------------------------
+
+_SWITCHES = _words("true false yes no on off none null")
+# What starts programs, and ours; free words else never stand.
+_PROGRAMS = _words(
+    "env python python3 torchrun nsys srun mpirun mpiexec accelerate deepspeed bash sh numactl profile launch run "
+    "ddp.sh baseline.sh torch.distributed.run torch.distributed.launch nsyspipe.capture.rank nsyspipe.capture.job"
+)
+_PYTHON = re.compile(r"python3\.\d{1,2}", re.ASCII)
+_TRAINING = _words(
+    # data types and precision
+    "fp32 fp16 bf16 fp8 fp4 tf32 float32 float16 bfloat16 float64 float8 float8_e4m3fn float8_e5m2 e4m3 e5m2 mxfp8 nvfp4 "
+    "int8 int4 half single double 32-true 16-mixed bf16-mixed bf16-true 16-true mixed amp highest high medium low "
+    # optimizers and schedules
+    "adam adamw adamax adagrad adafactor sgd rmsprop lamb lars lion muon shampoo sophia nadam radam adamw_torch "
+    "adamw_torch_fused adamw_fused fused foreach cosine linear constant step multistep exponential polynomial wsd onecycle "
+    "inverse_sqrt plateau warmup "
+    # backends, devices, parallelism
+    "nccl gloo mpi ucc ucx cuda cuda:0 cpu gpu auto xla c10d static etcd etcd-v2 fork spawn forkserver "
+    "ddp fsdp fsdp2 fsdp1 dp tp pp cp ep sp hsdp tpu zero zero1 zero2 zero3 deepspeed megatron full_shard shard_grad_op "
+    "hybrid_shard no_shard hybrid 1f1b gpipe interleaved zbv dualpipev powersgd batched_powersgd bf16_compress "
+    "fp16_compress allreduce all_reduce all_gather reduce_scatter forward_prefetch backward_pre backward_post "
+    # compilation, kernels, layers
+    "inductor eager aot_eager cudagraphs default reduce-overhead max-autotune max-autotune-no-cudagraphs sdpa flash "
+    "flash_attention_2 flash_attention_3 flex mem_efficient math cudnn cublas triton xformers gelu relu silu swiglu layernorm "
+    "rmsnorm batchnorm full selective block uniform train eval test tiny small base large xl xxl nano loader synthetic mock "
+    # nsys
+    "nvtx osrt cublas-verbose cusparse cudaprofilerapi nsyspipe.capture stop stop-shutdown process-tree system-wide graph node "
+    "sqlite"
+)
+_FILE = re.compile(r"(?=.{4,64}\Z)([A-Za-z0-9_][A-Za-z0-9_.\-]*)\.(?:py|ya?ml|toml|json)", re.ASCII)
+_NO_PATH = re.compile(r"[^\w./~+\-]|:", re.ASCII)
+# Longer runs are made by machines: identifiers, keys, hashes.
+_LONGEST_RUN, _LONGEST_RUN_WITH_DIGITS, _MOST_DIGITS_OF_NAME = 20, 12, 8
+_RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
+
+_NUMBER = re.compile(
+    r"[+\-]?(0|[1-9]\d{0,2}(?:_\d{3})+|[1-9]\d*|(?=\.\d))(\.\d*)?(e[+\-]?\d{1,3})?"
+    r"(?:[kmgtbsh%]|[kmgt]i?b|ms|us|ns|min)?",
+    re.ASCII | re.IGNORECASE,
+)
+# A PIN has 4 digits and may stand behind any option; a telephone number, an account or a card has more. So few of them
+# stand anywhere, some behind an option of training, more behind none.
+_FEW_DIGITS, _MOST_DIGITS, _MOST_DIGITS_OF_LIST, _MOST_NUMBERS = 3, 7, 14, 16
+# Of a number of more digits, but for a power of two: the first for few digits, where 4712 is no such number.
+_LARGEST_ODD_PARTS = {_FEW_DIGITS: 16, _MOST_DIGITS: 1000}
+_LIST = re.compile(r"[\[(]?([^\[\]()]*)[\])]?")
+_RANKS = re.compile(r"\d{1,3}-\d{1,3}", re.ASCII)
+
+# --- names ---------------------------------------------------------------------------------------
+
+_PART = (
+    r"(?:(?:[A-Z]?[a-z]{1,20}|[A-Z]{1,12})(?:[A-Z][a-z]{2,15}|[A-Z]{2,4}s?){0,3}\d{0,2}"
+    r"|[A-Za-z]\d[A-Za-z]\d?|\d{1,2}[a-z]{0,4})"
+)
+_CLEAN = re.compile(rf"(?=.{{1,64}}\Z){_PART}(?:[_.\-/]{_PART})*", re.ASCII)
+_SHORT_NAMES = _words(
+    "lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config"
+)
+_GLUED_NUMBER = re.compile(r"-[njNOcsb]\d{1,3}", re.ASCII)
+_VARIABLES = {one.name: one for one in VARIABLES}
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
+
+# Within a part of a name, at its begin or end, or a part.
+_SECRET = re.compile(
+    r"key|token(?!i[sz])|secret|passw|passphr|passcode|pwd|credential|cred(?:s|\Z)|auth|cookie|signature|jwt|bearer|webhook"
+    r"|privat|licen[sc]e|account|login|session|mnemonic|cert(?:s|ific|\Z)|phone|email|pword|pswd|kennwort|phrase|vault"
+    r"|unlock|serial(?!i[sz])|badge|cardn|verification"
+    r"|\A(?:pw|pass|pin|psk|tok(?!eni[sz])|otp|code)|(?:pw|pass|pin|psk|tok|otp|code|2fa)s?\Z"
+)
+_SECRET_PARTS = _words(
+    "tk ak sk apk api sig pat dsn sas pem ssh gpg pgp user usr username uid owner psw puk tan mdp "
+    "salt nonce totp mfa tfa sms card cvv cvc iban ssn tel proxy url uri endpoint invite header headers connection conn "
+    "tenant client"
+)
+_NO_SECRETS = _words("pinned bypass encode decode opcode codebook codec codecs")
+# What a number of more than a few digits may stand behind.
+_SETTINGS = _words(
+    "step steps seed batch batches bs bsz size sizes len length dim dims width height hidden layer layers head heads epoch "
+    "epochs iter iters iteration iterations warmup interval every freq frequency worker workers rank ranks world node nodes "
+    "nproc ngpus nnodes port mb gb bytes tokens vocab sample samples seq ctx context lr rate decay eps epsilon beta betas "
+    "momentum dropout clip scale temperature timeout accumulate accumulation accum bucket buffer cap offset chunk stage "
+    "milestone milestones"
+)
+# Single letters that mean a password, user, key or token to some program.
+_SECRET_LETTERS = frozenset("pPuUkKtaAHiSX")
+# Names that count what else is secret: tokens with one of these, and these names.
+_COUNTS = _words("max min num n total per seq batch")
+_COUNTING = _words(
+    "num_keys n_keys key_dim key_dims key_size key_length key_heads num_key_heads key_value_heads num_key_value_heads "
+    "n_key_value_heads key_dropout num_passes n_passes"
+)
+_FLAGS = _words("use no with without enable disable is has allow skip")
+
+
+class Mask:
+    """Hides values whose key is not known: what was hashed before stays.
+
+    Attributes
+    ----------
+    key_id
+        What tells hashes of one key from those of another; None where there is no key.
+    """
+
+    key_id: str | None = None
+
+    def of(self, name: str, value: str) -> str:
+        """Return what stands for the value of an option or variable."""
+        del name
+        return value if HASHED.fullmatch(value) else MASK
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """The option that words belong to until the next one.
+
+    Attributes
+    ----------
+    is_secret
+        Nothing of its values stands.
+    takes_next
+        The next word is its value, whatever it looks like.
+    is_letter
+        Its name is a single letter, which says little: Python's -u has no value.
+    """
+
+    name: str = ""
+    is_secret: bool = False
+    takes_next: bool = False
+    is_letter: bool = False
+
+
+_NOBODY = _Owner()
+
+
+def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
+    """Return a command's words as they may be written down; what is not known to be harmless is what `mask` makes of it.
+
+    Numbers have at most 3 digits that count (trailing zeros and powers of two do not), 7 behind an option with a word of
+    training in its name; files lose their directory. Options whose name hints at a secret have hashed values only. Of long commands the begin is kept.
+
+    Examples
+    --------
+    >>> recorded_command(["python3", "/a/train.py", "--lr=0.1", "--jwt", "12", "optim.name=adamw", "abc"], Mask())
+    ['python3', 'train.py', '--lr=0.1', '--jwt', '***', 'optim.name=adamw', '***']
+    """
+    found: list[str] = []
+    owner = _NOBODY
+    for count, word in enumerate(words):
+        if count == _MOST_WORDS:
+            found.append(_MORE)
+            break
+        written, owner = _next(word, owner, mask)
+        found.append(written)
+    return found
+
+
+def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str, str]:
+    """Return the variables of `VARIABLES`, sorted by name: an allowed value as it is, else what `mask` makes of it.
+
+    Examples
+    --------
+    >>> recorded_environment({"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "abc", "HF_TOKEN": "abc"}, Mask())
+    {'NCCL_ALGO': '***', 'NCCL_P2P_DISABLE': '1'}
+    """
+    given = {one: environment[one.name] for one in VARIABLES if one.name in environment}
+    found = {
+        one.name: value if len(value) <= _LONGEST_WORD and one.allows(value) else mask.of(one.name, value)
+        for one, value in given.items()
+    }  # fmt: skip
+    return dict(sorted(found.items()))
+
+
+def recorded_value(value: str, mask: Mask, *, name: str = "") -> str:
+    """Return the value of an option as it may be written down."""
+    return _value(value, _Owner(name, is_secret=_hints_at_secret(name)), mask)
+
+
+def without_words(text: str, words: Sequence[str]) -> str:
+    """Return a text without what it quotes of a command that may not be written down, as an error message does."""
+    hidden: set[str] = set()
+    for word, written in zip(words, recorded_command(words, Mask()), strict=False):
+        if word != written:
+            whole = word.lstrip("-")
+            parts = {part for end in _ENDS for part in (*end.split(whole), *end.split(whole[1:]))}
+            hidden |= {part for part in parts if len(part) >= _LEAST_QUOTED and part not in written}
+    for part in sorted(hidden, key=len, reverse=True):
+        # A short one is replaced where it stands alone: other words would be torn apart.
+        form = r"(?<![A-Za-z0-9]){}(?![A-Za-z0-9])" if len(part) < _LEAST_INSIDE else "{}"
+        text = re.sub(form.format(re.escape(part)), MASK, text)
+    return text
+
+
+def _next(word: str, owner: _Owner, mask: Mask) -> tuple[str, _Owner]:
+    """Return a word as it may be written down, and whose value the next one may be."""
+    if word in ("", "-", "--", _MORE):
+        return word, _NOBODY if word == "--" else owner
+    if owner.takes_next:
+        return mask.of(owner.name, word), _Owner(owner.name, is_secret=True)
+    if _is_number(word):
+        return _value(word, owner, mask), owner
+    if word.startswith("--"):
+        return _long_option(word, mask)
+    if word.startswith("-"):
+        return _short_option(word, mask)
+    return _word(word, owner, mask), owner
+
+
+def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
+    name, sign, value = _divided(word[2:])
+    if not _is_clean(name):
+        return mask.of("", word), _Owner(is_secret=True)
+    is_secret = _hints_at_secret(name)
+    if sign:
+        return f"--{name}{sign}{_nested(value, _Owner(name, is_secret), mask)}", _Owner(
+            name, is_secret
+        )
+    may_be_flag = bool(_parts(name) & _FLAGS) or _is_count(name)
+    return word, _Owner(name, is_secret, takes_next=is_secret and not may_be_flag)
+
+
+def _short_option(word: str, mask: Mask) -> tuple[str, _Owner]:
+    name, sign, value = _divided(word[1:])
+    if name in _SHORT_NAMES or (len(name) == 1 and name.isascii() and name.isalpha()):
+        owner = _Owner(name, len(name) == 1 and name in _SECRET_LETTERS, is_letter=len(name) == 1)
+        return (f"-{name}{sign}{_nested(value, owner, mask)}" if sign else word), owner
+    if _GLUED_NUMBER.fullmatch(word):
+        return word, _NOBODY
+    if not name[:1].isascii() or not name[:1].isalpha():
+        return mask.of("", word), _Owner(is_secret=True)
+    # What follows the letter may be its value, as in mysql -pPASSWORD.
+    return f"-{name[0]}={mask.of(name[0], word[2:])}", _Owner(name[0], is_secret=True)
+
+
+def _word(word: str, owner: _Owner, mask: Mask) -> str:
+    """Return a word that is no option: a value, NAME=VALUE as Hydra has them, or a free word."""
+    path, equals, value = word.partition("=")
+    name = path.lstrip("+~")
+    is_assignment = value.strip("=") and len(path) - len(name) <= len("++") and _is_clean(name)
+    if equals and is_assignment and (not owner.is_secret or _is_count(owner.name)):
+        return f"{path}={_nested(value, _Owner(name, _hints_at_secret(name)), mask)}"
+    return _value(word, owner, mask)
+
+
+def _nested(value: str, owner: _Owner, mask: Mask) -> str:
+    """Return the value of an option, which may be NAME=VALUE itself."""
+    if not value:
+        return value
+    name, equals, inner = value.partition("=")
+    if equals and inner.strip("=") and not owner.is_secret and _is_clean(name):
+        return f"{name}={_value(inner, _Owner(name, _hints_at_secret(name)), mask)}"
+    return _value(value, owner, mask)
+
+
+def _value(value: str, owner: _Owner, mask: Mask) -> str:
+    stands = None if len(value) > _LONGEST_WORD else _allowed(value, owner)
+    return mask.of(owner.name, value) if stands is None else stands
+
+
+def _allowed(value: str, owner: _Owner) -> str | None:
+    """Return what of a value may be written down, None for nothing."""
+    if owner.name in _VARIABLES:
+        return value if _VARIABLES[owner.name].allows(value) else None
+    file = _file_name(value)
+    if owner.is_secret:
+        # What -P of our own command is followed by, too.
+        is_ours = owner.is_letter and value in _PROGRAMS and value.startswith("nsyspipe.")
+        if owner.is_letter and file is not None and file.endswith(".py"):
+            return file
+        most = _MOST_DIGITS if "tokens" in _parts(owner.name) else _FEW_DIGITS
+        is_count = _is_count(owner.name) and _is_number(value, most)
+        return value if is_count or is_ours else None
+    program = value.rpartition("/")[2]
+    if not _NO_PATH.search(value) and (program in _PROGRAMS or _PYTHON.fullmatch(program)):
+        return program
+    most = _most_digits(owner.name)
+    is_setting = owner.name and (_is_number(value, most) or _is_list(value, most))
+    return value if is_setting else file
+
+
+def _most_digits(name: str) -> int:
+    """Return how many digits of a number behind an option may stand."""
+    return _MOST_DIGITS if _parts(name) & _SETTINGS else _FEW_DIGITS
+
+
+def _file_name(value: str) -> str | None:
+    """Return the name of a Python or settings file, without its directory; None for anything else."""
+    mark, path = (value[:1], value[1:]) if value.startswith("@") else ("", value)
+    if _NO_PATH.search(path):
+        return None
+    found = _FILE.fullmatch(path.rpartition("/")[2])
+    return f"{mark}{found[0]}" if found and _is_plain(found[1]) else None
+
+
+def _is_plain(stem: str) -> bool:
+    """Tell whether a name looks as if somebody had chosen it, rather than a machine."""
+    runs = _RUN.findall(stem)
+    n_digits = sum(char.isdigit() for char in stem)
+    return n_digits <= _MOST_DIGITS_OF_NAME and all(
+        len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS) for run in runs
+    )
+
+
+def _is_list(value: str, most_digits: int) -> bool:
+    """Tell whether a value is words of training or numbers, one or several with commas between."""
+    inside = _LIST.fullmatch(value)
+    if inside is None or value[:1] + value[-1:] in ("[)", "(]"):
+        return False
+    ends = ("[" in value[:1]) == ("]" in value[-1:]) and ("(" in value[:1]) == (")" in value[-1:])
+    parts = [part.strip(" ") for part in inside[1].split(",")]
+    if not ends or len(parts) > _MOST_NUMBERS:
+        return False
+    if all(part.lower() in _TRAINING or part.lower() in _SWITCHES for part in parts):
+        return True
+    if not all(_is_number(part, most_digits) or _RANKS.fullmatch(part) for part in parts):
+        return False
+    return sum(map(_n_digits, parts)) <= _MOST_DIGITS_OF_LIST
+
+
+def _is_number(value: str, most_digits: int = _MOST_DIGITS) -> bool:
+    """Tell whether a value is a number that says no more than a setting does: of so many digits that count."""
+    found = _NUMBER.fullmatch(value) if len(value) <= _LONGEST_RUN + 4 else None
+    if found is None:
+        return False
+    if _n_digits(value) <= most_digits:
+        return True
+    whole = found[1].replace("_", "")
+    if found[2] or found[3] or not whole:
+        return False
+    number = int(whole)
+    return (
+        number // (number & -number) < _LARGEST_ODD_PARTS[most_digits]
+    )  # a few times a power of two
+
+
+def _n_digits(value: str) -> int:
+    """Return how many digits of a number count: neither zeros around it nor its exponent."""
+    mantissa = re.split("e", value, maxsplit=1, flags=re.IGNORECASE)[0]
+    digits = "".join(char for char in mantissa if char.isdigit())
+    return len(digits.strip("0"))
+
+
+def _divided(text: str) -> tuple[str, str, str]:
+    """Return what stands before the first = or :, that sign, and what follows."""
+    found = re.search("[=:]", text)
+    return (
+        (text, "", "") if found is None else (text[: found.start()], found[0], text[found.end() :])
+    )
+
+
+def _is_clean(name: str) -> bool:
+    """Tell whether a name is one that people give to options: words and short numbers."""
+    return len(name) <= _LONGEST_RUN * 4 and _CLEAN.fullmatch(name) is not None
+
+
+def _parts(name: str) -> set[str]:
+    return {part.lower().rstrip("0123456789") for part in _HUMP.split(name) if part}
+
+
+def _hints_at_secret(name: str) -> bool:
+    """Tell whether a name may be a secret's, an identity's or an address's."""
+    parts = _parts(name)
+    if "pin" in parts and parts & {"memory", "mem"}:
+        return False
+    parts -= _NO_SECRETS
+    return bool(parts & _SECRET_PARTS) or any(_SECRET.search(part) for part in parts)
+
+
+def _is_count(name: str) -> bool:
+    """Tell whether a name counts tokens or keys: nothing else in it hints at a secret."""
+    parts = _parts(name)
+    if "_".join(part.lower() for part in _HUMP.split(name) if part) in _COUNTING:
+        return True
+    is_count = "tokens" in parts and bool(parts & _COUNTS)
+    return is_count and not _hints_at_secret("_".join(parts - {"tokens"}))

@@ -1,0 +1,444 @@
+"""Exports that run: several nsys at once, each into a hidden directory beside its target, then renamed.
+
+So an export is there whole or not at all, and one that was interrupted never looks up to date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import (
+    DamagedReportError,
+    NotAReportError,
+    NsysFailedError,
+    NsysNotFoundError,
+    NsyspipeError,
+    OptionError,
+    OutputError,
+)
+from nsyspipe.nsys.export_command import export_origin, run_export
+from nsyspipe.nsys.files import (
+    check_file,
+    readable,
+    remove_abandoned,
+    remove_side_files,
+    scratch_directory,
+)
+from nsyspipe.nsys.programs import Nsys, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from types import FrameType
+
+
+# Where the export of a report belongs, and what is there already.
+
+
+_EXPORT_SUFFIX = ".sqlite"
+_REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
+_HEADER_BYTES = 100
+
+
+def target_of(report: Path, directory: Path | None = None) -> Path:
+    """Return where a report is exported to: beside it, or into a directory."""
+    is_report = report.suffix in _REPORT_SUFFIXES
+    name = f"{report.stem if is_report else report.name}{_EXPORT_SUFFIX}"
+    return (report.parent if directory is None else directory) / name
+
+
+def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
+    """Return whether an export is there that is whole, of a report with this name, and not older than it.
+
+    Parameters
+    ----------
+    force
+        Whether to export in any case.
+
+    Raises
+    ------
+    InputError
+        If the report cannot be read, or is empty.
+    OutputError
+        If something else is where the export would be, and may not be replaced.
+    """
+    with readable(source):
+        report = source.stat()
+        if not source.is_file():
+            raise NotAReportError(str(source), "no ordinary file, where a report was needed")
+        source.open("rb").close()
+    if not report.st_size:
+        problem = "is empty (0 bytes): its capture did not end well"
+        raise DamagedReportError(str(source), problem, fix="capture it again")
+    if not target.exists():
+        return False
+    if not target.is_file():
+        raise OutputError(str(target), "is no ordinary file", fix="another directory: -o DIR")
+    if force:
+        return False
+    try:
+        origin = export_origin(target)
+    except (DamagedReportError, NotAReportError):
+        if _is_unfinished(target):
+            return False
+        origin = None
+    if origin is None or origin.report_name not in (None, source.name):
+        what = "is no export of nsys"
+        if origin is not None:
+            what = f"was exported from {origin.report_name}, not from {source.name}"
+        raise OutputError(
+            str(target),
+            f"exists, and {what}",
+            fix="--force to replace it, or another directory: -o DIR",
+        )
+    return origin.is_whole and target.stat().st_mtime_ns >= report.st_mtime_ns
+
+
+def _is_unfinished(target: Path) -> bool:
+    """Return whether a file looks like an SQLite file whose writer was killed: cut short, or no header yet."""
+    try:
+        with target.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError:
+        return False
+    return not header.strip(b"\0") or header.startswith(b"SQLite format 3")
+
+
+def not_writable(path: Path, error: OSError) -> OutputError:
+    """Return the error that says why a file or directory cannot be written."""
+    problem = f"cannot be written ({error.strerror})"
+    return OutputError(str(path), problem, fix="another directory: -o DIR")
+
+
+EXPORTED, UP_TO_DATE = "exported", "up to date"
+
+# nsys takes some times a report's size in memory, and a disk only so much at once.
+_MOST_JOBS = 8
+# What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An export that is there.
+
+    Attributes
+    ----------
+    path
+        The SQLite file.
+    source
+        The report it was made from.
+    status
+        `EXPORTED` by this call, or `UP_TO_DATE` before it.
+    """
+
+    path: Path
+    source: Path
+    status: str
+
+
+def export_all(
+    nsys: Nsys,
+    pairs: Sequence[tuple[Path, Path]],
+    jobs: int | None,
+    timeout_s: float,
+    on_progress: Callable[[int, int], None],
+    *,
+    force: bool,
+) -> list[Exported | NsyspipeError]:
+    """Export reports, each to its file, several at once; one that fails is its error.
+
+    Parameters
+    ----------
+    pairs
+        Reports with their files.
+    jobs
+        How many at once; None takes the cores there are, up to 8.
+    timeout_s
+        How long one export may take.
+    on_progress
+        Called with (reports done, reports in all).
+    force
+        Whether to replace what is up to date by then.
+
+    Notes
+    -----
+    Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to the system, end every nsys and leave no half
+    export.
+    """
+    for folder in {target.parent for _, target in pairs}:
+        remove_abandoned(folder)
+    stopped = Event()
+    n_jobs = min(jobs or min(_cores(), _MOST_JOBS), len(pairs))
+
+    def work(pair: tuple[Path, Path]) -> Exported | NsyspipeError:
+        try:
+            return _export(nsys, *pair, force=force, timeout_s=timeout_s, stopped=stopped)
+        except NsyspipeError as error:
+            return error
+
+    on_progress(0, len(pairs))
+    with _catching_ends(), ThreadPoolExecutor(n_jobs) as threads:
+        futures = [threads.submit(work, pair) for pair in pairs]
+        try:
+            running = set(futures)
+            while running:
+                _, running = wait(running, return_when=FIRST_COMPLETED)
+                on_progress(len(pairs) - len(running), len(pairs))
+        except BaseException:  # Ctrl-C and the like: end every nsys, leave nothing half-written
+            stopped.set()
+            threads.shutdown(cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
+
+
+@contextlib.contextmanager
+def _catching_ends() -> Iterator[None]:
+    """Make an error of the signals that would end this process at once, and leave nsys behind."""
+    caught = []
+    if threading.current_thread() is threading.main_thread():
+        caught = [one for one in _ENDING if signal.getsignal(one) is signal.SIG_DFL]
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for one in caught:  # once is enough: a second one would disturb the end
+            signal.signal(one, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    try:
+        for one in caught:
+            signal.signal(one, end)
+        yield
+    finally:
+        for one in caught:
+            signal.signal(one, signal.SIG_DFL)
+
+
+def _export(
+    nsys: Nsys, source: Path, target: Path, *, force: bool, timeout_s: float, stopped: Event
+) -> Exported:
+    """Export one report: under another name first, which is renamed when all is well."""
+    real = Path(os.path.realpath(target))  # through a link, not over it
+    try:
+        with readable(source):
+            before = source.stat()
+        with scratch_directory(real.parent) as scratch:
+            made = scratch / target.name
+            run_export(nsys, source, made, timeout_s=timeout_s, stopped=stopped)
+            _check_made(source, made, before)
+            # A report's time may be ahead of this machine's clock.
+            if made.stat().st_mtime_ns < before.st_mtime_ns:
+                os.utime(made, ns=(before.st_mtime_ns, before.st_mtime_ns))
+            _publish(source, made, target, force=force)
+    except OSError as error:
+        raise not_writable(target, error) from error
+    return Exported(target, source, EXPORTED)
+
+
+def _publish(source: Path, made: Path, target: Path, *, force: bool) -> None:
+    """Rename a finished export to its target, unless another process has made the same meanwhile."""
+    real = Path(os.path.realpath(target))
+    if not real.exists():
+        remove_side_files(real)
+        with contextlib.suppress(OSError):  # it is there now, or this file system has no links
+            real.hardlink_to(made)
+            return
+    # Somebody may be reading it already: it must not change then.
+    if not force and is_up_to_date(source, target, force=False):
+        return
+    remove_side_files(real)
+    made.replace(real)
+
+
+def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
+    """Raise if what nsys wrote is no whole export, or the report changed while it was read."""
+    try:
+        check_file(made)
+    except (DamagedReportError, NotAReportError) as error:
+        raise NsysFailedError(
+            str(source),
+            f"nsys export ends well, but its output is no whole report ({error.problem})",
+            fix="is the disk full? else try another: nsyspipe convert --nsys PATH",
+        ) from error
+    with readable(source):
+        after = source.stat()
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise DamagedReportError(
+            str(source), "changed while it was exported", fix="wait until its capture has ended"
+        )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# Reports of nsys to SQLite: what is up to date stays, the rest is exported, several at once.
+
+
+TIMEOUT_S = 1800.0
+
+
+def export_reports(
+    reports: Iterable[Path],
+    *,
+    directory: Path | None = None,
+    nsys: Nsys | None = None,
+    jobs: int | None = None,
+    force: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Exported]:
+    """Export reports, as `attempt_exports` does, where all of them are needed.
+
+    Raises
+    ------
+    NsyspipeError
+        As `attempt_exports` does; and as `all_exported` does, once all were tried.
+    """
+    outcomes = attempt_exports(
+        reports,
+        directory=directory,
+        nsys=nsys,
+        jobs=jobs,
+        force=force,
+        timeout_s=timeout_s,
+        on_progress=on_progress,
+    )
+    return all_exported(outcomes)
+
+
+def attempt_exports(
+    reports: Iterable[Path],
+    *,
+    directory: Path | None = None,
+    nsys: Nsys | None = None,
+    jobs: int | None = None,
+    force: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Exported | NsyspipeError]:
+    """Export reports; one that fails does not keep the others from it.
+
+    An export is up to date if it is whole, was made from a report of that name, and is not older than it.
+
+    Parameters
+    ----------
+    directory
+        Where to write, made if it is missing; None writes each beside its report.
+    nsys
+        What exports; None finds one, if anything is to export.
+    jobs
+        How many at once; None takes the cores there are, up to 8.
+    force
+        Whether to export also what is up to date, and over files that are no exports of their report.
+    timeout_s
+        How long one export may take.
+    on_progress
+        Called with (reports done, reports to export).
+
+    Returns
+    -------
+    list
+        For each report, in order, its export or why there is none.
+
+    Raises
+    ------
+    OptionError
+        If two reports would be exported to one file.
+    OutputError
+        If the directory cannot be made.
+    NsysNotFoundError, NsysFailedError
+        If there is no nsys, or it does not answer.
+    """
+    sources = list(reports)
+    pairs = [(one, target_of(one, directory)) for one in sources]
+    _check_distinct(pairs)
+    if directory is not None:
+        _make(directory)
+    return attempt_pairs(
+        pairs, nsys=nsys, jobs=jobs, force=force, timeout_s=timeout_s, on_progress=on_progress
+    )
+
+
+def attempt_pairs(
+    pairs: Sequence[tuple[Path, Path]],
+    *,
+    nsys: Nsys | None = None,
+    jobs: int | None = None,
+    force: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Exported | NsyspipeError]:
+    """Export reports, each to a file of its own, as `attempt_exports` does.
+
+    Parameters
+    ----------
+    pairs
+        Reports, each with the file to export it to; the files differ, their directories are there.
+    """
+    outcomes: dict[int, Exported | NsyspipeError] = {}
+    for at, (source, target) in enumerate(pairs):
+        try:
+            if is_up_to_date(source, target, force=force):
+                outcomes[at] = Exported(target, source, UP_TO_DATE)
+        except NsyspipeError as error:
+            outcomes[at] = error
+    left = [at for at in range(len(pairs)) if at not in outcomes]
+    if left:
+        nsys = nsys or _found()
+        wanted = [pairs[at] for at in left]
+        made = export_all(
+            nsys, wanted, jobs, timeout_s, on_progress or (lambda *_: None), force=force
+        )
+        outcomes |= dict(zip(left, made, strict=True))
+    return [outcomes[at] for at in range(len(pairs))]
+
+
+def _found() -> Nsys:
+    try:
+        return find()
+    except NsysNotFoundError as error:
+        fix = f"{error.fix}; or run nsyspipe convert on the machine that captured the reports"
+        raise NsysNotFoundError(error.subject, error.problem, fix=fix) from error
+
+
+def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]:
+    """Return the exports where all of them are needed.
+
+    Raises
+    ------
+    NsyspipeError
+        The first failure, which says how many others there are.
+    """
+    failures = [one for one in outcomes if isinstance(one, NsyspipeError)]
+    if failures:
+        first, n_others = failures[0], len(failures) - 1
+        more = f" (and {n_others} more of {len(outcomes)} reports failed)" if n_others else ""
+        raise type(first)(first.subject, first.problem + more, found=first.found, fix=first.fix)
+    return [one for one in outcomes if isinstance(one, Exported)]
+
+
+def _check_distinct(pairs: Sequence[tuple[Path, Path]]) -> None:
+    seen: dict[str, Path] = {}
+    for source, target in pairs:
+        other = seen.setdefault(os.path.realpath(target), source)
+        if other is not source:
+            raise OptionError(
+                f"{other} and {source}",
+                f"would both be exported to {target}",
+                fix="convert them one by one, each into a directory of its own: -o DIR",
+            )
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_writable(directory, error) from error

@@ -1,0 +1,276 @@
+"""Refuse what cannot be a closed, whole SQLite file, before an engine touches it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import struct
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import DamagedReportError, NotAReportError, ReportNotFoundError, shortage
+from nsyspipe.model.sidecar import SIDECAR_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+# Directories that a process of this machine is using: a lock in them, gone when the process is, however it ends.
+
+
+_LOCK = "lock"
+_PREFIX = ".nsyspipe-"
+# Between its making and its lock, a directory looks abandoned.
+_YOUNG_S = 60.0
+_RECENT_S = 86_400.0
+
+
+def claim(directory: Path) -> int | None:
+    """Say that this process uses a directory, and return the open lock; None where locks are not to be had.
+
+    The lock is shared, and its time is that of the last claim. It lasts until it is closed with `os.close`,
+    or the process ends.
+    """
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        os.utime(lock)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def is_claimed(directory: Path) -> bool:
+    """Return whether a process uses a directory; where locks are not to be had, whether one did lately."""
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return time.time() - os.fstat(lock).st_mtime < _RECENT_S
+    finally:
+        os.close(lock)
+    return False
+
+
+def claimed_at(directory: Path) -> float:
+    """Return when a directory was last claimed, in seconds since the epoch; 0 if never."""
+    try:
+        return (directory / _LOCK).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+@contextlib.contextmanager
+def scratch_directory(parent: Path) -> Iterator[Path]:
+    """Yield a new hidden directory that only this user can read; it is removed in the end.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    directory = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX))
+    lock = claim(directory)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+@contextlib.contextmanager
+def claimed_file(parent: Path) -> Iterator[Path]:
+    """Yield a new hidden file that only this user can read, to be renamed; whatever still has its name goes in the end.
+
+    Files of processes that were killed are removed first.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    remove_abandoned(parent)
+    lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX)
+    with contextlib.suppress(OSError):  # where locks are not to be had, none is ever removed
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield Path(name)
+    finally:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        os.close(lock)
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the scratch directories and files of processes that were killed; links are left alone."""
+    with contextlib.suppress(OSError):
+        for path in parent.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError):
+                _remove_if_abandoned(path)
+
+
+def _remove_if_abandoned(path: Path) -> None:
+    status = path.lstat()
+    if status.st_uid != os.geteuid() or time.time() - status.st_mtime <= _YOUNG_S:
+        return
+    if stat.S_ISDIR(status.st_mode):
+        if not is_claimed(path):
+            shutil.rmtree(path, ignore_errors=True)
+    elif stat.S_ISREG(status.st_mode):
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(lock), path.lstat()):
+                path.unlink()
+        finally:
+            os.close(lock)
+
+
+# What a finished file needs before it takes its place: the mode of any new file, and nothing of an older one beside
+# it.
+
+
+_SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
+
+
+def make_readable(path: Path) -> None:
+    """Give a temporary file, which is its owner's alone, the mode that any new file gets.
+
+    Raises
+    ------
+    OSError
+        If it cannot be changed.
+    """
+    mask = os.umask(0)  # asking means setting it
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
+
+
+def side_files(path: Path) -> list[Path]:
+    """Return the files beside a database that are there: SQLite would roll them back into what takes its place."""
+    beside = [path.with_name(path.name + suffix) for suffix in _SIDE_SUFFIXES]
+    return [one for one in beside if os.path.lexists(one)]
+
+
+def remove_side_files(path: Path) -> None:
+    """Remove what an older writer left beside a database.
+
+    Raises
+    ------
+    OSError
+        If one cannot be removed.
+    """
+    for one in side_files(path):
+        one.unlink(missing_ok=True)
+
+
+EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
+BEING_WRITTEN = "is still being written, or its writer was killed"
+WAIT = "wait until nsys export has ended"
+
+_EXPORT = ".sqlite"
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
+_WAL_FORMAT = 2
+
+
+def check_file(path: Path) -> tuple[os.stat_result, str]:
+    """Check one file.
+
+    Returns
+    -------
+    tuple
+        The file's status, and the URI flags to open it with: a closed file in WAL mode is opened as
+        immutable, since without that SQLite makes ``-wal`` and ``-shm`` files, even for a reader.
+
+    Raises
+    ------
+    ReportNotFoundError, NotAReportError, DamagedReportError
+        If the file is missing, no SQLite, unreadable, truncated or being written.
+    """
+    status, header = _read_header(path)
+    if not header:
+        raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
+    if not header.startswith(_MAGIC[: len(header)]):
+        raise NotAReportError(str(path), "not an SQLite database", fix=_needed(path))
+    _check_size(path, header, status.st_size)
+    _check_side_files(path)
+    in_wal_mode = _WAL_FORMAT in header[18:20]
+    return status, "mode=ro&immutable=1" if in_wal_mode else "mode=ro"
+
+
+def _needed(path: Path) -> str:
+    """Say what to pass instead of a file that is no database."""
+    if path.name.endswith(SIDECAR_SUFFIX):
+        return "pass the .sqlite reports beside it; it is read with them"
+    if path.suffix == _EXPORT:
+        return "nsys export --type=sqlite REPORT.nsys-rep"
+    return "pass the reports of a capture: .sqlite, or .nsys-rep where there is nsys"
+
+
+def _read_header(path: Path) -> tuple[os.stat_result, bytes]:
+    with readable(path):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise NotAReportError(str(path), "no ordinary file, where a report was needed")
+        with path.open("rb") as file:
+            return status, file.read(_HEADER_BYTES)
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the file system says about a path into our errors."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ReportNotFoundError(
+            str(path), "no such file", fix="check the path, or quote the glob"
+        ) from error
+    except PermissionError as error:
+        raise DamagedReportError(
+            str(path), "permission denied", fix="chmod u+r on it, and u+x on its directories"
+        ) from error
+    except OSError as error:
+        if (told := shortage(error)) is not None:
+            raise told from error
+        raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
+    except ValueError as error:  # a NUL character
+        raise DamagedReportError(repr(str(path)), f"is no file name ({error})") from error
+
+
+def _check_size(path: Path, header: bytes, size: int) -> None:
+    """Compare the file's size with the page count in its header."""
+    expected = _HEADER_BYTES
+    if len(header) == _HEADER_BYTES:
+        (page_size,) = struct.unpack(">H", header[16:18])
+        (pages,) = struct.unpack(">I", header[28:32])
+        expected = (65536 if page_size == 1 else page_size) * pages
+    if size < expected:
+        raise DamagedReportError(
+            str(path), f"is truncated: {size} bytes of at least {expected}", fix=EXPORT_AGAIN
+        )
+
+
+def _check_side_files(path: Path) -> None:
+    """Refuse a report whose writer has not finished: its journal lies beside it."""
+    for suffix in ("-journal", "-wal"):
+        side = path.with_name(path.name + suffix)
+        with contextlib.suppress(OSError):
+            if side.stat().st_size:
+                problem = f"{BEING_WRITTEN}: {side.name} lies beside it"
+                raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")

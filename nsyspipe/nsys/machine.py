@@ -1,0 +1,255 @@
+"""What this machine has for analyzing, converting and capturing: small probes, none of which may fail.
+
+A laptop without GPU and nsys is a good place to analyze, so nothing here is an error. Probes read no
+environment variable but the search path; of what programs print they keep versions, models and words
+of a known form.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsyspipe.nsys.programs import (
+    GET_NSYS,
+    ROOT,
+    Output,
+    Patience,
+    Program,
+    Run,
+    ask,
+    find_importer,
+    find_nsys,
+    nccl_version,
+    numbers,
+    nvtx_version,
+    torch_versions,
+    trace_values_in,
+    version_in,
+)
+from nsyspipe.version import __version__
+
+STATUSES = ("ok", "warning", "missing", "unknown")
+ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
+
+_TOTAL_S = 9.0
+_LITTLE_SPACE_BYTES = 5_000_000_000
+_LONGEST_NAME = 64
+_MOST_PARANOID = 2
+_SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
+_GPU_ROW = re.compile(r"^(\d+(?:\.\d+)+), (.+)$", re.MULTILINE)
+_DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
+_LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
+_LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
+# nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
+_NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
+
+_INSTALL = "run this in the environment that trains, or pip install 'nsyspipe[train]'"
+_NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
+_SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ranges"
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one probe found.
+
+    Attributes
+    ----------
+    status
+        One of `STATUSES`; ``unknown``: it could not be found out.
+    needed_for
+        Commands (`ANALYZE`, `CONVERT`, `CAPTURE`) or uses that need it, separated by commas.
+    fix
+        What would mend it; None when nothing is to mend.
+    found_bytes
+        The amount, where an amount was found.
+    """
+
+    name: str
+    status: str
+    found: str
+    needed_for: str
+    fix: str | None = None
+    found_bytes: int | None = None
+
+
+def check_machine(
+    *,
+    run: Run = ask,
+    root: Path = ROOT,
+    search_path: str | None = None,
+    folder: Path | None = None,
+    total_s: float = _TOTAL_S,
+) -> list[Check]:
+    """Look at this machine, for little more than `total_s` seconds at most.
+
+    Parameters
+    ----------
+    run
+        What runs a program with a time limit.
+    root, search_path, folder
+        Where to look: the file system, programs (None: the environment's), and for free space (None:
+        the current directory).
+    """
+    patience = Patience(run, total_s)
+    nsys = find_nsys(search_path, root)
+    version, answer = _nsys_version(patience, nsys)
+    return [
+        Check("nsyspipe", "ok", f"{__version__} on Python {platform.python_version()}", ANALYZE),
+        _disk_space(folder),
+        _nsys(nsys, version, answer),
+        _importer(nsys, root),
+        _trace_values(patience, nsys),
+        _cpu_sampling(patience, nsys, root),
+        _driver(patience, search_path, root),
+        _topology(patience, search_path),
+        _torch(),
+        _nccl(root),
+        _nvtx(version),
+    ]
+
+
+def _disk_space(folder: Path | None) -> Check:
+    uses = "writing reports"
+    try:
+        free = shutil.disk_usage(folder or Path()).free
+    except OSError:
+        return Check("disk_space", "unknown", "the current directory cannot be asked", uses)
+    fix = "write reports elsewhere: -o DIR" if free < _LITTLE_SPACE_BYTES else None
+    found = "free in the current directory"
+    return Check("disk_space", "warning" if fix else "ok", found, uses, fix, found_bytes=free)
+
+
+def _nsys_version(patience: Patience, nsys: Program | None) -> tuple[str | None, Output | None]:
+    answer = patience.output(str(nsys.path), "--version") if nsys else None
+    return version_in(answer.text) if answer else None, answer
+
+
+def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> Check:
+    uses = f"{CONVERT}, {CAPTURE}"
+    if nsys is None:
+        return Check("nsys", "missing", "not on PATH, not in the usual places", uses, GET_NSYS)
+    where = f"in {nsys.place}" if nsys.place else "on PATH"
+    if version is None:
+        why = "cannot be started" if answer is None else f"fails with status {answer.status}"
+        if answer is not None and answer.status is None:
+            why = "does not answer"
+        fix = "try nsys --version by hand, or install it again"
+        return Check("nsys", "unknown", f"{where}, but {why}", uses, fix)
+    if nsys.place:
+        fix = f"export PATH={Path(nsys.place).parent}:$PATH"
+        return Check("nsys", "warning", f"{version} {where}, not on PATH", uses, fix)
+    return Check("nsys", "ok", f"{version} {where}", uses)
+
+
+def _importer(nsys: Program | None, root: Path) -> Check:
+    uses = f"{CONVERT}, {CAPTURE}"
+    if nsys is None:
+        return Check("importer", "missing", "comes with nsys", uses, GET_NSYS)
+    if find_importer(nsys, root):
+        return Check("importer", "ok", "QdstrmImporter is there", uses)
+    fix = f"{GET_NSYS}, not only its target package"
+    return Check("importer", "unknown", "no QdstrmImporter beside nsys", uses, fix)
+
+
+def _trace_values(patience: Patience, nsys: Program | None) -> Check:
+    uses = "choosing --trace"
+    if nsys is None:
+        return Check("trace_values", "missing", "nsys would tell", uses, GET_NSYS)
+    values = trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
+    if not values:
+        found = "nsys profile --help does not tell"
+        return Check("trace_values", "unknown", found, uses, _SAFE_TRACE)
+    if "nccl" in values:
+        return Check("trace_values", "ok", ", ".join(values), uses)
+    fix = f"{_SAFE_TRACE}; nccl needs nsys 2025.6 or newer"
+    return Check("trace_values", "warning", f"no nccl; {', '.join(values)}", uses, fix)
+
+
+def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> Check:
+    """Ask nsys, which tries it; else go by the kernel's setting."""
+    uses = "CPU samples (not needed)"
+    try:
+        setting = root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii")
+        level = int(setting)
+    except (OSError, ValueError):
+        return Check("cpu_sampling", "unknown", "the kernel does not tell", uses)
+    found = f"perf_event_paranoid is {level}"
+    said = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
+    if said:
+        found += f", nsys says {said[1]}"
+    if said[1] == "OK" if said else level <= _MOST_PARANOID:
+        return Check("cpu_sampling", "ok", found, uses)
+    fix = (
+        f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
+    )
+    return Check("cpu_sampling", "warning", found, uses, fix)
+
+
+def _driver(patience: Patience, search_path: str | None, root: Path) -> Check:
+    smi = shutil.which("nvidia-smi", path=search_path)
+    query = ("--query-gpu=driver_version,name", "--format=csv,noheader")
+    rows = _GPU_ROW.findall(patience.answer(smi, *query)) if smi else []
+    if rows:
+        models = [name.strip()[:_LONGEST_NAME] for _, name in rows]
+        counted = ", ".join(f"{models.count(one)} x {one}" for one in dict.fromkeys(models))
+        return Check("cuda_driver", "ok", f"{rows[0][0]}, {counted}", CAPTURE)
+    try:
+        text = root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        text = ""
+    if loaded := _DRIVER_FILE.search(text):
+        found = f"{loaded[1]} is loaded, but nvidia-smi shows no GPU"
+        return Check("cuda_driver", "unknown", found, CAPTURE, "try nvidia-smi by hand")
+    found = "no NVIDIA driver answers"
+    return Check("cuda_driver", "missing", found, CAPTURE, _NO_GPU)
+
+
+def _topology(patience: Patience, search_path: str | None) -> Check:
+    uses = "naming slow links"
+    smi = shutil.which("nvidia-smi", path=search_path)
+    if smi is None:
+        return Check("topology", "missing", "nvidia-smi would tell", uses)
+    rows = _LINK_ROW.findall(patience.answer(smi, "topo", "-m"))
+    if not rows:
+        return Check("topology", "unknown", "nvidia-smi topo -m does not tell", uses)
+    columns = [row.split()[: len(rows)] for row in rows]
+    links = sorted({cell for row in columns for cell in row if _LINK.fullmatch(cell)})
+    found = f"{len(rows)} GPUs linked by {', '.join(links)}" if links else "one GPU, no links"
+    return Check("topology", "ok", found, uses)
+
+
+def _torch() -> Check:
+    version, cuda = torch_versions()
+    if version is None:
+        return Check("torch", "missing", "not in this Python environment", CAPTURE, _INSTALL)
+    if cuda is None:
+        return Check("torch", "warning", f"{version}, which names no CUDA", CAPTURE, _INSTALL)
+    return Check("torch", "ok", f"{version}, CUDA {cuda}", CAPTURE)
+
+
+def _nccl(root: Path) -> Check:
+    uses = "communication between GPUs"
+    if version := nccl_version(root):
+        return Check("nccl", "ok", version, uses)
+    # Some builds of torch have it inside.
+    status = "missing" if torch_versions()[0] is None else "unknown"
+    return Check("nccl", status, "no package or library", uses)
+
+
+def _nvtx(nsys_version: str | None) -> Check:
+    uses = "labels of steps"
+    version = nvtx_version()
+    if version is None and torch_versions()[0] is None:
+        found = "neither nvtx nor torch, whose ranges label as well"
+        return Check("nvtx", "missing", found, uses, _INSTALL)
+    if version is None:
+        return Check("nvtx", "ok", "not installed; torch.cuda.nvtx labels as well", uses)
+    old = nsys_version is not None and numbers(nsys_version)[:2] <= _NSYS_LOSES
+    if old and numbers(version) >= _NVTX_LOST:
+        found = f"{version}, whose ranges do not reach nsys {nsys_version}"
+        return Check("nvtx", "warning", found, uses, "label with torch.cuda.nvtx, or 'nvtx<0.2.12'")
+    return Check("nvtx", "ok", version, uses)

@@ -1,0 +1,425 @@
+"""Other programs on this machine: where nsys and its importer lie, and what one prints before a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from nsyspipe.errors import NsysFailedError, NsysNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+ROOT = Path("/")
+
+# Where NVIDIA's, Debian's and the CUDA toolkit's packages put nsys, below the root.
+_NSYS_PLACES = (
+    "opt/nvidia/nsight-systems*/*/bin/nsys",
+    "opt/nvidia/nsight-systems*/bin/nsys",
+    "opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys",
+    "usr/lib/nsight-systems/bin/nsys",
+    "usr/local/cuda*/bin/nsys",
+)
+# From a directory above nsys; its own package comes first.
+_IMPORTER_PLACES = (
+    "host-*/QdstrmImporter",
+    "nsight-systems-*/host-*/QdstrmImporter",
+    "lib/nsight-systems/host-*/QdstrmImporter",
+    "usr/lib/nsight-systems/host-*/QdstrmImporter",
+    "opt/nvidia/nsight-systems*/*/host-*/QdstrmImporter",
+)
+_MOST_BYTES = 1 << 20
+_CHUNK, _POLL_S = 1 << 16, 0.02
+_PROGRAM_S = 3.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that was found.
+
+    Attributes
+    ----------
+    place
+        The usual place where it was found; None when it is on the search path.
+    """
+
+    path: Path
+    place: str | None
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a program printed.
+
+    Attributes
+    ----------
+    status
+        Its exit status; None when it did not end in time.
+    """
+
+    status: int | None
+    text: str
+
+
+# Runs a program with a time limit in seconds; None when it cannot be started.
+Run: TypeAlias = Callable[[Sequence[str], float], Output | None]
+
+
+def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | None:
+    """Return nsys from the search path (None: the environment's), else the newest in the usual places."""
+    if on_path := shutil.which("nsys", path=search_path):
+        return Program(Path(on_path), None)
+    found = sorted(_existing(root, _NSYS_PLACES), key=_by_number)
+    if not found:
+        return None
+    newest = found[-1]
+    return Program(newest, f"/{newest.relative_to(root).as_posix()}")
+
+
+def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
+    """Return the importer that belongs to an nsys: it turns what is captured into a report."""
+    # The name on the search path is often a link into the package.
+    homes = dict.fromkeys([*_homes(nsys.path), *_homes(Path(os.path.realpath(nsys.path))), root])
+    return next((found for home in homes for found in _existing(home, _IMPORTER_PLACES)), None)
+
+
+def _homes(program: Path) -> Sequence[Path]:
+    return program.parents[:2]
+
+
+def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    found: list[Path] = []
+    for pattern in patterns:
+        with contextlib.suppress(OSError):  # a directory that may not be read
+            found += [path for path in sorted(folder.glob(pattern)) if os.access(path, os.X_OK)]
+    return found
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    return [
+        (int(part), "") if part.isascii() and part.isdigit() else (-1, part)
+        for part in re.split(r"([0-9]+)", str(path))
+    ]
+
+
+def ask(command: Sequence[str], timeout_s: float) -> Output | None:
+    """Run a program and return what it printed; None when it cannot be started.
+
+    It gets no input, and is ended with all of its process group.
+    """
+    try:
+        process = subprocess.Popen(  # noqa: S603 - a list, no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+    try:
+        text, status = _read(process, time.monotonic() + timeout_s)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    return Output(status, text)
+
+
+def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, int | None]:
+    """Read until the program ends, whoever else holds its output open, or until the deadline."""
+    source = process.stdout.fileno() if process.stdout is not None else -1
+    received = bytearray()
+    is_open = True
+    while time.monotonic() < deadline and len(received) < _MOST_BYTES:
+        has_ended = process.poll() is not None
+        if is_open and select.select([source], [], [], 0 if has_ended else _POLL_S)[0]:
+            chunk = os.read(source, _CHUNK)
+            is_open = bool(chunk)
+            received += chunk
+        elif has_ended:
+            break
+        elif not is_open:
+            time.sleep(_POLL_S)
+    return received.decode("utf-8", "replace"), process.poll()
+
+
+class Patience:
+    """Runs programs, each for a few seconds, until the time for all is up; one that hung is not asked again."""
+
+    def __init__(self, run: Run, total_s: float) -> None:
+        self._run = run
+        self._deadline = time.monotonic() + total_s
+        self._hung: set[str] = set()
+
+    def output(self, program: str, *arguments: str) -> Output | None:
+        """Return what a program printed; one that there is no time for did not answer."""
+        left = min(self._deadline - time.monotonic(), _PROGRAM_S)
+        if program in self._hung or left <= 0:
+            return Output(None, "")
+        output = self._run([program, *arguments], left)
+        if output is not None and output.status is None:
+            self._hung.add(program)
+        return output
+
+    def answer(self, program: str, *arguments: str) -> str:
+        """Return what a program printed if it ended well, else nothing."""
+        output = self.output(program, *arguments)
+        return output.text if output is not None and output.status == 0 else ""
+
+
+# What nsys printed before it failed: which of its lines say why, fit to print.
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
+_TELLING = re.compile(
+    r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception"
+    r"|end of file|lost",
+    re.IGNORECASE,
+)
+# [1/1] [===== 40%     ] run_0.sqlite
+_PROGRESS = re.compile(r"\[[= ]*\d+ ?%|^\[\d+/\d+\]")
+_LONGEST_LINE = 200
+
+
+def telling_lines(said: str, most: int) -> list[str]:
+    r"""Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars.
+
+    Parameters
+    ----------
+    said
+        What nsys printed, on a terminal or not.
+    most
+        How many lines at most.
+
+    Examples
+    --------
+    >>> telling_lines("Generating\n[1/1] [==  20%]\nError: no space left on device\nbye\n", 1)
+    ['Error: no space left on device']
+    """
+    lines = [_ESCAPES.sub("", line).strip() for line in re.split(r"[\r\n]+", said)]
+    lines = ["".join(filter(str.isprintable, line)) for line in lines]
+    lines = [line[:_LONGEST_LINE] for line in lines if line and not _PROGRESS.search(line)]
+    telling = [line for line in lines if _TELLING.search(line)] or lines
+    return list(dict.fromkeys(telling[-most:]))
+
+
+# Versions of what a training job runs on, without importing it: torch alone would take seconds.
+
+
+_CUDA = re.compile(r"""^cuda(?:\s*:[^=\n]*)?\s*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
+_VERSION = re.compile(r"""^__version__\s*=\s*['"]([\w.+-]+)['"]""", re.MULTILINE)
+_NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+# Where containers and distributions keep a library of their own.
+_NCCL_LIBRARIES = ("usr/lib/*-linux-gnu/libnccl.so.*.*.*", "usr/lib64/libnccl.so.*.*.*")
+_LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version, to compare by.
+
+    Examples
+    --------
+    >>> numbers("0.2.12rc1")
+    (0, 2, 12)
+    """
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def torch_versions() -> tuple[str | None, str | None]:
+    """Return torch's version and that of the CUDA it was built for; None for what is not there."""
+    try:
+        spec = importlib.util.find_spec("torch")
+        text = Path(spec.origin or "").with_name("version.py").read_text("utf-8") if spec else ""
+    except (ImportError, OSError, ValueError):
+        text = ""
+    version, cuda = _VERSION.search(text), _CUDA.search(text)
+    return version[1] if version else _installed("torch"), cuda[1] if cuda else None
+
+
+def nccl_version(root: Path) -> str | None:
+    """Return the version of NCCL that torch brought, else of the system's library; None without either."""
+    for package in _NCCL_PACKAGES:
+        if version := _installed(package):
+            return version
+    found = [path for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
+    matches = [match[1] for path in found if (match := _LIBRARY_VERSION.search(path.name))]
+    return max(matches, key=numbers, default=None)
+
+
+def nvtx_version() -> str | None:
+    """Return the version of the ``nvtx`` package of PyPI; torch's own ranges do without it."""
+    return _installed("nvtx")
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except (metadata.PackageNotFoundError, KeyError, OSError, ValueError):  # also a broken one
+        return None
+
+
+# The nsys of this machine: where it is, its version, and what it can do, as its own help tells.
+
+
+GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
+
+_NAME = "nsys"
+# The first start from a shared file system reads hundreds of megabytes.
+_ANSWER_S = 60.0
+_NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
+_TRACE_SENTENCE = re.compile(r"^\s*-t, --trace=\s*([^.]*)\.", re.MULTILINE)
+_TRACE_VALUE = re.compile(r"'([a-z][a-z0-9-]*)'")
+_OPTION = re.compile(r"^\s*(?:-\w, )?(--[a-z][a-z0-9-]*)", re.MULTILINE)
+
+
+def version_in(text: str) -> str | None:
+    """Return the version that ``nsys --version`` printed, as 2024.2.3.38; None when it did not."""
+    found = _NSYS_VERSION.search(text)
+    return found[1] if found else None
+
+
+def trace_values_in(text: str) -> tuple[str, ...]:
+    """Return the values of ``--trace`` that ``nsys profile --help`` lists; empty when it lists none."""
+    sentence = _TRACE_SENTENCE.search(text)
+    return tuple(_TRACE_VALUE.findall(sentence[1])) if sentence else ()
+
+
+def options_in(text: str) -> frozenset[str]:
+    """Return the long options that a help text describes, as ``--lazy``."""
+    return frozenset(_OPTION.findall(text))
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """An nsys that answers.
+
+    Attributes
+    ----------
+    version_text
+        As nsys says it: ``2024.2.3.38``.
+    version
+        Its numbers, to compare by.
+    run
+        What runs it with a time limit.
+    """
+
+    path: Path
+    version_text: str
+    version: tuple[int, ...]
+    run: Run = ask
+
+    def trace_values(self) -> tuple[str, ...]:
+        """Return what ``nsys profile --trace`` takes; empty when its help does not tell."""
+        return trace_values_in(self._profile_help)
+
+    def profile_has(self, option: str) -> bool:
+        """Return whether ``nsys profile`` knows a long option, as ``--cuda-graph-trace``."""
+        return option in options_in(self._profile_help)
+
+    def export_has(self, option: str) -> bool:
+        """Return whether ``nsys export`` knows a long option, as ``--include-blobs``."""
+        return option in options_in(self._export_help)
+
+    @cached_property
+    def _profile_help(self) -> str:
+        return self._help("profile")
+
+    @cached_property
+    def _export_help(self) -> str:
+        return self._help("export")
+
+    def _help(self, command: str) -> str:
+        output = self.run([str(self.path), command, "--help"], _ANSWER_S)
+        return output.text if output is not None and output.status == 0 else ""
+
+
+def find(program: str | None = None, *, run: Run = ask) -> Nsys:
+    """Return the nsys to use, once it has told its version.
+
+    Parameters
+    ----------
+    program
+        A path, a directory that holds nsys, or a name on the search path; None looks on the search path,
+        then in the places where packages put it, newest first.
+    run
+        What runs a program with a time limit.
+
+    Raises
+    ------
+    NsysNotFoundError
+        If there is none.
+    NsysFailedError
+        If it cannot be started, does not answer, or is something else.
+    """
+    path = _path(program)
+    output = run([str(path), "--version"], _ANSWER_S)
+    version = version_in(output.text) if output is not None else None
+    if version is not None:
+        return Nsys(path, version, numbers(version), run)
+    if output is None:
+        problem = "cannot be started"
+    elif output.status is None:
+        problem = f"did not tell its version within {_ANSWER_S:.0f} s"
+    elif output.status:
+        problem = f"{_NAME} --version fails with status {output.status}"
+    else:
+        problem = "does not tell a version as nsys does"
+    fix = f"try {path} --version by hand, name another nsys, or {GET_NSYS}"
+    raise NsysFailedError(str(path), problem, fix=fix)
+
+
+def _path(program: str | None) -> Path:
+    if program is None:
+        found = find_nsys()
+        if found is None:
+            raise NsysNotFoundError(
+                _NAME,
+                "is not on PATH, and not in the usual places",
+                fix=f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH",
+            )
+        return found.path
+    named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
+    is_directory = bool(named) and Path(named).is_dir()
+    given = shutil.which(str(Path(named).absolute() / _NAME) if is_directory else named)
+    if given is None:
+        raise NsysNotFoundError(
+            program or "''", "is no nsys that can be run", fix="name the program: /opt/…/bin/nsys"
+        )
+    # Absolute: it may be run from another directory.
+    return Path(given).absolute()
+
+
+# Where processes of ours import from: never the current directory, where anybody's reports may lie, and more than
+# reports.
+
+
+def import_path() -> list[str]:
+    """Return ``sys.path`` without the current directory, however it is written there, and without relative entries."""
+    # No pathlib: it would be imported from the path that this mends.
+    return [entry for entry in sys.path if os.path.isabs(entry) and not _is_here(entry)]  # noqa: PTH117
+
+
+def _is_here(entry: str) -> bool:
+    try:
+        return os.path.samefile(entry, os.curdir)  # noqa: PTH121
+    except (OSError, ValueError):
+        return False

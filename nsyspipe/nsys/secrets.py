@@ -1,0 +1,175 @@
+"""The key that a user's sidecars hash values with: a random file of the user's own, which nobody else reads.
+
+``$XDG_STATE_HOME/nsyspipe/hash-key``, else ``~/.local/state/nsyspipe/hash-key``. Only what writes a sidecar reads it. Where
+it cannot be had, each capture has a key of its own, which is forgotten with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import shlex
+import stat
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+_N_BYTES = 32
+_N_SHOWN = 8
+_DIRECTORY, _FILE = "nsyspipe", "hash-key"
+# Readable by its owner alone.
+_MODE, _OF_OTHERS = 0o600, 0o077
+_WRITABLE_BY_OTHERS = 0o022
+
+
+class _UnusableError(Exception):
+    """A key file that cannot be trusted; the message says why."""
+
+
+@dataclass(frozen=True)
+class HashKey(Mask):
+    """A key, and the name by which hashes of one key are told from those of another.
+
+    Attributes
+    ----------
+    key_id
+        Itself a hash by the key, of a text that no value can be; ``capture`` for a key of this capture only.
+    note
+        What to tell the user; None where the key is the user's own.
+    """
+
+    key: bytes = field(repr=False)
+    key_id: str | None = PER_CAPTURE
+    note: str | None = None
+
+    def of(self, name: str, value: str) -> str:
+        """Return ``hmac:`` and 8 characters of HMAC-SHA256: one value has one hash per option."""
+        text = f"value\0{name}\0{value}".encode("utf-8", "surrogatepass")
+        return f"hmac:{_digest(self.key, text)}"
+
+
+def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
+    """Return the user's key, made at the first use; one of this capture's own where there is none to be had.
+
+    The file is refused if it, or its directory, is a link, belongs to somebody else, or is open to others.
+    """
+    given = os.environ if environment is None else environment
+    place = None
+    try:
+        place = _directory(given)
+        key = _users_key(place)
+    except (OSError, _UnusableError) as error:
+        reason = error.strerror or "unusable" if isinstance(error, OSError) else str(error)
+        where = "a state directory" if place is None else place / _FILE
+        note = (
+            f"note: no key in {where} ({reason}): hashed values of this capture are compared with no other's; "
+            "diff says that they may have changed"
+        )
+        return HashKey(secrets.token_bytes(_N_BYTES), note=note)
+    return HashKey(key, key_id=_digest(key, b"which key"))
+
+
+def _directory(environment: Mapping[str, str]) -> Path:
+    state = environment.get("XDG_STATE_HOME", "")
+    if os.path.isabs(state):  # noqa: PTH117 - a relative one is to be ignored
+        return Path(state) / _DIRECTORY
+    home = environment.get("HOME", "")
+    if not os.path.isabs(home):  # noqa: PTH117
+        raise _UnusableError("HOME is not set")
+    return Path(home) / ".local" / "state" / _DIRECTORY
+
+
+def _users_key(place: Path) -> bytes:
+    with contextlib.suppress(FileExistsError):
+        place.mkdir(mode=0o700, parents=True)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    directory = os.open(place, flags)
+    try:
+        _check(os.fstat(directory), _WRITABLE_BY_OTHERS, "its directory")
+        with contextlib.suppress(FileNotFoundError):
+            return _read(directory)
+        _make(directory)
+        return _read(directory)
+    finally:
+        os.close(directory)
+
+
+def _read(directory: int) -> bytes:
+    # Not waiting: a pipe in its place would never open.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(_FILE, flags, dir_fd=directory)
+    try:
+        state = os.fstat(file)
+        if not stat.S_ISREG(state.st_mode):
+            raise _UnusableError("it is no ordinary file")
+        _check(state, _OF_OTHERS, "it")
+        key = os.read(file, _N_BYTES + 1)
+    finally:
+        os.close(file)
+    if len(key) != _N_BYTES:
+        raise _UnusableError(f"it has not {_N_BYTES} bytes: remove it")
+    return key
+
+
+def _make(directory: int) -> None:
+    """Put a new key in its place, whole; the first of several processes wins."""
+    draft = f".{_FILE}-{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(draft, flags, _MODE, dir_fd=directory)
+    try:
+        try:
+            os.fchmod(file, _MODE)
+            os.write(file, secrets.token_bytes(_N_BYTES))
+            os.fsync(file)
+        finally:
+            os.close(file)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, _FILE, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+    finally:
+        os.unlink(draft, dir_fd=directory)
+
+
+def _check(state: os.stat_result, refused: int, what: str) -> None:
+    if state.st_uid != os.geteuid():
+        raise _UnusableError(f"{what} belongs to somebody else")
+    if state.st_mode & refused:
+        others = "read it" if refused == _OF_OTHERS else "write there"
+        raise _UnusableError(f"others may {others}: chmod go-rwx")
+
+
+def _digest(key: bytes, text: bytes) -> str:
+    return hmac.new(key, text, hashlib.sha256).hexdigest()[:_N_SHOWN]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print words as they may be written down, for launchers that remember what they have done.
+
+    ``--environment`` in front adds the variables. Hashes by a key that is forgotten would differ each time: without a
+    user's key they are ``***``.
+    """
+    given = list(sys.argv[1:] if words is None else words)
+    key = hash_key()
+    mask = key if key.note is None else Mask()
+    found: list[str] = []
+    if given[:1] == ["--environment"]:
+        given = given[1:]
+        found = [
+            f"{name}={value}" for name, value in recorded_environment(os.environ, mask).items()
+        ]
+    found += recorded_command(given, mask)
+    print("".join(f"{shlex.quote(word)} " for word in found), end="")  # noqa: T201 - what the launcher asks for
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

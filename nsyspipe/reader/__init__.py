@@ -1,0 +1,3 @@
+"""Reports, logs and sidecars as tables: the only room that knows SQL and the names that nsys gives."""
+
+from __future__ import annotations

@@ -1,0 +1,298 @@
+"""CUDA API calls of a report: what launched operations, and what made the host wait."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.intervals import EMPTY
+from nsyspipe.model import schema
+from nsyspipe.reader import report as versions
+from nsyspipe.reader.operations import process_of
+from nsyspipe.reader.report import as_int
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nsyspipe.model.types import Int64
+    from nsyspipe.reader.metadata import ReportFacts
+    from nsyspipe.reader.report import Report
+
+
+# What is read of a call; without the first two there are none.
+_CALL = ("start", "globalTid", "correlationId", "end", "nameId")
+
+# Beginnings of the calls that synchronise, or allocate, free or copy memory; what has Async in its
+# name does not wait.
+_SYNCHRONISING = (
+    "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaThreadSynchronize",
+    "cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize",
+)  # fmt: skip
+_MEMORY = (
+    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cudaHostUnregister", "cudaMemcpy", "cudaMemset",
+    "cuMemAlloc", "cuMemFree", "cuMemHostAlloc", "cuMemHostRegister", "cuMemCreate", "cuMemMap", "cuMemUnmap",
+    "cuMemRelease", "cuMemSetAccess", "cuMemcpy", "cuMemset",
+)  # fmt: skip
+_ASYNC = "Async"
+# Which of them wait for a whole device, and which for one stream.
+_OF_DEVICE = ("cudaDeviceSynchronize", "cudaThreadSynchronize", "cuCtxSynchronize")
+_OF_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
+_NO_STREAM = 0xFFFFFFFF
+# Copies to the host, and memory of the host that is not pinned.
+_DTOH_KIND, _PAGEABLE = 2, 0
+# The runtime's names end in _ptsz_v7000, the driver's in _v2_ptsz.
+_API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
+
+
+def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Table | None:
+    """Read the CUDA API calls as `schema.LAUNCHES`; None when they were not recorded.
+
+    What runs on a device was launched, so a table without rows is one that was not recorded. `ids`
+    limits them to correlation ids from the first to the second, inclusive.
+    """
+    columns = ("start", "globalTid", "correlationId")
+    if not (report.has(versions.RUNTIME, *columns) and report.has_rows(versions.RUNTIME)):
+        return None
+    where = None if ids is None else f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}'
+    found = report.select(versions.RUNTIME, dict.fromkeys(columns, "int"), where=where).drop_null()
+    process = process_of(found["globalTid"].to_numpy())
+    return schema.LAUNCHES.table(
+        {
+            "process_id": process,
+            "start_ns": found["start"],
+            "correlation_id": found["correlationId"],
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The CUDA API calls of a report.
+
+    Attributes
+    ----------
+    launches, all
+        `schema.LAUNCHES` and `schema.HOST_CALLS`; None as `read_launches` tells.
+    blocking
+        `schema.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded.
+    waits
+        `schema.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
+        and copies to the host that block: into pageable memory, or by a call without Async in its name.
+    """
+
+    launches: pa.Table | None
+    all: pa.Table | None
+    blocking: pa.Table | None
+    waits: pa.Table
+
+
+def read_calls(report: Report, strings: Strings) -> Calls:
+    """Read the CUDA API calls, all kinds in one pass."""
+    nothing = Calls(None, None, None, schema.HOST_WAITS.empty())
+    if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
+        return nothing
+    found = report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int"))
+    launches = calls = None
+    if report.has(versions.RUNTIME, "correlationId"):
+        launches, calls = _all_calls(found)
+    if not report.has(versions.RUNTIME, "end", "nameId"):
+        return replace(nothing, launches=launches, all=calls)
+    waits = [_stream_waits(report, strings, found), _copy_waits(report, strings, found)]
+    return Calls(launches, calls, _blocking_calls(strings, found), pa.concat_tables(waits))
+
+
+def _all_calls(found: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return `schema.LAUNCHES` and `schema.HOST_CALLS`."""
+    columns = ("start", "globalTid", "correlationId")
+    if any(found[name].null_count for name in columns):
+        known = [pc.is_valid(found[name]) for name in columns]
+        found = found.filter(functools.reduce(pc.and_, known))
+    thread = found["globalTid"].to_numpy()
+    times = {"process_id": process_of(thread), "start_ns": found["start"]}
+    launches = schema.LAUNCHES.table(times | {"correlation_id": found["correlationId"]})
+    end = found["end"]
+    ends = {
+        "thread_id": thread,
+        "end_ns": pc.coalesce(end, found["start"]) if end.null_count else end,
+    }
+    return launches, schema.HOST_CALLS.table(times | ends)
+
+
+def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
+    calls = _timed(
+        found, "nameId", pa.array(strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM))
+    ).drop_null()
+    if not calls.num_rows:
+        return schema.HOST_WAITS.empty()
+    thread = calls["globalTid"].to_numpy()
+    whole = pc.is_in(calls["nameId"], value_set=pa.array(strings.ids_beginning(*_OF_DEVICE)))
+    device, stream = _waited_for(report, process_of(thread), calls["correlationId"].to_numpy())
+    return schema.HOST_WAITS.table(
+        {
+            "process_id": process_of(thread),
+            "thread_id": thread,
+            "start_ns": calls["start"],
+            "end_ns": calls["end"],
+            "device_id": device,
+            "stream_id": stream,
+            "is_whole": whole,
+            "copy_end_ns": pa.nulls(calls.num_rows, pa.int64()),
+        }
+    )
+
+
+def _waited_for(
+    report: Report, process: Int64, correlation: Int64
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Return device and stream that calls waited for; null where the report does not say."""
+    names = ("correlationId", "globalPid", "deviceId", "streamId")
+    if not report.has(versions.SYNCHRONIZATION, *names):
+        unknown = pa.nulls(correlation.size, pa.int64())
+        return unknown, unknown
+    where = f'"correlationId" BETWEEN {correlation.min()} AND {correlation.max()}'
+    told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()  # fmt: skip
+    told = told.take(_rows_of(process, correlation, told))
+    stream = told["streamId"]
+    return told["deviceId"], pc.if_else(pc.equal(stream, _NO_STREAM), None, stream)
+
+
+def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
+    names = ("correlationId", "globalPid", "end")
+    if not report.has(versions.MEMCPY, *names, "deviceId", "copyKind"):
+        return schema.HOST_WAITS.empty()
+    columns = dict.fromkeys((*names, "deviceId", "dstKind"), "int")
+    copies = report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}")
+    copies = copies.filter(functools.reduce(pc.and_, (pc.is_valid(copies[name]) for name in names)))
+    if not copies.num_rows:
+        return schema.HOST_WAITS.empty()
+    copies = copies.sort_by("end")  # a call waited for the last of its copies
+    calls = _timed(found, "correlationId", pc.unique(copies["correlationId"])).drop_null()
+    thread = calls["globalTid"].to_numpy()
+    rows = _rows_of(process_of(thread), calls["correlationId"].to_numpy(), copies)
+    ids = strings.ids_beginning("cudaMemcpy", "cuMemcpy")
+    waiting = [name for name, text in zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True) if _ASYNC not in (text or "")]  # fmt: skip
+    is_sync = pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64()))
+    is_pageable = pc.fill_null(pc.equal(copies["dstKind"].take(rows), _PAGEABLE), fill_value=False)
+    kept = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
+    calls, copies = calls.filter(kept), copies.take(rows.filter(kept.combine_chunks()))
+    thread = calls["globalTid"].to_numpy()
+    return schema.HOST_WAITS.table(
+        {
+            "process_id": process_of(thread),
+            "thread_id": thread,
+            "start_ns": calls["start"],
+            "end_ns": calls["end"],
+            "device_id": copies["deviceId"],
+            "stream_id": pa.nulls(calls.num_rows, pa.int64()),
+            "is_whole": np.zeros(calls.num_rows, np.bool_),
+            "copy_end_ns": copies["end"],
+        }
+    )
+
+
+def _rows_of(process: Int64, correlation: Int64, of: pa.Table) -> pa.Array:
+    """Return the row with the process and correlation id of each call, the last of several; null for none."""
+    columns = ((process, "globalPid"), (correlation, "correlationId"))
+    codes = [
+        np.unique(np.concatenate((own, of[name].to_numpy())), return_inverse=True)[1]
+        for own, name in columns
+    ]
+    key = codes[0] + codes[1] * (codes[0].max(initial=0) + 1)
+    calls, told = key[: process.size], key[process.size :]
+    if not told.size:
+        return pa.nulls(process.size, pa.int64())
+    order = np.argsort(told, kind="stable")
+    at = np.searchsorted(told[order], calls, side="right") - 1
+    rows = order[np.maximum(at, 0)]
+    return pa.array(rows, mask=(at < 0) | (told[rows] != calls))
+
+
+def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
+    ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
+    names = dict(zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True))
+    names = {number: _API_VERSION.sub("", name) for number, name in names.items() if _ASYNC not in name}  # fmt: skip
+    numbers = pa.array(names.keys(), pa.int64())
+    found = _timed(found, "nameId", numbers)
+    found = found.filter(pc.is_valid(found["globalTid"]))
+    texts = pa.array(names.values(), pa.string())
+    return schema.BLOCKING_CALLS.table(
+        {
+            "process_id": process_of(found["globalTid"].to_numpy()),
+            "start_ns": found["start"],
+            "end_ns": found["end"],
+            "call": texts.take(pc.index_in(found["nameId"], value_set=numbers).combine_chunks()),
+        }
+    ).sort_by([("start_ns", "ascending"), ("end_ns", "ascending")])
+
+
+def _timed(found: pa.Table, column: str, values: pa.Array) -> pa.Table:
+    """Return the calls with one of some values that took time."""
+    found = found.filter(pc.is_in(found[column], value_set=values))
+    return found.filter(pc.greater(found["end"], found["start"]))
+
+
+def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | None:
+    """Read starts and ends of the profiler's own work; None when the export does not say.
+
+    It is not told by process: what delays one process of a report delays what waits for it. A lazy
+    export leaves the table out when there was no such work.
+    """
+    if (
+        not report.has(versions.OVERHEAD)
+        and facts.leaves_out_empty(versions.OVERHEAD)
+        and versions.knows_overhead(facts.schema_version)
+    ):
+        return EMPTY.starts, EMPTY.ends
+    if not report.has(versions.OVERHEAD, "start", "end"):
+        return None
+    found = report.select(versions.OVERHEAD, {"start": "int", "end": "int"}).drop_null()
+    starts, ends = found["start"].to_numpy(), found["end"].to_numpy()
+    kept = ends > starts
+    return starts[kept], ends[kept]
+
+
+# StringIds as columns: look names up by id without a Python object per event.
+
+
+class Strings:
+    """The report's string table."""
+
+    def __init__(self, ids: NDArray[np.int64], values: pa.StringArray) -> None:
+        order = np.argsort(ids, kind="stable")
+        self._ids = ids[order]
+        self._values = values.take(pa.array(order)) if (order[1:] < order[:-1]).any() else values
+
+    def lookup(self, ids: NDArray[np.int64]) -> pa.StringArray:
+        """Return the text of each id; an unknown id is null."""
+        if not self._ids.size:
+            return pa.nulls(ids.size, pa.string())
+        rows = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
+        return self._values.take(pa.array(rows, mask=self._ids[rows] != ids))
+
+    def ids_beginning(self, *prefixes: str, ignore_case: bool = False) -> NDArray[np.int64]:
+        """Return the ids of all texts that begin with one of some prefixes."""
+        hits = np.zeros(self._ids.size, np.bool_)
+        for prefix in prefixes:
+            found = pc.starts_with(self._values, prefix, ignore_case=ignore_case)
+            hits |= found.to_numpy(zero_copy_only=False)
+        return self._ids[hits]
+
+    def ids_matching(self, pattern: re.Pattern[str], among: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of some ids whose text a regular expression matches anywhere."""
+        texts = self.lookup(among).to_pylist()
+        hits = [text is not None and pattern.search(text) is not None for text in texts]
+        return among[np.asarray(hits, np.bool_)]
+
+
+def read_strings(report: Report) -> Strings:
+    """Read the report's string table; a report without one has no names."""
+    if not report.has(versions.STRINGS, "id", "value"):
+        return Strings(np.empty(0, np.int64), pa.array([], pa.string()))
+    found = report.select(versions.STRINGS, {"id": "int", "value": "text"})
+    return Strings(as_int(found["id"], 0), found["value"].combine_chunks())

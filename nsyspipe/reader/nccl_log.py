@@ -1,0 +1,412 @@
+"""Which processes of NCCL logs were in one communicator.
+
+NCCL says so by ``commId``, and for a split by parent, count and colour. Logs of older releases tell only
+rank and size: there, processes belong together when their ranks differ and what they say of each other's
+GPUs and hosts agrees.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias
+
+from nsyspipe.errors import InputError
+from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog
+from nsyspipe.model.text import decoded
+from nsyspipe.reader.nccl_lines import (
+    Connected,
+    Counts,
+    Fact,
+    Gone,
+    Init,
+    Line,
+    Nvls,
+    Ring,
+    Setting,
+    Version,
+    parse_line,
+    printed_lines,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+
+Process: TypeAlias = tuple[str, int]
+# Of one process, in its order: thread and what it logged.
+Facts: TypeAlias = "Sequence[tuple[int, Fact]]"
+
+
+@dataclass(eq=False)
+class Membership:
+    """A process's rank in a communicator, and what it logged of it.
+
+    Attributes
+    ----------
+    order
+        Among the memberships of its process.
+    begin, ready, end
+        Positions among the facts of its process: it is made from `begin` to `ready`, and unmade at `end`.
+    init
+        Its ``n_ranks`` is 0 when no line tells it.
+    connections
+        Transport by (receive side, connection, from, to, channel).
+    is_nvls_on
+        What its lines said of NVLink SHARP.
+    """
+
+    process: Process
+    order: int
+    thread: int
+    init: Init
+    begin: int
+    ready: float = math.inf
+    end: float = math.inf
+    parent: Membership | None = None
+    group: Group | None = None
+    rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    connections: dict[tuple[bool, int, int, int, int], str] = field(default_factory=dict)
+    counts: list[Counts] = field(default_factory=list)
+    is_nvls_on: set[bool] = field(default_factory=set)
+
+
+@dataclass(eq=False)
+class Group:
+    """The memberships of one communicator; `parent` and `split` where it has no id of its own."""
+
+    comm_id: str | None
+    n_ranks: int
+    parent: Group | None = None
+    split: str | None = None
+    members: list[Membership] = field(default_factory=list)
+    by_rank: dict[int, Membership] = field(default_factory=dict)
+    gpus: dict[int, str] = field(default_factory=dict)
+    hosts: dict[int, str] = field(default_factory=dict)
+
+    def add(self, member: Membership) -> None:
+        """Take a membership in; of two with one rank the first is the rank's."""
+        member.group = self
+        self.members.append(member)
+        self.by_rank.setdefault(member.init.rank, member)
+
+    @property
+    def order(self) -> tuple[int, Process]:
+        """Where it comes among all: when its processes made it, then by process."""
+        return min((member.order, member.process) for member in self.members)
+
+
+def memberships(process: Process, facts: Facts) -> list[Membership]:
+    """List the communicators that a process was in, in the order in which it made them."""
+    found: list[Membership] = []
+    # Older releases log only the end: it began when its thread had ended the one before.
+    free_from: dict[int, int] = {}
+    for at, (thread, fact) in enumerate(facts):
+        if isinstance(fact, Gone):
+            if gone := _latest(found, fact.pointer):
+                gone.end = at
+        elif isinstance(fact, Init) and fact.rank < fact.n_ranks:
+            begun = _latest(found, fact.pointer) if fact.is_complete else None
+            if begun and begun.ready == math.inf:
+                begun.ready = at
+            else:
+                begin, ready = (
+                    (free_from.get(thread, 0), at) if fact.is_complete else (at, math.inf)
+                )
+                parent = _latest(found, fact.parent)
+                found.append(
+                    Membership(process, len(found), thread, fact, begin, ready, parent=parent)
+                )
+            free_from[thread] = at + 1
+    return found or list(_unnamed(process, facts))
+
+
+def _latest(found: Sequence[Membership], pointer: str | None) -> Membership | None:
+    if pointer is None:
+        return None
+    of_pointer = (
+        one for one in reversed(found) if one.init.pointer == pointer and one.end == math.inf
+    )
+    return next(of_pointer, None)
+
+
+def _unnamed(process: Process, facts: Facts) -> Iterator[Membership]:
+    """Make one membership for a log without the lines that name it: rank 0 logs the rings, a sender itself."""
+    for thread, fact in facts:
+        if isinstance(fact, Ring | Connected):
+            own = 0
+            if isinstance(fact, Connected):
+                own = fact.to_rank if fact.is_receive else fact.from_rank
+            yield Membership(process, 0, thread, Init(rank=own, n_ranks=0), 0)
+            return
+
+
+def group(members: Iterable[Membership], facts_of: dict[Process, Facts]) -> list[Group]:
+    """Put memberships of all processes together, by process and order; groups come in their order."""
+    groups: dict[object, Group] = {}
+    for member in members:
+        init, parent = member.init, member.parent.group if member.parent else None
+        if init.comm_id:
+            new = Group(init.comm_id, init.n_ranks)
+            groups.setdefault((init.comm_id, init.n_ranks), new).add(member)
+        elif parent and init.split:
+            new = Group(None, init.n_ranks, parent, init.split)
+            groups.setdefault((id(parent), init.split, init.n_ranks), new).add(member)
+        else:
+            _join(groups, member, facts_of[member.process])
+    return sorted(groups.values(), key=lambda one: one.order)
+
+
+def _join(groups: dict[object, Group], member: Membership, facts: Facts) -> None:
+    """Add a membership without id to the first group that agrees with what it says, or to a new one."""
+    gpus, hosts = _claims(member, facts)
+    for one in groups.values():
+        if (
+            one.comm_id is None
+            and one.split is None
+            and one.n_ranks == member.init.n_ranks
+            and member.init.rank not in one.by_rank
+            and all(one.gpus.get(rank, gpu) == gpu for rank, gpu in gpus.items())
+            and all(one.hosts.get(rank, host) == host for rank, host in hosts.items())
+        ):
+            break
+    else:
+        one = groups[len(groups), "unnamed"] = Group(None, member.init.n_ranks)
+    one.add(member)
+    one.gpus.update(gpus)
+    one.hosts.update(hosts)
+
+
+def _claims(member: Membership, facts: Facts) -> tuple[dict[int, str], dict[int, str]]:
+    """Return what a membership's own connections say of its ranks: GPU labels, and hosts (only a network leaves one)."""
+    gpus: dict[int, str] = {}
+    hosts = {member.init.rank: member.process[0]}
+    last = len(facts) if member.ready == math.inf else int(member.ready)
+    for thread, fact in facts[member.begin : last]:
+        if thread != member.thread or not isinstance(fact, Connected):
+            continue
+        for rank, gpu in ((fact.from_rank, fact.from_gpu), (fact.to_rank, fact.to_gpu)):
+            if gpu:
+                gpus.setdefault(rank, gpu)
+            if not fact.transport.startswith("NET"):
+                hosts.setdefault(rank, member.process[0])
+    return gpus, hosts
+
+
+# From the facts of NCCL logs to communicators: whose line is whose, and what all say together.
+
+
+Said: TypeAlias = Ring | Connected | Counts | Nvls
+
+
+def communicators(facts_of: Mapping[Process, Facts]) -> tuple[Communicator, ...]:
+    """Put together what all processes logged; their order does not matter.
+
+    Parameters
+    ----------
+    facts_of
+        By process (host, pid): thread and fact, in the order of the log.
+    """
+    facts_of = dict(sorted(facts_of.items()))
+    members = {process: memberships(process, facts) for process, facts in facts_of.items()}
+    groups = group([one for ones in members.values() for one in ones], facts_of)
+    for process, facts in facts_of.items():
+        for at, (thread, fact) in enumerate(facts):
+            if isinstance(fact, Ring | Connected | Counts | Nvls):
+                _give(members[process], at, thread, fact)
+    names = _names(groups)
+    return tuple(_communicator(names[id(one)], one) for one in groups)
+
+
+def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> None:
+    """Give a line to the communicator that it is about.
+
+    The one that its thread makes at that time comes first; then one that does not have it yet; then the youngest.
+    """
+    alive = [one for one in reversed(members) if one.begin <= at < one.end]
+    being_made = [one for one in alive if one.thread == thread and at < one.ready]
+    if being_made and not isinstance(said, Connected):
+        # Only connections are made later: a ring that does not fit here was cut.
+        alive = being_made[:1]
+    lacking = (one for one in alive if not _has(one, said))
+    owners = (one for one in chain(being_made, lacking, alive) if _fits(one, said))
+    if owner := next(owners, None):
+        _take(owner, said)
+
+
+def _fits(member: Membership, said: Said) -> bool:
+    """Tell whether a line can be about this communicator: its ranks, on its GPUs."""
+    n_ranks = member.init.n_ranks
+    if isinstance(said, Ring):
+        is_whole = not n_ranks or (len(said.ranks) == n_ranks and max(said.ranks) < n_ranks)
+        return is_whole and len(set(said.ranks)) == len(said.ranks)
+    if not isinstance(said, Connected):
+        return True
+    own = said.to_rank if said.is_receive else said.from_rank
+    ends = ((said.from_rank, said.from_gpu), (said.to_rank, said.to_gpu))
+    return (
+        own == member.init.rank
+        and said.from_rank != said.to_rank
+        and all(not n_ranks or rank < n_ranks for rank, _ in ends)
+        and all(_is_on(member.group, rank, gpu) for rank, gpu in ends)
+    )
+
+
+def _is_on(group_of: Group | None, rank: int, gpu: str | None) -> bool:
+    """Tell whether a rank may be on the GPU with this label: PCI address, NVML index or CUDA index by release."""
+    known = group_of.by_rank.get(rank) if group_of else None
+    if known is None or gpu is None:
+        return True
+    init = known.init
+    labels = {init.bus_id, _label(init.nvml_device), _label(init.cuda_device)} - {None}
+    return not labels or gpu in labels
+
+
+def _label(index: int | None) -> str | None:
+    return None if index is None else str(index)
+
+
+def _key(said: Connected) -> tuple[bool, int, int, int, int]:
+    return said.is_receive, said.connection, said.from_rank, said.to_rank, said.channel
+
+
+def _has(member: Membership, said: Said) -> bool:
+    if isinstance(said, Ring):
+        return said.channel in member.rings
+    return isinstance(said, Connected) and _key(said) in member.connections
+
+
+def _take(member: Membership, said: Said) -> None:
+    match said:
+        case Ring():
+            member.rings.setdefault(said.channel, said.ranks)
+        case Connected():
+            member.connections.setdefault(_key(said), said.transport)
+        case Counts():
+            member.counts.append(said)
+            if said.n_nvls_channels is not None:
+                member.is_nvls_on.add(said.n_nvls_channels > 0)
+        case Nvls():
+            member.is_nvls_on.add(said.is_on)
+
+
+def _names(groups: Sequence[Group]) -> dict[int, str]:
+    """Name each group: its id, its parent's with the split, else by its place among those without either."""
+    names: dict[int, str] = {}
+    unnamed = [one for one in groups if one.comm_id is None and one.parent is None]
+    for one in groups:
+        suffix, root = "", one
+        while root.parent:
+            suffix, root = f"/{root.split}{suffix}", root.parent
+        names[id(one)] = (root.comm_id or f"comm{unnamed.index(root)}") + suffix
+    return names
+
+
+def _communicator(name: str, of: Group) -> Communicator:
+    rings = {
+        channel: ring
+        for _, one in sorted(of.by_rank.items(), reverse=True)
+        for channel, ring in one.rings.items()
+    }
+    edges = _edges(of)
+    said = {is_on for one in of.members for is_on in one.is_nvls_on}
+    counts = [counted.n_channels for one in of.members for counted in one.counts]
+    seen = [*of.by_rank, *(max(edge.from_rank, edge.to_rank) for edge in edges)]
+    return Communicator(
+        comm_id=name,
+        n_ranks=of.n_ranks or max([*seen, *(len(ring) - 1 for ring in rings.values())]) + 1,
+        members=tuple(_member(one) for _, one in sorted(of.by_rank.items())),
+        rings=dict(sorted(rings.items())) or None,
+        n_channels=max(counts, default=None) or len(rings) or None,
+        is_nvls_on=(True in said) if said else None,
+        edges=edges or None,
+    )
+
+
+def _member(of: Membership) -> CommMember:
+    init, (host, pid) = of.init, of.process
+    return CommMember(init.rank, host, pid, init.cuda_device, init.nvml_device, init.bus_id)
+
+
+def _edges(of: Group) -> tuple[Edge, ...]:
+    """Sum up connections by edge: the sender's before the receiver's, collectives before point-to-point calls."""
+    by_edge: dict[tuple[int, int], dict[tuple[bool, bool], dict[int, str]]] = {}
+    for member in of.members:
+        for (is_receive, connection, start, end, channel), transport in member.connections.items():
+            kinds = by_edge.setdefault((start, end), {})
+            kinds.setdefault((is_receive, connection > 0), {}).setdefault(channel, transport)
+    return tuple(
+        Edge(start, end, tuple(sorted(set(best.values()))), len(best))
+        for (start, end), kinds in sorted(by_edge.items())
+        if (best := kinds[min(kinds)])
+    )
+
+
+# Read the logs that NCCL writes with ``NCCL_DEBUG=INFO``: who talks to whom, and over what.
+
+
+_FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
+
+
+def read_nccl_logs(paths: Sequence[Path]) -> NcclLog:
+    """Read what one or several logs of a run say.
+
+    Parameters
+    ----------
+    paths
+        Files in any order; each may hold the lines of several ranks and of other programs, mixed. A file
+        given twice counts once.
+
+    Returns
+    -------
+    NcclLog
+        The same for every order of the lines of different processes. What was not logged is None: with
+        ``NCCL_DEBUG=VERSION`` there is a version and no communicator, and a communicator that never
+        connected has no edges.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read or holds no line of NCCL's.
+
+    Notes
+    -----
+    NCCL names the communicator only where it is made and unmade. Its other lines belong to the one that
+    their thread makes at that time; since 2.22 connections follow later, and go to the youngest
+    communicator of the process that has these ranks on these GPUs and not yet this connection.
+    """
+    settings: dict[str, set[str]] = {}
+    versions: set[str] = set()
+    facts: dict[Process, list[tuple[int, Fact]]] = {}
+    for path in dict.fromkeys(path.absolute() for path in paths):
+        for line in _nccl_lines(path):
+            match line.fact:
+                case Setting(name, value):
+                    settings.setdefault(name, set()).add(value)
+                case Version(text):
+                    versions.add(text)
+                case None:
+                    pass
+                case fact if line.process:
+                    facts.setdefault(line.process, []).append((line.thread, fact))
+    return NcclLog(
+        version=", ".join(sorted(versions)) or None,
+        communicators=communicators(facts),
+        settings={name: " | ".join(sorted(values)) for name, values in sorted(settings.items())},
+    )
+
+
+def _nccl_lines(path: Path) -> list[Line]:
+    """Read one file; of a line that was cut only that NCCL wrote it."""
+    found: list[Line] = []
+    is_of_nccl = False
+    for text, is_whole in printed_lines(path):
+        line = parse_line(text)
+        is_of_nccl = is_of_nccl or line is not None
+        if line and line.fact and is_whole:
+            found.append(line)
+    if not is_of_nccl:
+        raise InputError(decoded(str(path)), "no line of NCCL's in it", fix=_FIX)
+    return found

@@ -1,0 +1,412 @@
+"""Open one report, read-only, and select typed columns from it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import adbc_driver_manager
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+
+from nsyspipe.errors import (
+    DamagedReportError,
+    MissingColumnError,
+    NotAReportError,
+    ReportNotFoundError,
+    shortage,
+)
+from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
+from nsyspipe.reader.tables import (
+    COLUMNS,
+    ENTRIES,
+    Entry,
+    Pages,
+    check_columns,
+    fetch_arrow,
+    plain_tables,
+    read_only_engine,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+# What each nsys export version has, found by looking: table and column names, never version numbers alone.
+
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+NVTX = "NVTX_EVENTS"
+STRINGS = "StringIds"
+EXPORT_META = "META_DATA_EXPORT"
+EXPORT_META_OLD = "EXPORT_META_DATA"
+CAPTURE_META = "META_DATA_CAPTURE"
+SESSION_START = "TARGET_INFO_SESSION_START_TIME"
+GPU = "TARGET_INFO_GPU"
+CUDA_DEVICE = "TARGET_INFO_CUDA_DEVICE"
+SYSTEM_ENV = "TARGET_INFO_SYSTEM_ENV"
+OVERHEAD = "PROFILER_OVERHEAD"
+PAYLOAD_SCHEMAS = "NVTX_PAYLOAD_SCHEMAS"
+PAYLOAD_ENTRIES = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
+OS_RUNTIME = "OSRT_API"
+CPU_SAMPLES = "COMPOSITE_EVENTS"
+GPU_METRICS = "GPU_METRICS"
+PAYLOAD_ENUMS = "NVTX_PAYLOAD_ENUMS"
+
+_READ = {
+    one.lower()
+    for one in (
+        KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, NVTX, STRINGS, EXPORT_META, EXPORT_META_OLD, CAPTURE_META,
+        SESSION_START, GPU, CUDA_DEVICE, SYSTEM_ENV, OVERHEAD, PAYLOAD_SCHEMAS, PAYLOAD_ENTRIES, PAYLOAD_ENUMS,
+        SYNCHRONIZATION, OS_RUNTIME, CPU_SAMPLES, GPU_METRICS,
+    )
+}  # fmt: skip
+# A file with none of these is no nsys export.
+_SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_START)
+
+# Some exporters append a version to a table's name.
+_VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
+
+NEWEST_TESTED = (3, 25)
+# Every export looked at knows `OVERHEAD`; this is the oldest of them that says its version.
+_OLDEST_WITH_OVERHEAD = (2, 9)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The tables and columns that one report really has.
+
+    Parameters
+    ----------
+    columns
+        Column names by table name, as reflected.
+    """
+
+    columns: Mapping[str, frozenset[str]]
+
+    def physical(self, table: str) -> str | None:
+        """Return the name under which a table exists (``_V3`` suffixes included), or None."""
+        if table in self.columns:
+            return table
+        matches = [m for m in map(_VERSIONED.match, self.columns) if m and m["table"] == table]
+        return max(matches, key=lambda m: int(m["version"])).group() if matches else None
+
+    def has(self, table: str, *names: str) -> bool:
+        """Tell whether a table exists and has all of these columns."""
+        physical = self.physical(table)
+        return physical is not None and self.columns[physical].issuperset(names)
+
+    def first(self, table: str, *names: str) -> str | None:
+        """Return the first of these columns that a table has, or None."""
+        return next((name for name in names if self.has(table, name)), None)
+
+    @property
+    def is_nsys(self) -> bool:
+        """Whether Nsight Systems wrote this database."""
+        return any(self.physical(table) for table in _SIGNS)
+
+    @property
+    def export_meta(self) -> str | None:
+        """Name of the table that describes the export, or None."""
+        return self.physical(EXPORT_META) or self.physical(EXPORT_META_OLD)
+
+
+def is_read(table: str) -> bool:
+    """Tell whether a table of this name, in any case and of any version, is one that is read."""
+    found = _VERSIONED.match(table.upper())
+    return table.lower() in _READ or (found is not None and found["table"].lower() in _READ)
+
+
+def is_newer_than_tested(schema_version: str | None) -> bool:
+    """Tell whether an export schema version is newer than any that nsyspipe was tried on."""
+    found = _numbers(schema_version)
+    return found is not None and found > NEWEST_TESTED
+
+
+def knows_overhead(schema_version: str | None) -> bool:
+    """Tell whether exports of a schema version have the table `OVERHEAD` when there is something in it."""
+    found = _numbers(schema_version)
+    return found is not None and found >= _OLDEST_WITH_OVERHEAD
+
+
+def _numbers(schema_version: str | None) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", schema_version or "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
+# A damaged file can also hold a name that is no text.
+_ENGINE_ERRORS = (
+    sa.exc.DBAPIError,
+    adbc_driver_manager.Error,
+    pa.ArrowException,
+    OSError,
+    UnicodeDecodeError,
+)
+
+# Where every database begins.
+_SCHEMA_PAGE = 1
+# Numbers take more room as text than in the file.
+_MOST_TEXT = 4
+
+# Arrow type by kind, and the SQL that pins it: the driver infers a column's type from its first rows.
+_TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
+
+
+@contextlib.contextmanager
+def open_report(path: str | Path) -> Iterator[Report]:
+    """Open a report for reading and close it again; its file and folder stay as they were.
+
+    Raises
+    ------
+    ReportNotFoundError, NotAReportError, DamagedReportError
+        If the file is missing, no SQLite, not nsys's, truncated, locked or being written.
+    """
+    path = Path(path)
+    before, flags = check_file(path)
+    engine = read_only_engine(f"{path.absolute().as_uri()}?{flags}")
+    try:
+        with _translated(path):
+            pages = Pages(path)
+            pages.add([_SCHEMA_PAGE])
+            with engine.connect() as connection:
+                yield Report(path, connection, pages)
+    finally:
+        engine.dispose()
+    with _still_there(path):
+        after = path.stat()
+    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise DamagedReportError(str(path), "changed while it was being read", fix=WAIT)
+
+
+class Report:
+    """One open report: what it has, and typed selections from it."""
+
+    def __init__(self, path: Path, connection: sa.Connection, pages: Pages) -> None:
+        self.path = path
+        self._connection = connection
+        self._n_bytes = path.stat().st_size
+        self._weighed: set[tuple[str, str]] = set()
+        self.tables, self.views = self._tables(pages)
+        self.catalog = Catalog(
+            {table: frozenset(columns) for table, columns in self.tables.items()}
+        )
+        if not self.catalog.is_nsys:
+            raise NotAReportError(
+                str(path),
+                "an SQLite database that Nsight Systems did not export",
+                found=f"tables {', '.join(sorted(self.tables)[:5]) or '(none)'}",
+                fix="nsys export --type=sqlite REPORT.nsys-rep",
+            )
+
+    def _tables(self, pages: Pages) -> tuple[dict[str, list[str]], frozenset[str]]:
+        """Return the columns of each table, and the names of what looks like one."""
+        entries = [Entry(*row) for row in self._connection.execute(sa.text(ENTRIES))]
+        plain = plain_tables(self.path, entries, is_read)
+        pages.add(entry.first_page for entry in entries if entry.first_page)
+        rows = [(*row,) for row in self._connection.execute(sa.text(COLUMNS))]
+        check_columns(self.path, rows, is_read)
+        columns: dict[str, list[str]] = {}
+        for table, column, hidden, _ in rows:
+            if table in plain and not hidden:
+                columns.setdefault(table, []).append(column)
+        views = {one.name for one in entries if one.type in {"table", "view"}} - plain
+        return columns, frozenset(one for one in views if not one.startswith("sqlite_"))
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Tell whether the report has a table with all of these columns."""
+        return self.catalog.has(table, *columns)
+
+    def require(self, table: str, *columns: str) -> None:
+        """Raise `MissingColumnError` unless a table has all of these columns."""
+        for column in columns:
+            if not self.has(table, column):
+                raise MissingColumnError(
+                    str(self.path),
+                    f"table {table} has no column {column}, without which no answer is possible",
+                    fix=EXPORT_AGAIN,
+                )
+
+    def select(
+        self,
+        table: str,
+        columns: Mapping[str, str],
+        *,
+        derived: Mapping[str, str] | None = None,
+        where: str | None = None,
+    ) -> pa.Table:
+        """Select columns of a table as Arrow, exactly typed; no Python object is made per row.
+
+        Parameters
+        ----------
+        table
+            A name known to `versions`; it must exist.
+        columns
+            Kind by column: ``int`` (int64, nulls kept), ``text`` or ``blob`` (null becomes empty).
+            A column that the table lacks comes back all null (int) or empty.
+        derived
+            SQL expressions of integers, by the name that each gets.
+        where
+            An SQL condition.
+
+        Returns
+        -------
+        pyarrow.Table
+            One column per entry of `columns`, in their order and under their names, then the derived
+            ones; rows in any order.
+        """
+        source = self._source(table)
+        self._weigh(source, [name for name, kind in columns.items() if kind != "int"])
+        kinds = {**columns, **dict.fromkeys(derived or {}, "int")}
+        statement = sa.select(
+            *(_typed(source, name, kind).label(name) for name, kind in columns.items()),
+            *(sa.literal_column(sql).label(name) for name, sql in (derived or {}).items()),
+        ).select_from(source)
+        if where is not None:
+            statement = statement.where(sa.text(where))
+        with _translated(self.path):
+            found = fetch_arrow(self._connection, statement)
+            arrays = [_pinned(found.column(name), kind) for name, kind in kinds.items()]
+        return pa.Table.from_arrays(arrays, names=list(kinds))
+
+    def _weigh(self, source: sa.TableClause, names: list[str]) -> None:
+        """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
+        new = [
+            name for name in names if name in source.c and (source.name, name) not in self._weighed
+        ]
+        if not new:
+            return
+        self._weighed.update((source.name, name) for name in new)
+        totals = [sa.func.total(sa.func.octet_length(source.c[name])) for name in new]
+        with _translated(self.path):
+            n_bytes = sum(self._connection.execute(sa.select(*totals)).one())
+        if n_bytes > _MOST_TEXT * self._n_bytes:
+            problem = f"is damaged: {source.name} claims more text than the file holds"
+            raise DamagedReportError(str(self.path), problem, fix=EXPORT_AGAIN)
+
+    def maximum(self, table: str, column: str) -> int | None:
+        """Return a column's largest value; None without rows."""
+        source = self._source(table)
+        largest = sa.cast(sa.func.max(source.c[column]), sa.Integer)
+        with _translated(self.path):
+            return self._connection.execute(sa.select(largest)).scalar()
+
+    def last_row(self, table: str) -> int:
+        """Return the largest row number of a table, which costs one look; 0 without rows."""
+        largest: sa.ColumnElement[int] = sa.func.max(sa.literal_column("rowid", sa.Integer))
+        statement = sa.select(sa.cast(largest, sa.Integer)).select_from(self._source(table))
+        with _translated(self.path):
+            return int(self._connection.execute(statement).scalar() or 0)
+
+    def has_rows(self, table: str) -> bool:
+        """Tell whether a table exists and has rows."""
+        if not self.has(table):
+            return False
+        one: sa.ColumnElement[int] = sa.literal_column("1", sa.Integer)
+        statement = sa.select(one).select_from(self._source(table)).limit(1)
+        with _translated(self.path):
+            return self._connection.execute(statement).first() is not None
+
+    def count(self, table: str, where: str) -> int:
+        """Return how many rows of a table meet an SQL condition."""
+        statement = (
+            sa.select(sa.func.count()).select_from(self._source(table)).where(sa.text(where))
+        )
+        with _translated(self.path):
+            return int(self._connection.execute(statement).scalar() or 0)
+
+    def _source(self, table: str) -> sa.TableClause:
+        physical = self.catalog.physical(table) or table
+        return sa.table(physical, *(sa.column(name) for name in self.tables[physical]))
+
+
+def _typed(source: sa.TableClause, name: str, kind: str) -> sa.ColumnElement[Any]:
+    missing = name not in source.c
+    if kind == "int":
+        return sa.literal_column("NULL") if missing else source.c[name]
+    if missing:
+        return sa.literal_column("''")
+    if kind == "text":
+        return sa.cast(sa.func.coalesce(source.c[name], sa.literal_column("''")), sa.Text)
+    return sa.func.coalesce(source.c[name], sa.literal_column("x''"))
+
+
+def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
+    wanted = _TYPES[kind]
+    if not len(column):
+        return pa.chunked_array([], wanted)
+    if kind == "text" and pa.types.is_string(column.type):
+        return _valid_utf8(column)
+    return column if column.type == wanted else column.cast(wanted)
+
+
+def _valid_utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Replace bytes that are not UTF-8: SQLite does not check, Arrow trusts, Python fails."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        binary = column.cast(pa.binary()).to_pylist()
+        return pa.chunked_array(
+            [pa.array([value.decode("utf-8", "replace") for value in binary], pa.string())]
+        )
+    return column
+
+
+def as_int(column: pa.ChunkedArray, null: int) -> NDArray[np.int64]:
+    """Return an int64 column as numpy, nulls as a given number (never through float)."""
+    filled = pc.fill_null(column, null) if column.null_count else column
+    values: NDArray[np.int64] = filled.to_numpy()
+    return values
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """Turn the engine's errors into ours, each naming the file."""
+    try:
+        yield
+    except _ENGINE_ERRORS as error:
+        if _is_interrupt(error):
+            raise KeyboardInterrupt from error
+        if (told := shortage(error)) is not None:
+            raise told from error
+        with _still_there(path), path.open("rb"):
+            pass  # it can be opened: what is wrong is in it
+        text = str(getattr(error, "orig", None) or error)
+        if "locked" in text or "busy" in text.lower():
+            problem = f"is locked by another program: it {BEING_WRITTEN}"
+            raise DamagedReportError(str(path), problem, fix=WAIT) from error
+        detail = text.splitlines()[0][:160] if text else type(error).__name__
+        if isinstance(error, pa.ArrowException):  # its words quote the value: maybe a secret
+            detail = "a column holds a value that is not of its type"
+        problem = f"cannot be read as an nsys export ({detail})"
+        raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN) from error
+
+
+@contextlib.contextmanager
+def _still_there(path: Path) -> Iterator[None]:
+    """Say that a report which was there a moment ago has gone, or cannot be opened any more."""
+    try:
+        with readable(path):
+            yield
+    except ReportNotFoundError as error:
+        raise DamagedReportError(
+            str(path), "was deleted while it was being read", fix="copy it back, then start again"
+        ) from error
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Tell whether Ctrl-C is behind an error: the driver reports that it cannot cancel instead."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

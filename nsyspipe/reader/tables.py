@@ -1,0 +1,318 @@
+"""Which tables of a database hold their rows themselves, in pages that are theirs alone.
+
+A report may come from anybody. Queries end, and rows fit into memory, because a table can hold no more than its
+file: that is so of tables, but not of views, virtual tables, generated columns, long default values, and trees of
+pages that meet again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+import adbc_driver_sqlite.dbapi
+import numpy as np
+import pyarrow as pa
+import sqlalchemy as sa
+from adbc_driver_sqlite import StatementOptions
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.sqlite.base import SQLiteDialect
+from sqlalchemy.pool import NullPool
+
+from nsyspipe.errors import DamagedReportError, NotAReportError
+from nsyspipe.nsys.files import EXPORT_AGAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+
+# SQLAlchemy over ADBC: statements are built and reports reflected as usual, results come as Arrow.
+
+
+# What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
+_DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
+_BATCH_ROWS = "65536"
+# What SQLAlchemy may assume of the engine; ADBC 1.13 bundles SQLite 3.53.
+_ENGINE_VERSION = (3, 40, 0)
+
+
+class AdbcSqliteDialect(SQLiteDialect):
+    """``sqlite+adbc``: SQLite through Arrow Database Connectivity, for reading."""
+
+    driver = "adbc"
+    supports_statement_cache = True
+
+    @classmethod
+    def import_dbapi(cls) -> ModuleType:
+        """Return the driver's DB-API module, with the version that SQLAlchemy's dialect looks for."""
+        module = ModuleType(adbc_driver_sqlite.dbapi.__name__)
+        module.__dict__.update(vars(adbc_driver_sqlite.dbapi), sqlite_version_info=_ENGINE_VERSION)
+        return module
+
+    @classmethod
+    def get_pool_class(cls, url: sa.URL) -> type[sa.Pool]:  # noqa: ARG003 - SQLAlchemy's signature
+        """Keep no connection: an open handle would hold the file."""
+        return NullPool
+
+    def create_connect_args(self, url: sa.URL) -> tuple[list[str], dict[str, Any]]:
+        """Hand the URI over as it is; nothing is written, so nothing is ever to commit."""
+        return [url.database or ""], {"autocommit": True}
+
+    def on_connect(self) -> Any:  # noqa: ANN401
+        """Return what distrusts the file of a new connection."""
+
+        def distrust(connection: Any) -> None:  # noqa: ANN401
+            with connection.cursor() as cursor:
+                for pragma in _DISTRUST:
+                    cursor.execute(pragma)
+
+        return distrust
+
+    def _get_server_version_info(self, connection: sa.Connection) -> tuple[int, ...]:  # noqa: ARG002
+        return _ENGINE_VERSION
+
+    def do_execute(self, cursor: Any, statement: str, parameters: Any, context: Any = None) -> None:  # noqa: ANN401, ARG002
+        """Execute with batches of rows that are worth a conversion."""
+        cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: _BATCH_ROWS})
+        cursor.execute(statement, parameters or None)
+
+    def do_rollback(self, dbapi_connection: Any) -> None:  # noqa: ANN401
+        """Do nothing: there is no transaction."""
+
+    def do_commit(self, dbapi_connection: Any) -> None:  # noqa: ANN401
+        """Do nothing: there is no transaction."""
+
+    def get_isolation_level(self, dbapi_connection: Any) -> Literal["SERIALIZABLE"]:  # noqa: ANN401, ARG002
+        """SQLite's only level that matters to a reader."""
+        return "SERIALIZABLE"
+
+
+def read_only_engine(uri: str) -> sa.Engine:
+    """Return an engine for an SQLite URI; nothing is opened yet."""
+    registry.register("sqlite.adbc", __name__, AdbcSqliteDialect.__name__)
+    return sa.create_engine(sa.URL.create("sqlite+adbc", database=uri))
+
+
+def fetch_arrow(connection: sa.Connection, statement: sa.Select[Any]) -> pa.Table:
+    """Execute a statement and return its result as an Arrow table, without making a Python row.
+
+    Ctrl-C ends it between two batches: the driver cannot be told to stop.
+    """
+    result = connection.execute(statement)
+    cursor: Any = result.cursor
+    try:
+        with cursor.fetch_record_batch() as reader:
+            return pa.Table.from_batches(list(reader), reader.schema)
+    finally:
+        result.close()
+
+
+# Of each table, index, view and trigger: type, name, first page, beginning of the statement that made it.
+_LONGEST_NAME, _MOST_ENTRIES = 512, 20_000
+ENTRIES = (
+    f"SELECT coalesce(CAST(type AS TEXT), ''), coalesce(CAST(substr(name, 1, {_LONGEST_NAME + 1}) AS TEXT), ''), "  # noqa: S608
+    "CAST(coalesce(rootpage, 0) AS INTEGER), "
+    f"coalesce(CAST(substr(sql, 1, {3 * _LONGEST_NAME}) AS TEXT), '') FROM sqlite_master LIMIT {_MOST_ENTRIES + 1}"
+)
+# Of each column of a table: table, name, whether it computes, length of its default value.
+_MOST_COLUMNS = 100_000
+COLUMNS = (
+    "SELECT m.name, c.name, c.hidden, coalesce(length(c.dflt_value), 0) "  # noqa: S608
+    "FROM sqlite_master AS m JOIN pragma_table_xinfo(m.name) AS c "
+    f"WHERE m.type = 'table' AND m.rootpage > 0 ORDER BY m.name, c.cid LIMIT {_MOST_COLUMNS + 1}"
+)
+_LONGEST_DEFAULT = 32
+
+# As SQLite writes it down, whatever the user wrote.
+_NAME = r"""(?:"(?P<a>(?:[^"]|"")*)"|\[(?P<b>[^\]]*)\]|`(?P<c>(?:[^`]|``)*)`|'(?P<d>(?:[^']|'')*)'|(?P<e>[^\s("'`\[\].,;/-]+))"""
+_STATEMENT = re.compile(
+    rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])"
+)
+_TYPES = {
+    "TABLE": "table", "VIRTUAL TABLE": "table", "VIEW": "view", "INDEX": "index", "UNIQUE INDEX": "index",
+    "TRIGGER": "trigger",
+}  # fmt: skip
+_INTERNAL = "sqlite_"
+
+# Page 1 begins with the file's header; of the four kinds of a tree's pages these have pages below them.
+_FILE_HEADER = 100
+_INNER = (0x02, 0x05)
+# What lies between two pages is read with them if it is less than this; no more is read at once than that.
+_FAR_BYTES, _MOST_AT_ONCE = 65_536, 1_048_576
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row of a database's schema, as `ENTRIES` selects it."""
+
+    type: str
+    name: str
+    first_page: int
+    statement: str
+
+
+def plain_tables(
+    path: Path, entries: Iterable[Entry], is_needed: Callable[[str], bool]
+) -> frozenset[str]:
+    """Return the names of the tables that hold their rows themselves.
+
+    Parameters
+    ----------
+    is_needed
+        Whether a table of that name is to be read: nothing else may stand in its place.
+
+    Raises
+    ------
+    NotAReportError
+        If a view or a virtual table does.
+    DamagedReportError
+        If the schema contradicts itself, as SQLite's own never does.
+    """
+    plain, seen = set(), set()
+    for number, entry in enumerate(entries):
+        made = _STATEMENT.match(entry.statement)
+        is_odd = number >= _MOST_ENTRIES or len(entry.name) > _LONGEST_NAME
+        if made is None:
+            # SQLite makes indexes of its own, without a statement.
+            is_odd |= bool(entry.statement) or entry.type != "index"
+        else:
+            is_odd |= _TYPES[made["what"]] != entry.type or _name_in(made) != entry.name
+            is_odd |= made["what"] in {"VIEW", "VIRTUAL TABLE"} and entry.first_page != 0
+        if entry.type in {"table", "view"}:
+            is_odd |= entry.name.lower() in seen
+            seen.add(entry.name.lower())
+        if is_odd:
+            problem = "has a schema that no SQLite writes"
+            raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
+        if made is None or entry.type not in {"table", "view"}:
+            continue
+        if made["what"] == "TABLE" and entry.first_page > 0:
+            plain.add(entry.name)
+        elif is_needed(entry.name):
+            what = "view" if entry.type == "view" else "virtual table"
+            raise in_place_of_a_table(path, entry.name, what)
+    return frozenset(name for name in plain if not name.lower().startswith(_INTERNAL))
+
+
+def in_place_of_a_table(path: Path, name: str, what: str) -> NotAReportError:
+    """Return the error for something else than a table where one is to be read."""
+    problem = f"{name} is no table but a {what}, and what it shows is not known"
+    return NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
+
+
+def _name_in(made: re.Match[str]) -> str:
+    quoted = {"a": '"', "b": "", "c": "`", "d": "'", "e": ""}
+    for group, mark in quoted.items():
+        if (found := made[group]) is not None:
+            return found.replace(2 * mark, mark) if mark else found
+    return ""
+
+
+def check_columns(
+    path: Path, columns: Iterable[tuple[str, str, int, int]], is_needed: Callable[[str], bool]
+) -> None:
+    """Refuse columns that hold no values of their own.
+
+    Parameters
+    ----------
+    columns
+        Table, name, what `COLUMNS` says of computing, and the length of the default value.
+
+    Raises
+    ------
+    NotAReportError
+        If a column of a table that is to be read computes its values, or has a default that fills rows with text.
+    DamagedReportError
+        If there are more columns than any export has.
+    """
+    for number, (table, name, hidden, default) in enumerate(columns):
+        if number >= _MOST_COLUMNS:
+            raise DamagedReportError(str(path), "has too many columns", fix=EXPORT_AGAIN)
+        if not is_needed(table) or not (hidden or default > _LONGEST_DEFAULT):
+            continue
+        why = "computes its values" if hidden else "has a default value"
+        problem = f"{table}.{name} {why}, as no column of an nsys export does"
+        raise NotAReportError(str(path), problem, fix="nsys export --type=sqlite")
+
+
+class Pages:
+    """The pages of a database that were seen: each may belong to one tree, and to one place in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb", buffering=0) as file:
+            header = file.read(100)
+        size = int.from_bytes(header[16:18], "big")
+        self._size = 65536 if size == 1 else size
+        n_pages = path.stat().st_size // self._size + 1 if self._size else 1
+        self._seen = np.zeros(n_pages, np.bool_)
+
+    def add(self, roots: Iterable[int]) -> None:
+        """Follow trees from their first pages down.
+
+        Raises
+        ------
+        DamagedReportError
+            If two ways lead to one page: a query could go round for ever.
+
+        Notes
+        -----
+        Of most pages only the kind is looked at; what else is wrong with them, SQLite finds itself.
+        """
+        with self._path.open("rb", buffering=0) as file:
+            level = self._new(np.array(list(roots), np.int64))
+            while level.size:
+                kinds = np.concatenate([self._kinds(file, run) for run in _runs(level, self._size)])
+                inner = level[np.isin(kinds, _INNER)].tolist()
+                children = [self._children(file, page) for page in inner]
+                level = self._new(np.concatenate([np.empty(0, np.int64), *children]))
+
+    def _kinds(self, file: BinaryIO, pages: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the kinds of pages that lie close together, in ascending order; 0 behind the end of the file."""
+        places = (pages - pages[0]) * self._size
+        places[pages == 1] += _FILE_HEADER
+        file.seek(int(pages[0] - 1) * self._size)
+        read = np.frombuffer(file.read(int(places[-1]) + 1), np.uint8)
+        found = np.zeros(pages.size, np.uint8)
+        is_there = places < read.size
+        found[is_there] = read[places[is_there]]
+        return found
+
+    def _children(self, file: BinaryIO, number: int) -> NDArray[np.int64]:
+        """Return the pages below one that has some."""
+        file.seek((number - 1) * self._size)
+        page = np.frombuffer(file.read(self._size), np.uint8)
+        start = _FILE_HEADER if number == 1 else 0
+        if page.size < start + 12:
+            return np.empty(0, np.int64)
+        n_cells = min(
+            int(page[start + 3]) << 8 | int(page[start + 4]), (page.size - start - 12) // 2
+        )
+        cells = page[start + 12 : start + 12 + 2 * n_cells].view(">u2").astype(np.int64)
+        places = np.append(cells[cells + 4 <= page.size], start + 8)
+        return page[places[:, np.newaxis] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)
+
+    def _new(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Note pages, and return those that the file has, in ascending order."""
+        found = np.sort(pages[(pages > 0) & (pages < self._seen.size)])
+        again = found[self._seen[found] | (np.diff(found, prepend=0) == 0)]
+        if again.size:
+            problem = f"is damaged: page {again[0]} has two places in it"
+            raise DamagedReportError(str(self._path), problem, fix=EXPORT_AGAIN)
+        self._seen[found] = True
+        return found
+
+
+def _runs(pages: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Cut pages in ascending order where the next is far, so that each part is read at once."""
+    far = np.flatnonzero(np.diff(pages) * size > _FAR_BYTES) + 1
+    parts = (pages[a:b] for a, b in pairwise([0, *far.tolist(), pages.size]))
+    most = max(_MOST_AT_ONCE // size, 1)
+    return [part[at : at + most] for part in parts for at in range(0, part.size, most)]

@@ -1,0 +1,3 @@
+"""Copies of reports without what analysis does not need: environment, host, user, paths, processes."""
+
+from __future__ import annotations

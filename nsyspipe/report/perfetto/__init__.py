@@ -1,0 +1,3 @@
+"""Traces for Perfetto."""
+
+from __future__ import annotations

@@ -1,0 +1,321 @@
+"""Packets of a Perfetto trace, encoded by the `perfetto` package's protobuf messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.model.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import ModuleType
+
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
+
+    from nsyspipe.model.types import Flags, Int64
+
+
+# What is drawn on a track: slices as columns, and how slices that overlap share tracks.
+
+
+@dataclass(frozen=True)
+class Values:
+    """A column: numbers, or places in `texts`; `is_known` is false where nothing was recorded."""
+
+    numbers: Int64
+    is_known: Flags
+    texts: tuple[str, ...] | None = None
+
+    def take(self, rows: Int64) -> Values:
+        """Return the values of some rows; -1 stands for a row that is not there."""
+        if not self.numbers.size:
+            return Values(np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_), self.texts)
+        return Values(self.numbers[rows], self.is_known[rows] & (rows >= 0), self.texts)
+
+    def compact(self) -> Values:
+        """Return the same with no text that no row has."""
+        if self.texts is None:
+            return self
+        is_used = np.bincount(self.numbers, minlength=len(self.texts)) > 0
+        texts = tuple(text for text, used in zip(self.texts, is_used, strict=True) if used)
+        return Values((np.cumsum(is_used) - 1)[self.numbers], self.is_known, texts)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Slices of one track in order of start, outer ones first; each ends before the next or holds it.
+
+    Attributes
+    ----------
+    starts, ends
+        Aligned time, ns.
+    names, category
+        Texts.
+    notes
+        What else is told of each slice, by name.
+    flows
+        Slices with the same number are linked by arrows, in order of start; None for no arrows.
+    """
+
+    starts: Int64
+    ends: Int64
+    names: Values
+    category: Values
+    notes: Mapping[str, Values] = field(default_factory=dict)
+    flows: Values | None = None
+
+    def __len__(self) -> int:
+        return int(self.starts.size)
+
+    def take(self, rows: Int64) -> Slices:
+        """Return some of them, in that order."""
+        return Slices(
+            self.starts[rows],
+            self.ends[rows],
+            self.names.take(rows),
+            self.category.take(rows),
+            {name: values.take(rows) for name, values in self.notes.items()},
+            None if self.flows is None else self.flows.take(rows),
+        )
+
+    def compact(self) -> Slices:
+        """Return the same with nothing that no slice has: texts, notes."""
+        known = {name: one.compact() for name, one in self.notes.items() if one.is_known.any()}
+        names, category = self.names.compact(), self.category.compact()
+        return Slices(self.starts, self.ends, names, category, known, self.flows)
+
+
+def shown(text: str) -> str:
+    """Make a name of a trace or a file fit for protobuf and for a page: no control characters, no lone surrogates."""
+    return printable(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def values_of(column: pa.ChunkedArray) -> Values:
+    """Turn an Arrow column of integers, flags or texts into `Values`; flags become texts."""
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.string())
+    known = pc.is_valid(column).to_numpy().astype(np.bool_)
+    if not pa.types.is_string(column.type):
+        return Values(pc.fill_null(column, 0).to_numpy().astype(np.int64, copy=False), known)
+    # As bytes, since nothing proves that what an export calls text is UTF-8.
+    coded = column.cast(pa.binary()).combine_chunks().dictionary_encode()
+    texts = tuple(shown(raw.decode("utf-8", "replace")) for raw in coded.dictionary.to_pylist())
+    places = pc.fill_null(coded.indices, 0).to_numpy(zero_copy_only=False)
+    return Values(places.astype(np.int64), known, texts)
+
+
+def same_text(text: str, size: int) -> Values:
+    """Return a column that says the same on every row."""
+    return Values(np.zeros(size, np.int64), np.ones(size, np.bool_), (text,))
+
+
+def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
+    """Share slices out among as few tracks as their order allows, so that none overlaps another on its track.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        For each track its rows in order of (start, end, ties); each slice stands on the first track that is free.
+    """
+    order = np.lexsort((ends, starts) if ties is None else (ties, ends, starts))
+    start, end = starts[order], ends[order]
+    if (start[1:] >= np.maximum.accumulate(end)[:-1]).all():
+        return [order] if order.size else []
+    free: list[int] = []
+    lanes: list[list[int]] = []
+    for row, begin, finish in zip(order.tolist(), start.tolist(), end.tolist(), strict=True):
+        lane = next((place for place, time in enumerate(free) if time <= begin), len(free))
+        if lane == len(free):
+            free.append(finish)
+            lanes.append([])
+        free[lane] = finish
+        lanes[lane].append(row)
+    return [np.array(lane, np.int64) for lane in lanes]
+
+
+def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
+    """Share slices out among as few tracks as their order allows, so that of two that overlap one holds the other.
+
+    Parameters
+    ----------
+    depth
+        Of slices with equal times the lower one is the outer.
+
+    Returns
+    -------
+    list of numpy.ndarray
+        For each track its rows in order of (start, longest first, depth).
+    """
+    order = np.lexsort((depth, -ends, starts))
+    lanes: list[tuple[list[int], list[int]]] = []  # rows, and the ends of those still open
+    columns = (order.tolist(), starts[order].tolist(), ends[order].tolist())
+    for row, begin, finish in zip(*columns, strict=True):
+        found = next((lane for lane in lanes if _holds(lane[1], begin, finish)), None)
+        if found is None:
+            found = ([], [])
+            lanes.append(found)
+        found[0].append(row)
+        found[1].append(finish)
+    return [np.array(rows, np.int64) for rows, _ in lanes]
+
+
+def _holds(open_ends: list[int], begin: int, finish: int) -> bool:
+    """Close what ended before, and tell whether what is still open holds a slice."""
+    while open_ends and open_ends[-1] <= begin:
+        open_ends.pop()
+    return not open_ends or open_ends[-1] >= finish
+
+
+# The first packet names the run, which takes a line at most.
+_LONGEST_HEAD = 1 << 16
+_TAG = b"\x0a"  # field 1 of Trace: a packet
+_LOW_BITS, _N_LOW_BITS, _MOST_BYTES = 0x7F, 7, 3
+
+
+class Packets:
+    """Makes packets. A file is their concatenation, each wrapped in a `Trace` of its own."""
+
+    @cached_property
+    def protos(self) -> ModuleType:
+        """The messages; loading them costs 50 ms, and only this output needs them."""
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+
+        found: ModuleType = perfetto_trace_pb2
+        return found
+
+    def plain(self, **fields: object) -> bytes:
+        """Return a packet that belongs to no sequence."""
+        packet: bytes = self.protos.Trace(packet=[fields]).SerializeToString()
+        return packet
+
+    def first(self, sequence: int, **fields: object) -> bytes:
+        """Return the first packet of a sequence, whose events are on the track of the same number unless they say."""
+        flags = self.protos.TracePacket
+        return self.plain(
+            trusted_packet_sequence_id=sequence,
+            first_packet_on_sequence=True,
+            sequence_flags=flags.SEQ_INCREMENTAL_STATE_CLEARED | flags.SEQ_NEEDS_INCREMENTAL_STATE,
+            trace_packet_defaults={"track_event_defaults": {"track_uuid": sequence}},
+            **fields,
+        )
+
+    def event(self, sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
+        """Return a message of one event, and the event in it: both serve again for each event like it."""
+        message = self.protos.Trace()
+        packet = message.packet.add(
+            trusted_packet_sequence_id=sequence,
+            sequence_flags=self.protos.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE,
+        )
+        packet.track_event.type = kind
+        return message, packet
+
+    def pens(
+        self, sequence: int, slices: Slices, notes: Sequence[Values]
+    ) -> tuple[list[Pen], Int64]:
+        """Return a pen for each combination of category and known notes, and which one each slice takes."""
+        columns = [*notes] if slices.flows is None else [*notes, slices.flows]
+        shape = slices.category.numbers << len(columns)
+        for place, values in enumerate(columns):
+            shape = shape | (values.is_known.astype(np.int64) << place)
+        shapes, pen_of = np.unique(shape, return_inverse=True)
+        pens = []
+        for one in shapes.tolist():
+            message, packet = self.event(sequence, self.protos.TrackEvent.TYPE_SLICE_BEGIN)
+            known = [place for place in range(len(columns)) if one >> place & 1]
+            packet.track_event.category_iids.append((one >> len(columns)) + 1)
+            pens.append(Pen(message, packet, notes, known))
+        return pens, pen_of
+
+    def interned(
+        self, slices: Slices, notes: dict[str, Values]
+    ) -> tuple[dict[str, object], list[Values]]:
+        """Return the texts that a sequence refers to, and its notes with texts as references; ids begin with 1."""
+        ids: dict[str, int] = {}
+        coded = []
+        for values in notes.values():
+            numbers = values.numbers
+            if values.texts is not None:
+                own = [ids.setdefault(text, len(ids) + 1) for text in values.texts]
+                numbers = np.array(own, np.int64)[numbers]
+            coded.append(Values(numbers, values.is_known, values.texts))
+        names = {
+            "event_names": _numbered(slices.names.texts or ()),
+            "event_categories": _numbered(slices.category.texts or ()),
+            "debug_annotation_names": _numbered(notes),
+            "debug_annotation_string_values": [
+                {"iid": number, "str": text.encode()} for text, number in ids.items()
+            ],
+        }
+        return {"interned_data": names}, coded
+
+
+class Pen:
+    """Writes the begins of slices of which the same is known: one message, in which only values are replaced.
+
+    Building each message anew would cost four times as much.
+    """
+
+    def __init__(
+        self, message: Trace, packet: TracePacket, notes: Sequence[Values], known: Sequence[int]
+    ) -> None:
+        self._message, self._packet, self._event = message, packet, packet.track_event
+        add = self._event.debug_annotations.add
+        self._numbers, self._texts = [], []
+        self._flow_ids = None
+        for place in known:
+            if place == len(notes):
+                self._event.flow_ids.append(0)
+                self._flow_ids = self._event.flow_ids
+            elif notes[place].texts is None:
+                self._numbers.append((place, add(name_iid=place + 1)))
+            else:
+                self._texts.append((place, add(name_iid=place + 1)))
+
+    def begin(self, start: int, name: int, flow: int, values: Sequence[int]) -> bytes:
+        """Return the packet of a slice's begin; times and values as the trace counts them."""
+        self._packet.timestamp = start
+        self._event.name_iid = name
+        if self._flow_ids is not None:
+            self._flow_ids[0] = flow
+        for place, note in self._numbers:
+            note.int_value = values[place]
+        for place, note in self._texts:
+            note.string_value_iid = values[place]
+        packet: bytes = self._message.SerializeToString()
+        return packet
+
+
+def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
+    return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
+
+
+def track_name_at_head(file: BinaryIO) -> str | None:
+    """Return the name of the track that a trace's first packet describes; None if the file begins otherwise."""
+    from google.protobuf.message import DecodeError
+
+    size = _size(file) if file.read(1) == _TAG else None
+    if size is None or size > _LONGEST_HEAD:
+        return None
+    try:
+        packet = Packets().protos.TracePacket.FromString(file.read(size))
+    except DecodeError:
+        return None
+    name: str = packet.track_descriptor.name
+    return name or None
+
+
+def _size(file: BinaryIO) -> int | None:
+    """Read the size of a message: seven bits a byte, the lowest first; None where it has no end."""
+    size = 0
+    for place in range(_MOST_BYTES):
+        byte = int.from_bytes(file.read(1) or b"\xff")
+        size |= (byte & _LOW_BITS) << (_N_LOW_BITS * place)
+        if byte <= _LOW_BITS:
+            return size
+    return None

@@ -1,0 +1,104 @@
+"""What a redaction removed, by class, and what it kept, for a terminal."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from nsyspipe.model.text import decoded, printable
+from nsyspipe.redact.copy import UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from nsyspipe.redact.copy import Amount
+    from nsyspipe.redact.redact import Redaction
+
+
+_MOST_PLACES = 3
+_KEPT = (
+    "names of kernels, NVTX ranges and phases: they may hold private words, so look at them before you share",
+    "names of CUDA calls, GPU models, versions of nsys",
+    "times of all device operations, calls and ranges, and when the session started (UTC): clocks are aligned by it",
+    "numbers of processes, threads, devices and streams; ranks and world size",
+    "NCCL's payloads as far as they are numbers: communicator, message size, rank",
+)
+
+
+def redaction_text(done: Redaction, out: Path) -> str:
+    """Return the summary: copies, what was removed, what stays, what to mind."""
+    n = len(done.places)
+    what = "1 report" if n == 1 else f"{n} reports"
+    n_hosts = "no host" if not done.n_hosts else f"{done.n_hosts} host{'s'[: done.n_hosts != 1]}"
+    lines = [f"{what} redacted into {printable(decoded(str(out)))} ({n_hosts} renamed)", ""]
+    lines += ["Removed", *_removed(done.removed.amounts()), ""]
+    lines += ["Kept", *(f"  {one}" for one in _KEPT), ""]
+    lines += ["Mind", *(f"  {one}" for one in _notes(done))]
+    return "\n".join(lines) + "\n"
+
+
+def _removed(amounts: Iterable[Amount]) -> list[str]:
+    rows = [
+        (kind, f"{sum(one.n for one in group):,} {unit}", _places(kind, group))
+        for (kind, unit), group in _groups(amounts)
+    ]
+    if not rows:
+        return ["  nothing: the report holds only what analysis needs"]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return [f"  {kind:<{widths[0]}}  {n:>{widths[1]}}  {where}" for kind, n, where in rows]
+
+
+def _groups(amounts: Iterable[Amount]) -> Iterator[tuple[tuple[str, str], list[Amount]]]:
+    ordered = sorted(amounts, key=lambda one: (one.kind, one.unit, one.place))
+    for key, group in groupby(ordered, key=lambda one: (one.kind, one.unit)):
+        yield key, list(group)
+
+
+def _places(kind: str, amounts: list[Amount]) -> str:
+    """Name the tables; of columns their number, unless they are unknown."""
+    if kind in UNKNOWN:
+        return ", ".join(f"{printable(one.place)} ({one.n:,})" for one in amounts)
+    columns: dict[str, list[str]] = {}
+    for one in amounts:
+        table, _, column = one.place.partition(".")
+        columns.setdefault(table, []).extend([column] if column else [])
+    names = [
+        table
+        if not own
+        else f"{table}.{own[0]}"
+        if len(own) == 1
+        else f"{table} ({len(own)} columns)"
+        for table, own in columns.items()
+    ]
+    shown = [printable(name) for name in names[:_MOST_PLACES]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _notes(done: Redaction) -> Iterator[str]:
+    if n := done.removed.n_named:
+        texts = "1 kept text still holds" if n == 1 else f"{n:,} kept texts still hold"
+        yield f"warning: {texts} the name of the host or the user, or the home directory, removed elsewhere"
+    yield "file names are kept, or are yours: they may hold private words too"
+    if len(done.places) == 1 and done.n_hosts:
+        yield (
+            "the host is called host-0 in the copy: redact the reports of several hosts in one call, or all their hosts "
+            "are one"
+        )
+    elif done.n_hosts:
+        yield "hosts are called host-0, host-1, ... in the order of the reports"
+    if any(one.kind in UNKNOWN for one in done.removed.amounts()):
+        yield "what is unknown was left out: a later nsyspipe may read answers from it"
+    if done.beside:
+        names = ", ".join(map(printable, done.beside[:_MOST_PLACES]))
+        more = len(done.beside) - _MOST_PLACES
+        yield (
+            f"not copied, though analyze reads them beside the reports: {names}"
+            + (f" and {more} more" if more > 0 else "")
+        )
+    if done.beside or done.has_others_beside:
+        yield (
+            "logs of NCCL, topologies and sidecars beside the reports name hosts, addresses and commands: look at them "
+            "before you share them"
+        )

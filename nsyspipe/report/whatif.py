@@ -1,0 +1,252 @@
+"""The terminal page of a replay: the largest single change first, then the menu."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.model.text import printable
+from nsyspipe.report.document import dumps
+from nsyspipe.report.files import json_of
+from nsyspipe.report.text import rendered
+from nsyspipe.report.units import ms_text, percent_text, rate_text
+from nsyspipe.report.words import mean_step_ns, same_problems
+from nsyspipe.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from nsyspipe.run.run import Run
+    from nsyspipe.whatif.answer import Scenario, WhatIf
+
+
+# A limit rather than something that can be switched on.
+_LIMITS = ("perfect-overlap",)
+_CUSTOM = "custom"
+# Narrower terminals get fewer columns rather than broken ones.
+_NARROW, _WIDE = 79, 92
+_STYLES = {"error": "bold red", "warning": "yellow"}
+
+
+def whatif_text(found: WhatIf, run: Run, console: Console) -> str:
+    """Return the answer as text for a console, at most `report.text.MAX_WIDTH` columns wide."""
+    return rendered(Group(*_sections(found, run, console.width)), console)
+
+
+def headline(found: WhatIf) -> str:
+    """Return the answer in one sentence."""
+    answered = [one for one in found.scenarios if one.refused is None]
+    if not answered:
+        reasons = {one.refused for one in found.scenarios}
+        why = reasons.pop() if len(reasons) == 1 else "see below"
+        return f"No answer: {why}."
+    if answered[0].id == _CUSTOM:
+        one = answered[0]
+        return f"With {one.label}: {ms_text(one.step_time_ns)}, {_change(found, one)}."
+    clear = [one for one in answered if one.id not in _LIMITS and is_clear(found, one)]
+    gaining = [one for one in clear if (one.gain_pct or 0.0) > 0]
+    if not gaining:
+        return "No single change has a clear gain: every range includes the captured step time, or a loss."
+    # A setting comes before another machine.
+    settings = [one for one in gaining if not _is_link(one)]
+    best = max(settings or gaining, key=lambda one: one.gain_pct or 0.0)
+    faster = max(gaining, key=lambda one: one.gain_pct or 0.0)
+    more = ""
+    if _is_link(faster) and best is not faster:
+        more = f" Another machine ({faster.label}): {_less_or_more(faster)}."
+    return f"Largest single change: {best.label}, {_change(found, best)}.{more}"
+
+
+def _is_link(one: Scenario) -> bool:
+    return "link" in one.knobs
+
+
+def is_clear(found: WhatIf, one: Scenario) -> bool:
+    """Tell whether the range of an answer leaves the captured step time out."""
+    if one.low_ns is None or one.high_ns is None or found.step_time_ns is None:
+        return False
+    return not one.low_ns <= found.step_time_ns <= one.high_ns
+
+
+def gain_text(found: WhatIf, one: Scenario) -> str:
+    """Return the gain in per cent, and that it is not clear where it is not."""
+    if one.gain_pct is None:
+        return ""
+    text = _signed(one.gain_pct)
+    return text if is_clear(found, one) else f"{text}, not clear"
+
+
+def _change(found: WhatIf, one: Scenario) -> str:
+    if one.gain_pct is None or not found.step_time_ns:
+        return ""
+    low, high = sorted(
+        abs(found.step_time_ns - ns) for ns in (one.low_ns or 0.0, one.high_ns or 0.0)
+    )
+    if not is_clear(found, one):
+        return f"no clear gain ({_less_or_more(one)} step time, but the range includes 0)"
+    bounds = " to ".join(
+        percent_text(ns / found.step_time_ns).removesuffix(" %") for ns in (low, high)
+    )
+    return f"{_less_or_more(one)} step time ({bounds} %)"
+
+
+def _less_or_more(one: Scenario) -> str:
+    """Return by how much the step time changes, without a sign: that of a gain is another one."""
+    gain = one.gain_pct or 0.0
+    return f"{abs(gain):.1f} % {'more' if gain < 0 else 'less'}"
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.1f} %"
+
+
+def _sections(found: WhatIf, run: Run, width: int) -> Iterable[RenderableType]:
+    yield Text(printable(headline(found)), style="bold")
+    yield Text(printable(" | ".join(_subject(found, run))), style="dim")
+    if figures := _figures(found):
+        yield Text(" | ".join(figures), style="dim")
+    answered = [one for one in found.scenarios if one.refused is None]
+    if answered:
+        yield Padding(_table(found, answered, width), (1, 0, 0, 0))
+    if bounds := _bounds(found, mean_step_ns(run.summary().to_pylist()[0])):
+        yield Padding(bounds, (1, 0, 0, 0))
+    if len(answered) == 1:
+        yield Padding(_assumptions(answered[0]), (1, 0, 0, 0))
+    refused = [one for one in found.scenarios if one.refused is not None]
+    if refused and answered:
+        yield Padding(_refusals(refused), (1, 0, 0, 0))
+    if answered:
+        if len(answered) > 1:
+            above = 0 if bounds else 1
+            yield Padding(Text("What each rests on: --json -", style="dim"), (above, 0, 0, 0))
+        yield from _warnings(found)
+
+
+def _subject(found: WhatIf, run: Run) -> list[str]:
+    plural = "" if run.header.n_ranks == 1 else "s"
+    steps = f"{found.n_steps} step{'' if found.n_steps == 1 else 's'} in the figures"
+    return [found.label, f"{run.header.n_ranks} rank{plural}", *run.header.gpu_names, steps]
+
+
+def _figures(found: WhatIf) -> list[str]:
+    said = [] if found.step_time_ns is None else [f"step time {ms_text(found.step_time_ns)}"]
+    if found.limit_step_time_ns is not None:
+        said.append(f"without any communication {ms_text(found.limit_step_time_ns)}")
+    if found.identity_error_pct is not None:
+        said.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
+    return said
+
+
+def _table(found: WhatIf, rows: Sequence[Scenario], width: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("change", overflow="fold")
+    shown = [0, 1, 2, 3] if width >= _WIDE else [0, 1, 2] if width >= _NARROW else [0, 2]
+    headings = ("step time", "range", "gain", "throughput")
+    for at in shown:
+        table.add_column(headings[at], justify="right", no_wrap=True)
+    for one in rows:
+        cells = (
+            ms_text(one.step_time_ns),
+            f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}",
+            gain_text(found, one),
+            rate_text(one.throughput_steps_per_s),
+        )
+        table.add_row(Text(printable(one.label)), *(cells[at] for at in shown))
+    return table
+
+
+def _bounds(found: WhatIf, mean_ns: float | None) -> Group | None:
+    """Set what each finding says could be gained at most beside the best replay of what it advises."""
+    if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100 %
+        return None
+    best: dict[str, Scenario] = {}
+    for one in found.scenarios:
+        if one.finding is None or one.finding_saving_ns is None or one.gain_pct is None:
+            continue
+        held = best.get(one.finding)
+        if held is None or one.gain_pct > (held.gain_pct or 0.0):
+            best[one.finding] = one
+    rows = [
+        Text(
+            f"- {name}: at most {percent_text((one.finding_saving_ns or 0.0) / mean_ns)}; "
+            f"{one.label} {gain_text(found, one)}"
+        )
+        for name, one in sorted(best.items(), key=lambda item: -(item[1].finding_saving_ns or 0.0))
+    ]
+    return (
+        Group(Text("What findings of analyze promise, and the replay", style="dim"), *rows)
+        if rows
+        else None
+    )
+
+
+def _assumptions(one: Scenario) -> Group:
+    rows = [Text(f"- {printable(text)}") for text in one.assumptions]
+    return Group(Text("This rests on", style="dim"), *rows)
+
+
+def _refusals(refused: Sequence[Scenario]) -> Group:
+    """Name what is not answered, once per reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in refused:
+        by_reason.setdefault(one.refused or "", []).append(one.label)
+    rows = [
+        Text(f"- {', '.join(labels)}: {printable(reason)}") for reason, labels in by_reason.items()
+    ]
+    return Group(Text("Not answered", style="dim"), *rows)
+
+
+def _warnings(found: WhatIf) -> Iterable[RenderableType]:
+    """Yield what is wrong with the run, without what is only worth knowing."""
+    rows = [one for one in same_problems(found.problems) if one.severity in _STYLES]
+    for at, one in enumerate(rows):
+        text = Text(f"{one.severity}: ", style=_STYLES[one.severity])
+        text.append(printable(one.message), style="default")
+        if one.fix:
+            text.append(f"\n  fix: {one.fix}", style="dim")
+        yield Padding(text, (0 if at else 1, 0, 0, 0))
+
+
+# The JSON document of a replay: base units, null where there is no answer.
+
+
+def whatif_document(found: WhatIf) -> dict[str, Any]:
+    """Return the document as plain Python values, in a fixed order.
+
+    A scenario's ``knobs`` are what is changed by the names of `whatif`'s arguments, but for ``bandwidth_bytes_per_s``,
+    which is a number however the bandwidth was given.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "run": {"run_id": found.run_id, "label": found.label, "n_summary_steps": found.n_steps},
+        "step_time_ns": found.step_time_ns,
+        "limit_step_time_ns": found.limit_step_time_ns,
+        "identity_error_pct": found.identity_error_pct,
+        "scenarios": [
+            asdict(one) | {"knobs": dict(one.knobs), "assumptions": list(one.assumptions)}
+            for one in found.scenarios
+        ],
+        "problems": [dict(one) for one in found.problems],
+    }
+
+
+def whatif_document_text(found: WhatIf) -> str:
+    """Return the document as JSON."""
+    return dumps(whatif_document(found))
+
+
+def run_id_of_answer(path: Path) -> str | None:
+    """Return the run of such a document; None for any other file, that of ``analyze`` too."""
+    found = json_of(path)
+    try:
+        return str(found["run"]["run_id"]) if isinstance(found["scenarios"], list) else None
+    except (KeyError, TypeError):
+        return None

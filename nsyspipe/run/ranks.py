@@ -1,0 +1,408 @@
+"""Which process is which rank: the first source that numbers them all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsyspipe.errors import OptionError, RankConflictError
+from nsyspipe.model import schema
+from nsyspipe.model.problems import Problem, problem
+from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, source_of
+from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES
+from nsyspipe.run.sidecars import NOTHING_CAPTURED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from nsyspipe.model.sidecar import Sidecar
+    from nsyspipe.run.cross_rank import CrossRank
+    from nsyspipe.run.gather import ReportDigest
+    from nsyspipe.run.placing import PlacedHost, PlacedProcess
+    from nsyspipe.run.sidecars import Captured
+
+
+# Whether reports can be of one run at all.
+
+
+_ONE_RUN_NS = 60_000_000_000
+# Of these, an equal value says that the job is the same one; torchrun's default id says nothing.
+_IDENTIFYING = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+_NO_ID = "none"
+_OTHER_RUNS, _PASS_ONE_RUN = "reports of different runs", "pass the reports of one run"
+
+
+def check_one_run(
+    digests: Sequence[ReportDigest],
+    placed: Sequence[PlacedProcess | PlacedHost],
+    captured: Captured = NOTHING_CAPTURED,
+) -> None:
+    """Raise if two reports are one and the same, claim one rank, or come from different runs.
+
+    Different runs: two captured ``WORLD_SIZE``, or two captured ids or ports of the job; the sidecars of two captures;
+    or over a minute between the activity of reports: that of their devices, in a run without any that of their hosts'
+    steps.
+
+    Raises
+    ------
+    RankConflictError
+        Naming both files.
+    """
+    _check_distinct(digests, placed)
+    _check_captured(digests, "WORLD_SIZE", differ=True)
+    _check_captured([one.report for one in placed if one.is_alone], "RANK", differ=False)
+    _check_jobs(digests)
+    _check_sidecars(digests, captured)
+    _check_times(placed)
+
+
+def is_surely_one_run(digests: Sequence[ReportDigest], captured: Captured) -> bool:
+    """Tell whether the reports with ranks say themselves that they are of one run: one capture, or one job's id."""
+    used = [at for at, digest in enumerate(digests) if digest.processes or digest.hosts]
+    if len(used) < 2:  # noqa: PLR2004 - two could differ
+        return True
+    said = [captured.by_argument.get(at) for at in used]
+    captures = {(one[0].facts.name, one[0].captured_at_utc_ns) if one else None for one in said}
+    if len(captures) == 1 and None not in captures:
+        return True
+    ids = [[_text(digests[at], name) for at in used] for name in _IDENTIFYING]
+    return any(len(set(own)) == 1 and own[0] not in ("", _NO_ID) for own in ids)
+
+
+def _check_distinct(
+    digests: Sequence[ReportDigest], placed: Sequence[PlacedProcess | PlacedHost]
+) -> None:
+    """Raise if one file is there twice, or one capture: a process of a session."""
+    seen: dict[object, ReportDigest] = {}
+    for digest, *identity in (*_files(digests), *_captures(placed)):
+        other = seen.setdefault(tuple(identity), digest)
+        if other is not digest:
+            raise _conflict(other, digest, "the same report twice", "pass each report once")
+
+
+def _files(digests: Sequence[ReportDigest]) -> Iterator[tuple[ReportDigest, str, int, int]]:
+    for digest in digests:
+        status = Path(digest.path).stat()
+        yield digest, "file", status.st_dev, status.st_ino
+
+
+def _captures(
+    placed: Sequence[PlacedProcess | PlacedHost],
+) -> Iterator[tuple[ReportDigest, str, int, int]]:
+    for one in placed:
+        start = one.report.facts.session_start_utc_ns
+        if start is not None:
+            yield one.report, "capture", start, one.process.process_id
+
+
+def _check_captured(digests: Sequence[ReportDigest], variable: str, *, differ: bool) -> None:
+    """Raise if reports disagree on a variable that they must share (`differ`), or share one they must not."""
+    seen: dict[int, ReportDigest] = {}
+    for digest in digests:
+        value = digest.facts.number(variable)
+        if value is None:
+            continue
+        other = (
+            next((seen[key] for key in seen if key != value), None) if differ else seen.get(value)
+        )
+        if other is not None:
+            theirs = other.facts.number(variable)
+            values = f"{theirs} and {value}" if differ else f"{value} in both"
+            what = f"captured {variable} is {values}: {_OTHER_RUNS}"
+            raise _conflict(other, digest, what, _PASS_ONE_RUN)
+        seen[value] = digest
+
+
+def _check_jobs(digests: Sequence[ReportDigest]) -> None:
+    """Raise if two reports captured different values of what all ranks of a job share."""
+    for variable in JOB_VARIABLES:
+        known = [digest for digest in digests if _text(digest, variable)]
+        for digest in known[1:]:
+            if _text(digest, variable) != _text(known[0], variable):
+                what = f"captured {variable} differs: {_OTHER_RUNS}"
+                raise _conflict(known[0], digest, what, _PASS_ONE_RUN)
+
+
+def _text(digest: ReportDigest, variable: str) -> str:
+    return digest.facts.variables.get(variable, "").strip()
+
+
+def _check_sidecars(digests: Sequence[ReportDigest], captured: Captured) -> None:
+    """Raise if the sidecars of two reports are of different captures."""
+    of_path: dict[Path, tuple[Sidecar, ReportDigest]] = {}
+    for argument, (sidecar, _) in captured.by_argument.items():
+        of_path.setdefault(sidecar.path, (sidecar, digests[argument]))
+    seen: dict[object, tuple[object, ReportDigest]] = {}
+    for sidecar, digest in of_path.values():
+        for key, value, what in _said(sidecar):
+            theirs, other = seen.setdefault(key, (value, digest))
+            if theirs != value:
+                raise _conflict(other, digest, f"{what}: {_OTHER_RUNS}", _PASS_ONE_RUN)
+
+
+def _said(sidecar: Sidecar) -> Iterator[tuple[object, object, str]]:
+    """Yield what sidecars of one capture have alike, each of the nodes its own ranks: key, value, words if it differs."""
+    if sidecar.facts.name is not None:
+        yield "name", sidecar.facts.name, "their sidecars name two captures"
+    if sidecar.world_size is not None:
+        yield "size", sidecar.world_size, "their sidecars say two world sizes"
+    for one in sidecar.ranks:
+        # A capture of the same name, made again elsewhere.
+        value = (sidecar.captured_at_utc_ns, one.pid)
+        yield one.rank, value, f"their sidecars are of two captures, each with a rank {one.rank}"
+
+
+def _check_times(placed: Sequence[PlacedProcess | PlacedHost]) -> None:
+    """Raise if activity pauses for over a minute between two reports."""
+    if any(one.report.facts.session_start_utc_ns is None for one in placed):
+        return
+    latest: PlacedProcess | PlacedHost | None = None
+    for one in sorted(placed, key=lambda one: one.span[0]):
+        if latest is not None and one.span[0] - latest.span[1] > _ONE_RUN_NS:
+            seconds = (one.span[0] - latest.span[1]) // 1_000_000_000
+            what = f"active {seconds} s apart: {_OTHER_RUNS}"
+            raise _conflict(latest.report, one.report, what, _PASS_ONE_RUN)
+        if latest is None or one.span[1] > latest.span[1]:
+            latest = one
+
+
+def _conflict(first: ReportDigest, second: ReportDigest, what: str, fix: str) -> RankConflictError:
+    names = f"{first.path} and {second.path}"
+    return RankConflictError(names, what, fix=f"{fix}, or number them yourself with --rank-map")
+
+
+_ENVIRONMENT = "env:"
+_MOST_DIGITS = 18
+_STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
+
+
+def number_ranks(
+    digests: Sequence[ReportDigest],
+    placed: Sequence[PlacedProcess | PlacedHost],
+    rank_map: Mapping[str, int] | None,
+    captured: Captured = NOTHING_CAPTURED,
+) -> tuple[list[int], str, list[Problem]]:
+    """Give each rank its number, from the first source that numbers every one, all different.
+
+    Sources: the rank map; captured ``RANK``; the capture's sidecar; ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``,
+    ``PMIX_RANK``, ``SLURM_PROCID``, each by itself, since they may contradict each other; NCCL's payload, which knows a
+    rank in a communicator only; MPI's thread names; the file's stem; order.
+
+    Returns
+    -------
+    tuple
+        Rank of each process, the source, and problems worth a row.
+
+    Raises
+    ------
+    RankConflictError
+        If two reports cannot be of one run (not asked when a rank map is given).
+    OptionError
+        If the rank map does not name every report, or gives one number twice.
+    """
+    if rank_map is not None:
+        processes = [(one.report.path, None if one.is_alone else one.process.pid) for one in placed]
+        return ranks_by_map(processes, rank_map), "rank_map", []
+    check_one_run(digests, placed, captured)
+    for source, numbers in rank_sources(placed, captured):
+        given = [number for number in numbers if number is not None]
+        if len(given) == len(numbers) and len(set(given)) == len(given):
+            return given, source, []
+    order = sorted(range(len(placed)), key=lambda at: _order_key(placed[at]))
+    ranks = [0] * len(placed)
+    for rank, at in enumerate(order):
+        ranks[at] = rank
+    severity = "info" if len(placed) == 1 else None
+    return ranks, "order", [problem("rank-by-order", severity=severity)] if placed else []
+
+
+def ranks_table(
+    across: CrossRank,
+    ranks: Sequence[int],
+    source: str,
+    names: Sequence[str],
+    captured: Captured = NOTHING_CAPTURED,
+    *,
+    is_comm_in_graphs: bool = False,
+) -> pa.Table:
+    """Return `schema.RANKS`.
+
+    Parameters
+    ----------
+    ranks
+        Rank numbers in ascending order.
+    source
+        Where they come from.
+    names
+        What to call each report.
+    captured
+        What sidecars say.
+    is_comm_in_graphs
+        Whether CUDA graphs that were captured as a whole may hold communication. What they hold is not counted: null.
+    """
+    rows = [
+        {
+            "rank": rank,
+            "local_rank": _local_rank(one, captured),
+            "report": names[one.argument],
+            "pid": one.process.pid,
+            "device_id": one.process.device_id,
+            "device_ids": ",".join(map(str, one.process.device_ids)),
+            "gpu_name": one.report.facts.gpu_name(one.process.pid, one.process.device_id),
+            "host": one.report.facts.host,
+            "rank_source": source,
+            "n_kernels": one.process.n_kernels,
+            "n_comm": None if one.report.n_graphs and is_comm_in_graphs else one.process.n_comm,
+            "n_dtod": None if one.report.n_graphs else one.process.n_dtod,
+            "clock_shift_ns": one.shift_ns,
+            "clock_offset_ns": across.offsets[one.argument].offset_ns,
+            "clock_error_ns": across.offsets[one.argument].error_ns,
+        }
+        for one, rank in zip(across.placed, ranks, strict=True)
+    ]
+    return schema.RANKS.from_rows(rows)
+
+
+def _local_rank(placed: PlacedProcess, captured: Captured) -> int | None:
+    """Return the captured LOCAL_RANK, which of several processes none has, else what the sidecar says."""
+    recorded = placed.report.facts.number("LOCAL_RANK") if placed.is_alone else None
+    said = captured.rank_of(placed.argument, placed.process.pid, is_alone=placed.is_alone)
+    return said.local_rank if recorded is None and said else recorded
+
+
+def _order_key(placed: PlacedProcess | PlacedHost) -> tuple[int, int, int]:
+    device = placed.process.device_id
+    return placed.argument, -1 if device is None else device, placed.process.process_id
+
+
+def rank_sources(
+    placed: Sequence[PlacedProcess | PlacedHost], captured: Captured = NOTHING_CAPTURED
+) -> Iterator[tuple[str, list[int | None]]]:
+    """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing.
+
+    The environment is that of the program that was launched: it names a process only if that is alone in its report.
+    """
+
+    def captured_numbers(variable: str) -> tuple[str, list[int | None]]:
+        numbers = [one.report.facts.number(variable) if one.is_alone else None for one in placed]
+        return f"{_ENVIRONMENT}{variable}", numbers
+
+    yield captured_numbers("RANK")
+    said = [
+        captured.rank_of(one.argument, one.process.pid, is_alone=one.is_alone) for one in placed
+    ]
+    yield "sidecar", [one.rank if one else None for one in said]
+    for variable in LAUNCHER_SIZES:
+        yield captured_numbers(variable)
+    comm_ranks = [one.report.comm_ranks.get(one.process.process_id) for one in placed]
+    yield "nccl_payload", [comm.rank if comm else None for comm in comm_ranks]
+    yield "nvtx_mpi", [one.report.mpi_ranks.get(one.process.process_id) for one in placed]
+    yield "file_name", [stem_rank(one.report.path) if one.is_alone else None for one in placed]
+
+
+def launcher_size(
+    placed: Sequence[PlacedProcess | PlacedHost], ranks: Sequence[int], source: str
+) -> int | None:
+    """Return how many ranks the launcher started that numbered them; None if another source did, or it cannot be.
+
+    A size that differs between reports, or has no room for the ranks that are there, is none.
+    """
+    variable = LAUNCHER_SIZES.get(source.removeprefix(_ENVIRONMENT))
+    sizes = {one.report.facts.number(variable) for one in placed} if variable else set()
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if size is not None and size > max(ranks, default=0) else None
+
+
+def stem_rank(path: str) -> int | None:
+    """Return the number at the end of a file's name, or None."""
+    match = _STEM_RANK.search(Path(path).stem)
+    return int(match[1]) if match and len(match[1]) <= _MOST_DIGITS else None
+
+
+def ranks_by_map(
+    processes: Sequence[tuple[str, int | None]], rank_map: Mapping[str, int]
+) -> list[int]:
+    """Return the rank that a map gives to each process.
+
+    Parameters
+    ----------
+    processes
+        Path of the report, and the pid where the report has several processes.
+
+    Raises
+    ------
+    OptionError
+        If the map does not name every process, names another, or gives one number twice.
+    """
+    ranks, used = [], set()
+    for path, pid in processes:
+        keys = _map_keys(source_of(Path(path)), pid)
+        key = next((key for key in keys if key in rank_map), None)
+        if key is None:
+            raise OptionError("--rank-map", f"gives no rank to {keys[0]}", fix=f'add "{keys[0]}=N"')
+        used.add(key)
+        if rank_map[key] in ranks:
+            raise OptionError(
+                "--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank"
+            )
+        ranks.append(rank_map[key])
+    if unused := sorted(set(rank_map) - used):
+        raise OptionError(
+            "--rank-map",
+            f"names {unused[0]}, which is not among the reports with GPU activity or steps",
+        )
+    return ranks
+
+
+def _map_keys(path: Path, pid: int | None) -> list[str]:
+    """Return the names a rank map may use: stem, and every tail of the path; of several processes with ``:PID``.
+
+    A raw report may be called by its export's name too: reports and maps are converted at different times.
+    """
+    names = [*_tails(path), path.stem, str(path)]
+    if path.suffix != EXPORT_SUFFIX:
+        names += _tails(path.with_suffix(EXPORT_SUFFIX))
+    return names if pid is None else [f"{name}:{pid}" for name in names]
+
+
+def _tails(path: Path) -> list[str]:
+    return ["/".join(path.parts[-depth:]) for depth in range(1, len(path.parts) + 1)]
+
+
+def parse_rank_map(text: str) -> dict[str, int]:
+    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line.
+
+    Raises
+    ------
+    OptionError
+        If it is neither.
+    """
+    if "=" not in text:
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise OptionError(
+                f"--rank-map {text}",
+                "neither pairs nor a readable file",
+                fix='--rank-map "a.sqlite=0,b.sqlite=1"',
+            ) from error
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    pairs = [pair.strip() for line in lines for pair in line.split(",") if pair.strip()]
+    found: dict[str, int] = {}
+    for pair in pairs:
+        name, _, number = pair.rpartition("=")
+        if not name or not re.fullmatch(r"\s*[0-9]{1,18}\s*", number):
+            raise OptionError(
+                f"--rank-map {pair}",
+                "not of the form REPORT=RANK",
+                fix='--rank-map "a.sqlite=0,b.sqlite=1"',
+            )
+        if name.strip() in found:
+            raise OptionError(
+                "--rank-map", f"names {name.strip()} twice", fix="one rank per report"
+            )
+        found[name.strip()] = int(number)
+    return found

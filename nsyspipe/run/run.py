@@ -1,0 +1,386 @@
+"""The public noun: a run of several ranks, wherever its tables come from."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from nsyspipe.analysis.evenness import evenness
+from nsyspipe.analysis.kernels import costliest
+from nsyspipe.analysis.summary import step_times
+from nsyspipe.errors import OptionError
+from nsyspipe.run.sidecars import NOTHING_CAPTURED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pandas as pd
+
+    from nsyspipe.analysis.evenness import Evenness
+    from nsyspipe.findings.link_evidence import LinkVerdict
+    from nsyspipe.model.fabric import NcclFacts
+    from nsyspipe.model.sidecar import RunCapture
+    from nsyspipe.run.gather import ReportDigest
+    from nsyspipe.run.sidecars import Captured
+
+
+# What identifies a run: id, label, sizes, versions, hosts, time of capture.
+
+
+# What the steps of a run come from.
+RANGES, HOST, CAPTURE = "ranges", "host", "capture"
+
+_RANK_SUFFIX = re.compile(r"(?i)[._-]*(?:rank)?[._-]*\d+$")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """The ``run`` object of the JSON document, field by field.
+
+    Attributes
+    ----------
+    run_id
+        The user's, else the capture's start and a digest of what was captured: the same capture always
+        has the same id, wherever its reports lie and whichever nsys exported them.
+    world_size
+        As captured; None when nothing says.
+    captured_at_utc
+        Start of the earliest session, ISO 8601.
+    capture
+        How the run was captured, from the sidecar beside its reports; None without one.
+    steps_from
+        ``ranges``; ``host``, of a run without device activity; ``capture``: there are no steps, and figures are of the
+        capture as a whole. None where nothing was recorded at all.
+    """
+
+    run_id: str
+    label: str
+    n_ranks: int
+    world_size: int | None
+    gpu_names: list[str]
+    hosts: list[str]
+    nsys_versions: list[str]
+    export_schema_versions: list[str]
+    captured_at_utc: str | None
+    reports: list[str]
+    capture: RunCapture | None = None
+    steps_from: str | None = None
+
+
+def steps_source(n_ranks: int, n_host_steps: int, *, has_family: bool) -> str | None:
+    """Return what a run's steps come from, as `RunHeader.steps_from` says it."""
+    if n_ranks:
+        return RANGES if has_family else CAPTURE
+    return HOST if n_host_steps else None
+
+
+def header_of(
+    digests: Sequence[ReportDigest],
+    ranks: pa.Table,
+    names: Sequence[str],
+    *,
+    world_size: int | None,
+    label: str | None,
+    run_id: str | None,
+    captured: Captured = NOTHING_CAPTURED,
+    steps_from: str | None = None,
+) -> RunHeader:
+    """Describe a run.
+
+    Parameters
+    ----------
+    ranks
+        `schema.RANKS`.
+    names
+        What to call each report.
+    """
+    facts = [digest.facts for digest in digests]
+    starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
+    start = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
+    return RunHeader(
+        run_id=run_id or _run_id(digests, start),
+        label=label or _captured_label(captured, len(names)) or _label(names),
+        n_ranks=ranks.num_rows,
+        world_size=world_size,
+        gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
+        hosts=_distinct(ranks["host"].to_pylist()),
+        nsys_versions=_distinct(one.nsys_version for one in facts),
+        export_schema_versions=_distinct(one.schema_version for one in facts),
+        captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
+        reports=list(names),
+        capture=captured.facts,
+        steps_from=steps_from,
+    )
+
+
+def _distinct(values: Iterable[str | None]) -> list[str]:
+    return sorted({value for value in values if value})
+
+
+def _host_captures(digests: Sequence[ReportDigest]) -> list[tuple[int, ...]]:
+    """Tell captures without device activity apart by their hosts' steps."""
+    return sorted(
+        (digest.facts.session_start_utc_ns or 0, host.process_id, *host.span)
+        for digest in digests
+        for host in digest.hosts
+        if host.members.num_rows
+    )
+
+
+def _run_id(digests: Sequence[ReportDigest], captured: datetime | None) -> str:
+    captures = sorted(
+        (
+            digest.facts.session_start_utc_ns or 0,
+            process.process_id,
+            *process.span,
+            process.n_kernels,
+        )
+        for digest in digests
+        for process in digest.processes
+    )
+    found = captures or _host_captures(digests)
+    fingerprint = hashlib.sha256(repr(found).encode()).hexdigest()[:8]
+    return f"{captured:%Y%m%dT%H%M%S}-{fingerprint}" if captured else f"run-{fingerprint}"
+
+
+def _captured_label(captured: Captured, n_reports: int) -> str | None:
+    """Return the capture's name, if it is that of all reports."""
+    return captured.name if len(captured.by_argument) == n_reports else None
+
+
+def _label(names: Sequence[str]) -> str:
+    """Return what the reports' names have in common, without rank numbers."""
+    stems = [Path(name).stem for name in names]
+    if len(stems) > 1:
+        stems = [_RANK_SUFFIX.sub("", stem) for stem in stems]
+    same = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*stems, strict=False))
+    return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"
+
+
+RUN_TABLES = (
+    "ranks",
+    "steps",
+    "breakdown",
+    "phases",
+    "collectives",
+    "stragglers",
+    "kernels",
+    "links",
+    "summary",
+    "rank_summary",
+    "phase_summary",
+    "idle_calls",
+    "timeline",
+    "host_steps",
+    "findings",
+    "problems",
+)
+
+
+class Run(ABC):
+    """One training run, read from its reports or from a dataset that `analyze --out` wrote.
+
+    Nothing is read until a table is asked for. Tables are Arrow tables with the schemas of
+    `nsyspipe.model.schema`; times are int64 ns and null means "not recorded". Build one with `nsyspipe.load`.
+
+    Examples
+    --------
+    >>> run = nsyspipe.load("ddp-8gpu_*.sqlite")  # doctest: +SKIP
+    >>> run.summary().to_pylist()[0]["exposed_comm_share"]  # doctest: +SKIP
+    0.12
+    """
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Sequence[Path]:
+        """The files or directories it is read from: never an output."""
+
+    @property
+    @abstractmethod
+    def header(self) -> RunHeader:
+        """What identifies the run: id, label, sizes, versions, hosts, time of capture."""
+
+    @property
+    @abstractmethod
+    def step_family(self) -> str | None:
+        """The NVTX texts that are the steps: digits as ``#``, or the given pattern; None without steps."""
+
+    @property
+    def is_capture(self) -> bool:
+        """Whether there are no steps, so that the figures are of the capture as a whole."""
+        return self.header.steps_from == CAPTURE
+
+    @property
+    @abstractmethod
+    def skipped_steps(self) -> list[int]:
+        """Complete steps at the start that the figures leave out."""
+
+    @property
+    @abstractmethod
+    def nccl(self) -> NcclFacts | None:
+        """What NCCL logged of this run: version and settings; None without a log of it."""
+
+    @property
+    @abstractmethod
+    def link(self) -> LinkVerdict | None:
+        """The slowest of the links and the bandwidth that was reached; None where no rank or no link is known."""
+
+    @property
+    @abstractmethod
+    def ranks(self) -> pa.Table:
+        """`schema.RANKS`: one row per rank, sorted by it."""
+
+    @property
+    @abstractmethod
+    def problems(self) -> pa.Table:
+        """`schema.PROBLEMS`: what could not be read or judged, which answers it costs; the gravest first."""
+
+    @abstractmethod
+    def steps(self) -> pa.Table:
+        """`schema.STEPS`: one row per (rank, step) with window, breakdown and ratios, sorted by (rank, start)."""
+
+    def breakdown(self) -> pa.Table:
+        """Return the rows of `steps` that the figures rest on: complete on every rank, less the skipped."""
+        steps = self.steps()
+        return steps.filter(steps["in_summary"])
+
+    @abstractmethod
+    def phases(self) -> pa.Table:
+        """`schema.PHASES`: one row per (rank, step, phase), sorted so."""
+
+    @abstractmethod
+    def collectives(self) -> pa.Table:
+        """`schema.COLLECTIVES`: one row per (step, collective, rank) with wait, transfer and skew, sorted so."""
+
+    @abstractmethod
+    def stragglers(self) -> pa.Table:
+        """`schema.STRAGGLERS`: how the others waited for each rank, sorted by rank."""
+
+    @abstractmethod
+    def links(self) -> pa.Table:
+        """`schema.LINKS`: what the ranks' communication crosses; no rows without NCCL's log and the topology."""
+
+    @abstractmethod
+    def findings(self) -> pa.Table:
+        """`schema.FINDINGS`: what to change first, by what it could bring."""
+
+    def judged_findings(self) -> pa.Table:
+        """`schema.FINDINGS` as the rules gave them: what a replay expects may be missing, and takes no time."""
+        return self.findings()
+
+    def kernels(self, top: int | None = None) -> pa.Table:
+        """`schema.KERNEL_COSTS`: one row per (rank, phase, name), sorted so.
+
+        Parameters
+        ----------
+        top
+            Keep the kernels with most time of each rank and phase, this many; None keeps all.
+
+        Raises
+        ------
+        OptionError
+            If it is less than 1.
+        """
+        if top is not None and top < 1:
+            raise OptionError(f"top={top}", "not a number from 1", fix="top=20")
+        found = self._all_kernels()
+        return found if top is None else costliest(found, top)
+
+    @abstractmethod
+    def _all_kernels(self) -> pa.Table: ...
+
+    @abstractmethod
+    def summary(self) -> pa.Table:
+        """`schema.SUMMARY`: the run's figures, one row."""
+
+    def evenness(self) -> Evenness | None:
+        """How alike the step times of the summary steps are, in ns; None without steps (a capture, host steps)."""
+        return (
+            None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
+        )
+
+    @abstractmethod
+    def rank_summary(self) -> pa.Table:
+        """`schema.RANK_SUMMARY`: the same figures per rank, sorted by rank."""
+
+    @abstractmethod
+    def phase_summary(self) -> pa.Table:
+        """`schema.PHASE_SUMMARY`: the mean times of each phase, sorted by phase."""
+
+    @abstractmethod
+    def idle_calls(self) -> pa.Table:
+        """`schema.IDLE_CALLS`: the API calls that hosts were blocked in while devices idled, largest first."""
+
+    @abstractmethod
+    def timeline(self) -> pa.Table:
+        """`schema.TIMELINE`: the representative step, reduced to what can be drawn; sorted by (rank, lane, start)."""
+
+    @abstractmethod
+    def host_steps(self) -> pa.Table:
+        """`schema.HOST_STEPS`: the host times of the steps of a run without device activity; no rows in any other run."""
+
+    @abstractmethod
+    def operations(
+        self, steps: tuple[int, int] | None = None
+    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        """Yield each rank with its `schema.EVENTS` and `schema.PHASE_RANGES`, in order of rank.
+
+        Parameters
+        ----------
+        steps
+            The first and the last step to take, by number; None takes everything captured.
+
+        Raises
+        ------
+        OptionError
+            If there is no such step.
+        DatasetError
+            If the run was saved without its operations.
+        """
+
+    def __repr__(self) -> str:
+        figures = self.summary().to_pylist()[0]
+        if self.is_capture:
+            return (
+                f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, a capture without steps>"
+            )
+        return (
+            f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {figures['n_steps']} steps, "
+            f"{figures['n_summary_steps']} in the figures>"
+        )
+
+    def to_pandas(self, table: str) -> pd.DataFrame:
+        """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.
+
+        Parameters
+        ----------
+        table
+            ``ranks``, ``steps``, ``breakdown``, ``phases``, ``collectives``, ``stragglers``, ``kernels``, ``links``,
+            ``summary``, ``rank_summary``, ``phase_summary``, ``idle_calls``, ``timeline``, ``host_steps``,
+            ``findings`` or ``problems``.
+
+        Raises
+        ------
+        OptionError
+            If there is no such table.
+        """
+        import pandas as pd  # heavy, and only this edge needs it
+
+        if table not in RUN_TABLES:
+            raise OptionError.no_such_name(
+                f"table {table!r}", "there is no such table", table, RUN_TABLES
+            )
+        found = getattr(self, table)
+        found = found if isinstance(found, pa.Table) else found()
+        frame: pd.DataFrame = found.to_pandas(types_mapper=pd.ArrowDtype)
+        return frame

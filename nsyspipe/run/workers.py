@@ -1,0 +1,354 @@
+"""Worker processes: each a Python of its own, started with ``-P``, which gets calls and answers them through pipes.
+
+They are no processes of `multiprocessing`: those start as ``python -c``, with the current directory first on their
+path, and import the main program of whoever calls. These import nothing but what the caller's installation has, never
+from the current directory, and they end when the process that started them is gone, whatever ended it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import queue
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+
+from nsyspipe.errors import InputError, NsyspipeError
+from nsyspipe.nsys.programs import import_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.machinery import ModuleSpec
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# The package is found by its place: the directory around it is not searched for anything else.
+_START = """\
+import pickle, sys
+try:
+    around, path, preload, parent = pickle.load(sys.stdin.buffer)
+    sys.path[:] = [*path, *(one for one in sys.path if one not in path)]
+    import importlib.machinery, importlib.util
+    spec = importlib.machinery.PathFinder.find_spec("nsyspipe", [around])
+    sys.modules["nsyspipe"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["nsyspipe"])
+    from nsyspipe.run.workers import serve
+except Exception as error:
+    sys.exit(f"error: a worker process cannot start: {type(error).__name__}: {error}")
+serve(preload, parent)
+"""
+_FLAGS = {
+    "isolated": "-I",
+    "ignore_environment": "-E",
+    "no_user_site": "-s",
+    "dont_write_bytecode": "-B",
+}
+_LENGTH = struct.Struct("!Q")
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+_LOOK_FOR_PARENT_MS = 1000
+_LAST_WORDS_S = 5.0
+_FEWER = "-j 1, or jobs=1 from Python"
+
+
+class _Call(NamedTuple):
+    future: Future[Any]
+    request: bytes
+
+
+class Workers(Executor):
+    """Processes that run calls; each has a thread here, which hands it one call after the other.
+
+    Parameters
+    ----------
+    number
+        How many.
+    preload
+        A module that they import at once.
+
+    Notes
+    -----
+    Where one of them dies, all calls that are not answered yet end in an `InputError`, and so does every further one.
+    """
+
+    def __init__(self, number: int, *, preload: str) -> None:
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._error: InputError | None = None
+        self._is_shut = self._is_killed = False
+        around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
+        self._hello = pickle.dumps((around, import_path(), preload, os.getpid()))
+        self._threads = [
+            threading.Thread(target=self._run, name="nsyspipe worker", daemon=True)
+            for _ in range(number)
+        ]
+        try:
+            for thread in self._threads:
+                thread.start()
+        except RuntimeError as error:
+            self.kill()
+            problem = f"no more processes can be started ({error})"
+            raise InputError("analysis", problem, fix=_FEWER) from error
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Have a call made by the next process that is free."""
+        call = _Call(Future(), pickle.dumps((fn, args, kwargs)))
+        with self._lock:
+            if self._is_shut:
+                message = "cannot take calls after the end"
+                raise RuntimeError(message)
+            if self._error is not None:
+                call.future.set_exception(self._error)
+            else:
+                self._calls.put(call)
+        return call.future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's
+        """End the processes, once they have made all calls that are not cancelled."""
+        with self._lock:
+            self._is_shut = True
+            if cancel_futures:
+                for call in self._left():
+                    call.future.cancel()
+            for _ in self._threads:
+                self._calls.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def kill(self) -> None:
+        """End the processes at once; there is nothing of theirs that could be half done."""
+        with self._lock:
+            self._is_killed = True
+            for process in self._processes:
+                process.kill()
+
+    def _run(self) -> None:
+        """Start a process, and hand it calls until the end."""
+        # Ctrl-C is for the main thread of this process; what is started here inherits that it is blocked.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process = self._started()
+        except (OSError, MemoryError) as error:
+            reason = getattr(error, "strerror", None) or "no memory is left"
+            self._give_up(
+                InputError("analysis", f"a worker process cannot be started ({reason})", fix=_FEWER)
+            )
+            return
+        call = None
+        with contextlib.suppress(BrokenPipeError), process:
+            requests, answers = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+            try:
+                _send(requests, self._hello, framed=False)
+                while (call := self._calls.get()) is not None:
+                    if call.future.set_running_or_notify_cancel():
+                        _answer(call, requests, answers)
+                _send(requests, b"")
+                process.wait()
+            except (OSError, EOFError, MemoryError) as failure:
+                if isinstance(failure, MemoryError):  # the rest of an answer stands in the pipe
+                    process.kill()
+                told = self._give_up(dead_worker(_end(process)))
+                if call is not None:
+                    call.future.set_exception(told)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        """Start one process; this thread is its parent, and lives as long as it does."""
+        flags = [flag for name, flag in _FLAGS.items() if getattr(sys.flags, name)]
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter and program
+            [sys.executable, *flags, "-P", "-X", f"utf8={sys.flags.utf8_mode}", "-c", _START],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Entries of PYTHONPATH that are empty mean the current directory, with -P too; our path comes by the pipe.
+            env={"OPENBLAS_NUM_THREADS": "1"}
+            | {name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        )
+        with self._lock:
+            self._processes.append(process)
+            if self._is_killed:
+                process.kill()
+        return process
+
+    def _give_up(self, error: InputError) -> InputError:
+        """Refuse all calls that are left, and those to come; return the first error of all processes."""
+        with self._lock:
+            self._error = self._error or error
+            for call in self._left():
+                if call.future.set_running_or_notify_cancel():
+                    call.future.set_exception(self._error)
+            if self._is_shut:
+                for _ in self._threads:
+                    self._calls.put(None)
+            return self._error
+
+    def _left(self) -> list[_Call]:
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (call := self._calls.get_nowait()) is not None:
+                    found.append(call)
+        return found
+
+
+def dead_worker(status: int | None = None) -> InputError:
+    """Return the error for a worker process that ended by itself.
+
+    Parameters
+    ----------
+    status
+        Its exit status, negative for a signal; None if it is not known.
+    """
+    how = ""
+    if status is not None:
+        how = f" with status {status}"
+        if status < 0:
+            is_known = -status in set(signal.Signals)
+            how = f" by {signal.Signals(-status).name if is_known else f'signal {-status}'}"
+    problem = f"a worker process died{how}; perhaps no memory was left"
+    return InputError("analysis", problem, fix=_FEWER)
+
+
+def _answer(call: _Call, requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Have one call made, and say what came of it.
+
+    Raises
+    ------
+    OSError, EOFError
+        If the process is gone.
+    """
+    _send(requests, call.request)
+    payload = _received(answers)
+    try:
+        error, value = pickle.loads(payload)  # noqa: S301 - from a process of ours
+    except Exception as failure:  # noqa: BLE001 - whatever it is, the caller of result() gets it
+        error, value = failure, None
+    if error is None:
+        call.future.set_result(value)
+    else:
+        call.future.set_exception(error)
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit status of a process that hears and says nothing any more."""
+    try:
+        return process.wait(_LAST_WORDS_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def can_start() -> bool:
+    """Return whether this program is a Python that can be started again: one that is frozen or embedded is not."""
+    return bool(sys.executable) and not getattr(sys, "frozen", False)
+
+
+def _send(file: IO[bytes], payload: bytes, *, framed: bool = True) -> None:
+    if framed:
+        file.write(_LENGTH.pack(len(payload)))
+    file.write(payload)
+    file.flush()
+
+
+def _received(file: IO[bytes]) -> bytes:
+    """Return what the other side has sent.
+
+    Raises
+    ------
+    EOFError
+        If it is gone, before or in the midst of it.
+    """
+    head = file.read(_LENGTH.size)
+    if len(head) == _LENGTH.size:
+        (length,) = _LENGTH.unpack(head)
+        payload = file.read(length)
+        if len(payload) == length:
+            return payload
+    raise EOFError
+
+
+def serve(preload: str, parent: int) -> None:
+    """Make the calls that come through standard input, until there are no more; run in a worker process.
+
+    Parameters
+    ----------
+    preload
+        A module to import meanwhile.
+    parent
+        The process that has started this one: without it this one ends.
+    """
+    _end_with(parent)
+    without_other_frames()
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    with contextlib.suppress(Exception):  # a call that needs it says what is wrong
+        importlib.import_module(preload)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while request := _received(requests):
+            _send(answers, _outcome(request))
+
+
+def _outcome(request: bytes) -> bytes:
+    """Make one call, and return the error that it raised, or None, and what it returned."""
+    try:
+        function, args, kwargs = pickle.loads(request)  # noqa: S301 - from our parent
+        return pickle.dumps((None, function(*args, **kwargs)), protocol=5)
+    except BaseException as error:  # noqa: BLE001 - the parent raises it again
+        if not isinstance(error, NsyspipeError):
+            error.add_note(f"in a worker process:\n{traceback.format_exc()}")
+        try:
+            return pickle.dumps((error, None))
+        except Exception:  # noqa: BLE001 - an error that holds what cannot be sent
+            return pickle.dumps((RuntimeError(f"{type(error).__name__}: {error}"), None))
+
+
+def _end_with(parent: int) -> None:
+    """Have this process end with its parent: killed by the system where that can do so, else by a thread that looks."""
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes  # noqa: PLC0415 - numpy needs it too, where there is one
+
+            # Also where a call holds the interpreter for good. The parent's thread that has started us lives as long.
+            ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    threading.Thread(target=_look_for, args=(parent,), daemon=True).start()
+
+
+def _look_for(parent: int) -> None:
+    """End this process when nobody holds the other end of its standard input any more, or its parent is another."""
+    hung_up = select.poll()
+    hung_up.register(0, 0)
+    while os.getppid() == parent and not hung_up.poll(_LOOK_FOR_PARENT_MS):
+        pass
+    os._exit(1)
+
+
+def without_other_frames() -> None:
+    """Keep pandas and polars out of this process; the libraries here load them where they are installed.
+
+    Arrow loads pandas on its first conversion (0.15 s, 45 MB), ADBC polars when it is imported (0.1 s).
+    Only for processes that are ours alone: the command line's and its workers'.
+    """
+    if not any(isinstance(hook, _NoOtherFrames) for hook in sys.meta_path):
+        sys.meta_path.insert(0, _NoOtherFrames())
+
+
+class _NoOtherFrames:
+    """An import hook that knows two modules and does not have them."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
+        """Refuse pandas and polars, leave all else to the other hooks."""
+        if name in {"pandas", "polars"}:
+            message = f"{name} is kept out of this process"
+            raise ModuleNotFoundError(message, name=name)
+        return None

@@ -1,0 +1,412 @@
+"""Ask what a change of the communication would bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from nsyspipe.analysis.slowdown import MOST_USUAL
+from nsyspipe.whatif.knobs import LINKS, MENU_LINKS, Knobs, bounds_of, finding_of, knobs_of
+from nsyspipe.whatif.scenarios import Opened, opened_replay, why_refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsyspipe.run.run import Run
+    from nsyspipe.whatif.knobs import Bound
+    from nsyspipe.whatif.scenarios import Replay
+
+
+# What an answer rests on, in words.
+
+
+_GB = 1e9
+
+
+def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[str, ...]:
+    """Return a sentence for each thing that an answer takes for granted.
+
+    Parameters
+    ----------
+    step_time_ns
+        The answer.
+    """
+    said = [
+        *_ranks(replay),
+        *_given_bytes(replay),
+        *_link(replay, knobs),
+        *_gradients(replay, knobs),
+        *_rest(knobs),
+        *_slowdown(replay, knobs),
+    ]
+    if replay.is_sharded:
+        said.append("work beside communication goes on as fast as captured")
+    if replay.step_time_ns - step_time_ns > replay.lead_ns:
+        said.append("hosts can launch that much faster, which the capture does not show")
+    return tuple(said)
+
+
+def _ranks(replay: Replay) -> list[str]:
+    n_ranks = replay.captured.program.n_ranks
+    said = (
+        [] if n_ranks > 1 else ["for this rank alone: what it waits for the others stays as it is"]
+    )
+    if (n_missing := replay.world_size - n_ranks) and n_ranks > 1:
+        are = "rank is" if n_missing == 1 else "ranks are"
+        said.append(
+            f"{n_missing} {are} missing: a step is taken to be as long as that of the {n_ranks} of "
+            f"{replay.world_size} that are there, and they wait for no other"
+        )
+    return said
+
+
+def _given_bytes(replay: Replay) -> list[str]:
+    given, element = replay.given_bytes, replay.element_bytes
+    if given is None:
+        return []
+    # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
+    of = (
+        ""
+        if element is None
+        else f": {given / element:,.0f} gradients of {element} bytes, as they are sent"
+    )
+    return [f"gradients of {given:,.0f} bytes per step as given{of}"]
+
+
+def _link(replay: Replay, knobs: Knobs) -> list[str]:
+    target, own = knobs.target_bytes_per_s, replay.bus_bytes_per_s
+    if target is None or own is None:
+        return []
+    if knobs.link is None:
+        return [
+            f"bus bandwidth {target / _GB:.4g} GB/s as given, within 10 %; captured {own / _GB:.4g} GB/s"
+        ]
+    link = LINKS[knobs.link]
+    if replay.target(knobs) is None:
+        return [f"{link.name}: the captured {own / _GB:.4g} GB/s are what it gives, so it stays"]
+    how = "measured" if link.is_measured else "not measured"
+    reached = f"bus bandwidth {target / _GB:.4g} GB/s within {100 * link.within:.0f} %, {how} ({link.source})"
+    return [f"{link.name}: {reached}; captured {own / _GB:.4g} GB/s"]
+
+
+def _gradients(replay: Replay, knobs: Knobs) -> list[str]:
+    said = []
+    if knobs.bucket_mb is not None:
+        is_exact = all(one is not None and one.is_exact for one in replay.gradients)
+        how = (
+            "the copies and kernels of each"
+            if is_exact
+            else "estimates between the captured buckets"
+        )
+        said.append(
+            f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
+        )
+    if knobs.gradient_dtype is not None:
+        said.append(
+            f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
+        )
+        if not replay.n_copies:
+            said.append("casting takes no time")
+    return said
+
+
+def _rest(knobs: Knobs) -> list[str]:
+    said = []
+    if knobs.no_wait:
+        said.append("all ranks work like the middle one of each step, of two like the faster")
+    if knobs.no_grad_copy:
+        said.append("all that is copied from buckets to gradients goes away")
+    if knobs.perfect_overlap:
+        said.append("all communication runs beside compute, which it slows")
+    return said
+
+
+def _slowdown(replay: Replay, knobs: Knobs) -> list[str]:
+    found = replay.slowdown_range(knobs)
+    if found is None:
+        return []
+    likely, least, most, is_measured = found
+    how = "measured here" if is_measured else "assumed"
+    rare = ", more than is usual" if likely > MOST_USUAL else ""
+    return [
+        f"work beside communication takes {100 * likely:.0f} % longer ({100 * least:.0f} to {100 * most:.0f} %, {how}{rare})"
+    ]
+
+
+# What a replay answers.
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What one combination of changes would bring.
+
+    Attributes
+    ----------
+    id
+        Stable: ``bucket-25``, ``link-nvlink4``; ``custom`` for a user's own combination.
+    label
+        The same in words.
+    knobs
+        What is changed, by the names of `whatif`'s arguments; a bandwidth is ``bandwidth_bytes_per_s``, a number
+        however it was given.
+    step_time_ns
+        Predicted step time; None where the question is refused.
+    low_ns, high_ns
+        Least and most that it may be; None likewise.
+    throughput_steps_per_s
+        1e9 / step_time_ns.
+    gain_pct
+        100 x (captured - predicted) / captured step time: positive is faster.
+    assumptions
+        What the answer rests on, a sentence each.
+    refused
+        Why there is no answer; None if there is one.
+    finding
+        Id of the run's finding that advises this one change; None where there is none, and for several changes.
+    finding_saving_ns
+        What that finding says could be gained at most, ns per step; None where it has no bound.
+    """
+
+    id: str
+    label: str
+    knobs: Mapping[str, float | str | bool]
+    step_time_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    throughput_steps_per_s: float | None = None
+    gain_pct: float | None = None
+    assumptions: tuple[str, ...] = ()
+    refused: str | None = None
+    finding: str | None = None
+    finding_saving_ns: float | None = None
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The answer to `whatif`.
+
+    Attributes
+    ----------
+    run_id, label
+        Of the run.
+    n_steps
+        Steps that the answer rests on.
+    step_time_ns
+        Captured step time: of each summary step the largest window over ranks, then the median; None without any.
+    limit_step_time_ns
+        The same replayed with communication that takes no time and slows nothing: what no other link, bucket or
+        datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where nothing
+        can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
+    identity_error_pct
+        Largest difference of any step between capture and replay with nothing changed, in per cent; None likewise.
+    scenarios
+        One per question; a menu has the largest gain first, refused ones last.
+    problems
+        Rows of `schema.PROBLEMS`, and what the replay adds.
+    """
+
+    run_id: str
+    label: str
+    n_steps: int
+    step_time_ns: float | None
+    limit_step_time_ns: float | None
+    identity_error_pct: float | None
+    scenarios: tuple[Scenario, ...]
+    problems: tuple[Mapping[str, Any], ...]
+
+    def table(self) -> pa.Table:
+        """Return the scenarios as a table: one row each, in their order; knobs and assumptions as text.
+
+        Columns: id, label, step_time_ns, low_ns, high_ns, throughput_steps_per_s, gain_pct, assumptions, refused,
+        finding, finding_saving_ns.
+        """
+        rows = [
+            {
+                "id": one.id,
+                "label": one.label,
+                "step_time_ns": one.step_time_ns,
+                "low_ns": one.low_ns,
+                "high_ns": one.high_ns,
+                "throughput_steps_per_s": one.throughput_steps_per_s,
+                "gain_pct": one.gain_pct,
+                "assumptions": "; ".join(one.assumptions),
+                "refused": one.refused,
+                "finding": one.finding,
+                "finding_saving_ns": one.finding_saving_ns,
+            }
+            for one in self.scenarios
+        ]
+        text, number = pa.string(), pa.float64()
+        kinds = [text, text, number, number, number, number, number, text, text, text, number]
+        names = [
+            "id", "label", "step_time_ns", "low_ns", "high_ns", "throughput_steps_per_s", "gain_pct", "assumptions",
+            "refused", "finding", "finding_saving_ns",
+        ]  # fmt: skip
+        return pa.Table.from_pylist(rows, pa.schema(zip(names, kinds, strict=True)))
+
+
+_FEW_STEPS = 3
+_MENU_BUCKETS = (25.0, 100.0)
+_CUSTOM = "custom"
+
+
+def whatif(
+    run: Run,
+    *,
+    bandwidth: float | str | None = None,
+    link: str | None = None,
+    gradient_dtype: str | None = None,
+    bucket_mb: float | None = None,
+    no_wait: bool = False,
+    no_grad_copy: bool = False,
+    perfect_overlap: bool = False,
+    gradient_bytes: float | None = None,
+) -> WhatIf:
+    """Replay the captured steps with other communication, and say what the step time would be.
+
+    Each rank's own work (its main stream, with its gaps) is kept; collective k starts when the work before it is
+    done and the collective before it has ended, ends T_k after its last start over ranks, and what needs it waits
+    for that end. Work beside communication takes 1 + c times as long, and each operation begins a delay later: c is that of
+    the kernels that ``comm-slows-compute`` compares, the delay that of the gaps between operations; assumed where the
+    capture does not show them.
+    The step time is that of ``summary``: of each summary step the largest window over ranks, then the median.
+
+    Parameters
+    ----------
+    run
+        Of two ranks or more, from reports or saved with its operations.
+    bandwidth
+        Bus bandwidth (busbw of nccl-tests) in bytes per second, or as ``"300GB/s"``, captured = gradient bytes x
+        2(n-1)/n / transfer: T_k x captured / given over a slower link, 30 us + (T_k - 30 us) x captured / given over a
+        faster one.
+    link
+        A name of `link_speeds.NAMED_LINKS` (``nvlink4``, ``pcie5x16``, ``infiniband-ndr``, ``roce-400``, ``shm``, …), or of
+        a GPU for its NVLink (``a100``): its bandwidth. One that the capture reaches about (within 20 %) changes nothing.
+    gradient_dtype
+        ``bf16`` or ``fp16`` in place of f32: half the bytes, and twice the time of the copies for casting.
+    bucket_mb
+        DDP's ``bucket_cap_mb``: gradients in order of readiness, a bucket closed by the one that fills it; T of each =
+        30 us + its bytes x captured time per byte; where one bucket was captured, those that begin beside work are 2 %
+        longer and wait for a place on the GPU. The captured buckets stay as they are.
+    no_wait
+        All ranks work as the middle one of each step.
+    no_grad_copy
+        ``gradient_as_bucket_view=True``: without the copies that follow the collectives.
+    perfect_overlap
+        All communication beside work: max(work + c / (1 + c) x sum of T, sum of T) of each step.
+    gradient_bytes
+        Bytes of gradients per step, where neither NCCL's payload nor copies say them; changes nothing by itself.
+        Where they do, it must be within 10 % of what they say.
+
+    Returns
+    -------
+    WhatIf
+        With any change asked for, one scenario of all of them together (id ``custom``); otherwise a menu of single
+        changes, the largest gain first.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used, or values contradict each other or the capture.
+    DatasetError
+        If the run was saved without its operations.
+
+    Notes
+    -----
+    The interval comes from replays with the least and the most of each thing that is not known (c and the delay; bandwidth and
+    overhead of a collective; ready times that were not seen), half a per cent for two captures of one program, and twice
+    the standard error of the median: the root of the sum of their squares, since nothing ties one to another. It
+    reaches 2 % of the predicted step time to either side, but not below the step without communication: on 28 pairs of
+    captures the model was off by 1.1 % in the middle, and once by more than 4 %, where hosts set the pace of the other
+    capture. What it does not cover is refused with its reason.
+
+    A faster link is not predicted to be slower, nor its range to end higher, on any capture that was tried; yet nothing
+    forces it: between 30 and 300 GB/s the slowdown that is assumed grows with the bandwidth, and holds while ranks wait.
+    """
+    asked = knobs_of(
+        bandwidth=bandwidth,
+        gradient_bytes=gradient_bytes,
+        link=link,
+        gradient_dtype=gradient_dtype,
+        bucket_mb=bucket_mb,
+        no_wait=no_wait,
+        no_grad_copy=no_grad_copy,
+        perfect_overlap=perfect_overlap,
+    )
+    questions = {_CUSTOM: asked} if asked else _menu()
+    opened = opened_replay(run, gradient_bytes)
+    bounds = bounds_of(run)
+    scenarios = [_scenario(opened, key, one, bounds) for key, one in questions.items()]
+    if not asked:
+        scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
+    return _answer(run, None if isinstance(opened, str) else opened.replay, scenarios)
+
+
+def _menu() -> dict[str, Knobs]:
+    """Return each single change."""
+    return {
+        **{f"bucket-{size:g}": Knobs(bucket_mb=size) for size in _MENU_BUCKETS},
+        "no-grad-copy": Knobs(no_grad_copy=True),
+        "gradient-bf16": Knobs(gradient_dtype="bf16"),
+        "no-wait": Knobs(no_wait=True),
+        "perfect-overlap": Knobs(perfect_overlap=True),
+        **{f"link-{name}": Knobs(link=name) for name in MENU_LINKS},
+    }
+
+
+def _scenario(
+    opened: Opened | str, key: str, knobs: Knobs, bounds: Mapping[str, Bound]
+) -> Scenario:
+    refused = why_refused(opened, knobs)
+    finding = finding_of(knobs, bounds)
+    plain = Scenario(
+        id=key,
+        label=knobs.label,
+        knobs=knobs.given,
+        refused=refused,
+        finding=finding,
+        finding_saving_ns=None if finding is None else bounds[finding].saving_ns,
+    )
+    if isinstance(opened, str) or refused is not None:
+        return plain
+    replay = opened.replay
+    found = replay.predict(knobs)
+    return replace(
+        plain,
+        step_time_ns=found.step_time_ns,
+        low_ns=found.low_ns,
+        high_ns=found.high_ns,
+        throughput_steps_per_s=1e9 / found.step_time_ns,
+        gain_pct=100 * (replay.step_time_ns - found.step_time_ns) / replay.step_time_ns,
+        assumptions=assumptions_of(replay, knobs, found.step_time_ns),
+    )
+
+
+def _answer(run: Run, replay: Replay | None, scenarios: list[Scenario]) -> WhatIf:
+    summary = run.summary().to_pylist()[0]
+    problems: list[dict[str, Any]] = run.problems.to_pylist()
+    n_steps = summary["n_summary_steps"]
+    if replay is not None and n_steps < _FEW_STEPS:
+        problems.append(
+            {
+                "code": "few-steps-to-replay",
+                "severity": "warning",
+                "report": None,
+                "rank": None,
+                "message": f"the answers rest on {n_steps} step{'' if n_steps == 1 else 's'}: the ranges say "
+                "nothing of how steps vary",
+                "fix": "capture 5 steps or more",
+            }
+        )
+    return WhatIf(
+        run_id=run.header.run_id,
+        label=run.header.label,
+        n_steps=n_steps,
+        step_time_ns=summary["step_time_ns"],
+        limit_step_time_ns=None if replay is None else replay.limit_ns,
+        identity_error_pct=None if replay is None else 100 * replay.identity_error,
+        scenarios=tuple(scenarios),
+        problems=tuple(problems),
+    )

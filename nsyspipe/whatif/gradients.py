@@ -1,0 +1,352 @@
+"""The gradients of each step: how large, when ready, and which go into one bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.model.names import PHASES
+from nsyspipe.whatif.timelines import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.whatif.program import Captured, RankMarkers
+    from nsyspipe.whatif.timelines import RankTimeline
+
+
+# The kernels that scale each gradient into its bucket: they tell when it was ready.
+
+
+_BACKWARD = PHASES.index("backward")
+# Such kernels are as long as their gradients are large.
+_LEAST_CORRELATION = 0.8
+# A collective that is shorter than this share of the longest may be of something else, as the loss.
+_LARGE = 0.02
+
+
+def scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
+    """Return the operations of the step like the one before its last large collective, up to it."""
+    found = timeline.collectives
+    lengths = (found.end - found.start)[own]
+    large = own[lengths >= _LARGE * lengths.max()]
+    last = large[np.argmax(found.launch[large])]
+    launch = np.maximum.accumulate(timeline.launch) if timeline.launch.size else timeline.launch
+    at = int(np.searchsorted(launch, found.launch[last])) - 1
+    if at < 0:
+        return np.empty(0, np.int64)
+    # One functor has several kernels, for aligned and for other arrays: `kernel [functor]`.
+    word = timeline.names[timeline.name[at]]
+    is_alike = _named_like(
+        timeline.names, word[word.find("[") :].lower() if "[" in word else word.lower()
+    )
+    chosen = is_alike[timeline.name[: at + 1]] & (timeline.step[: at + 1] == found.step[last])
+    if found.phase[last] == _BACKWARD:
+        chosen &= timeline.phase[: at + 1] == _BACKWARD
+    return np.flatnonzero(chosen)
+
+
+def _named_like(names: Sequence[str], word: str) -> Flags:
+    return np.array([word in name.lower() for name in names], np.bool_)
+
+
+def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
+    """Return which of more kernels are those of the gradients, in order: as long as their sizes let expect.
+
+    The sum of |log(length / expected)| is the least; expected is proportional to the size, by the largest ones, but
+    for what makes the smallest gradient as long as the shortest kernel.
+
+    Returns
+    -------
+    numpy.ndarray
+        A place among the lengths for each size, ascending.
+    """
+    n, shortest = sizes.size, lengths.min()
+    largest = max(n // 4, 1)
+    per_byte = np.sort(lengths)[-largest:].sum() / np.sort(sizes)[-largest:].sum()
+    base = max(shortest - sizes.min() * per_byte, 0.0)
+    expected = np.log(base + sizes * per_byte)
+    cost = np.abs(np.log(np.maximum(lengths, 1.0)) - expected[:, np.newaxis])
+    best = cost[0]
+    came_from = np.zeros(cost.shape, np.int64)
+    places = np.arange(lengths.size)
+    for at in range(1, n):
+        # The least so far, and where it stands.
+        least = np.minimum.accumulate(best)
+        where = np.maximum.accumulate(np.where(best == least, places, 0))
+        came_from[at, 1:] = where[:-1]
+        best = np.concatenate(([np.inf], least[:-1])) + cost[at]
+    chosen = [int(np.argmin(best))]
+    for at in range(n - 1, 0, -1):
+        chosen.append(int(came_from[at, chosen[-1]]))
+    return np.array(chosen[::-1], np.int64)
+
+
+def is_alike(lengths: Float64, sizes: Float64) -> bool:
+    """Tell whether kernels are the longer the larger the gradients; of equal gradients nothing can be told."""
+    if not np.ptp(sizes):
+        return True
+    return bool(np.ptp(lengths) and np.corrcoef(lengths, sizes)[0, 1] >= _LEAST_CORRELATION)
+
+
+# The copies that DDP makes from its buckets to the gradients.
+
+
+_MOST_COPIES = 20_000
+
+
+@dataclass(frozen=True)
+class GradientCopies:
+    """The copies of one step and rank from the buckets to the gradients, in that order.
+
+    Attributes
+    ----------
+    rows
+        Places among the rank's operations.
+    n_bytes
+        Of each; of a copy that is a kernel, what its length says.
+    """
+
+    rows: Int64
+    n_bytes: Float64
+
+
+def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
+    """Find the copies that DDP makes without bucket view: those that follow the wait for the collectives.
+
+    They are the copies in a row, device to device or kernels named so, from the first copy that waits for a collective
+    of each burst of the step on.
+    """
+    program, timeline = captured.program, captured.timelines[rank]
+    own = np.flatnonzero((program.step == step) & program.is_gradient)
+    joins = captured.ranks[rank].join[own]
+    bursts = captured.burst[own]
+    found = [_row(timeline, joins[bursts == one]) for one in np.unique(bursts).tolist()]
+    rows = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    if not rows.size:
+        return GradientCopies(rows, np.empty(0))
+    is_copy = timeline.is_copy[rows]
+    lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
+    n_bytes = timeline.n_bytes[rows].astype(np.float64)
+    per_ns = n_bytes[is_copy].sum() / max(lengths[is_copy].sum(), 1.0)
+    return GradientCopies(rows, np.where(is_copy, n_bytes, lengths * per_ns))
+
+
+def _row(timeline: RankTimeline, joins: Int64) -> Int64:
+    """Return the copies in a row that follow the waits for one burst; none where there are kernels alone."""
+    nothing = np.empty(0, np.int64)
+    waiting = np.unique(joins)
+    waiting = waiting[waiting < timeline.start.size]
+    waiting = waiting[timeline.is_copy[waiting]]
+    if not waiting.size:
+        return nothing
+    first = int(waiting[0])
+    rows = np.arange(first, min(first + _MOST_COPIES, timeline.start.size))
+    is_named_so = np.array(["copy" in name.lower() for name in timeline.names], np.bool_)
+    stops = np.flatnonzero(~(timeline.is_copy[rows] | is_named_so[timeline.name[rows]]))
+    return rows[: int(stops[0])] if stops.size else rows
+
+
+MIB = 1 << 20
+_EVEN_PARTS = 512
+# One copy alone may be of anything.
+_FEWEST = 2
+_FEW_KERNELS = 4
+# The model may use the same kernel for other things too.
+_MOST_EXTRA = 3
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The gradients of one step on all ranks, in order of their buckets.
+
+    Attributes
+    ----------
+    n_bytes
+        Of each.
+    ready
+        Row per gradient, column per rank: when it was ready, aligned ns.
+    is_exact
+        Whether sizes and times were seen; otherwise the bytes of each captured bucket are taken to become ready
+        evenly.
+    """
+
+    n_bytes: Float64
+    ready: Float64
+    is_exact: bool
+
+    @cached_property
+    def total(self) -> float:
+        """Bytes of all."""
+        return float(self.n_bytes.sum())
+
+
+def gradients_of(
+    captured: Captured, step: int, total_bytes: float | None, skew: float | None = None
+) -> Gradients | None:
+    """Return the gradients of a step; None if their bytes are not known.
+
+    Parameters
+    ----------
+    step
+        Place among the windows.
+    total_bytes
+        As the user says; None: from NCCL's payload, or from the copies.
+    skew
+        For gradients that were not seen one by one: this share of each bucket's bytes is ready at its end, or, if
+        negative, at its begin, and the rest evenly; None takes what is likeliest.
+
+    Notes
+    -----
+    Without bucket view each gradient is copied out of its bucket after the collectives, in bucket order, and scaled
+    into it when it is ready by one kernel, that which each collective waits for: as many kernels of that name in the
+    backward pass as there are copies, longer for larger ones, are the ready times.
+    """
+    program = captured.program
+    own = np.flatnonzero((program.step == step) & program.is_gradient)
+    if not own.size:
+        return None
+    copies = [gradient_copies(captured, step, rank) for rank in range(program.n_ranks)]
+    sizes = copies[0].n_bytes
+    exact = _scaled(captured, own, copies, sizes)
+    if exact is not None and skew is None:
+        scale = 1.0 if total_bytes is None else total_bytes / sizes.sum()
+        return Gradients(sizes * scale, exact, is_exact=True)
+    per_bucket = _bucket_bytes(captured, own, sizes, total_bytes)
+    if per_bucket is None:
+        return None
+    likely = _by_kernels(captured, own, per_bucket) if skew is None else None
+    return likely or _spread_evenly(captured, own, per_bucket, skew or 0.0)
+
+
+def _scaled(
+    captured: Captured, own: Int64, copies: list[GradientCopies], sizes: Float64
+) -> Float64 | None:
+    """Return when each gradient was ready on each rank, by the kernels that scaled them; None if they are not found."""
+    if sizes.size < max(own.size, _FEWEST) or (sizes <= 0).any():
+        return None
+    columns = []
+    for timeline, one in zip(captured.timelines, copies, strict=True):
+        rows = scaling_rows(timeline, own)
+        if not sizes.size <= rows.size <= _MOST_EXTRA * sizes.size or one.rows.size != sizes.size:
+            return None
+        lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
+        if rows.size > sizes.size:
+            chosen = matched_in_order(lengths, sizes)
+            rows, lengths = rows[chosen], lengths[chosen]
+        if not is_alike(lengths, sizes):
+            return None
+        columns.append(timeline.end[rows].astype(np.float64))
+    found: Float64 = np.stack(columns, axis=1)
+    return found
+
+
+def _bucket_bytes(
+    captured: Captured, own: Int64, copied: Float64, total_bytes: float | None
+) -> Float64 | None:
+    """Return the bytes of each captured bucket; None where nothing says them, or says that there are none."""
+    program = captured.program
+    known = program.n_bytes[own]
+    shares = np.maximum(program.transfer_ns[own].mean(axis=1), 1.0)
+    if known.sum() > 0:  # not of what holds a NaN
+        return known if total_bytes is None else known * (total_bytes / known.sum())
+    if total_bytes is None:
+        if copied.size < max(own.size, _FEWEST) or not copied.sum() > 0:
+            return None
+        total_bytes = float(copied.sum())
+    found: Float64 = shares * (total_bytes / shares.sum())
+    return found
+
+
+def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradients | None:
+    """Take the kernels that scale gradients for the gradients, as large as they are long; None where there are few."""
+    columns, sizes = [], None
+    for timeline in captured.timelines:
+        rows = scaling_rows(timeline, own)
+        launched = timeline.collectives.launch[own]
+        bucket = np.searchsorted(launched, timeline.launch[rows])
+        counts = np.bincount(bucket, minlength=own.size)
+        if counts.size > own.size or counts.min() < 1 or rows.size < _FEW_KERNELS * own.size:
+            return None
+        if sizes is None:
+            lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
+            # The shortest say how long a kernel takes that does next to nothing.
+            weights = np.maximum(lengths - lengths.min(), 0.02 * lengths.max())
+            totals = np.bincount(bucket, weights=weights, minlength=own.size)
+            sizes = per_bucket[bucket] * weights / totals[bucket]
+        elif rows.size != sizes.size:
+            return None
+        columns.append(timeline.end[rows])
+    if sizes is None:
+        return None
+    return Gradients(sizes, np.stack(columns, axis=1).astype(np.float64), is_exact=False)
+
+
+def _spread_evenly(captured: Captured, own: Int64, per_bucket: Float64, skew: float) -> Gradients:
+    """Let the bytes of each bucket become ready evenly from the bucket before on; of the first, from its pass's begin."""
+    columns = []
+    weights = per_bucket / per_bucket.sum()
+    counts = np.maximum(np.round(_EVEN_PARTS * weights).astype(np.int64), 1)
+    for timeline, markers in zip(captured.timelines, captured.ranks, strict=True):
+        ready = markers.ready[own].astype(np.float64)
+        edges = np.concatenate(([_begin_of_pass(timeline, markers, own)], ready))
+        parts = [
+            first + (last - first) * _ready_shares(n, skew)
+            for first, last, n in zip(edges[:-1], edges[1:], counts.tolist(), strict=True)
+        ]
+        columns.append(np.concatenate(parts))
+    n_bytes = np.repeat(per_bucket / counts, counts)
+    return Gradients(n_bytes, np.stack(columns, axis=1), is_exact=False)
+
+
+def _ready_shares(n: int, skew: float) -> Float64:
+    """Return when each of n equal parts is ready, as shares of the time that its bucket has."""
+    even = (np.arange(n) + 1) / n
+    return np.clip((even + min(skew, 0.0)) / (1 - abs(skew)), 0.0, 1.0)
+
+
+def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> float:
+    """Return when the backward pass began; not marked: a third into the step, since backward takes twice forward."""
+    found = timeline.collectives
+    step = timeline.step == found.step[own[0]]
+    first_ready = float(markers.ready[own[0]])
+    backward = np.flatnonzero(step & (timeline.phase == _BACKWARD) & timeline.is_compute)
+    if backward.size:
+        return min(float(timeline.start[backward[0]]), first_ready)
+    rows = np.flatnonzero(step & (timeline.launch != NEVER))
+    if not rows.size:
+        return first_ready
+    begin = float(timeline.start[rows[0]])
+    return min(begin + (float(markers.ready[own].max()) - begin) / 3, first_ready)
+
+
+def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
+    """Return the last gradient of each bucket by DDP's rule: a bucket is closed by the one that fills it up.
+
+    Parameters
+    ----------
+    n_bytes
+        Of each gradient, in the order in which they are ready.
+    cap_mib
+        ``bucket_cap_mb``, which DDP counts in MiB.
+
+    Examples
+    --------
+    >>> bucket_ends(np.array([2.0, 2.0, 1.0, 3.0]) * 2**20, 3.0).tolist()
+    [1, 3]
+    """
+    cap = cap_mib * MIB
+    reached = np.cumsum(n_bytes)
+    ends: list[int] = []
+    before = 0.0
+    while before < reached[-1]:
+        # Half a byte: sums of floats may fall short of a cap that is met exactly.
+        at = int(np.searchsorted(reached, before + cap - 0.5))
+        at = min(max(at, ends[-1] + 1 if ends else 0), reached.size - 1)
+        ends.append(at)
+        before = reached[at]
+    return np.array(ends, np.int64)

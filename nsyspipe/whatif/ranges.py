@@ -1,0 +1,379 @@
+"""What captured steps say of their communication, as far as a replay needs it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nsyspipe.analysis.collectives import bus_factor
+from nsyspipe.analysis.intervals import union
+from nsyspipe.analysis.slowdown import LEAST_COMPARED, MEASURED_WITHIN
+from nsyspipe.whatif.gradients import bucket_ends, gradient_copies, gradients_of
+from nsyspipe.whatif.program import WINDOW, Slowing
+from nsyspipe.whatif.simulate import Compared, Contention, measured_contention
+
+if TYPE_CHECKING:
+    from nsyspipe.model.types import Flags
+    from nsyspipe.whatif.gradients import Gradients
+    from nsyspipe.whatif.knobs import Knobs
+    from nsyspipe.whatif.program import Captured
+
+
+# How far an answer may be off: the settings that stand for what the capture does not say.
+
+
+# Least, likeliest, most: what a collective takes besides its bytes.
+OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
+
+# A slowdown that is measured in the capture needs this share of the work beside communication; from a narrow link to a
+# wide one it holds within as much again as `MEASURED_WITHIN`.
+_LEAST_COVERED = 0.02
+# No kernels were ever seen to take so much longer: such a figure is of something else.
+_MOST_POSSIBLE = 1.5
+# Without one: what was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300), of pairs of captures
+# where the same operations ran with and without communication. Over host memory operations begin later, since
+# launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
+# operations' own. Between them by the logarithm.
+_NARROW_LINK, _WIDE_LINK = 30e9, 300e9
+_NARROW, _WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
+# Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
+_NARROW_IN_OPERATION_NS = 3_800.0
+_ASSUMED_WITHIN = 0.6
+
+
+@dataclass(frozen=True)
+class Slowdowns:
+    """The slowdown of work beside communication, in the capture and in the replay.
+
+    Attributes
+    ----------
+    pairs
+        (before, after): the likeliest, then those that make the step shortest and longest.
+    is_measured
+        Whether it was measured in the capture.
+    """
+
+    pairs: tuple[tuple[Slowing, Slowing], ...]
+    is_measured: bool
+
+    @property
+    def likely(self) -> tuple[Slowing, Slowing]:
+        """The likeliest pair."""
+        return self.pairs[0]
+
+
+def slowdowns(
+    measured: Contention | None,
+    captured_bytes_per_s: float | None,
+    target_bytes_per_s: float | None,
+) -> Slowdowns:
+    """Return the slowdowns to run with.
+
+    Parameters
+    ----------
+    measured
+        In the capture.
+    captured_bytes_per_s, target_bytes_per_s
+        Bus bandwidth in the capture, None if not known; and in the replay, None if it stays.
+
+    Notes
+    -----
+    Kernels that could not be compared count with the assumed slowdown, those that could with their own. On the way from
+    a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
+    """
+    before, is_measured = _of_capture(measured, captured_bytes_per_s)
+    within = MEASURED_WITHIN if is_measured else _ASSUMED_WITHIN
+    is_delay_measured = measured is not None and measured.delay_ns is not None
+    of_delay = MEASURED_WITHIN if is_delay_measured else within
+    least, most = (
+        Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns)
+        for sign in (-1, 1)
+    )
+    if target_bytes_per_s is None:
+        return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
+    moved = abs(_width(target_bytes_per_s) - _width(captured_bytes_per_s or target_bytes_per_s))
+    after = before.blended(_assumed(target_bytes_per_s), moved if is_measured else 1.0)
+    within += moved * (_ASSUMED_WITHIN - within)
+    return Slowdowns(
+        ((before, after), (most, after.scaled(1 - within)), (least, after.scaled(1 + within))),
+        is_measured,
+    )
+
+
+def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple[Slowing, bool]:
+    """Return the slowdown of work beside communication in the capture, and whether it was measured."""
+    assumed = _assumed(bytes_per_s)
+    if measured is None or measured.covered_share < _LEAST_COVERED:
+        return assumed, False
+    found, compared = assumed, measured.compared
+    is_measured = (
+        compared.slowdown is not None
+        and compared.share >= LEAST_COMPARED
+        and compared.slowdown <= _MOST_POSSIBLE
+    )
+    in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / _NARROW.delay_ns
+    # One operation beside communication, without the gap before it and what it is slower.
+    each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
+    each = (each - assumed.delay_ns) / (1 + assumed.ratio)
+    of_others = assumed.ratio + in_operation / max(each, in_operation, 1.0)
+    ratio = of_others
+    if is_measured and compared.slowdown is not None:
+        ratio += compared.share * (max(compared.slowdown, 0.0) - of_others)
+    if measured.delay_ns is not None:
+        # The gap between two operations is no work that could be slower.
+        found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
+    elif is_measured:
+        found = Slowing(ratio, assumed.delay_ns - in_operation)
+    return found, is_measured
+
+
+def _assumed(bytes_per_s: float | None) -> Slowing:
+    """Return the likeliest slowdown over a link; of one that is not known that in the middle."""
+    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else _width(bytes_per_s))
+
+
+def _width(bytes_per_s: float) -> float:
+    """Return where a link is between a narrow and a wide one, by the logarithm: 0 to 1, beyond them too."""
+    width = math.log(bytes_per_s / _NARROW_LINK) / math.log(_WIDE_LINK / _NARROW_LINK)
+    return min(max(width, 0.0), 1.0)
+
+
+# The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
+_OF_MEDIAN, _ENOUGH_STEPS = 1.2533, 3
+_LEAST_LEAD = 5
+# A link is the captured one when its bandwidth is within this of it.
+_SAME_LINK = 0.2
+
+
+class Facts:
+    """What captured steps say of their communication: bytes, bandwidth, contention; found out when asked for.
+
+    Parameters
+    ----------
+    gradient_bytes
+        Per step, as the user says; None takes what the capture says.
+    trusted
+        Ranks whose own work may stand for all, by place.
+    recorded_bytes_per_s
+        Bus bandwidth by NCCL's payload; None without one.
+    compared
+        Kernels beside communication that have equal ones without it.
+    nominal_bytes_per_s
+        What the fastest link of these GPUs gives; None where it is not known.
+    world_size
+        Ranks of the training, as far as known; more than are replayed where some are not among the reports.
+    element_bytes
+        Bytes of an element of the gradients' all-reduces, by the kernels' names; None where they do not say one size.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        gradient_bytes: float | None = None,
+        trusted: Flags | None = None,
+        *,
+        recorded_bytes_per_s: float | None = None,
+        compared: Compared | None = None,
+        nominal_bytes_per_s: float | None = None,
+        world_size: int | None = None,
+        element_bytes: int | None = None,
+    ) -> None:
+        self.captured = captured
+        self._compared = Compared(None, 0.0) if compared is None else compared
+        self.nominal_bytes_per_s = nominal_bytes_per_s
+        self._recorded = recorded_bytes_per_s
+        self.given_bytes = gradient_bytes
+        n_ranks = captured.program.n_ranks
+        self.world_size = max(n_ranks, world_size or 0)
+        self.element_bytes = element_bytes
+        self.trusted = np.ones(n_ranks, np.bool_) if trusted is None else trusted
+
+    @cached_property
+    def is_sharded(self) -> bool:
+        """Whether there are no all-reduces of gradients, or collectives on several streams, as of FSDP."""
+        program = self.captured.program
+        return bool(program.chain.max(initial=0)) or not program.is_gradient.any()
+
+    @cached_property
+    def contention(self) -> Contention | None:
+        """What the capture says of work beside communication; None where sharded."""
+        return None if self.is_sharded else measured_contention(self.captured, self._compared)
+
+    @cached_property
+    def gradients(self) -> tuple[Gradients | None, ...]:
+        """Those of each step; None where their bytes are not known."""
+        return self.gradients_with(None)
+
+    @cached_property
+    def seen_bytes(self) -> float | None:
+        """Bytes of gradients per step by NCCL's payload or the copies alone, the median over steps that have them."""
+        if self.given_bytes is None:
+            return self.gradient_bytes
+        steps = range(self.captured.windows.steps.size)
+        found = [gradients_of(self.captured, one, None) for one in steps]
+        known = [one.total for one in found if one is not None]
+        return float(np.median(known)) if known else None
+
+    def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
+        """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
+        steps = range(self.captured.windows.steps.size)
+        return tuple(gradients_of(self.captured, one, self.given_bytes, skew) for one in steps)
+
+    @cached_property
+    def gradient_bytes(self) -> float | None:
+        """Bytes of gradients per step, the median over steps; None if not known for all."""
+        totals = [None if one is None else one.total for one in self.gradients]
+        known = [one for one in totals if one is not None]
+        return float(np.median(known)) if known and len(known) == len(totals) else None
+
+    @cached_property
+    def bus_bytes_per_s(self) -> float | None:
+        """Bus bandwidth: bytes x factor / transfer of the gradients' all-reduces, or as recorded; None if not known."""
+        program = self.captured.program
+        if program.n_ranks <= 1:
+            return None
+        if self.gradient_bytes is None or self.is_sharded:
+            return self._recorded
+        factor = float(bus_factor("all_reduce", np.array([self.world_size], np.float64))[0])
+        own = program.is_gradient
+        transfer = np.bincount(program.step[own], weights=program.transfer_ns[own].mean(axis=1))
+        return self.gradient_bytes * factor / max(float(np.median(transfer)), 1.0) * 1e9
+
+    def least_compute_ns(self, most_slower: float) -> float:
+        """Return what the device computes per step at least, if communication had slowed all of it beside it so much.
+
+        Union of the main stream's kernels, of the rank that computes most; median over steps.
+        """
+        windows, rows = self.captured.windows, []
+        for at, one in enumerate(self.captured.timelines):
+            busy = union(one.start[one.is_compute], one.end[one.is_compute])
+            comm = union(one.collectives.start, one.collectives.end)
+            edges = windows.edges[:, at]
+            covered = busy.intersect(comm).lengths(edges[:-1], edges[1:])
+            lost = most_slower / (1 + most_slower) * covered
+            rows.append(busy.lengths(edges[:-1], edges[1:]) - lost)
+        return float(np.median(np.max(rows, axis=0)[windows.counts]))
+
+    def n_buckets(self, cap_mib: float) -> int:
+        """Return how many buckets such a cap gives in a step at most."""
+        return max(
+            (bucket_ends(one.n_bytes, cap_mib).size for one in self.gradients if one is not None),
+            default=0,
+        )
+
+    @property
+    def n_steps(self) -> int:
+        """Steps that are replayed."""
+        return int(self.captured.windows.steps.size)
+
+    @cached_property
+    def n_own_buckets(self) -> int:
+        """Gradients' all-reduces of a step, the most."""
+        program = self.captured.program
+        return int(np.bincount(program.step[program.is_gradient]).max(initial=0))
+
+    @cached_property
+    def n_bursts(self) -> int:
+        """How often the gradients of a step are sent, the most: once, or of an accumulation in each micro-batch."""
+        program, burst = self.captured.program, self.captured.burst
+        own = program.is_gradient
+        pairs = np.unique(np.stack((program.step[own], burst[own])), axis=1)
+        return int(np.bincount(pairs[0]).max(initial=0))
+
+    @cached_property
+    def lag_share(self) -> float:
+        """Median time from when the gradients' all-reduces could begin to when they do, over their median transfer.
+
+        The most of any rank; 0 without such all-reduces.
+        """
+        own = self.captured.program.is_gradient
+        if not own.any():
+            return 0.0
+        lag = np.median(self.captured.program.lag_ns[own], axis=0).max()
+        transfer = np.median(self.captured.program.transfer_ns[own].mean(axis=1))
+        return float(max(lag, 0.0) / max(transfer, 1.0))
+
+    @cached_property
+    def copies_ns(self) -> float:
+        """Time of the copies from buckets to gradients per step: median over steps of the lowest rank."""
+        timeline = self.captured.timelines[0]
+        lengths = timeline.end - timeline.start
+        steps = range(self.captured.windows.steps.size)
+        rows = [gradient_copies(self.captured, one, 0).rows for one in steps]
+        return float(np.median([lengths[one].sum() for one in rows])) if rows else 0.0
+
+    @cached_property
+    def n_copies(self) -> int:
+        """Such copies per step on the lowest rank: the fewest of any step."""
+        steps = range(self.captured.windows.steps.size)
+        return min((gradient_copies(self.captured, one, 0).rows.size for one in steps), default=0)
+
+    @cached_property
+    def sent_share(self) -> float | None:
+        """Bytes of the gradients' all-reduces by NCCL's payload over those copied to the gradients: a half under a hook that halves them.
+
+        Medians over steps of the lowest rank; None without either.
+        """
+        program, n_steps = self.captured.program, self.n_steps
+        own = program.is_gradient
+        sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=n_steps)
+        found = [gradient_copies(self.captured, one, 0).n_bytes.sum() for one in range(n_steps)]
+        copied = float(np.median(found)) if found else 0.0
+        share = float(np.median(sent)) / copied if copied else np.nan
+        return share if share > 0 else None
+
+    @cached_property
+    def total_work(self) -> tuple[float, float]:
+        """Work of a rank in all its windows, and how many operations that is."""
+        program = self.captured.program
+        edges = np.flatnonzero(program.kind == WINDOW)[[0, -1]]
+        work, begun = (np.diff(one[edges], axis=0).mean() for one in (program.work, program.begun))
+        return float(work), float(begun)
+
+    @cached_property
+    def lead_ns(self) -> float:
+        """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
+        leads = [
+            np.percentile(one.start - one.launch, _LEAST_LEAD)
+            for one in self.captured.timelines
+            if one.start.size
+        ]
+        return float(max(min(leads, default=0.0), 0.0))
+
+    @cached_property
+    def step_time_ns(self) -> float:
+        """The captured step time."""
+        return float(np.median(self.captured.windows.step_times()))
+
+    def slowdowns(self, target: float | None) -> Slowdowns:
+        """Return the slowdowns for a bus bandwidth; None keeps the captured one."""
+        if self.is_sharded:
+            return Slowdowns(((Slowing(), Slowing()),), is_measured=False)
+        return slowdowns(self.contention, self.bus_bytes_per_s, target)
+
+    def target(self, knobs: Knobs) -> float | None:
+        """Return the bus bandwidth asked for; None for the captured one, which a link that reaches it about leaves as it is."""
+        asked, own = knobs.target_bytes_per_s, self.bus_bytes_per_s
+        if asked is None or own is None or knobs.link is None:
+            return asked
+        return None if abs(own - asked) <= _SAME_LINK * asked else asked
+
+    def slowdown_range(self, knobs: Knobs) -> tuple[float, float, float, bool] | None:
+        """Return likeliest, least and most slowdown of work beside communication, and whether it was measured."""
+        if self.is_sharded:
+            return None
+        found = self.slowdowns(self.target(knobs))
+        after = [one.total(*self.total_work) for _, one in found.pairs]
+        return after[0], min(after), max(after), found.is_measured
+
+    @cached_property
+    def standard_error(self) -> float:
+        """Twice the relative standard error of the median step (1.25 x that of the mean); 0 with fewer than 3 steps."""
+        times = self.captured.windows.step_times()
+        if times.size < _ENOUGH_STEPS:
+            return 0.0
+        return float(2 * _OF_MEDIAN * times.std(ddof=1) / np.sqrt(times.size) / self.step_time_ns)

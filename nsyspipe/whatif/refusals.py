@@ -1,0 +1,342 @@
+"""Where the replay does not hold, and why: a reason in words instead of a wrong figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.collectives import PER_RANK
+from nsyspipe.whatif.timelines import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from nsyspipe.model.types import Float64
+    from nsyspipe.run.run import Run
+    from nsyspipe.whatif.knobs import Knobs
+    from nsyspipe.whatif.scenarios import Replay
+    from nsyspipe.whatif.timelines import RankTimeline, Windows
+
+
+LARGEST_IDENTITY_ERROR = 0.01
+# From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
+LARGEST_STARVED_SHARE = 0.02
+_LARGEST_UNLAUNCHED = 0.01
+_SHARDED = {"all_gather", "reduce_scatter"}
+_SAME = 0.03
+# Of the gradients' bytes: less is sent under a hook that compresses them.
+_WHOLE = 0.75
+# Where the switch adds up (NVLink SHARP, of more than two ranks), a bus bandwidth is a little above what the links give.
+_IN_SWITCH, _PAIR = 1.25, 2
+_MOST_BUCKETS = 128
+# Collectives of all steps together: a tenth of a second for each thousand.
+_MOST_REPLAYED = 2_500
+# Kernels may be slower beside communication, but hardly so much.
+_MOST_SLOWER = 1.5
+_GB = 1e9
+
+
+@dataclass(frozen=True)
+class Starvation:
+    """The share of each rank's median step that its GPU was idle because nothing was launched."""
+
+    shares: Float64
+
+    @property
+    def is_starved(self) -> NDArray[np.bool_]:
+        """Ranks that are."""
+        starved: NDArray[np.bool_] = self.shares > LARGEST_STARVED_SHARE
+        return starved
+
+    @property
+    def is_straggler(self) -> bool:
+        """Whether it is one rank alone."""
+        return self.shares.size > 1 and int(self.is_starved.sum()) == 1
+
+
+def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvation:
+    """Measure idle time before an operation up to its launch, of all operations of the main stream and of communication."""
+    shares = []
+    for at, rank in enumerate(timelines):
+        comm, edges = rank.collectives, windows.edges[:, at]
+        # A gap belongs to the window that it lies in: the last ends with what begins the window after it.
+        start = np.concatenate((rank.start, comm.start, edges[-1:]))
+        order = np.argsort(start, kind="stable")
+        start = start[order]
+        end = np.concatenate((rank.end, comm.end, edges[-1:]))[order]
+        launch = np.concatenate((rank.launch, comm.launch, [rank.next_launch]))[order]
+        free = np.maximum.accumulate(end)[:-1]
+        idle = np.clip(np.minimum(start[1:], launch[1:]) - free, 0, None)
+        step = np.clip(np.searchsorted(edges, free, side="right") - 1, 0, windows.steps.size - 1)
+        per_step = np.bincount(step, weights=idle, minlength=windows.steps.size) / np.diff(edges)
+        shares.append(float(np.median(per_step[windows.counts])))
+    return Starvation(np.array(shares))
+
+
+def why_not(run: Run) -> str | None:
+    """Return why a run cannot be replayed at all, by its figures; None if nothing speaks against it."""
+    if run.is_capture:
+        return "the run has no steps, it is a capture as a whole: name the steps with --step REGEX"
+    n_ranks, world_size = run.header.n_ranks, run.header.world_size
+    has_comm = bool(run.collectives().num_rows)
+    if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
+        return "the run has 1 rank: nothing is communicated that could be changed"
+    if not has_comm:
+        return _hidden_in_graphs(run) or "no communication was recorded in any step"
+    steps = run.steps()
+    complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
+    counted = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())
+    if not np.isin(counted, complete).all() or not counted.size:
+        return "no step is complete on every rank"
+    if complete.size == 1 and not run.skipped_steps:
+        return (
+            "no complete step after the first: ranks begin the first one at different times "
+            "(capture at least 4 steps)"
+        )
+    return None
+
+
+def _hidden_in_graphs(run: Run) -> str | None:
+    """Return what the run's problem says of communication inside CUDA graphs, and its fix; None without one."""
+    rows = run.problems.filter(pc.equal(run.problems["code"], "comm-in-graphs")).to_pylist()
+    return f"{rows[0]['message']}; {rows[0]['fix']}" if rows else None
+
+
+def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
+    """Return why the operations of a run cannot be replayed; None if nothing speaks against it."""
+    first = timelines[0].collectives
+    if any(one.n_outside for one in timelines):
+        return "communication outside of the steps is under way in them, so collectives cannot be told apart"
+    table = run.collectives()
+    inside = table.filter(pc.is_in(table["step"], value_set=pc.cast(windows.steps, "int64")))
+    if not inside.num_rows or not all(one.collectives.start.size for one in timelines):
+        return "no communication was recorded in the steps that count"
+    if len(timelines) > 1 and not pc.all(inside["is_matched"]).as_py():
+        return "collectives could not be matched across ranks"
+    if any(
+        not np.array_equal(getattr(one.collectives, name), getattr(first, name))
+        for one in timelines
+        for name in ("step", "seq")
+    ):
+        return "collectives could not be matched across ranks"
+    communicators = inside["comm_id"].unique().to_pylist()
+    return _several_streams(communicators, timelines, windows) or _unlaunched(timelines)
+
+
+def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
+    """Refuse where a hook computes between a collective and what waits for it, for more than a replay may be off by.
+
+    What a cast of bf16 compression does on one of many streams in turn, once in a while on NCCL's, is less.
+    """
+    steps = windows.steps.size
+    wall = (windows.edges[-1] - windows.edges[0]).mean() / steps
+    most = max(timelines, key=lambda one: one.hooked_ns)
+    if most.hooked_ns / steps <= LARGEST_IDENTITY_ERROR * wall:
+        return None
+    return (
+        "compute kernels run on the stream of the communication, as with PowerSGD or where one stream has both "
+        f"({most.n_hooked / steps:,.3g} per step, {100 * most.hooked_ns / steps / wall:.1f} % of it): the model does not cover that"
+    )
+
+
+def _several_streams(
+    communicators: Sequence[str], timelines: Sequence[RankTimeline], windows: Windows
+) -> str | None:
+    first = timelines[0].collectives
+    if hooked := _hooked(timelines, windows):
+        return hooked
+    kinds = set(first.kind.tolist())
+    # Without NCCL's ids a communicator is named collective/order.
+    is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
+    streams = {kind: np.unique(first.stream[first.kind == kind]).size for kind in kinds}
+    is_odd = np.unique(first.stream).size > 1 and not kinds <= _SHARDED
+    if is_several or is_odd or max(streams.values()) > 1:
+        return "several communicators are in use, for which the model is not validated"
+    return None
+
+
+def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
+    n_not = sum(one.n_without_launch for one in timelines)
+    if n_not > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
+        return (
+            "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what "
+            "is not known"
+        )
+    # Few of all operations, but without its launch nothing says what one waits for.
+    launches = np.concatenate([one.collectives.launch for one in timelines])
+    if n_not := int(np.count_nonzero(launches == NEVER)):
+        return (
+            f"launches of collectives were not recorded ({n_not} of {launches.size}), so what they wait for "
+            "is not known"
+        )
+    return None
+
+
+def why_not_knobs(
+    replay: Replay, knobs: Knobs, starved: Starvation, datatypes: set[str | None]
+) -> str | None:
+    """Return why a combination of knobs cannot be answered; None if it can.
+
+    Parameters
+    ----------
+    datatypes
+        Of the gradients' all-reduces, as kernel names say.
+    """
+    reasons = [
+        beyond_nominal(replay),
+        _absent_ranks(replay, knobs),
+        _starved(knobs, starved),
+        _bandwidth(replay, knobs),
+    ]
+    if replay.is_sharded:
+        reasons.append(_sharded(knobs))
+    else:
+        reasons += [_gradients(replay, knobs), _dtype(knobs, datatypes)]
+    return next(filter(None, reasons), None)
+
+
+def beyond_nominal(replay: Replay) -> str | None:
+    """Return why the captured bandwidth cannot be: more than the GPUs' links give; None if it can, or nothing says them."""
+    most, own = replay.nominal_bytes_per_s, replay.bus_bytes_per_s
+    if most is None or own is None:
+        return None
+    if own <= most * (_IN_SWITCH if replay.captured.program.n_ranks > _PAIR else 1.0):
+        return None
+    return (
+        f"a captured bandwidth of {own / _GB:,.0f} GB/s cannot be where the fastest link of these GPUs gives "
+        f"{most / _GB:,.0f} GB/s: the bytes of the gradients are not right"
+    )
+
+
+def _absent_ranks(replay: Replay, knobs: Knobs) -> str | None:
+    """Refuse what depends on ranks that are not there: how long a rank waits for them is not known."""
+    n_ranks = replay.captured.program.n_ranks
+    if n_ranks > 1:
+        if not knobs.no_wait or n_ranks >= replay.world_size:
+            return None
+        return (
+            f"{n_ranks} of {replay.world_size} ranks are there: how much of their communication is waiting for the "
+            "others is not known; pass the reports of all ranks"
+        )
+    if set(knobs.given) <= {"bucket_mb", "no_grad_copy"}:
+        return None
+    return (
+        "1 rank alone is there: how much of its communication is waiting for the others is not known; "
+        "pass the reports of all ranks (buckets and --no-grad-copy can be answered for this rank)"
+    )
+
+
+def _starved(knobs: Knobs, starved: Starvation) -> str | None:
+    share = f"{100 * starved.shares.max():.1f} %"
+    if not starved.is_starved.any():
+        return None
+    if not starved.is_straggler:
+        return (
+            f"launch- or input-bound: GPUs stand idle {share} of the step because work was not launched "
+            "yet, and how that changes is not known"
+        )
+    if knobs.no_wait:
+        return None
+    rank = int(np.argmax(starved.shares))
+    return (
+        f"one rank alone stands idle {share} of its step for lack of launches (place {rank} in order): a straggler; "
+        "ask for the balanced run, --no-wait"
+    )
+
+
+def _bandwidth(replay: Replay, knobs: Knobs) -> str | None:
+    target, own = knobs.target_bytes_per_s, replay.bus_bytes_per_s
+    if target is None:
+        return None
+    if own is None:
+        fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
+        return f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
+    if replay.is_sharded and target < own * (1 - _SAME):
+        return (
+            "sharded, as with FSDP: what waits for a collective that is hidden now is not known, so only "
+            "faster links can be answered"
+        )
+    return None
+
+
+def _sharded(knobs: Knobs) -> str | None:
+    asked = {"bucket_mb", "gradient_dtype", "no_grad_copy"} & set(knobs.given)
+    if asked:
+        return "no all-reduces of gradients alone (sharded, as with FSDP): there are no buckets to change"
+    return None
+
+
+def _gradients(replay: Replay, knobs: Knobs) -> str | None:
+    if knobs.bucket_mb is not None and (reason := _buckets(replay, knobs.bucket_mb)):
+        return reason
+    if knobs.no_grad_copy and replay.n_copies <= 1:
+        return "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
+    return None
+
+
+def _buckets(replay: Replay, cap_mib: float) -> str | None:
+    if (n_bursts := replay.n_bursts) > 1:
+        return (
+            f"gradients are all-reduced {n_bursts} times per step, with other work between, and which of them are the same "
+            "is not known (an accumulation sends them once under no_sync())"
+        )
+    if replay.gradient_bytes is None:
+        return "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
+    if replay.sent_share is not None and replay.sent_share < _WHOLE:
+        return (
+            f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes), and bucket_cap_mb counts "
+            "them as they are before it: ask a capture without the hook"
+        )
+    if reason := _too_many(replay, replay.n_buckets(cap_mib)):
+        return reason
+    if replay.lag_share > 1:
+        return (
+            f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
+            "when smaller or larger ones would begin is not known"
+        )
+    return None
+
+
+def _too_many(replay: Replay, n: int) -> str | None:
+    if n > _MOST_BUCKETS:
+        return (
+            f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
+            f"the run has {replay.n_own_buckets})"
+        )
+    if n * (n_steps := replay.n_steps) > _MOST_REPLAYED:
+        return (
+            f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
+            "capture fewer steps, or leave some out with --skip-first N"
+        )
+    return None
+
+
+def _dtype(knobs: Knobs, datatypes: Iterable[str | None]) -> str | None:
+    if knobs.gradient_dtype is None:
+        return None
+    found = set(datatypes)
+    if found == {"f32"}:
+        return None
+    shown = ", ".join(sorted(one or "of unknown type" for one in found)) or "of unknown type"
+    return f"gradients are sent as {shown}: only f32 ones can be halved"
+
+
+def contradiction(replay: Replay) -> str | None:
+    """Return why a replay contradicts itself: the step without communication is shorter than what its device computes."""
+    limit = replay.limit_ns
+    if limit is None or limit >= (least := replay.least_compute_ns(_MOST_SLOWER)):
+        return None
+    return (
+        f"the replay contradicts itself: {limit / 1e6:.2f} ms per step without any communication, where the device "
+        f"computes {least / 1e6:.2f} ms at least"
+    )
+
+
+def is_sharded(kinds: Iterable[str]) -> bool:
+    """Tell whether a run's parameters or gradients are sharded: collectives that move one rank's part."""
+    return any(kind in PER_RANK for kind in kinds)
