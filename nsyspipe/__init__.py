@@ -13,8 +13,8 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from nsyspipe.api import compare, diff, load
     from nsyspipe.errors import NsyspipeError
+    from nsyspipe.replay.answer import whatif
     from nsyspipe.run.run import Run
-    from nsyspipe.whatif.answer import whatif
 
 __all__ = ["NsyspipeError", "Run", "__version__", "compare", "diff", "load", "whatif"]
 
@@ -25,7 +25,7 @@ _HOMES = {
     "compare": "nsyspipe.api",
     "diff": "nsyspipe.api",
     "load": "nsyspipe.api",
-    "whatif": "nsyspipe.whatif.answer",
+    "whatif": "nsyspipe.replay.answer",
 }
 
 

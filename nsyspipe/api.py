@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.compare.difference import (
+from nsyspipe.comparison.difference import Side, check_captures
+from nsyspipe.comparison.gate import (
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT_PCT,
-    Side,
-    check_captures,
     check_confidence,
     effect_ratio,
 )
@@ -21,7 +20,7 @@ from nsyspipe.nsys.cache import exported_reports
 from nsyspipe.run.ranks import parse_rank_map
 from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run
-from nsyspipe.store.catalog import is_saved
+from nsyspipe.store.find import is_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.compare.difference import RunDifference
-    from nsyspipe.compare.scoreboard import Scoreboard
+    from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.scoreboard import Scoreboard
 
     AnySide = Side | Run | str | os.PathLike[str]
 
@@ -135,7 +134,7 @@ def load(
 
 
 def _with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
-    from nsyspipe.whatif.advice import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
+    from nsyspipe.replay.advice import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
 
     return with_expected_savings(run, findings)
 
@@ -220,8 +219,8 @@ def diff(
     >>> change.verdict, change.metrics.to_pylist()[0]["delta_pct"]  # doctest: +SKIP
     ('improvement', -11.2)
     """
-    from nsyspipe.compare.difference import RunDifference  # noqa: PLC0415 - one run needs none
-    from nsyspipe.compare.metrics import DEFAULT_METRIC, METRICS  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.metrics import DEFAULT_METRIC, METRICS  # noqa: PLC0415 - one run needs none
 
     least = effect_ratio(min_effect_pct, min_effect)
     check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
@@ -291,8 +290,8 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    from nsyspipe.compare.ranking import Rules, check_sort  # noqa: PLC0415 - one run needs none
-    from nsyspipe.compare.scoreboard import Scoreboard  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.ranking import Rules, check_sort  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.scoreboard import Scoreboard  # noqa: PLC0415 - one run needs none
 
     least = effect_ratio(min_effect_pct, min_effect)
     check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nsyspipe
-from nsyspipe.whatif.knobs import knobs_of
-from nsyspipe.whatif.scenarios import opened_replay, why_refused
+from nsyspipe.replay.knobs import knobs_of
+from nsyspipe.replay.scenarios import opened_replay, why_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from nsyspipe.replay.scenarios import Opened
     from nsyspipe.run.run import Run
-    from nsyspipe.whatif.scenarios import Opened
 
 __all__ = [
     "MORE_CHANGES",

@@ -11,8 +11,8 @@ from nsyspipe.cli.inputs import opened_runs, parse_runs
 from nsyspipe.cli.options import Confidence, MinEffect, name_file, settled_here, shown_path
 from nsyspipe.cli.outputs import CompareOutputs
 from nsyspipe.cli.terminal import progress, write_stdout
-from nsyspipe.compare.difference import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
-from nsyspipe.compare.gate_settings import GateSettings, parse_confidence, parse_min_effect
+from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
+from nsyspipe.comparison.gate_settings import GateSettings, parse_confidence, parse_min_effect
 from nsyspipe.model.options import AUTO
 
 
@@ -89,7 +89,7 @@ def compare(
     if quiet or outputs.takes_stdout:
         name_file(rules)
     if sort is not None:
-        from nsyspipe.compare.ranking import check_sort
+        from nsyspipe.comparison.ranking import check_sort
 
         sort = check_sort(sort, "--sort")
     options = reading.chosen(locals())
@@ -100,7 +100,7 @@ def compare(
         ) as open_runs,
     ):  # fmt: skip
         from nsyspipe.api import compare as compared
-        from nsyspipe.compare.difference import Side
+        from nsyspipe.comparison.difference import Side
 
         board = compared(
             [Side(*one) for one in open_runs()],

@@ -11,9 +11,14 @@ from nsyspipe.cli.inputs import opened_runs, parse_runs
 from nsyspipe.cli.options import Confidence, MinEffect, name_file, settled_here, shown_path
 from nsyspipe.cli.outputs import DiffOutputs
 from nsyspipe.cli.terminal import progress, write_stdout
-from nsyspipe.compare.difference import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
-from nsyspipe.compare.gate import ANY_CHANGE, FAIL_ON, check_can_fail
-from nsyspipe.compare.gate_settings import (
+from nsyspipe.comparison.gate import (
+    ANY_CHANGE,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_MIN_EFFECT_PCT,
+    FAIL_ON,
+    check_can_fail,
+)
+from nsyspipe.comparison.gate_settings import (
     GateSettings,
     parse_confidence,
     parse_metrics,
@@ -25,7 +30,7 @@ from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
     from nsyspipe.cli.inputs import NamedRuns
-    from nsyspipe.compare.difference import RunDifference
+    from nsyspipe.comparison.difference import RunDifference
 
 
 _TWO = 2
@@ -107,7 +112,7 @@ def diff(
         ) as open_runs,
     ):  # fmt: skip
         from nsyspipe.api import diff as compared
-        from nsyspipe.compare.difference import Side
+        from nsyspipe.comparison.difference import Side
 
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
         baseline, candidate = (Side(of[0].header.label, of, name) for name, of in open_runs())
@@ -128,7 +133,7 @@ def _answer(
     difference: RunDifference, outputs: DiffOutputs, settings: GateSettings, *, quiet: bool
 ) -> None:
     """Write and print everything, then end as the gate says."""
-    from nsyspipe.compare.gate import gate
+    from nsyspipe.comparison.gate import gate
 
     judged = gate(difference, settings.fail_on) if settings.fail_on else None
     path = shown_path(settings)
@@ -171,7 +176,7 @@ def _check_gate(settings: GateSettings, *, is_of_file: bool) -> None:
     """Refuse a gate that could never fail, before anything is read."""
     if not (settings.fail_on and settings.metrics):
         return
-    from nsyspipe.compare.metrics import METRICS
+    from nsyspipe.comparison.metrics import METRICS
 
     judged = {name: METRICS[name].better for name in settings.metrics}
     names = (f"{settings.path}: fail-on", f'fail-on = "{ANY_CHANGE}"') if is_of_file else ()

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from nsyspipe.cli.terminal import Stage
-    from nsyspipe.compare.difference import RunDifference
-    from nsyspipe.compare.gate import Gate
-    from nsyspipe.compare.scoreboard import Scoreboard
+    from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.gate import Gate
+    from nsyspipe.comparison.scoreboard import Scoreboard
     from nsyspipe.run.run import Run
 
 

@@ -13,8 +13,8 @@ from nsyspipe.cli.terminal import progress, write_stdout
 from nsyspipe.model.options import AUTO
 
 if TYPE_CHECKING:
+    from nsyspipe.replay.answer import WhatIf
     from nsyspipe.run.run import Run
-    from nsyspipe.whatif.answer import WhatIf
 
 
 _STDOUT = "-"
@@ -100,8 +100,8 @@ def whatif(
       nsyspipe whatif reports/ --bandwidth 300GB/s --json - | jq .scenarios[0].gain_pct
       nsyspipe whatif runs/ --no-wait
     """
+    from nsyspipe.replay.knobs import knobs_of
     from nsyspipe.report.files import check_directory
-    from nsyspipe.whatif.knobs import knobs_of
 
     if json_file is not None and json_file != _STDOUT:
         check_directory(Path(json_file))
@@ -129,7 +129,7 @@ def whatif(
         ) as open_runs,
     ):
         opened = open_runs()[0][1][0]
-        from nsyspipe.whatif.answer import whatif as ask
+        from nsyspipe.replay.answer import whatif as ask
 
         found = ask(opened, **changes)
     _write(found, opened, json_file, is_quiet=quiet, is_forced=force)

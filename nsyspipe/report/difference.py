@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nsyspipe.compare.changes import top_kernels
+from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.model.text import printable
 from nsyspipe.report.difference_words import (
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from nsyspipe.compare.difference import RunDifference, Side
-    from nsyspipe.compare.gate import Gate
+    from nsyspipe.comparison.difference import RunDifference, Side
+    from nsyspipe.comparison.gate import Gate
 
 
 _STYLES = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.compare.gate import REGRESSION
-from nsyspipe.compare.metrics import INCONCLUSIVE, NEITHER, NO_CHANGE
-from nsyspipe.compare.statistics import MEAN, MEDIAN
+from nsyspipe.comparison.gate import REGRESSION
+from nsyspipe.comparison.metrics import INCONCLUSIVE, NEITHER, NO_CHANGE
+from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.report.units import (
     absent,
     bandwidth_text,
@@ -22,8 +22,8 @@ from nsyspipe.report.words import subject_parts, uneven_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nsyspipe.compare.difference import RunDifference, Side
-    from nsyspipe.compare.gate import Gate
+    from nsyspipe.comparison.difference import RunDifference, Side
+    from nsyspipe.comparison.gate import Gate
 
 
 # A difference's figures with units and signs: however small one is, its sign is told.

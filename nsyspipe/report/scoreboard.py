@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from nsyspipe.compare.scoreboard import Scoreboard
+    from nsyspipe.comparison.scoreboard import Scoreboard
 
 
 _STYLES = {"improvement": "green", "regression": "bold red", "inconclusive": "yellow"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.compare.ranking import REFERENCE
+from nsyspipe.comparison.ranking import REFERENCE
 from nsyspipe.report.units import (
     absent,
     bandwidth_text,
@@ -20,8 +20,8 @@ from nsyspipe.report.words import uneven_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nsyspipe.compare.ranking import Kind
-    from nsyspipe.compare.scoreboard import Scoreboard
+    from nsyspipe.comparison.ranking import Kind
+    from nsyspipe.comparison.scoreboard import Scoreboard
 
 
 # Names in a list before the rest is counted; and of the figures those that stand there even if no run has them.

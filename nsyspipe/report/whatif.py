@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from nsyspipe.replay.answer import Scenario, WhatIf
     from nsyspipe.run.run import Run
-    from nsyspipe.whatif.answer import Scenario, WhatIf
 
 
 # A limit rather than something that can be switched on.

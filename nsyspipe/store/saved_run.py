@@ -15,8 +15,8 @@ from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
 from nsyspipe.model import schema
 from nsyspipe.run.run import Run, steps_source
-from nsyspipe.store.catalog import find_saved
 from nsyspipe.store.details import Details, parse_details
+from nsyspipe.store.find import find_saved
 from nsyspipe.store.layout import file_name, partition, published
 from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, check_steps_known, read_run_files
 

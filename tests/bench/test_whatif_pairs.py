@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.whatif import ranges, rebucket
-from nsyspipe.whatif.program import Slowing
+from nsyspipe.replay import ranges, rebucket
+from nsyspipe.replay.program import Slowing
 from tests.pairs import MORE_CHANGES, ONE_CHANGE, Captures, measured, table
 
 pytestmark = pytest.mark.bench

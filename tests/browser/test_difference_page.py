@@ -8,8 +8,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.compare.difference import Side
-from nsyspipe.compare.gate import gate
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.gate import gate
 from nsyspipe.report.html.difference_page import difference_page
 from tests.browser.chromium import DESKTOP
 from tests.browser.test_run_page import OVERFLOW, PAINTED

@@ -16,7 +16,7 @@ from nsyspipe.run.run import RUN_TABLES
 from tests.cli.tools import assert_refused, nsyspipe_run
 from tests.markdown_page import Page
 
-REFERENCE = Path(nsyspipe.__file__).parent / "schema" / "REFERENCE.md"
+REFERENCE = Path(nsyspipe.__file__).parent / "model" / "REFERENCE.md"
 # `breakdown` has the columns of `steps`.
 ANSWERS = [name for name in RUN_TABLES if name != "breakdown"]
 # Besides the answers what only a dataset has.

@@ -6,7 +6,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.compare.difference import Side
+from nsyspipe.comparison.difference import Side
 from nsyspipe.report.difference import difference_document_text
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.store.write import save

@@ -16,10 +16,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nsyspipe.compare.decision import is_worse_excluded, verdict
-from nsyspipe.compare.interval import two_sided_tails
-from nsyspipe.compare.series import Series, inflation
-from nsyspipe.compare.statistics import difference_of_centres
+from nsyspipe.comparison.decision import is_worse_excluded, verdict
+from nsyspipe.comparison.interval import two_sided_tails
+from nsyspipe.comparison.series import Series, inflation
+from nsyspipe.comparison.statistics import difference_of_centres
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.compare.difference import Side
+from nsyspipe.comparison.difference import Side
 from nsyspipe.store.write import save
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.whatif.answer import whatif
-from nsyspipe.whatif.knobs import Knobs
-from nsyspipe.whatif.scenarios import opened_replay
+from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.knobs import Knobs
+from nsyspipe.replay.scenarios import opened_replay
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import nsyspipe
-from nsyspipe.compare.changes import has_whole_graphs
+from nsyspipe.comparison.changes import has_whole_graphs
 from tests.build.trace import TraceBuilder
 
 MS = 1_000_000

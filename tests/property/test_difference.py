@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from nsyspipe.api import diff
-from nsyspipe.compare.changes import apportioned
-from nsyspipe.compare.difference import Side
+from nsyspipe.comparison.changes import apportioned
+from nsyspipe.comparison.difference import Side
 from tests.build.plain_steps import plain_run
 
 lengths = st.integers(0, 5000)

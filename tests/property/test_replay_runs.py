@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import nsyspipe
+from nsyspipe.replay.answer import whatif
 from nsyspipe.report.whatif import whatif_document_text
-from nsyspipe.whatif.answer import whatif
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.property import cross_runs
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from nsyspipe.whatif.program import JOIN, NOTHING, READY, WINDOW, Program, Slowing
-from nsyspipe.whatif.simulate import Setting, simulate
+from nsyspipe.replay.program import JOIN, NOTHING, READY, WINDOW, Program, Slowing
+from nsyspipe.replay.simulate import Setting, simulate
 
 N_RANKS = st.integers(1, 3)
 TIMES = st.integers(0, 50)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from nsyspipe.compare.decision import verdict
-from nsyspipe.compare.interval import critical_value, two_sided_tail
-from nsyspipe.compare.statistics import difference_of_centres, ratio_of_means
+from nsyspipe.comparison.decision import verdict
+from nsyspipe.comparison.interval import critical_value, two_sided_tail
+from nsyspipe.comparison.statistics import difference_of_centres, ratio_of_means
 
 FEW = {"max_examples": 150, "deadline": None}
 # Whole numbers of few sizes: ties, constants, stalls and grids come up by themselves.

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 import nsyspipe
-from nsyspipe.whatif.answer import whatif
+from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US, Ddp
 
 # Each step: forward 10, four times layer 5 and scaling 0.1, all-reduce 80, four copies of 0.1, optimizer 4 ms.

@@ -8,9 +8,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
-from nsyspipe.compare.changes import StepTable
-from nsyspipe.compare.difference import Side
-from nsyspipe.compare.surroundings import _is_alike, surroundings
+from nsyspipe.comparison.changes import StepTable
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.surroundings import _is_alike, surroundings
 from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.model.sidecar import RunCapture
 from tests.build.changed_run import Changed

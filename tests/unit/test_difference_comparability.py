@@ -8,8 +8,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.compare.comparability import check_comparable
-from nsyspipe.compare.difference import Side
+from nsyspipe.comparison.comparability import check_comparable
+from nsyspipe.comparison.difference import Side
 from nsyspipe.model.sidecar import RunCapture
 from tests.build.changed_run import Changed
 from tests.build.nccl_layouts import NCCL_2_21

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.compare.changes import StepTable
-from nsyspipe.compare.metrics import METRICS, per_step
+from nsyspipe.comparison.changes import StepTable
+from nsyspipe.comparison.metrics import METRICS, per_step
 from nsyspipe.errors import DatasetError
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import plain_run

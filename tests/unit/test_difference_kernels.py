@@ -7,9 +7,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.analysis import kernels as window_sums
-from nsyspipe.compare.changes import StepTable, kernel_changes, top_kernels
-from nsyspipe.compare.comparability import check_comparable
-from nsyspipe.compare.difference import Side
+from nsyspipe.comparison.changes import StepTable, kernel_changes, top_kernels
+from nsyspipe.comparison.comparability import check_comparable
+from nsyspipe.comparison.difference import Side
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank, plain_run
 from tests.integration.store_tools import places, unlisted

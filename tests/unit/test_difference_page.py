@@ -10,8 +10,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.compare.difference import Side
-from nsyspipe.compare.gate import gate
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.gate import gate
 from nsyspipe.report.difference import identity_of
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.report.document import document

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.api import diff
-from nsyspipe.compare.difference import Side
+from nsyspipe.comparison.difference import Side
 from nsyspipe.report.html.difference_charts import (
     DeltaCell,
     DeltaTable,

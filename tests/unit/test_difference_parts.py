@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pyarrow as pa
 
-from nsyspipe.compare.changes import StepTable, apportioned, mean_step_time, step_parts
+from nsyspipe.comparison.changes import StepTable, apportioned, mean_step_time, step_parts
 from tests.build.plain_steps import plain_run
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.api import diff
-from nsyspipe.compare.difference import Side
-from nsyspipe.compare.metrics import overall_verdict
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.metrics import overall_verdict
 from nsyspipe.errors import OptionError, ReportNotFoundError
 from tests.build.plain_steps import plain_run, write_run
 

@@ -7,8 +7,8 @@ from rich.console import Console
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.compare.difference import RunDifference, Side
-from nsyspipe.compare.gate import gate
+from nsyspipe.comparison.difference import RunDifference, Side
+from nsyspipe.comparison.gate import gate
 from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.report.difference import (
     MARKER,

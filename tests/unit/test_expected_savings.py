@@ -9,10 +9,10 @@ import pytest
 
 import nsyspipe
 from nsyspipe.model import schema
-from nsyspipe.whatif import advice as expected
-from nsyspipe.whatif.advice import advised_change, with_expected_savings
-from nsyspipe.whatif.answer import whatif
-from nsyspipe.whatif.knobs import Knobs
+from nsyspipe.replay import advice as expected
+from nsyspipe.replay.advice import advised_change, with_expected_savings
+from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS, US
 from tests.integration.tools import edit
 from tests.unit.make_replay import OVERHEAD, SINGLE, STEP, first_of

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.compare.gate import FAILED, PASSED, UNDECIDED, check_can_fail, gate
-from nsyspipe.compare.gate_settings import (
+from nsyspipe.comparison.gate import FAILED, PASSED, UNDECIDED, check_can_fail, gate
+from nsyspipe.comparison.gate_settings import (
     GateSettings,
     parse_confidence,
     parse_metrics,
     parse_min_effect,
     read_settings,
 )
-from nsyspipe.compare.metrics import METRICS
+from nsyspipe.comparison.metrics import METRICS
 from nsyspipe.errors import OptionError
 
 

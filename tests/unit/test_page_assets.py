@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsyspipe.report import page
+from nsyspipe.report.html import page
 from nsyspipe.report.html.page import LIBRARY, csp, read_asset, script, styles
 
 ASSETS = Path(page.__file__).parent / "assets"

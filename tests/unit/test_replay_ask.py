@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.whatif.answer import whatif
-from nsyspipe.whatif.knobs import LINKS
+from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.knobs import LINKS
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.unit.make_replay import OVERHEAD, SINGLE, STEP, WORK, asked, first_of, only, refusal
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.whatif.answer import whatif
-from nsyspipe.whatif.program import Slowing
-from nsyspipe.whatif.ranges import slowdowns
-from nsyspipe.whatif.simulate import Compared, Contention
+from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.program import Slowing
+from nsyspipe.replay.ranges import slowdowns
+from nsyspipe.replay.simulate import Compared, Contention
 from tests.build.trace import TraceBuilder
 
 US, MS = 1_000, 1_000_000

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from nsyspipe.whatif.gradients import bucket_ends, is_alike, matched_in_order
+from nsyspipe.replay.gradients import bucket_ends, is_alike, matched_in_order
 
 MIB = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.errors import OptionError
-from nsyspipe.whatif.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
+from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of, parse_bandwidth
 
 
 @pytest.mark.parametrize(

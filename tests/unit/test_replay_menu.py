@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.whatif.answer import whatif
-from nsyspipe.whatif.knobs import Bound, Knobs, finding_of
+from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.knobs import Bound, Knobs, finding_of
 from tests.build.ddp_run import MS
 from tests.unit.make_replay import SINGLE, asked, refusal
 

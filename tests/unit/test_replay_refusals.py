@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.whatif import refusals
-from nsyspipe.whatif.answer import whatif
+from nsyspipe.replay import refusals
+from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.trace import TraceBuilder
 from tests.unit.make_replay import SINGLE, STEP, asked, forget_launches, launch_first, only, refusal

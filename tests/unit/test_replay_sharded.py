@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.whatif.answer import whatif
+from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
 from tests.build.nccl_layouts import COMM_INIT, NCCL_2_21
 from tests.build.trace import TraceBuilder

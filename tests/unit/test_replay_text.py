@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nsyspipe.replay.answer import Scenario, WhatIf
 from nsyspipe.report.whatif import gain_text, headline
-from nsyspipe.whatif.answer import Scenario, WhatIf
 
 MS = 1_000_000
 

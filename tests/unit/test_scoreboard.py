@@ -7,11 +7,11 @@ import pytest
 
 import nsyspipe
 from nsyspipe.api import compare, diff
-from nsyspipe.compare.difference import Side
-from nsyspipe.compare.ranking import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
+from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.ranking import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import SUMMARY
-from nsyspipe.store.catalog import find_saved
+from nsyspipe.store.find import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
 from tests.build.scoreboard_runs import MS, scoreboard_runs

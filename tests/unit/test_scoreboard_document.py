@@ -9,7 +9,7 @@ import json
 import pytest
 
 from nsyspipe.api import compare
-from nsyspipe.compare.difference import Side
+from nsyspipe.comparison.difference import Side
 from nsyspipe.report.scoreboard import (
     identity_of,
     identity_of_csv,

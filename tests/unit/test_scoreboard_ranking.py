@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.compare.ranking import SCOREBOARD, SORTS, check_sort, sorted_rows
+from nsyspipe.comparison.ranking import SCOREBOARD, SORTS, check_sort, sorted_rows
 from nsyspipe.errors import OptionError
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 import nsyspipe
 from nsyspipe.api import compare
-from nsyspipe.compare.difference import Side
+from nsyspipe.comparison.difference import Side
 from nsyspipe.report.scoreboard import MARKER, scoreboard_markdown, scoreboard_text
 from nsyspipe.report.scoreboard_words import doubts, headlines, notes, speedup_text, troubles
 from tests.build.hostile import HOSTILE

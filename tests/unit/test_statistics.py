@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.compare.decision import verdict
-from nsyspipe.compare.interval import two_sided_tail
-from nsyspipe.compare.statistics import difference_of_centres
+from nsyspipe.comparison.decision import verdict
+from nsyspipe.comparison.interval import two_sided_tail
+from nsyspipe.comparison.statistics import difference_of_centres
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 

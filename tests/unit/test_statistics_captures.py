@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.compare.decision import verdict
-from nsyspipe.compare.statistics import difference_of_centres, ratio_of_means
+from nsyspipe.comparison.decision import verdict
+from nsyspipe.comparison.statistics import difference_of_centres, ratio_of_means
 
 
 def captures(*each):

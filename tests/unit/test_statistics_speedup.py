@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.compare.statistics import difference_of_centres, ratio_of_means
+from nsyspipe.comparison.statistics import difference_of_centres, ratio_of_means
 
 
 def captures(*each):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from nsyspipe.compare.interval import critical_value, two_sided_tail
+from nsyspipe.comparison.interval import critical_value, two_sided_tail
 
 # NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2: upper critical values, two-sided here.
 TABLE = [

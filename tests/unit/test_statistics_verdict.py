@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nsyspipe.analysis.evenness import evenness
-from nsyspipe.compare.decision import is_worse_excluded, settled_by, verdict
-from nsyspipe.compare.statistics import difference_of_centres, ratio_of_means
+from nsyspipe.comparison.decision import is_worse_excluded, settled_by, verdict
+from nsyspipe.comparison.statistics import difference_of_centres, ratio_of_means
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 

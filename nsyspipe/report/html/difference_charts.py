@@ -17,7 +17,7 @@ from nsyspipe.report.units import absent, ms_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsyspipe.compare.difference import RunDifference, Side
+    from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.run.run import Run
 
 

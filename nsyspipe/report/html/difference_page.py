@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.compare.changes import top_kernels
-from nsyspipe.compare.metrics import METRICS
-from nsyspipe.compare.statistics import MEAN, MEDIAN
+from nsyspipe.comparison.changes import top_kernels
+from nsyspipe.comparison.metrics import METRICS
+from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.report.difference import identity_of
 from nsyspipe.report.difference_words import (
     change_cells,
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.compare.difference import RunDifference
-    from nsyspipe.compare.gate import Gate
+    from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.gate import Gate
     from nsyspipe.report.html.run_boards import Trouble
 
 

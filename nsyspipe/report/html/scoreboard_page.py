@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.compare.ranking import SCOREBOARD
+from nsyspipe.comparison.ranking import SCOREBOARD
 from nsyspipe.report.html.page import Column, Page, Table, render
 from nsyspipe.report.scoreboard import identity_of
 from nsyspipe.report.scoreboard_words import (
@@ -25,7 +25,7 @@ from nsyspipe.report.units import absent, ms_text, percent_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsyspipe.compare.scoreboard import Scoreboard
+    from nsyspipe.comparison.scoreboard import Scoreboard
 
 
 # A scoreboard's figures as tables of its page, and how each is defined.

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsyspipe.whatif.gradients import MIB, bucket_ends, gradient_copies
-from nsyspipe.whatif.program import JOIN, READY, WINDOW, Program, Slowing, captured_program
+from nsyspipe.replay.gradients import MIB, bucket_ends, gradient_copies
+from nsyspipe.replay.program import JOIN, READY, WINDOW, Program, Slowing, captured_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsyspipe.model.types import Flags, Float64, Int64
-    from nsyspipe.whatif.gradients import Gradients
-    from nsyspipe.whatif.program import Captured
+    from nsyspipe.replay.gradients import Gradients
+    from nsyspipe.replay.program import Captured
 
 
 # Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.

@@ -10,8 +10,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.compare.difference import check_confidence
-from nsyspipe.compare.gate import FAIL_ON
+from nsyspipe.comparison.gate import FAIL_ON, check_confidence
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
     OptionError
         If one of them is no metric.
     """
-    from nsyspipe.compare.metrics import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
+    from nsyspipe.comparison.metrics import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 
     found = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
     for one in found:

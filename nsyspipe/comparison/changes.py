@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.compare.tables import IDLE_CAUSE_PARTS, KERNEL_CHANGES, STEP_TIME_PARTS
+from nsyspipe.comparison.tables import IDLE_CAUSE_PARTS, KERNEL_CHANGES, STEP_TIME_PARTS
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.step_tables import IDLE_CAUSES
 

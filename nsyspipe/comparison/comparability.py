@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from nsyspipe.compare.changes import is_estimated
-from nsyspipe.compare.series import MIN_STEPS
+from nsyspipe.comparison.changes import is_estimated
+from nsyspipe.comparison.series import MIN_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nsyspipe.compare.difference import Side
+    from nsyspipe.comparison.difference import Side
     from nsyspipe.run.run import Run
 
 

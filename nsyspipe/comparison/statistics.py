@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from nsyspipe.compare.interval import Interval, mean_interval
-from nsyspipe.compare.series import Captures, MeanSeries, Series, why_undecided
+from nsyspipe.comparison.interval import Interval, mean_interval
+from nsyspipe.comparison.series import Captures, MeanSeries, Series, why_undecided
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

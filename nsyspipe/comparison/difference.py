@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.analysis.evenness import evenness
-from nsyspipe.compare.changes import StepTable, kernel_changes, mean_step_time, step_parts
-from nsyspipe.compare.comparability import check_comparable
-from nsyspipe.compare.metrics import DEFAULT_METRIC, metric_rows, overall_verdict, per_step
-from nsyspipe.compare.surroundings import surroundings
-from nsyspipe.compare.tables import COMPARABILITY, PROBLEMS_OF_SIDES
+from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time, step_parts
+from nsyspipe.comparison.comparability import check_comparable
+from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
+from nsyspipe.comparison.metrics import DEFAULT_METRIC, metric_rows, overall_verdict, per_step
+from nsyspipe.comparison.surroundings import surroundings
+from nsyspipe.comparison.tables import COMPARABILITY, PROBLEMS_OF_SIDES
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
@@ -80,68 +79,9 @@ def _first_double(values: Iterable[str]) -> str | None:
     return None
 
 
-# What counts as a change, unless something else is asked for.
-
-
-DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
-DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
-_LEAST_CONFIDENCE = 0.5
-
-
-def check_confidence(confidence: object, given: str, fix: str) -> float:
-    """Return a confidence above 0.5 and below 1.
-
-    Parameters
-    ----------
-    given, fix
-        How an error names it, and a value that could be used.
-
-    Raises
-    ------
-    OptionError
-        If it is not.
-    """
-    value = _number(confidence)
-    if not _LEAST_CONFIDENCE < value < 1:
-        raise OptionError(given, f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
-    return value
-
-
-def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
-    """Return a percentage from 0 as a ratio: 2 and "2%" are both 0.02.
-
-    Parameters
-    ----------
-    min_effect
-        What an earlier parameter was given, which took ratios: refused, since it may mean either.
-
-    Raises
-    ------
-    OptionError
-        If it is no percentage.
-    """
-    fix = "min_effect_pct=2"
-    if min_effect is not None:
-        raise OptionError(f"min_effect={min_effect!r}", "may be a ratio or per cent", fix=fix)
-    text = min_effect_pct.strip().removesuffix("%") if isinstance(min_effect_pct, str) else None
-    try:
-        value = _number(min_effect_pct) if text is None else float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix=fix)
-    return value / 100
-
-
-def _number(value: object) -> float:
-    """Return a number of Python or numpy; NaN for a flag and for anything else."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number
-
-
 @dataclass(frozen=True)
 class RunDifference:
-    """What changed from a baseline to a candidate: tables with the schemas of `nsyspipe.compare.tables`.
+    """What changed from a baseline to a candidate: tables with the schemas of `nsyspipe.comparison.tables`.
 
     Every difference is candidate - baseline: swapping the sides negates each exactly, and a run differs from
     itself by exactly 0.

@@ -9,15 +9,15 @@ import numpy as np
 
 from nsyspipe.analysis.evenness import evenness
 from nsyspipe.analysis.summary import RATIOS
-from nsyspipe.compare.decision import (
+from nsyspipe.comparison.decision import (
     is_opposed,
     is_worse_excluded,
     least_effect,
     settled_by,
     verdict,
 )
-from nsyspipe.compare.statistics import MEAN, MEDIAN, difference_of_centres
-from nsyspipe.compare.tables import METRIC_ROWS
+from nsyspipe.comparison.statistics import MEAN, MEDIAN, difference_of_centres
+from nsyspipe.comparison.tables import METRIC_ROWS
 from nsyspipe.model.step_tables import IDLE_CAUSES
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.compare.changes import StepTable
-    from nsyspipe.compare.decision import Better
-    from nsyspipe.compare.statistics import Difference
+    from nsyspipe.comparison.changes import StepTable
+    from nsyspipe.comparison.decision import Better
+    from nsyspipe.comparison.statistics import Difference
     from nsyspipe.model.types import Float64
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import PER_RANK
-from nsyspipe.whatif.timelines import NEVER
+from nsyspipe.replay.timelines import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.model.types import Float64
+    from nsyspipe.replay.knobs import Knobs
+    from nsyspipe.replay.scenarios import Replay
+    from nsyspipe.replay.timelines import RankTimeline, Windows
     from nsyspipe.run.run import Run
-    from nsyspipe.whatif.knobs import Knobs
-    from nsyspipe.whatif.scenarios import Replay
-    from nsyspipe.whatif.timelines import RankTimeline, Windows
 
 
 LARGEST_IDENTITY_ERROR = 0.01

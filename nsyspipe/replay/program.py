@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.analysis.intervals import IntervalSet, union
-from nsyspipe.whatif.timelines import NEVER
+from nsyspipe.replay.timelines import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.model.types import Flags, Float64, Int64
-    from nsyspipe.whatif.timelines import RankTimeline, Windows
+    from nsyspipe.replay.timelines import RankTimeline, Windows
 
 
 # What a replay runs: markers in order, each with its place in every rank's work, and the collectives between them.

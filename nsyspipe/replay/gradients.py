@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.model.names import PHASES
-from nsyspipe.whatif.timelines import NEVER
+from nsyspipe.replay.timelines import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsyspipe.model.types import Flags, Float64, Int64
-    from nsyspipe.whatif.program import Captured, RankMarkers
-    from nsyspipe.whatif.timelines import RankTimeline
+    from nsyspipe.replay.program import Captured, RankMarkers
+    from nsyspipe.replay.timelines import RankTimeline
 
 
 # The kernels that scale each gradient into its bucket: they tell when it was ready.

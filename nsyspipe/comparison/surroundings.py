@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.compare.changes import StepTable, has_whole_graphs
-from nsyspipe.compare.tables import CHANGES
+from nsyspipe.comparison.changes import StepTable, has_whole_graphs
+from nsyspipe.comparison.tables import CHANGES
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.compare.difference import Side
+    from nsyspipe.comparison.difference import Side
     from nsyspipe.run.run import Run
 
 

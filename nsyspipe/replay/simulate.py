@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.slowdown import compared_share
-from nsyspipe.whatif.program import JOIN, NOTHING, READY, WINDOW, Slowing
+from nsyspipe.replay.program import JOIN, NOTHING, READY, WINDOW, Slowing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.model.types import Float64
-    from nsyspipe.whatif.program import Captured, Program, RankMarkers
-    from nsyspipe.whatif.timelines import RankTimeline
+    from nsyspipe.replay.program import Captured, Program, RankMarkers
+    from nsyspipe.replay.timelines import RankTimeline
 
 
 # An operation takes this long at least.

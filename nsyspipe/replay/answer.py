@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from nsyspipe.analysis.slowdown import MOST_USUAL
-from nsyspipe.whatif.knobs import LINKS, MENU_LINKS, Knobs, bounds_of, finding_of, knobs_of
-from nsyspipe.whatif.scenarios import Opened, opened_replay, why_refused
+from nsyspipe.replay.knobs import LINKS, MENU_LINKS, Knobs, bounds_of, finding_of, knobs_of
+from nsyspipe.replay.scenarios import Opened, opened_replay, why_refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nsyspipe.replay.knobs import Bound
+    from nsyspipe.replay.scenarios import Replay
     from nsyspipe.run.run import Run
-    from nsyspipe.whatif.knobs import Bound
-    from nsyspipe.whatif.scenarios import Replay
 
 
 # What an answer rests on, in words.

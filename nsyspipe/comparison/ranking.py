@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.compare.comparability import check_comparable
-from nsyspipe.compare.decision import settled_by
-from nsyspipe.compare.metrics import DEFAULT_METRIC, METRICS, judged, statistic_of
-from nsyspipe.compare.statistics import ratio_of_means
+from nsyspipe.comparison.comparability import check_comparable
+from nsyspipe.comparison.decision import settled_by
+from nsyspipe.comparison.metrics import DEFAULT_METRIC, METRICS, judged, statistic_of
+from nsyspipe.comparison.statistics import ratio_of_means
 from nsyspipe.errors import OptionError
 from nsyspipe.model.table import FLAG, FLOAT, INT, TEXT, Column, TableSchema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nsyspipe.compare.comparability import Check
-    from nsyspipe.compare.decision import Settled
-    from nsyspipe.compare.metrics import Judgement
-    from nsyspipe.compare.scoreboard import Entrant
+    from nsyspipe.comparison.comparability import Check
+    from nsyspipe.comparison.decision import Settled
+    from nsyspipe.comparison.metrics import Judgement
+    from nsyspipe.comparison.scoreboard import Entrant
     from nsyspipe.model.types import Float64
 
 

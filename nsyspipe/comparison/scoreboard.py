@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.analysis.evenness import evenness
-from nsyspipe.compare.changes import StepTable, mean_step_time, step_parts
-from nsyspipe.compare.metrics import DEFAULT_METRIC, per_step
-from nsyspipe.compare.ranking import (
+from nsyspipe.comparison.changes import StepTable, mean_step_time, step_parts
+from nsyspipe.comparison.metrics import DEFAULT_METRIC, per_step
+from nsyspipe.comparison.ranking import (
     CHECKS_OF_RUNS,
     PROBLEMS_OF_RUNS,
     SCOREBOARD,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.analysis.evenness import Evenness
-    from nsyspipe.compare.comparability import Check
-    from nsyspipe.compare.difference import Side
+    from nsyspipe.comparison.comparability import Check
+    from nsyspipe.comparison.difference import Side
 
 
 # One run of a scoreboard: its captures, and the figures of them together.
@@ -156,7 +156,7 @@ def _inverse(value: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """Runs side by side: tables with the schemas of `nsyspipe.compare.ranking`.
+    """Runs side by side: tables with the schemas of `nsyspipe.comparison.ranking`.
 
     Attributes
     ----------

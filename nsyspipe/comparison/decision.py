@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from nsyspipe.compare.statistics import Difference
+    from nsyspipe.comparison.statistics import Difference
 
 
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsyspipe.analysis.evenness import levels_of, period_of
-from nsyspipe.compare.series import MeanSeries, inflation
+from nsyspipe.comparison.series import MeanSeries, inflation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nsyspipe.compare.series import Captures, Series
+    from nsyspipe.comparison.series import Captures, Series
     from nsyspipe.model.types import Float64
 
 

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.link_speeds import nvlink_speed, pcie_speed
 from nsyspipe.errors import OptionError
-from nsyspipe.whatif.knobs import LINKS
-from nsyspipe.whatif.program import NOTHING, captured_program
-from nsyspipe.whatif.ranges import OVERHEADS_NS, Facts
-from nsyspipe.whatif.rebucket import balanced, with_buckets, with_casts, without_copies
-from nsyspipe.whatif.refusals import (
+from nsyspipe.replay.knobs import LINKS
+from nsyspipe.replay.program import NOTHING, captured_program
+from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
+from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
+from nsyspipe.replay.refusals import (
     LARGEST_IDENTITY_ERROR,
     Starvation,
     beyond_nominal,
@@ -27,16 +27,16 @@ from nsyspipe.whatif.refusals import (
     why_not_knobs,
     why_not_replayable,
 )
-from nsyspipe.whatif.simulate import Setting, compared_kernels, simulate
-from nsyspipe.whatif.timelines import Collectives, rank_timelines, summary_windows
+from nsyspipe.replay.simulate import Setting, compared_kernels, simulate
+from nsyspipe.replay.timelines import Collectives, rank_timelines, summary_windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsyspipe.model.types import Flags, Float64
+    from nsyspipe.replay.knobs import Knobs
+    from nsyspipe.replay.program import Captured, Program, Slowing
     from nsyspipe.run.run import Run
-    from nsyspipe.whatif.knobs import Knobs
-    from nsyspipe.whatif.program import Captured, Program, Slowing
 
 
 # Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.

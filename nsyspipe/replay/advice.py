@@ -10,16 +10,16 @@ import pyarrow.compute as pc
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.findings.judge import in_order
 from nsyspipe.model import schema
-from nsyspipe.whatif.knobs import ADVICE, ADVISED_LINKS, LINKS, Knobs
-from nsyspipe.whatif.scenarios import opened_replay, why_refused
+from nsyspipe.replay.knobs import ADVICE, ADVISED_LINKS, LINKS, Knobs
+from nsyspipe.replay.scenarios import opened_replay, why_refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pyarrow as pa
 
+    from nsyspipe.replay.scenarios import Opened
     from nsyspipe.run.run import Run
-    from nsyspipe.whatif.scenarios import Opened
 
 
 # More than this and reading them again takes seconds: `whatif` does it for who asks.

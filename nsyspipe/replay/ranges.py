@@ -12,15 +12,15 @@ import numpy as np
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.slowdown import LEAST_COMPARED, MEASURED_WITHIN
-from nsyspipe.whatif.gradients import bucket_ends, gradient_copies, gradients_of
-from nsyspipe.whatif.program import WINDOW, Slowing
-from nsyspipe.whatif.simulate import Compared, Contention, measured_contention
+from nsyspipe.replay.gradients import bucket_ends, gradient_copies, gradients_of
+from nsyspipe.replay.program import WINDOW, Slowing
+from nsyspipe.replay.simulate import Compared, Contention, measured_contention
 
 if TYPE_CHECKING:
     from nsyspipe.model.types import Flags
-    from nsyspipe.whatif.gradients import Gradients
-    from nsyspipe.whatif.knobs import Knobs
-    from nsyspipe.whatif.program import Captured
+    from nsyspipe.replay.gradients import Gradients
+    from nsyspipe.replay.knobs import Knobs
+    from nsyspipe.replay.program import Captured
 
 
 # How far an answer may be off: the settings that stand for what the capture does not say.
