@@ -52,31 +52,3 @@ def test_the_main_jobs_command_runs_in_this_environment():
         timeout=60,
     )
     assert done.stdout.startswith("Communication is 12 % of step time, 12 % exposed")
-
-
-@pytest.mark.slow
-def test_the_main_jobs_line_sets_up_and_runs_in_a_fresh_copy(tmp_path):
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file() and not name.startswith("tests/"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "VIRTUAL_ENV")
-    }
-    done = subprocess.run(
-        ["bash", "-c", MAIN_JOB],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Communication is 12 % of step time, 12 % exposed" in done.stdout

@@ -154,6 +154,9 @@ def test_two_exporters_give_one_document(runs):
         del found["run"]["reports"], found["run"]["label"]
         for row in (*found["ranks"], *found["problems"]):
             del row["report"]
+        for row in found["problems"]:  # what an exporter left out differs, and so does the fix
+            if row["code"] == "no-message-size":
+                del row["message"], row["fix"]
     assert dumps(old) == dumps(new)
     assert old["run"]["run_id"]
 
