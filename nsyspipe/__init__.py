@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from nsyspipe.api import compare, diff, load
     from nsyspipe.errors import NsyspipeError
     from nsyspipe.replay.answer import whatif
+    from nsyspipe.report import export
     from nsyspipe.run.run import Run
 
-__all__ = ["NsyspipeError", "Run", "__version__", "compare", "diff", "load", "whatif"]
+__all__ = ["NsyspipeError", "Run", "__version__", "compare", "diff", "export", "load", "whatif"]
 
 # Imported on first use: the command line must answer --help without Arrow, pandas or SQLAlchemy.
 _HOMES = {
@@ -24,6 +25,7 @@ _HOMES = {
     "Run": "nsyspipe.run.run",
     "compare": "nsyspipe.api",
     "diff": "nsyspipe.api",
+    "export": "nsyspipe.report.export",
     "load": "nsyspipe.api",
     "whatif": "nsyspipe.replay.answer",
 }
@@ -35,4 +37,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(message)
     import importlib  # noqa: PLC0415 - only a first use needs it
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module = importlib.import_module(_HOMES[name])
+    return getattr(module, name, module)  # `export` is a module itself

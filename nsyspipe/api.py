@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,20 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.scoreboard import Scoreboard
 
     AnySide = Side | Run | str | os.PathLike[str]
+
+
+@dataclass(frozen=True, repr=False)
+class _AnsweredRun(ReportRun):
+    """A run whose findings come with what a replay of their advice brings."""
+
+    def findings(self) -> pa.Table:
+        return self._expected
+
+    @cached_property
+    def _expected(self) -> pa.Table:
+        from nsyspipe.replay.advice import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
+
+        return with_expected_savings(self, self.judged_findings())
 
 
 def load(
@@ -117,7 +133,7 @@ def load(
         optimizer=optimizer,
         data=data,
     )
-    return ReportRun(
+    return _AnsweredRun(
         paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),
         reading=reading,
         skip_first=parse_skip_first(skip_first),
@@ -129,14 +145,7 @@ def load(
         topology=None if topology is None else Path(topology),
         executor=executor,
         on_progress=on_progress,
-        expect=_with_expected_savings,
     )
-
-
-def _with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
-    from nsyspipe.replay.advice import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
-
-    return with_expected_savings(run, findings)
 
 
 def _saved_run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import string
 import subprocess
 import sys
@@ -39,12 +41,23 @@ def test_public_names_are_sorted_and_exist():
         "__version__",
         "compare",
         "diff",
+        "export",
         "load",
         "whatif",
     ]
     assert all(getattr(nsyspipe, name) is not None for name in nsyspipe.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         nsyspipe.nothing  # noqa: B018 - asking is the test
+
+
+def test_rooms_do_not_hide_the_names_of_the_api():
+    for module in pkgutil.walk_packages(nsyspipe.__path__, "nsyspipe."):
+        if module.name != "nsyspipe.__main__":
+            importlib.import_module(module.name)
+    assert all(callable(getattr(nsyspipe, name)) for name in ("compare", "diff", "load", "whatif"))
+    from nsyspipe import export  # noqa: PLC0415 - as a user does
+
+    assert callable(export.parquet)
 
 
 @pytest.mark.parametrize("name", TABLES)
