@@ -11,7 +11,7 @@ import socket
 import pytest
 
 from nsyspipe.capture.ready import n_gpus
-from tests.nsys.launching import RealMachine
+from tests.with_nsys.launching import RealMachine
 
 pytestmark = [
     pytest.mark.gpu,

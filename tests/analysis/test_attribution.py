@@ -1,0 +1,217 @@
+"""Launch times by correlation id, the order of operations, slices of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, Slices, launch_times, operations_of
+from nsyspipe.model import schema
+from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
+
+
+def launches(*rows):
+    """Build `schema.LAUNCHES` from (process, start, correlation id)."""
+    names = ("process_id", "start_ns", "correlation_id")
+    return schema.LAUNCHES.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
+
+
+def found(ops, calls):
+    """Return the launch time of each (process, correlation id); None where there is none."""
+    times = launch_times(called(ops), calls).tolist()
+    return [None if time == NEVER else time for time in times]
+
+
+def called(ops):
+    """Build `schema.COPIES` of which only process and correlation id matter."""
+    columns = dict.fromkeys(schema.COPIES.names, [0] * len(ops))
+    columns |= {
+        "process_id": [process for process, _ in ops],
+        "correlation_id": [one for _, one in ops],
+    }
+    return schema.COPIES.table(columns)
+
+
+# --- launch_times --------------------------------------------------------------------------
+
+
+def test_an_operation_is_launched_by_the_call_with_its_correlation_id():
+    calls = launches((1, 50, 11), (1, 40, 12), (1, 60, 10))
+    assert found([(1, 10), (1, 12), (1, 11), (1, 10)], calls) == [60, 40, 50, 60]
+
+
+def test_of_several_calls_with_one_id_the_earliest_is_the_launch():
+    calls = launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12))
+    assert found([(1, 11), (1, 12)], calls) == [30, 20]
+
+
+def test_an_operation_whose_id_nothing_called_has_no_launch():
+    calls = launches((1, 50, 11), (1, 60, 13))
+    # Below, between and above the ids that were called.
+    assert found([(1, 10), (1, 12), (1, 14), (1, 13)], calls) == [None, None, None, 60]
+
+
+def test_an_operation_without_an_id_has_no_launch_even_if_0_was_called():
+    calls = launches((1, 50, 0), (1, 60, 1))
+    assert found([(1, None), (1, 0), (1, 1)], calls) == [None, 50, 60]
+
+
+def test_processes_do_not_share_correlation_ids():
+    calls = launches((2, 70, 11), (1, 50, 11), (2, 80, 12))
+    assert found([(1, 11), (2, 11), (1, 12), (2, 12)], calls) == [50, 70, None, 80]
+
+
+def test_calls_of_a_process_without_operations_launch_nothing_here():
+    calls = launches((2, 10, 11), (1, 50, 11))
+    assert found([(1, 11)], calls) == [50]
+    assert found([(3, 11)], calls) == [None]
+
+
+def test_a_process_without_calls_has_no_launches():
+    assert found([(1, 11), (2, 11)], launches((1, 50, 11))) == [50, None]
+
+
+def test_processes_with_negative_ids_are_processes_like_others():
+    calls = launches((-(2**40), 50, 11), (2**40, 60, 11))
+    assert found([(2**40, 11), (-(2**40), 11)], calls) == [60, 50]
+
+
+def test_without_calls_or_without_their_table_there_are_no_launches():
+    assert found([(1, 11), (1, 12)], None) == [None, None]
+    assert found([(1, 11), (1, None)], launches()) == [None, None]
+
+
+def test_no_operations_have_no_launches():
+    assert found([], launches((1, 50, 11))) == []
+
+
+@pytest.mark.parametrize("far", [1000, 2**62])
+def test_sparse_ids_are_joined_like_dense_ones(far):
+    calls = launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7))
+    ops = [(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)]
+    assert found(ops, calls) == [20, 60, 30, None, None, None, None]
+
+
+def test_the_farthest_ids_find_nothing_among_dense_calls():
+    calls = launches((1, 50, 1), (1, 60, 2))
+    assert found([(1, 2**63 - 1), (1, -(2**63)), (1, 2)], calls) == [None, None, 60]
+
+
+def test_the_farthest_ids_are_found_when_called():
+    calls = launches((1, 50, 2**63 - 1), (1, 60, -(2**63)))
+    assert found([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], calls) == [60, 50, None]
+
+
+def test_ids_in_several_chunks_keep_their_order():
+    chunked = pa.concat_tables([called([(1, 11), (1, None)]), called([(1, 12)])])
+    calls = pa.concat_tables([launches((1, 60, 12)), launches((1, 50, 11))])
+    assert launch_times(chunked, calls).tolist() == [50, NEVER, 60]
+
+
+def test_never_is_later_than_every_time():
+    assert np.iinfo(np.int64).max == NEVER
+
+
+# --- operations_of -------------------------------------------------------------------------
+
+
+def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last():
+    ops = operations(
+        compute(10, 11),
+        comm(20, 21, launch=7),
+        compute(30, 31, launch=3),
+        compute(40, 41, launch=7),
+        comm(50, 51, launch=-5),
+        dtod(60, 62, n_bytes=6),
+        memset(70, 72, launch=9, n_bytes=7),
+        htod(80, 82, launch=2, n_bytes=8),
+    )
+    columns = {
+        name: value.tolist() for name, value in vars(ops).items() if isinstance(value, np.ndarray)
+    }
+    assert columns == {
+        "kernel_start": [50, 30, 20, 40, 10],
+        "kernel_end": [51, 31, 21, 41, 11],
+        "kernel_launch": [-5, 3, 7, 7, NEVER],
+        "is_comm": [True, False, True, False, False],
+        "copy_start": [80, 70, 60],
+        "copy_end": [82, 72, 62],
+        "copy_launch": [2, 9, NEVER],
+        "copy_kind": [1, 0, 8],
+        "copy_bytes": [8, 7, 6],
+        "kernel_order": [4, 2, 1, 3, 0],
+    }
+    assert (ops.n_launched, ops.n_without_launch, ops.n_operations) == (4, 2, 8)
+    assert ops.span == (10, 82)
+
+
+def test_columns_that_few_ask_for_follow_the_order_of_launch_and_say_where_they_are_null():
+    ops = operations(
+        compute(0, 1, 9, name_id=4, grid=-(2**63) + 1, stream_id=0),
+        comm(1, 2, 3, name_id=5, device_id=2),
+        dtod(2, 3, 1),
+    )
+    names = ("name_id", "grid", "block", "device_id", "stream_id")
+    assert {name: ops.kernel_column(name).tolist() for name in names} == {
+        "name_id": [5, 4],
+        "grid": [UNKNOWN, UNKNOWN + 1],
+        "block": [UNKNOWN, UNKNOWN],
+        "device_id": [2, UNKNOWN],
+        "stream_id": [UNKNOWN, 0],
+    }
+
+
+def test_kernels_that_stand_in_order_of_launch_already_keep_their_rows():
+    ops = operations(compute(9, 10, 1, name_id=7), compute(0, 1, 1, name_id=6), compute(0, 1))
+    assert ops.kernel_order is None
+    assert ops.kernel_column("name_id").tolist() == [7, 6, UNKNOWN]
+
+
+def test_a_copy_of_unknown_kind_is_neither_a_memset_nor_device_to_device():
+    unknown = htod(0, 1)._replace(copy_kind=None)
+    assert operations(unknown, memset(0, 1)).copy_kind.tolist() == [-1, 0]
+
+
+def test_the_span_of_one_kind_of_operations_alone():
+    assert operations(compute(5, 9), comm(-3, 6)).span == (-3, 9)
+    assert operations(dtod(5, 9), dtod(7, 8)).span == (5, 9)
+
+
+def test_a_process_with_copies_only_has_no_launched_kernels():
+    ops = operations_of(
+        schema.KERNELS.empty(),
+        ints(),
+        schema.COPIES.table(
+            {name: [1] for name in schema.COPIES.names}
+        ),
+        ints(4),
+    )  # fmt: skip
+    assert (ops.kernel_start.tolist(), ops.copy_start.tolist(), ops.n_launched) == ([], [1], 0)
+
+
+# --- Slices --------------------------------------------------------------------------------
+
+
+def test_a_range_launches_what_starts_at_its_start_and_not_what_starts_at_its_end():
+    ops = operations(compute(0, 1, 10), compute(1, 2, 20), compute(2, 3, 30), compute(3, 4))
+    slices = ops.kernels_launched_in(ints(10, 11, 20, 15, 0), ints(20, 20, 21, 15, NEVER))
+    assert slices.counts.tolist() == [1, 0, 1, 0, 3]  # what has no launch is in no range
+
+
+def test_a_mask_flags_what_lies_in_any_slice():
+    slices = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8))  # the third is empty, the last at the end
+    expected = [False, True, True, True, False, False, False, True]
+    assert slices.mask(8).tolist() == expected
+
+
+def test_a_mask_of_no_slices_flags_nothing():
+    assert Slices(ints(), ints()).mask(2).tolist() == [False, False]
+    assert Slices(ints(0), ints(0)).mask(0).tolist() == []
+
+
+def test_the_minimum_of_each_slice_whether_they_touch_overlap_or_leave_gaps():
+    values = ints(9, 4, 7, -1, 8, 6)
+    slices = Slices(ints(0, 2, 1, 4, 5), ints(2, 3, 4, 6, 6))
+    assert slices.minimum(values).tolist() == [4, 7, -1, 6, 6]
+    assert slices.counts.tolist() == [2, 1, 3, 2, 1]

@@ -1,0 +1,190 @@
+"""Why the devices idle: each cause by hand, and what they sum to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nsyspipe.analysis.idle import idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.intervals import EMPTY, union
+from nsyspipe.model.step_tables import IDLE_CAUSES as CAUSES
+from tests.build.make import calls, comm, compute, dtod, ints, listed, operations, windows
+
+SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
+
+# One gap, [10, 100), ended by a kernel that was launched at 80; the latency is 5, that of the first
+# kernel, so it could have started at R = 85: late for 75, then dependent for 15.
+FIRST, LAST = compute(0, 10, -5), compute(100, 110, 80)
+
+
+def parts(*ops, data=(), blocking=(), spans=((0, 110),)):
+    """Return the causes as (input, launch, blocked, dependency, unknown), one number per window."""
+    found = causes(*ops, data=data, blocking=blocking, spans=spans)
+    columns = [None if one is None else one.tolist() for one in found.columns.values()]
+    assert tuple(found.columns) == CAUSES
+    return columns if len(spans) > 1 else [None if one is None else one[0] for one in columns]
+
+
+def causes(*ops, data=(), blocking=(), spans=((0, 110),)):
+    """Explain the idle time of some windows; it must come out whole."""
+    idle = ints(*(counted_idle(ops, *span) for span in spans))
+    ranges = union(ints(*(a for a, _ in data)), ints(*(b for _, b in data))) if data else EMPTY
+    table = None if blocking is None else calls(*blocking)
+    found = idle_causes(idle_gaps(operations(*ops)), windows(*spans), idle, ranges, table)
+    if blocking is not None:
+        assert sum(found.columns.values()).tolist() == idle.tolist()
+        assert all((one >= 0).all() for one in found.columns.values())
+        by_name = found.blocked_ns_by_call.values()
+        blocked = found.columns["idle_blocked_ns"]
+        assert sum(by_name, np.zeros_like(blocked)).tolist() == blocked.tolist()
+        assert all(one.any() for one in by_name)
+    return found
+
+
+def counted_idle(ops, start, end):
+    return end - start - len({t for op in ops for t in range(op.start, op.end)} & {*range(start, end)})  # fmt: skip
+
+
+def by_call(*ops, **more):
+    """Return the blocked time of each call, of all windows together."""
+    found = causes(*ops, **more).blocked_ns_by_call
+    return {call: one.sum() for call, one in found.items()}
+
+
+# --- the causes ----------------------------------------------------------------------------
+
+
+def test_a_launch_that_came_late_explains_the_gap_until_the_kernel_could_have_started():
+    assert parts(FIRST, LAST) == [0, 75, 0, 15, 0]
+
+
+def test_a_kernel_launched_before_the_gap_waited_for_something_on_the_device():
+    assert parts(FIRST, compute(100, 110, 3)) == [0, 0, 0, 90, 0]
+
+
+def test_a_launch_whose_latency_reaches_into_the_gap_explains_that_much():
+    assert parts(FIRST, compute(100, 110, 8)) == [0, 3, 0, 87, 0]  # R = 13
+
+
+def test_a_launch_so_late_that_the_kernel_started_sooner_than_the_latency_explains_the_whole_gap():
+    # The shortest latency is never longer; a copy's may be, and kernels alone are asked.
+    assert parts(FIRST, dtod(100, 110, 98)) == [0, 90, 0, 0, 0]
+
+
+def test_a_gap_that_an_operation_without_a_launch_ends_is_unknown():
+    assert parts(FIRST, compute(100, 110)) == [0, 0, 0, 0, 90]
+    assert parts(FIRST, dtod(100, 110), data=[(0, 100)], blocking=[(0, 100, SYNC)]) == [0, 0, 0, 0, 90]  # fmt: skip
+
+
+def test_idle_time_before_the_first_and_after_the_last_operation_is_unknown():
+    assert parts(FIRST, LAST, spans=[(-20, 200)]) == [0, 75, 0, 15, 20 + 90]
+
+
+def test_the_data_phase_explains_the_late_part_that_it_covers():
+    # [20, 50) and [85, 100): what the device did not wait for the host in is no input.
+    assert parts(FIRST, LAST, data=[(20, 50), (70, 100)]) == [30 + 15, 30, 0, 15, 0]
+
+
+def test_a_call_that_blocked_in_the_middle_of_the_gap_explains_its_own_time():
+    assert parts(FIRST, LAST, blocking=[(20, 50, SYNC), (70, 100, ALLOC)]) == [0, 30, 45, 15, 0]
+
+
+def test_a_blocking_call_under_way_when_the_gap_begins_explains_the_whole_rest():
+    # The host waited for the first kernel, and could launch nothing before it returned at 12.
+    assert parts(FIRST, LAST, blocking=[(5, 12, SYNC)]) == [0, 0, 75, 15, 0]
+    assert parts(FIRST, LAST, blocking=[(10, 11, SYNC)]) == [0, 0, 75, 15, 0]
+    assert parts(FIRST, LAST, blocking=[(5, 10, SYNC)]) == [0, 75, 0, 15, 0]  # it was over
+
+
+def test_the_data_phase_wins_over_a_blocking_call():
+    assert parts(FIRST, LAST, data=[(20, 50)], blocking=[(15, 60, SYNC)]) == [30, 30, 15, 15, 0]
+    # Under way at the start: all that is not input, on both sides of it.
+    assert parts(FIRST, LAST, data=[(20, 50)], blocking=[(5, 11, SYNC)]) == [30, 0, 45, 15, 0]
+    # A data phase at the gap's start does not change what began it.
+    assert parts(FIRST, LAST, data=[(10, 50)], blocking=[(5, 11, SYNC)]) == [40, 0, 35, 15, 0]
+
+
+def test_each_gap_asks_for_the_call_at_its_own_start():
+    # Gaps [10, 20) late until 15 + 5, [30, 60) late until 60: the first is blocked as a whole.
+    ops = FIRST, compute(20, 30, 15), comm(60, 110, 55)
+    assert parts(*ops, blocking=[(8, 11, SYNC), (40, 45, ALLOC)]) == [0, 25, 10 + 5, 0, 0]
+
+
+def test_a_zero_length_operation_parts_the_gap_and_with_it_the_causes():
+    # [10, 50) ended by a kernel launched at 12: late until 17; [50, 100) late until 85.
+    ops = FIRST, compute(50, 50, 12), LAST
+    assert parts(*ops, blocking=[(5, 11, SYNC)]) == [0, 35, 7, 33 + 15, 0]
+
+
+def test_causes_are_clipped_to_windows():
+    # Late [10, 85): input [10, 30), launch [30, 70), blocked [70, 85); dependent [85, 100).
+    found = parts(
+        FIRST, LAST, data=[(0, 30)], blocking=[(70, 90, ALLOC)], spans=[(0, 25), (25, 80), (80, 110)]
+    )  # fmt: skip
+    assert found == [[15, 5, 0], [0, 40, 0], [0, 10, 5], [0, 0, 15], [0, 0, 0]]
+
+
+# --- what was not recorded -----------------------------------------------------------------
+
+
+def test_without_the_ends_of_calls_blocked_and_launch_cannot_be_told_apart():
+    assert parts(FIRST, LAST, data=[(20, 50)], blocking=None) == [30, None, None, 15, 0]
+    assert by_call(FIRST, LAST, blocking=None) == {}
+
+
+def test_without_idle_time_there_are_no_causes():
+    gaps = idle_gaps(operations(FIRST, LAST))
+    found = idle_causes(gaps, windows((0, 110)), None, EMPTY, calls((0, 90, SYNC)))
+    assert (found.columns, found.blocked_ns_by_call) == (dict.fromkeys(CAUSES), {})
+
+
+def test_no_windows_have_no_causes():
+    found = idle_causes(idle_gaps(operations(FIRST, LAST)), windows(), ints(), EMPTY, calls((5, 12, SYNC)))  # fmt: skip
+    assert [one.tolist() for one in found.columns.values()] == [[]] * 5
+    assert found.blocked_ns_by_call == {}
+
+
+# --- by call -------------------------------------------------------------------------------
+
+
+def test_blocked_time_is_told_by_call():
+    blocking = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
+    assert by_call(FIRST, LAST, blocking=blocking) == {ALLOC: 20, SYNC: 9}
+
+
+def test_blocked_time_of_a_call_is_told_by_window():
+    # Blocked [20, 25) and [60, 64) in the one, [30, 50) in the other; a window edge cuts both.
+    blocking = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
+    spans = [(0, 22), (22, 40), (40, 63), (63, 110)]
+    found = causes(FIRST, LAST, blocking=blocking, spans=spans).blocked_ns_by_call
+    assert listed(found) == {SYNC: [2, 3, 3, 1], ALLOC: [0, 10, 10, 0]}
+
+
+def test_the_call_under_way_at_the_start_gets_the_whole_rest():
+    blocking = [(5, 12, SYNC), (30, 50, ALLOC)]
+    assert by_call(FIRST, LAST, blocking=blocking) == {SYNC: 75}
+
+
+def test_of_calls_under_way_together_the_one_that_lasts_longest_gets_the_time():
+    assert by_call(FIRST, LAST, blocking=[(2, 11, ALLOC), (6, 30, SYNC)]) == {SYNC: 75}
+    assert by_call(FIRST, LAST, blocking=[(2, 30, ALLOC), (6, 11, SYNC)]) == {ALLOC: 75}
+
+
+def test_calls_that_follow_one_another_each_get_their_own_time():
+    # Two threads: one call ends when the other begins, or after it began.
+    assert by_call(FIRST, LAST, blocking=[(20, 30, ALLOC), (30, 50, SYNC)]) == {SYNC: 20, ALLOC: 10}
+    assert by_call(FIRST, LAST, blocking=[(20, 30, ALLOC), (25, 50, SYNC)]) == {SYNC: 20, ALLOC: 10}
+
+
+def test_blocked_time_outside_of_all_windows_is_of_no_call():
+    assert by_call(FIRST, LAST, blocking=[(5, 12, SYNC)], spans=[(20, 30), (30, 35)]) == {SYNC: 15}
+    assert by_call(FIRST, LAST, blocking=[(70, 80, SYNC)], spans=[(20, 30)]) == {}
+
+
+# --- by phase ------------------------------------------------------------------------------
+
+
+def test_idle_time_belongs_to_the_phase_of_the_operation_that_ends_the_gap():
+    # Gaps [10, 20) of phase 0, [30, 40) of none, [50, 60) of phase 1; the second window begins at 55.
+    gaps = idle_gaps(operations(*(compute(at, at + 10, at - 1) for at in (0, 20, 40, 60))))
+    found = phase_idle(gaps, windows((5, 55), (55, 70)), np.array([0, -1, 1], np.int8), 3)
+    assert [one.tolist() for one in found] == [[10, 0], [5, 5], [0, 0]]

@@ -1,0 +1,160 @@
+"""Operations side by side, in a total order; what host ranges launched; the span of ranges to read."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.operations import CATEGORIES, device_operations, overlapping_rows
+from nsyspipe.analysis.phases import launched_in
+from nsyspipe.model import schema
+from nsyspipe.model.names import COLLECTIVES
+from nsyspipe.reader.again import _in_whole_steps
+from tests.build.make import PROCESS, ints
+
+TEXTS = {1: "void at::relu<float>(int)", 2: "ncclDevKernel_AllGather_RING_LL(x)", 3: "nccl(x)"}
+NAMES = ("process_id", "start_ns", "end_ns", "device_id", "stream_id", "correlation_id")
+
+
+def kernel(start, end, name_id=1, *, is_comm=False, device=0, stream=7, correlation=1):
+    values = dict(zip(NAMES, (PROCESS, start, end, device, stream, correlation), strict=True))
+    return values | {"name_id": name_id, "is_comm": is_comm, "grid": None, "block": None}
+
+
+def copy(start, end, kind=8, n_bytes=100, *, device=0, stream=7, correlation=1):
+    values = dict(zip(NAMES, (PROCESS, start, end, device, stream, correlation), strict=True))
+    return values | {"bytes": n_bytes, "copy_kind": kind}
+
+
+def operations(kernels=(), memcpys=(), memsets=(), launches=None):
+    def table(rows, more):
+        columns = {name: [row[name] for row in rows] for name in (*NAMES, *more)}
+        return pa.table({name: pa.array(one, pa.int64()) for name, one in columns.items()})
+
+    sorts = (kernels, memcpys, memsets)
+    launches = launches or [range(len(rows)) for rows in sorts]
+    return device_operations(
+        schema.KERNELS.from_rows(kernels),
+        table(memcpys, ("bytes", "copy_kind")),
+        table(memsets, ("bytes",)),
+        [ints(*one) for one in launches],
+        TEXTS,
+    )
+
+
+def named(found):
+    return [found.names[code] for code in found.name.tolist()]
+
+
+# --- side by side ---------------------------------------------------------------------------
+
+
+def test_kernels_memcpys_and_memsets_stand_side_by_side():
+    found = operations(
+        [kernel(10, 20), kernel(20, 30, 2, is_comm=True), kernel(5, 6, schema.GRAPH_NAME_ID)],
+        [copy(30, 40)],
+        [copy(40, 50, n_bytes=8)],
+    )
+    assert [CATEGORIES[code] for code in found.category.tolist()] == ["compute", "comm", "compute", "memory", "memory"]  # fmt: skip
+    assert named(found) == ["at::relu", "ncclDevKernel_AllGather_RING_LL", "CUDA graph", "memcpy DtoD", "memset"]  # fmt: skip
+    assert found.n_bytes.tolist() == [UNKNOWN, UNKNOWN, UNKNOWN, 100, 8]
+    gather = COLLECTIVES.index("all_gather")
+    assert found.collective.tolist() == [-1, gather, -1, -1, -1]
+    assert list(found.names) == sorted(found.names)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (1, "memcpy HtoD"),
+        (2, "memcpy DtoH"),
+        (8, "memcpy DtoD"),
+        (9, "memcpy HtoH"),
+        (10, "memcpy PtoP"),
+        (11, "memcpy unified HtoD"),
+        (0, "memcpy"),  # CUPTI's "unknown", which is no memset
+        (99, "memcpy"),
+        (None, "memcpy"),
+    ],
+)
+def test_copies_are_called_by_their_kind(kind, name):
+    assert named(operations(memcpys=[copy(1, 2, kind)])) == [name]
+
+
+def test_what_is_null_is_unknown_and_a_name_that_says_nothing_is_another_collective():
+    found = operations([kernel(1, 2, None, device=None, stream=None, correlation=None),
+                        kernel(1, 2, 3, is_comm=True), kernel(1, 2, 9, is_comm=True)])  # fmt: skip
+    assert named(found) == ["(no name)", "nccl", "(no name)"]
+    columns = (found.device_id, found.stream_id, found.correlation_id)
+    assert [column.tolist()[0] for column in columns] == [UNKNOWN] * 3
+    assert [COLLECTIVES[code] for code in found.collective.tolist()[1:]] == ["other"] * 2
+
+
+def test_without_operations_all_columns_are_empty():
+    found = operations()
+    assert len(found) == 0
+    assert found.in_order().tolist() == []
+
+
+# --- the order ------------------------------------------------------------------------------
+
+
+def test_operations_stand_by_start_then_end_then_every_other_column():
+    rows = [
+        kernel(5, 9),
+        kernel(6, 7, is_comm=True),  # comm before compute
+        kernel(6, 7, device=None),  # unknown before known
+        kernel(6, 7, correlation=1),
+        kernel(6, 7, correlation=2),
+        kernel(6, 8),
+        kernel(7, 7),
+    ]
+    for chosen in itertools.islice(itertools.permutations(range(7)), 0, None, 97):
+        found = operations([rows[at] for at in chosen], launches=[[0] * 7, [], []])
+        assert [chosen[at] for at in found.in_order().tolist()] == list(range(7))
+
+
+def test_of_operations_that_are_equal_otherwise_what_is_given_decides():
+    found = operations([kernel(6, 7), kernel(6, 7)], launches=[[3, 3], [], []])
+    assert found.in_order(ints(2, 1)).tolist() == [1, 0]
+
+
+def test_operations_overlap_a_span_that_they_begin_in_even_without_length():
+    starts, ends = ints(0, 5, 10, 10, 15, 20, 20), ints(10, 11, 10, 12, 15, 20, 30)
+    assert overlapping_rows(starts, ends, (10, 20)).tolist() == [1, 2, 3, 4]
+
+
+# --- launches -------------------------------------------------------------------------------
+
+
+def test_ranges_launch_what_is_launched_from_their_start_to_before_their_end():
+    kernels = ints(1, 5, 9, NEVER), ints(10, 30, 50, 0), ints(20, 40, 60, 99)
+    copies = ints(5), ints(25), ints(80)
+    found = launched_in(ints(1, 5, 6, 6), ints(9, 10, 9, 6), kernels, copies)
+    assert found.counts.tolist() == [3, 3, 0, 0]
+    assert (found.starts[:2].tolist(), found.ends[:2].tolist()) == ([10, 25], [80, 80])
+
+
+# --- ranges to read -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("span", "wide"),
+    [
+        ((12, 13), (10, 20)),
+        ((12, 33), (10, 40)),
+        ((22, 28), (22, 28)),  # between two
+        ((20, 30), (10, 40)),  # touches both
+        ((5, 99), (5, 99)),
+    ],
+)
+def test_ranges_are_read_in_whole_steps(span, wide):
+    assert _in_whole_steps(span, ints(10, 30), ints(20, 40)) == wide
+
+
+def test_without_steps_a_span_stays_as_it_is():
+    assert _in_whole_steps((5, 6), *(np.empty(0, np.int64),) * 2) == (5, 6)

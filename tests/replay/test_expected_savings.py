@@ -1,0 +1,178 @@
+"""What a replay expects of the findings' advice: the answers of `whatif`, or why there is none."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import nsyspipe
+from nsyspipe.model import schema
+from nsyspipe.replay import advice as expected
+from nsyspipe.replay.advice import advised_change, with_expected_savings
+from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.knobs import Knobs
+from tests.build.ddp_run import MS, US
+from tests.build.make_replay import OVERHEAD, SINGLE, STEP, first_of
+from tests.integration.tools import edit
+
+LATE = 15 * MS
+
+# Which scenario of the menu is the advice of a finding.
+SCENARIOS = {
+    "comm-bound": "perfect-overlap",
+    "single-bucket": "bucket-25",
+    "too-many-buckets": "bucket-100",
+    "grad-copy": "no-grad-copy",
+    "compress-gradients": "gradient-bf16",
+    "straggler": "no-wait",
+    "slow-link": "link-nvlink4",
+}
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load_run(run=SINGLE):
+        return nsyspipe.load(run.write(tmp_path / "run"), jobs=1)
+
+    return load_run
+
+
+def told(table):
+    return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in table.to_pylist()}
+
+
+def test_it_is_worked_out_for_one_bucket_after_backward(load):
+    found = told(load(SINGLE.changed(late=(0, LATE))).findings())
+    assert set(found) == {"comm-bound", "single-bucket", "straggler"}
+    gained = [row["expected_ns_per_step"] for name, row in found.items() if name != "comm-bound"]
+    assert gained == sorted(gained, reverse=True)
+    assert list(found)[-1] == "comm-bound"
+    gains = {name: row["expected_ns_per_step"] for name, row in found.items()}
+    # 80 ms of all-reduce beside all work: what remains is the longer of both.
+    assert gains["comm-bound"] == pytest.approx(STEP + LATE - 80 * MS)
+    # A bucket each: the first goes after one layer, then one after the other, then the last one's copy.
+    first, each = 10 * MS + LATE + 5 * MS + 100 * US, OVERHEAD + (80 * MS - OVERHEAD) / 4
+    buckets = first + first_of(4) + 4 * each + 100 * US + 4 * MS
+    assert gains["single-bucket"] == pytest.approx(STEP + LATE - buckets, rel=0.002)
+    assert gains["straggler"] == pytest.approx(LATE)
+
+
+def test_it_is_what_whatif_answers(load):
+    check_against_whatif(load(SINGLE.changed(late=(0, LATE))))
+
+
+@pytest.mark.parametrize("name", ["ddp-4gpu-shm", "ddp-2gpu-straggler", "ddp-4gpu-shm-bucket100"])
+def test_it_is_what_whatif_answers_of_a_real_run(real, name):
+    check_against_whatif(nsyspipe.load(real / f"{name}_?.sqlite", jobs=1))
+
+
+def check_against_whatif(run):
+    answers = {one.id: one for one in whatif(run).scenarios}
+    found = told(run.findings())
+    assert set(found) & set(SCENARIOS)
+    for name, row in found.items():
+        if name not in SCENARIOS:
+            assert row["expected_ns_per_step"] is None
+            continue
+        answer, evidence = answers[SCENARIOS[name]], row["evidence"]
+        assert evidence["replay_change"] == answer.label
+        if answer.refused is not None:
+            assert row["expected_ns_per_step"] is None
+            assert evidence["replay_refused"] == answer.refused
+            continue
+        # The mean over steps, as bounds are, where an answer is the median: of a few steps they differ little.
+        gain = answer.gain_pct / 100 * evidence["replay_step_time_ns"] / (1 - answer.gain_pct / 100)
+        assert row["expected_ns_per_step"] == pytest.approx(gain, rel=0.02, abs=0.001 * gain)
+        assert evidence["replay_step_time_ns"] == answer.step_time_ns
+        assert evidence["replay_step_time_low_ns"] == answer.low_ns
+        assert evidence["replay_step_time_high_ns"] == answer.high_ns
+
+
+def test_bounds_order_and_all_else_stay(load):
+    run = load()
+    before, after = run.judged_findings(), run.findings()
+    assert before["expected_ns_per_step"].null_count == before.num_rows
+    kept = [name for name in before.column_names if name not in {"expected_ns_per_step", "evidence"}]  # fmt: skip
+    assert after.select(kept).equals(before.select(kept))
+    for one, other in zip(told(before).values(), told(after).values(), strict=True):
+        assert one["evidence"].items() <= other["evidence"].items()
+
+
+def test_a_run_that_cannot_be_replayed_says_why(load):
+    found = told(load(SINGLE.changed(n_steps=2)).findings())
+    assert set(found) == {"comm-bound", "single-bucket"}
+    for row in found.values():
+        assert row["expected_ns_per_step"] is None
+        assert row["evidence"]["replay_refused"].startswith("no complete step after the first")
+        assert "replay_step_time_ns" not in row["evidence"]
+
+
+def test_what_is_expected_is_not_cut_to_the_bound(load):
+    run = load()
+    rows = run.judged_findings().to_pylist()
+    low = schema.FINDINGS.from_rows([row | {"saving_ns_per_step": 1e6} for row in rows])
+    column = with_expected_savings(run, low)["expected_ns_per_step"]
+    assert column.equals(run.findings()["expected_ns_per_step"])
+    assert min(column.to_pylist()) > 1e6
+
+
+def test_reports_that_are_gone_leave_the_findings_that_rules_gave(load, tmp_path):
+    run = load()
+    run.steps()
+    for report in (tmp_path / "run").iterdir():
+        report.unlink()
+    found = told(run.findings())
+    assert set(found) == {"comm-bound", "single-bucket"}
+    assert "not replayed: " in found["comm-bound"]["evidence"]["replay_refused"]
+
+
+def test_an_executor_that_was_shut_down_is_done_without(tmp_path):
+    reports = SINGLE.write(tmp_path / "run")
+    with ThreadPoolExecutor(2) as executor:
+        run = nsyspipe.load(reports, executor=executor)
+        run.steps()
+    assert run.findings().equals(nsyspipe.load(reports, jobs=1).findings())
+    assert run.timeline().num_rows
+
+
+@pytest.mark.parametrize("n_bytes", [0, -1])
+def test_copies_of_no_bytes_say_nothing_of_the_gradients(load, tmp_path, n_bytes):
+    run = load()
+    for report in (tmp_path / "run").iterdir():
+        edit(report, f"update CUPTI_ACTIVITY_KIND_MEMCPY set bytes = {n_bytes}")
+    found = told(run.findings())
+    assert found["comm-bound"]["expected_ns_per_step"] == pytest.approx(STEP - 80 * MS)
+    assert (
+        "bytes of the gradients were not recorded"
+        in found["single-bucket"]["evidence"]["replay_refused"]
+    )
+
+
+def test_a_large_run_is_left_to_whatif(load, monkeypatch):
+    monkeypatch.setattr(expected, "_MOST_OPERATIONS", 10)
+    monkeypatch.setattr(expected, "opened_replay", None)  # not even tried
+    found = told(load().findings())
+    assert found["comm-bound"]["expected_ns_per_step"] is None
+    assert "nsyspipe whatif" in found["comm-bound"]["evidence"]["replay_refused"]
+
+
+def test_without_advice_that_it_knows_nothing_is_replayed(steady, monkeypatch):
+    monkeypatch.setattr(expected, "opened_replay", None)
+    run = nsyspipe.load(steady)
+    other = [one["id"] not in SCENARIOS for one in run.judged_findings().to_pylist()]
+    findings = run.judged_findings().filter(other)
+    assert with_expected_savings(run, findings) is findings
+
+
+def test_a_slow_link_is_replayed_with_the_fastest_that_it_speaks_of():
+    for promised, link in ((900e9, "nvlink5"), (450e9, "nvlink4"), (63e9, "pcie5x16")):
+        change = advised_change("slow-link", {"nvlink_nominal_bytes_per_s": promised})
+        assert change == Knobs(link=link)
+    assert advised_change("slow-link", {"nvlink_nominal_bytes_per_s": None}) is None
+    assert advised_change("slow-link", {}) is None
+
+
+def test_an_advice_that_no_replay_knows_is_none():
+    assert advised_change("launch-bound", {}) is None

@@ -1,0 +1,446 @@
+"""The trace of a few operations, read back: tracks, nesting, exact times, arrows, counters, names."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor
+
+from nsyspipe.model import schema
+from nsyspipe.report.perfetto.trace import run_id_of_trace, write_trace
+from tests.build.make_perfetto import (
+    collective,
+    comm,
+    header,
+    host_range,
+    only_rank,
+    op,
+    rank_row,
+    step_row,
+    steps_of,
+    trace,
+    trace_bytes,
+)
+from tests.perfetto_reading import ReadTrace
+
+BELOW_STEPS = [
+    "phases on device",
+    "exposed communication",
+    "waiting in communication",
+    "compute busy",
+    "communication busy",
+    "phases on host",
+]
+KNOWN = {"compute_ns": 0, "comm_ns": 0, "exposed_comm_ns": 0, "wait_ns": 0}
+
+
+# --- ranks -----------------------------------------------------------------------------------
+
+
+def test_each_rank_has_a_process_track_and_they_are_in_order():
+    ranks = [rank_row(0), rank_row(2, host=None), rank_row(11, gpu=None, host=None)]
+    found = trace([op(0, 1, rank=11), op(0, 1, rank=0)], ranks=ranks)
+    assert [one.name for one in found.ranks] == [
+        "rank 0 · NVIDIA H200 · node0",
+        "rank 2 · NVIDIA H200",
+        "rank 11",
+    ]
+    assert found.root.process_ordering == TrackDescriptor.PROCESS_ORDERING_EXPLICIT
+    assert found.root.thread_ordering == TrackDescriptor.THREAD_ORDERING_EXPLICIT
+
+
+def test_processes_of_several_hosts_may_have_the_same_id():
+    found = trace([], ranks=[rank_row(0, host="a"), rank_row(1, host="b")])
+    assert [one.descriptor.process.pid for one in found.ranks] == [1, 2]
+    assert all("process 77" in one.descriptor.description for one in found.ranks)
+
+
+def test_the_first_track_tells_what_the_trace_is_of():
+    run = replace(header(), world_size=4, captured_at_utc="2026-11-01T00:00:00Z")
+    found = trace([op(100, 200)], steps=[step_row(100, 200), step_row(200, 260, 1)], run=run)
+    assert found.run.name == "nsyspipe run_id=run-1"
+    assert found.run.bars == [(100, 260, "baseline")]
+    (told,) = found.run.slices
+    assert {**told.notes, "nsyspipe": None} == {
+        "start_ns": 100,
+        "run_id": "run-1",
+        "captured_at_utc": "2026-11-01T00:00:00Z",
+        "nsyspipe": None,
+        "n_ranks": 1,
+        "world_size": 4,
+        "time_shift_ns": 0,
+    }
+
+
+# --- streams ---------------------------------------------------------------------------------
+
+
+def test_each_stream_is_a_thread_with_its_operations():
+    ops = [
+        op(30, 40, stream=7),
+        op(0, 10, stream=7, name="first"),
+        op(0, 5, stream=13, name="memcpy DtoH", category="memory"),
+        op(2, 3, stream=1, device=1),
+    ]
+    rank = only_rank(ops)
+    assert [one.name for one in rank.threads] == [
+        "device 0 stream 7",
+        "device 0 stream 13",
+        "device 1 stream 1",
+    ]
+    assert [one.bars for one in rank.threads] == [
+        [(0, 10, "first"), (30, 40, "gemm")],
+        [(0, 5, "memcpy DtoH")],
+        [(2, 3, "gemm")],
+    ]
+    assert [one.category for one in rank.threads[1].slices] == ["memory"]
+
+
+def test_streams_and_devices_that_are_not_known_come_last():
+    ops = [op(0, 1, stream=None), op(2, 3, stream=9), op(4, 5, device=None, stream=2), op(6, 7, device=None, stream=None)]  # fmt: skip
+    assert [one.name for one in only_rank(ops).threads] == [
+        "device 0 stream 9",
+        "device 0 unknown stream",
+        "unknown device stream 2",
+        "unknown device unknown stream",
+    ]
+
+
+def test_operations_that_overlap_on_a_stream_stand_on_further_threads():
+    rank = only_rank([op(0, 10), op(5, 15), op(6, 7), op(20, 30), op(0, 1, stream=8)])
+    assert [(one.name, one.times) for one in rank.threads] == [
+        ("device 0 stream 7", [(0, 10), (20, 30)]),
+        ("device 0 stream 7 (2)", [(5, 15)]),
+        ("device 0 stream 7 (3)", [(6, 7)]),
+        ("device 0 stream 8", [(0, 1)]),
+    ]
+    assert all(one.depth == 0 for track in rank.threads for one in track.slices)
+
+
+def test_operations_without_length_and_at_the_same_time_are_all_there():
+    ops = [op(5, 5, correlation_id=2), op(5, 5, correlation_id=1), op(5, 9, correlation_id=3)]
+    (stream,) = only_rank(ops).threads
+    assert [
+        (*bar, one.notes["correlation_id"])
+        for bar, one in zip(stream.times, stream.slices, strict=True)
+    ] == [
+        (5, 5, 1),
+        (5, 5, 2),
+        (5, 9, 3),
+    ]
+
+
+def test_an_operation_tells_what_is_known_of_it_and_nothing_else():
+    ops = [
+        op(2**61, 2**61 + 1, step=4, phase="forward", launch_ns=2**61 - 7, correlation_id=12),
+        op(2**61 + 5, 2**61 + 6, "memory", "memset", bytes=64),
+    ]
+    (stream,) = only_rank(ops).threads
+    kernel, copy = stream.slices
+    assert kernel.notes == {
+        "start_ns": 2**61,
+        "step": 4,
+        "phase": "forward",
+        "launch_ns": 2**61 - 7,
+        "correlation_id": 12,
+    }
+    assert copy.notes == {"start_ns": 2**61 + 5, "bytes": 64}
+
+
+def test_more_operations_than_a_batch_are_all_there_in_order():
+    (stream,) = only_rank([op(10 * i, 10 * i + 7, name=f"k{i % 3}") for i in range(40_000)]).threads
+    assert stream.bars == [(10 * i, 10 * i + 7, f"k{i % 3}") for i in range(40_000)]
+
+
+# --- collectives -----------------------------------------------------------------------------
+
+
+def linked():
+    """Return two ranks with two collectives: rank 1 is last at the first by 30 ns, rank 0 at the second by 5."""
+    ops = [
+        comm(100, 150, 0, step=3, rank=0), comm(130, 152, 0, step=3, rank=1),
+        comm(205, 260, 1, step=3, rank=0), comm(200, 261, 1, step=3, rank=1),
+    ]  # fmt: skip
+    rows = [
+        collective(100, 150, 0, 3, 0, wait_ns=30, late_by_ns=0, transfer_ns=20, message_bytes=4096, datatype="f32"),
+        collective(130, 152, 0, 3, 1, wait_ns=0, late_by_ns=30, transfer_ns=22, message_bytes=4096, datatype="f32"),
+        collective(205, 260, 1, 3, 0, wait_ns=0, late_by_ns=5),
+        collective(200, 261, 1, 3, 1, wait_ns=5, late_by_ns=0),
+    ]  # fmt: skip
+    return ops, rows
+
+
+def flows(found):
+    return sorted([(one.start, one.end) for one in slices] for slices in found.flows().values())
+
+
+def test_arrows_link_the_ranks_of_a_collective_in_order_of_arrival():
+    ops, rows = linked()
+    found = trace(ops, collectives=rows)
+    assert flows(found) == [[(100, 150), (130, 152)], [(200, 261), (205, 260)]]
+
+
+def test_an_arrow_has_the_same_number_whatever_else_is_shown():
+    ops, rows = linked()
+    whole, part = trace(ops, collectives=rows), trace(ops[2:], collectives=rows)
+    assert set(part.flows()) < set(whole.flows())
+
+
+def test_what_is_not_matched_has_no_arrow_even_at_the_same_place_of_its_step():
+    ops, rows = linked()
+    rows = [row | {"is_matched": row["seq"] == 0} for row in rows]
+    assert flows(trace(ops, collectives=rows)) == [[(100, 150), (130, 152)]]
+
+
+def test_communication_outside_of_steps_has_no_arrow():
+    ops = [one | {"step": None, "seq": None} for one in linked()[0]]
+    assert trace(ops, collectives=linked()[1]).flows() == {}
+
+
+def test_communication_tells_of_its_collective_and_who_came_last():
+    ops, rows = linked()
+    first, second = trace(ops, collectives=rows).ranks[0].threads[0].slices
+    assert first.notes == {
+        "start_ns": 100, "step": 3, "seq": 0, "collective": "all_reduce", "comm_id": "0x1", "datatype": "f32",
+        "message_bytes": 4096, "wait_ns": 30, "transfer_ns": 20, "last_rank": 1,
+    }  # fmt: skip
+    assert second.notes == {
+        "start_ns": 205, "step": 3, "seq": 1, "collective": "all_reduce", "comm_id": "0x1", "wait_ns": 0,
+        "last_rank": 0,
+    }  # fmt: skip
+
+
+def test_nobody_came_last_where_two_did():
+    ops, rows = linked()
+    rows = [row | {"late_by_ns": 0} for row in rows]
+    for rank in trace(ops, collectives=rows).ranks:
+        assert not any("last_rank" in one.notes for one in rank.threads[0].slices)
+
+
+# --- steps and phases ------------------------------------------------------------------------
+
+
+def test_steps_are_windows_one_after_the_other_with_their_figures():
+    steps = steps_of(
+        [],
+        steps=[step_row(100, 250, 4, exposed_comm_ns=7), step_row(250, 300, 5, is_complete=False)],
+    )
+    assert steps.bars == [(100, 250, "step 4"), (250, 300, "step 5")]
+    assert steps.slices[0].notes == {
+        "start_ns": 100, "step": 4, "wall_ns": 150, "exposed_comm_ns": 7, "is_complete": "true", "in_summary": "true",
+    }  # fmt: skip
+    assert steps.slices[1].notes["is_complete"] == "false"
+
+
+def test_a_run_without_steps_shows_the_whole_capture():
+    assert steps_of([], steps=[step_row(0, 9)], family=None).bars == [(0, 9, "whole capture")]
+
+
+def test_phases_of_the_host_stand_in_their_step():
+    ranges = [
+        host_range(10, 40, "forward"), host_range(0, 100), host_range(40, 90, "backward"),
+        host_range(100, 200, step=1), host_range(100, 200, "forward", step=1),
+    ]  # fmt: skip
+    host = steps_of([], ranges=ranges).child("phases on host")
+    assert [(*bar, one.depth) for bar, one in zip(host.bars, host.slices, strict=True)] == [
+        (0, 100, "step 0", 0),
+        (10, 40, "forward", 1),
+        (40, 90, "backward", 1),
+        (100, 200, "step 1", 0),
+        (100, 200, "forward", 1),
+    ]
+    assert host.slices[1].parent is host.slices[0]
+    assert host.slices[1].notes == {"start_ns": 10, "step": 0, "n_operations": 1}
+
+
+def test_host_ranges_that_cross_stand_on_two_tracks():
+    ranges = [host_range(0, 100), host_range(10, 50, "forward"), host_range(40, 90, "backward")]
+    steps = steps_of([], ranges=ranges)
+    assert steps.child("phases on host").bars == [(0, 100, "step 0"), (10, 50, "forward")]
+    assert steps.child("phases on host (2)").bars == [(40, 90, "backward")]
+
+
+def test_phases_of_the_device_run_from_their_first_operation_to_their_last():
+    ranges = [
+        host_range(0, 100, device=(20, 200)),  # a step
+        host_range(10, 40, "forward", device=(20, 90)),
+        host_range(40, 90, "backward", device=(80, 200)),
+        host_range(90, 95, "optimizer"),  # launched nothing
+        host_range(100, 140, "forward", step=1, device=(200, 260)),
+    ]
+    steps = steps_of([], ranges=ranges)
+    assert steps.child("phases on device").bars == [(20, 90, "forward"), (200, 260, "forward")]
+    assert steps.child("phases on device (2)").bars == [(80, 200, "backward")]
+
+
+# --- derived tracks --------------------------------------------------------------------------
+
+
+def test_tracks_below_the_steps_are_in_order():
+    ranges = [host_range(0, 9, "forward", device=(0, 9))]
+    assert (
+        steps_of([comm(0, 9)], steps=[step_row(0, 9, **KNOWN)], ranges=ranges).names == BELOW_STEPS
+    )
+
+
+def test_exposed_communication_stands_in_its_step():
+    # Windows [0, 100) and [100, 200); communication [80, 130) with compute [90, 110): exposed [80, 90) and [110, 130).
+    steps = steps_of(
+        [comm(80, 130), op(90, 110)],
+        steps=[step_row(0, 100, 0, **KNOWN), step_row(100, 200, 1, **KNOWN)],
+    )
+    exposed = steps.child("exposed communication")
+    assert [(one.start, one.end, one.notes["step"]) for one in exposed.slices] == [
+        (80, 90, 0),
+        (110, 130, 1),
+    ]
+
+
+def test_waiting_stands_inside_communication():
+    ops, rows = linked()
+    windows = [step_row(0, 300, 3, rank, **KNOWN) for rank in (0, 1)]
+    found = [
+        rank.child("steps").child("waiting in communication").times
+        for rank in trace(ops, collectives=rows, steps=windows).ranks
+    ]
+    assert found == [[(100, 130)], [(200, 205)]]
+
+
+def test_what_was_not_recorded_has_no_track_and_a_true_zero_an_empty_one():
+    known = {"exposed_comm_ns": 0, "compute_ns": 5, "comm_ns": 0}
+    steps = steps_of([op(0, 5)], steps=[step_row(0, 10, **known)])
+    assert steps.names == ["exposed communication", "compute busy", "communication busy"]
+    assert steps.child("exposed communication").slices == []
+    assert steps_of([op(0, 5)], steps=[step_row(0, 10)]).names == []
+
+
+def test_counters_say_how_busy_each_bin_is():
+    # 400 ns in 200 bins of 2: compute in the first half and one ns of the bin behind it.
+    steps = steps_of([op(0, 201)], steps=[step_row(0, 400, **KNOWN)])
+    assert steps.child("compute busy").values == [(0, 100), (200, 50), (202, 0)]
+    assert steps.child("communication busy").values == [(0, 0)]
+    counter = steps.child("compute busy").descriptor
+    assert (counter.counter.unit_name, counter.description) == ("%", "share of each 2 ns")
+
+
+# --- times -----------------------------------------------------------------------------------
+
+
+def test_times_are_aligned_times_where_every_clock_starts_at_0_or_later():
+    ranks = [rank_row(0, shift=5), rank_row(1, shift=0)]
+    assert trace([op(7, 9)], ranks=ranks).ranks[0].threads[0].times == [(7, 9)]
+
+
+def test_where_a_clock_starts_before_0_all_are_shifted_by_whole_seconds():
+    ranks = [rank_row(0, shift=0), rank_row(1, shift=-1_000_000_001)]
+    windows = [step_row(-50, 50, rank=1, **KNOWN)]
+    found = trace([op(7, 9), comm(-50, 20, rank=1)], ranks=ranks, steps=windows)
+    shift = 2_000_000_000
+    assert found.run.slices[0].notes["time_shift_ns"] == shift
+    assert found.ranks[0].threads[0].times == [(shift + 7, shift + 9)]
+    assert found.ranks[1].threads[0].times == [(shift - 50, shift + 20)]
+    assert found.ranks[1].threads[0].slices[0].notes["start_ns"] == -50
+    exposed = found.ranks[1].child("steps").child("exposed communication")
+    assert exposed.times == [(shift - 50, shift + 20)]
+
+
+def test_what_lies_before_all_clocks_is_drawn_from_0_and_tells_its_start():
+    (stream,) = only_rank([op(-9, -5), op(-3, 4)]).threads
+    assert [
+        (*bar, one.notes["start_ns"]) for bar, one in zip(stream.times, stream.slices, strict=True)
+    ] == [
+        (0, 0, -9),
+        (0, 4, -3),
+    ]
+
+
+# --- the file --------------------------------------------------------------------------------
+
+
+def test_nothing_at_all_is_a_trace():
+    found = trace([])
+    assert found.run.bars == [(0, 0, "baseline")]
+    assert [one.name for one in found.ranks[0].children] == ["steps"]
+
+
+def test_the_same_tables_give_the_same_bytes():
+    ops, rows = linked()
+    tables = {"collectives": rows, "steps": [step_row(0, 300, 3, rank, **KNOWN) for rank in (0, 1)]}
+    assert trace_bytes(ops, **tables) == trace_bytes(ops, **tables)
+
+
+def test_the_order_of_rows_does_not_matter():
+    ops = [op(0, 9, correlation_id=1), op(9, 12, correlation_id=2), comm(3, 8, correlation_id=3)]
+    there, back = trace(ops).ranks[0].threads, trace(ops[::-1]).ranks[0].threads
+    assert [one.bars for one in there] == [one.bars for one in back]
+
+
+def test_names_of_traces_are_text_whatever_they_hold():
+    bad = "a\x1b]0;x\x07<script>alert(1)</script>"
+    rank = only_rank(
+        [op(0, 1, name=bad, phase=bad)], ranks=[rank_row(0, gpu="<b>H200", host="n\nx")], run=header(label="x\udcff")
+    )  # fmt: skip
+    fit = "a\N{REPLACEMENT CHARACTER}]0;x\N{REPLACEMENT CHARACTER}<script>alert(1)</script>"
+    assert rank.name == "rank 0 · <b>H200 · n\N{REPLACEMENT CHARACTER}x"
+    (found,) = rank.threads[0].slices
+    assert (found.name, found.notes["phase"]) == (fit, fit)
+
+
+def test_a_run_is_found_by_its_file(tmp_path):
+    path = tmp_path / "x.pftrace"
+    path.write_bytes(trace_bytes([op(0, 1)], run=header("20261101T000000-ab12" * 20)))
+    assert run_id_of_trace(path) == "20261101T000000-ab12" * 20
+    assert b"nsyspipe run_id=20261101T000000-ab12" in path.read_bytes()[:64]
+
+
+def other_traces():
+    track = {"track_descriptor": {"uuid": 1, "name": "main"}}
+    whole = trace_bytes([op(0, 1)])
+    return {
+        "empty": b"",
+        "text": b"SQLite format 3\0" * 9,
+        "half a packet": whole[:20],
+        "one byte": b"\x0a",
+        "endless size": b"\x0a" + b"\xff" * 30,
+        "huge packet": b"\x0a\xff\xff\x7f" + whole,
+        "no message": b"\x0a\x04\xff\xff\xff\xff",
+        "of another program": Trace(packet=[track]).SerializeToString(),
+        "without a track": Trace(packet=[{"timestamp": 5}]).SerializeToString(),
+    }
+
+
+@pytest.mark.parametrize("what", other_traces())
+def test_another_file_is_of_no_run(tmp_path, what):
+    path = tmp_path / "x"
+    path.write_bytes(other_traces()[what])
+    assert run_id_of_trace(path) is None
+
+
+def test_a_file_that_cannot_be_read_is_of_no_run(tmp_path):
+    assert run_id_of_trace(tmp_path) is None
+    assert run_id_of_trace(tmp_path / "missing") is None
+
+
+def test_a_trace_is_written_rank_by_rank():
+    """Nothing of a later rank is asked for before the ranks ahead of it are in the file."""
+    file, seen = io.BytesIO(), []
+
+    def operations():
+        for rank in range(3):
+            events = schema.EVENTS.from_rows([op(0, 1, name=f"kernel of {rank}", rank=rank)])
+            yield rank, events, schema.PHASE_RANGES.empty()
+            seen.append(f"kernel of {rank}".encode() in file.getvalue())
+
+    write_trace(
+        file,
+        header=header(),
+        ranks=schema.RANKS.from_rows([rank_row(rank) for rank in range(3)]),
+        steps=schema.STEPS.empty(),
+        step_family=None,
+        collectives=schema.COLLECTIVES.empty(),
+        operations=operations(),
+    )
+    assert seen == [True, True, True]
+    assert len(ReadTrace(file.getvalue()).ranks) == 3
