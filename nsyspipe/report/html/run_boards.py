@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# As `words` orders them: a training loop.
+# As `text` orders them: a training loop.
 _LOOP = ("data", "forward", "backward", "optimizer")
 _SHOWN_CALLS = 8
 _IDLE_MEANINGS = {
