@@ -1,4 +1,4 @@
-"""Runs by name: opened, and set beside each other. What a user names becomes a `Run` that reads nothing yet."""
+"""The calls that take names of runs: `load`, `diff` and `compare`. What a user names becomes a `Run` that reads nothing yet."""
 
 from __future__ import annotations
 

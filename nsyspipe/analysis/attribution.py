@@ -1,4 +1,4 @@
-"""Which launch an operation came from, and which host ranges that launch lies in.
+"""The device operations of one process as columns, the launch that each came from, and the host ranges around it.
 
 PyTorch launches the backward pass from the autograd thread, so an operation belongs to the range
 that contains its launch in time, whatever thread of the process made it.

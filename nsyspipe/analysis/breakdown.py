@@ -1,4 +1,8 @@
-"""Where each step's wall time goes: a partition that sums exactly."""
+"""Where each step's wall time goes: compute, exposed and hidden communication, copies, idle.
+
+What exposed communication means stands here: `breakdown` splits each window exactly. The copies between gradients and
+buckets are measured here too.
+"""
 
 from __future__ import annotations
 

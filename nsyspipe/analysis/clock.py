@@ -1,6 +1,8 @@
-"""How far the clock of a device is apart from its host's, told by what cannot be: a start before its launch, or a wait that was over too soon.
+"""How ranks' clocks are aligned, and how far the clock of a device is apart from its host's.
 
-In some captures they differ by up to a second. A long time from launch to start alone says nothing: queues are deep.
+Ranks are aligned by collectives, which end on all of them at once. A device's clock is told by what cannot be: a start
+before its launch, or a wait that was over too soon; a long time from launch to start alone says nothing, since queues are
+deep.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def clock_offsets(
     Parameters
     ----------
     matched
-        Matrices of operations, one collective per row, as `matching.match` gives them; only
+        Matrices of operations, one collective per row, as `collectives.match` gives them; only
         collectives of `ALIGNING`.
     ends, report
         End of each operation (ns, on the clocks as they are) and the report it comes from.

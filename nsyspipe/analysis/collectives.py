@@ -1,4 +1,7 @@
-"""Waiting told apart from transferring: arrivals, skew and transfer of matched collectives."""
+"""Which operations of different ranks are one collective, and what it says: arrivals, waiting, transfer, bandwidth.
+
+Waiting is told apart from transferring; sizes and bandwidths are those of nccl-tests.
+"""
 
 from __future__ import annotations
 

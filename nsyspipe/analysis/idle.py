@@ -1,4 +1,4 @@
-"""Why a rank's devices idle: each gap is explained by the launch of the operation that ends it."""
+"""When a rank's devices do nothing, and why: each gap is explained by the launch of the operation that ends it."""
 
 from __future__ import annotations
 

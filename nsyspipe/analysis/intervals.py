@@ -1,7 +1,7 @@
-"""Sets of half-open int64 nanosecond intervals: union, intersection, and how much of a window they cover.
+"""Sets of half-open int64 nanosecond intervals, and runs of equal values in a column.
 
-Everything is exact (no float), vectorised, and O(n log n). Zero-length intervals cover nothing and
-are dropped; the order of the input never matters.
+Union, intersection, and how much of a window is covered: exact (no float), vectorised, and O(n log n).
+Zero-length intervals cover nothing and are dropped; the order of the input never matters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each kernel costs, by phase and name: beside communication, without it, and slowed by it."""
+"""What each kernel costs, by phase and name, over all and in each step: beside communication, without it, slowed by it."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def kernels_table(
     comm: IntervalSet,
     windows: Windows,
 ) -> tuple[pa.Table, WindowSums]:
-    """Return `metrics.kernels.kernel_costs` with words: ``phase`` (null for none) and ``name``."""
+    """Return `kernel_costs` with words: ``phase`` (null for none) and ``name``."""
     labels, label = kernel_labels(operations.kernel_column("name_id"), names)
     costs, by_window = kernel_costs(
         operations, label, phase, comm, n_phases=len(PHASES), windows=windows

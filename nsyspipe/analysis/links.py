@@ -1,4 +1,4 @@
-"""What the communication of a run crosses: NVLink, PCIe, host memory or a network, and what that promises."""
+"""What the communication of a run crosses, edge by edge: NVLink, PCIe, host memory or a network; which edge is slowest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which NCCL call, as NCCL's payloads report them, a communication kernel came from.
+"""What NCCL's payloads say of its calls, and which of these calls a communication kernel came from.
 
 A kernel and its call share no id. They share a thread and an order: each call comes before its
 launch, inside the call's own range or, when calls are grouped, in the ``ncclGroupEnd`` behind them.

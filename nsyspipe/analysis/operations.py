@@ -1,4 +1,4 @@
-"""One rank's operations and phase ranges as tables."""
+"""The device operations of one process side by side, and the tables of operations and phase ranges made of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DeviceOperations:
     name
         Index into `names`, which stand in order of the alphabet.
     collective
-        Index into `classify.COLLECTIVES`; -1 for what does not communicate.
+        Index into `names.COLLECTIVES`; -1 for what does not communicate.
     """
 
     start: Int64
@@ -125,7 +125,7 @@ def device_operations(
     Parameters
     ----------
     kernels, memcpys, memsets
-        As `read.again.SecondReading` holds them, of one process.
+        As `again.SecondReading` holds them, of one process.
     launches
         Their launch times, as `attribution.launch_times` gives them.
     texts
@@ -286,7 +286,7 @@ def events_table(
 
 
 def _phase_of_each(operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> Int64:
-    """Return the phase of each operation, as an index into `labels.PHASES`; negative for none."""
+    """Return the phase of each operation, as an index into `names.PHASES`; negative for none."""
     order = operations.by_launch
     found = np.empty(order.size, np.int64)
     found[order] = phases_of_launches(phases, operations.launch[order])

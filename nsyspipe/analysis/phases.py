@@ -1,4 +1,4 @@
-"""Which host ranges are phases (backward, forward, optimizer, data) of which step."""
+"""Which host ranges are phases of which step, what a host does between steps, and what each phase costs on host and device."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def between_steps(
 
 
 def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:
-    """Return the phase of each text, as an index into `labels.PHASES`; -1 for none.
+    """Return the phase of each text, as an index into `names.PHASES`; -1 for none.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     Returns
     -------
     dict
-        By phase, in `labels.PHASES` order; every phase has an entry, maybe empty.
+        By phase, in `names.PHASES` order; every phase has an entry, maybe empty.
     """
     if not ranges.num_rows or not members.starts.size:
         return {phase: _outer(*(np.empty(0, np.int64),) * 3) for phase in PHASES}
@@ -307,7 +307,7 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
-    """Return the phase whose range contains each launch, as an index into `labels.PHASES`; -1 for none.
+    """Return the phase whose range contains each launch, as an index into `names.PHASES`; -1 for none.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Step windows on the device: each starts with its step's first kernel and ends where the next one starts."""
+"""Which steps a run's figures rest on, and each step's window on the device: up to the start of the next."""
 
 from __future__ import annotations
 

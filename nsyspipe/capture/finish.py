@@ -1,4 +1,4 @@
-"""After a captured job: its reports exported to SQLite, its sidecar written, and what to do next."""
+"""Before and after a captured job: room for its files; then reports exported, the sidecar written, and what to do next."""
 
 from __future__ import annotations
 

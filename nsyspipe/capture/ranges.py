@@ -1,8 +1,8 @@
 """NVTX ranges for a training loop: `annotate` names a phase, `captured_steps` numbers the steps and captures some.
 
-Ranges cost well under a microsecond each while nothing records. They go to ``torch.cuda.nvtx`` when torch was imported
-before the first range and has CUDA, else to the ``nvtx`` package, else nowhere. Under ``torch.compile``, put them
-around compiled calls, not inside: a range breaks the graph.
+The capture's two ends are here too. Ranges cost well under a microsecond each while nothing records. They go to
+``torch.cuda.nvtx`` when torch was imported before the first range and has CUDA, else to the ``nvtx`` package, else nowhere.
+Under ``torch.compile``, put them around compiled calls, not inside: a range breaks the graph.
 """
 
 from __future__ import annotations

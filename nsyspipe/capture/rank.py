@@ -1,7 +1,8 @@
-"""One rank of a job: ``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``.
+"""One rank of a job: nsys and the program are started, watched, ended when they hang, and told of to the launcher.
 
-Nsys runs in a temporary directory of this rank's own, is ended when it hangs, and the program's exit status is passed
-on. What came of it goes to the launcher as a `RankRecord`. A command without nsys is watched the same way.
+``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``: nsys runs in a temporary
+directory of this rank's own, and the program's exit status is passed on. What came of it goes to the launcher as a
+`RankRecord`. A command without nsys is watched the same way.
 """
 
 from __future__ import annotations

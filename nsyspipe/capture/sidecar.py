@@ -1,4 +1,4 @@
-"""The sidecar of a capture, ``NAME.capture.json``: how, where and by what its reports were made.
+"""What a capture ran on, and its sidecar ``NAME.capture.json``, which says how, where and by what its reports were made.
 
 The analysis finds it beside the reports. Of the command line and the environment it holds what `command_words` lets stand,
 and hashes of the rest.

@@ -1,6 +1,7 @@
-"""What each rank left behind: ``rank_<R>.json`` of its supervisor, ``ranges_<R>.json`` of the training program.
+"""What each rank leaves for its launcher, written and read: ``rank_<R>.json`` and ``ranges_<R>.json``.
 
-Either may be missing, or cut short where a process was killed.
+The first is its supervisor's, the second the training program's. Either may be missing, or cut short where a process
+was killed.
 """
 
 from __future__ import annotations

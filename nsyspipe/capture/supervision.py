@@ -1,4 +1,4 @@
-"""Run a program in a process group of its own, and see that it ends."""
+"""Run a program in a process group and a temporary directory of its own, and see that all of it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From named runs to opened ones: reports are read, saved runs are found."""
+"""From a command's RUN arguments to opened runs: labels, reports read by worker processes, saved runs found."""
 
 from __future__ import annotations
 

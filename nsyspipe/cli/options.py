@@ -1,4 +1,4 @@
-"""The options that say how reports are read: the same in every command that reads some."""
+"""The options that several commands share: how reports are read, what is written, what counts as a difference."""
 
 from __future__ import annotations
 

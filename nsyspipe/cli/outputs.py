@@ -1,4 +1,4 @@
-"""What `analyze` writes: every file that was asked for, each whole or not at all."""
+"""What `analyze`, `compare` and `diff` write: every file that was asked for, each whole or not at all."""
 
 from __future__ import annotations
 

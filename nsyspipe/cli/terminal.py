@@ -1,4 +1,4 @@
-"""Writing to the terminal or pipe: results to stdout, everything else to stderr."""
+"""Writing to the terminal or pipe: results to stdout, errors and progress to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that appeared, vanished or changed: matched by phase and normalised name."""
+"""Where a difference comes from: parts of the step time, which sum to it exactly, and kernels by phase and name."""
 
 from __future__ import annotations
 

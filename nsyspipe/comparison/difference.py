@@ -1,4 +1,4 @@
-"""Before and after: everything that differs between two sides, and whether it is noise."""
+"""Before and after: the two sides, everything that differs between them, and whether it is noise."""
 
 from __future__ import annotations
 

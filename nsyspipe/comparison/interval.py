@@ -1,4 +1,7 @@
-"""How far the difference of two centres may be off, whatever the correlation of neighbouring steps."""
+"""How far the difference of two centres may be off, whatever the correlation of neighbouring steps.
+
+Student's t distribution is here too, and what steps of two kinds that come regularly take off the spread.
+"""
 
 from __future__ import annotations
 

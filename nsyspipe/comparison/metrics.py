@@ -1,4 +1,7 @@
-"""One row per figure: both medians or means, their difference, its interval, and what that means."""
+"""The figures of a step that two runs are compared by, and a row for each: both medians or means, and what they mean.
+
+A row has the difference, its interval and a verdict; several rows have one verdict together.
+"""
 
 from __future__ import annotations
 
@@ -301,7 +304,7 @@ def metric_rows(
     Returns
     -------
     pyarrow.Table
-        `tables.METRIC_ROWS`, in the order of `figures.METRICS`.
+        `tables.METRIC_ROWS`, in the order of `METRICS`.
     """
     tables = (baseline, candidate)
     times = [[per_step(table, DEFAULT_METRIC) for table in side] for side in tables]

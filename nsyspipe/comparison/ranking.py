@@ -1,4 +1,4 @@
-"""The tables of a scoreboard: every column's unit and formula."""
+"""A scoreboard's table, its order, how a run stands against another, and which runs can be compared at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # By what a scoreboard can be sorted, and which way is better.
 
 
-# Name -> column of `tables.SCOREBOARD`, and whether more of it is better.
+# Name -> column of `SCOREBOARD`, and whether more of it is better.
 SORTS = {
     "step_time": ("step_time_ns", False),
     "throughput": ("throughput_steps_per_s", True),
@@ -236,7 +236,7 @@ def kind_of(
     Parameters
     ----------
     rows
-        Of `tables.SCOREBOARD`, all of this peer.
+        Of `SCOREBOARD`, all of this peer.
     runs
         By label.
     """

@@ -1,4 +1,4 @@
-"""Which of N runs is best: the table that an optimization study ends with."""
+"""Which of N runs is best: each as an entrant with its figures, and the table that an optimization study ends with."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NO_FIGURES = "no-figures"
 
 @dataclass(frozen=True, eq=False)
 class Entrant:
-    """A run that is compared with others: a `Side`, and what a row of `tables.SCOREBOARD` says of it alone.
+    """A run that is compared with others: a `Side`, and what a row of `ranking.SCOREBOARD` says of it alone.
 
     `tables` has its captures, as `StepTable.of_sides` gives them.
     """
@@ -106,7 +106,7 @@ class Entrant:
         }
 
     def problems(self) -> list[dict[str, Any]]:
-        """Return rows of `tables.PROBLEMS_OF_RUNS`: those of the captures, and one of each without figures."""
+        """Return rows of `ranking.PROBLEMS_OF_RUNS`: those of the captures, and one of each without figures."""
         found = []
         for run, table in zip(self.side.runs, self.tables, strict=True):
             where = {"label": self.label, "run_id": run.header.run_id}
@@ -179,7 +179,7 @@ class Scoreboard:
 
     @cached_property
     def table(self) -> pa.Table:
-        """`tables.SCOREBOARD`: one row per run, in the order given or with the best first."""
+        """`ranking.SCOREBOARD`: one row per run, in the order given or with the best first."""
         rows = [self._row(run) for run in self._entrants]
         return SCOREBOARD.from_rows(sorted_rows(rows, self.sort) if self.sort else rows)
 
@@ -196,7 +196,7 @@ class Scoreboard:
 
     @cached_property
     def checks(self) -> pa.Table:
-        """`tables.CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
+        """`ranking.CHECKS_OF_RUNS`: why runs are not comparable with the first, or only with doubt with their peer."""
         rows = []
         for run in self._entrants:
             peer = self._peers[run.label]
@@ -206,7 +206,7 @@ class Scoreboard:
 
     @cached_property
     def problems(self) -> pa.Table:
-        """`tables.PROBLEMS_OF_RUNS`: the problems of each run's captures."""
+        """`ranking.PROBLEMS_OF_RUNS`: the problems of each run's captures."""
         return PROBLEMS_OF_RUNS.from_rows([row for run in self._entrants for row in run.problems()])
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What one capture's steps say: a centre, and how far it may be off for each correlation of neighbouring steps."""
+"""What one side's steps say: a centre per capture, and how far it may be off for each correlation of neighbouring steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonical tables between `read` and the analysis: what a report holds, whatever nsys calls it."""
+"""Canonical tables between `reader` and the analysis: what a report and NCCL's payloads hold, whatever nsys calls it."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ COMM_OPERATIONS = TableSchema(
             "called",
             INT,
             "id",
-            "the collective that was called, which ran as sends and receives: index into `classify.COLLECTIVES`",
+            "the collective that was called, which ran as sends and receives: index into `names.COLLECTIVES`",
             "NCCL payload",
             nullable=True,
         ),

@@ -1,4 +1,4 @@
-"""The figures of a run and of each rank."""
+"""The figures of a run, of each rank and of each phase: names, units, formulas."""
 
 from __future__ import annotations
 

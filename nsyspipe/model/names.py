@@ -1,4 +1,7 @@
-"""What a kernel's name says: which collective it is, on which data, by which algorithm, and its short label."""
+"""What names say: of a kernel which collective it is and its short label, of an NVTX range which phase or step.
+
+The default names of phases (backward, forward, optimizer, data) stand here, and what is never a step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations one by one, and one step of them reduced to what can be drawn."""
+"""The tables of collectives and stragglers, links, kernels by name, single operations, and the step that can be drawn."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Reading:
     comm_kernel
         Kernel names that are communication besides NCCL's.
     phases
-        Pattern by phase, every phase of `labels.PHASES`.
+        Pattern by phase, every phase of `names.PHASES`.
     """
 
     step: re.Pattern[str] | None = None

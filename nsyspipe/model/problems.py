@@ -1,4 +1,4 @@
-"""What could not be read or answered: stable codes, what each costs, and the flag that mends it."""
+"""What could not be read or answered: stable codes, what each costs, the flag that mends it, and which facts a report has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The dataset on disk: which tables a run is saved as, each with the run's id as its first column."""
+"""All tables by name: which a run is saved as, and which a user gets.
+
+Findings, problems, runs and metrics are declared here, the others in the modules that this one names.
+"""
 
 from __future__ import annotations
 

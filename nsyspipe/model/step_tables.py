@@ -1,4 +1,4 @@
-"""Where the time of steps and phases goes."""
+"""The tables of steps and phases, of why devices idle, of ranks, and of host steps where there is no device activity."""
 
 from __future__ import annotations
 

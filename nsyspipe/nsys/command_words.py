@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 MASK = "***"
-# A hashed value, as `capture.hash_key` writes it.
+# A hashed value, as `secrets.hash_key` writes it.
 HASHED = re.compile(r"hmac:[0-9a-f]{8}(?![0-9A-Za-z])")
 # What a sidecar names as its key where each capture has one of its own.
 PER_CAPTURE = "capture"

@@ -1,6 +1,7 @@
-"""Exports that run: several nsys at once, each into a hidden directory beside its target, then renamed.
+"""Reports to SQLite: where each export belongs, which is up to date, and the rest exported, several at once.
 
-So an export is there whole or not at all, and one that was interrupted never looks up to date.
+Each goes into a hidden directory beside its target, then is renamed. So an export is there whole or not at all, and one
+that was interrupted never looks up to date.
 """
 
 from __future__ import annotations

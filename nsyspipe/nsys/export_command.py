@@ -1,4 +1,7 @@
-"""One ``nsys export``: its options, its end, and what its failure means. Only the standard library is needed."""
+"""One ``nsys export``: its options, its end, what its failure means, and what an export says of its origin.
+
+Only the standard library is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Refuse what cannot be a closed, whole SQLite file, before an engine touches it."""
+"""Files that are there whole or not at all: claimed scratch directories, what killed processes left, modes of new files.
+
+What cannot be a closed, whole SQLite file is refused here, before an engine touches it.
+"""
 
 from __future__ import annotations
 

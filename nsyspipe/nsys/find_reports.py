@@ -1,4 +1,4 @@
-"""From what a user types to report files: paths, directories, globs (quoted ones too)."""
+"""From what a user types to report files: paths, directories, globs (quoted ones too); and what an export was made from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Other programs on this machine: where nsys and its importer lie, and what one prints before a deadline."""
+"""Other programs on this machine: what one prints before a deadline, where nsys lies, and what it can.
+
+Versions of torch, NCCL and nvtx are told without importing them; so is where processes of ours may import from.
+"""
 
 from __future__ import annotations
 

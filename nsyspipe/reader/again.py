@@ -51,7 +51,7 @@ class Wanted:
     threads
         Threads whose ranges are read.
     name_column, open_end_ns
-        As the first reading found them: see `digest.ReportDigest`.
+        As the first reading found them: see `gather.ReportDigest`.
     """
 
     span: tuple[int, int] | None

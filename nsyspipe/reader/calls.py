@@ -1,4 +1,4 @@
-"""CUDA API calls of a report: what launched operations, and what made the host wait."""
+"""CUDA API calls of a report: what launched operations, and what made the host wait; and the report's string table."""
 
 from __future__ import annotations
 

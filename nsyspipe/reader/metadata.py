@@ -1,4 +1,4 @@
-"""What a report says about its capture: versions, host, GPUs, session start, a few allow-listed variables.
+"""What a report says about its capture, and everything else of it that the analysis needs, in one pass over each table.
 
 Reports embed the whole environment of the profiled program, secrets included. Only the variables
 named here are selected from it, and nothing else of it reaches an output.

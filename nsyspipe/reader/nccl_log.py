@@ -1,7 +1,7 @@
-"""Which processes of NCCL logs were in one communicator.
+"""From NCCL logs to communicators: whose line is whose, and what all processes say together.
 
-NCCL says so by ``commId``, and for a split by parent, count and colour. Logs of older releases tell only
-rank and size: there, processes belong together when their ranks differ and what they say of each other's
+NCCL says which processes were in one by ``commId``, and for a split by parent, count and colour. Logs of older releases
+tell only rank and size: there, processes belong together when their ranks differ and what they say of each other's
 GPUs and hosts agrees.
 """
 

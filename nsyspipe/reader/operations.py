@@ -1,4 +1,4 @@
-"""Kernels of a report: which communicate, what they are called, and the shapes of a sample of them."""
+"""Device operations of a report: kernels (a sample with shapes), copies, and CUDA graphs that were captured as a whole."""
 
 from __future__ import annotations
 

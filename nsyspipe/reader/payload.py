@@ -1,7 +1,7 @@
 """What NCCL says of its own calls: communicator, size and number, from the payloads of its NVTX ranges.
 
-The blobs are there only after ``nsys export --include-blobs=true``, and nsys describes them from
-schema 3.20.3 on.
+The numbers are found by the names that NCCL's releases gave them. The blobs are there only after
+``nsys export --include-blobs=true``, and nsys describes them from schema 3.20.3 on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Open one report, read-only, and select typed columns from it."""
+"""Open one report, read-only, see what its export version has, and select typed columns from it.
+
+The names that nsys gives to tables are here, and `Catalog` finds by looking which of them a file has.
+"""
 
 from __future__ import annotations
 

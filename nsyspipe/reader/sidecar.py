@@ -1,4 +1,4 @@
-"""From the JSON of a sidecar to its facts: every field checked by type and range, nothing taken as it is.
+"""The sidecars beside a run's reports, found, and their JSON as facts: every field checked by type and range.
 
 A sidecar lies beside reports that somebody sent; it may be cut short, of another program, or made to mislead.
 """

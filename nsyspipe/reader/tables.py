@@ -1,4 +1,4 @@
-"""Which tables of a database hold their rows themselves, in pages that are theirs alone.
+"""SQLite through Arrow, and which tables of a database hold their rows themselves, in pages that are theirs alone.
 
 A report may come from anybody. Queries end, and rows fit into memory, because a table can hold no more than its
 file: that is so of tables, but not of views, virtual tables, generated columns, long default values, and trees of

@@ -1,4 +1,4 @@
-"""A new database with a report beside it, read-only, to copy values from the one to the other."""
+"""The copy of one report in the making: a new database beside a read-only one, tables of numbers, what was left behind."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def opened(report: Path, copy: Path | None) -> Iterator[Database]:
     Raises
     ------
     ReportNotFoundError, NotAReportError, DamagedReportError
-        As `read.file_check.check_file` does.
+        As `files.check_file` does.
     OutputError
         If the copy cannot be written.
     """

@@ -1,4 +1,4 @@
-"""NVTX rows: ranges with their texts, of all others the numbers, of names only those that are read."""
+"""NVTX rows and the string table: of ranges the texts, of all others the numbers, of names only those that are read."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _texts(strings: Strings | None, found: pa.Table) -> Sequence[str | None]:
 
 
 def _are_nccls(rows: Sequence[_Row]) -> set[int]:
-    """Return the rows whose payload `read.payload` takes for NCCL's, or looks at since nothing names its owner."""
+    """Return the rows whose payload `payload` takes for NCCL's, or looks at since nothing names its owner."""
     owners: dict[tuple[int, int], set[str]] = {}
     for row in rows:
         if row.kind == _DOMAIN and row.thread is not None and row.text is not None:

@@ -1,4 +1,4 @@
-"""Texts that say something about the capture, each checked against the form that its place demands."""
+"""Texts that say something about the capture, each checked against the form of its place; NCCL's payloads packed anew."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _VARIABLES = frozenset(
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _PRIVATE = {"HOME", "HOSTNAME", "LOGNAME", "USER", "USERNAME"}
 _SHORTEST_NAME = 3
-# As `read.facts` takes them apart.
+# As `metadata` takes them apart.
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _ENVIRONMENT_ROW = re.compile(r"PROCESS_[0-9]{1,9}:ENVIRONMENT_VARIABLE")
 _INTEGER = re.compile(r" ?[0-9]{1,9} ?")
@@ -79,7 +79,7 @@ def copy_facts(copying: Copying, host: str | None) -> None:
 
 
 def host_of(report: Report) -> str | None:
-    """Return the report's host as `read.facts` finds it."""
+    """Return the report's host as `metadata` finds it."""
     if not report.has(versions.SYSTEM_ENV, "name", "value"):
         return None
     names = report.select(versions.SYSTEM_ENV, {"value": "text"}, where="name = 'Hostname'")

@@ -1,4 +1,4 @@
-"""Ask what a change of the communication would bring."""
+"""Ask what a change of the communication would bring, and what the answer rests on, in words."""
 
 from __future__ import annotations
 

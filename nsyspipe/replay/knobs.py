@@ -1,4 +1,4 @@
-"""What can be changed: the knobs, and the links that there is a bandwidth for."""
+"""What can be changed: the knobs, the links that there is a bandwidth for, and the finding that each change answers."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def knobs_of(
     no_grad_copy: bool = False,
     perfect_overlap: bool = False,
 ) -> Knobs:
-    """Return the changes that `ask.whatif` was asked for.
+    """Return the changes that `answer.whatif` was asked for.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Find where communication and the rest of the work wait for each other: the captured steps as a `Program`."""
+"""The captured steps as a `Program`: where communication and the rest of the work wait for each other."""
 
 from __future__ import annotations
 

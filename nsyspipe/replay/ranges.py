@@ -1,4 +1,4 @@
-"""What captured steps say of their communication, as far as a replay needs it."""
+"""What captured steps say of their communication, and how far an answer may be off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answer one combination of knobs: rebuild what changes, replay, and say how far it may be off."""
+"""Answer one combination of knobs: get the run ready, rebuild what changes, replay, say how far it may be off."""
 
 from __future__ import annotations
 

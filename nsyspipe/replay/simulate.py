@@ -1,4 +1,4 @@
-"""Run the markers of all ranks, with several settings side by side."""
+"""Run the markers of all ranks, with several settings side by side; and by how much communication slows other work."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ _LONGEST_GAP_NS = 100_000
 
 @dataclass(frozen=True)
 class Compared:
-    """The kernels beside communication that have equal ones without it (`metrics.slowdown`), of all ranks.
+    """The kernels beside communication that have equal ones without it (`analysis.slowdown`), of all ranks.
 
     Attributes
     ----------

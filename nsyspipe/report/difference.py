@@ -1,4 +1,4 @@
-"""A difference for the terminal: verdict first, where it comes from, the figures, what changed around them."""
+"""A difference as text for the terminal, as JSON and as Markdown: verdict first, then where it comes from."""
 
 from __future__ import annotations
 

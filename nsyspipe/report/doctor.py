@@ -1,4 +1,4 @@
-"""What ``nsyspipe doctor`` found, for the terminal and as a document."""
+"""What ``nsyspipe doctor`` found, as text for the terminal and as a document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing results: whole or not at all, and never over another run's."""
+"""Writing results: whole or not at all, and never over another run's, which a file's beginning tells."""
 
 from __future__ import annotations
 

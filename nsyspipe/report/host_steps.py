@@ -1,4 +1,4 @@
-"""What the summaries of a run without GPU activity say of its host steps, whatever they are written in."""
+"""The host steps of a run without GPU activity, and how a run was captured, in words and for the terminal."""
 
 from __future__ import annotations
 

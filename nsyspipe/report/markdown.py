@@ -1,4 +1,7 @@
-"""What one pastes into a pull request: verdict, figures, ranks, findings and problems, in under 60 lines."""
+"""What one pastes into a pull request: verdict, figures, ranks, findings and problems, in under 60 lines.
+
+How text is escaped for GitHub's Markdown stands here, for every page of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of tables and columns, as Markdown that the README can link into."""
+"""The reference of tables and columns, for the terminal and as Markdown that the README can link into."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scoreboard for the terminal: who is fastest, the runs side by side, what their steps' time goes to."""
+"""A scoreboard as text for the terminal, as JSON, CSV and Markdown: who is fastest, then the runs side by side."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def scoreboard_document_text(board: Scoreboard) -> str:
 
 
 def scoreboard_csv(board: Scoreboard) -> str:
-    """Return the table as CSV: one row per run, the columns of `tables.SCOREBOARD`, nothing where null.
+    """Return the table as CSV: one row per run, the columns of `ranking.SCOREBOARD`, nothing where null.
 
     A name that a spreadsheet would take for a formula begins with an apostrophe.
     """

@@ -1,4 +1,4 @@
-"""What a scoreboard says in words, whatever it is written in: who is fastest, figures with units."""
+"""What a scoreboard says in words, whatever it is written in: who is fastest, figures with units, what is doubtful."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SHOWN, _ASKED_FOR = 4, 7
 
 @dataclass(frozen=True)
 class Figure:
-    """A column of `tables.SCOREBOARD` with its words; a heading of two lines."""
+    """A column of `ranking.SCOREBOARD` with its words; a heading of two lines."""
 
     column: str
     heading: str

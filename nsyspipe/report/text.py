@@ -1,4 +1,4 @@
-"""The terminal summary: verdict first, then the run, one row per rank, and what is missing."""
+"""The terminal summary: verdict first, then the run, the link, one row per rank, what to change, and what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terminal page of a replay: the largest single change first, then the menu."""
+"""The answer of a replay, for the terminal and as JSON: the largest single change first, then the menu."""
 
 from __future__ import annotations
 

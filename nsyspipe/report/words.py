@@ -1,4 +1,4 @@
-"""What the summaries of a run say alike, whatever they are written in: subject, columns, problems."""
+"""What the summaries of a run say alike, whatever they are written in: verdict, subject, columns, idle causes, problems."""
 
 from __future__ import annotations
 

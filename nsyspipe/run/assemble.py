@@ -1,4 +1,4 @@
-"""From the digests of all reports to the tables of one run."""
+"""From the digests of all reports to the tables of one run; figures that hang on what was not seen become null."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def merge(
     Raises
     ------
     RankConflictError, OptionError
-        As `ranks.number_ranks` and `selection.select_steps` do.
+        As `ranks.number_ranks` and `steps.select_steps` do.
     """
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)

@@ -1,4 +1,4 @@
-"""The communication operations of all ranks of a run, side by side as columns."""
+"""The ranks of a run on one clock, their communication side by side, and what matched collectives say of each step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CommRows:
     kind
         Index into `kinds`. What NCCL runs as sends and receives is there as what was called, if all calls are known.
     collective
-        Index into `classify.COLLECTIVES`.
+        Index into `names.COLLECTIVES`.
     communicator
         Index into `communicators`, the names of the run's communicators.
     seq_number, message_bytes
@@ -74,7 +74,7 @@ class CommRows:
         return int(self.rank.size)
 
     def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
-        """Return each operation's group for `matching.match`, and how many ranks each group needs.
+        """Return each operation's group for `collectives.match`, and how many ranks each group needs.
 
         A group is a communicator within a step, and a sequence number where NCCL gave one to all.
         A communicator that is only an order of first use needs all ranks, NCCL's own the ranks that use it.

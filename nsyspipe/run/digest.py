@@ -1,4 +1,4 @@
-"""What one process of one report comes down to: its candidates for steps, its windows, its phases."""
+"""What one process comes down to: candidates for steps, windows, phases; without device activity its host steps."""
 
 from __future__ import annotations
 

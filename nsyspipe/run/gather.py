@@ -1,4 +1,4 @@
-"""The work on one report: a plain function of a path that returns small, picklable tables.
+"""The work on one report, a plain function of a path that returns small tables, and all reports on one step family.
 
 Any `concurrent.futures.Executor` can run it. The step family is a decision of the whole run, which
 one report cannot take: the digest holds every candidate, and windows for the one that would win

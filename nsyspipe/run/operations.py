@@ -1,4 +1,4 @@
-"""The operations of a run one by one: which to read of each report, who reads them, in order of rank."""
+"""The operations of a run one by one, in a second reading: what to read of each report, who reads it, in order of rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a run, each with its report and its place on the common clock."""
+"""The processes of a run, each with its place on the common clock, and what they decide: step family, size of the world."""
 
 from __future__ import annotations
 

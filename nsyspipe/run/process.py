@@ -1,4 +1,4 @@
-"""Every metric on one process, as tables."""
+"""The events of one process of a report, and every metric on them, as tables."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class ProcessEvents:
     payloads
         `schema.PAYLOADS` of the process.
     clocks
-        As `device_clock.device_clocks` gives them.
+        As `clock.device_clocks` gives them.
     """
 
     process_id: int

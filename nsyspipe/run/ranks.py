@@ -1,4 +1,4 @@
-"""Which process is which rank: the first source that numbers them all."""
+"""Which process is which rank: the first source that numbers them all; and whether reports can be of one run."""
 
 from __future__ import annotations
 

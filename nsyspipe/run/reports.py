@@ -1,4 +1,4 @@
-"""A run read from its reports: lazily, once, and never changed."""
+"""A run read from its reports: lazily, once, and never changed; and what its rules look at."""
 
 from __future__ import annotations
 

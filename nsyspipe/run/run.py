@@ -1,4 +1,4 @@
-"""The public noun: a run of several ranks, wherever its tables come from."""
+"""The public noun: a run of several ranks, wherever its tables come from, and the header that identifies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which sidecars are of a run's reports: none of another capture of that name, none that another contradicts."""
+"""Which sidecars are of a run's reports, and what the run takes from them: only what is not known otherwise.
+
+None of another capture of that name is believed, none that another contradicts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""All runs of a store at once, from one snapshot; a run that cannot be read never hides the others."""
+"""All runs of a store at once, from one snapshot; a run that cannot be read never hides the others.
+
+What a user names is told here: a saved run or reports.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no column of a saved run holds, as JSON in its row: checked field by field, as sidecars are."""
+"""What a saved table may hold, and what no column of a run holds, as JSON in its row: both checked, as sidecars are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run read back from a store: the same tables, without its reports."""
+"""A run read back from a store: the same tables and operations, without its reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def saved_operations(
     files: RunFiles, all_steps: pa.Table, ranks: list[int], steps: tuple[int, int] | None
 ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-    """Yield what `run_operations.run_operations` yields, from files.
+    """Yield what `operations.run_operations` yields, from files.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
 @dataclass(frozen=True, repr=False)
 class SavedRun(Run):
-    """A run that `store.save` wrote: its files are read when the first is needed, all of one save.
+    """A run that `write.save` wrote: its files are read when the first is needed, all of one save.
 
     It stays what it was when the run is replaced; its operations alone are read when they are asked for, and
     then an error if they are of another save.

@@ -1,4 +1,4 @@
-"""Save a run in a store."""
+"""Save a run in a store: its tables with the run's id, switched to in one step."""
 
 from __future__ import annotations
 

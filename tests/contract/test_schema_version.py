@@ -16,7 +16,7 @@ from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column, Table
 
 FOLDER = Path(__file__).parent
 WHAT_TO_DO = (
-    "Bring the column back, or, if readers of the dataset must change, raise SCHEMA_VERSION in nsyspipe/schema/model.py "
+    "Bring the column back, or, if readers of the dataset must change, raise SCHEMA_VERSION in nsyspipe/model/table.py "
     "and run pytest --update-golden tests/contract/test_schema_version.py"
 )
 

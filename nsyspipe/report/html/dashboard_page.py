@@ -1,4 +1,4 @@
-"""The page of a store: whether runs get better or worse, and since which one."""
+"""The page of a store: whether runs get better or worse, since which one, with links to the runs' own pages."""
 
 from __future__ import annotations
 

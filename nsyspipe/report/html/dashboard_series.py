@@ -1,4 +1,4 @@
-"""Which runs can be compared: those of one world size and GPU model, and as a rule of one label."""
+"""Which runs of a store one line joins, what they are filtered by, and which figures the dashboard follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the baseline's mean step time to the candidate's, part by part: for a chart and a table."""
+"""The charts of a difference's page: step time part by part, one step of each side, figures beside zero."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class DeltaTable:
-    """A table as `tables.Table`, whose cells may be of this module too.
+    """A table as `page.Table`, whose cells may be of this module too.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The tables of a difference's page: figures with their intervals, kernels, what else changed, provenance."""
+"""The page of a difference: its tables (figures, kernels, what else changed, provenance) and the page itself."""
 
 from __future__ import annotations
 

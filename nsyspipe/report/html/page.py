@@ -1,4 +1,4 @@
-"""From a template, words and data to one HTML file that fetches nothing: the frame of every page."""
+"""From a template, words and data to one HTML file that fetches nothing: frame, scripts, policy and tables of every page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that compare ranks, phases and causes of idle time, with bars."""
+"""Tables of a run's page: stragglers, phases, idle causes, kernels, links, problems, host steps, findings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# As `run_words` orders them: a training loop.
+# As `text` orders them: a training loop.
 _LOOP = ("data", "forward", "backward", "optimizer")
 _SHOWN_CALLS = 8
 _IDLE_MEANINGS = {

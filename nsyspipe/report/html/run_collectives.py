@@ -1,4 +1,4 @@
-"""Collectives in the order of a step: how long each transfers, and who waits in it; medians over steps."""
+"""Collectives on a run's page, medians over steps: by order, by size, as a table; and which of many ranks are drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first lines of a run's page: what it is, what its step time goes to, and its key figures."""
+"""The page of one run: verdict and key figures first, provenance and definitions last, and the page itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps over time: the slowest rank of each step and what its time goes to, for a chart and a table."""
+"""Where each rank's and each step's time goes, and one step's timeline, on a run's page: as charts and as tables."""
 
 from __future__ import annotations
 

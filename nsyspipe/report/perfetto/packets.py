@@ -1,4 +1,4 @@
-"""Packets of a Perfetto trace, encoded by the `perfetto` package's protobuf messages."""
+"""What is drawn on a Perfetto track, and its packets, encoded by the `perfetto` package's protobuf messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tracks of one rank: its steps with all that is measured in them, and its streams."""
+"""A run as a Perfetto trace: a process track per rank on one clock, with steps, derived tracks and streams."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RankTracks:
     step_names
         What to call them.
     collectives
-        All rows of this rank, as `perfetto_collectives.with_last_rank` gives them.
+        All rows of this rank, as `tracks.with_last_rank` gives them.
     edges
         Of the counters' bins.
     """
@@ -278,7 +278,7 @@ def write_trace(
 
     - ``steps``: the windows on the device. Below them ``phases on device``, ``exposed communication`` (``M \ C``),
       ``waiting in communication`` (W), ``compute busy`` and ``communication busy`` (percent of each bin, see
-      `perfetto_derived.bin_edges`), ``phases on host``. Exposed, waiting and busy are clipped to the windows: what
+      `tracks.bin_edges`), ``phases on host``. Exposed, waiting and busy are clipped to the windows: what
       lies in a window sums to the figure of its step exactly. A track without slices is a true zero; what was not
       recorded has no track.
     - a thread for each (device, stream) with all operations. What overlaps on a stream stands on further threads.

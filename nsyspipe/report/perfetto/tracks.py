@@ -1,4 +1,4 @@
-"""The derived tracks of one rank: exposed communication, waiting, and how busy its devices are."""
+"""What stands below a rank in a trace: collectives, exposed communication, waiting, how busy devices are, operations."""
 
 from __future__ import annotations
 
