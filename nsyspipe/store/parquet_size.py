@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    _Struct = dict[int, Any]
+    _Struct = dict[str, Any]
+    _Fields = Mapping[int, Any]  # of _Field or None
+    _Inner = int | _Fields | None
+    _Field = tuple[str | None, int | None, _Inner]
 
 
 _MAGIC = b"PAR1"
@@ -30,12 +33,14 @@ _LARGEST_EXPANSION = 40_000
 def check_size(file: BinaryIO) -> int:
     """Return the size of a Parquet file.
 
-    Its footer is looked at here, and not by Arrow, which ends the process at some that contradict themselves.
+    Its footer and its pages' headers are read here, more strictly than Arrow reads them: Arrow ends the process at some
+    that contradict themselves, and takes of a field that comes twice, or of another type, what others do not.
 
     Raises
     ------
     ValueError
-        If it is none, or claims more rows, larger columns or larger pages than a file of its size has.
+        If it is none, or claims more rows, larger columns or larger pages than a file of its size has, or says anything
+        in a way that no writer of ours would.
     OSError
         If it cannot be read.
     """
@@ -49,7 +54,10 @@ def check_size(file: BinaryIO) -> int:
     if tail[4:] != _MAGIC or not 0 < n_footer <= min(size - n_tail - len(_MAGIC), _LARGEST_FOOTER):
         raise ValueError("it is no Parquet file, or its end is missing")
     file.seek(size - n_tail - n_footer)
-    footer = _Thrift(file.read(n_footer), "its footer").struct()
+    reader = _Thrift(file.read(n_footer), "its footer")
+    footer = reader.struct(_FILE)
+    if reader.at != n_footer:
+        raise ValueError("its footer is longer than what it says")
     _check_footer(footer, size, n_footer, file)
     file.seek(0)
     return size
@@ -62,18 +70,18 @@ def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> 
         raise ValueError(
             f"{n_rows} rows of {n_columns} columns are more than a file of {size} bytes has"
         )
-    n_stored = sum(_size(chunk, 7) for chunk in chunks)
+    n_stored = sum(chunk["stored"] for chunk in chunks)
     if n_stored > size:
         raise ValueError(f"its columns claim {n_stored} of its {size} bytes")
     if size > 2 * (n_stored + n_footer) + _LARGEST_FOOTER:
         raise ValueError(f"of its {size} bytes {n_stored} hold columns")
-    if sum(_size(chunk, 6) for chunk in chunks) > most:
+    if sum(chunk["plain"] for chunk in chunks) > most:
         raise ValueError("its columns claim to be larger than a file of its size has them")
     if n_stored * _LARGEST_EXPANSION <= _SMALL_BYTES:  # whatever is in its pages
         return
-    n_bytes = 0
+    n_bytes, end_of_rows = 0, size - n_footer - len(_MAGIC) - 4
     for chunk in chunks:
-        for n_page in _page_sizes(file, chunk):
+        for n_page in _page_sizes(file, chunk, end_of_rows):
             n_bytes += n_page
             if n_bytes > most:
                 raise ValueError("its pages claim to be larger than a file of its size has them")
@@ -81,137 +89,184 @@ def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> 
 
 def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
     """Return what the footer says of each column of each row group, and the numbers of rows and of columns."""
-    groups = _structs(footer, 4)
-    n_columns = sum(_N_CHILDREN not in element for element in _structs(footer, 2))
-    n_rows = sum(_size(group, 3) for group in groups)
-    if n_rows != _size(footer, 3):
+    root, *columns = footer["schema"] or [{}]
+    if root.get("children") != len(columns) or any(
+        "children" in column or column.get("repetition") == _REPEATED for column in columns
+    ):
+        raise ValueError("its columns are no plain ones")
+    groups = footer["groups"]
+    n_rows = sum(group["rows"] for group in groups)
+    if n_rows != footer["rows"]:
         raise ValueError("its numbers of rows contradict each other")
-    columns = [_structs(group, 1) for group in groups]
-    if any(len(of_group) != n_columns for of_group in columns):
-        raise ValueError("its numbers of columns contradict each other")
-    if any({1, 8, 9} & column.keys() for of_group in columns for column in of_group):
-        raise ValueError("columns of it are encrypted or in other files")
-    return [_struct(column, 3) for of_group in columns for column in of_group], n_rows, n_columns
+    chunks = []
+    for group in groups:
+        found = [column["data"] for column in group["columns"]]
+        if len(found) != len(columns) or any(chunk["values"] != group["rows"] for chunk in found):
+            raise ValueError("its numbers of columns contradict each other")
+        chunks += found
+    return chunks, n_rows, len(columns)
 
 
-def _page_sizes(file: BinaryIO, chunk: _Struct) -> Iterator[int]:
+def _page_sizes(file: BinaryIO, chunk: _Struct, end_of_rows: int) -> Iterator[int]:
     """Yield what each page of a column becomes when it is decompressed, as its header says."""
-    starts = [_size(chunk, 9)]
-    if chunk.get(11):
-        starts.append(_size(chunk, 11))
-    at, end = min(starts), min(starts) + _size(chunk, 7)
+    at = chunk.get("dictionary") or chunk["pages"]
+    end = at + chunk["stored"]
+    if not len(_MAGIC) <= at <= chunk["pages"] < end <= end_of_rows:
+        raise ValueError("a column of it does not lie in it")
     for _ in range(_MOST_PAGES):
-        if at >= end:
+        if at == end:
             return
         try:
             header, n_header = _header_at(file, at, min(_USUAL_HEADER, end - at))
         except ValueError:
             header, n_header = _header_at(file, at, min(_LARGEST_HEADER, end - at))
-        yield _size(header, 2)
-        at += n_header + _size(header, 3)
+        yield header["plain"]
+        at += n_header + header["stored"]
+        if at > end or header["type"] not in _PAGES:
+            raise ValueError("a page of it does not lie in its column")
     raise ValueError("a column of it claims too many pages")
 
 
 def _header_at(file: BinaryIO, at: int, n_bytes: int) -> tuple[_Struct, int]:
     file.seek(at)
-    header = _Thrift(file.read(n_bytes), "a page's header")
-    return header.struct(), header.at
+    reader = _Thrift(file.read(n_bytes), "a page's header")
+    return reader.struct(_PAGE), reader.at
 
 
 # Of a column in a row group of a million rows there are some dozens.
 _MOST_PAGES = 10_000
 _USUAL_HEADER, _LARGEST_HEADER = 512, 1 << 16  # statistics of long texts stand in it
-_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 11, 12  # fmt: skip
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_BITS = {_BYTE: 8, _I16: 16, _I32: 32, _I64: 64}
 _DEEPEST = 8
 _LONG_LIST = 15
-_N_CHILDREN = 5  # field of an element of the schema: a leaf has none
+_MOST_FIELDS = 32
+_REPEATED = 2
+_PAGES = (0, 2, 3)  # data, dictionary, data of version 2
 
-
-def _size(struct: _Struct, field: int) -> int:
-    value = struct.get(field)
-    if not isinstance(value, int) or value < 0:
-        raise ValueError("a size in it is missing or negative")
-    return value
-
-
-def _struct(struct: _Struct, field: int) -> _Struct:
-    value = struct.get(field)
-    if not isinstance(value, dict):
-        raise ValueError("a part of its footer is missing")  # noqa: TRY004 - of the file's content
-    return value
-
-
-def _structs(struct: _Struct, field: int) -> list[_Struct]:
-    value = struct.get(field)
-    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
-        raise ValueError("a part of its footer is missing")
-    return value
+# Fields by number: name, type, what is in a list or struct of ours; without a name it is read and dropped. Fields that
+# are not here may have any type, but for those of encryption and of other files, which are refused.
+_CHUNK = {
+    1: (None, _I32, None), 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: (None, _I32, None),
+    5: ("values", _I64, None), 6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: (None, _LIST, _STRUCT),
+    9: ("pages", _I64, None), 10: (None, _I64, None), 11: ("dictionary", _I64, None), 12: (None, _STRUCT, None),
+    13: (None, _LIST, _STRUCT),
+}  # fmt: skip
+_COLUMN = {1: None, 2: (None, _I64, None), 3: ("data", _STRUCT, _CHUNK), 8: None, 9: None}
+_GROUP = {
+    1: ("columns", _LIST, _COLUMN), 2: (None, _I64, None), 3: ("rows", _I64, None), 4: (None, _LIST, _STRUCT),
+    5: (None, _I64, None), 6: (None, _I64, None), 7: (None, _I16, None),
+}  # fmt: skip
+_ELEMENT = {
+    1: (None, _I32, None), 2: (None, _I32, None), 3: ("repetition", _I32, None), 4: (None, _BINARY, None),
+    5: ("children", _I32, None), 6: (None, _I32, None), 7: (None, _I32, None), 8: (None, _I32, None),
+    9: (None, _I32, None), 10: (None, _STRUCT, None),
+}  # fmt: skip
+_FILE = {
+    1: (None, _I32, None), 2: ("schema", _LIST, _ELEMENT), 3: ("rows", _I64, None), 4: ("groups", _LIST, _GROUP),
+    5: (None, _LIST, _STRUCT), 6: (None, _BINARY, None), 7: (None, _LIST, _STRUCT), 8: None, 9: None,
+}  # fmt: skip
+_PAGE = {
+    1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: (None, _I32, None),
+    5: (None, _STRUCT, None), 6: (None, _STRUCT, None), 7: (None, _STRUCT, None), 8: (None, _STRUCT, None),
+}  # fmt: skip
+_NEEDED = {
+    id(_CHUNK): ("values", "plain", "stored", "pages"), id(_COLUMN): ("data",), id(_GROUP): ("columns", "rows"),
+    id(_FILE): ("schema", "rows", "groups"), id(_PAGE): ("type", "plain", "stored"),
+}  # fmt: skip
 
 
 class _Thrift:
-    """What Thrift's compact protocol wrote, by number of field: integers, structs, lists; of texts the length alone."""
+    """Structs in Thrift's compact protocol: each field once, in order, of its type, within its width, or none at all."""
 
     def __init__(self, content: bytes, place: str) -> None:
         self.content, self.place, self.at = content, place, 0
 
-    def struct(self, depth: int = 0) -> _Struct:
-        """Return the struct at `at`, which is then behind it."""
+    def struct(self, fields: _Fields | None, depth: int = 0) -> _Struct:
+        """Return the fields of the struct at `at` that have names, by name; `at` is then behind it."""
+        if depth > _DEEPEST:
+            raise self._odd("is nested too deeply")
         found: _Struct = {}
-        field = 0
-        while (head := self._byte()) != _STOP:
-            field = field + (head >> 4) if head >> 4 else self._zigzag()
-            found[field] = self._value(head & 15, depth + 1)
+        number = 0
+        while head := self._byte():
+            if not head >> 4 or (number := number + (head >> 4)) > _MOST_FIELDS:
+                raise self._odd("has fields that are out of order")
+            self._field(head & 15, (fields or {}).get(number, _ANY), found, depth)
+        if {*_NEEDED.get(id(fields), ())} - found.keys():
+            raise self._odd("lacks a part")
         return found
 
-    def _value(self, kind: int, depth: int) -> Any:  # noqa: ANN401 - what the kind says
-        if depth > _DEEPEST:
-            raise ValueError(f"{self.place} is nested too deeply")
+    def _field(self, kind: int, wanted: _Field | None, found: _Struct, depth: int) -> None:
+        if wanted is None:
+            raise self._odd("tells of encryption or of other files")
+        name, wanted_kind, inner = wanted
+        if wanted_kind not in (None, kind):
+            raise self._odd("has a part of another type")
+        value = self._value(kind, inner, depth + 1)
+        if isinstance(value, int) and name is not None and value < 0:
+            raise self._odd("has a negative size")
+        if name is not None:
+            found[name] = value
+
+    def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
         if kind in (_TRUE, _FALSE):
             return kind == _TRUE
         if kind == _BYTE:
             return self._byte()
-        if kind < _DOUBLE:
-            return self._zigzag()
+        if kind in _BITS:
+            return self._integer(_BITS[kind])
         if kind in (_DOUBLE, _BINARY):
-            n_bytes = 8 if kind == _DOUBLE else self._varint()
-            self.at += n_bytes
-            return None
+            return self._skip(8 if kind == _DOUBLE else self._varint(31))
         if kind == _STRUCT:
-            return self.struct(depth)
-        if kind in (_LIST, _SET):
-            return self._list(depth)
-        raise ValueError(f"{self.place} is none of ours")
+            return self.struct(inner if isinstance(inner, dict) else None, depth)
+        if kind == _LIST:
+            return self._list(inner, depth)
+        raise self._odd("is none of ours")
 
-    def _list(self, depth: int) -> list[Any]:
+    def _list(self, inner: _Inner, depth: int) -> list[Any]:
         head = self._byte()
-        n_values = head >> 4
+        n_values, kind = head >> 4, head & 15
         if n_values == _LONG_LIST:
-            n_values = self._varint()
+            n_values = self._varint(31)
         if n_values > len(self.content) - self.at:  # each has a byte at least
-            raise ValueError(f"{self.place} has a list that is longer than it")
-        kind = head & 15
+            raise self._odd("has a list that is longer than it")
+        if inner is not None and kind != (_STRUCT if isinstance(inner, dict) else inner):
+            raise self._odd("has a list of another type")
         if kind in (_TRUE, _FALSE):  # in a list a byte each
             kind = _BYTE
-        return [self._value(kind, depth + 1) for _ in range(n_values)]
+        return [self._value(kind, inner, depth + 1) for _ in range(n_values)]
 
     def _byte(self) -> int:
         if self.at >= len(self.content):
-            raise ValueError(f"{self.place} ends too early")
+            raise self._odd("ends too early")
         self.at += 1
         return self.content[self.at - 1]
 
-    def _varint(self) -> int:
+    def _skip(self, n_bytes: int) -> None:
+        if n_bytes > len(self.content) - self.at:
+            raise self._odd("ends too early")
+        self.at += n_bytes
+
+    def _varint(self, n_bits: int) -> int:
         value = shift = 0
         while True:
             byte = self._byte()
             value |= (byte & 127) << shift
             shift += 7
-            if byte < 128 or shift > 70:  # noqa: PLR2004 - seven bits a byte
+            if value >> n_bits or shift > n_bits + 7:
+                raise self._odd("has a number that is too large")
+            if byte < 128:  # noqa: PLR2004 - seven bits a byte
                 return value
 
-    def _zigzag(self) -> int:
-        value = self._varint()
+    def _integer(self, n_bits: int) -> int:
+        value = self._varint(n_bits)
         return (value >> 1) ^ -(value & 1)
+
+    def _odd(self, problem: str) -> ValueError:
+        return ValueError(f"{self.place} {problem}")
+
+
+_ANY: _Field = (None, None, None)
 
 
 def as_plain_text(column: pa.ChunkedArray, n_file: int) -> pa.ChunkedArray:

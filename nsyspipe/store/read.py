@@ -43,6 +43,7 @@ _ATTEMPTS = 20
 _LATER = (*EVENT_TABLES, "metrics")
 _DIGEST_BYTES = 16
 # Smaller files are read sooner without threads.
+_LARGEST_ROW = 64 * 2**20
 _SMALL = 200_000
 
 
@@ -274,6 +275,8 @@ def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
     """Return a file's bytes, in memory that is Arrow's: its threads may outlive Python's."""
     with file_of(top, run_id, name) as file:
         size = check_size(file)
+        if name == RUNS_FILE and size > _LARGEST_ROW:
+            raise ValueError(f"{size} bytes are more than the row of a run has")
         content = pa.allocate_buffer(size)
         if file.readinto(memoryview(content)) != size:  # type: ignore[attr-defined]
             raise OSError("it became shorter while it was read")
