@@ -91,7 +91,7 @@ def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
 
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
-_OF_OTHER_STEPS = ("phases", "steps")
+_OF_OTHER_STEPS = ("collectives", "phases", "steps")
 # Tables that name ranks of which no device was recorded, too.
 _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 

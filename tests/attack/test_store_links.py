@@ -461,7 +461,7 @@ def many_rows(table):
 
 def long_text(table):
     at = table.column_names.index("gpu_name")
-    text = pa.array(["x" * 1_200_000_000] + [None] * (len(table) - 1), pa.large_string())
+    text = pa.array(["x" * 600_000_000] + [None] * (len(table) - 1), pa.large_string())
     return table.set_column(at, "gpu_name", text)
 
 

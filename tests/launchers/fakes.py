@@ -233,7 +233,7 @@ def ended(process, timeout=30):
     return Answer(process.returncode, out, err)
 
 
-def wait_for(path, timeout=15):
+def wait_for(path, timeout=60):
     """Wait until a file is there."""
     deadline = time.monotonic() + timeout
     while not path.exists():

@@ -30,10 +30,10 @@ print(subprocess.Popen(["sleep", "20"], stdout=subprocess.DEVNULL, stderr=subpro
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [WAITING, LOOP_OVER])
 def test_a_time_limit_ends_the_job_and_keeps_its_reports(machine, text):
-    words = ("--timeout", "1") if text == WAITING else ("--linger", "1")
+    words = ("--timeout", "4") if text == WAITING else ("--linger", "1")
     answer = ddp(machine, *words, text=text)
     assert answer.status == 124
-    said = "still running after 1 s" if text == WAITING else "it had not exited 1 s later"
+    said = "still running after 4 s" if text == WAITING else "it had not exited 1 s later"
     assert said in answer.err
     assert "found: reports of 2 of 2 ranks" in answer.err
     assert "ddp-2gpu_1.sqlite" in machine.files()
