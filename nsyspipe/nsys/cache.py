@@ -10,8 +10,10 @@ import contextlib
 import glob
 import hashlib
 import os
+import re
 import shlex
 import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,14 @@ from nsyspipe.errors import InputError, NotAReportError, NsysNotFoundError, Opti
 from nsyspipe.model.text import decoded, printable
 from nsyspipe.nsys.export import all_exported, attempt_pairs, is_up_to_date, target_of
 from nsyspipe.nsys.export_command import export_options
-from nsyspipe.nsys.files import claim, claimed_at, is_claimed, readable, remove_abandoned
+from nsyspipe.nsys.files import (
+    claim,
+    claimed_at,
+    holds_exports_only,
+    is_claimed,
+    readable,
+    remove_abandoned,
+)
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, find_named, not_exported, remember_source
 from nsyspipe.nsys.programs import Nsys, find
 
@@ -30,6 +39,10 @@ if TYPE_CHECKING:
 _DIRECTORY, _XDG, _BYTES = "NSYSPIPE_CACHE_DIR", "XDG_CACHE_HOME", "NSYSPIPE_CACHE_BYTES"
 _MOST_BYTES = 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH = 32, 8
+_ENTRY = re.compile(
+    rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII
+)
+_WRITABLE_BY_OTHERS = 0o022
 _RAW = ".nsys-rep"
 _NO_NSYS = "no nsys on this machine; nsyspipe convert exports it on one that has nsys"
 
@@ -113,17 +126,28 @@ def _limit() -> int:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the directory of all entries, so that only its user can look inside."""
+    """Make the directory of all entries; one that is there stays as it is, and is refused if others could put entries in.
+
+    What an entry holds is its user's alone in any case.
+    """
+    problem, fix = "", f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
-        folder.chmod(0o700)  # also one that was made otherwise
+        status = folder.stat()
     except OSError as error:
-        raise OutputError(
-            str(folder),
-            f"cannot be used as the cache of exports ({error.strerror})",
-            fix=f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR",
-        ) from error
+        problem = f"cannot be used as the cache of exports ({error.strerror})"
+        raise OutputError(str(folder), problem, fix=fix) from error
+    if os.geteuid() not in (0, status.st_uid):
+        problem = "is another user's"
+    elif stat.S_IMODE(status.st_mode) & _WRITABLE_BY_OTHERS:
+        problem, fix = (
+            "can be written by others",
+            f"chmod go-w {shlex.quote(str(folder))}, or {fix}",
+        )
+    if problem:
+        problem = f"cannot be used as the cache of exports: it {problem}"
+        raise OutputError(str(folder), problem, fix=fix)
 
 
 def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:
@@ -178,18 +202,24 @@ def _claim(entry: Path) -> None:
 
 def _make_room(folder: Path, limit: int) -> None:
     """Remove what killed runs left, then what was used longest ago, until the rest is no larger than the limit or in use."""
-    entries = sorted(folder.iterdir(), key=claimed_at)
-    for entry in entries:
-        if not entry.is_symlink():
-            remove_abandoned(entry)
-    sizes = {entry: sum(map(_size, entry.rglob("*"))) for entry in entries}
+    ours = [one for one in folder.iterdir() if _ENTRY.fullmatch(one.name) and not one.is_symlink()]
+    for entry in ours:
+        remove_abandoned(entry)
+    sizes = {entry: sum(map(_size, entry.rglob("*"))) for entry in ours}
     total = sum(sizes.values())
-    for entry in entries:
+    for entry in sorted(ours, key=claimed_at):
         if total <= limit:
             return
-        if entry not in _CLAIMS and not is_claimed(entry):
+        if entry not in _CLAIMS and _may_go(entry):
             shutil.rmtree(entry, ignore_errors=True)
             total -= sizes[entry]
+
+
+def _may_go(entry: Path) -> bool:
+    try:
+        return holds_exports_only(entry) and not is_claimed(entry)
+    except OSError:
+        return False
 
 
 def _size(path: Path) -> int:

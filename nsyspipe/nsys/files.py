@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import stat
 import struct
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
 
 _LOCK = "lock"
-_PREFIX = ".nsyspipe-"
+# Names that nobody else gives, as `tempfile` makes them between these.
+_PREFIX, _SUFFIX = ".nsyspipe-", ".unfinished"
+# A directory may have its parent's group bit besides.
+_PERMISSIONS, _FILE_MODE, _DIRECTORY_MODE = 0o777, 0o600, 0o700
+_OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
 # Between its making and its lock, a directory looks abandoned.
 _YOUNG_S = 60.0
 _RECENT_S = 86_400.0
@@ -86,7 +91,7 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
     OSError
         If it cannot be made.
     """
-    directory = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX))
+    directory = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX))
     lock = claim(directory)
     try:
         yield directory
@@ -108,7 +113,7 @@ def claimed_file(parent: Path) -> Iterator[Path]:
         If it cannot be made.
     """
     remove_abandoned(parent)
-    lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX)
+    lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX)
     with contextlib.suppress(OSError):  # where locks are not to be had, none is ever removed
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
@@ -120,21 +125,22 @@ def claimed_file(parent: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the scratch directories and files of processes that were killed; links are left alone."""
+    """Remove the scratch directories and files of processes that were killed: what has their names, modes and contents."""
     with contextlib.suppress(OSError):
-        for path in parent.glob(f"{_PREFIX}*"):
+        for path in parent.glob(f"{_PREFIX}*{_SUFFIX}"):
             with contextlib.suppress(OSError):
                 _remove_if_abandoned(path)
 
 
 def _remove_if_abandoned(path: Path) -> None:
     status = path.lstat()
-    if status.st_uid != os.geteuid() or time.time() - status.st_mtime <= _YOUNG_S:
+    is_young = time.time() - status.st_mtime <= _YOUNG_S
+    if is_young or status.st_uid != os.geteuid() or not _OURS.fullmatch(path.name):
         return
-    if stat.S_ISDIR(status.st_mode):
+    if holds_exports_only(path):
         if not is_claimed(path):
             shutil.rmtree(path, ignore_errors=True)
-    elif stat.S_ISREG(status.st_mode):
+    elif stat.S_ISREG(status.st_mode) and status.st_mode & _PERMISSIONS == _FILE_MODE:
         lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -142,6 +148,26 @@ def _remove_if_abandoned(path: Path) -> None:
                 path.unlink()
         finally:
             os.close(lock)
+
+
+def holds_exports_only(directory: Path) -> bool:
+    """Return whether a directory is as we make them: this user's alone, with an empty lock, exports and their side files.
+
+    Raises
+    ------
+    OSError
+        If it cannot be looked at, or has no lock.
+    """
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    if status.st_mode & _PERMISSIONS != _DIRECTORY_MODE or (directory / _LOCK).lstat().st_size:
+        return False
+    names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
+    return all(
+        stat.S_ISREG(one.lstat().st_mode) and (one.name == _LOCK or one.name.endswith(names))
+        for one in directory.iterdir()
+    )
 
 
 # What a finished file needs before it takes its place: the mode of any new file, and nothing of an older one beside

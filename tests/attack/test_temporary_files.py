@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import tempfile
@@ -18,6 +17,7 @@ from nsyspipe.redact.places import Place, staged
 from tests.cli.tools import nsyspipe_here
 
 LONG_AGO_S = 3600
+LEFT = ".nsyspipe-abcd1234.unfinished"
 
 
 def aged(path):
@@ -29,7 +29,8 @@ def aged(path):
 @pytest.fixture
 def left(tmp_path):
     """A file as a killed run leaves it."""
-    path = tmp_path / ".nsyspipe-abcd1234"
+    path = tmp_path / LEFT
+    path.touch(mode=0o600)
     path.write_text("half")
     return aged(path)
 
@@ -43,7 +44,8 @@ def test_the_next_run_removes_it(steady, tmp_path, left):
 def test_a_redaction_removes_it(steady, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
-    left = out / ".nsyspipe-abcd1234"
+    left = out / LEFT
+    left.touch(mode=0o600)
     left.write_text("half")
     aged(left)
     assert nsyspipe_here("redact", steady, out, "--force").returncode == 0
@@ -69,8 +71,9 @@ def test_links_and_what_they_lead_to_stay(tmp_path, left):
     target = tmp_path / "precious"
     target.mkdir()
     (target / "lock").touch()
+    target.chmod(0o700)
     aged(target / "lock")
-    links = [tmp_path / ".nsyspipe-link", tmp_path / ".nsyspipe-file"]
+    links = [tmp_path / f".nsyspipe-{n}2345678.unfinished" for n in range(2)]
     links[0].symlink_to(target)
     links[1].symlink_to(left.rename(tmp_path / "kept"))
     for link in links:
@@ -83,20 +86,69 @@ def test_links_and_what_they_lead_to_stay(tmp_path, left):
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
-    pipe = tmp_path / ".nsyspipe-pipe"
-    os.mkfifo(pipe)
+    pipe = tmp_path / LEFT
+    os.mkfifo(pipe, mode=0o600)
     aged(pipe)
     remove_abandoned(tmp_path)
     assert pipe.exists()
 
 
-def test_other_hidden_files_stay(tmp_path):
-    other = tmp_path / ".nsyspipe"
-    other.write_text("a user's")
-    aged(other)
-    with contextlib.suppress(OSError):
-        remove_abandoned(tmp_path)
-    assert other.exists()
+@pytest.mark.parametrize(
+    "name",
+    [".nsyspipe", ".nsyspipe-notes.txt", ".nsyspipe-settings.toml", ".nsyspipe-settings", f"{LEFT}.bak"],
+)  # fmt: skip
+def test_a_user_s_hidden_files_and_directories_stay(tmp_path, name):
+    other = tmp_path / "files" / name
+    folder = tmp_path / "folders" / name
+    for one in (other, folder):
+        one.parent.mkdir()
+    other.touch(mode=0o600)
+    folder.mkdir(mode=0o700)
+    os.close(claim(folder))
+    for one in (aged(other), aged(folder)):
+        remove_abandoned(one.parent)
+        assert one.exists()
+
+
+def test_a_file_that_others_may_read_is_not_ours(tmp_path, left):
+    left.chmod(0o644)
+    remove_abandoned(tmp_path)
+    assert left.exists()
+
+
+@pytest.fixture
+def folder_left(tmp_path):
+    """A scratch directory as a killed export leaves it."""
+    folder = tmp_path / LEFT
+    folder.mkdir(mode=0o700)
+    os.close(claim(folder))
+    (folder / "run_0.sqlite").write_text("half")
+    (folder / "run_0.sqlite-journal").touch()
+    return aged(folder)
+
+
+@pytest.mark.parametrize("group_bit", [0, 0o2000])
+def test_a_killed_export_s_directory_is_removed(tmp_path, folder_left, group_bit):
+    folder_left.chmod(0o700 | group_bit)
+    remove_abandoned(tmp_path)
+    assert not folder_left.exists()
+
+
+@pytest.mark.parametrize("change", ["mode", "content", "folder", "lock", "no lock"])
+def test_a_directory_with_anything_else_stays(tmp_path, folder_left, change):
+    if change == "mode":
+        folder_left.chmod(0o755)
+    elif change == "content":
+        (folder_left / "precious").touch()
+    elif change == "folder":
+        (folder_left / "a.sqlite").mkdir()
+    elif change == "lock":
+        (folder_left / "lock").write_text("a user's")
+    else:
+        (folder_left / "lock").unlink()
+    aged(folder_left)
+    remove_abandoned(tmp_path)
+    assert (folder_left / "run_0.sqlite").exists()
 
 
 @pytest.fixture

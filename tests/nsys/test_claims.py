@@ -47,7 +47,7 @@ def test_only_what_a_killed_process_left_is_removed(tmp_path):
     script = (
         "import os, sys; from pathlib import Path; from nsyspipe.nsys.files import scratch_directory\n"
         "with scratch_directory(Path(sys.argv[1])) as scratch:\n"
-        "    (scratch / 'half').touch(); os.kill(os.getpid(), 9)"
+        "    (scratch / 'half.sqlite').touch(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=30)
     (left,) = tmp_path.iterdir()

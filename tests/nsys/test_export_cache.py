@@ -155,14 +155,25 @@ def test_a_damaged_export_is_made_again(reports, tool):
 
 def test_only_its_user_can_look_into_the_cache(reports, tool, cache):
     cache.mkdir(mode=0o755)
-    (cache / "exports").mkdir(mode=0o777)
+    (cache / "exports").mkdir(mode=0o755)
     exported_reports([reports])
-    assert (cache / "exports").stat().st_mode & 0o777 == 0o700
+    assert (cache / "exports").stat().st_mode & 0o777 == 0o755  # the user's own stays as it is
     assert all(one.stat().st_mode & 0o777 == 0o700 for one in (cache / "exports").iterdir())
+
+
+def test_a_directory_that_others_can_write_is_refused(reports, tool, cache):
+    folder = cache / "exports"
+    folder.mkdir(parents=True)
+    folder.chmod(0o775)
+    with pytest.raises(OutputError, match="it can be written by others") as caught:
+        exported_reports([reports])
+    assert f"chmod go-w {folder}" in caught.value.fix
+    assert list(folder.iterdir()) == []
 
 
 def test_a_cache_that_is_made_is_private_too(reports, tool, cache):
     exported_reports([reports])
+    assert (cache / "exports").stat().st_mode & 0o777 == 0o700
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
@@ -219,6 +230,20 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
         other.communicate()
     exported_reports([reports / "run_1.nsys-rep"])
     assert exports(cache) == [found[1]]
+
+
+@pytest.mark.parametrize(
+    "name", ["my-thesis/run.sqlite", f"{'0' * 32}-2025.5.1-01234567/chapter1.tex"]
+)
+def test_a_user_s_directories_make_no_room(reports, tool, cache, monkeypatch, name):
+    mine = cache / "exports" / name
+    mine.parent.parent.mkdir(parents=True)
+    mine.parent.mkdir(mode=0o700)
+    mine.touch()
+    mine.with_name("lock").touch()
+    monkeypatch.setenv("NSYSPIPE_CACHE_BYTES", "0")
+    exported_reports([reports])
+    assert mine.exists()
 
 
 @pytest.mark.parametrize("given", ["20GB", "-1", "1e9"])
@@ -307,8 +332,8 @@ def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache
     path = reports / "run_0.nsys-rep"
     (export,) = exported_reports([path])
     export.unlink()
-    left = export.parent / ".nsyspipe-left"
-    left.mkdir()
+    left = export.parent / ".nsyspipe-0left000.unfinished"
+    left.mkdir(mode=0o700)
     (left / "lock").touch()
     long_ago = time.time() - 3600
     os.utime(left, (long_ago, long_ago))
@@ -318,14 +343,15 @@ def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache
 
 def test_what_a_killed_export_left_with_another_report_goes_too(reports, tool, cache):
     (export,) = exported_reports([reports / "run_0.nsys-rep"])
-    elsewhere = reports.parent / ".nsyspipe-elsewhere"
+    elsewhere = reports.parent / ".nsyspipe-elsewher.unfinished"
     long_ago = time.time() - 3600
     left, held, followed = (
-        export.parent / f".nsyspipe-{name}" for name in ("left", "held", "followed")
+        export.parent / f".nsyspipe-{name}.unfinished"
+        for name in ("0left000", "0held000", "followed")
     )
     for folder in (left, held, elsewhere):
-        folder.mkdir()
-        (folder / "half").touch()
+        folder.mkdir(mode=0o700)
+        (folder / "half.sqlite").touch()
         os.close(claim(folder))
         os.utime(folder, (long_ago, long_ago))
     followed.symlink_to(elsewhere)
@@ -335,5 +361,5 @@ def test_what_a_killed_export_left_with_another_report_goes_too(reports, tool, c
     exported_reports([reports / "run_1.nsys-rep"])
     os.close(lock)
     assert not left.exists()
-    assert (held / "half").exists()
-    assert (elsewhere / "half").exists()
+    assert (held / "half.sqlite").exists()
+    assert (elsewhere / "half.sqlite").exists()
