@@ -72,6 +72,14 @@ _NO_PATH = re.compile(r"[^\w./~+\-]|:", re.ASCII)
 # Longer runs are made by machines: identifiers, keys, hashes.
 _LONGEST_RUN, _LONGEST_RUN_WITH_DIGITS, _MOST_DIGITS_OF_NAME = 20, 12, 8
 _RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
+# How services' tokens begin; what follows in a file's name is words then.
+_TOKEN = re.compile(
+    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)",
+    re.ASCII,
+)
+_WORD = r"(?:[A-Z]?[a-z]{1,20}\d{0,2}|\d{1,2}[a-z]{0,4})"
+_OF_WORDS = re.compile(rf"{_WORD}(?:[_.\-]{_WORD})*", re.ASCII)
+_LEAST_MIXED = 8
 
 _NUMBER = re.compile(
     r"[+\-]?(0|[1-9]\d{0,2}(?:_\d{3})+|[1-9]\d*|(?=\.\d))(\.\d*)?(e[+\-]?\d{1,3})?"
@@ -92,6 +100,7 @@ _PART = (
     r"(?:(?:[A-Z]?[a-z]{1,20}|[A-Z]{1,12})(?:[A-Z][a-z]{2,15}|[A-Z]{2,4}s?){0,3}\d{0,2}"
     r"|[A-Za-z]\d[A-Za-z]\d?|\d{1,2}[a-z]{0,4})"
 )
+_CLEAN_PART = re.compile(_PART, re.ASCII)
 _CLEAN = re.compile(rf"(?=.{{1,64}}\Z){_PART}(?:[_.\-/]{_PART})*", re.ASCII)
 _SHORT_NAMES = _words(
     "lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config"
@@ -110,8 +119,10 @@ _SECRET = re.compile(
 _SECRET_PARTS = _words(
     "tk ak sk apk api sig pat dsn sas pem ssh gpg pgp user usr username uid owner psw puk tan mdp "
     "salt nonce totp mfa tfa sms card cvv cvc iban ssn tel proxy url uri endpoint invite header headers connection conn "
-    "tenant client"
+    "tenant client csc cvn security sesame watchword combo nick nickname surname forename firstname lastname fullname"
 )
+# With a name: a person's.
+_OF_PERSONS = _words("first last middle full real given family")
 _NO_SECRETS = _words("pinned bypass encode decode opcode codebook codec codecs")
 # What a number of more than a few digits may stand behind.
 _SETTINGS = _words(
@@ -335,9 +346,19 @@ def _is_plain(stem: str) -> bool:
     """Tell whether a name looks as if somebody had chosen it, rather than a machine."""
     runs = _RUN.findall(stem)
     n_digits = sum(char.isdigit() for char in stem)
+    token = _TOKEN.fullmatch(stem)
+    if token is not None and not _OF_WORDS.fullmatch(token[1]):
+        return False
     return n_digits <= _MOST_DIGITS_OF_NAME and all(
-        len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS) for run in runs
+        len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS)
+        and (not _is_mixed(run) or _CLEAN_PART.fullmatch(run))  # words that begin with capitals
+        for run in runs
     )
+
+
+def _is_mixed(run: str) -> bool:
+    """Tell whether so many characters are small and capital letters, as those of a token are."""
+    return len(run) >= _LEAST_MIXED and run != run.lower() and run != run.upper()
 
 
 def _is_list(value: str, most_digits: int) -> bool:
@@ -401,6 +422,8 @@ def _hints_at_secret(name: str) -> bool:
     parts = _parts(name)
     if "pin" in parts and parts & {"memory", "mem"}:
         return False
+    if "name" in parts and parts & _OF_PERSONS:
+        return True
     parts -= _NO_SECRETS
     return bool(parts & _SECRET_PARTS) or any(_SECRET.search(part) for part in parts)
 

@@ -194,6 +194,18 @@ NAMES = [
         "verification",
         "seed-phrase",
     ),
+    *[
+        "csc",
+        "cvn",
+        "security",
+        "sesame",
+        "watchword",
+        "combo",
+        "first-name",
+        "lastName",
+        "firstname",
+        "nick",
+    ],
 ]
 # How a value may stand in a command; %s is it.
 FORMS = (
@@ -301,6 +313,25 @@ def test_no_secret_of_any_form_is_written(form, attempts):
         secret: leaks([word.replace("%s", secret) for word in form], secret) for secret in secrets
     }
     assert {secret: left for secret, left in found.items() if left} == {}
+
+
+FILE_FORMS = (("--cfg=%s.json",), ("--cfg", "/a/%s.yaml"), ("%s.py",), ("x=@%s.toml",))
+
+
+@pytest.mark.parametrize("form", FILE_FORMS, ids=" ".join)
+def test_a_token_that_is_named_like_a_file_is_not_written(form, attempts):
+    short = (
+        "hf_Hj2tEOIj37Cx",
+        "hf_aBcDeFgH",
+        "sk-ab12cd34",
+        "ghp_16C7e42F",
+        "xK3mQ9pL",
+        "run-7bT4kWq2",
+    )
+    secrets = (*(one for one in TOKENS if one != NAME_LIKE), *short)
+    attempts(len(secrets))
+    found = {one: leaks([word.replace("%s", one) for word in form], one) for one in secrets}
+    assert {one: left for one, left in found.items() if left} == {}
 
 
 VALUES = [

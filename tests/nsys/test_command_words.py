@@ -75,6 +75,17 @@ def test_files_stand_without_their_directory():
     ]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("hf_train.py", "hf_llama3_8b.yaml", "hf_config.json", "npm_run.json", "sk-learn.py", "ResNet50.py"),
+        *("Llama3_8B_Pretrain.yaml", "trainDDPModel.yaml", "ds_zero3.json", "train_v2.py"),
+    ],
+)  # fmt: skip
+def test_files_that_people_name_stand(name):
+    assert of("train.py", f"--config=/a/{name}") == ["train.py", f"--config={name}"]
+
+
 def test_free_words_are_hidden_even_where_they_are_numbers_or_words_of_training():
     assert of("python3", "train.py", "4711", "adamw", "true") == [
         "python3",
