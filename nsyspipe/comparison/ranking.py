@@ -193,12 +193,12 @@ def _judged(
     )
 
 
-def is_slower(run: Entrant, best: Entrant, rules: Rules) -> bool:
-    """Tell whether a run's step time is larger than that of the best, and not by noise or less than counts."""
+def verdict_beside(best: Entrant, run: Entrant, rules: Rules) -> str:
+    """Return the verdict of a run's step time against that of the best; inconclusive where either has no steps."""
     before, after = best.step_times, run.step_times
     if isinstance(before, str) or isinstance(after, str):
-        return False
-    return _judged(before, after, rules).verdict == "regression"
+        return INCONCLUSIVE
+    return _judged(before, after, rules).verdict
 
 
 # Runs that can be compared with each other, and which of them is best.
@@ -217,19 +217,22 @@ class Kind:
     best
         The one with the largest speed-up of those that have an interval of it; None if none has.
     level_with
-        Those that the best cannot be told from, by the verdict of their step times.
+        Those whose step time is the best's: no change, by what counts.
+    not_told_from
+        Those of which these steps cannot say whether they are slower than the best.
     """
 
     peer: str
     labels: tuple[str, ...]
     best: str | None
     level_with: tuple[str, ...]
+    not_told_from: tuple[str, ...]
 
 
 def kind_of(
     peer: str, rows: Sequence[Mapping[str, Any]], runs: Mapping[str, Entrant], rules: Rules
 ) -> Kind:
-    """Return the kind of a peer: its best run, and those that steps cannot tell from it.
+    """Return the kind of a peer: its best run, those level with it, and those that steps cannot tell from it.
 
     Of equal speed-ups the peer is the best, then the first in the table.
 
@@ -243,15 +246,15 @@ def kind_of(
     labels = tuple(row["label"] for row in rows)
     decided = [row for row in rows if row["peer_speedup_low"] is not None]
     if not decided:
-        return Kind(peer, labels, None, ())
+        return Kind(peer, labels, None, (), ())
     best = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == peer))["label"]
-    others = (row["label"] for row in decided if row["label"] != best)
-    return Kind(
-        peer,
-        labels,
-        best,
-        tuple(one for one in others if not is_slower(runs[one], runs[best], rules)),
+    found = {one: verdict_beside(runs[best], runs[one], rules) for one in labels if one != best}
+    level = tuple(one for one, verdict in found.items() if verdict == "no change")
+    # A median that is shorter than that of the run with the shortest mean says nothing for sure either.
+    open_ones = (
+        one for one, verdict in found.items() if verdict not in {"no change", "regression"}
     )
+    return Kind(peer, labels, best, level, tuple(open_ones))
 
 
 # Figures that a run's summary has; of several captures of a run the mean of theirs.

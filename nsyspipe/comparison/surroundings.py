@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from nsyspipe.comparison.changes import StepTable, has_whole_graphs
 from nsyspipe.comparison.tables import CHANGES
+from nsyspipe.findings.straggler import ID as STRAGGLER
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
 
 if TYPE_CHECKING:
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# Who is late by less of a step is nobody to name.
+# Lateness of less of a step counts as none.
 _LATE_SHARE = 0.01
 # Means that differ by less look the same.
 _ALIKE = 1e-3
@@ -145,8 +149,7 @@ def _of_run(run: Run, table: StepTable) -> Iterator[tuple[tuple[str, str, str], 
     yield ("copies", "DtoD bytes per step", "bytes"), figures["dtod_bytes_per_step"]
     yield ("copies", "gradient copies per step", "count"), _mean(table, "n_grad_copies")
     yield from _by_sort(run, table.n_steps * len(table.ranks))
-    late = _latest(run, table)
-    yield ("stragglers", "lateness of the latest rank per step", "ns"), late[1] if late else None
+    yield ("stragglers", "lateness of the latest rank per step", "ns"), _latest(run, table)
 
 
 def _by_sort(run: Run, n_cells: int) -> Iterator[tuple[tuple[str, str, str], float]]:
@@ -165,23 +168,32 @@ def _mean(table: StepTable, column: str) -> float | None:
     return None if values is None else float(values.mean())
 
 
-def _latest(run: Run, table: StepTable) -> tuple[str, float] | None:
-    """Return the rank that the others wait for most, and by how much per step; None when that is not known."""
+def _latest(run: Run, table: StepTable) -> float | None:
+    """Return how late the latest rank is per step, which counts from a hundredth of it on; None when not known."""
     rows = run.stragglers()
     wall = table.matrix("wall_ns")
     if wall is None or not rows.num_rows or rows["lateness_ns"].null_count:
         return None
-    late = rows["lateness_ns"].to_pylist()
-    most = max(late)
-    per_step = most / table.n_steps
+    per_step: float = max(rows["lateness_ns"].to_pylist()) / table.n_steps
     if per_step < _LATE_SHARE * float(wall.max(axis=0).mean()):
-        return _NOBODY, 0.0
-    return f"rank {rows['rank'][late.index(most)].as_py()}", per_step
+        return 0.0
+    return per_step
 
 
 def _stragglers(run: Run) -> Words:
-    late = _latest(run, StepTable(run))
-    return {} if late is None else {"the others wait for": late[0]}
+    """Name whom the run's own finding names; nothing where that could not be judged."""
+    if _latest(run, StepTable(run)) is None or _is_not_judged(run):
+        return {}
+    rows = run.judged_findings().to_pylist()
+    late = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), None)
+    named = list(late["held_up_ns_per_step_by_rank"]) if late else []
+    ranks = f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}"
+    return {"the others wait for": ranks if named else _NOBODY}
+
+
+def _is_not_judged(run: Run) -> bool:
+    said = run.problems.filter(pc.equal(run.problems["code"], "not-judged"))["message"].to_pylist()
+    return any(STRAGGLER in message.partition(" (")[0] for message in said)
 
 
 def _link(run: Run) -> Words:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 ID = "comm-slows-compute"
 _LEAST_SLOWDOWN = 0.02
 _LEAST_SHARE = 0.0025
-_LEAST_OVERLAP_SHARE = 0.02
+LEAST_OVERLAP_SHARE = 0.02
+# What helps where nearly all kernels run beside communication.
+LESS_HIDDEN = (
+    "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
+)
 _SHOWN_KERNELS = 5
 
 
@@ -28,7 +32,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     the measure holds within, and c at most 1; the mean over steps of the rank with most. Not judged where they are under a quarter of the kernel time beside communication.
     """
     overlap = evidence.mean("overlap_compute_ns")
-    if not evidence.has_comm or overlap is None or evidence.share(overlap) < _LEAST_OVERLAP_SHARE:
+    if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
         return None
     n_slowed, slowdown = pc.sum(evidence.kernels["n_slowed"]).as_py() or 0, evidence.slowdown_ratio
     if slowdown is None:
@@ -42,7 +46,7 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
         return NotJudged(
             ID,
             f"only {100 * share:.1f} % of the kernel time beside communication has equal kernels without it",
-            "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff",
+            LESS_HIDDEN,
         )
     lost = evidence.slowed_ns(slowdown, 1.0)
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:

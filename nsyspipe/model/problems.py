@@ -123,13 +123,13 @@ CATALOGUE: dict[str, Kind] = {
     "graphs-as-a-whole": Kind(
         "warning",
         "{n} CUDA graphs were captured as a whole and count as compute: what ran inside them is not seen, so copies are "
-        "null",
+        "null, and idle time inside them is missing from idle",
         _GRAPH_NODES,
     ),
     "comm-in-graphs": Kind(
         "error",
         "{n} CUDA graphs were captured as a whole: communication inside them is not seen, so communication, waiting, "
-        "compute and copies are null",
+        "compute and copies are null, and idle time inside them is missing from idle",
         _GRAPH_NODES,
     ),
     "no-kernels": Kind(
@@ -176,7 +176,8 @@ CATALOGUE: dict[str, Kind] = {
     "clock-error-unknown": Kind(
         "info",
         "fewer than 3 collectives match across ranks: times of different ranks are as good as their sessions' starts",
-        "capture more steps",
+        "capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as "
+        "torch.distributed.barrier()",
     ),
     "unmatched-collectives": Kind(
         "warning",
@@ -254,7 +255,8 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-message-size": Kind(
         "info",
-        "message sizes were not recorded ({why}): bytes and bandwidths are null",
+        "message sizes were not recorded ({why}): bytes and bandwidths of collectives are null; what is said of the link's "
+        "bandwidth is estimated from gradient copies",
         "{how}",
     ),
     "few-message-sizes": Kind(

@@ -219,7 +219,12 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
             for row in rows
         ],
         "kinds": [
-            asdict(kind) | {"labels": list(kind.labels), "level_with": list(kind.level_with)}
+            asdict(kind)
+            | {
+                "labels": list(kind.labels),
+                "level_with": list(kind.level_with),
+                "not_told_from": list(kind.not_told_from),
+            }
             for kind in board.kinds
         ],
         "comparability": board.checks.to_pylist(),

@@ -118,20 +118,36 @@ def _headline(
     best = by_label[kind.best]
     level = f", level with {listed(kind.level_with)} in step time" if kind.level_with else ""
     of_all = among or f" of {len(rows)} runs"
+    if best["label"] != kind.peer and best["peer_verdict"] != "improvement":
+        return f"{_not_sure(best, kind.peer, of_all, rows)}."
+    if kind.not_told_from:
+        return _open_text(kind, best, f"{len(rows)} runs{among}", level)
     if best["label"] != kind.peer:
-        if best["peer_verdict"] == "improvement":
-            return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{level}."
-        return f"{_not_sure(best, kind.peer, of_all)}."
+        return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{level}."
     others = [row for row in rows if row is not best and row["peer_speedup"] is not None]
-    if level or not others:
-        return f"{kind.peer} is the fastest{of_all}{level}."
-    second = max(others, key=lambda row: row["peer_speedup"])
-    return f"{kind.peer} is the fastest{of_all}: {second['label']} is {_speed(second, 'it')}."
+    if not level and others:
+        second = max(others, key=lambda row: row["peer_speedup"])
+        level = f": {second['label']} is {_speed(second, 'it')}"
+    return f"{kind.peer} is the fastest{of_all}{level}."
 
 
-def _not_sure(best: Mapping[str, Any], peer: str, of_all: str) -> str:
+def _open_text(kind: Kind, best: Mapping[str, Any], runs: str, level: str) -> str:
+    """Return whom these steps do not tell the best from, so that none is called the fastest."""
+    is_peer = best["label"] == kind.peer
+    speed = "has the shortest mean step time" if is_peer else f"is {_speed(best, kind.peer)}"
+    apart = f"not told apart from {listed(kind.not_told_from)} by these steps"
+    return f"Which of {runs} is fastest is open: {best['label']} {speed}, {apart}{level}."
+
+
+def _not_sure(
+    best: Mapping[str, Any], peer: str, of_all: str, rows: Sequence[Mapping[str, Any]]
+) -> str:
     """Return that the run with the largest speed-up is not judged faster, and why."""
     speed = f"{best['label']} is {_speed(best, peer)}"
+    undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
+    if best["peer_verdict"] == "no change" and undecided:
+        apart = f"{listed(undecided)} not told apart from it by these steps"
+        return f"Whether any run{of_all} is faster than {peer} is open: {speed}, no change; {apart}"
     if best["peer_verdict"] == "no change":
         return f"No run{of_all} is faster than {peer} by what counts: {speed}, no change"
     more = "; ".join(one for one in (best["peer_why"], hint_text(best)) if one)

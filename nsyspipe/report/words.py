@@ -286,6 +286,7 @@ def verdict(
         findings,
         has_host_steps=has_host_steps,
         of_what="the capture" if is_capture else "step time",
+        codes=[row["code"] for row in rows],
         errors=[row["code"] for row in rows if row["severity"] == "error"],
     )
     lines = [text]
@@ -303,6 +304,7 @@ def _sentences(
     *,
     has_host_steps: bool,
     of_what: str,
+    codes: Sequence[str],
     errors: Sequence[str],
 ) -> str:
     if not n_ranks:
@@ -312,11 +314,11 @@ def _sentences(
     if summary["comm_share"] is None:
         return _not_known(of_what, errors)
     if summary["comm_share"] == 0:
-        return _without_comm(summary, of_what)
+        return _without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in codes)
     share, exposed = _percent(summary["comm_share"]), _percent(summary["exposed_comm_share"])
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
-        hidden, where = summary["overlap_ratio"], "compute (backward was not marked)"
+        hidden, where = summary["overlap_ratio"], f"compute ({_why_no_backward(of_what, codes)})"
     elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
         hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} under backward's"
     share = f"{share} of {of_what}"
@@ -331,11 +333,19 @@ def _sentences(
     return f"{text}\n{late['action'].capitalize()}: {cost} per step."
 
 
-def _without_comm(summary: Mapping[str, Any], of_what: str) -> str:
+def _why_no_backward(of_what: str, codes: Sequence[str]) -> str:
+    if of_what != "step time":
+        return "there are no steps to look for backward in"
+    if "no-launches" in codes:
+        return "what backward launched was not recorded"
+    return "backward was not marked"
+
+
+def _without_comm(summary: Mapping[str, Any], of_what: str, *, hides_idle: bool) -> str:
     parts = [f"compute is {_percent(summary['compute_share'])} of {of_what}"]
     if (summary["exposed_memory_share"] or 0.0) >= _MUCH_COPIES:
         parts.append(f"copies {_percent(summary['exposed_memory_share'])}")
-    if summary["idle_share"] is not None:
+    if summary["idle_share"] is not None and not hides_idle:
         parts.append(f"idle {_percent(summary['idle_share'])}")
     return f"No communication: {', '.join(parts)}."
 

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.slowdown import LEAST_COMPARED, compared_share
+from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDEN
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions
@@ -221,7 +226,30 @@ def _idle_causes(report: Contents) -> Finding:
     return Finding(NO, text="API calls were not recorded", fix=_fix("no-launches"))
 
 
-def _kernel_shapes(report: Contents) -> Finding:
+def _compared(report: Examined) -> float | None:
+    """Return how much of the kernel time beside communication has equals without it; None where there is too little."""
+    ranks = report.digest.processes
+    windows = [one.windows for one in ranks if one.windows.num_rows]
+    overlap, walls = 0, 0
+    for one in windows:
+        overlap += pc.sum(one["overlap_compute_ns"]).as_py() or 0
+        walls += pc.sum(pc.subtract(one["end_ns"], one["start_ns"])).as_py()
+    if not overlap or overlap < LEAST_OVERLAP_SHARE * walls:
+        return None
+    names = ("slowed_ns", "overlapped_ns", "n_kernels")
+    tables = [
+        one.kernels.select(names).append_column("rank", pa.repeat(rank, one.kernels.num_rows))
+        for rank, one in enumerate(ranks)
+    ]
+    return compared_share(pa.concat_tables(tables))
+
+
+def _kernel_shapes(report: Examined) -> Finding:
+    if report.has_shapes and report.rows[versions.KERNEL]:
+        share = _compared(report)
+        if share is not None and share < LEAST_COMPARED:
+            text = f"only {100 * share:.1f} % of the kernel time beside it has equal kernels without it"
+            return Finding(NO, text=text, fix=LESS_HIDDEN)
     if report.has_shapes and report.rows[versions.KERNEL]:
         return Finding(YES, text="grid and block of every kernel")
     if report.rows[versions.GRAPH] and not report.rows[versions.KERNEL]:

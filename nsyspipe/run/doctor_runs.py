@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_RANKS = 8
+_ALONE = "the other ranks' reports are missing"
 _ONE_RUN = "pass the reports of one run, each once"
 
 
@@ -133,13 +134,28 @@ def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Finding]:
         text += f", on {len(hosts)} hosts whose clocks may differ"
     there = Finding(YES, text=text)
     absent = Finding(NO, text="no session start", fix=CATALOGUE["no-session-start"].fix)
+    if _is_alone_of_several(reports):
+        there = Finding(NO, text=_ALONE, fix=CATALOGUE["ranks-missing"].fix)
+    elif any(
+        one.digest.n_graphs and (one.is_several or one.digest.has_communication) for one in reports
+    ):
+        text = "communication inside CUDA graphs is not seen"
+        there = Finding(NO, text=text, fix=CATALOGUE["comm-in-graphs"].fix)
     return [absent if one.facts.session_start_utc_ns is None else there for one in reports]
 
 
 def _link(reports: Sequence[Examined], beside: Beside) -> list[Finding]:
     """Tell what is known of the slowest link; between GPUs that reach each other that takes both files."""
     found = Finding(YES, text="one rank") if _is_one_rank(reports) else _known_link(reports, beside)
+    if _is_alone_of_several(reports) and found.status != NO:
+        found = Finding(NO, text=_ALONE, fix=CATALOGUE["ranks-missing"].fix)
     return [found] * len(reports)
+
+
+def _is_alone_of_several(reports: Sequence[Examined]) -> bool:
+    """Tell whether one rank alone is there of a job that is known to have had more."""
+    n_ranks = sum(report.n_processes for report in reports)
+    return n_ranks == 1 and any(report.is_several for report in reports)
 
 
 def _is_one_rank(reports: Sequence[Examined]) -> bool:

@@ -83,6 +83,21 @@ def test_the_verdict_says_what_step_time_goes_to(summary, sentence):
     assert verdict(summary, n_ranks=2) == sentence
 
 
+def test_why_nothing_is_said_of_backward_is_the_reason():
+    one = figures(0.5, 0.001, hidden=0.998)
+    text = verdict(one, n_ranks=2, is_capture=True)
+    assert text.endswith("hides under compute (there are no steps to look for backward in).")
+    lost = {"code": "no-launches", "severity": "warning"}
+    text = verdict(one, n_ranks=2, problems=[lost])
+    assert text.endswith("hides under compute (what backward launched was not recorded).")
+
+
+def test_idle_time_is_not_said_where_whole_graphs_may_hide_some():
+    whole = {"code": "graphs-as-a-whole", "severity": "warning"}
+    text = verdict(figures(0.0, 0.0, compute=0.957, idle=0.032), n_ranks=1, problems=[whole])
+    assert text == "No communication: compute is 96 % of step time."
+
+
 def test_without_gpu_activity_there_is_nothing_to_measure():
     nothing = figures(None, None)
     assert (

@@ -90,6 +90,24 @@ def test_a_straggler_is_named_where_it_costs_a_hundredth_of_a_step(run, tmp_path
     assert found["stragglers", "lateness of the latest rank per step"] == (0, 200, 200)
 
 
+def test_ranks_that_are_late_in_turn_are_named_as_the_finding_names_them(run, tmp_path):
+    # Each rank computes 200 ns longer in every other step: neither alone is waited for.
+    late, early = (1200, 100, 40, 0), (1000, 300, 40, 0)
+    other = plain_run(tmp_path / "b", [[late, early] * 3, [early, late] * 3])
+    (finding,) = [row for row in other.findings().to_pylist() if row["id"] == "straggler"]
+    assert finding["action"] == "ranks 0 and 1 make the others wait"
+    found = changes(run, other)
+    assert found["stragglers", "the others wait for"] == ("nobody", "ranks 0, 1")
+
+
+def test_nobody_is_named_where_the_finding_names_nobody(run, tmp_path):
+    # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a finding needs.
+    late, early = [(1025, 275, 40, 0)] * 6, [(1000, 300, 40, 0)] * 6
+    other = plain_run(tmp_path / "b", [early, late])
+    assert not [row for row in other.findings().to_pylist() if row["id"] == "straggler"]
+    assert ("stragglers", "the others wait for") not in changes(run, other)
+
+
 def test_versions_and_settings_of_the_capture(run):
     before = captured(
         run, torch_version="2.4", git_commit="abc", environment={"OMP": "1", "X": "1"}

@@ -108,7 +108,8 @@ def test_kinds_name_their_best_and_what_cannot_be_told_from_it(runs):
     first, second = board.kinds
     assert (first.peer, first.labels) == ("slow", ("slow", "again", "short"))
     assert (first.best, first.level_with) == ("slow", ("again",))  # equal ones: the reference
-    assert (second.best, second.level_with) == ("wider", ())
+    assert first.not_told_from == ("short",)  # two steps say nothing of it
+    assert (second.best, second.level_with, second.not_told_from) == ("wider", (), ())
 
 
 def test_another_gpu_is_another_kind(runs, tmp_path):

@@ -49,7 +49,13 @@ def test_the_document_is_that_of_the_contract(board, runs):
     assert (second["label"], second["step_time_ns"], second["verdict"]) == ("fast", 101 * MS, "improvement")  # fmt: skip
     assert second["captures"] == [runs["fast"].header.run_id]
     assert found["kinds"] == [
-        {"peer": "slow", "labels": ["slow", "fast"], "best": "fast", "level_with": []}
+        {
+            "peer": "slow",
+            "labels": ["slow", "fast"],
+            "best": "fast",
+            "level_with": [],
+            "not_told_from": [],
+        }
     ]
 
 

@@ -55,6 +55,25 @@ def test_a_tie_is_called_one(board):
     ]
 
 
+def test_who_is_not_told_apart_is_neither_level_nor_slower(board):
+    (said,) = headlines(board("slow", "again", "short"))
+    assert said == (
+        "Which of 3 runs is fastest is open: slow has the shortest mean step time, not told apart from short by these "
+        "steps, level with again in step time."
+    )
+    (said,) = headlines(board("slow", "fast", "short"))
+    assert said.startswith("Which of 3 runs is fastest is open: fast is 1.30x of slow (1.2")
+    assert said.endswith("not told apart from short by these steps.")
+
+
+def test_an_undecided_run_may_be_faster_where_the_best_is_no_change(board):
+    (said,) = headlines(board("slow", "fast", "short", min_effect_pct=50))
+    assert said.startswith(
+        "Whether any run of 3 runs is faster than slow is open: fast is 1.30x of slow"
+    )
+    assert said.endswith("no change; short not told apart from it by these steps.")
+
+
 def test_less_than_what_counts_is_not_faster(board):
     (said,) = headlines(board("slow", "fast", min_effect_pct=50))
     assert said.startswith(
