@@ -320,7 +320,7 @@ def whatif(
     The interval comes from replays with the least and the most of each thing that is not known (c and the delay; bandwidth and
     overhead of a collective; ready times that were not seen), half a per cent for two captures of one program, and twice
     the standard error of the median: the root of the sum of their squares, since nothing ties one to another. It
-    reaches 2 % of the predicted step time to either side, but not below the step without communication: on 28 pairs of
+    reaches 2 % of the predicted step time to either side, but not below the step if transfers took no time: on 28 pairs of
     captures the model was off by 1.1 % in the middle, and once by more than 4 %, where hosts set the pace of the other
     capture. What it does not cover is refused with its reason.
 

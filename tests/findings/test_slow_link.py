@@ -172,6 +172,15 @@ def test_bytes_of_copied_gradients_stand_in_for_payloads():
     assert found.saving_ns_per_step == 900
 
 
+@pytest.mark.parametrize(("n_bytes", "is_told"), [(2 << 20, True), ((2 << 20) - 1, False)])
+def test_fewer_copied_bytes_than_so_many_buckets_hold_are_not_what_was_sent(n_bytes, is_told):
+    # Of three all-reduces two are of closed buckets, 1 MiB each at least.
+    met = [row for seq in range(3) for row in collective(1, (0, 0), 300, seq=seq)]
+    given = evidence(steps(2, exposed=900, grad_copy_bytes=n_bytes), met, links=[SHM])
+    found = fired(slow_link, given)
+    assert found.evidence["busbw_source"] == ("gradient copies" if is_told else None)
+
+
 def test_of_four_ranks_half_as_much_again_goes_over_the_bus():
     # 2 x 3/4 of 40 bytes per ns.
     rows = steps(4, wall=5000, exposed=1000, grad_copy_bytes=40_000)
