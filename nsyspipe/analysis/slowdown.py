@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,11 @@ _SAMPLE = 50_000
 # What is measured of a slowdown holds within this.
 MEASURED_WITHIN = 0.3
 
+# Without a measure: what was seen over host memory (about 30 GB/s) and over NVLink (about 300), between them by the
+# logarithm, and within how much of it that holds.
+NARROW_LINK, WIDE_LINK = 30e9, 300e9
+ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
+
 # Gaps between kernels say something from so many on; what is longer is a pause and no launch to launch.
 _ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000
 
@@ -45,6 +51,18 @@ _LARGEST_SPREAD = 0.5
 
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def link_width(bytes_per_s: float) -> float:
+    """Return where a link is between a narrow one (0) and a wide one (1), by the logarithm; beyond them as they are."""
+    width = math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK)
+    return min(max(width, 0.0), 1.0)
+
+
+def most_assumed(bytes_per_s: float | None) -> float:
+    """Return the largest slowdown of compute beside communication that is assumed over a link; of one not known, a wide one's."""
+    width = 1.0 if bytes_per_s is None else link_width(bytes_per_s)
+    return (1 + ASSUMED_WITHIN) * (ASSUMED_NARROW + width * (ASSUMED_WIDE - ASSUMED_NARROW))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     overlap = evidence.mean("overlap_compute_ns")
     if not evidence.has_comm or overlap is None or evidence.share(overlap) < LEAST_OVERLAP_SHARE:
         return None
-    n_slowed, slowdown = pc.sum(evidence.kernels["n_slowed"]).as_py() or 0, evidence.slowdown_ratio
+    n_slowed = pc.sum(evidence.kernels["n_slowed"]).as_py() or 0
+    slowdown = evidence.compared_slowdown_ratio
     if slowdown is None:
         return NotJudged(
             ID,

@@ -33,15 +33,18 @@ class IdleOf:
     saving_ns
         Step time less the limit without the cause, per step.
     rank
-        The rank that is most often waited for (of equal ones the lowest); None where the middle rank is judged.
+        The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
     is_common
         Whether the rank in the middle idles as much as at least half of that.
+    is_waited_for
+        Whether that rank waits at most half as long as the others do: else all wait for each other.
     """
 
     judged_ns: float
     saving_ns: float
     rank: int | None
     is_common: bool
+    is_waited_for: bool = False
 
 
 def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
@@ -71,10 +74,13 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     np.maximum.at(longest, step, wall)
     made = np.minimum(wait, _most_of_others(cause, step, numbers.size))
     np.maximum.at(limit, step, wall - cause - made)
-    ranks, counts = np.unique(rank[waited_for], return_counts=True)
+    ranks, place = np.unique(rank[waited_for], return_inverse=True)
+    named = int(ranks[np.bincount(place, weights=cause[waited_for]).argmax()])
+    is_own = rank == named
+    is_waited_for = is_own.all() or 2 * wait[is_own].mean() <= wait[~is_own].mean()
     judged = float(cause[waited_for].mean())
     saving = min(float((longest - limit).mean()), evidence.mean("wall_ns") or 0.0)
-    return IdleOf(judged, saving, int(ranks[counts.argmax()]), is_common=2 * middle >= judged)
+    return IdleOf(judged, saving, named, 2 * middle >= judged, bool(is_waited_for))
 
 
 def _most_of_others(cause: Int64, step: Int64, n_steps: int) -> Int64:
@@ -92,7 +98,9 @@ def _most_of_others(cause: Int64, step: Int64, n_steps: int) -> Int64:
 
 def on_rank(idle: IdleOf) -> str:
     """Return which rank a finding is about, in words; nothing where the others idle alike."""
-    return "" if idle.is_common else f" on rank {idle.rank}, which the others wait for"
+    if idle.is_common:
+        return ""
+    return f" on rank {idle.rank}{', which the others wait for' if idle.is_waited_for else ''}"
 
 
 def idle_evidence(evidence: Evidence, idle: IdleOf, column: str) -> dict[str, float | None]:

@@ -39,6 +39,8 @@ _SLOW_RATIO = 0.15
 _PER_S = 1e9
 _LARGE_BYTES = 16e6
 _COPIES = "gradient copies"
+# DDP closes each bucket but the last at its cap, the first one at this.
+_LEAST_BUCKET_BYTES = 1 << 20
 _NEAR = ("PIX", "PXB", "PHB")
 _NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 
@@ -91,7 +93,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     15 % of NVLink's on GPUs that have it. The bandwidth is measured on messages of 16 MB and more, or estimated
     from the bytes of all gradients that DDP copied, over the time that all-reduces transferred; not
     at all where ranks are absent, nor from copies where a narrow type shows that gradients may have been
-    compressed.
+    compressed, or where so many all-reduces are of larger buckets than what was copied.
     """
     links = evidence.links
     link = None if links is None else slowest(links)
@@ -176,5 +178,7 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     is_all_reduce = pc.all(pc.equal(rows["collective"], "all_reduce"), min_count=1).as_py()
     if not (n_bytes and transfer and is_all_reduce):
         return None, None
+    if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
+        return None, None  # of some of them nothing was copied: a hook sends something else
     factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
     return _PER_S * n_bytes * float(factor) / transfer, _COPIES

@@ -10,6 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.slowdown import (
+    LEAST_COMPARED,
+    MEASURED_WITHIN,
+    compared_share,
+    most_assumed,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -180,8 +187,52 @@ class Evidence:
         wait = self.mean("exposed_wait_ns") if self.is_wait_known else None
         return None if exposed is None else exposed - (wait or 0.0)
 
-    @cached_property
+    @property
     def slowdown_ratio(self) -> float | None:
+        """`compared_slowdown_ratio` where the compared kernels may stand for the others; else None."""
+        is_enough = compared_share(self.kernels) >= LEAST_COMPARED
+        return self.compared_slowdown_ratio if is_enough else None
+
+    @cached_property
+    def assumed_slowdown_ratio(self) -> float | None:
+        """What bounds take the slowdown for at most where it is not known; None where it is, or nothing is hidden."""
+        if self.slowdown_ratio is not None or not pc.sum(self.steps["overlap_compute_ns"]).as_py():
+            return None
+        return most_assumed(self.summary["busbw_bytes_per_s"])
+
+    @property
+    def slowdown_figures(self) -> dict[str, float | None]:
+        """The slowdown that `saving_without_comm` rests on, measured or assumed."""
+        names = ("slowdown_ratio", "assumed_slowdown_ratio")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def beside_compute_ns(self) -> float:
+        """Step time less what the rank that computes least does, beside communication slowed as bounds take it; the mean step.
+
+        Of the rank that computes least, since a late one may compute more than it has to.
+        """
+        share = self._most_slowed_share
+        compute, hidden = (
+            pc.fill_null(self.steps[name], 0).to_numpy()
+            for name in ("compute_ns", "overlap_compute_ns")
+        )
+        numbers, step = np.unique(self.steps["step"], return_inverse=True)
+        wall, least = np.zeros(numbers.size), np.full(numbers.size, np.inf)
+        np.maximum.at(wall, step, self.steps["wall_ns"].to_numpy())
+        np.minimum.at(least, step, compute - share * hidden)
+        return float((wall - least).mean()) if numbers.size else 0.0
+
+    @property
+    def _most_slowed_share(self) -> float:
+        """The share of hidden communication by which it lengthens compute at most, c / (1 + c)."""
+        known = self.slowdown_ratio
+        c = (self.assumed_slowdown_ratio or 0.0) if known is None else known * (1 + MEASURED_WITHIN)
+        c = min(max(c, 0.0), MOST_BELIEVED)
+        return c / (1 + c)
+
+    @cached_property
+    def compared_slowdown_ratio(self) -> float | None:
         """How much longer kernels take beside communication; None where fewer than 30 can be compared."""
         kernels = self.kernels.filter(pc.greater(self.kernels["n_slowed"], 0))
         n_slowed, slowed, free = (
@@ -194,14 +245,16 @@ class Evidence:
 
         Mean over steps of the largest over ranks of
         ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
-        down by (c is `slowdown_ratio`, at most 1). Where waiting is not known it counts as transfer.
+        down by (c is `slowdown_ratio`, or where that is not known `assumed_slowdown_ratio`; at most 1). Where waiting is not known it counts as transfer.
 
         Parameters
         ----------
         kept
             The share of transfer that is left.
         """
-        steps, c = self.steps, min(max(self.slowdown_ratio or 0.0, 0.0), MOST_BELIEVED)
+        known = self.slowdown_ratio
+        believed = (self.assumed_slowdown_ratio or 0.0) if known is None else known
+        steps, c = self.steps, min(max(believed, 0.0), MOST_BELIEVED)
         exposed, transfer = (
             pc.fill_null(steps[name], 0).to_numpy() for name in ("exposed_comm_ns", "comm_ns")
         )

@@ -56,7 +56,7 @@ def slow_link(evidence: Evidence) -> Answer:
             "nccl_settings": _settings(evidence),
             "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
             "transfer_ns_per_step": transfer,
-            "slowdown_ratio": evidence.slowdown_ratio,
+            **evidence.slowdown_figures,
         },
     )
 

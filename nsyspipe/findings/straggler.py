@@ -25,7 +25,8 @@ _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
 # Delays below these shares, of step time and of all delays, name nobody.
 _NOTICEABLE, _LEAST_PART = 0.01, 0.1
 _MOST_NAMED = 3
-_PHASE_FIGURES = ("host_ns", "device_ns", "idle_ns")
+# From this share of what a rank takes longer on, it is mostly one phase's; what no phase has is `_OUTSIDE`.
+_MOSTLY, _OUTSIDE = 0.6, ""
 
 
 def straggler(evidence: Evidence) -> Answer:
@@ -33,7 +34,7 @@ def straggler(evidence: Evidence) -> Answer:
 
     By that much at the largest single delay of each step, whoever caused it; of fewer than 3 such steps, by 10 %. Saving: of all late ranks
     together, ``held_up_ns`` of `schema.COLLECTIVES` summed by step and averaged over all steps: per collective the
-    longest wait in it, pairs (send_recv) apart. Named is each rank whose own part is 1 % of step time and 10 % of it.
+    longest wait in it, pairs (send_recv) apart; at most `Evidence.beside_compute_ns`. Named is each rank whose own part is 1 % of step time and 10 % of it.
     """
     if evidence.n_ranks == 1 or not evidence.has_comm:
         return None
@@ -51,6 +52,7 @@ def straggler(evidence: Evidence) -> Answer:
     held_up = held_up_by_step(evidence.collectives, evidence.steps)
     n_steps = evidence.summary["n_summary_steps"]
     saving = (pc.sum(held_up["held_up_ns"]).as_py() or 0) / n_steps if n_steps else 0.0
+    bound = min(saving, evidence.beside_compute_ns)
     noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
     n_meeting = _n_meeting(evidence)
     alone = held_up.filter(held_up["is_alone"])
@@ -76,7 +78,7 @@ def straggler(evidence: Evidence) -> Answer:
         if len(named) == 1
         else "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
         "their GPUs' clocks",
-        saving_ns_per_step=saving,
+        saving_ns_per_step=bound,
         evidence={
             "rank": worst,
             "phase": phase,
@@ -162,23 +164,43 @@ def _parts(held_up: pa.Table, n_steps: int) -> dict[int, float]:
 
 
 def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | None, float | None]:
-    """Return the phase that took longer on this rank than on the others in those steps, and by how much.
+    """Return the phase in which this rank took longer than the others in those steps, and by how much.
 
-    Looked at on the host, on the device, and as idle time; the largest excess counts.
+    One measure for all phases: time on the device beside exposed communication, and idle time; on the host where a
+    rank's is not known. None where no phase has more than 60 % of what was longer, in phases and outside of them.
     """
-    chosen = evidence.phases.filter(pc.is_in(evidence.phases["step"], value_set=pa.array(steps)))
-    chosen = chosen.append_column("is_own", pc.equal(chosen["rank"], rank))
-    means = chosen.group_by(["phase", "is_own"]).aggregate(
-        [(name, "mean") for name in _PHASE_FIGURES]
-    )
-    by_owner = {(row["phase"], row["is_own"]): row for row in means.to_pylist()}
-    excess = {}
-    for phase in sorted({phase for phase, _ in by_owner}):
-        own, others = by_owner.get((phase, True)), by_owner.get((phase, False))
-        for name in (f"{name}_mean" for name in _PHASE_FIGURES):
-            if own and others and own[name] is not None and others[name] is not None:
-                excess[phase, name] = own[name] - others[name]
-    if not excess:
-        return None, None
-    (phase, _), largest = max(excess.items(), key=lambda pair: pair[1])
-    return (phase, largest) if largest > 0 else (None, None)
+    own_steps = pa.array(steps)
+    phases = evidence.phases.filter(pc.is_in(evidence.phases["step"], value_set=own_steps))
+    busy = pc.subtract(phases["device_ns"], pc.fill_null(phases["exposed_comm_ns"], 0))
+    spent = pc.add(busy, phases["idle_ns"])
+    is_device = not spent.null_count
+    spent = spent if is_device else phases["host_ns"]
+    phases = phases.select(["rank", "step", "phase"]).append_column("spent_ns", spent)
+    input_ns = 0.0
+    excess = {
+        phase: _excess(phases.filter(pc.equal(phases["phase"], phase)), rank)
+        for phase in sorted(phases["phase"].unique().to_pylist())
+    }
+    if is_device:
+        windows = evidence.steps.filter(pc.is_in(evidence.steps["step"], value_set=own_steps))
+        spent = pc.subtract(windows["wall_ns"], pc.fill_null(windows["exposed_comm_ns"], 0))
+        whole, of_input = (
+            windows.select(["rank"]).append_column("spent_ns", one)
+            for one in (spent, pc.fill_null(windows["idle_input_ns"], 0))
+        )
+        excess[_OUTSIDE] = _excess(whole, rank) - sum(excess.values())
+        input_ns = max(_excess(of_input, rank), 0.0)
+    longer = sum(max(one, 0.0) for one in excess.values())
+    # What ends a gap may be forward's although the host was loading data: that is no time of forward.
+    if "data" in excess and input_ns > max(excess["data"], _MOSTLY * longer):
+        return "data", input_ns
+    phase = max(excess, key=excess.__getitem__, default=_OUTSIDE)
+    own = excess.get(phase, 0.0) - (0.0 if phase == "data" else input_ns)
+    return (phase, own) if phase != _OUTSIDE and own > _MOSTLY * longer else (None, None)
+
+
+def _excess(rows: pa.Table, rank: int) -> float:
+    """Return how much more a rank spent than the others in the mean; 0 where either has no rows."""
+    is_own = pc.equal(rows["rank"], rank)
+    own, others = (pc.mean(rows.filter(one)["spent_ns"]).as_py() for one in (is_own, pc.invert(is_own)))  # fmt: skip
+    return 0.0 if own is None or others is None else own - others

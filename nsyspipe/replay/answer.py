@@ -80,8 +80,10 @@ def _link(replay: Replay, knobs: Knobs) -> list[str]:
     if target is None or own is None:
         return []
     if knobs.link is None:
+        most = replay.nominal_bytes_per_s
+        beyond = "" if most is None or target <= most else f", more than the {most / _GB:,.0f} GB/s of these GPUs' fastest link"  # fmt: skip
         return [
-            f"bus bandwidth {target / _GB:.4g} GB/s as given, within 10 %; captured {own / _GB:.4g} GB/s"
+            f"bus bandwidth {target / _GB:.4g} GB/s as given{beyond}, within 10 %; captured {own / _GB:.4g} GB/s"
         ]
     link = LINKS[knobs.link]
     if replay.target(knobs) is None:
@@ -196,7 +198,7 @@ class WhatIf:
     step_time_ns
         Captured step time: of each summary step the largest window over ranks, then the median; None without any.
     limit_step_time_ns
-        The same replayed with communication that takes no time and slows nothing: what no other link, bucket or
+        The same replayed with transfers that take no time and slow nothing, late ranks waited for as before: what no other link, bucket or
         datatype can beat. ``no_wait`` and ``no_grad_copy`` change the work itself, so they can. None where nothing
         can be replayed, and where sharded (FSDP): how much of that work communication slows is not known.
     identity_error_pct
@@ -318,7 +320,7 @@ def whatif(
     The interval comes from replays with the least and the most of each thing that is not known (c and the delay; bandwidth and
     overhead of a collective; ready times that were not seen), half a per cent for two captures of one program, and twice
     the standard error of the median: the root of the sum of their squares, since nothing ties one to another. It
-    reaches 2 % of the predicted step time to either side, but not below the step without communication: on 28 pairs of
+    reaches 2 % of the predicted step time to either side, but not below the step if transfers took no time: on 28 pairs of
     captures the model was off by 1.1 % in the middle, and once by more than 4 %, where hosts set the pace of the other
     capture. What it does not cover is refused with its reason.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -11,7 +10,14 @@ import numpy as np
 
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.analysis.slowdown import LEAST_COMPARED, MEASURED_WITHIN
+from nsyspipe.analysis.slowdown import (
+    ASSUMED_NARROW,
+    ASSUMED_WIDE,
+    ASSUMED_WITHIN,
+    LEAST_COMPARED,
+    MEASURED_WITHIN,
+    link_width,
+)
 from nsyspipe.replay.gradients import bucket_ends, gradient_copies, gradients_of
 from nsyspipe.replay.program import WINDOW, Slowing
 from nsyspipe.replay.simulate import Compared, Contention, measured_contention
@@ -38,11 +44,9 @@ _MOST_POSSIBLE = 1.5
 # where the same operations ran with and without communication. Over host memory operations begin later, since
 # launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
 # operations' own. Between them by the logarithm.
-_NARROW_LINK, _WIDE_LINK = 30e9, 300e9
-_NARROW, _WIDE = Slowing(0.03, 6_500.0), Slowing(0.5, 250.0)
+_NARROW, _WIDE = Slowing(ASSUMED_NARROW, 6_500.0), Slowing(ASSUMED_WIDE, 250.0)
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
 _NARROW_IN_OPERATION_NS = 3_800.0
-_ASSUMED_WITHIN = 0.6
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def slowdowns(
     a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
-    within = MEASURED_WITHIN if is_measured else _ASSUMED_WITHIN
+    within = MEASURED_WITHIN if is_measured else ASSUMED_WITHIN
     is_delay_measured = measured is not None and measured.delay_ns is not None
     of_delay = MEASURED_WITHIN if is_delay_measured else within
     least, most = (
@@ -95,9 +99,11 @@ def slowdowns(
     )
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
-    moved = abs(_width(target_bytes_per_s) - _width(captured_bytes_per_s or target_bytes_per_s))
+    moved = abs(
+        link_width(target_bytes_per_s) - link_width(captured_bytes_per_s or target_bytes_per_s)
+    )
     after = before.blended(_assumed(target_bytes_per_s), moved if is_measured else 1.0)
-    within += moved * (_ASSUMED_WITHIN - within)
+    within += moved * (ASSUMED_WITHIN - within)
     return Slowdowns(
         ((before, after), (most, after.scaled(1 - within)), (least, after.scaled(1 + within))),
         is_measured,
@@ -133,13 +139,7 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
 
 def _assumed(bytes_per_s: float | None) -> Slowing:
     """Return the likeliest slowdown over a link; of one that is not known that in the middle."""
-    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else _width(bytes_per_s))
-
-
-def _width(bytes_per_s: float) -> float:
-    """Return where a link is between a narrow and a wide one, by the logarithm: 0 to 1, beyond them too."""
-    width = math.log(bytes_per_s / _NARROW_LINK) / math.log(_WIDE_LINK / _NARROW_LINK)
-    return min(max(width, 0.0), 1.0)
+    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else link_width(bytes_per_s))
 
 
 # The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).

@@ -332,7 +332,7 @@ def contradiction(replay: Replay) -> str | None:
     if limit is None or limit >= (least := replay.least_compute_ns(_MOST_SLOWER)):
         return None
     return (
-        f"the replay contradicts itself: {limit / 1e6:.2f} ms per step without any communication, where the device "
+        f"the replay contradicts itself: {limit / 1e6:.2f} ms per step if transfers took no time, where the device "
         f"computes {least / 1e6:.2f} ms at least"
     )
 

@@ -121,7 +121,7 @@ class Replay(Facts):
         return Prediction(likely, min(low, likely), likely + max(above, model), gain)
 
     def _least(self, program: Program, knobs: Knobs, likely: float) -> float:
-        """Return what the step takes without any communication, with the changes that are no communication's if they beat it."""
+        """Return what the step takes if transfers took no time, with the changes that are no communication's if they beat it."""
         limit = self.limit_ns or 0.0
         if likely >= limit:
             return limit

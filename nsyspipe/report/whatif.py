@@ -138,7 +138,7 @@ def _subject(found: WhatIf, run: Run) -> list[str]:
 def _figures(found: WhatIf) -> list[str]:
     said = [] if found.step_time_ns is None else [f"step time {ms_text(found.step_time_ns)}"]
     if found.limit_step_time_ns is not None:
-        said.append(f"without any communication {ms_text(found.limit_step_time_ns)}")
+        said.append(f"if transfers took no time {ms_text(found.limit_step_time_ns)}")
     if found.identity_error_pct is not None:
         said.append(f"replay of itself off by {percent_text(found.identity_error_pct / 100, 2)}")
     return said

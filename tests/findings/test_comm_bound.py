@@ -20,6 +20,7 @@ def test_exposed_communication_is_all_that_hiding_it_could_save():
         phase("backward", 1, exposed_comm_ns=180),
     ]
     found = fired(comm_bound, evidence(rows, phases=phases))
+    # Rank 1 has most of it: 200, where rank 0 has 80 and of its 50 hidden 50 x 0.8 / 1.8 at most.
     assert found.saving_ns_per_step == 200
     assert found.title == "communication is exposed (waiting apart), launched in backward"
     assert found.evidence == {
@@ -27,6 +28,7 @@ def test_exposed_communication_is_all_that_hiding_it_could_save():
         "exposed_comm_share": 0.15,
         "exposed_transfer_ns_per_step": 140,
         "slowdown_ratio": None,
+        "assumed_slowdown_ratio": pytest.approx(0.8),
         "wait_ns_per_step": 10,
         "exposed_wait_ns_per_step": 10,
         "exposed_comm_ns_per_step_by_phase": {"backward": 135, "forward": 5, "no phase": 10},
@@ -103,6 +105,15 @@ def test_what_it_slows_down_goes_too():
     found = fired(comm_bound, evidence([step(exposed=100, hidden=60)], kernels=slowed))
     assert found.saving_ns_per_step == pytest.approx(110)
     assert found.evidence["slowdown_ratio"] == pytest.approx(0.2)
+
+
+def test_where_the_slowdown_is_not_known_the_bound_takes_the_most_that_is_assumed():
+    # Few of the kernels beside communication can be compared, 500 of 40500, by 2.4: of 90 hidden 90 x 0.8 / 1.8 = 40.
+    alone = [kernel("gemm", 40, 500, 147), kernel("other", 0, 0, 0) | {"overlapped_ns": 40_000}]
+    found = fired(comm_bound, evidence([step(exposed=100, hidden=90)], kernels=alone))
+    assert found.saving_ns_per_step == pytest.approx(140)
+    assert found.evidence["slowdown_ratio"] is None
+    assert found.evidence["assumed_slowdown_ratio"] == pytest.approx(0.8)
 
 
 def test_waiting_for_the_others_profilers_does_not_count():

@@ -48,6 +48,19 @@ def test_the_rank_that_the_others_wait_for_decides(by_rank):
     assert found.title.endswith(f"launched late on rank {rank}, which the others wait for")
 
 
+def test_ranks_that_wait_for_each_other_wait_for_none():
+    # Rank 1 waits least in two of three steps and idles for nothing in them; 600 of rank 0 in the third are all there is.
+    waits, idles = [(300, 200), (300, 200), (200, 300)], [(0, 0), (0, 0), (600, 0)]
+    rows = [
+        step(rank, number, wait=wait[rank], exposed=wait[rank], idle_launch_ns=idle[rank])
+        for number, (wait, idle) in enumerate(zip(waits, idles, strict=True), start=1)
+        for rank in range(2)
+    ]
+    found = fired(launch_bound, evidence(rows, phases=DATA))
+    assert found.title.endswith("launched late on rank 0")
+    assert found.evidence["rank"] == 0
+
+
 def test_where_all_idle_alike_no_rank_is_named():
     assert fired(launch_bound, late(300, 290)).title.endswith("launched late")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from nsyspipe.findings.slow_link import slow_link
@@ -45,6 +47,7 @@ def test_shared_memory_is_slow_and_all_that_is_exposed_could_go():
         "exposed_comm_ns_per_step": 1000,
         "transfer_ns_per_step": 1000,
         "slowdown_ratio": None,
+        "assumed_slowdown_ratio": None,
     }
 
 
@@ -59,9 +62,11 @@ def test_what_nvlink_would_still_need_is_no_saving():
 
 
 def test_where_most_is_hidden_all_that_is_exposed_could_go():
-    # 700 of 1000 hidden: NVLink would need 100, which fit under what hides 700.
+    # 700 of 1000 hidden: NVLink would need 100, which fit under what hides 700. At 45 GB/s compute is slower by at most
+    # 1.6 x (0.03 + 0.47 x log10(45 / 30)).
     found = fired(slow_link, run([SHM], hidden=700, of_collective=sized(PROMISED // 10)))
-    assert found.saving_ns_per_step == 300
+    most = 1.6 * (0.03 + 0.47 * math.log10(45 / 30))
+    assert found.saving_ns_per_step == pytest.approx(300 + 700 * most / (1 + most))
 
 
 def test_waiting_would_not_go():
@@ -165,6 +170,15 @@ def test_bytes_of_copied_gradients_stand_in_for_payloads():
     assert found.evidence["busbw_source"] == "gradient copies"
     assert found.title.endswith("far less bandwidth than NVLink gives")
     assert found.saving_ns_per_step == 900
+
+
+@pytest.mark.parametrize(("n_bytes", "is_told"), [(2 << 20, True), ((2 << 20) - 1, False)])
+def test_fewer_copied_bytes_than_so_many_buckets_hold_are_not_what_was_sent(n_bytes, is_told):
+    # Of three all-reduces two are of closed buckets, 1 MiB each at least.
+    met = [row for seq in range(3) for row in collective(1, (0, 0), 300, seq=seq)]
+    given = evidence(steps(2, exposed=900, grad_copy_bytes=n_bytes), met, links=[SHM])
+    found = fired(slow_link, given)
+    assert found.evidence["busbw_source"] == ("gradient copies" if is_told else None)
 
 
 def test_of_four_ranks_half_as_much_again_goes_over_the_bus():

@@ -65,10 +65,17 @@ def test_nobody_waits_longer_than_its_own_operation():
     assert fired(straggler, evidence(steps(2, exposed=400), rows)).saving_ns_per_step == 60
 
 
-def test_a_step_is_not_held_up_for_longer_than_it_takes():
-    # Two communicators side by side, each waits 700 of a step of 1000.
+def test_a_step_is_not_held_up_for_longer_than_what_is_beside_compute():
+    # Two communicators side by side, each waits 700 of a step of 1000, of which 100 are compute.
     rows = collective(1, (0, 700), 900) + collective(1, (0, 700), 900, seq=1, comm_id="b")
-    assert fired(straggler, evidence(steps(2, exposed=900), rows)).saving_ns_per_step == 1000
+    assert fired(straggler, evidence(steps(2, exposed=900), rows)).saving_ns_per_step == 900
+
+
+def test_what_a_late_rank_computes_more_than_the_others_may_go():
+    # Rank 1 computes 900 where rank 0 computes 300 and waits for 600.
+    rows = collective(1, (300, 900), 1000)
+    given = evidence([step(0, exposed=700, wait=600), step(1, exposed=100)], rows)
+    assert fired(straggler, given).saving_ns_per_step == 600
 
 
 def test_stages_of_a_pipeline_wait_by_design():
@@ -161,10 +168,13 @@ def test_the_first_waits_for_the_last_whoever_comes_between():
 # --- phases ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("figure", ["host_ns", "device_ns", "idle_ns"])
-def test_a_phase_may_be_longer_on_host_or_device_or_idle(figure):
+@pytest.mark.parametrize("known", [("host_ns",), ("device_ns", "idle_ns"), ("idle_ns", "device_ns")])  # fmt: skip
+def test_a_phase_may_be_longer_on_the_device_or_idle_or_where_neither_is_known_on_the_host(known):
     # Rank 1 against the mean of ranks 0 and 2: 90 - (10 + 30) / 2 = 70.
-    phases = [phase("data", rank, 1, **{figure: own}) for rank, own in enumerate((10, 90, 30))]
+    phases = [
+        phase("data", rank, 1, **(dict.fromkeys(known, 0) | {known[0]: own}))
+        for rank, own in enumerate((10, 90, 30))
+    ]
     found = fired(straggler, run([100], 3, phases=phases))
     assert (found.evidence["phase"], found.evidence["phase_excess_ns_per_step"]) == ("data", 70)
     assert "data" in found.advice
@@ -184,6 +194,32 @@ def test_without_a_longer_phase_none_is_blamed(phases):
     found = fired(straggler, run([100], phases=phases))
     assert found.action == "rank 1 makes the others wait"
     assert (found.evidence["phase"], found.evidence["phase_excess_ns_per_step"]) == (None, None)
+
+
+def on_device(spent, idle_input=0):
+    """Return a finding about rank 1, of which each phase spends so much idle; rank 0 spends 10 in each."""
+    phases = [
+        phase(name, rank, 1, host_ns=1000 * (name == "backward"), device_ns=0, idle_ns=own)
+        for name, late in spent.items()
+        for rank, own in enumerate((10, late))
+    ]
+    wait = sum(spent.values())
+    rows = [step(0, exposed=wait, wait=wait), step(1, idle_input_ns=idle_input)]
+    return fired(straggler, evidence(rows, collective(1, (0, wait), 900), phases=phases)).evidence
+
+
+@pytest.mark.parametrize(
+    ("spent", "idle_input", "blamed"),
+    [
+        ({"forward": 200, "backward": 30}, 0, "forward"),
+        ({"forward": 130, "backward": 120}, 0, None),
+        ({"forward": 200, "data": 20}, 180, "data"),
+        ({"forward": 200, "data": 20}, 90, None),
+    ],
+    ids=["most of it", "half of it", "the host was loading data", "half of it loading data"],
+)
+def test_a_phase_is_blamed_for_more_than_60_percent_by_one_measure(spent, idle_input, blamed):
+    assert on_device(spent, idle_input)["phase"] == blamed
 
 
 # --- what it does not look at ---------------------------------------------------------------------

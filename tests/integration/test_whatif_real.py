@@ -48,6 +48,16 @@ def test_powersgd_is_refused_whatever_is_asked(loaded):
     assert "PowerSGD" in found.scenarios[0].refused
 
 
+def test_a_bandwidth_beyond_the_gpus_links_is_named_as_such(loaded):
+    (found,) = whatif(loaded("2gpu-gpt-b25-shm-bf16hook"), bandwidth="5000GB/s").scenarios
+    said = "bus bandwidth 5000 GB/s as given, more than the 450 GB/s of these GPUs' fastest link"
+    assert any(one.startswith(said) for one in found.assumptions)
+    (found,) = whatif(loaded("2gpu-gpt-b25-shm-bf16hook"), bandwidth="450GB/s").scenarios
+    assert any(
+        one.startswith("bus bandwidth 450 GB/s as given, within") for one in found.assumptions
+    )
+
+
 def test_a_bf16_hook_is_replayed_but_for_its_buckets(loaded):
     # PyTorch's streams take turns: of 28 casts per step, one in two steps is on NCCL's stream.
     found = whatif(loaded("2gpu-gpt-b25-shm-bf16hook"))

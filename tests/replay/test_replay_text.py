@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.replay.answer import Scenario, WhatIf
-from nsyspipe.report.whatif import gain_text, headline
+from nsyspipe.report.whatif import _figures, gain_text, headline
 
 MS = 1_000_000
 
@@ -19,6 +19,12 @@ def scenario(name, step, low, high, **knobs):
 def answer(*scenarios):
     """Return an answer for a step of 100 ms: a predicted ms is a per cent."""
     return WhatIf("id", "run", 5, 100.0 * MS, 80.0 * MS, 0.0, scenarios, ())
+
+
+def test_what_stands_beside_the_step_time_keeps_the_waiting_and_says_what_is_gone():
+    # Where late ranks are no longer waited for, the step may be shorter than that.
+    figures = _figures(answer(scenario("a", 70, 69, 71, no_wait=True)))
+    assert figures[:2] == ["step time 100.0 ms", "if transfers took no time 80.00 ms"]
 
 
 def test_the_largest_clear_gain_leads():
