@@ -116,7 +116,8 @@ def unlisted(store: Path, run_id: str = RUN_ID) -> Path:
     details = json.loads(table["details"][0].as_py())
     details.pop("files", None)
     at = table.column_names.index("details")
-    pq.write_table(table.set_column(at, "details", pa.array([json.dumps(details)])), path)
+    changed = table.set_column(at, "details", pa.array([json.dumps(details)]))
+    pq.write_table(changed, path, compression="zstd", write_page_checksum=True)
     return store
 
 
