@@ -255,8 +255,7 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "no-message-size": Kind(
         "info",
-        "message sizes were not recorded ({why}): bytes and bandwidths of collectives are null; what is said of the link's "
-        "bandwidth is estimated from gradient copies",
+        "message sizes were not recorded ({why}): bytes and bandwidths of collectives are null",
         "{how}",
     ),
     "few-message-sizes": Kind(
