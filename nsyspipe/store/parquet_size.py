@@ -170,10 +170,7 @@ _PAGE = {
     1: ("type", _I32, None), 2: ("plain", _I32, None), 3: ("stored", _I32, None), 4: (None, _I32, None),
     5: (None, _STRUCT, None), 6: (None, _STRUCT, None), 7: (None, _STRUCT, None), 8: (None, _STRUCT, None),
 }  # fmt: skip
-_NEEDED = {
-    id(_CHUNK): ("values", "plain", "stored", "pages"), id(_COLUMN): ("data",), id(_GROUP): ("columns", "rows"),
-    id(_FILE): ("schema", "rows", "groups"), id(_PAGE): ("type", "plain", "stored"),
-}  # fmt: skip
+_OPTIONAL = {"children", "dictionary", "repetition"}
 
 
 class _Thrift:
@@ -192,7 +189,8 @@ class _Thrift:
             if not head >> 4 or (number := number + (head >> 4)) > _MOST_FIELDS:
                 raise self._odd("has fields that are out of order")
             self._field(head & 15, (fields or {}).get(number, _ANY), found, depth)
-        if {*_NEEDED.get(id(fields), ())} - found.keys():
+        names = {field[0] for field in (fields or {}).values() if field}
+        if names - found.keys() - {None} - _OPTIONAL:
             raise self._odd("lacks a part")
         return found
 
@@ -203,10 +201,11 @@ class _Thrift:
         if wanted_kind not in (None, kind):
             raise self._odd("has a part of another type")
         value = self._value(kind, inner, depth + 1)
-        if isinstance(value, int) and name is not None and value < 0:
+        if name is None:
+            return
+        if isinstance(value, int) and value < 0:
             raise self._odd("has a negative size")
-        if name is not None:
-            found[name] = value
+        found[name] = value
 
     def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
         if kind in (_TRUE, _FALSE):
