@@ -37,7 +37,7 @@ def test_the_first_screen_says_what_is_wrong_and_what_to_do(written, open_page, 
     heading = page.locator("h1").inner_text().replace("\xa0", " ")
     assert heading == "Communication is 45 % of step time, 45 % exposed; 0 % of it hides under backward."  # fmt: skip
     first = page.locator(".finding").first
-    assert first.locator("h3").inner_text() == "Hide communication under backward, or send less"
+    assert first.locator("h3").inner_text() == "Unset NCCL_P2P_DISABLE: data goes over host memory"
     screenshot(page, "ddp-4gpu-shm")
     for selector in ("h1", ".tiles", ".finding >> nth=2", "#chart-time .chart-area"):
         box = page.locator(selector).bounding_box()

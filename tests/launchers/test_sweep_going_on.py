@@ -140,7 +140,7 @@ def test_a_sweep_that_is_ended_while_it_analyzes_ends_the_analysis(lab):
     real = python.read_text()
     assert sweep(lab, "--cpu", "-o", "s", "--only", "^baseline$").status == 0
     (lab.work / "s" / "baseline.analysis.json").unlink()
-    hang = 'case "$*" in *"-m nsyspipe analyze "*) touch up; sleep 60; exit 0;; esac'
+    hang = 'case "$*" in *"nsyspipe analyze "*) touch up; sleep 60; exit 0;; esac'
     lines = real.splitlines()
     python.write_text("\n".join([*lines[:-1], hang, lines[-1], ""]))
     process = lab.start(

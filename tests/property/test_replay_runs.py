@@ -14,6 +14,9 @@ from nsyspipe.report.whatif import whatif_document_text
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.property import cross_runs
 
+# As assumed over host memory.
+LONGEST_DELAY_NS = 6_500.0
+
 
 @st.composite
 def runs(draw):
@@ -40,7 +43,10 @@ def runs(draw):
 def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
     reports = run.write(tmp_path_factory.mktemp("run"))
     found = whatif(nsyspipe.load(reports), gradient_bytes=sum(run.gradients))
-    assert found.identity_error_pct == pytest.approx(0, abs=0.01)
+    # Operations count as spread evenly over the work between two markers: each may be taken to begin beside communication
+    # where it did not, and then moves by a delay.
+    delays_ns = 2 * sum(run.buckets) * LONGEST_DELAY_NS
+    assert found.identity_error_pct <= 0.01 + 100 * delays_ns / found.step_time_ns
     assert found.limit_step_time_ns <= found.step_time_ns * 1.0001
     for one in found.scenarios:
         if one.refused is None:
