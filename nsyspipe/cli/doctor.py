@@ -119,8 +119,8 @@ def _examined(
     from nsyspipe.reader.topology import read_topology
     from nsyspipe.report.doctor import reports_document, reports_text
     from nsyspipe.run.doctor import examine
-    from nsyspipe.run.doctor_runs import Beside
-    from nsyspipe.run.parallel import executor_for
+    from nsyspipe.run.doctor_rules import Beside
+    from nsyspipe.run.parallel import PRELOAD, executor_for
     from nsyspipe.run.ranks import parse_rank_map
 
     logs = find_logs(nccl_log)
@@ -131,7 +131,7 @@ def _examined(
         log=read_nccl_logs(logs) if logs else None,
         topology=None if topology is None else read_topology(Path(topology)),
     )
-    with executor_for(paths, jobs, preload="nsyspipe.reader.contents") as executor:
+    with executor_for(paths, jobs, preload=PRELOAD) as executor:
         found = examine(paths, told, beside, executor=executor)
     sources = [source_of(path) for path in paths]
     inputs = [*paths, *sources, *logs, *([] if topology is None else [Path(topology)])]

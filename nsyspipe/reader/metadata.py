@@ -22,6 +22,8 @@ from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import Report, open_report
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from nsyspipe.model.types import Int64
@@ -335,3 +337,61 @@ def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     if not names or not report.has(versions.RUNTIME, "nameId"):
         return 0
     return report.count(versions.RUNTIME, f"nameId IN ({names})")
+
+
+# What one report holds, by counting.
+
+
+_COUNTED = (
+    versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
+    versions.STRINGS, versions.OVERHEAD, versions.SYNCHRONIZATION, versions.OS_RUNTIME, versions.CPU_SAMPLES,
+    versions.GPU_METRICS,
+)  # fmt: skip
+_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one report holds.
+
+    Attributes
+    ----------
+    rows
+        Rows by table; 0 for a table that is absent.
+    n_launches
+        Calls that have all that ties them to what they launched.
+    n_timed_calls
+        Calls with a name and an end.
+    n_graph_kernels
+        Kernels of CUDA graphs that were captured node by node.
+    has_shapes
+        Whether kernels have their grid and block.
+    """
+
+    rows: dict[str, int]
+    n_launches: int
+    n_timed_calls: int
+    n_graph_kernels: int
+    has_shapes: bool
+
+
+def read_counts(path: str | Path) -> Counts:
+    """Count what a report holds.
+
+    Raises
+    ------
+    InputError
+        If it is missing, damaged, or no nsys export.
+    """
+    with open_report(path) as report:
+        rows = {table: report.count(table) if report.has(table) else 0 for table in _COUNTED}
+        is_node = report.has(versions.KERNEL, "graphNodeId")
+        is_tied = report.has(versions.RUNTIME, "start", "globalTid", "correlationId")
+        is_timed = report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId")
+        return Counts(
+            rows=rows,
+            n_launches=rows[versions.RUNTIME] * is_tied,
+            n_timed_calls=rows[versions.RUNTIME] * is_timed,
+            n_graph_kernels=report.count(versions.KERNEL, "graphNodeId != 0") if is_node else 0,
+            has_shapes=report.has(versions.KERNEL, *_SHAPE),
+        )

@@ -55,8 +55,8 @@ class Ranges:
         Whether the report has the table at all.
     has_communication
         Whether NCCL or MPI opened a domain or a range: then something may have communicated.
-    has_nccl
-        Whether any range is NCCL's.
+    n_nccl
+        Ranges of NCCL, by their text or their domain.
     """
 
     table: pa.Table
@@ -65,7 +65,7 @@ class Ranges:
     open_end_ns: int | None
     is_recorded: bool
     has_communication: bool = False
-    has_nccl: bool = False
+    n_nccl: int = 0
 
 
 def read_ranges(
@@ -96,7 +96,7 @@ def read_ranges(
         open_end,
         is_recorded=True,
         has_communication=has_communication,
-        has_nccl=_has_texts(ranges, _NCCL_TEXT) or _is_used(ranges, domains, _NEVER_DOMAINS[0]),
+        n_nccl=_n_nccl(ranges, domains),
     )
 
 
@@ -213,10 +213,13 @@ def _has_texts(ranges: pa.Table, pattern: str) -> bool:
     return bool(pc.any(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
 
 
-def _is_used(ranges: pa.Table, domains: pa.Table, prefix: str) -> bool:
-    """Tell whether any range is of a domain whose name begins so."""
-    own = domains.filter(pc.starts_with(domains["text"].cast(pa.string()), prefix))["domainId"]
-    return bool(pc.any(pc.is_in(ranges["domainId"], own.drop_null()), min_count=0).as_py())
+def _n_nccl(ranges: pa.Table, domains: pa.Table) -> int:
+    """Count NCCL's ranges: by their text, and by the domain where a release names them otherwise."""
+    texts = ranges["text"].combine_chunks()
+    by_text = pc.match_substring_regex(texts.dictionary, _NCCL_TEXT).take(texts.indices)
+    own = domains.filter(pc.starts_with(domains["text"].cast(pa.string()), _NEVER_DOMAINS[0]))
+    by_domain = pc.is_in(ranges["domainId"], own["domainId"].drop_null())
+    return pc.sum(pc.or_kleene(by_text, by_domain)).as_py() or 0
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:

@@ -321,11 +321,11 @@ class Report:
         with _translated(self.path):
             return self._connection.execute(statement).first() is not None
 
-    def count(self, table: str, where: str) -> int:
-        """Return how many rows of a table meet an SQL condition."""
-        statement = (
-            sa.select(sa.func.count()).select_from(self._source(table)).where(sa.text(where))
-        )
+    def count(self, table: str, where: str | None = None) -> int:
+        """Return how many rows of a table meet an SQL condition, or how many there are."""
+        statement = sa.select(sa.func.count()).select_from(self._source(table))
+        if where is not None:
+            statement = statement.where(sa.text(where))
         with _translated(self.path):
             return int(self._connection.execute(statement).scalar() or 0)
 

@@ -21,10 +21,16 @@ from nsyspipe.run.collectives import (
     stragglers_table,
 )
 from nsyspipe.run.cross_rank import CrossRank, communicator_sizes, cross_rank, step_waits
-from nsyspipe.run.placing import PlacedProcess, place, place_hosts, told_world_size, world_size
+from nsyspipe.run.gather import place, place_hosts
 from nsyspipe.run.problems import lacks_comm, of_messages, of_ranks, of_reports, of_steps, of_world
-from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table
-from nsyspipe.run.sidecars import NOTHING_CAPTURED
+from nsyspipe.run.ranks import (
+    is_surely_one_run,
+    launcher_size,
+    number_ranks,
+    ranks_table,
+    told_world_size,
+    world_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,16 +40,15 @@ if TYPE_CHECKING:
     from nsyspipe.model.fabric import NcclLog
     from nsyspipe.model.problems import Problem
     from nsyspipe.model.types import Int64
-    from nsyspipe.run.gather import ReportDigest
-    from nsyspipe.run.placing import PlacedHost
-    from nsyspipe.run.sidecars import Captured
+    from nsyspipe.run.digest import HostDigest, ProcessDigest
+    from nsyspipe.run.gather import Gathered, Placed, ReportDigest
 
 
 # The steps of a run without device activity: one table of what its hosts saw.
 
 
 def host_steps_table(
-    placed: Sequence[PlacedHost], ranks: Sequence[int] | None, names: Sequence[str]
+    placed: Sequence[Placed[HostDigest]], ranks: Sequence[int] | None, names: Sequence[str]
 ) -> pa.Table:
     """Return `schema.HOST_STEPS`.
 
@@ -128,35 +133,28 @@ class RunTables:
 
 
 def merge(
-    digests: Sequence[ReportDigest],
+    gathered: Gathered,
     names: Sequence[str],
     *,
     rank_map: Mapping[str, int] | None,
     skip_first: int | None,
-    why_no_steps: str | None,
     log: NcclLog | None = None,
-    captured: Captured = NOTHING_CAPTURED,
 ) -> RunTables:
     """Join the digests of a run's reports.
 
     Parameters
     ----------
-    digests
-        One per report, all on the same step family.
     names
         What to call each report.
-    why_no_steps
-        Why the run has no step family; None when it has one.
     log
         What NCCL logged, for the size of the world when nothing else says it.
-    captured
-        What the sidecars of the reports say.
 
     Raises
     ------
     RankConflictError, OptionError
         As `ranks.number_ranks` and `steps.select_steps` do.
     """
+    digests, captured, why_no_steps = gathered.digests, gathered.captured, gathered.why_no_steps
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     ranks, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, captured)
@@ -232,7 +230,7 @@ _WINDOWS = schema.TableSchema(
 )
 
 
-def _step_numbers(placed: Sequence[PlacedProcess], *, has_family: bool) -> list[Int64]:
+def _step_numbers(placed: Sequence[Placed[ProcessDigest]], *, has_family: bool) -> list[Int64]:
     """Return each rank's step number by member; the one window of a run without steps is step 0."""
     if not has_family:
         return [np.zeros(1, np.int64) for _ in placed]
@@ -240,7 +238,7 @@ def _step_numbers(placed: Sequence[PlacedProcess], *, has_family: bool) -> list[
 
 
 def _windows(
-    placed: Sequence[PlacedProcess], ranks: Sequence[int], numbering: Sequence[Int64]
+    placed: Sequence[Placed[ProcessDigest]], ranks: Sequence[int], numbering: Sequence[Int64]
 ) -> tuple[pa.Table, Int64]:
     """Return all windows, and for each the place of its rank among the run's."""
     tables = [
@@ -265,14 +263,14 @@ _COPIES_IN_GRAPHS = (
 _HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
 
 
-def _has_whole_graphs(placed: Sequence[PlacedProcess]) -> NDArray[np.bool_]:
+def _has_whole_graphs(placed: Sequence[Placed[ProcessDigest]]) -> NDArray[np.bool_]:
     """Flag the windows in which a CUDA graph runs that was captured as a whole."""
     graphs = [one.process.windows["graph_ns"].to_numpy() > 0 for one in placed]
     return np.concatenate([np.zeros(0, np.bool_), *graphs])
 
 
 def _may_hide_comm(
-    placed: Sequence[PlacedProcess], digests: Sequence[ReportDigest], size: int | None
+    placed: Sequence[Placed[ProcessDigest]], digests: Sequence[ReportDigest], size: int | None
 ) -> bool:
     """Tell whether a CUDA graph may hold communication: several ranks run, or NCCL or MPI is in use."""
     is_several = len(placed) > 1 or (size or 1) > 1
@@ -280,7 +278,7 @@ def _may_hide_comm(
 
 
 def _hidden_comm(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     size: int | None,
     is_graph: NDArray[np.bool_],
     *,
@@ -340,7 +338,7 @@ def _steps(
     return schema.STEPS.table(with_ratios(columns))
 
 
-def _rank_steps(placed: PlacedProcess, rank: int, numbers: Int64) -> pa.Table:
+def _rank_steps(placed: Placed[ProcessDigest], rank: int, numbers: Int64) -> pa.Table:
     windows = placed.process.windows
     columns = {
         name: windows[name]
@@ -359,7 +357,7 @@ def _rank_steps(placed: PlacedProcess, rank: int, numbers: Int64) -> pa.Table:
 
 
 def _phases_table(
-    placed: Sequence[PlacedProcess], ranks: Sequence[int], numbering: Sequence[Int64]
+    placed: Sequence[Placed[ProcessDigest]], ranks: Sequence[int], numbering: Sequence[Int64]
 ) -> pa.Table:
     tables = []
     for one, rank, numbers in zip(placed, ranks, numbering, strict=True):
@@ -377,7 +375,7 @@ def _phases_table(
 
 
 def _kernels_table(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     ranks: Sequence[int],
     numbering: Sequence[Int64],
     selection: Selection,
@@ -406,13 +404,15 @@ def _kernels_table(
     )
 
 
-def _in_summary(one: PlacedProcess, numbers: Int64, selection: Selection) -> NDArray[np.bool_]:
+def _in_summary(
+    one: Placed[ProcessDigest], numbers: Int64, selection: Selection
+) -> NDArray[np.bool_]:
     """Flag the windows of a rank that are summary steps."""
     return np.isin(numbers[one.process.windows["member"].to_numpy()], selection.steps)
 
 
 def _idle_calls(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     numbering: Sequence[Int64],
     steps: pa.Table,
     selection: Selection,

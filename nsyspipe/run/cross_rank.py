@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.model.types import Int64
-    from nsyspipe.run.placing import PlacedProcess
+    from nsyspipe.run.digest import ProcessDigest
+    from nsyspipe.run.gather import Placed
 
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
@@ -111,7 +112,7 @@ def _dense(values: Int64) -> tuple[Int64, int]:
     return index, distinct.size
 
 
-def comm_rows(placed: Sequence[PlacedProcess], step_numbers: Sequence[Int64]) -> CommRows:
+def comm_rows(placed: Sequence[Placed[ProcessDigest]], step_numbers: Sequence[Int64]) -> CommRows:
     """Put the communication of all ranks side by side.
 
     Parameters
@@ -233,7 +234,7 @@ class CrossRank:
         What matched operations say; None in a run of one rank, or without a common clock.
     """
 
-    placed: tuple[PlacedProcess, ...]
+    placed: tuple[Placed[ProcessDigest], ...]
     offsets: tuple[ClockOffset, ...]
     rows: CommRows
     waiting: Waiting | None
@@ -241,7 +242,7 @@ class CrossRank:
 
 
 def cross_rank(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     step_numbers: Sequence[Int64],
     n_reports: int,
     *,
@@ -344,7 +345,9 @@ def step_waits(
     return waits, exposed, ~np.isin(step * width + rank, bad)
 
 
-def _has_common_clock(placed: Sequence[PlacedProcess], offsets: Sequence[ClockOffset]) -> bool:
+def _has_common_clock(
+    placed: Sequence[Placed[ProcessDigest]], offsets: Sequence[ClockOffset]
+) -> bool:
     """Tell whether times of different ranks can be compared: by session starts, or by collectives."""
     used = {one.argument for one in placed}
     return all(one.report.facts.session_start_utc_ns is not None for one in placed) or all(
@@ -353,7 +356,7 @@ def _has_common_clock(placed: Sequence[PlacedProcess], offsets: Sequence[ClockOf
 
 
 def _clock_problems(
-    placed: Sequence[PlacedProcess], offsets: Sequence[ClockOffset]
+    placed: Sequence[Placed[ProcessDigest]], offsets: Sequence[ClockOffset]
 ) -> list[Problem]:
     if len(placed) < 2 or not any(one.process.n_comm for one in placed):  # noqa: PLR2004 - two make a comparison
         return []

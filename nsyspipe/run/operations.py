@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Flags, Int64
     from nsyspipe.run.assemble import RunTables
     from nsyspipe.run.cross_rank import CrossRank
-    from nsyspipe.run.placing import PlacedProcess
+    from nsyspipe.run.digest import ProcessDigest
+    from nsyspipe.run.gather import Placed
 
     Result = tuple[int, pa.Table, pa.Table]
 
@@ -238,7 +239,7 @@ def _takes_work(executor: Executor) -> bool:
 def _tasks(tables: RunTables, reading: Reading, steps: tuple[int, int] | None) -> list[ReportTask]:
     """Return the work on each report that holds a rank, in order of its lowest rank."""
     across, numbers = tables.across, tables.ranks["rank"].to_pylist()
-    found: dict[int, list[tuple[PlacedProcess, RankSteps]]] = {}
+    found: dict[int, list[tuple[Placed[ProcessDigest], RankSteps]]] = {}
     rows = zip(across.placed, numbers, tables.step_numbers, _seqs(across), strict=True)
     for placed, rank, own_numbers, seqs in rows:
         own = _rank_steps(placed, rank, own_numbers, seqs, steps)
@@ -255,7 +256,7 @@ def _seqs(across: CrossRank) -> list[Int64]:
 
 
 def _rank_steps(
-    placed: PlacedProcess,
+    placed: Placed[ProcessDigest],
     rank: int,
     numbers: Int64,
     seqs: Int64,
@@ -303,7 +304,7 @@ def _hull(windows: Windows, chosen: Flags) -> tuple[int, int]:
     return int(windows.starts[chosen].min()), int(windows.ends[chosen].max())
 
 
-def _task(ranks: Sequence[tuple[PlacedProcess, RankSteps]], reading: Reading) -> ReportTask:
+def _task(ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]], reading: Reading) -> ReportTask:
     report = ranks[0][0].report
     steps = [one for _, one in ranks]
     starts, ends, chosen = (
@@ -323,7 +324,7 @@ def _task(ranks: Sequence[tuple[PlacedProcess, RankSteps]], reading: Reading) ->
 
 
 def _device_span(
-    ranks: Sequence[tuple[PlacedProcess, RankSteps]],
+    ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]],
 ) -> tuple[int, int] | None:
     """Return the hull of what is asked for and of what was launched in the steps asked for; None for all."""
     spans = []

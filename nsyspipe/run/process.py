@@ -252,26 +252,21 @@ class ProcessEvents:
     def of(
         cls,
         process_id: int,
+        kernel_launch: Int64,
+        copy_launch: Int64,
+        *,
         kernels: pa.Table,
         copies: pa.Table,
-        launch: tuple[Int64, Int64],
-        *,
         ranges: pa.Table,
         blocking_calls: pa.Table | None,
         payloads: pa.Table,
         waits: pa.Table,
         calls: pa.Table | None,
     ) -> ProcessEvents:
-        """Collect the events of one process.
+        """Collect the events of one process from its share of each canonical table.
 
-        Parameters
-        ----------
-        kernels, copies
-            `schema.KERNELS` and `schema.COPIES` of the process.
-        launch
-            Their launch times, as `attribution.launch_times` gives them.
-        waits, calls
-            `schema.HOST_WAITS` and `schema.HOST_CALLS` of the process.
+        Launch times are those that `attribution.launch_times` gives; `waits` and `calls` are `schema.HOST_WAITS` and
+        `schema.HOST_CALLS`.
         """
         devices = pc.value_counts(
             pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())
@@ -279,7 +274,7 @@ class ProcessEvents:
         counts = {
             row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None
         }
-        operations = operations_of(kernels, launch[0], copies, launch[1])
+        operations = operations_of(kernels, kernel_launch, copies, copy_launch)
         used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
         return cls(
             process_id,

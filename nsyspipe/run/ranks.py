@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from nsyspipe.errors import OptionError, RankConflictError
 from nsyspipe.model import schema
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from nsyspipe.model.fabric import NcclLog
     from nsyspipe.model.sidecar import Sidecar
     from nsyspipe.run.cross_rank import CrossRank
-    from nsyspipe.run.gather import ReportDigest
-    from nsyspipe.run.placing import PlacedHost, PlacedProcess
+    from nsyspipe.run.digest import HostDigest, ProcessDigest
+    from nsyspipe.run.gather import Placed, ReportDigest
     from nsyspipe.run.sidecars import Captured
+
+    Rank: TypeAlias = Placed[ProcessDigest] | Placed[HostDigest]
 
 
 # Whether reports can be of one run at all.
@@ -37,7 +40,7 @@ _OTHER_RUNS, _PASS_ONE_RUN = "reports of different runs", "pass the reports of o
 
 def check_one_run(
     digests: Sequence[ReportDigest],
-    placed: Sequence[PlacedProcess | PlacedHost],
+    placed: Sequence[Rank],
     captured: Captured = NOTHING_CAPTURED,
 ) -> None:
     """Raise if two reports are one and the same, claim one rank, or come from different runs.
@@ -72,9 +75,7 @@ def is_surely_one_run(digests: Sequence[ReportDigest], captured: Captured) -> bo
     return any(len(set(own)) == 1 and own[0] not in ("", _NO_ID) for own in ids)
 
 
-def _check_distinct(
-    digests: Sequence[ReportDigest], placed: Sequence[PlacedProcess | PlacedHost]
-) -> None:
+def _check_distinct(digests: Sequence[ReportDigest], placed: Sequence[Rank]) -> None:
     """Raise if one file is there twice, or one capture: a process of a session."""
     seen: dict[object, ReportDigest] = {}
     for digest, *identity in (*_files(digests), *_captures(placed)):
@@ -90,7 +91,7 @@ def _files(digests: Sequence[ReportDigest]) -> Iterator[tuple[ReportDigest, str,
 
 
 def _captures(
-    placed: Sequence[PlacedProcess | PlacedHost],
+    placed: Sequence[Rank],
 ) -> Iterator[tuple[ReportDigest, str, int, int]]:
     for one in placed:
         start = one.report.facts.session_start_utc_ns
@@ -155,11 +156,11 @@ def _said(sidecar: Sidecar) -> Iterator[tuple[object, object, str]]:
         yield one.rank, value, f"their sidecars are of two captures, each with a rank {one.rank}"
 
 
-def _check_times(placed: Sequence[PlacedProcess | PlacedHost]) -> None:
+def _check_times(placed: Sequence[Rank]) -> None:
     """Raise if activity pauses for over a minute between two reports."""
     if any(one.report.facts.session_start_utc_ns is None for one in placed):
         return
-    latest: PlacedProcess | PlacedHost | None = None
+    latest: Rank | None = None
     for one in sorted(placed, key=lambda one: one.span[0]):
         if latest is not None and one.span[0] - latest.span[1] > _ONE_RUN_NS:
             seconds = (one.span[0] - latest.span[1]) // 1_000_000_000
@@ -181,7 +182,7 @@ _STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
 
 def number_ranks(
     digests: Sequence[ReportDigest],
-    placed: Sequence[PlacedProcess | PlacedHost],
+    placed: Sequence[Rank],
     rank_map: Mapping[str, int] | None,
     captured: Captured = NOTHING_CAPTURED,
 ) -> tuple[list[int], str, list[Problem]]:
@@ -204,8 +205,7 @@ def number_ranks(
         If the rank map does not name every report, or gives one number twice.
     """
     if rank_map is not None:
-        processes = [(one.report.path, None if one.is_alone else one.process.pid) for one in placed]
-        return ranks_by_map(processes, rank_map), "rank_map", []
+        return ranks_by_map(placed, rank_map), "rank_map", []
     check_one_run(digests, placed, captured)
     for source, numbers in rank_sources(placed, captured):
         given = [number for number in numbers if number is not None]
@@ -266,20 +266,20 @@ def ranks_table(
     return schema.RANKS.from_rows(rows)
 
 
-def _local_rank(placed: PlacedProcess, captured: Captured) -> int | None:
+def _local_rank(placed: Placed[ProcessDigest], captured: Captured) -> int | None:
     """Return the captured LOCAL_RANK, which of several processes none has, else what the sidecar says."""
     recorded = placed.report.facts.number("LOCAL_RANK") if placed.is_alone else None
     said = captured.rank_of(placed.argument, placed.process.pid, is_alone=placed.is_alone)
     return said.local_rank if recorded is None and said else recorded
 
 
-def _order_key(placed: PlacedProcess | PlacedHost) -> tuple[int, int, int]:
+def _order_key(placed: Rank) -> tuple[int, int, int]:
     device = placed.process.device_id
     return placed.argument, -1 if device is None else device, placed.process.process_id
 
 
 def rank_sources(
-    placed: Sequence[PlacedProcess | PlacedHost], captured: Captured = NOTHING_CAPTURED
+    placed: Sequence[Rank], captured: Captured = NOTHING_CAPTURED
 ) -> Iterator[tuple[str, list[int | None]]]:
     """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing.
 
@@ -303,9 +303,7 @@ def rank_sources(
     yield "file_name", [stem_rank(one.report.path) if one.is_alone else None for one in placed]
 
 
-def launcher_size(
-    placed: Sequence[PlacedProcess | PlacedHost], ranks: Sequence[int], source: str
-) -> int | None:
+def launcher_size(placed: Sequence[Rank], ranks: Sequence[int], source: str) -> int | None:
     """Return how many ranks the launcher started that numbered them; None if another source did, or it cannot be.
 
     A size that differs between reports, or has no room for the ranks that are there, is none.
@@ -316,21 +314,61 @@ def launcher_size(
     return size if size is not None and size > max(ranks, default=0) else None
 
 
+def told_world_size(digests: Sequence[ReportDigest], said: int | None) -> int | None:
+    """Return the captured WORLD_SIZE, else what the sidecar said: the ranks of the job, not of a communicator."""
+    captured = (digest.facts.number("WORLD_SIZE") for digest in digests)
+    return next((size for size in captured if size is not None), said)
+
+
+def world_size(
+    digests: Sequence[ReportDigest],
+    log: NcclLog | None = None,
+    said: int | None = None,
+    launched: int | None = None,
+) -> int | None:
+    """Return how many ranks the job had; None where nothing says it.
+
+    The captured WORLD_SIZE, else what the sidecar said, else how many the launcher started that numbered them
+    (`launched`), else the size of NCCL's largest communicator; of these, those of the payload go before those of the
+    log.
+    """
+    told = told_world_size(digests, said)
+    if told is not None:
+        return told
+    if launched is not None:
+        return launched
+    sizes = [comm.n_ranks for digest in digests for comm in digest.comm_ranks.values()]
+    return max(sizes or [comm.n_ranks for comm in (log.communicators if log else ())], default=None)
+
+
+def run_sizes(digests: Sequence[ReportDigest], said: int | None = None) -> list[int]:
+    """Return how many ranks a run may have as far as its reports tell, sorted: those there, and the world's."""
+    n_ranks = sum(len(digest.processes) for digest in digests)
+    launched = {
+        size
+        for digest in digests
+        for name in LAUNCHER_SIZES.values()
+        if (size := digest.facts.number(name)) is not None and size >= n_ranks
+    }
+    return sorted({n_ranks, world_size(digests, said=said) or n_ranks, *launched})
+
+
+def own_log(
+    digests: Sequence[ReportDigest], log: NcclLog, said: int | None = None
+) -> NcclLog | None:
+    """Return what NCCL logged of a run; None when the log is of another one."""
+    pids = {process.pid for digest in digests for process in digest.processes}
+    return log.of_run(pids, run_sizes(digests, said))
+
+
 def stem_rank(path: str) -> int | None:
     """Return the number at the end of a file's name, or None."""
     match = _STEM_RANK.search(Path(path).stem)
     return int(match[1]) if match and len(match[1]) <= _MOST_DIGITS else None
 
 
-def ranks_by_map(
-    processes: Sequence[tuple[str, int | None]], rank_map: Mapping[str, int]
-) -> list[int]:
+def ranks_by_map(placed: Sequence[Rank], rank_map: Mapping[str, int]) -> list[int]:
     """Return the rank that a map gives to each process.
-
-    Parameters
-    ----------
-    processes
-        Path of the report, and the pid where the report has several processes.
 
     Raises
     ------
@@ -338,8 +376,10 @@ def ranks_by_map(
         If the map does not name every process, names another, or gives one number twice.
     """
     ranks, used = [], set()
-    for path, pid in processes:
-        keys = _map_keys(source_of(Path(path)), pid)
+    for one in placed:
+        keys = _map_keys(
+            source_of(Path(one.report.path)), None if one.is_alone else one.process.pid
+        )
         key = next((key for key in keys if key in rank_map), None)
         if key is None:
             raise OptionError("--rank-map", f"gives no rank to {keys[0]}", fix=f'add "{keys[0]}=N"')
