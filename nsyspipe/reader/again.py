@@ -89,15 +89,8 @@ class SecondReading:
 
 
 def read_again(path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted) -> SecondReading:
-    """Read the operations of a report one by one.
+    """Read the operations of a report one by one; `InputError` if it is missing by now, or cannot be read.
 
-    Raises
-    ------
-    InputError
-        If it is missing by now, or cannot be read.
-
-    Notes
-    -----
     nsys makes no indexes: a span costs one pass over each table, of which few columns are looked at.
     """
     with open_report(path) as report:

@@ -240,13 +240,7 @@ class Capture:
 
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
-    """Read one report.
-
-    Raises
-    ------
-    InputError
-        If it is missing, damaged, no nsys export, or lacks a column that every answer needs.
-    """
+    """Read one report; `InputError` if it is missing, damaged, no nsys export, or lacks what every answer needs."""
     with open_report(path) as report:
         facts = read_facts(report)
         strings = read_strings(report)
@@ -376,13 +370,7 @@ class Counts:
 
 
 def read_counts(path: str | Path) -> Counts:
-    """Count what a report holds.
-
-    Raises
-    ------
-    InputError
-        If it is missing, damaged, or no nsys export.
-    """
+    """Count what a report holds; `InputError` if it is missing, damaged, or no nsys export."""
     with open_report(path) as report:
         rows = {table: report.count(table) if report.has(table) else 0 for table in _COUNTED}
         is_node = report.has(versions.KERNEL, "graphNodeId")

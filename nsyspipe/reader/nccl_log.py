@@ -128,13 +128,7 @@ def _grouped(members: Sequence[Membership]) -> list[Group]:
 
 
 def communicators(facts_of: Mapping[Process, Facts]) -> tuple[Communicator, ...]:
-    """Put together what all processes logged; their order does not matter.
-
-    Parameters
-    ----------
-    facts_of
-        By process (host, pid): thread and fact, in the order of the log.
-    """
+    """Put together what all processes (host, pid) logged, each in its order; theirs does not matter."""
     facts_of = dict(sorted(facts_of.items()))
     members = {process: memberships(process, facts) for process, facts in facts_of.items()}
     groups = _grouped([one for ones in members.values() for one in ones])
@@ -255,31 +249,17 @@ _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file 
 
 
 def read_nccl_logs(paths: Sequence[Path]) -> NcclLog:
-    """Read what one or several logs of a run say.
+    """Read what the logs of a run say, in any order; each may hold lines of several ranks and of other programs.
 
-    Parameters
-    ----------
-    paths
-        Files in any order; each may hold the lines of several ranks and of other programs, mixed. A file
-        given twice counts once.
-
-    Returns
-    -------
-    NcclLog
-        The same for every order of the lines of different processes. What was not logged is None: with
-        ``NCCL_DEBUG=VERSION`` there is a version and no communicator, and a communicator that never
-        connected has no edges.
+    What was not logged is None: with ``NCCL_DEBUG=VERSION`` there is a version and no communicator, and a communicator
+    that never connected has no edges. NCCL names the communicator only where it is made and unmade. Its other lines
+    belong to the one that their thread makes at that time; since 2.22 connections follow later, and go to the youngest
+    communicator of the process that has these ranks on these GPUs and not yet this connection.
 
     Raises
     ------
     InputError
         If a file cannot be read or holds no line of NCCL's.
-
-    Notes
-    -----
-    NCCL names the communicator only where it is made and unmade. Its other lines belong to the one that
-    their thread makes at that time; since 2.22 connections follow later, and go to the youngest
-    communicator of the process that has these ranks on these GPUs and not yet this connection.
     """
     settings: dict[str, set[str]] = {}
     versions: set[str] = set()

@@ -99,16 +99,9 @@ def names_in(layout: Layout) -> dict[str, str]:
 def decode_fields(
     blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]
 ) -> Fields:
-    """Decode the fields of all blobs, layout by layout.
+    """Decode the fields of all blobs, by the layouts of each domain and schema.
 
     A blob fits a layout of its range's domain if it names its schema, and is as long as both say.
-
-    Parameters
-    ----------
-    domains
-        Domain of the range of each blob.
-    layouts
-        By domain and schema.
     """
     fields = Fields(
         np.zeros(len(blobs), np.bool_),
@@ -233,18 +226,8 @@ class Payloads:
 def read_payloads(report: Report, strings: Strings | None = None) -> Payloads:
     """Read and decode the payloads of NCCL's ranges, in one pass over the report's NVTX rows.
 
-    A range is NCCL's if its text or its domain says so; one without a text, in a domain that has no
-    name, is if it can be decoded into what NCCL reports.
-
-    Parameters
-    ----------
-    strings
-        The report's string table, if it was read already.
-
-    Returns
-    -------
-    Payloads
-        Empty for an export without blobs or without their description.
+    A range is NCCL's if its text or its domain says so; one without a text, in a domain that has no name, is if it can
+    be decoded into what NCCL reports. There are none in an export without blobs or without their description.
     """
     layouts = read_layouts(report)
     is_described = any(names_in(layout) for layout in layouts.values())

@@ -71,13 +71,7 @@ class Ranges:
 def read_ranges(
     report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]
 ) -> Ranges:
-    """Read the ranges; one that was never closed ends 1 ns after the report's last event.
-
-    Parameters
-    ----------
-    operation_ends
-        End times of all device operations, for that last event.
-    """
+    """Read the ranges; one that was never closed ends 1 ns after the report's last event, operations included."""
     if not report.has(versions.NVTX, *_NEEDED):
         return Ranges(schema.RANGES.empty(), {}, 0, None, is_recorded=False)
     found = _events(report, strings, _WANTED)

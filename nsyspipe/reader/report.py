@@ -171,10 +171,8 @@ _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
 def open_report(path: str | Path) -> Iterator[Report]:
     """Open a report for reading and close it again; its file and folder stay as they were.
 
-    Raises
-    ------
-    ReportNotFoundError, NotAReportError, DamagedReportError
-        If the file is missing, no SQLite, not nsys's, truncated, locked or being written.
+    Raises a `ReportNotFoundError`, `NotAReportError` or `DamagedReportError` if the file is missing, no SQLite, not
+    nsys's, truncated, locked or being written.
     """
     path = Path(path)
     before, flags = check_file(path)

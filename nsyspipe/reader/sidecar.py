@@ -163,10 +163,7 @@ def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
 def parse_sidecar(content: bytes, path: Path) -> Sidecar:
     """Read a sidecar, its file's bytes.
 
-    Raises
-    ------
-    UnusableError
-        If it is no JSON object, of a later version, or a field of it has another type or is out of range.
+    `UnusableError` if it is no JSON object, of a later version, or a field of it has another type or is out of range.
     """
     try:
         found = json.loads(content)
@@ -267,15 +264,8 @@ class FoundSidecars:
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
     """Read the sidecars that lie beside some reports; what is wrong with one is a problem, never an error.
 
-    Parameters
-    ----------
-    reports
-        Where the reports lie, or lay before their export went to a cache.
-
-    Returns
-    -------
-    FoundSidecars
-        In order of directory and name.
+    The reports lie, or lay before their export went to a cache, where the paths say. Sidecars come by directory and
+    name.
     """
     by_place: dict[Path, dict[str, list[int]]] = {}
     for argument, report in enumerate(reports):

@@ -27,22 +27,9 @@ _CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
 
 
 def read_topology(path: Path) -> Topology:
-    """Read the printed matrix of one host.
+    """Read the printed matrix of one host, perhaps among other output: the first matrix counts.
 
-    Parameters
-    ----------
-    path
-        A file with the output of ``nvidia-smi topo -m``, perhaps among other output: the first matrix counts.
-
-    Returns
-    -------
-    Topology
-        Only what the file says: a row that was cut leaves its last paths unknown.
-
-    Raises
-    ------
-    InputError
-        If the file holds no such matrix.
+    Only what the file says: a row that was cut leaves its last paths unknown. `InputError` if there is no such matrix.
     """
     lines = [line.text for line in printed_lines(path, most=_MOST_LINES)]
     header = next((at for at, line in enumerate(lines) if _columns(line)), None)

@@ -50,17 +50,7 @@ if TYPE_CHECKING:
 def host_steps_table(
     placed: Sequence[Placed[HostDigest]], ranks: Sequence[int] | None, names: Sequence[str]
 ) -> pa.Table:
-    """Return `schema.HOST_STEPS`.
-
-    Parameters
-    ----------
-    placed
-        The processes with steps, of a run without device activity.
-    ranks
-        The rank of each; None when they are not known.
-    names
-        What to call each report.
-    """
+    """Return `schema.HOST_STEPS` of a run without device activity; ranks are None when they are not known."""
     numbers = step_numbers([one.process.members["number"] for one in placed])
     tables = [schema.HOST_STEPS.empty()]
     for at, (one, steps) in enumerate(zip(placed, numbers, strict=True)):
@@ -140,19 +130,10 @@ def merge(
     skip_first: int | None,
     log: NcclLog | None = None,
 ) -> RunTables:
-    """Join the digests of a run's reports.
+    """Join the digests of a run's reports; `names` is what to call each.
 
-    Parameters
-    ----------
-    names
-        What to call each report.
-    log
-        What NCCL logged, for the size of the world when nothing else says it.
-
-    Raises
-    ------
-    RankConflictError, OptionError
-        As `ranks.number_ranks` and `steps.select_steps` do.
+    NCCL's log tells the size of the world when nothing else does. Raises what `ranks.number_ranks` and
+    `steps.select_steps` raise.
     """
     digests, captured, why_no_steps = gathered.digests, gathered.captured, gathered.why_no_steps
     placed = place(digests)

@@ -113,15 +113,7 @@ def _dense(values: Int64) -> tuple[Int64, int]:
 
 
 def comm_rows(placed: Sequence[Placed[ProcessDigest]], step_numbers: Sequence[Int64]) -> CommRows:
-    """Put the communication of all ranks side by side.
-
-    Parameters
-    ----------
-    placed
-        The ranks in ascending order.
-    step_numbers
-        For each rank the step number of each member.
-    """
+    """Put the communication of all ranks, in ascending order, side by side, with the step number of each member."""
     tables = [one.process.comm.table for one in placed]
     sizes = [table.num_rows for table in tables]
     kinds = tuple(dict.fromkeys(kind for one in placed for kind in one.process.comm.kinds))
@@ -248,17 +240,9 @@ def cross_rank(
     *,
     is_one_run: bool = True,
 ) -> CrossRank:
-    """Put the ranks of a run on one clock and match their collectives.
+    """Put the ranks of a run, in ascending order, on one clock and match their collectives.
 
-    Parameters
-    ----------
-    placed
-        The ranks in ascending order, on the clocks that sessions started by.
-    step_numbers
-        For each rank the step number of each member.
-    is_one_run
-        Whether it is certain that the reports are of one run; if not, collectives of which none matches speak against
-        it.
+    Unless the reports are certainly of one run, collectives of which none matches speak against it.
     """
     rows = comm_rows(placed, step_numbers)
     group, n_required = rows.groups(len(placed))
@@ -315,14 +299,9 @@ def step_waits(
 ) -> tuple[Int64, Int64, NDArray[np.bool_]]:
     """Return each step's waiting time, the part of it beside no compute, ns, and whether they are known.
 
-    The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped
-    to the window; not known where an operation of the step is unmatched.
-
-    Parameters
-    ----------
-    rank, step, starts, ends
-        One value per window: place of the rank, step number, aligned times; windows of a rank stand
-        together.
+    The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped to the window;
+    not known where an operation of the step is unmatched. One value per window: place of the rank, step number, aligned
+    times; windows of a rank stand together.
     """
     rows, found = across.rows, across.waiting
     if found is None:

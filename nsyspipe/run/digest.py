@@ -92,14 +92,7 @@ def digest_process(
 ) -> tuple[ProcessDigest, list[Problem]]:
     """Reduce one process to its digest, and say what it lacks.
 
-    Parameters
-    ----------
-    found
-        The process's candidates.
-    members, between
-        Its step ranges, and what its host does between them.
-    family
-        The step family; None makes the capture one window. A family that this process lacks gives no window.
+    Without a step family the capture is one window; a family that this process lacks gives no window.
     """
     operations, recorded = events.operations, context.recorded
     windows = capture_window(operations) if family is None else step_windows(members, operations)

@@ -237,14 +237,9 @@ _OF_DEVICE = {
 
 
 def of_host(name: str, found: Finding, report: Examined, *, was_left_out: bool) -> Finding:
-    """Return what a report without device activity has for one question.
+    """Return what a report without device activity has for one question, of which its rule knows nothing.
 
-    Parameters
-    ----------
-    found
-        What its rule says, which takes nothing recorded for nothing there.
-    was_left_out
-        Whether no GPU was to be traced: then no fix of a capture helps.
+    Where no GPU was to be traced, no fix of a capture helps.
     """
     fix = None if was_left_out else CATALOGUE["no-gpu-activity"].fix
     if name == "phases" and (counts := phase_counts(report)):
@@ -302,13 +297,7 @@ def _placed(reports: Sequence[Examined]) -> Sequence[Rank]:
 
 
 def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Finding]:
-    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis.
-
-    Raises
-    ------
-    OptionError
-        If a rank map does not fit the reports.
-    """
+    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
     placed = _placed(reports)
     if beside.rank_map is None:
         best = _numbered(placed, beside.captured)

@@ -118,16 +118,8 @@ def digest_report(
 ) -> ReportDigest:
     """Read one report and reduce it to small tables.
 
-    Parameters
-    ----------
-    family, is_decided
-        The step family that the run decided on, if it did; None of it makes each rank's capture one window. Else this
-        report chooses its own best.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be used.
+    It chooses the best step family of its own, unless the run has decided on one; None of it makes each rank's capture
+    one window. `InputError` if the file cannot be used.
     """
     capture = read_capture(path, reading.comm_kernel)
     ranges = capture.ranges.table
@@ -272,19 +264,10 @@ def gather(
     executor: Executor | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Gathered:
-    """Digest the reports of a run.
+    """Digest the reports of a run; what a sidecar names the steps goes before what is found.
 
-    Parameters
-    ----------
-    sidecars
-        Those beside the reports: what one names the steps goes before what is found.
-
-    Raises
-    ------
-    InputError
-        If a report cannot be used; the first in order of argument.
-    OptionError
-        If a step pattern matches nothing.
+    Raises the `InputError` of the first report that cannot be used, and an `OptionError` if a step pattern matches
+    nothing.
     """
     for path in paths:
         check_file(path)  # all of them, before any is read

@@ -67,18 +67,9 @@ class ReportTask:
 
 
 def report_operations(task: ReportTask) -> list[tuple[int, pa.Table, pa.Table]]:
-    """Read the operations of one report.
+    """Return of each rank of one report its number, `schema.EVENTS` and `schema.PHASE_RANGES`, sorted by all columns.
 
-    Returns
-    -------
-    list
-        Per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`; both sorted by their keys, ties by the other
-        columns.
-
-    Raises
-    ------
-    InputError
-        If the report cannot be read any more, or has changed.
+    `InputError` if the report cannot be read any more, or has changed.
     """
     found = read_again(task.path, task.reading.comm_kernel, task.wanted)
     texts = found.ranges["text"].combine_chunks()
@@ -147,28 +138,13 @@ def run_operations(
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> Iterator[Result]:
-    """Read the reports of a run again, and yield the operations of each rank in order of rank.
+    """Read the reports of a run again: in order of rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`.
 
-    Parameters
-    ----------
-    tables
-        What the first reading came to.
-    reading
-        The patterns that it used.
-    steps
-        The first and the last step, by number: of each rank the operations that run, or begin, between the first start
-        and the last end of its windows of these steps, whatever step they belong to, and the phases of these steps.
-        None takes everything captured.
-    jobs
-        Reports to read at once; None takes what cores, memory and the reports' sizes suggest.
-    executor
-        Runs the work on each report; None, and one that was shut down since the first reading, starts threads, which
-        hand results over without a copy.
-
-    Yields
-    ------
-    tuple
-        Rank, `schema.EVENTS` and `schema.PHASE_RANGES`. A rank without a window in these steps has no operations.
+    Of some steps: of each rank the operations that run, or begin, between the first start and the last end of its
+    windows of these steps, whatever step they belong to, and the phases of these steps. A rank without such a window
+    has no operations. At most one result more than there are jobs is held, besides those of a report whose ranks are
+    not all next in turn. An executor that was shut down since the first reading is replaced by threads, which hand
+    results over without a copy.
 
     Raises
     ------
@@ -176,10 +152,6 @@ def run_operations(
         At once, if no rank has such a step.
     InputError
         While it is consumed, if a report cannot be read any more or has changed.
-
-    Notes
-    -----
-    At most one result more than there are jobs is held, besides those of a report whose ranks are not all next in turn.
     """
     if steps is not None:
         check_steps(tables.steps, steps)

@@ -43,13 +43,7 @@ class SerialExecutor(Executor):
 
 @contextlib.contextmanager
 def telling_shortage() -> Iterator[None]:
-    """Turn the end of a worker process, and what a machine has too little of, into an error that says so.
-
-    Raises
-    ------
-    InputError
-        If a worker died, or no memory or no file descriptors were left.
-    """
+    """Turn the end of a worker process, and what a machine has too little of, into an `InputError` that says so."""
     try:
         yield
     except BrokenExecutor as error:
@@ -63,21 +57,10 @@ def telling_shortage() -> Iterator[None]:
 def jobs_for(
     sizes: Sequence[int], requested: int | None = None, *, available: int | None = None
 ) -> int:
-    """Return how many processes to use.
+    """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once.
 
-    Parameters
-    ----------
-    sizes
-        Bytes of each report.
-    requested
-        The user's number; None takes the cores there are, if the reports are worth it.
-    available
-        Free memory in bytes, for tests; None asks the system.
-
-    Returns
-    -------
-    int
-        At least 1, at most one per report, and never more than memory can hold at once.
+    The user's number, else the cores there are, if the reports, bytes each, are worth it. Tests give free memory in
+    bytes.
     """
     if not sizes:
         return 1
@@ -95,16 +78,9 @@ def jobs_for(
 def executor_for(
     paths: Sequence[Path], requested: int | None, *, preload: str
 ) -> Iterator[Executor]:
-    """Yield an executor for the work on some reports; its processes end with the context.
+    """Yield an executor for the work on some reports, with the user's number of processes; they end with the context.
 
-    Parameters
-    ----------
-    paths
-        The reports; one that does not exist counts nothing.
-    requested
-        Processes to use; None chooses.
-    preload
-        A module that workers import at once, while the caller is still busy with its own imports.
+    Workers import `preload` at once, while the caller is still busy with its own imports.
     """
     jobs = jobs_for([_size(path) for path in paths], requested)
     if jobs == 1 or not can_start():

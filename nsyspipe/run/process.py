@@ -73,15 +73,7 @@ def measure(
     *,
     between: BetweenSteps,
 ) -> Measured:
-    """Apply every metric to one process.
-
-    Parameters
-    ----------
-    members
-        Its step ranges, to which phases belong.
-    between
-        What its host does between them.
-    """
+    """Apply every metric to one process: its step ranges, to which phases belong, and what its host does between them."""
     operations, recorded = events.operations, context.recorded
     device = device_time(operations)
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)

@@ -43,16 +43,11 @@ def check_one_run(
     placed: Sequence[Rank],
     captured: Captured = NOTHING_CAPTURED,
 ) -> None:
-    """Raise if two reports are one and the same, claim one rank, or come from different runs.
+    """Raise if two reports are one and the same, claim one rank, or come from different runs, naming both files.
 
     Different runs: two captured ``WORLD_SIZE``, or two captured ids or ports of the job; the sidecars of two captures;
     or over a minute between the activity of reports: that of their devices, in a run without any that of their hosts'
     steps.
-
-    Raises
-    ------
-    RankConflictError
-        Naming both files.
     """
     _check_distinct(digests, placed)
     _check_captured(digests, "WORLD_SIZE", differ=True)
@@ -186,16 +181,11 @@ def number_ranks(
     rank_map: Mapping[str, int] | None,
     captured: Captured = NOTHING_CAPTURED,
 ) -> tuple[list[int], str, list[Problem]]:
-    """Give each rank its number, from the first source that numbers every one, all different.
+    """Give each rank its number, from the first source that numbers every one, all different; name the source.
 
     Sources: the rank map; captured ``RANK``; the capture's sidecar; ``OMPI_COMM_WORLD_RANK``, ``PMI_RANK``,
     ``PMIX_RANK``, ``SLURM_PROCID``, each by itself, since they may contradict each other; NCCL's payload, which knows a
     rank in a communicator only; MPI's thread names; the file's stem; order.
-
-    Returns
-    -------
-    tuple
-        Rank of each process, the source, and problems worth a row.
 
     Raises
     ------
@@ -228,20 +218,10 @@ def ranks_table(
     *,
     is_comm_in_graphs: bool = False,
 ) -> pa.Table:
-    """Return `schema.RANKS`.
+    """Return `schema.RANKS`; rank numbers are in ascending order, `source` is where they come from.
 
-    Parameters
-    ----------
-    ranks
-        Rank numbers in ascending order.
-    source
-        Where they come from.
-    names
-        What to call each report.
-    captured
-        What sidecars say.
-    is_comm_in_graphs
-        Whether CUDA graphs that were captured as a whole may hold communication. What they hold is not counted: null.
+    What CUDA graphs that were captured as a whole hold is not counted: null, for communication where they may hold
+    some.
     """
     rows = [
         {
@@ -370,10 +350,7 @@ def stem_rank(path: str) -> int | None:
 def ranks_by_map(placed: Sequence[Rank], rank_map: Mapping[str, int]) -> list[int]:
     """Return the rank that a map gives to each process.
 
-    Raises
-    ------
-    OptionError
-        If the map does not name every process, names another, or gives one number twice.
+    `OptionError` if the map does not name every process, names another, or gives one number twice.
     """
     ranks, used = [], set()
     for one in placed:
@@ -413,13 +390,7 @@ def _tails(path: Path) -> list[str]:
 
 
 def parse_rank_map(text: str) -> dict[str, int]:
-    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line.
-
-    Raises
-    ------
-    OptionError
-        If it is neither.
-    """
+    """Read ``a.sqlite=0,b.sqlite=1``, or a file with one such pair per line; `OptionError` if it is neither."""
     if "=" not in text:
         try:
             text = Path(text).read_text(encoding="utf-8")

@@ -40,15 +40,7 @@ if TYPE_CHECKING:
 def links_of(
     log: NcclLog | None, topology: Topology | None, ranks: pa.Table, world_size: int | None
 ) -> tuple[pa.Table | None, list[Problem]]:
-    """Return `schema.LINKS` of a run, and what is wrong with the topology; None without it and a log.
-
-    Parameters
-    ----------
-    log
-        Of this run.
-    ranks
-        `schema.RANKS`.
-    """
+    """Return `schema.LINKS` of a run, and what is wrong with the topology; None without it and a log of this run."""
     if log is None and topology is None:
         return None, []
     rows = {row["rank"]: row for row in ranks.to_pylist()}

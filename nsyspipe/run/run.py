@@ -95,15 +95,7 @@ def header_of(
     captured: Captured = NOTHING_CAPTURED,
     steps_from: str | None = None,
 ) -> RunHeader:
-    """Describe a run.
-
-    Parameters
-    ----------
-    ranks
-        `schema.RANKS`.
-    names
-        What to call each report.
-    """
+    """Describe a run by its digests and `schema.RANKS`; `names` is what to call each report."""
     facts = [digest.facts for digest in digests]
     starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
     start = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None

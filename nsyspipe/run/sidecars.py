@@ -162,17 +162,10 @@ _LONGEST_REASON = 200
 def believe(
     found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool
 ) -> Captured:
-    """Choose which sidecars are of the reports of a run, and what family they say the steps are.
+    """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for.
 
     One is not when it was written more than a day before or after a report's session began, or when it knows the
     processes of a report and none of them is there; none of two is that say different things of one report.
-
-    Parameters
-    ----------
-    digests
-        One per report, in the order in which their sidecars were looked for.
-    asks_for_steps
-        Whether a step family is wanted of them: no option names the steps.
     """
     problems = list(found.problems)
     fitting = []

@@ -203,13 +203,7 @@ class Workers(Executor):
 
 
 def dead_worker(status: int | None = None) -> InputError:
-    """Return the error for a worker process that ended by itself.
-
-    Parameters
-    ----------
-    status
-        Its exit status, negative for a signal; None if it is not known.
-    """
+    """Return the error for a worker process that ended by itself: its exit status, negative for a signal."""
     how = ""
     if status is not None:
         how = f" with status {status}"
@@ -221,13 +215,7 @@ def dead_worker(status: int | None = None) -> InputError:
 
 
 def _answer(call: _Call, requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Have one call made, and say what came of it.
-
-    Raises
-    ------
-    OSError, EOFError
-        If the process is gone.
-    """
+    """Have one call made, and say what came of it; `OSError` or `EOFError` if the process is gone."""
     _send(requests, call.request)
     payload = _received(answers)
     try:
@@ -262,13 +250,7 @@ def _send(file: IO[bytes], payload: bytes, *, framed: bool = True) -> None:
 
 
 def _received(file: IO[bytes]) -> bytes:
-    """Return what the other side has sent.
-
-    Raises
-    ------
-    EOFError
-        If it is gone, before or in the midst of it.
-    """
+    """Return what the other side has sent; `EOFError` if it is gone, before or in the midst of it."""
     head = file.read(_LENGTH.size)
     if len(head) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)
@@ -281,12 +263,7 @@ def _received(file: IO[bytes]) -> bytes:
 def serve(preload: str, parent: int) -> None:
     """Make the calls that come through standard input, until there are no more; run in a worker process.
 
-    Parameters
-    ----------
-    preload
-        A module to import meanwhile.
-    parent
-        The process that has started this one: without it this one ends.
+    Meanwhile `preload` is imported; without its parent this process ends.
     """
     _end_with(parent)
     without_other_frames()
