@@ -35,7 +35,7 @@ _ONE_RUN_NS = 60_000_000_000
 # Of these, an equal value says that the job is the same one; torchrun's default id says nothing.
 _IDENTIFYING = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 _NO_ID = "none"
-_OTHER_RUNS, _PASS_ONE_RUN = "reports of different runs", "pass the reports of one run"
+_TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
 
 
 def check_one_run(
@@ -49,94 +49,49 @@ def check_one_run(
     or over a minute between the activity of reports: that of their devices, in a run without any that of their hosts'
     steps.
     """
-    _check_distinct(digests, placed)
-    _check_captured(digests, "WORLD_SIZE", differ=True)
-    _check_captured([one.report for one in placed if one.is_alone], "RANK", differ=False)
-    _check_jobs(digests)
-    _check_sidecars(digests, captured)
+    seen: dict[object, tuple[object, ReportDigest]] = {}
+    for digest, key, value, what in _identities(digests, placed, captured):
+        theirs, other = seen.setdefault(key, (value, digest))
+        if theirs != value:
+            raise _conflict(other, digest, what.format(f"{theirs} and {value}"))
     _check_times(placed)
 
 
-def is_surely_one_run(digests: Sequence[ReportDigest], captured: Captured) -> bool:
-    """Tell whether the reports with ranks say themselves that they are of one run: one capture, or one job's id."""
-    used = [at for at, digest in enumerate(digests) if digest.processes or digest.hosts]
-    if len(used) < 2:  # noqa: PLR2004 - two could differ
-        return True
-    said = [captured.by_argument.get(at) for at in used]
-    captures = {(one[0].facts.name, one[0].captured_at_utc_ns) if one else None for one in said}
-    if len(captures) == 1 and None not in captures:
-        return True
-    ids = [[_text(digests[at], name) for at in used] for name in _IDENTIFYING]
-    return any(len(set(own)) == 1 and own[0] not in ("", _NO_ID) for own in ids)
-
-
-def _check_distinct(digests: Sequence[ReportDigest], placed: Sequence[Rank]) -> None:
-    """Raise if one file is there twice, or one capture: a process of a session."""
-    seen: dict[object, ReportDigest] = {}
-    for digest, *identity in (*_files(digests), *_captures(placed)):
-        other = seen.setdefault(tuple(identity), digest)
-        if other is not digest:
-            raise _conflict(other, digest, "the same report twice", "pass each report once")
-
-
-def _files(digests: Sequence[ReportDigest]) -> Iterator[tuple[ReportDigest, str, int, int]]:
+def _identities(
+    digests: Sequence[ReportDigest], placed: Sequence[Rank], captured: Captured
+) -> Iterator[tuple[ReportDigest, object, object, str]]:
+    """Yield what tells runs apart: report, key, the value that all reports have alike, and words if they do not."""
+    yield from _captures(digests, placed)
     for digest in digests:
-        status = Path(digest.path).stat()
-        yield digest, "file", status.st_dev, status.st_ino
+        if (size := digest.facts.number("WORLD_SIZE")) is not None:
+            yield digest, "WORLD_SIZE", size, _DIFFERENT.format("captured WORLD_SIZE is {}")
+    for one in placed:
+        rank = one.report.facts.number("RANK") if one.is_alone else None
+        if rank is not None:
+            what = _DIFFERENT.format(f"captured RANK is {rank} in both")
+            yield one.report, ("RANK", rank), one.argument, what
+    for variable in JOB_VARIABLES:
+        for digest in digests:
+            if value := _text(digest, variable):
+                yield digest, variable, value, _DIFFERENT.format(f"captured {variable} differs")
+    for argument, (sidecar, _) in captured.by_argument.items():
+        for key, said, what in _said(sidecar):
+            yield digests[argument], ("sidecar", key), said, _DIFFERENT.format(what)
 
 
 def _captures(
-    placed: Sequence[Rank],
-) -> Iterator[tuple[ReportDigest, str, int, int]]:
+    digests: Sequence[ReportDigest], placed: Sequence[Rank]
+) -> Iterator[tuple[ReportDigest, object, object, str]]:
+    for at, digest in enumerate(digests):
+        status = Path(digest.path).stat()
+        yield digest, ("file", status.st_dev, status.st_ino), at, _TWICE
     for one in placed:
-        start = one.report.facts.session_start_utc_ns
-        if start is not None:
-            yield one.report, "capture", start, one.process.process_id
-
-
-def _check_captured(digests: Sequence[ReportDigest], variable: str, *, differ: bool) -> None:
-    """Raise if reports disagree on a variable that they must share (`differ`), or share one they must not."""
-    seen: dict[int, ReportDigest] = {}
-    for digest in digests:
-        value = digest.facts.number(variable)
-        if value is None:
-            continue
-        other = (
-            next((seen[key] for key in seen if key != value), None) if differ else seen.get(value)
-        )
-        if other is not None:
-            theirs = other.facts.number(variable)
-            values = f"{theirs} and {value}" if differ else f"{value} in both"
-            what = f"captured {variable} is {values}: {_OTHER_RUNS}"
-            raise _conflict(other, digest, what, _PASS_ONE_RUN)
-        seen[value] = digest
-
-
-def _check_jobs(digests: Sequence[ReportDigest]) -> None:
-    """Raise if two reports captured different values of what all ranks of a job share."""
-    for variable in JOB_VARIABLES:
-        known = [digest for digest in digests if _text(digest, variable)]
-        for digest in known[1:]:
-            if _text(digest, variable) != _text(known[0], variable):
-                what = f"captured {variable} differs: {_OTHER_RUNS}"
-                raise _conflict(known[0], digest, what, _PASS_ONE_RUN)
+        if (start := one.report.facts.session_start_utc_ns) is not None:
+            yield one.report, ("capture", start, one.process.process_id), one.argument, _TWICE
 
 
 def _text(digest: ReportDigest, variable: str) -> str:
     return digest.facts.variables.get(variable, "").strip()
-
-
-def _check_sidecars(digests: Sequence[ReportDigest], captured: Captured) -> None:
-    """Raise if the sidecars of two reports are of different captures."""
-    of_path: dict[Path, tuple[Sidecar, ReportDigest]] = {}
-    for argument, (sidecar, _) in captured.by_argument.items():
-        of_path.setdefault(sidecar.path, (sidecar, digests[argument]))
-    seen: dict[object, tuple[object, ReportDigest]] = {}
-    for sidecar, digest in of_path.values():
-        for key, value, what in _said(sidecar):
-            theirs, other = seen.setdefault(key, (value, digest))
-            if theirs != value:
-                raise _conflict(other, digest, f"{what}: {_OTHER_RUNS}", _PASS_ONE_RUN)
 
 
 def _said(sidecar: Sidecar) -> Iterator[tuple[object, object, str]]:
@@ -159,15 +114,29 @@ def _check_times(placed: Sequence[Rank]) -> None:
     for one in sorted(placed, key=lambda one: one.span[0]):
         if latest is not None and one.span[0] - latest.span[1] > _ONE_RUN_NS:
             seconds = (one.span[0] - latest.span[1]) // 1_000_000_000
-            what = f"active {seconds} s apart: {_OTHER_RUNS}"
-            raise _conflict(latest.report, one.report, what, _PASS_ONE_RUN)
+            what = _DIFFERENT.format(f"active {seconds} s apart")
+            raise _conflict(latest.report, one.report, what)
         if latest is None or one.span[1] > latest.span[1]:
             latest = one
 
 
-def _conflict(first: ReportDigest, second: ReportDigest, what: str, fix: str) -> RankConflictError:
+def _conflict(first: ReportDigest, second: ReportDigest, what: str) -> RankConflictError:
+    fix = "pass each report once" if what == _TWICE else "pass the reports of one run"
     names = f"{first.path} and {second.path}"
     return RankConflictError(names, what, fix=f"{fix}, or number them yourself with --rank-map")
+
+
+def is_surely_one_run(digests: Sequence[ReportDigest], captured: Captured) -> bool:
+    """Tell whether the reports with ranks say themselves that they are of one run: one capture, or one job's id."""
+    used = [at for at, digest in enumerate(digests) if digest.processes or digest.hosts]
+    if len(used) < 2:  # noqa: PLR2004 - two could differ
+        return True
+    said = [captured.by_argument.get(at) for at in used]
+    captures = {(one[0].facts.name, one[0].captured_at_utc_ns) if one else None for one in said}
+    if len(captures) == 1 and None not in captures:
+        return True
+    ids = [[_text(digests[at], name) for at in used] for name in _IDENTIFYING]
+    return any(len(set(own)) == 1 and own[0] not in ("", _NO_ID) for own in ids)
 
 
 _ENVIRONMENT = "env:"
