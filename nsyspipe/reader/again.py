@@ -26,52 +26,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to read; times are the report's, ns.
+    """What to read; times are the report's, ns."""
 
-    Attributes
-    ----------
-    span
-        Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
-        and the ranges around those calls; None takes everything.
-    steps
-        Starts and ends of step ranges, host time. Of each that holds such a call or touches one that does, all ranges
-        are read.
-    host_span
-        Host time of which the ranges are read in any case; None for none.
-    threads
-        Threads whose ranges are read.
-    name_column, open_end_ns
-        As the first reading found them: see `gather.ReportDigest`.
-    """
-
+    # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
+    # and the ranges around those calls; None takes everything
     span: tuple[int, int] | None
+    # Starts and ends of step ranges, host time. Of each that holds such a call or touches one that does, all ranges
+    # are read.
     steps: tuple[Int64, Int64]
+    # Host time of which the ranges are read in any case; None for none
     host_span: tuple[int, int] | None
-    threads: tuple[int, ...]
+    threads: tuple[int, ...]  # threads whose ranges are read
+    # name_column, open_end_ns: as the first reading found them: see `gather.ReportDigest`
     name_column: str | None
     open_end_ns: int | None
 
 
 @dataclass(frozen=True)
 class SecondReading:
-    """Events of a report, as they stand in it.
+    """Events of a report, as they stand in it."""
 
-    Attributes
-    ----------
-    kernels, memcpys, memsets, names
-        As `operations.read_operations_again` gives them.
-    launches
-        `schema.LAUNCHES`; None when API calls were not recorded.
-    ranges
-        `schema.RANGES`.
-    """
-
+    # kernels, memcpys, memsets, names: as `operations.read_operations_again` gives them
     kernels: pa.Table
     memcpys: pa.Table
     memsets: pa.Table
     names: dict[int, str]
-    launches: pa.Table | None
-    ranges: pa.Table
+    launches: pa.Table | None  # `schema.LAUNCHES`; None when API calls were not recorded
+    ranges: pa.Table  # `schema.RANGES`
 
 
 def read_again(path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted) -> SecondReading:

@@ -54,32 +54,21 @@ _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """Facts that hold for a whole report; None is "not recorded".
-
-    Attributes
-    ----------
-    variables
-        Values of the allow-listed environment variables; one that was captured with two values is left out.
-    gpu_names
-        Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone.
-    exported_tables
-        What ``nsys export --tables`` was limited to; empty when it was not.
-    is_lazy
-        Whether the export left out tables without events.
-    tells_export
-        Whether the report says how it was exported at all; old exports do not.
-    """
+    """Facts that hold for a whole report; None is "not recorded"."""
 
     nsys_version: str | None = None
     schema_version: str | None = None
     session_start_utc_ns: int | None = None
     host: str | None = None
+    # Values of the allow-listed environment variables; one that was captured with two values is left out
     variables: dict[str, str] = field(default_factory=dict)
+    # Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone
     gpu_names: dict[int, str] = field(default_factory=dict)
     gpu_of_ordinal: dict[tuple[int, int], int] = field(default_factory=dict)
     gpu_of_device: dict[int, int] = field(default_factory=dict)
-    exported_tables: str = ""
-    is_lazy: bool = True
+    exported_tables: str = ""  # what ``nsys export --tables`` was limited to; empty when it was not
+    is_lazy: bool = True  # whether the export left out tables without events
+    # Whether the report says how it was exported at all; old exports do not
     tells_export: bool = False
 
     def leaves_out_empty(self, table: str) -> bool:
@@ -199,36 +188,20 @@ def _ordinals(report: Report) -> dict[tuple[int, int], int]:
 
 @dataclass(frozen=True)
 class Capture:
-    """One report, read and closed again.
-
-    Attributes
-    ----------
-    launches
-        `schema.LAUNCHES`; None when API calls were not recorded.
-    calls
-        `schema.HOST_CALLS`; None where launches are.
-    waits
-        `schema.HOST_WAITS`.
-    blocking_calls
-        `schema.BLOCKING_CALLS`; None when calls have no end or no name.
-    overhead
-        Starts and ends of the profiler's own work, report time, ns; None when not recorded.
-    payloads
-        What NCCL's calls say of themselves.
-    recorded
-        Which facts the report lacks although there was something to record.
-    """
+    """One report, read and closed again."""
 
     facts: ReportFacts
     operations: Operations
-    launches: pa.Table | None
-    calls: pa.Table | None
-    waits: pa.Table
+    launches: pa.Table | None  # `schema.LAUNCHES`; None when API calls were not recorded
+    calls: pa.Table | None  # `schema.HOST_CALLS`; None where launches are
+    waits: pa.Table  # `schema.HOST_WAITS`
+    # `schema.BLOCKING_CALLS`; None when calls have no end or no name
     blocking_calls: pa.Table | None
+    # Starts and ends of the profiler's own work, report time, ns; None when not recorded
     overhead: tuple[Int64, Int64] | None
     ranges: Ranges
-    payloads: Payloads
-    recorded: Recorded
+    payloads: Payloads  # what NCCL's calls say of themselves
+    recorded: Recorded  # which facts the report lacks although there was something to record
     problems: tuple[Problem, ...]
 
     def without_events(self) -> Capture:
@@ -346,27 +319,13 @@ _SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 
 @dataclass(frozen=True)
 class Counts:
-    """What one report holds.
+    """What one report holds."""
 
-    Attributes
-    ----------
-    rows
-        Rows by table; 0 for a table that is absent.
-    n_launches
-        Calls that have all that ties them to what they launched.
-    n_timed_calls
-        Calls with a name and an end.
-    n_graph_kernels
-        Kernels of CUDA graphs that were captured node by node.
-    has_shapes
-        Whether kernels have their grid and block.
-    """
-
-    rows: dict[str, int]
-    n_launches: int
-    n_timed_calls: int
-    n_graph_kernels: int
-    has_shapes: bool
+    rows: dict[str, int]  # rows by table; 0 for a table that is absent
+    n_launches: int  # calls that have all that ties them to what they launched
+    n_timed_calls: int  # calls with a name and an end
+    n_graph_kernels: int  # kernels of CUDA graphs that were captured node by node
+    has_shapes: bool  # whether kernels have their grid and block
 
 
 def read_counts(path: str | Path) -> Counts:

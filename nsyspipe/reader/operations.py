@@ -226,30 +226,16 @@ _COPY_COLUMNS = _SET_COLUMNS | {"copy_kind": "copyKind"}
 
 @dataclass(frozen=True)
 class Operations:
-    """What ran on the devices.
+    """What ran on the devices."""
 
-    Attributes
-    ----------
-    kernels, copies
-        `schema.KERNELS` and `schema.COPIES`.
-    n_dropped
-        Rows that ended before they started, or had no time.
-    n_graphs
-        CUDA graphs that were captured as a whole: their kernels cannot be told apart.
-    names
-        Text of every `name_id` among the kernels.
-    name_column
-        nsys's column that the kernels' names come from; None when there is none.
-    has_names
-        Whether any kernel's name is known; true without kernels.
-    """
-
+    # kernels, copies: `schema.KERNELS` and `schema.COPIES`
     kernels: pa.Table
     copies: pa.Table
-    n_dropped: int
-    n_graphs: int
-    has_names: bool
-    names: dict[int, str]
+    n_dropped: int  # rows that ended before they started, or had no time
+    n_graphs: int  # CUDA graphs that were captured as a whole: their kernels cannot be told apart
+    has_names: bool  # whether any kernel's name is known; true without kernels
+    names: dict[int, str]  # text of every `name_id` among the kernels
+    # nsys's column that the kernels' names come from; None when there is none
     name_column: str | None
 
 

@@ -67,22 +67,13 @@ _LARGEST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Fields:
-    """What each of some blobs holds.
+    """What each of some blobs holds."""
 
-    Attributes
-    ----------
-    is_decoded
-        Whether the blob fits a layout.
-    values
-        By field: ``comm_id``, ``seq``, ``message_bytes``, ``count``, ``datatype``, ``n_ranks``,
-        ``rank``; 64-bit ids as signed numbers.
-    known
-        By field: where its value is one.
-    """
-
-    is_decoded: Flags
+    is_decoded: Flags  # whether the blob fits a layout
+    # By field: ``comm_id``, ``seq``, ``message_bytes``, ``count``, ``datatype``, ``n_ranks``, ``rank``; 64-bit ids as
+    # signed numbers
     values: dict[str, Int64]
-    known: dict[str, Flags]
+    known: dict[str, Flags]  # by field: where its value is one
 
 
 def names_in(layout: Layout) -> dict[str, str]:
@@ -199,27 +190,15 @@ class CommRank:
 
 @dataclass(frozen=True)
 class Payloads:
-    """The payloads of NCCL's ranges in one report.
+    """The payloads of NCCL's ranges in one report."""
 
-    Attributes
-    ----------
-    table
-        `schema.PAYLOADS`.
-    comm_sizes
-        `schema.COMM_SIZES`.
-    comm_ranks
-        Rank and size by process. A process may be in several communicators: the largest tells its
-        rank, unless two of that size disagree.
-    n_undecoded
-        Payloads of NCCL that do not fit their description.
-    size_gap
-        Why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`; None where one does.
-    """
-
-    table: pa.Table
-    comm_sizes: pa.Table
+    table: pa.Table  # `schema.PAYLOADS`
+    comm_sizes: pa.Table  # `schema.COMM_SIZES`
+    # Rank and size by process. A process may be in several communicators: the largest tells its rank, unless two of
+    # that size disagree.
     comm_ranks: dict[int, CommRank]
-    n_undecoded: int
+    n_undecoded: int  # payloads of NCCL that do not fit their description
+    # Why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`; None where one does
     size_gap: str | None
 
 

@@ -53,19 +53,12 @@ _STATIC, _UNIONS = 1, (3, 4)  # nvtxPayloadSchemaType
 
 @dataclass(frozen=True)
 class Layout:
-    """One payload schema.
+    """One payload schema."""
 
-    Attributes
-    ----------
-    n_bytes
-        Size of the payload; if not `is_exact`, the least that holds all fields.
-    fields
-        Numpy format and offset by `bare_name`. Entries that are no single number, or whose place is
-        unknown, are left out.
-    """
-
-    n_bytes: int
+    n_bytes: int  # size of the payload; if not `is_exact`, the least that holds all fields
     is_exact: bool
+    # Numpy format and offset by `bare_name`. Entries that are no single number, or whose place is unknown, are left
+    # out.
     fields: dict[str, tuple[str, int]]
 
     def dtype(self, names: Iterable[str]) -> np.dtype[np.void]:

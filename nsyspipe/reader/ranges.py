@@ -39,33 +39,16 @@ _ABSENT = -1
 
 @dataclass(frozen=True)
 class Ranges:
-    """What NVTX recorded.
+    """What NVTX recorded."""
 
-    Attributes
-    ----------
-    table
-        `schema.RANGES`: ranges of all domains but NCCL's and MPI's.
-    mpi_ranks
-        Rank by process, from thread-name rows ``MPI Rank N``.
-    n_dropped
-        Ranges that ended before they started, or at impossible times.
-    open_end_ns
-        The end of ranges that were never closed; None when all were.
-    is_recorded
-        Whether the report has the table at all.
-    has_communication
-        Whether NCCL or MPI opened a domain or a range: then something may have communicated.
-    n_nccl
-        Ranges of NCCL, by their text or their domain.
-    """
-
-    table: pa.Table
-    mpi_ranks: dict[int, int]
-    n_dropped: int
-    open_end_ns: int | None
-    is_recorded: bool
+    table: pa.Table  # `schema.RANGES`: ranges of all domains but NCCL's and MPI's
+    mpi_ranks: dict[int, int]  # rank by process, from thread-name rows ``MPI Rank N``
+    n_dropped: int  # ranges that ended before they started, or at impossible times
+    open_end_ns: int | None  # the end of ranges that were never closed; None when all were
+    is_recorded: bool  # whether the report has the table at all
+    # Whether NCCL or MPI opened a domain or a range: then something may have communicated
     has_communication: bool = False
-    n_nccl: int = 0
+    n_nccl: int = 0  # ranges of NCCL, by their text or their domain
 
 
 def read_ranges(

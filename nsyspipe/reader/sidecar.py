@@ -27,8 +27,7 @@ from nsyspipe.model.sidecar import (
 )
 from nsyspipe.model.text import decoded, printable
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
-from nsyspipe.reader.nccl_log import read_nccl_logs
-from nsyspipe.reader.topology import read_topology
+from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -234,15 +233,10 @@ _RANK_OR_NODE = re.compile(r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$")
 
 @dataclass(frozen=True)
 class FoundSidecar:
-    """A sidecar, and what it says of each report that it names.
-
-    Attributes
-    ----------
-    by_argument
-        Its ranks by the position of their report among the run's.
-    """
+    """A sidecar, and what it says of each report that it names."""
 
     sidecar: Sidecar
+    # Its ranks by the position of their report among the run's
     by_argument: dict[int, tuple[CapturedRank, ...]]
 
 

@@ -47,41 +47,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunTables:
-    """The tables of one run, and how its steps were selected.
+    """The tables of one run, and how its steps were selected."""
 
-    Attributes
-    ----------
-    ranks, steps, phases, stragglers, kernels
-        The tables of `schema` by the same names; kernels are `schema.KERNEL_COSTS`.
-    collectives
-        As `collectives.collective_figures` returns them.
-    all_collectives
-        Returns `collectives.collectives_table`, which few ask for.
-    idle_calls, host_steps
-        `schema.IDLE_CALLS`, `schema.HOST_STEPS`.
-    across
-        The ranks in the order of the table, on one clock, with their communication.
-    step_numbers
-        For each rank the step number of each of its step ranges.
-    is_capture
-        Whether the ranks have no steps: the one row of each is its capture.
-    """
-
+    # ranks, steps, phases, stragglers, kernels: the tables of `schema` by the same names; kernels are
+    # `schema.KERNEL_COSTS`
     ranks: pa.Table
     steps: pa.Table
     phases: pa.Table
-    collectives: pa.Table
+    collectives: pa.Table  # as `collectives.collective_figures` returns them
+    # Returns `collectives.collectives_table`, which few ask for
     all_collectives: Callable[[], pa.Table]
     stragglers: pa.Table
     kernels: pa.Table
+    # idle_calls, host_steps: `schema.IDLE_CALLS`, `schema.HOST_STEPS`
     idle_calls: pa.Table
     host_steps: pa.Table
     problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
-    across: CrossRank
-    step_numbers: tuple[Int64, ...]
-    is_capture: bool
+    across: CrossRank  # the ranks in the order of the table, on one clock, with their communication
+    step_numbers: tuple[Int64, ...]  # for each rank the step number of each of its step ranges
+    is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
 
     @property
     def blocked_ns_by_call(self) -> dict[str, float]:

@@ -32,44 +32,25 @@ ABSENT = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class CommRows:
-    """Columns of equal length, ordered by (rank, start).
+    """Columns of equal length, ordered by (rank, start)."""
 
-    Attributes
-    ----------
-    rank
-        Place of the rank among the run's ranks in ascending order.
-    report
-        Place of its report among the arguments.
-    step
-        Step number; meaningless where `in_step` is false.
-    start_ns, end_ns
-        On the clocks that sessions started by.
-    kind
-        Index into `kinds`. What NCCL runs as sends and receives is there as what was called, if all calls are known.
-    collective
-        Index into `names.COLLECTIVES`.
-    communicator
-        Index into `communicators`, the names of the run's communicators.
-    seq_number, message_bytes
-        From NCCL's payload, `ABSENT` where there is none; bytes as NCCL reports them.
-    has_ids
-        Whether communicators are NCCL's own rather than orders of first use.
-    """
-
-    rank: Int64
-    report: Int64
-    step: Int64
+    rank: Int64  # place of the rank among the run's ranks in ascending order
+    report: Int64  # place of its report among the arguments
+    step: Int64  # step number; meaningless where `in_step` is false
     in_step: NDArray[np.bool_]
+    # start_ns, end_ns: on the clocks that sessions started by
     start_ns: Int64
     end_ns: Int64
+    # Index into `kinds`. What NCCL runs as sends and receives is there as what was called, if all calls are known.
     kind: Int64
     kinds: tuple[CommKind, ...]
-    collective: Int64
-    communicator: Int64
+    collective: Int64  # index into `names.COLLECTIVES`
+    communicator: Int64  # index into `communicators`, the names of the run's communicators
     communicators: tuple[str, ...]
+    # seq_number, message_bytes: from NCCL's payload, `ABSENT` where there is none; bytes as NCCL reports them
     seq_number: Int64
     message_bytes: Int64
-    has_ids: bool
+    has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
 
     def __len__(self) -> int:
         return int(self.rank.size)
@@ -212,23 +193,13 @@ _SEND_RECV = COLLECTIVES.index("send_recv")
 
 @dataclass(frozen=True)
 class CrossRank:
-    """A run's ranks on one clock, and its communication operations on it.
+    """A run's ranks on one clock, and its communication operations on it."""
 
-    Attributes
-    ----------
-    placed
-        The ranks in ascending order, with their shifts corrected by the clock offsets.
-    offsets
-        One per report.
-    rows
-        All communication operations, times aligned.
-    waiting
-        What matched operations say; None in a run of one rank, or without a common clock.
-    """
-
+    # The ranks in ascending order, with their shifts corrected by the clock offsets
     placed: tuple[Placed[ProcessDigest], ...]
-    offsets: tuple[ClockOffset, ...]
-    rows: CommRows
+    offsets: tuple[ClockOffset, ...]  # one per report
+    rows: CommRows  # all communication operations, times aligned
+    # What matched operations say; None in a run of one rank, or without a common clock
     waiting: Waiting | None
     problems: tuple[Problem, ...]
 

@@ -44,36 +44,22 @@ _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
 
 @dataclass(frozen=True)
 class ProcessDigest(Measured):
-    """One process with device activity, that is, one rank.
-
-    Attributes
-    ----------
-    device_id, device_ids
-        The device with most operations, and all of them in order.
-    span
-        First start and last end of its operations, report time, ns.
-    candidates
-        Every family of ranges on it, largest first.
-    has_launches
-        Whether any operation has a launch.
-    members
-        One row per step range: ``number`` (null: not exactly one integer in the text), its host ``start_ns`` and
-        ``end_ns``, and the hull of what was launched in it, ``device_start_ns`` and ``device_end_ns`` (null: nothing).
-    comm
-        Its communication operations.
-    """
+    """One process with device activity, that is, one rank."""
 
     process_id: int
+    # device_id, device_ids: the device with most operations, and all of them in order
     device_id: int | None
     device_ids: tuple[int, ...]
     n_kernels: int | None
     n_comm: int | None
     n_dtod: int | None
-    span: tuple[int, int]
-    candidates: tuple[Candidate, ...]
-    has_launches: bool
+    span: tuple[int, int]  # first start and last end of its operations, report time, ns
+    candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
+    has_launches: bool  # whether any operation has a launch
+    # One row per step range: ``number`` (null: not exactly one integer in the text), its host ``start_ns`` and
+    # ``end_ns``, and the hull of what was launched in it, ``device_start_ns`` and ``device_end_ns`` (null: nothing)
     members: pa.Table
-    comm: CommOperations
+    comm: CommOperations  # its communication operations
 
     @property
     def pid(self) -> int:
@@ -192,19 +178,12 @@ def _problems(
 
 @dataclass(frozen=True)
 class HostDigest:
-    """One process with ranges of its own and without device activity.
-
-    Attributes
-    ----------
-    candidates
-        Every family of ranges on it, largest first.
-    members
-        One row per step range: ``number`` (null: not exactly one integer in the text), ``start_ns`` and ``end_ns`` in
-        report time, ``is_complete``, and for each phase ``<phase>_ns`` (null: none of it on this process).
-    """
+    """One process with ranges of its own and without device activity."""
 
     process_id: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
+    # One row per step range: ``number`` (null: not exactly one integer in the text), ``start_ns`` and ``end_ns`` in
+    # report time, ``is_complete``, and for each phase ``<phase>_ns`` (null: none of it on this process)
     members: pa.Table
 
     @property

@@ -29,7 +29,6 @@ from nsyspipe.run.doctor_rules import (
     phase_counts,
 )
 from nsyspipe.run.gather import gather, place, place_hosts
-from nsyspipe.run.parallel import SerialExecutor, telling_shortage
 from nsyspipe.run.ranks import (
     check_one_run,
     launcher_size,
@@ -37,6 +36,7 @@ from nsyspipe.run.ranks import (
     ranks_by_map,
     world_size,
 )
+from nsyspipe.run.workers import SerialExecutor, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,52 +66,29 @@ _SHOWN_RANKS = 8
 
 @dataclass(frozen=True)
 class Capability:
-    """One question, and whether the reports answer it.
-
-    Attributes
-    ----------
-    answers
-        What one gets.
-    status
-        `YES`; `PARTLY`: in part, or not from every report; `NO`.
-    fix
-        The flag that would add what is not there; None when nothing is to add.
-    is_used
-        Whether nsyspipe answers it; otherwise it is there for a look in Nsight Systems.
-    n_reports, n_with
-        All reports, and those that answer in full.
-    lacking
-        The others, by name.
-    """
+    """One question, and whether the reports answer it."""
 
     name: str
-    answers: str
-    status: str
+    answers: str  # what one gets
+    status: str  # `YES`; `PARTLY`: in part, or not from every report; `NO`
     found: str
-    fix: str | None
-    is_used: bool
+    fix: str | None  # the flag that would add what is not there; None when nothing is to add
+    is_used: bool  # whether nsyspipe answers it; otherwise it is there for a look in Nsight Systems
+    # n_reports, n_with: all reports, and those that answer in full
     n_reports: int
     n_with: int
-    lacking: tuple[str, ...]
+    lacking: tuple[str, ...]  # the others, by name
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What some reports can answer.
+    """What some reports can answer."""
 
-    Attributes
-    ----------
-    reports
-        What to call each report.
-    problems
-        What no capability says.
-    """
-
-    reports: tuple[str, ...]
+    reports: tuple[str, ...]  # what to call each report
     nsys_versions: tuple[str, ...]
     schema_versions: tuple[str, ...]
     capabilities: tuple[Capability, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...]  # what no capability says
 
 
 def examine(

@@ -35,19 +35,12 @@ _CAPTURE_RANGE = "nsyspipe.capture"
 
 @dataclass(frozen=True)
 class Finding:
-    """What one report has for one question.
-
-    Attributes
-    ----------
-    counts
-        How many there are of what; counts of several reports add up.
-    text
-        What was found, in words; shown without counts.
-    """
+    """What one report has for one question."""
 
     status: str
+    # How many there are of what; counts of several reports add up
     counts: tuple[tuple[str, int], ...] = ()
-    text: str = ""
+    text: str = ""  # what was found, in words; shown without counts
     fix: str | None = None
 
 
@@ -63,24 +56,15 @@ class Beside:
 
 @dataclass(frozen=True)
 class Examined:
-    """What one report holds, and what the analysis makes of it.
-
-    Attributes
-    ----------
-    family
-        The steps' family; None where the analysis finds no steps.
-    is_host_only
-        Whether no report has device activity, so that the processes with steps stand for ranks.
-    is_several
-        Whether there are several ranks, here or elsewhere.
-    """
+    """What one report holds, and what the analysis makes of it."""
 
     digest: ReportDigest
     counts: Counts
     reading: Reading
-    family: str | None
+    family: str | None  # the steps' family; None where the analysis finds no steps
+    # Whether no report has device activity, so that the processes with steps stand for ranks
     is_host_only: bool
-    is_several: bool = False
+    is_several: bool = False  # whether there are several ranks, here or elsewhere
 
     @property
     def facts(self) -> ReportFacts:
@@ -132,18 +116,12 @@ class Examined:
 
 @dataclass(frozen=True)
 class Rule:
-    """One question, and what each report has for it.
-
-    Attributes
-    ----------
-    is_used
-        Whether nsyspipe answers it; the others are for a look in Nsight Systems.
-    """
+    """One question, and what each report has for it."""
 
     name: str
     answers: str
     judge: Callable[[Sequence[Examined], Beside], list[Finding]]
-    is_used: bool = True
+    is_used: bool = True  # whether nsyspipe answers it; the others are for a look in Nsight Systems
 
 
 def _each(judge: Callable[[Examined], Finding]) -> Callable[..., list[Finding]]:

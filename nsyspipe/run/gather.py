@@ -38,9 +38,9 @@ from nsyspipe.run.digest import (
     host_candidates,
     step_members,
 )
-from nsyspipe.run.parallel import PRELOAD, SerialExecutor, executor_for, telling_shortage
 from nsyspipe.run.process import ProcessEvents, ReportContext
 from nsyspipe.run.sidecars import Captured, believe, with_captured_facts
+from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,51 +59,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportDigest:
-    """What the run needs of one report.
-
-    Attributes
-    ----------
-    mpi_ranks, comm_ranks
-        Rank by process, from MPI's thread names and from NCCL's payload.
-    comm_sizes
-        Number of ranks by communicator, from the same.
-    hosts
-        In a report without device activity the processes with ranges of their own.
-    family
-        The step family that the windows rest on, or the hosts' steps; None when the capture is one window.
-    families
-        The families of ranges that no step pattern names and their number of ranges, most time first.
-    n_named_steps
-        Ranges that the step pattern matches; None without one.
-    name_column, open_end_ns
-        What a second reading must not decide anew: where kernels' names come from, and when ranges that were never
-        closed end.
-    n_graphs
-        CUDA graphs that were captured as a whole.
-    n_nccl_ranges, n_message_bytes
-        NVTX ranges of NCCL, and calls of NCCL whose message size can be read.
-    has_communication
-        Whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX.
-    size_gap
-        Why NCCL does not say how many bytes it sends: a key of `problems.SIZE_GAPS`; None where it does.
-    """
+    """What the run needs of one report."""
 
     path: str
     facts: ReportFacts
+    # mpi_ranks, comm_ranks: rank by process, from MPI's thread names and from NCCL's payload
     mpi_ranks: dict[int, int]
     comm_ranks: dict[int, CommRank]
-    comm_sizes: dict[int, int]
+    comm_sizes: dict[int, int]  # number of ranks by communicator, from the same
     processes: tuple[ProcessDigest, ...]
+    # In a report without device activity the processes with ranges of their own
     hosts: tuple[HostDigest, ...]
+    # The step family that the windows rest on, or the hosts' steps; None when the capture is one window
     family: str | None
+    # The families of ranges that no step pattern names and their number of ranges, most time first
     families: tuple[tuple[str, int], ...]
-    n_named_steps: int | None
+    n_named_steps: int | None  # ranges that the step pattern matches; None without one
+    # name_column, open_end_ns: what a second reading must not decide anew: where kernels' names come from, and when
+    # ranges that were never closed end
     name_column: str | None
     open_end_ns: int | None
-    n_graphs: int
+    n_graphs: int  # CUDA graphs that were captured as a whole
+    # n_nccl_ranges, n_message_bytes: NVTX ranges of NCCL, and calls of NCCL whose message size can be read
     n_nccl_ranges: int
     n_message_bytes: int
+    # Whether anything says that its processes communicate: a kernel, or NCCL or MPI in NVTX
     has_communication: bool
+    # Why NCCL does not say how many bytes it sends: a key of `problems.SIZE_GAPS`; None where it does
     size_gap: str | None
     problems: tuple[Problem, ...]
 
@@ -239,20 +221,12 @@ _MOST_FAMILIES, _LARGEST_FAMILIES, _NAMED_FAMILIES = 1000, 8, 6
 
 @dataclass(frozen=True)
 class Gathered:
-    """The digests of a run's reports, all on one step family.
-
-    Attributes
-    ----------
-    captured
-        What those sidecars say that are of these reports.
-    why_no_steps
-        Why there is no family; None when there is one.
-    """
+    """The digests of a run's reports, all on one step family."""
 
     digests: tuple[ReportDigest, ...]
-    captured: Captured
+    captured: Captured  # what those sidecars say that are of these reports
     family: str | None
-    why_no_steps: str | None
+    why_no_steps: str | None  # why there is no family; None when there is one
 
 
 def gather(
@@ -388,23 +362,13 @@ P = TypeVar("P", ProcessDigest, HostDigest)
 
 @dataclass(frozen=True)
 class Placed(Generic[P]):
-    """A process with device activity, or with steps in a run without any, and where it comes from.
+    """A process with device activity, or with steps in a run without any, and where it comes from."""
 
-    Attributes
-    ----------
-    argument
-        Position of its report among the run's.
-    shift_ns
-        Added to report time to get aligned time.
-    is_alone
-        Whether its report holds no other rank.
-    """
-
-    argument: int
+    argument: int  # position of its report among the run's
     report: ReportDigest
     process: P
-    shift_ns: int
-    is_alone: bool = True
+    shift_ns: int  # added to report time to get aligned time
+    is_alone: bool = True  # whether its report holds no other rank
 
     @property
     def span(self) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from nsyspipe.analysis.step_families import Members, TextFamilies
 from nsyspipe.analysis.steps import Windows, check_steps
 from nsyspipe.reader.again import SecondReading, Wanted, read_again
 from nsyspipe.run.collectives import numbered
-from nsyspipe.run.parallel import SerialExecutor, jobs_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, jobs_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,17 +51,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportTask:
-    """One report's share of the work.
-
-    Attributes
-    ----------
-    family
-        The run's step family; None when each rank's capture is one window.
-    """
+    """One report's share of the work."""
 
     path: str
     reading: Reading
-    family: str | None
+    family: str | None  # the run's step family; None when each rank's capture is one window
     wanted: Wanted
     ranks: tuple[RankSteps, ...]
 

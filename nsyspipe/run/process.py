@@ -37,31 +37,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """The tables of one process.
+    """The tables of one process."""
 
-    Attributes
-    ----------
-    windows
-        One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
-        long CUDA graphs that were captured as a whole run in it.
-    phases
-        One row per (phase, member): ``phase``, ``member`` and the costs.
-    kernels
-        One row per (phase, name): ``phase`` (null for none), ``name`` and the costs.
-    kernels_by_window
-        Number and time of each of those rows' kernels by the window that they start in.
-    blocked_ns_by_call
-        Idle time by the API call that the host was blocked in, one value per window.
-    hidden
-        When communication ran beside compute, report time.
-    """
-
+    # One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
+    # long CUDA graphs that were captured as a whole run in it
     windows: pa.Table
-    phases: pa.Table
+    phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
+    # One row per (phase, name): ``phase`` (null for none), ``name`` and the costs
     kernels: pa.Table
+    # Number and time of each of those rows' kernels by the window that they start in
     kernels_by_window: WindowSums
+    # Idle time by the API call that the host was blocked in, one value per window
     blocked_ns_by_call: dict[str, Int64]
-    hidden: IntervalSet
+    hidden: IntervalSet  # when communication ran beside compute, report time
 
 
 def measure(
@@ -198,30 +186,17 @@ def _phases_table(names: list[str], costs: list[dict[str, Int64 | None]]) -> pa.
 
 @dataclass(frozen=True)
 class ProcessEvents:
-    """One process's share of a capture.
-
-    Attributes
-    ----------
-    ranges
-        `schema.RANGES` of the process.
-    devices
-        Operations by device, the device with most first (tie: the lowest).
-    blocking_calls
-        `schema.BLOCKING_CALLS` of the process; None when not recorded.
-    payloads
-        `schema.PAYLOADS` of the process.
-    clocks
-        As `clock.device_clocks` gives them.
-    """
+    """One process's share of a capture."""
 
     process_id: int
     operations: ProcessOperations
-    ranges: pa.Table
-    devices: tuple[int, ...]
+    ranges: pa.Table  # `schema.RANGES` of the process
+    devices: tuple[int, ...]  # operations by device, the device with most first (tie: the lowest)
     has_launches: bool
+    # `schema.BLOCKING_CALLS` of the process; None when not recorded
     blocking_calls: pa.Table | None
-    payloads: pa.Table
-    clocks: Mapping[int | None, DeviceClock]
+    payloads: pa.Table  # `schema.PAYLOADS` of the process
+    clocks: Mapping[int | None, DeviceClock]  # as `clock.device_clocks` gives them
 
     @property
     def clock(self) -> DeviceClock:
@@ -282,22 +257,10 @@ class ProcessEvents:
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What the processes of one report share.
+    """What the processes of one report share."""
 
-    Attributes
-    ----------
-    families
-        The families of the ranges' texts.
-    codes
-        `phases.phase_codes` of the ranges' dictionary.
-    names
-        Text of each kernel name id.
-    overhead
-        When the profiler did its own work; None when not recorded.
-    """
-
-    families: TextFamilies
-    codes: Int64
-    names: Mapping[int, str]
+    families: TextFamilies  # the families of the ranges' texts
+    codes: Int64  # `phases.phase_codes` of the ranges' dictionary
+    names: Mapping[int, str]  # text of each kernel name id
     recorded: Recorded
-    overhead: IntervalSet | None
+    overhead: IntervalSet | None  # when the profiler did its own work; None when not recorded

@@ -18,9 +18,8 @@ from nsyspipe.findings.model import Evidence
 from nsyspipe.model import schema
 from nsyspipe.model.problems import problem
 from nsyspipe.nsys.find_reports import display_names, source_of
-from nsyspipe.reader.nccl_log import read_nccl_logs
+from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
-from nsyspipe.reader.topology import read_topology
 from nsyspipe.run.assemble import RunTables, merge
 from nsyspipe.run.gather import Gathered, gather
 from nsyspipe.run.problems import problems_table

@@ -28,19 +28,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Captured:
-    """What the believed sidecars of a run say.
-
-    Attributes
-    ----------
-    by_argument
-        The sidecar of each report that has one, by the report's position, and its ranks in that report.
-    family
-        The step family that they name, if every rank has it.
-    """
+    """What the believed sidecars of a run say."""
 
     sidecars: tuple[Sidecar, ...] = ()
+    # The sidecar of each report that has one, by the report's position, and its ranks in that report
     by_argument: dict[int, tuple[Sidecar, tuple[CapturedRank, ...]]] = field(default_factory=dict)
-    family: str | None = None
+    family: str | None = None  # the step family that they name, if every rank has it
     problems: tuple[Problem, ...] = ()
 
     def rank_of(self, argument: int, pid: int, *, is_alone: bool) -> CapturedRank | None:

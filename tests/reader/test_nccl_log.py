@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
 from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog
+from nsyspipe.reader.fabric import read_nccl_logs
 from nsyspipe.reader.nccl_lines import Connected, Line, parse_line
-from nsyspipe.reader.nccl_log import read_nccl_logs
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
 WORLD = "0x1111"
