@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from nsyspipe.model import schema
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.calls import Strings, read_calls, read_overhead, read_strings
+from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.operations import Operations, read_operations
 from nsyspipe.reader.payload import Payloads, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
@@ -23,8 +23,6 @@ from nsyspipe.reader.report import Report, open_report
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pyarrow as pa
 
     from nsyspipe.model.types import Int64
 
@@ -104,16 +102,24 @@ class ReportFacts:
 
 def read_facts(report: Report) -> ReportFacts:
     """Read a report's facts; whatever its version does not have stays None or empty."""
-    meta = _export_meta(report)
+    texts = {"name": "text", "value": "text"}
+    tables = versions.EXPORT_META_OLD, versions.EXPORT_META
+    meta = {row["name"]: row["value"] for one in tables for row in report.few(one, texts)}
+    hosts = report.few(versions.SYSTEM_ENV, texts, "name = 'Hostname'")
+    of_devices = report.few(versions.CUDA_DEVICE, dict.fromkeys(("pid", "cudaId", "gpuId"), "int"))
     names, of_device = _gpus(report)
     return ReportFacts(
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"),
         schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=_session_start(report),
-        host=_host(report),
+        host=hosts[0]["value"] if hosts else None,
         variables=_variables(report),
         gpu_names=names,
-        gpu_of_ordinal=_ordinals(report),
+        gpu_of_ordinal={
+            (row["pid"], row["cudaId"]): row["gpuId"]
+            for row in of_devices
+            if row["gpuId"] is not None
+        },
         gpu_of_device=of_device,
         exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
@@ -121,66 +127,37 @@ def read_facts(report: Report) -> ReportFacts:
     )
 
 
-def _export_meta(report: Report) -> dict[str, str]:
-    table = report.catalog.export_meta
-    if table is None or not report.has(table, "name", "value"):
-        return {}
-    found = report.select(table, {"name": "text", "value": "text"})
-    return dict(zip(found["name"].to_pylist(), found["value"].to_pylist(), strict=True))
-
-
 def _session_start(report: Report) -> int | None:
-    if not report.has(versions.SESSION_START, "utcEpochNs"):
-        return None
-    found = report.select(versions.SESSION_START, {"utcEpochNs": "int"})["utcEpochNs"].drop_null()
-    start = int(found[0].as_py()) if len(found) else None
+    rows = report.few(versions.SESSION_START, {"utcEpochNs": "int"})
+    start: int | None = next(
+        (row["utcEpochNs"] for row in rows if row["utcEpochNs"] is not None), None
+    )
     return start if start is not None and abs(start) < _LATEST_START else None
 
 
-def _host(report: Report) -> str | None:
-    if not report.has(versions.SYSTEM_ENV, "name", "value"):
-        return None
-    found = report.select(versions.SYSTEM_ENV, {"value": "text"}, where="name = 'Hostname'")[
-        "value"
-    ].to_pylist()
-    return found[0] if found else None
-
-
 def _variables(report: Report) -> dict[str, str]:
-    if not report.has(versions.CAPTURE_META, "name", "value"):
-        return {}
     wanted = " OR ".join(f"value LIKE '{name}=%'" for name in _VARIABLES)
     where = f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
     found: dict[str, set[str]] = {}
-    for text in report.select(versions.CAPTURE_META, {"value": "text"}, where=where)[
-        "value"
-    ].to_pylist():
+    for row in report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, where):
         # LIKE takes _ for any letter and ignores case, so compare the name again.
-        if (match := _ASSIGNMENT.match(text)) and match["name"] in _VARIABLES:
+        if (match := _ASSIGNMENT.match(row["value"])) and match["name"] in _VARIABLES:
             found.setdefault(match["name"], set()).add(match["value"])
     return {name: values.pop() for name, values in found.items() if len(values) == 1}
 
 
 def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
     """Return model by GPU id, and GPU id by CUDA device number; the id column was renamed."""
-    id_column = report.catalog.first(versions.GPU, "id", "deviceId")
+    id_column = report.first(versions.GPU, "id", "deviceId")
     if id_column is None or not report.has(versions.GPU, "name"):
         return {}, {}
-    device_column = report.catalog.first(versions.GPU, "cuDevice", id_column) or id_column
+    device_column = report.first(versions.GPU, "cuDevice", id_column) or id_column
     columns = {id_column: "int", device_column: "int", "name": "text"}
     rows = report.select(versions.GPU, columns).to_pylist()
     names = {row[id_column]: row["name"] for row in rows if row["name"]}
     return names, {
         row[device_column]: row[id_column] for row in rows if row[device_column] is not None
     }
-
-
-def _ordinals(report: Report) -> dict[tuple[int, int], int]:
-    columns = ("pid", "cudaId", "gpuId")
-    if not report.has(versions.CUDA_DEVICE, *columns):
-        return {}
-    rows = report.select(versions.CUDA_DEVICE, dict.fromkeys(columns, "int")).to_pylist()
-    return {(row["pid"], row["cudaId"]): row["gpuId"] for row in rows if row["gpuId"] is not None}
 
 
 # Everything that one report holds for the analysis, in one pass over each table.
@@ -192,11 +169,7 @@ class Capture:
 
     facts: ReportFacts
     operations: Operations
-    launches: pa.Table | None  # `schema.LAUNCHES`; None when API calls were not recorded
-    calls: pa.Table | None  # `schema.HOST_CALLS`; None where launches are
-    waits: pa.Table  # `schema.HOST_WAITS`
-    # `schema.BLOCKING_CALLS`; None when calls have no end or no name
-    blocking_calls: pa.Table | None
+    calls: Calls
     # Starts and ends of the profiler's own work, report time, ns; None when not recorded
     overhead: tuple[Int64, Int64] | None
     ranges: Ranges
@@ -209,7 +182,7 @@ class Capture:
         empty = replace(
             self.operations, kernels=schema.KERNELS.empty(), copies=schema.COPIES.empty()
         )
-        return replace(self, operations=empty, launches=None, calls=None)
+        return replace(self, operations=empty, calls=replace(self.calls, launches=None, all=None))
 
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
@@ -220,10 +193,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         overhead = read_overhead(report, facts)
-        ends = [
-            operations.kernels["end_ns"],
-            operations.copies["end_ns"],
-        ]
+        ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
         ranges = read_ranges(report, strings, ends)
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
@@ -246,10 +216,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     return Capture(
         facts=facts,
         operations=operations,
-        launches=calls.launches,
-        calls=calls.all,
-        waits=calls.waits,
-        blocking_calls=calls.blocking,
+        calls=calls,
         overhead=overhead,
         ranges=ranges,
         payloads=payloads,

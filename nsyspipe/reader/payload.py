@@ -248,12 +248,6 @@ def _size_gap(table: pa.Table, layouts: Iterable[Layout], *, has_payloads: bool)
     return "not-exported" if is_described else "no-payloads"
 
 
-def read_comm_ranks(report: Report) -> tuple[dict[int, CommRank], int]:
-    """Read each process's rank, and the number of payloads that do not fit their description."""
-    payloads = read_payloads(report)
-    return payloads.comm_ranks, payloads.n_undecoded
-
-
 def _calls(rows: pa.Table, strings: Strings) -> pa.ChunkedArray:
     """Return the text of each row, from ``text`` (inline) or ``textId``; null without either."""
     ids, index = np.unique(as_int(rows["textId"], _ABSENT), return_inverse=True)

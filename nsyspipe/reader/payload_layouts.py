@@ -86,17 +86,21 @@ def read_layouts(report: Report) -> dict[tuple[int, int], Layout]:
     One process describes each schema once, so several processes repeat it; where they contradict
     each other (domain ids are per process), nothing tells whose a payload is, and it has no layout.
     """
-    columns = ("domainId", "schemaId", "payloadSize")
-    entry_columns = ("domainId", "schemaId", "idx", "type", "offset")
-    if not report.has(versions.PAYLOAD_SCHEMAS, *columns) or not report.has(
-        versions.PAYLOAD_ENTRIES, *entry_columns, "name"
+    needed, names = (
+        ("domainId", "schemaId", "payloadSize"),
+        ("domainId", "schemaId", "idx", "type", "offset"),
+    )
+    if not report.has(versions.PAYLOAD_SCHEMAS, *needed) or not report.has(
+        versions.PAYLOAD_ENTRIES, *names, "name"
     ):
         return {}
-    kinds = dict.fromkeys((*columns, "type", "alignTo"), "int")
+    kinds = dict.fromkeys((*needed, "type", "alignTo"), "int")
     schemas = _by_key(report.select(versions.PAYLOAD_SCHEMAS, kinds).to_pylist())
-    kinds = dict.fromkeys((*entry_columns, "flags", "arrayOrUnionDetail"), "int") | {"name": "text"}
+    kinds = dict.fromkeys((*names, "flags", "arrayOrUnionDetail"), "int") | {"name": "text"}
     entries = _by_key(report.select(versions.PAYLOAD_ENTRIES, kinds).to_pylist())
-    enums = _enum_sizes(report)
+    columns = dict.fromkeys(("domainId", "schemaId", "size"), "int")
+    sizes = _by_key(report.few(versions.PAYLOAD_ENUMS, columns))
+    enums = {key: rows[0]["size"] for key, rows in sizes.items() if len(rows) == 1}
     layouts = {}
     for key, rows in schemas.items():
         described = {row["idx"]: row for row in entries.get(key, [])}
@@ -117,14 +121,6 @@ def _by_key(rows: list[dict[str, Any]]) -> dict[Key, list[Row]]:
         key = full["domainId"], full["schemaId"]
         found.setdefault(key, {})[tuple(full.values())] = full
     return {key: list(distinct.values()) for key, distinct in found.items()}
-
-
-def _enum_sizes(report: Report) -> dict[Key, int]:
-    if not report.has(versions.PAYLOAD_ENUMS, "domainId", "schemaId", "size"):
-        return {}
-    columns = dict.fromkeys(("domainId", "schemaId", "size"), "int")
-    rows = _by_key(report.select(versions.PAYLOAD_ENUMS, columns).to_pylist())
-    return {key: found[0]["size"] for key, found in rows.items() if len(found) == 1}
 
 
 def _layout(schema: Row, described: Mapping[int, Row], enums: Mapping[int, int]) -> Layout:

@@ -133,7 +133,7 @@ def digest_report(
         step_members(one, families, own, family) for one, own in zip(events, found, strict=True)
     ]
     host = [
-        between_steps(one.ranges, context.codes, own, capture.calls)
+        between_steps(one.ranges, context.codes, own, capture.calls.all)
         for one, own in zip(events, members, strict=True)
     ]
     capture = capture.without_events()  # most of the memory, not needed any more
@@ -191,12 +191,12 @@ def _split(capture: Capture) -> list[ProcessEvents]:
     tables = {
         "kernels": kernels,
         "copies": copies,
-        "launches": capture.launches,
+        "launches": capture.calls.launches,
         "ranges": capture.ranges.table,
         "payloads": capture.payloads.table,
-        "blocking_calls": capture.blocking_calls,
-        "waits": capture.waits,
-        "calls": capture.calls,
+        "blocking_calls": capture.calls.blocking,
+        "waits": capture.calls.waits,
+        "calls": capture.calls.all,
     }
     nothing = [None] * len(processes)
     split = [
