@@ -32,6 +32,7 @@ from nsyspipe.run.gather import gather, place, place_hosts
 from nsyspipe.run.ranks import (
     check_one_run,
     launcher_size,
+    named_ranks,
     rank_sources,
     ranks_by_map,
     world_size,
@@ -304,11 +305,8 @@ def _numbered(placed: Sequence[Rank], captured: Captured) -> Finding:
 def _launched_size(reports: Sequence[Examined], captured: Captured) -> int | None:
     """Return how many ranks the launcher started that numbered them; None if another source did."""
     placed = _placed(reports)
-    for source, found in rank_sources(placed, captured):
-        numbers = [number for number in found if number is not None]
-        if placed and len(numbers) == len(set(numbers)) == len(placed):
-            return launcher_size(placed, numbers, source)
-    return None
+    named = named_ranks(placed, captured)
+    return launcher_size(placed, *named) if named else None
 
 
 def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDE
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
 from nsyspipe.reader import report as versions
-from nsyspipe.run.sidecars import NOTHING_CAPTURED
+from nsyspipe.run.sidecars import Captured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.options import Reading
     from nsyspipe.reader.metadata import Counts, ReportFacts
     from nsyspipe.run.gather import ReportDigest
-    from nsyspipe.run.sidecars import Captured
 
 
 YES, PARTLY, NO = "yes", "partly", "no"
@@ -51,7 +50,7 @@ class Beside:
     rank_map: Mapping[str, int] | None = None
     log: NcclLog | None = None
     topology: Topology | None = None
-    captured: Captured = NOTHING_CAPTURED
+    captured: Captured = field(default_factory=Captured)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from nsyspipe.model import schema
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
-from nsyspipe.run.sidecars import NOTHING_CAPTURED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +38,7 @@ def of_reports(
     names: Sequence[str],
     placed: Sequence[Placed[ProcessDigest]],
     ranks: Sequence[int],
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
     *,
     is_hidden: bool = False,
 ) -> list[Problem]:
@@ -82,7 +81,7 @@ def of_ranks(
     placed: Sequence[Placed[ProcessDigest]],
     ranks: Sequence[int],
     size: int | None,
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
 ) -> list[Problem]:
     """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
     found = []

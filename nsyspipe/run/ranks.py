@@ -11,7 +11,6 @@ from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.nsys.find_reports import EXPORT_SUFFIX, source_of
 from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES
-from nsyspipe.run.sidecars import NOTHING_CAPTURED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
 def check_one_run(
     digests: Sequence[ReportDigest],
     placed: Sequence[Rank],
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
 ) -> None:
     """Raise if two reports are one and the same, claim one rank, or come from different runs, naming both files.
 
@@ -148,7 +147,7 @@ def number_ranks(
     digests: Sequence[ReportDigest],
     placed: Sequence[Rank],
     rank_map: Mapping[str, int] | None,
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
 ) -> tuple[list[int], str, list[Problem]]:
     """Give each rank its number, from the first source that numbers every one, all different; name the source.
 
@@ -166,10 +165,8 @@ def number_ranks(
     if rank_map is not None:
         return ranks_by_map(placed, rank_map), "rank_map", []
     check_one_run(digests, placed, captured)
-    for source, numbers in rank_sources(placed, captured):
-        given = [number for number in numbers if number is not None]
-        if len(given) == len(numbers) and len(set(given)) == len(given):
-            return given, source, []
+    if (named := named_ranks(placed, captured)) is not None:
+        return *named, []
     order = sorted(range(len(placed)), key=lambda at: _order_key(placed[at]))
     ranks = [0] * len(placed)
     for rank, at in enumerate(order):
@@ -183,7 +180,7 @@ def ranks_table(
     ranks: Sequence[int],
     source: str,
     names: Sequence[str],
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
     *,
     is_comm_in_graphs: bool = False,
 ) -> pa.Table:
@@ -228,7 +225,7 @@ def _order_key(placed: Rank) -> tuple[int, int, int]:
 
 
 def rank_sources(
-    placed: Sequence[Rank], captured: Captured = NOTHING_CAPTURED
+    placed: Sequence[Rank], captured: Captured
 ) -> Iterator[tuple[str, list[int | None]]]:
     """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing.
 
@@ -250,6 +247,15 @@ def rank_sources(
     yield "nccl_payload", [comm.rank if comm else None for comm in comm_ranks]
     yield "nvtx_mpi", [one.report.mpi_ranks.get(one.process.process_id) for one in placed]
     yield "file_name", [stem_rank(one.report.path) if one.is_alone else None for one in placed]
+
+
+def named_ranks(placed: Sequence[Rank], captured: Captured) -> tuple[list[int], str] | None:
+    """Return the numbers of the first source that numbers every process, all different, and its name; None for none."""
+    for source, found in rank_sources(placed, captured):
+        numbers = [number for number in found if number is not None]
+        if len(found) == len(numbers) == len(set(numbers)):
+            return numbers, source
+    return None
 
 
 def launcher_size(placed: Sequence[Rank], ranks: Sequence[int], source: str) -> int | None:

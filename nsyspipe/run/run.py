@@ -18,7 +18,6 @@ from nsyspipe.analysis.evenness import evenness
 from nsyspipe.analysis.kernels import costliest
 from nsyspipe.analysis.summary import step_times
 from nsyspipe.errors import OptionError
-from nsyspipe.run.sidecars import NOTHING_CAPTURED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -92,7 +91,7 @@ def header_of(
     world_size: int | None,
     label: str | None,
     run_id: str | None,
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
     steps_from: str | None = None,
 ) -> RunHeader:
     """Describe a run by its digests and `schema.RANKS`; `names` is what to call each report."""
@@ -160,23 +159,9 @@ def _label(names: Sequence[str]) -> str:
 
 
 RUN_TABLES = (
-    "ranks",
-    "steps",
-    "breakdown",
-    "phases",
-    "collectives",
-    "stragglers",
-    "kernels",
-    "links",
-    "summary",
-    "rank_summary",
-    "phase_summary",
-    "idle_calls",
-    "timeline",
-    "host_steps",
-    "findings",
-    "problems",
-)
+    "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary",
+    "phase_summary", "idle_calls", "timeline", "host_steps", "findings", "problems",
+)  # fmt: skip
 
 
 class Run(ABC):

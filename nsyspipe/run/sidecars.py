@@ -90,9 +90,6 @@ class Captured:
         return _joined(first, others)
 
 
-NOTHING_CAPTURED = Captured()
-
-
 def with_captured_facts(
     digests: Sequence[ReportDigest], captured: Captured
 ) -> tuple[ReportDigest, ...]:
