@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from nsyspipe.reader.report import Report
 
 
-# Rows of the tables of device operations: typed, with a valid time and a process.
-
-
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
 _PID_SHIFT = 24

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from nsyspipe.reader.report import Report
 
 
-# The numbers in NCCL's payloads, found by the names that NCCL's releases gave them.
-
-
 # Each blob starts with this. NVIDIA does not document it. The first number is 1 in all that were seen, whatever
 # their domain: so many payloads, it seems. Whether the high word of the schema belongs to its id or is a flag is
 # unknown, so that it counts only for ids that need it.

@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# What each nsys export version has, found by looking: table and column names, never version numbers alone.
-
-
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# SQLAlchemy over ADBC: statements are built and reports reflected as usual, results come as Arrow.
-
-
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = "65536"

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     Result = tuple[int, pa.Table, pa.Table]
 
 
-# The work on one report's operations: a plain function of what a run knows, which returns them one by one.
-
-
 @dataclass(frozen=True)
 class ReportTask:
     """One report's share of the work."""

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     Rank: TypeAlias = Placed[ProcessDigest] | Placed[HostDigest]
 
 
-# Whether reports can be of one run at all.
-
-
 _ONE_RUN_NS = 60_000_000_000
 # Of these, an equal value says that the job is the same one; torchrun's default id says nothing.
 _IDENTIFYING = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")

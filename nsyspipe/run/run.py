@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from nsyspipe.run.sidecars import Captured
 
 
-# What identifies a run: id, label, sizes, versions, hosts, time of capture.
-
-
 # What the steps of a run come from.
 RANGES, HOST, CAPTURE = "ranges", "host", "capture"
 
