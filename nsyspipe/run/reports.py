@@ -128,7 +128,7 @@ class ReportRun(Run):
         return log and own_log(gathered.digests, log, gathered.captured.world_size)
 
     @cached_property
-    def _merged(self) -> RunTables:
+    def _tables(self) -> RunTables:
         return merge(
             self._gathered,
             display_names(self.paths),
@@ -141,7 +141,7 @@ class ReportRun(Run):
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
         """What connects the ranks, and which of the given files is not of this run."""
         log, topology, beside = self._beside
-        found, problems = links_of(self._own_log, topology, self.ranks, self._merged.world_size)
+        found, problems = links_of(self._own_log, topology, self.ranks, self._tables.world_size)
         if log is not None and self._own_log is None and self.ranks.num_rows:
             sizes = run_sizes(self._gathered.digests, self._gathered.captured.world_size)
             shown = " or ".join(map(str, sizes))
@@ -151,7 +151,7 @@ class ReportRun(Run):
     @cached_property
     def _evidence(self) -> Evidence:
         """What rules may ask about the run."""
-        merged, gpu_names, settings = self._merged, self.header.gpu_names, self._own_log
+        merged, gpu_names, settings = self._tables, self.header.gpu_names, self._own_log
         return Evidence(
             n_ranks=merged.ranks.num_rows,
             world_size=merged.world_size,
@@ -177,7 +177,7 @@ class ReportRun(Run):
 
     @property
     def _summary_phases(self) -> pa.Table:
-        phases, steps = self._merged.phases, self._merged.selection.steps
+        phases, steps = self._tables.phases, self._tables.selection.steps
         return phases.filter(pc.is_in(phases["step"], value_set=pa.array(steps, pa.int64())))
 
     @cached_property
@@ -190,7 +190,7 @@ class ReportRun(Run):
         return self._made[name]
 
     def _make(self, name: str) -> pa.Table:
-        merged = self._merged
+        merged = self._tables
         figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
         makers: dict[str, Callable[[], pa.Table]] = {
             "collectives": lambda: schema.conform(merged.all_collectives(), schema.COLLECTIVES),
@@ -220,7 +220,7 @@ class ReportRun(Run):
 
     @cached_property
     def header(self) -> RunHeader:
-        merged, gathered = self._merged, self._gathered
+        merged, gathered = self._tables, self._gathered
         return header_of(
             gathered.digests,
             merged.ranks,
@@ -252,7 +252,7 @@ class ReportRun(Run):
 
     @property
     def skipped_steps(self) -> list[int]:
-        return [int(step) for step in self._merged.selection.skipped]
+        return [int(step) for step in self._tables.selection.skipped]
 
     def judged_findings(self) -> pa.Table:
         return self._judged[0]
@@ -263,10 +263,10 @@ class ReportRun(Run):
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
         return run_operations(
-            self._merged, self.reading, steps=steps, jobs=self.jobs, executor=self.executor
+            self._tables, self.reading, steps=steps, jobs=self.jobs, executor=self.executor
         )
 
     def __repr__(self) -> str:
-        if "_merged" not in self.__dict__:
+        if "_tables" not in self.__dict__:
             return f"<Run of {len(self.paths)} reports, not read yet>"
         return super().__repr__()
