@@ -18,7 +18,7 @@ ID = "launch-bound"
 _LEAST_SHARE = 0.02
 _FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
 _PAUSES = (
-    "find what the host does there (nsys profile --sample=process-tree --python-sampling=true): loading, logging, locks, "
+    "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "
     "garbage collection, sleeping; launching faster makes no pause shorter"
 )
 _UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
@@ -64,7 +64,7 @@ def _is_pausing(evidence: Evidence, idle: IdleOf) -> bool:
     if idle.rank is not None:
         steps = steps.filter(pc.equal(steps["rank"], idle.rank))
     pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
-    return 2 * (pauses or 0) >= launch
+    return bool(2 * (pauses or 0) >= launch)
 
 
 def _missing(evidence: Evidence, idle: IdleOf | None, unknown: IdleOf | None) -> str | None:
