@@ -299,8 +299,7 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    from nsyspipe.comparison.ranking import Rules, check_sort  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.scoreboard import Scoreboard  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.scoreboard import Rules, Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
     least = effect_ratio(min_effect_pct, min_effect)
     check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")

@@ -89,7 +89,7 @@ def compare(
     if quiet or outputs.takes_stdout:
         name_file(rules)
     if sort is not None:
-        from nsyspipe.comparison.ranking import check_sort
+        from nsyspipe.comparison.scoreboard import check_sort
 
         sort = check_sort(sort, "--sort")
     options = reading.chosen(locals())

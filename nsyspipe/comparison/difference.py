@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.analysis.evenness import evenness
 from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
-from nsyspipe.comparison.metrics import DEFAULT_METRIC, metric_rows, overall_verdict, per_step
+from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
 from nsyspipe.comparison.surroundings import surroundings
 from nsyspipe.comparison.tables import COMPARABILITY, PROBLEMS_OF_SIDES
 from nsyspipe.errors import OptionError
@@ -150,9 +149,7 @@ class RunDifference:
     @cached_property
     def evenness(self) -> tuple[list[Evenness], list[Evenness]]:
         """How even the step times of each capture of baseline and candidate are; of those that have any."""
-        before, after = (
-            [found for table in side if (found := _evenness(table))] for side in self._tables
-        )
+        before, after = map(evenness_of, self._tables)
         return before, after
 
     @cached_property
@@ -222,8 +219,3 @@ class RunDifference:
 
     def __repr__(self) -> str:
         return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
-
-
-def _evenness(table: StepTable) -> Evenness | None:
-    values = per_step(table, DEFAULT_METRIC)
-    return None if isinstance(values, str) else evenness(values)

@@ -12,8 +12,8 @@ from nsyspipe.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsyspipe.comparison.decision import Better
     from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.statistics import Better
 
 
 REGRESSION, ANY_CHANGE = "regression", "any-change"
