@@ -153,15 +153,10 @@ def has_whole_graphs(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class StepTable:
-    """The figures' steps of a run.
+    """The figures' steps of a run: every rank has every summary step, so that their rows make a matrix.
 
-    Every rank has every summary step, so that their rows make a matrix.
-
-    Attributes
-    ----------
-    hides_idle
-        Idle time is null: CUDA graphs were captured as a whole, and not so in what the run is compared with. Gaps inside
-        them are not seen.
+    If it `hides_idle`, idle time is null: CUDA graphs were captured as a whole, and not so in what the run is compared
+    with. Gaps inside them are not seen.
     """
 
     run: Run

@@ -73,13 +73,7 @@ class Side:
 
 
 def check_captures(side: Side) -> None:
-    """Refuse one capture that counts twice, since its spread between captures would be nothing.
-
-    Raises
-    ------
-    OptionError
-        If two runs of the side have one id.
-    """
+    """Refuse one capture that counts twice, since its spread between captures would be nothing."""
     ids = [run.header.run_id for run in side.runs]
     for run_id in ids:
         if ids.count(run_id) > 1:

@@ -31,17 +31,7 @@ _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "
 
 @dataclass(frozen=True)
 class Gate:
-    """What a gate says.
-
-    Attributes
-    ----------
-    fail_on
-        `REGRESSION` or `ANY_CHANGE`.
-    exit_code
-        `PASSED`, `FAILED`, or `UNDECIDED`: none failed, but of a judged metric it is not sure.
-    failed, undecided
-        Rows of `tables.METRIC_ROWS` that failed, and of which it is not sure.
-    """
+    """What a gate says, and the rows of `tables.METRIC_ROWS` that failed, or of which it is not sure."""
 
     fail_on: str
     exit_code: int
@@ -208,15 +198,7 @@ _LARGEST_INTEGER = 2**63
 
 @dataclass(frozen=True)
 class GateSettings:
-    """What is set; None is "not set".
-
-    Attributes
-    ----------
-    min_effect, confidence
-        As ratios.
-    path
-        The file that says so.
-    """
+    """What is set, as ratios, and the file that says so; None is "not set"."""
 
     fail_on: str | None = None
     min_effect: float | None = None

@@ -112,14 +112,8 @@ _CAUTION_PER_STEP, _MOST_CAUTION = 0.275, 3.0
 class Interval:
     """Half-widths around the difference of two centres; the same whichever side comes first.
 
-    Attributes
-    ----------
-    added
-        What comes to the half-width that no spread shows.
-    longer
-        As if each capture had so many times its steps, and went on like them.
-    times
-        As if there were so many times the captures, each like these.
+    `added` is what comes to it that no spread shows. It is as if each capture went on to so many times its steps
+    (`longer`), or there were so many `times` the captures, all like these.
     """
 
     sides: tuple[Captures, Captures]
@@ -151,7 +145,7 @@ class Interval:
     @property
     def is_beside_gap(self) -> bool:
         """Whether the centre of a capture may jump from one level of its steps to the other."""
-        correlation = np.asarray(float(self._weights @ self._correlations))
+        correlation = np.asarray(float(self._weights @ self._prior[0]))
         return any(
             series.is_beside_gap(float(inflation(series.n, correlation)))
             for side in self.sides
@@ -179,10 +173,6 @@ class Interval:
         return _prior(next(count for most, count in _FINENESS if self._steps <= most))
 
     @property
-    def _correlations(self) -> Float64:
-        return self._prior[0]
-
-    @property
     def _error(self) -> float:
         """What the tails may be: the error that is asked for, less caution."""
         caution = math.sqrt(_CAUTION_PER_STEP * (self._steps / 2 * self.times))
@@ -204,7 +194,7 @@ class Interval:
 
     def _variances(self, times: int) -> tuple[Float64, Float64]:
         """Return the variance of the difference for each correlation, and its sum of squares over freedom."""
-        one, other = (side.variances(self._correlations, self.longer, times) for side in self.sides)
+        one, other = (side.variances(self._prior[0], self.longer, times) for side in self.sides)
         return one[0] + other[0], one[1] + other[1]
 
     @cached_property

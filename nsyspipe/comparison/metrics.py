@@ -73,18 +73,9 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of a step.
+    """One figure of a step: how its ranks make one, of a column of `schema.STEPS` or of matched collectives.
 
-    Attributes
-    ----------
-    unit
-        ns, 1/s, ratio, count, bytes or bytes/s.
-    better
-        `LOWER`, `HIGHER`, or `NEITHER`: a change of it is no news by itself.
-    formula
-        How the ranks of a step make one figure.
-    column, below
-        Of `schema.STEPS`, or of matched collectives: what it is made of; of a ratio its denominator.
+    With `below`, a denominator, it is a ratio. If neither is `better`, a change of it is no news by itself.
     """
 
     name: str
@@ -225,13 +216,8 @@ def judged(
 ) -> Judgement:
     """Judge one figure of two sides, each capture's values in the order of steps.
 
-    Parameters
-    ----------
-    statistic
-        ``median`` or ``mean``.
-    step_time
-        Of the baseline, ns: what a time is measured by where the baseline has none of it. A share is measured in
-        points there, and of anything else all counts.
+    Where the baseline has none of it, a time is measured by its step time (ns), a share in points, and of anything else
+    all counts.
     """
     found = difference_of_centres(*sides, confidence=confidence, statistic=statistic, names=names)
     of_zero = {_TIME: min_effect * (step_time or 0.0), _RATIO: min_effect}.get(metric.unit, 0.0)
@@ -246,21 +232,10 @@ def metric_rows(
     blocked: str | None,
     settled: Sequence[str] = (),
 ) -> pa.Table:
-    """Compare every figure of two sides, each capture's steps in the order of time.
+    """Return `tables.METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
 
-    Parameters
-    ----------
-    tables
-        Baseline and candidate.
-    blocked
-        Why no verdict may be given although there are figures; None when it may.
-    settled
-        Names of the figures for which it is worked out what would settle them: that takes a while.
-
-    Returns
-    -------
-    pyarrow.Table
-        `tables.METRIC_ROWS`, in the order of `METRICS`.
+    `blocked` says why no verdict may be given although there are figures. What would settle a figure is worked out for
+    those named in `settled`: that takes a while.
     """
     times = [[per_step(table, DEFAULT_METRIC) for table in side] for side in tables]
     known = [[one for one in side if not isinstance(one, str)] for side in times]

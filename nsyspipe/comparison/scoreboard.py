@@ -70,17 +70,9 @@ SORTS = {
 
 
 def check_sort(name: str, option: str = "sort") -> str:
-    """Return a name of `SORTS` for what a user gives: that, or the name of its column.
-
-    Raises
-    ------
-    OptionError
-        If it is neither.
-    """
-    if name in SORTS:
-        return name
+    """Return a name of `SORTS` for what a user gives: that, or the name of its column; else an `OptionError`."""
     for one, (column, _) in SORTS.items():
-        if column == name:
+        if name in {one, column}:
             return one
     raise OptionError.no_such_name(f"{option} {name!r}", "there is no such metric", name, SORTS)
 
@@ -207,18 +199,9 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True)
 class Rules:
-    """What counts.
+    """What counts: the smallest |difference| of step times, as a ratio of the reference, and the intervals' confidence.
 
-    Attributes
-    ----------
-    min_effect
-        Smallest |difference| of step times that counts, as a ratio of the reference.
-    confidence
-        Of the intervals.
-    is_forced
-        Whether runs that are not comparable are judged.
-    settings_file
-        The file that says so; None: options or defaults do.
+    `is_forced` judges runs that are not comparable; `settings_file` says so, if not options or defaults do.
     """
 
     min_effect: float

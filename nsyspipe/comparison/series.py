@@ -99,10 +99,7 @@ class Series:
     def squares(self, correlations: Float64, longer: float = 1.0) -> Float64:
         """Return the generalised sum of squares around the mean, (x - m)' R^-1 (x - m), of AR(1) steps.
 
-        Parameters
-        ----------
-        longer
-            As if the capture had gone on like this, to so many times its steps.
+        It is as if the capture had gone on like this, to so many times its steps (`longer`).
         """
         r, x, n = correlations, self.deviations, self.n * longer
         total, ends = float(x.sum()), float(x[0] + x[-1])
@@ -256,13 +253,7 @@ class Captures:
 
     @classmethod
     def of(cls, captures: Sequence[Float64], kind: type[Series] = Series) -> Captures:
-        """Take one array per capture, in step order; captures without a step are left out.
-
-        Raises
-        ------
-        ValueError
-            If a value is not finite, or an array has more than one dimension.
-        """
+        """Take one array per capture, in step order and finite; captures without a step are left out."""
         arrays = [np.asarray(values, np.float64) for values in captures]
         if any(values.ndim != 1 or not np.isfinite(values).all() for values in arrays):
             msg = "per-step values must be finite and in one dimension"
@@ -316,13 +307,7 @@ class Captures:
     def variances(
         self, correlations: Float64, longer: float, times: int
     ) -> tuple[Float64, Float64]:
-        """Return the variance of the centre for each correlation, and what Welch's formula sums: squares over freedom.
-
-        Parameters
-        ----------
-        longer, times
-            As if each capture had so many times its steps, and there were so many times the captures.
-        """
+        """Return the variance of the centre for each correlation, and what Welch's formula sums: squares over freedom."""
         share = 1 / max(len(self.long), 1)
         variance, squares = np.zeros_like(correlations), np.zeros_like(correlations)
         for series in self.long:

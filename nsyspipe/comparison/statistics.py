@@ -255,15 +255,7 @@ class Settled(NamedTuple):
 
 @dataclass(frozen=True)
 class Judgement:
-    """A difference and what it means.
-
-    Attributes
-    ----------
-    least
-        The smallest |delta| that counts, in the unit of the values.
-    better
-        Which direction is an improvement; with "neither" a difference is a "change".
-    """
+    """A difference and what it means: what counts is a |delta| of `least`, in the unit of the values."""
 
     difference: Difference
     least: float
@@ -317,11 +309,7 @@ class Judgement:
         """Say about how many more steps or captures would settle it, if delta stays what it is.
 
         The half-width is computed again of captures that go on as these do, and of more captures like these.
-
-        Parameters
-        ----------
-        one_sided
-            Whether it is enough to know that there is no regression.
+        If `one_sided`, it is enough to know that there is no regression.
         """
         delta, half = self.difference.delta, self.difference.half
         if delta is None or self.difference.low is None or self._is_opposed:
