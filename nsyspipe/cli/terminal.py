@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from nsyspipe.errors import NsyspipeError, OutputError
 from nsyspipe.model.text import printable
+
+if TYPE_CHECKING:
+    from nsyspipe.report.blocks import Block
 
 
 def write_stdout(text: str) -> None:
@@ -32,6 +36,15 @@ def write_stdout(text: str) -> None:
     except OSError as error:
         problem = f"cannot be written ({error.strerror})"
         raise OutputError("standard output", problem, fix="write to a file: --json FILE") from error
+
+
+def text_of(blocks: Iterable[Block]) -> str:
+    """Return blocks as text for this terminal."""
+    from rich.console import Console
+
+    from nsyspipe.report.as_text import as_text
+
+    return as_text(blocks, Console())
 
 
 def print_error(error: NsyspipeError) -> None:

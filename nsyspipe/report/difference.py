@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 from rich.console import Group
 from rich.padding import Padding
@@ -16,6 +14,7 @@ from rich.text import Text
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.model.text import printable
+from nsyspipe.report.as_text import MAX_WIDTH, rendered
 from nsyspipe.report.difference_words import (
     change_cells,
     delta_text,
@@ -33,14 +32,13 @@ from nsyspipe.report.difference_words import (
     verdict_text,
 )
 from nsyspipe.report.document import dumps
-from nsyspipe.report.files import head_of, json_of
-from nsyspipe.report.markdown import escaped, prose, table
-from nsyspipe.report.text import MAX_WIDTH, rendered
+from nsyspipe.report.files import Format, identity_of_page, json_of
+from nsyspipe.report.markdown import escaped, marked_as, marker, prose, table
 from nsyspipe.report.units import percent_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from rich.console import Console, RenderableType
@@ -330,9 +328,8 @@ def _change(row: dict[str, Any]) -> dict[str, Any]:
 # A difference for a pull request: verdict, parts of the step time, figures, kernels, what else changed.
 
 
-# The first line, whatever the runs: a bot looks for the comment that begins with it.
-MARKER = "<!-- nsyspipe:diff -->"
-_RUNS_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:runs=(\S*) -->")
+# Name of the meta element that says which runs a page compares.
+DIFF_RUNS = "nsyspipe-diff-runs"
 _SHOWN_KERNELS, _MARKDOWN_CHANGES, _LONGEST_NAME = 5, 12, 60
 
 
@@ -341,7 +338,7 @@ def difference_markdown(
 ) -> str:
     """Return a difference in GitHub's Markdown: the same for the same runs.
 
-    The first line is `MARKER`, the second a comment with the runs' ids; neither is shown.
+    The first lines are comments, which are not shown: `marker`.
 
     Parameters
     ----------
@@ -353,7 +350,7 @@ def difference_markdown(
     why = gate_text(gate) if gate else None
     sides = zip(_SIDES, (difference.baseline, difference.candidate), strict=True)
     blocks = [
-        [MARKER, _runs_marker(difference)],
+        marker("diff", "runs", json.dumps(identity_of(difference))),
         [f"**{escaped(verdict_text(difference, gate))}**"],
         [f"Gate {gate.outcome}: {escaped(why)}"] if gate and why else [],
         [f"- {name}: {escaped(side_text(side))}" for name, side in sides],
@@ -371,21 +368,42 @@ def difference_markdown(
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
+def difference_formats(
+    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+) -> dict[str, Format]:
+    """Return how a difference is written in each format, and how a file of it says which runs it is of."""
+
+    def page() -> str:
+        from nsyspipe.report.html.difference_page import difference_page
+
+        return difference_page(difference, gate, settings_file=settings_file)
+
+    def text_by(write: Callable[..., str]) -> Callable[[], str]:
+        return lambda: write(difference, gate, settings_file=settings_file)
+
+    return {
+        "json": Format(text_by(difference_document_text), identity_of_document),
+        "markdown": Format(text_by(difference_markdown), identity_of_markdown),
+        "html": Format(page, identity_of_difference_page),
+    }
+
+
 def identity_of_markdown(path: Path) -> list[list[str]] | None:
     """Return the run ids of both sides of a file of `difference_markdown`; None if it is no such file."""
-    found = _RUNS_MARKER.match(head_of(path))
+    return _sides_of(marked_as(path, "diff", "runs"))
+
+
+def identity_of_difference_page(path: Path) -> list[list[str]] | None:
+    """Return the run ids of both sides of a page of a difference; None for any other file."""
+    return _sides_of(identity_of_page(path, DIFF_RUNS))
+
+
+def _sides_of(text: str | None) -> list[list[str]] | None:
     try:
-        sides = json.loads(unquote(found[1], errors="surrogatepass")) if found else None
+        sides = json.loads(text) if text else None
     except (ValueError, RecursionError):
         return None
     return sides if isinstance(sides, list) else None
-
-
-def _runs_marker(difference: RunDifference) -> str:
-    """Return a comment that no run id can end: neither ``>`` nor ``--`` is left in it."""
-    ids = json.dumps(identity_of(difference))
-    text = quote(ids, safe="", errors="surrogatepass").replace("--", "-%2D")
-    return f"<!-- nsyspipe:runs={text} -->"
 
 
 def _check(row: dict[str, Any]) -> str:

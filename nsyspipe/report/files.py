@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
+import re
 import stat
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OutputError
@@ -17,7 +20,12 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
-# What a file that is there already says: whose result it is decides whether another may replace it.
+@dataclass(frozen=True)
+class Format:
+    """How an answer is written in one format, and whose a file of it is: None for a file of another kind."""
+
+    text: Callable[[], str]
+    identity_of: Callable[[Path], object]
 
 
 # What tells results apart stands at their start; the file behind it may be megabytes.
@@ -38,6 +46,16 @@ def json_of(path: Path) -> Any:  # noqa: ANN401 - whatever stands there
         return json.loads(_content(path, -1).decode())
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def identity_of_page(path: Path, name: str) -> str | None:
+    """Return the content of the meta element of that name, which stands first in a page of ours; else None."""
+    pattern = (
+        r'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
+        rf'<meta name="{re.escape(name)}" content="([^"]*)">'
+    )
+    found = re.match(pattern, head_of(path))
+    return html.unescape(found[1]) if found else None
 
 
 def _content(path: Path, n_bytes: int) -> bytes:

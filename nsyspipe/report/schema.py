@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.report.as_text import rendered
 from nsyspipe.report.markdown import escaped, prose, table
-from nsyspipe.report.text import rendered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,10 @@ from rich.text import Text
 
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.model.text import printable
+from nsyspipe.report.as_text import MAX_WIDTH, rendered
 from nsyspipe.report.document import dumps
-from nsyspipe.report.files import head_of, json_of
-from nsyspipe.report.markdown import escaped, prose, table
+from nsyspipe.report.files import Format, identity_of_page, json_of
+from nsyspipe.report.markdown import escaped, marked_as, marker, prose, table
 from nsyspipe.report.scoreboard_words import (
     doubts,
     headlines,
@@ -33,7 +33,6 @@ from nsyspipe.report.scoreboard_words import (
     troubles,
     verdict_word,
 )
-from nsyspipe.report.text import MAX_WIDTH, rendered
 from nsyspipe.report.units import percent_text
 from nsyspipe.version import __version__
 
@@ -293,21 +292,20 @@ def _hashed(captures: Iterable[Iterable[str]]) -> str:
 # A scoreboard for a pull request or a report: who is fastest, one table, what to know of it.
 
 
-# The first line, whatever the runs: a bot looks for the comment that begins with it.
-MARKER = "<!-- nsyspipe:compare -->"
-_RUNS_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:runs=([0-9a-f]{64}) -->")
+# The meta element by which the page of the same runs is known: a hash of their ids.
+RUNS = "nsyspipe-compare"
 _LONGEST_NAME, _MARKDOWN_TROUBLES = 60, 8
 
 
 def scoreboard_markdown(board: Scoreboard) -> str:
     """Return a scoreboard in GitHub's Markdown: the same for the same runs.
 
-    The first line is `MARKER`, the second a comment with a hash of the runs' ids; neither is shown.
+    The first lines are comments, which are not shown: `marker`.
     """
     kinds = rows_by_kind(board)
     first, *others = headlines(board)
     blocks = [
-        [MARKER, f"<!-- nsyspipe:runs={identity_of(board)} -->"],
+        marker("compare", "runs", identity_of(board)),
         [f"**{escaped(first)}**"],
         *([escaped(sentence)] for sentence in others),
     ]
@@ -322,10 +320,25 @@ def scoreboard_markdown(board: Scoreboard) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
+def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
+    """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
+
+    def page() -> str:
+        from nsyspipe.report.html.scoreboard_page import scoreboard_page
+
+        return scoreboard_page(board)
+
+    return {
+        "json": Format(lambda: scoreboard_document_text(board), identity_of_document),
+        "markdown": Format(lambda: scoreboard_markdown(board), identity_of_markdown),
+        "csv": Format(lambda: scoreboard_csv(board), lambda path: identity_of_csv(path, board)),
+        "html": Format(page, lambda path: identity_of_page(path, RUNS)),
+    }
+
+
 def identity_of_markdown(path: Path) -> str | None:
     """Return the identity of the runs of a file of `scoreboard_markdown`; None if it is no such file."""
-    found = _RUNS_MARKER.match(head_of(path))
-    return found[1] if found else None
+    return marked_as(path, "compare", "runs")
 
 
 def _markdown_results(board: Scoreboard, rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.model.text import printable
+from nsyspipe.report.as_text import MAX_WIDTH, rendered
 from nsyspipe.report.host_steps import capture_text, host_steps_text
 from nsyspipe.report.units import (
     absent,
@@ -156,7 +156,6 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
     return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
 
 
-MAX_WIDTH = 100
 _SHOWN_RANKS = 16
 _LOOP = ("data", "forward", "backward", "optimizer")
 _PHASE_COLUMNS = (
@@ -195,21 +194,6 @@ def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT
         How many findings to show; None shows all.
     """
     return rendered(Group(*_sections(run, console.width, n_findings)), console)
-
-
-def rendered(content: RenderableType, console: Console) -> str:
-    """Render for a console's width and colours, without the spaces that fill lines up."""
-    page = Console(
-        file=io.StringIO(),
-        width=min(console.width, MAX_WIDTH),
-        force_terminal=console.is_terminal,
-        color_system=console.color_system,  # type: ignore[arg-type]  # one of the names it takes
-        no_color=console.no_color,
-        legacy_windows=False,
-    )
-    page.print(content)
-    text: str = page.file.getvalue()  # type: ignore[attr-defined]
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[RenderableType]:

@@ -6,7 +6,8 @@ import pytest
 
 from nsyspipe.model import schema
 from nsyspipe.model.fabric import NcclFacts
-from nsyspipe.report.html.page import Bar, _code, _unbroken
+from nsyspipe.report.blocks import Bar
+from nsyspipe.report.html.page import _code, _unbroken
 from nsyspipe.report.html.run_boards import (
     _sentence,
     evidence_rows,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.report.blocks import Column, Table
 from nsyspipe.report.difference_words import part_rows
-from nsyspipe.report.html.page import Column, Table, cut
+from nsyspipe.report.html.page import cut
 from nsyspipe.report.html.run_steps import timeline_data, timeline_table
 from nsyspipe.report.units import absent, ms_text
 

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.metrics import METRICS
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.report.difference import identity_of
+from nsyspipe.report.blocks import Column, Table
+from nsyspipe.report.difference import DIFF_RUNS, identity_of
 from nsyspipe.report.difference_words import (
     change_cells,
     delta_text,
@@ -36,14 +37,13 @@ from nsyspipe.report.html.difference_charts import (
     waterfall,
     waterfall_table,
 )
-from nsyspipe.report.html.page import Column, Page, Table, cut, identity_of_page, render
+from nsyspipe.report.html.page import Page, cut, render
 from nsyspipe.report.html.run_boards import troubles
 from nsyspipe.report.html.run_page import Tile, provenance
 from nsyspipe.report.units import absent, count_text, ms_text, percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -238,9 +238,6 @@ def formula_table() -> Table:
 # The page of a difference: whether it is one, where it comes from, and both sides above each other.
 
 
-# Name of the meta element that says which runs a page compares.
-DIFF_RUNS = "nsyspipe-diff-runs"
-
 _SECTIONS = (
     ("step-time", "Step time"),
     ("timelines", "Timelines"),
@@ -311,16 +308,6 @@ def difference_page(
             styles=("run.css", "difference.css"),
         )
     )
-
-
-def identity_of_difference_page(path: Path) -> list[list[str]] | None:
-    """Return the run ids of both sides of a page of `difference_page`; None for any other file."""
-    found = identity_of_page(path, DIFF_RUNS)
-    try:
-        sides = json.loads(found) if found else None
-    except (ValueError, RecursionError):
-        return None
-    return sides if isinstance(sides, list) else None
 
 
 def _head(

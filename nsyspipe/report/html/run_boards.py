@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.host_steps import host_figures
 from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.report.blocks import Column, Table, bars
 from nsyspipe.report.host_steps import PARTS, host_cells, host_notes, slowest_first
-from nsyspipe.report.html.page import Column, Table, bars, cut
+from nsyspipe.report.html.page import cut
 from nsyspipe.report.units import (
     absent,
     bandwidth_text,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from nsyspipe.model.fabric import NcclFacts
-    from nsyspipe.report.html.page import Cell
+    from nsyspipe.report.blocks import Cell
     from nsyspipe.report.words import SameProblem
     from nsyspipe.run.run import Run
 

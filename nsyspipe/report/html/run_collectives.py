@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.report.html.page import Column, Table
+from nsyspipe.report.blocks import Column, Table
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text
 
 if TYPE_CHECKING:

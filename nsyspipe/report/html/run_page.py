@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from nsyspipe.model.operation_tables import TIMELINE
 from nsyspipe.model.schema import DESCRIBED
+from nsyspipe.report.blocks import Column, Table
 from nsyspipe.report.host_steps import capture_rows
-from nsyspipe.report.html.page import RUN_ID, Column, Page, Table, render
+from nsyspipe.report.html.page import RUN_ID, Page, render
 from nsyspipe.report.html.run_boards import (
     findings_list,
     host_table,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.model.operation_tables import LANES
-from nsyspipe.report.html.page import Column, Table
+from nsyspipe.report.blocks import Column, Table
 from nsyspipe.report.units import absent, ms_text, percent_text
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison.ranking import SCOREBOARD
-from nsyspipe.report.html.page import Column, Page, Table, render
-from nsyspipe.report.scoreboard import identity_of
+from nsyspipe.report.blocks import Column, Table
+from nsyspipe.report.html.page import Page, render
+from nsyspipe.report.scoreboard import RUNS, identity_of
 from nsyspipe.report.scoreboard_words import (
     doubts,
     headlines,
@@ -101,9 +102,6 @@ def _part(row: Mapping[str, Any], name: str) -> str:
     time, whole = row[name], row["mean_step_time_ns"]
     return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"  # fmt: skip
 
-
-# The meta element by which the page of the same runs is known: a hash of their ids.
-RUNS = "nsyspipe-compare"
 
 _BOARD_PARTS = {"compute": "compute_ns", "exposed": "exposed_comm_ns", "copies": "exposed_memory_ns", "idle": "idle_ns"}  # fmt: skip
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
