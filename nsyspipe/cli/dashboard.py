@@ -22,8 +22,7 @@ _STDOUT = "-"
 
 def dashboard(
     store: Annotated[
-        Path,
-        typer.Argument(metavar="STORE", help="A directory that analyze --out wrote."),
+        Path, typer.Argument(metavar="STORE", help="A directory that analyze --out wrote.")
     ],
     out: Annotated[
         str | None,

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# The options that say which results are written: the same in every command that makes them.
-
-
 Out = Annotated[
     str | None,
     typer.Option(
@@ -155,9 +152,7 @@ NcclLog = Annotated[
 TopologyFile = Annotated[
     str | None,
     typer.Option(
-        "--topology",
-        metavar="FILE",
-        help="Output of nvidia-smi topo -m: NVLink, or PCIe.",
+        "--topology", metavar="FILE", help="Output of nvidia-smi topo -m: NVLink, or PCIe."
     ),
 ]
 # Of commands that take several runs.
@@ -195,9 +190,6 @@ Jobs = Annotated[
 ]
 
 
-# What counts as a difference, for diff and compare alike: options, and the file that is named where it says so.
-
-
 MinEffect = Annotated[
     str | None,
     typer.Option(
@@ -209,14 +201,9 @@ MinEffect = Annotated[
 Confidence = Annotated[
     str | None,
     typer.Option(
-        "--confidence",
-        metavar="P",
-        help="Of the intervals, above 0.5 and below 1. [default: 0.95]",
+        "--confidence", metavar="P", help="Of the intervals, above 0.5 and below 1. [default: 0.95]"
     ),
 ]
-
-
-# Groups of options: a command takes each as one value.
 
 
 @dataclass(frozen=True)
@@ -334,18 +321,7 @@ def with_options(command: Command) -> Command:
 
 
 def settled_here(options: GateSettings, *names: str) -> GateSettings:
-    """Return what options say, and where they are silent the nearest file of settings, seen from here.
-
-    Parameters
-    ----------
-    names
-        The settings that count.
-
-    Raises
-    ------
-    OptionError
-        If the file cannot be used, or is not the user's own.
-    """
+    """Return what options say, and where they are silent the nearest file of settings, seen from here."""
     return settled(options, read_settings(Path.cwd()), names)
 
 

@@ -68,15 +68,7 @@ class Outputs:
         return {name: Path(value) for name, value in self._named if value != STDOUT}
 
     def check(self) -> None:
-        """Refuse what cannot be written before any work is done.
-
-        Raises
-        ------
-        OptionError
-            If two outputs are one file, or one cannot be printed.
-        OutputError
-            If a file could not be made where it is wanted.
-        """
+        """Refuse what cannot be written before any work is done."""
         from nsyspipe.report.files import check_directory
 
         seen: dict[str, str] = {}
@@ -97,20 +89,7 @@ class Outputs:
     def write(
         self, formats: Mapping[str, Format], inputs: Sequence[Path], identity: object
     ) -> None:
-        """Write them all, once it is known that all can be: what is printed comes last.
-
-        Parameters
-        ----------
-        inputs
-            What must never be written over.
-        identity
-            Whose answer it is: a file that is there stays unless it is one of the same, or by force.
-
-        Raises
-        ------
-        OutputError
-            If one cannot be written, or a file that is there must stay.
-        """
+        """Write them all, once it is known that all can be: what is printed comes last."""
         from nsyspipe.report.files import check_target, write_text
 
         def may_replace(name: str, path: Path) -> Callable[[], bool]:
@@ -163,20 +142,7 @@ class AnalysisOutputs(Outputs):
     perfetto_steps: PerfettoSteps = None
 
     def check_run(self, run_id: str | None) -> None:
-        """Refuse what cannot be written before any work is done.
-
-        Parameters
-        ----------
-        run_id
-            The user's; None for the run's own.
-
-        Raises
-        ------
-        OptionError
-            If two outputs are one file, or an option lacks the one that it belongs to.
-        OutputError
-            If a file could not be made where it is wanted.
-        """
+        """Refuse what cannot be written before any work is done."""
         from nsyspipe.store.layout import check_run_id
 
         if run_id is not None and self.out is not None:
@@ -197,15 +163,7 @@ class AnalysisOutputs(Outputs):
         self.check()
 
     def write_run(self, run: Run, stage: Stage) -> None:
-        """Write them all: what is printed comes last.
-
-        Raises
-        ------
-        OptionError
-            If the trace is to have steps that the run has not.
-        OutputError
-            If one cannot be written; no file is then changed by halves.
-        """
+        """Write them all: what is printed comes last."""
         from nsyspipe.report.export import format_named
         from nsyspipe.report.files import check_target, writing
         from nsyspipe.store.write import check_store, save

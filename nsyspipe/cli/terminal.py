@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_stdout(text: str) -> None:
-    """Write a result, now rather than at exit.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written; a reader that left is a BrokenPipeError instead.
-    """
+    """Write a result, now rather than at exit."""
     if sys.stdout is None:  # closed by whoever started the program
         raise OutputError("standard output", "is closed", fix="write to a file: --json FILE")
     try:
@@ -69,9 +63,6 @@ def give_up_stdout() -> None:
     """Send what is still buffered nowhere: whoever should have read it is gone."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-# Progress on stderr: a bar for each stage of long work, nothing off a terminal.
 
 
 # Called with (done, in all); and what starts a stage by its name.

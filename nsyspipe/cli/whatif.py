@@ -40,8 +40,7 @@ class Changes:
         ),
     ] = None
     bucket_mb: Annotated[
-        float | None,
-        typer.Option("--bucket-mb", metavar="MIB", help="DDP's bucket_cap_mb."),
+        float | None, typer.Option("--bucket-mb", metavar="MIB", help="DDP's bucket_cap_mb.")
     ] = None
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="No rank is later than the others.")

@@ -62,11 +62,7 @@ def apart(content: RenderableType) -> Padding:
 def grid(*, has_headings: bool = True) -> Grid:
     """Return a table without lines."""
     return Grid(
-        box=None,
-        show_header=has_headings,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        header_style="dim",
+        box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim"
     )
 
 

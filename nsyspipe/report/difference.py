@@ -68,15 +68,7 @@ def difference_text(
     *,
     settings_file: str | None = None,
 ) -> str:
-    """Return a difference as text for a console, at most 100 columns wide.
-
-    Parameters
-    ----------
-    gate
-        What the gate said, if one was asked for.
-    settings_file
-        The file that set thresholds; None without one.
-    """
+    """Return a difference as text for a console, at most 100 columns wide."""
     return rendered(Group(*_sections(difference, console.width, gate, settings_file)), console)
 
 
@@ -229,9 +221,6 @@ def _grid(*headings: str, n_words: int = 0) -> Table:
     return table
 
 
-# The JSON document of a difference: every figure in base units, null where nothing was recorded.
-
-
 def difference_document(
     difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
 ) -> dict[str, Any]:
@@ -240,13 +229,6 @@ def difference_document(
     ``baseline`` and ``candidate`` are the run object of the side's first capture with the side's label, and
     ``captures``, the run ids of all. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part
     idle, exactly. ``kernels`` are the ten largest differences.
-
-    Parameters
-    ----------
-    gate
-        What the gate said, if one was asked for.
-    settings_file
-        The file that set thresholds; None without one.
     """
     before, after, delta = difference.mean_step_time
     changes = difference.changes.to_pylist()
@@ -325,9 +307,6 @@ def _change(row: dict[str, Any]) -> dict[str, Any]:
     return row | ({} if before is None else {"baseline": before, "candidate": after})
 
 
-# A difference for a pull request: verdict, parts of the step time, figures, kernels, what else changed.
-
-
 # Name of the meta element that says which runs a page compares.
 DIFF_RUNS = "nsyspipe-diff-runs"
 _SHOWN_KERNELS, _MARKDOWN_CHANGES, _LONGEST_NAME = 5, 12, 60
@@ -339,13 +318,6 @@ def difference_markdown(
     """Return a difference in GitHub's Markdown: the same for the same runs.
 
     The first lines are comments, which are not shown: `marker`.
-
-    Parameters
-    ----------
-    gate
-        What the gate said, if one was asked for.
-    settings_file
-        The file that set thresholds; None without one.
     """
     why = gate_text(gate) if gate else None
     sides = zip(_SIDES, (difference.baseline, difference.candidate), strict=True)

@@ -75,13 +75,7 @@ def write_text(
     may_replace: Callable[[], bool],
     is_named: bool = True,
 ) -> None:
-    """Write a text file, as `writing` does.
-
-    Raises
-    ------
-    OutputError
-        As `writing` does.
-    """
+    """Write a text file, as `writing` does."""
     with writing(path, inputs, may_replace=may_replace, is_named=is_named) as file:
         file.write(text.encode("utf-8", errors="replace"))
 
@@ -90,22 +84,7 @@ def write_text(
 def writing(
     path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool], is_named: bool = True
 ) -> Iterator[BinaryIO]:
-    """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it.
-
-    Parameters
-    ----------
-    inputs
-        What the result is made of: never replaced.
-    may_replace
-        Whether a file that is there already may go; asked only then.
-    is_named
-        The user named the file itself, so that a link in its place is meant; else a link is refused.
-
-    Raises
-    ------
-    OutputError
-        If it is an input or no ordinary file, exists and may not be replaced, or cannot be written.
-    """
+    """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it."""
     if not is_named and path.is_symlink():
         raise OutputError(str(path), "is a link", fix=f"remove {path}")
     check_target(path, inputs, may_replace=may_replace)
@@ -122,13 +101,7 @@ def writing(
 
 
 def check_directory(path: Path) -> None:
-    """Raise early if a file could not be made at a path at all.
-
-    Raises
-    ------
-    OutputError
-        If its directory is not there, or takes no files.
-    """
+    """Raise early if a file could not be made at a path at all."""
     try:
         parent = path.resolve().parent
         if not parent.is_dir():
@@ -140,13 +113,7 @@ def check_directory(path: Path) -> None:
 
 
 def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool]) -> None:
-    """Raise if a file is in the way.
-
-    Raises
-    ------
-    OutputError
-        As `writing` does.
-    """
+    """Raise if a file is in the way."""
     try:
         if not path.exists():
             return

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# Text for GitHub's Markdown: names from traces stay text there, whatever they hold.
-
-
 _LONGEST = 300
 _BREAK = "\N{ZERO WIDTH SPACE}"
 # What GitHub turns into mentions, references, links and emoji after Markdown is done, so that a
@@ -78,13 +75,7 @@ _MARKS_OF_CODE = re.compile(r"[_.=]|^--|\(\)$")
 
 
 def escaped(text: str, longest: int = _LONGEST) -> str:
-    """Return text that Markdown shows as it is, in one line; not for the start of a line.
-
-    Parameters
-    ----------
-    longest
-        Longer text is cut to so many characters.
-    """
+    """Return text that Markdown shows as it is, in one line; not for the start of a line."""
     return _escaped(_cut(text, longest))
 
 
@@ -100,14 +91,7 @@ def prose(text: str, longest: int = _LONGEST) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, n_words: int = 0) -> list[str]:
-    """Return the lines of a table whose cells are Markdown already.
-
-    Parameters
-    ----------
-    n_words
-        How many columns at the end hold words; the others hold figures, which are aligned to the right and never
-        parted from their units.
-    """
+    """Return the lines of a table whose cells are Markdown already."""
     n_figures = len(headings) - n_words
     return [
         _row(headings),

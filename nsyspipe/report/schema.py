@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.table import Column, TableSchema
 
 
-# The reference of tables and columns, for the terminal.
-
-
 def schema_text(schemas: Sequence[TableSchema], console: Console) -> str:
     """Return each table's grain, key and columns as text for a console."""
     legend = Text("A type that ends in ? may be null: not recorded.", style="dim")

@@ -191,9 +191,6 @@ def _marked(rows: Iterable[tuple[str, str, str | None]]) -> Table:
     return table
 
 
-# The JSON document of a scoreboard, and its table as CSV: base units, null (or nothing) where not recorded.
-
-
 # What a spreadsheet takes for a formula at the start of a cell.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LARGEST_FILE = 2**26
@@ -287,9 +284,6 @@ def _cell(value: object) -> str:
 def _hashed(captures: Iterable[Iterable[str]]) -> str:
     ids = sorted(sorted(map(str, one)) for one in captures)
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
-
-
-# A scoreboard for a pull request or a report: who is fastest, one table, what to know of it.
 
 
 # The meta element by which the page of the same runs is known: a hash of their ids.

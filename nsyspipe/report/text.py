@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# Findings and the link, for the terminal: what to change first, and what it could bring at most.
-
-
 # On a narrower terminal a column of words would be a few letters wide.
 _TABLE_WIDTH = 79
 # Two lines of a terminal, less what breaking between words costs.
@@ -58,17 +55,7 @@ def findings_text(
     n_shown: int | None,
     width: int = _TABLE_WIDTH,
 ) -> RenderableType:
-    """Return what to change first, each with the most that it could bring: a line per finding, or all in full.
-
-    Parameters
-    ----------
-    findings
-        Rows of `schema.FINDINGS`.
-    n_shown
-        How many of them, a line each; None shows all with what was found and the whole advice.
-    width
-        Columns of the terminal; on a narrow one what to change stands below its figures, as the whole advice does.
-    """
+    """Return what to change first, each with the most that it could bring: a line per finding, or all in full."""
     shown = findings[:n_shown]
     is_brief = n_shown is not None
     is_table = is_brief and width >= _TABLE_WIDTH
@@ -186,13 +173,7 @@ _RANK_COLUMNS = (
 
 
 def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS) -> str:
-    """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide.
-
-    Parameters
-    ----------
-    n_findings
-        How many findings to show; None shows all.
-    """
+    """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide."""
     return rendered(Group(*_sections(run, console.width, n_findings)), console)
 
 
@@ -283,9 +264,7 @@ def _rank_table(run: Run, width: int) -> Group | Table:
         table.add_column(narrow.get(name, known[name]), justify="right")
     for row in sorted(shown, key=lambda row: row["rank"]):
         table.add_row(
-            str(row["rank"]),
-            ms_text(row[_LENGTH]),
-            *(percent_text(row[name]) for name in names),
+            str(row["rank"]), ms_text(row[_LENGTH]), *(percent_text(row[name]) for name in names)
         )
     notes = left_out(list(known.values()), [known[name] for name in names])
     if len(rows) > len(shown):

@@ -186,9 +186,6 @@ def _refusals(refused: Iterable[Scenario]) -> list[str]:
     return [f"{', '.join(labels)}: {reason}" for reason, labels in by_reason.items()]
 
 
-# The JSON document of a replay: base units, null where there is no answer.
-
-
 def whatif_document(found: WhatIf) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order.
 

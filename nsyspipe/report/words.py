@@ -45,13 +45,7 @@ class SameProblem:
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """Return which run, how many ranks, on what, and which steps count; as recorded, not escaped.
-
-    Parameters
-    ----------
-    summary
-        The one row of `schema.SUMMARY`.
-    """
+    """Return which run, how many ranks, on what, and which steps count; as recorded, not escaped."""
     header = run.header
     of_world = f" of {header.world_size}" if header.world_size not in (None, header.n_ranks) else ""
     plural = "" if header.n_ranks == 1 and not of_world else "s"
@@ -158,13 +152,7 @@ def expected_text(expected: float | None, step_time_ns: float | None) -> str:
 
 
 def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:
-    """Join equal problems of several ranks and reports, in the order of the first of each.
-
-    Parameters
-    ----------
-    problems
-        Rows of `schema.PROBLEMS`.
-    """
+    """Join equal problems of several ranks and reports, in the order of the first of each."""
     where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
     for row in problems:
         where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
@@ -178,9 +166,6 @@ def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:
     ]
 
 
-# Why the devices idle, for the terminal: one line.
-
-
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001
 # Names of calls come from the report; all of CUDA's are shorter.
 _LONGEST_NAME = 35
@@ -190,13 +175,6 @@ def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
     """Return what share of step time is idle, and why, the largest cause first.
 
     None where less than 2 % is idle, or where it is not known. Causes under 0.1 % are left out.
-
-    Parameters
-    ----------
-    steps
-        `schema.STEPS` of the summary steps.
-    calls
-        `schema.IDLE_CALLS`; the largest one is named.
     """
     wall, idle = _total(steps, "wall_ns"), _total(steps, "idle_ns")
     if not wall or idle is None or idle / wall < _LEAST_SHARE:
@@ -229,9 +207,6 @@ def _longest_call(calls: pa.Table) -> str:
     return f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})"
 
 
-# One sentence that says what a run's step time goes to.
-
-
 # From this share of communication on, waiting is worth a word.
 _MUCH_WAITING = 0.1
 # From this share of step time on copies are worth a word, and from this of communication on what other compute hides.
@@ -262,23 +237,7 @@ def verdict(
     problems: Iterable[Mapping[str, Any]] = (),
     evenness: Evenness | None = None,
 ) -> str:
-    """Return the sentence for a run's figures, and on lines of their own what goes with it.
-
-    Parameters
-    ----------
-    summary
-        The one row of `schema.SUMMARY`.
-    findings
-        Rows of `schema.FINDINGS`: a straggler belongs to the verdict, since the others' figures follow from it.
-    has_host_steps
-        Whether a run without ranks has steps on its hosts.
-    is_capture
-        Whether the figures are of the capture as a whole, since there are no steps.
-    problems
-        Rows of `schema.PROBLEMS`: that reports may be of different runs makes figures of them doubtful.
-    evenness
-        Of the step times: of uneven ones neither mean nor median says all.
-    """
+    """Return the sentence for a run's figures, and on lines of their own what goes with it."""
     rows = list(problems)
     text = _sentences(
         summary,

@@ -138,9 +138,6 @@ def _exact(ns: float | None) -> str:
     return f"{text if ns else '0'} ns"
 
 
-# One step of each side above the other: on one axis that counts from the step's start.
-
-
 _SIDES = ("baseline", "candidate")
 _LONGEST_LABEL = 60
 
@@ -259,9 +256,6 @@ def _moved(table: pa.Table, start: int, place: int) -> pa.Table:
     for name, column in columns.items():
         table = table.set_column(table.column_names.index(name), table.schema.field(name), column)
     return table
-
-
-# Cells that show a difference beside zero: a bar to it, its interval, and how much would be no change.
 
 
 # Ends of a scale, so that ticks are numbers that one reads at a glance.

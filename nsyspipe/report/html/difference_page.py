@@ -235,9 +235,6 @@ def formula_table() -> Table:
     return Table("How each figure is made", columns, rows)
 
 
-# The page of a difference: whether it is one, where it comes from, and both sides above each other.
-
-
 _SECTIONS = (
     ("step-time", "Step time"),
     ("timelines", "Timelines"),
@@ -260,22 +257,7 @@ _SCRIPTS = (
 def difference_page(
     difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
 ) -> str:
-    """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs.
-
-    Parameters
-    ----------
-    difference
-        Any difference; what a side does not know is said to be unknown.
-    gate
-        What the gate said, if one was asked for.
-    settings_file
-        The file that set thresholds; None without one.
-
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8.
-    """
+    """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     drawn, bars = timelines(difference), waterfall(difference)
     data = {"waterfall": bars, "timelines": drawn.data}
     labels = [cut(side.name) for side in (difference.baseline, difference.candidate)]

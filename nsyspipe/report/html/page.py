@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
 
 
-# The styles and scripts of a page, and the hashes by which a browser knows them for ours.
-
-
 LIBRARY = "echarts.min.js"
 SHELL_STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
 # In this order: each file may use what stands before it. `start.js` runs the page and comes last of all.
@@ -74,9 +71,6 @@ def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-# What a page carries besides what it shows: its data for the charts, and whose page it is.
-
-
 # Name of the meta element that says which run a page shows.
 RUN_ID = "nsyspipe-run-id"
 # A name may be megabytes long; nobody reads more of it than this.
@@ -93,13 +87,7 @@ def cut(text: str, most: int = MOST_LETTERS) -> str:
 
 
 def as_json(value: object) -> str:
-    """Write a value as JSON that may stand inside a script element; texts in it are made fit to show.
-
-    Raises
-    ------
-    ValueError
-        If it holds a number that JSON has no word for.
-    """
+    """Write a value as JSON that may stand inside a script element; texts in it are made fit to show."""
     text = json.dumps(
         _shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
     )

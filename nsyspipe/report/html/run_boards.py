@@ -48,15 +48,7 @@ _IDLE_MEANINGS = {
 
 
 def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) -> Table | None:
-    """Return how the others waited for each rank, per step, the latest first; None for one rank, or where nothing could be matched.
-
-    Parameters
-    ----------
-    stragglers, rank_summary
-        `schema.STRAGGLERS` and `schema.RANK_SUMMARY`.
-    n_steps
-        Summary steps.
-    """
+    """Return how the others waited for each rank, per step, the latest first; None for one rank, or where nothing could be matched."""
     rows = sorted(stragglers.to_pylist(), key=lambda row: (-(row["lateness_ns"] or 0), row["rank"]))
     if len(rows) < 2 or not n_steps or all(row["lateness_ns"] is None for row in rows):  # noqa: PLR2004 - two ranks
         return None
@@ -153,9 +145,6 @@ def idle_call_table(idle_calls: pa.Table) -> Table | None:
     )
 
 
-# The kernels that take most time, over all ranks and the whole capture.
-
-
 SHOWN_KERNELS = 15
 # Longer names differ in their template arguments, which nobody reads in a table.
 _LONGEST_NAME = 160
@@ -209,9 +198,6 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def _slowdown(n: int, slowed: int, free: int) -> str:
     return f"{percent_text(slowed / free - 1)} ({n})" if n and free else absent
-
-
-# What connects the ranks, what NCCL says of itself, and what could not be answered: tables of a run's page.
 
 
 _SHOWN_EDGES, _SHOWN_PLACES, _MOST_ALIKE = 12, 12, 4
@@ -295,21 +281,12 @@ def _few(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-# The host steps of a run without GPU activity, as a table of its page.
-
-
 _SHOWN_RANKS = 64
 _MEDIAN = 3
 
 
 def host_table(host_steps: pa.Table) -> Table | None:
-    """Return one row per process; None for a run with GPU activity, or without steps.
-
-    Parameters
-    ----------
-    host_steps
-        `schema.HOST_STEPS`.
-    """
+    """Return one row per process; None for a run with GPU activity, or without steps."""
     if not host_steps.num_rows:
         return None
     figures = host_figures(host_steps)
@@ -328,9 +305,6 @@ def host_table(host_steps: pa.Table) -> Table | None:
     ]
     note = " ".join(host_notes(figures, _SHOWN_RANKS)) or None
     return Table("Host steps", headings, [*zip(*columns, strict=True)], note)
-
-
-# What to change first: each finding with its advice, its bound, and the figures behind it.
 
 
 # A word that is typed as it is keeps its first letter.

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Int64
 
 
-# What a page shows of collectives: the chart by order, the chart by size, and the table.
-
-
 # So many ranks have a column of their own in the table.
 _RANK_COLUMNS = 8
 
@@ -160,13 +157,7 @@ class Medians:
 
 
 def collective_medians(collectives: pa.Table) -> Medians:
-    """Return the collectives of summary steps; of more than `MOST_COLLECTIVES` those that take most time.
-
-    Parameters
-    ----------
-    collectives
-        `schema.COLLECTIVES`.
-    """
+    """Return the collectives of summary steps; of more than `MOST_COLLECTIVES` those that take most time."""
     table = collectives.filter(collectives["in_summary"])
     steps = table["step"].unique().to_pylist()
     n_used = len(steps)
@@ -249,18 +240,8 @@ def _median(values: pa.Array) -> float | None:
     return float(np.median(known.to_numpy())) if len(known) else None
 
 
-# Which ranks to draw where there are too many for the eye.
-
-
 def chosen_ranks(rank_summary: pa.Table, stragglers: pa.Table, most: int) -> list[int]:
     """Return the ranks that tell most about a run: all if they are few.
-
-    Parameters
-    ----------
-    rank_summary, stragglers
-        `schema.RANK_SUMMARY` and `schema.STRAGGLERS`.
-    most
-        How many at most.
 
     Returns
     -------

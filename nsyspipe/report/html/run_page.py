@@ -203,9 +203,6 @@ def _why_null(figure: str, summary: Mapping[str, Any], reasons: Mapping[str, str
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
 
 
-# Where a page's numbers come from: reports, versions, clocks; and how each number is defined.
-
-
 _DEFINED = ("summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings")  # fmt: skip
 _NS_PER_US = 1000
 
@@ -288,9 +285,6 @@ def _us(ns: int | None) -> str:
     return absent if ns is None else f"{ns / _NS_PER_US:.1f} \N{MICRO SIGN}s"
 
 
-# The page of one run: what is wrong, what to change first, and everything that shows it.
-
-
 _SECTIONS = (
     ("changes", "Changes"),
     ("time", "Time"),
@@ -317,18 +311,7 @@ _SCRIPTS = (
 
 
 def run_page(run: Run) -> str:
-    """Return the page of a run as one HTML file: complete, offline, the same bytes for the same run.
-
-    Parameters
-    ----------
-    run
-        Any run; what it does not know is said to be unknown, with the problem that explains it.
-
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8.
-    """
+    """Return the page of a run as one HTML file: complete, offline, the same bytes for the same run."""
     ranks = run.ranks["rank"].to_pylist()
     steps = [] if run.is_capture else step_rows(run.steps(), run.skipped_steps, len(ranks))
     medians = collective_medians(run.collectives())

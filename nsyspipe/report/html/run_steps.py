@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Int64
 
 
-# Where each step's time goes: per rank the mean of the parts that sum to its wall time, for a chart and a table.
-
-
 SHOWN_RANKS = 12
 _SUMMED = (
     "wall_ns",
@@ -67,11 +64,6 @@ def rank_parts(
     steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False
 ) -> dict[str, Any] | None:
     """Return what the chart draws of these ranks: sums over summary steps in ns, to be divided by their number.
-
-    Parameters
-    ----------
-    steps
-        `schema.STEPS` of the summary steps.
 
     Returns
     -------
@@ -153,15 +145,6 @@ _PARTS = ("compute", "hidden", "exposed", "copies", "idle")
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
     """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS`, the fastest rank, and a mark.
-
-    Parameters
-    ----------
-    steps
-        `schema.STEPS`.
-    skipped
-        Steps that the figures leave out on purpose.
-    n_ranks
-        Of the run.
 
     Returns
     -------
@@ -265,9 +248,6 @@ def step_table(rows: Sequence[dict[str, Any]]) -> Table:
     return Table("Steps over time, shares of the slowest rank", columns, cells, note)
 
 
-# The timeline of one step: its bars as the chart draws them, in ns from the step's first start.
-
-
 # Drawn at once; a button shows the others.
 TIMELINE_RANKS = 8
 # More of them take longer to draw than to understand, and each costs some 25 bytes.
@@ -279,15 +259,6 @@ def timeline_data(
     timeline: pa.Table, steps: pa.Table, first: Sequence[int], others: Sequence[int]
 ) -> dict[str, Any] | None:
     """Return the bars of the representative step.
-
-    Parameters
-    ----------
-    timeline, steps
-        `schema.TIMELINE` and `schema.STEPS`.
-    first
-        Ranks that are drawn at once, however many bars they have.
-    others
-        Ranks that a button shows; of them as many as `MOST_BARS` allow.
 
     Returns
     -------
@@ -377,9 +348,6 @@ def _ints(rows: pa.Table, name: str) -> Int64:
     return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
 
 
-# The timeline in figures: what each rank's lanes hold, for those who do not see the chart.
-
-
 # Heading, lane, and the column of `steps` that is null where the lane was not recorded.
 _BUSY = (
     ("compute, busy", "compute", "compute_ns"),
@@ -393,11 +361,6 @@ _PHASES = ("data", "forward", "backward", "optimizer")
 
 def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = False) -> Table:
     """Return per rank when its window begins and ends, how long its lanes are busy, and when its phases run.
-
-    Parameters
-    ----------
-    timeline, steps
-        `schema.TIMELINE`, not empty, and `schema.STEPS`.
 
     Returns
     -------

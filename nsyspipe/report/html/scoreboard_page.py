@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.scoreboard import Scoreboard
 
 
-# A scoreboard's figures as tables of its page, and how each is defined.
-
-
 _PARTS = (
     ("compute", "compute_ns"),
     ("exposed communication", "exposed_comm_ns"),
@@ -108,13 +105,7 @@ _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 
 
 def scoreboard_page(board: Scoreboard) -> str:
-    """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs.
-
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8.
-    """
+    """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
     drawn = _drawn(board)
     found, doubtful = troubles(board), doubts(board)
     first, *others = headlines(board)

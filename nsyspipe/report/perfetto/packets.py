@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Flags, Int64
 
 
-# What is drawn on a track: slices as columns, and how slices that overlap share tracks.
-
-
 @dataclass(frozen=True)
 class Values:
     """A column: numbers, or places in `texts`; `is_known` is false where nothing was recorded."""
@@ -141,11 +138,6 @@ def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> lis
 
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
     """Share slices out among as few tracks as their order allows, so that of two that overlap one holds the other.
-
-    Parameters
-    ----------
-    depth
-        Of slices with equal times the lower one is the outer.
 
     Returns
     -------

@@ -59,13 +59,6 @@ def process_track(rank: Mapping[str, object], place: int) -> Track:
     """Describe the track of a rank.
 
     Processes of several hosts may have the same id, so the one in the trace is the rank's place from 1.
-
-    Parameters
-    ----------
-    rank
-        A row of `schema.RANKS`.
-    place
-        The rank's place in ascending order.
     """
     parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
     about = (
@@ -103,13 +96,7 @@ class RankTracks:
     edges: Int64
 
     def write(self, events: pa.Table, ranges: pa.Table) -> None:
-        """Write all tracks.
-
-        Parameters
-        ----------
-        events, ranges
-            `schema.EVENTS` and `schema.PHASE_RANGES` of this rank.
-        """
+        """Write all tracks."""
         about = "windows on the device: from a step's first kernel to the next step's first"
         group = self.writer.write_slices(Track("steps", self.parent, about=about), self._windows())
         self._write_ranges(group, ranges)
@@ -204,9 +191,6 @@ def _numbered(track: Track, lanes: list[Int64]) -> list[tuple[Track, Int64]]:
     ]
 
 
-# A run as a Perfetto trace: all ranks on one clock, a process track for each.
-
-
 _HEAD = "nsyspipe run_id="
 _NS_PER_S = 10**9
 
@@ -218,24 +202,7 @@ def perfetto(
     steps: tuple[int, int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write a run as a Perfetto trace; see `write_trace`.
-
-    Parameters
-    ----------
-    file
-        Open for binary writing; ranks are written one after the other.
-    steps
-        The first and the last step to show, by number; None shows everything captured.
-    on_progress
-        Called with (ranks read, ranks in all).
-
-    Raises
-    ------
-    OptionError
-        If there is no such step.
-    DatasetError
-        If the run was saved without its operations.
-    """
+    """Write a run as a Perfetto trace; see `write_trace`."""
     table = run.steps()
     if steps is not None:
         first, last = steps
@@ -286,18 +253,6 @@ def write_trace(
     Arrows link the ranks of each matched collective in order of arrival. Times are aligned times; where some rank's
     clock starts before 0 they are shifted by whole seconds (``time_shift_ns`` of the first track). Every slice tells
     its aligned start as ``start_ns``.
-
-    Parameters
-    ----------
-    steps
-        Rows of `schema.STEPS` to show, of all ranks.
-    step_family
-        The NVTX texts that are the steps; None where the only step is the whole capture.
-    collectives
-        `schema.COLLECTIVES`, of all steps.
-    operations
-        Each rank, in order, with its `schema.EVENTS` and `schema.PHASE_RANGES`. An operation that lies in a window
-        must be there, whatever step it belongs to: exposed communication is measured on them.
 
     Notes
     -----

@@ -55,13 +55,6 @@ class TraceWriter:
 
     Every track is a packet sequence of its own, with its own interned names. Its number is both its
     uuid and the id of its sequence.
-
-    Parameters
-    ----------
-    file
-        Open for binary writing.
-    shift_ns
-        Added to every time. What would lie before 0 all the same is drawn from 0.
     """
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:
