@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from nsyspipe.report.units import absent, ms_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,43 @@ def bars(values: Sequence[float | None], texts: Sequence[str], category: str) ->
         Bar(text, max(value / most, 0.0), category) if value else text
         for value, text in zip(values, texts, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column by what it shows of a row: heading, cell, and what `Column` has."""
+
+    heading: str
+    cell: Callable[[Any], Cell]
+    kind: str = "number"
+    hint: str | None = None
+
+
+def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, Any]], str]:
+    """Return what writes one value of a row; a dash where it was not recorded."""
+    return lambda row: absent if row[name] in (None, "") else write(row[name])
+
+
+def barred(
+    rows: Sequence[Any], heading: str, value: Callable[[Any], float | None], category: str, hint: str | None = None,
+    write: Callable[[float | None], str] = ms_text,
+) -> Field:  # fmt: skip
+    """Return a column of figures with bars, the longest as long as the column."""
+    most = max((found for row in rows if (found := value(row))), default=0)
+
+    def cell(row: Any) -> Cell:  # noqa: ANN401 - any row
+        found = value(row)
+        return Bar(write(found), max(found / most, 0.0), category) if found else write(found)
+
+    return Field(heading, cell, hint=hint)
+
+
+def table_of(
+    caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None
+) -> Table:
+    """Return a table of rows by what each column shows of them."""
+    columns = [Column(one.heading, one.kind, one.hint) for one in fields]
+    return Table(caption, columns, [tuple(one.cell(row) for one in fields) for row in rows], note)
 
 
 def words_of(cell: Cell) -> str:

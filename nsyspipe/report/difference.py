@@ -7,14 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.model.text import printable
-from nsyspipe.report.as_text import MAX_WIDTH, rendered
+from nsyspipe.report.as_text import MAX_WIDTH, VERDICTS, apart, dim, grid, marked, rendered
 from nsyspipe.report.difference_words import (
     change_cells,
     delta_text,
@@ -42,17 +40,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate
 
 
-_STYLES = {
-    "improvement": "green",
-    "regression": "bold red",
-    "inconclusive": "yellow",
-    "no change": "",
-}
 _SIDES = ("baseline", "candidate")
 _LONGEST_FACT, _LONGEST_VALUE = 40, 20
 # A narrower terminal gets fewer columns rather than cut numbers: of the figures' table these go first.
@@ -75,36 +68,25 @@ def difference_text(
 def _sections(
     difference: RunDifference, width: int, gate: Gate | None, settings_file: str | None
 ) -> Iterable[RenderableType]:
-    style = _STYLES.get(difference.verdict, "")
+    style = VERDICTS.get(difference.verdict, "")
     yield Text(printable(verdict_text(difference, gate)), style=f"bold {style}".strip())
     for name, side in zip(_SIDES, (difference.baseline, difference.candidate), strict=True):
         yield Text(printable(f"{name:<9}  {side_text(side)}"), style="dim")
     if checks := difference.comparability.to_pylist():
-        yield _padded(_checks(checks))
+        words = (
+            ("not comparable" if row["blocks"] else "warning", row["message"], "", None)
+            for row in checks
+        )
+        yield apart(marked(words))
     if difference.mean_step_time[2] is not None:
-        yield _padded(_parts(difference, width))
-    yield _padded(Group(*_metrics(shown_metrics(difference), width)))
+        yield apart(_parts(difference, width))
+    yield apart(Group(*_metrics(shown_metrics(difference), width)))
     if kernels := top_kernels(difference.kernels).to_pylist():
-        yield _padded(_kernels(kernels, width))
+        yield apart(_kernels(kernels, width))
     if changes := difference.changes.to_pylist():
-        yield _padded(_changes(changes, width))
+        yield apart(_changes(changes, width))
     if said := notes(difference, settings_file):
-        yield _padded(Text("\n".join(map(printable, said)), style="dim"))
-
-
-def _padded(content: RenderableType) -> Padding:
-    return Padding(content, (1, 0, 0, 0))
-
-
-def _checks(checks: Sequence[dict[str, Any]]) -> Table:
-    table = _grid()
-    table.show_header = False
-    table.add_column()
-    table.add_column(overflow="fold", ratio=1)
-    for row in checks:
-        word = Text("not comparable", style="bold red") if row["blocks"] else Text("warning", style="yellow")  # fmt: skip
-        table.add_row(word, Text(printable(row["message"])))
-    return table
+        yield apart(dim(said))
 
 
 def _parts(difference: RunDifference, width: int) -> Table:
@@ -133,7 +115,7 @@ def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableT
         names = [name for name in names if name not in group]
     table = _grid(*(headings[name] for name in names), n_words=1 if "verdict" in names else 0)
     for row in cells:
-        style = _STYLES.get(row["verdict"], "")
+        style = VERDICTS.get(row["verdict"], "")
         table.add_row(
             *(Text(row[name], style=style if name == "verdict" else "") for name in names)
         )
@@ -213,7 +195,7 @@ def _cut(text: str, longest: int) -> str:
 
 def _grid(*headings: str, n_words: int = 0) -> Table:
     """Return a table whose first column and last `n_words` hold words, the others figures."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = grid()
     for at, heading in enumerate(headings):
         is_word = at == 0 or at >= len(headings) - n_words
         # What is too long is cut: of all columns only names can be.

@@ -28,7 +28,7 @@ from nsyspipe.report.words import (
     same_problems,
     saving_texts,
     subject_parts,
-    verdict,
+    verdict_of,
 )
 from nsyspipe.version import __version__
 
@@ -197,15 +197,7 @@ def markdown(run: Run) -> str:
     host_steps = run.host_steps()
     has_host_steps = host_steps.num_rows > 0
     problems = run.problems.to_pylist()
-    sentence = verdict(
-        summary,
-        run.header.n_ranks,
-        findings,
-        has_host_steps=has_host_steps,
-        is_capture=run.is_capture,
-        problems=problems,
-        evenness=run.evenness(),
-    ).replace("\n", " ")
+    sentence = verdict_of(run).replace("\n", " ")
     blocks = [
         marker("analyze", "run_id", run.header.run_id),
         [f"**{escaped(sentence)}**"],
@@ -301,7 +293,7 @@ def _rank_columns(
     columns: list[tuple[str, str, Callable[[Any], str]]] = [
         ("rank", "rank", str),
         (length, _LENGTH, ms_text),
-        *((heading, name, percent_text) for heading, name in RANK_COLUMNS),
+        *((heading.replace("\n", " "), name, percent_text) for heading, name in RANK_COLUMNS),
         ("others wait for it", _LATENESS, ms_text),
     ]
     unneeded = {name for name in (_WAIT, _LATENESS) if not _is_known(rows, name)}
@@ -366,17 +358,11 @@ def _problems(problems: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _problem(problem: SameProblem) -> str:
-    place = _places("rank", problem.ranks) or _places("report", problem.reports)
-    fix = f" Fix: {prose(problem.fix)}." if problem.fix else ""
-    return f"- **{problem.severity}**{place}: {prose(problem.message)}.{fix}"
-
-
-def _places(noun: str, places: Sequence[object]) -> str:
-    if not places:
-        return ""
-    names = ", ".join(escaped(str(place), _LONGEST_NAME) for place in places[:_SHOWN_PLACES])
-    more = len(places) - _SHOWN_PLACES
-    return f" ({noun} {names}{f' and {more} more' if more > 0 else ''})"
+    noun, places = ("rank", problem.ranks) if problem.ranks else ("report", problem.reports)
+    names = ", ".join(_cut(str(place), _LONGEST_NAME) for place in places[:_SHOWN_PLACES])
+    more = f" and {len(places) - _SHOWN_PLACES} more" if len(places) > _SHOWN_PLACES else ""
+    where = f"{noun} {names}{more}" if places else ""
+    return trouble_line(problem.severity, problem.message, where, problem.fix)
 
 
 def _foot(run_id: str) -> str:

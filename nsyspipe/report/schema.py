@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.report.as_text import rendered
+from nsyspipe.report.as_text import grid, rendered
 from nsyspipe.report.markdown import escaped, prose, table
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def schema_text(schemas: Sequence[TableSchema], console: Console) -> str:
 
 def _section(schema: TableSchema) -> Group:
     key = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = grid()
     for heading in ("column", "type", "unit"):
         table.add_column(heading, no_wrap=True)
     table.add_column("meaning", ratio=2, overflow="fold")

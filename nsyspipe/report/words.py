@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# Heading and figure; the parts of the step come first and sum to it.
+# Heading (of two lines where it is narrow) and figure; the parts of the step come first and sum to it.
 RANK_COLUMNS = (
     ("compute", "compute_share"),
-    ("exposed comm", "exposed_comm_share"),
-    ("exposed copies", "exposed_memory_share"),
+    ("exposed\ncomm", "exposed_comm_share"),
+    ("exposed\ncopies", "exposed_memory_share"),
     ("idle", "idle_share"),
-    ("comm in all", "comm_share"),
-    ("hidden by compute", "overlap_ratio"),
-    ("hidden by backward", "backward_overlap_ratio"),
-    ("waits for others", "wait_share"),
+    ("comm\nin all", "comm_share"),
+    ("hidden\nby compute", "overlap_ratio"),
+    ("hidden by\nbackward", "backward_overlap_ratio"),
+    ("waits for\nothers", "wait_share"),
 )
 
 
@@ -129,16 +129,9 @@ def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str,
 
 _NS_PER_S = 1e9
 _TWO = 2
-_ORDINALS = {
-    3: "third",
-    4: "fourth",
-    5: "fifth",
-    6: "sixth",
-    7: "seventh",
-    8: "eighth",
-    9: "ninth",
-    10: "tenth",
-}
+_ORDINALS = dict(
+    enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
+)
 # Less than this is shown as nothing, without a sign.
 _NOTHING = 0.0005
 
@@ -254,6 +247,19 @@ def verdict(
     if any(row["code"] in _MIXED for row in rows):
         lines.append(_CAUTION)
     return "\n".join(lines)
+
+
+def verdict_of(run: Run) -> str:
+    """Return `verdict` of a run."""
+    return verdict(
+        run.summary().to_pylist()[0],
+        run.header.n_ranks,
+        run.findings().to_pylist(),
+        has_host_steps=run.host_steps().num_rows > 0,
+        is_capture=run.is_capture,
+        problems=run.problems.to_pylist(),
+        evenness=run.evenness(),
+    )
 
 
 def _sentences(
