@@ -141,7 +141,7 @@ def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, A
 
 def barred(
     rows: Sequence[Any], heading: str, value: Callable[[Any], float | None], category: str, hint: str | None = None,
-    write: Callable[[float | None], str] = ms_text,
+    *, write: Callable[[float | None], str] = ms_text,
 ) -> Field:  # fmt: skip
     """Return a column of figures with bars, the longest as long as the column."""
     most = max((found for row in rows if (found := value(row))), default=0)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.metrics import METRICS
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.report.blocks import Column, Table
+from nsyspipe.report.blocks import Column, Field, Table, of, table_of
 from nsyspipe.report.difference import DIFF_RUNS, identity_of
 from nsyspipe.report.difference_words import (
     change_cells,
@@ -193,14 +193,14 @@ def change_table(difference: RunDifference) -> Table | None:
     rows = difference.changes.to_pylist()
     if not rows:
         return None
-    columns = [
-        Column("about", "text"),
-        Column("what", "text"),
-        *(Column(side, "name") for side in _SIDES),
-        Column("change"),
+    fields = [
+        Field("about", of("topic"), "text"),
+        Field("what", lambda row: cut(change_cells(row)[0]), "text"),
+        Field("baseline", lambda row: cut(change_cells(row)[1]), "name"),
+        Field("candidate", lambda row: cut(change_cells(row)[2]), "name"),
+        Field("change", lambda row: cut(change_cells(row)[3])),
     ]
-    cells = [[row["topic"], *(cut(cell) for cell in change_cells(row))] for row in rows]
-    return Table("What else changed", columns, cells)
+    return table_of("What else changed", rows, fields)
 
 
 def provenance_table(difference: RunDifference) -> Table:
@@ -221,18 +221,14 @@ def provenance_table(difference: RunDifference) -> Table:
 def formula_table() -> Table:
     """Return how each figure of a step is made."""
     better = {"lower": "less", "higher": "more", "neither": "neither by itself"}
-    columns = [
-        Column("figure", "text"),
-        Column("name", "name", hint="as --metric takes it"),
-        Column("unit", "text"),
-        Column("better is", "text"),
-        Column("of a step", "text"),
+    fields = [
+        Field("figure", lambda one: metric_name(one.name), "text"),
+        Field("name", lambda one: one.name, "name", "as --metric takes it"),
+        Field("unit", lambda one: one.unit, "text"),
+        Field("better is", lambda one: better[one.better], "text"),
+        Field("of a step", lambda one: one.formula, "text"),
     ]
-    rows = [
-        [metric_name(one.name), one.name, one.unit, better[one.better], one.formula]
-        for one in METRICS.values()
-    ]
-    return Table("How each figure is made", columns, rows)
+    return table_of("How each figure is made", [*METRICS.values()], fields)
 
 
 _SECTIONS = (

@@ -133,7 +133,7 @@ def kernel_table(kernels: pa.Table) -> Table | None:
         barred(rows, "total", itemgetter("total_ns_sum"), "accent", "sum of durations over all ranks and the whole capture"),
         Field("of all kernels", lambda row: percent_text(_ratio(row["total_ns_sum"], whole))),
         Field("mean", lambda row: ms_text(row["total_ns_sum"] / row["n_kernels_sum"])),
-        barred(rows, "beside comm", lambda row: _ratio(row["overlapped_ns_sum"], row["total_ns_sum"]), "hidden", "share of its time with communication under way", percent_text),
+        barred(rows, "beside comm", lambda row: _ratio(row["overlapped_ns_sum"], row["total_ns_sum"]), "hidden", "share of its time with communication under way", write=percent_text),
         Field("slower beside comm", _slowdown, hint="against equal kernels that ran beside none; how many were compared"),
     ]  # fmt: skip
     left = found.num_rows - len(rows)

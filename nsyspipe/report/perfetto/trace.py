@@ -34,22 +34,10 @@ if TYPE_CHECKING:
 
 
 _STEP_NOTES = (
-    "step",
-    "wall_ns",
-    "compute_ns",
-    "comm_ns",
-    "exposed_comm_ns",
-    "exposed_memory_ns",
-    "idle_ns",
-    "overlap_compute_ns",
-    "overlap_backward_ns",
-    "wait_ns",
-    "transfer_ns",
-    "n_collectives",
-    "message_bytes",
-    "is_complete",
-    "in_summary",
-)
+    "step", "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
+    "overlap_compute_ns", "overlap_backward_ns", "wait_ns", "transfer_ns", "n_collectives", "message_bytes",
+    "is_complete", "in_summary",
+)  # fmt: skip
 _RANGE_NOTES = ("step", "n_operations")
 # Tracks below the steps, from top to bottom; each may need more than one.
 _DEVICE_PHASES, _EXPOSED, _WAITING, _COMPUTE, _COMM, _HOST = range(0, 6_000, 1_000)

@@ -18,16 +18,9 @@ if TYPE_CHECKING:
 
 
 _NOTES = (
-    "comm_id",
-    "datatype",
-    "algorithm",
-    "message_bytes",
-    "n_ranks",
-    "arrival_skew_ns",
-    "wait_ns",
-    "transfer_ns",
+    "comm_id", "datatype", "algorithm", "message_bytes", "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns",
     "last_rank",
-)
+)  # fmt: skip
 # Collectives of a step are fewer than this.
 _SEQ_BITS = 24
 _NOBODY = -1
