@@ -31,6 +31,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "text": {"overflow": "fold"},
     "name": {"overflow": "fold"},
     "prose": {"overflow": "fold", "ratio": 1},
+    "long": {"overflow": "fold", "ratio": 2},
 }
 
 

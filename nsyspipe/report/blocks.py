@@ -59,7 +59,8 @@ class Column:
     ----------
     kind
         ``number``: right-aligned, digits below digits. ``text``: words, ``word``: one that is never broken, ``prose``:
-        sentences, which take what room there is. ``name``: a name from a trace, which may break anywhere. ``track``: a
+        sentences, which take what room there is,
+        ``long`` twice of it. ``name``: a name from a trace, which may break anywhere. ``track``: a
         drawing on a page.
     hint
         What the column means, where the heading is not enough.

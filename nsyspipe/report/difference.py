@@ -21,6 +21,7 @@ from nsyspipe.report.difference_words import (
     interval_cell,
     interval_text,
     notes,
+    part_cells,
     part_rows,
     percent_change,
     shown_metrics,
@@ -92,8 +93,8 @@ def _sections(
 def _parts(difference: RunDifference, width: int) -> Table:
     heading = "mean on the slowest rank" if width >= _WORDS_WIDTH else "slowest rank"
     table = _grid(heading, *_SIDES, "change")
-    for row in part_rows(difference):
-        table.add_row(*row)
+    for name, row in part_rows(difference):
+        table.add_row(name, *part_cells(row))
     return table
 
 
@@ -312,7 +313,9 @@ def difference_markdown(
     ]
     if difference.mean_step_time[2] is not None:
         headings = ["mean on the slowest rank", *_SIDES, "change"]
-        parts = [[name.replace("  ", "of it "), *cells] for name, *cells in part_rows(difference)]
+        parts = [
+            [name.replace("  ", "of it "), *part_cells(row)] for name, row in part_rows(difference)
+        ]
         blocks.append(table(headings, parts))
     blocks.append(_markdown_metrics(shown_metrics(difference)))
     blocks += _markdown_kernels(top_kernels(difference.kernels, _SHOWN_KERNELS).to_pylist())

@@ -291,7 +291,7 @@ def shown_metrics(difference: RunDifference) -> list[dict[str, Any]]:
     ]
 
 
-def part_rows(difference: RunDifference) -> list[tuple[str, str, str, str]]:
+def part_rows(difference: RunDifference) -> list[tuple[str, dict[str, Any]]]:
     """Return the parts of the mean step time, idle with the causes that both sides have some of, and their sum."""
     rows = []
     for row in difference.step_time_parts.to_pylist():
@@ -301,15 +301,13 @@ def part_rows(difference: RunDifference) -> list[tuple[str, str, str, str]]:
             rows += [(f"  {one['cause']}", one) for one in causes if _is_any(one)]
     names = ("baseline_ns", "candidate_ns", "delta_ns")
     rows.append(("mean step time", dict(zip(names, difference.mean_step_time, strict=True))))
-    return [
-        (
-            name,
-            value_text("ns", row["baseline_ns"]),
-            value_text("ns", row["candidate_ns"]),
-            delta_text("ns", row["delta_ns"]),
-        )
-        for name, row in rows
-    ]
+    return rows
+
+
+def part_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return both sides of a part and their difference."""
+    sides = [value_text("ns", row[f"{side}_ns"]) for side in ("baseline", "candidate")]
+    return [*sides, delta_text("ns", row["delta_ns"])]
 
 
 def change_cells(row: Mapping[str, Any]) -> tuple[str, str, str, str]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.report.blocks import Column, Table
-from nsyspipe.report.difference_words import part_rows
+from nsyspipe.report.blocks import Column, Field, Table, table_of
+from nsyspipe.report.difference_words import part_cells, part_rows
 from nsyspipe.report.html.page import cut
 from nsyspipe.report.html.run_steps import timeline_data, timeline_table
 from nsyspipe.report.units import absent, ms_text
@@ -102,33 +102,15 @@ def _axis_start(ends: list[float]) -> float:
 
 def waterfall_table(difference: RunDifference) -> Table:
     """Return the parts of both sides in words, with the exact difference."""
-    exact = [row["delta_ns"] for row in _with_causes(difference)]
-    rows = [
-        [name.replace("  ", "of it idle: "), *cells, _exact(ns)]
-        for (name, *cells), ns in zip(part_rows(difference), exact, strict=True)
+    fields = [
+        Field("part", lambda pair: pair[0].replace("  ", "of it idle: "), "text"),
+        Field("baseline", lambda pair: part_cells(pair[1])[0]),
+        Field("candidate", lambda pair: part_cells(pair[1])[1]),
+        Field("change", lambda pair: part_cells(pair[1])[2]),
+        Field("change, exactly", lambda pair: _exact(pair[1]["delta_ns"])),
     ]
-    columns = [
-        Column("part", "text"),
-        Column("baseline"),
-        Column("candidate"),
-        Column("change"),
-        Column("change, exactly"),
-    ]
-    return Table("Parts of the mean step time on the slowest rank", columns, rows)
-
-
-def _with_causes(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return the rows that `part_rows` puts into words."""
-    found = []
-    for row in difference.step_time_parts.to_pylist():
-        found.append(row)
-        if row["part"] == "idle":
-            found += [
-                one
-                for one in difference.idle_causes.to_pylist()
-                if one["baseline_ns"] or one["candidate_ns"]
-            ]
-    return [*found, {"delta_ns": difference.mean_step_time[2]}]
+    title = "Parts of the mean step time on the slowest rank"
+    return table_of(title, part_rows(difference), fields)
 
 
 def _exact(ns: float | None) -> str:

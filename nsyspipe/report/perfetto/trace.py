@@ -11,17 +11,18 @@ import pyarrow.compute as pc
 
 from nsyspipe.report.perfetto import tracks as derived
 from nsyspipe.report.perfetto.packets import (
+    Packets,
     Slices,
+    TraceWriter,
+    Track,
     Values,
     disjoint_lanes,
     nested_lanes,
     same_text,
     shown,
-    track_name_at_head,
     values_of,
 )
 from nsyspipe.report.perfetto.tracks import CollectiveDetails, Operations, bin_edges, with_last_rank
-from nsyspipe.report.perfetto.writer import TraceWriter, Track
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -271,10 +272,42 @@ def run_id_of_trace(path: Path) -> str | None:
     """Return the id of the run that a trace was written of; None for any other file. Reads its first packet only."""
     try:
         with path.open("rb") as file:
-            name = track_name_at_head(file)
+            name = _track_name_at_head(file)
     except OSError:
         return None
     return name.removeprefix(_HEAD) if name is not None and name.startswith(_HEAD) else None
+
+
+# The first packet names the run, which takes a line at most.
+_LONGEST_HEAD = 1 << 16
+_TAG = b"\x0a"  # field 1 of Trace: a packet
+_LOW_BITS, _N_LOW_BITS, _MOST_BYTES = 0x7F, 7, 3
+
+
+def _track_name_at_head(file: BinaryIO) -> str | None:
+    """Return the name of the track that a trace's first packet describes; None if the file begins otherwise."""
+    from google.protobuf.message import DecodeError
+
+    size = _size(file) if file.read(1) == _TAG else None
+    if size is None or size > _LONGEST_HEAD:
+        return None
+    try:
+        packet = Packets().protos.TracePacket.FromString(file.read(size))
+    except DecodeError:
+        return None
+    name: str = packet.track_descriptor.name
+    return name or None
+
+
+def _size(file: BinaryIO) -> int | None:
+    """Read the size of a message: seven bits a byte, the lowest first; None where it has no end."""
+    size = 0
+    for place in range(_MOST_BYTES):
+        byte = int.from_bytes(file.read(1) or b"\xff")
+        size |= (byte & _LOW_BITS) << (_N_LOW_BITS * place)
+        if byte <= _LOW_BITS:
+            return size
+    return None
 
 
 def _names(steps: pa.ChunkedArray, family: str | None) -> pa.ChunkedArray:
