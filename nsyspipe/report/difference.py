@@ -125,13 +125,15 @@ def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableT
         yield _left_out(*left_out)
 
 
-def _metric_cells(row: dict[str, Any]) -> dict[str, str]:
+def _metric_cells(row: dict[str, Any], *, is_short: bool = True) -> dict[str, str]:
+    short = _short if is_short else str
+    percent = percent_change(row)
     return {
         "figure": shown_name(row),
-        **{side: _short(value_text(row["unit"], row[side])) for side in _SIDES},
-        "change": _short(delta_text(row["unit"], row["delta"])),
-        "%": percent_change(row).removesuffix(" %"),
-        "interval": interval_cell(row),
+        **{side: short(value_text(row["unit"], row[side])) for side in _SIDES},
+        "change": short(delta_text(row["unit"], row["delta"])),
+        "%": percent.removesuffix(" %") if is_short else percent,
+        "interval": interval_cell(row) if is_short else interval_text(row),
         "verdict": row["verdict"],
     }
 
@@ -149,8 +151,7 @@ def _kernels(rows: Sequence[dict[str, Any]], width: int) -> Group:
     headings = [*_SIDES, "change", *(["phase", ""] if is_wide else [])]
     cells = [
         [
-            *(value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES),
-            delta_text("ns", row["delta_ns_per_step"]),
+            *_kernel_times(row),
             row["phase"] or "",
             "" if row["status"] == "changed" else row["status"],
         ][: len(headings)]
@@ -163,6 +164,11 @@ def _kernels(rows: Sequence[dict[str, Any]], width: int) -> Group:
     for row, others in zip(rows, cells, strict=True):
         table.add_row(Text(_cut(row["name"], longest)), *others)
     return Group(table, *([] if is_wide else [_left_out("phase", "status")]))
+
+
+def _kernel_times(row: dict[str, Any]) -> list[str]:
+    sides = [value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES]
+    return [*sides, delta_text("ns", row["delta_ns_per_step"])]
 
 
 def _changes(rows: Sequence[dict[str, Any]], width: int) -> Group:
@@ -370,17 +376,7 @@ def _check(row: dict[str, Any]) -> str:
 
 def _markdown_metrics(rows: Sequence[dict[str, Any]]) -> list[str]:
     headings = [figure_heading(rows), *_SIDES, "change", "%", "interval of change", "verdict"]
-    cells = [
-        [
-            shown_name(row),
-            *(value_text(row["unit"], row[side]) for side in _SIDES),
-            delta_text(row["unit"], row["delta"]),
-            percent_change(row),
-            interval_text(row),
-            row["verdict"],
-        ]
-        for row in rows
-    ]
+    cells = [[*_metric_cells(row, is_short=False).values()] for row in rows]
     return table(headings, cells, n_words=1)
 
 
@@ -389,8 +385,7 @@ def _markdown_kernels(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
         return []
     cells = [
         [
-            *(value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES),
-            delta_text("ns", row["delta_ns_per_step"]),
+            *_kernel_times(row),
             escaped(row["name"], _LONGEST_NAME),
             row["phase"] or "",
             row["status"],
