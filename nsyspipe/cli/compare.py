@@ -14,11 +14,11 @@ from nsyspipe.cli.options import (
     name_file,
     settled_here,
     shown_path,
+    thresholds,
     with_options,
 )
 from nsyspipe.cli.outputs import ScoreboardOutputs
 from nsyspipe.cli.terminal import progress, write_stdout
-from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
 
 
 @with_options
@@ -81,10 +81,7 @@ def compare(
         board = compared(
             [Side(*one) for one in open_runs()],
             sort=sort,
-            min_effect_pct=DEFAULT_MIN_EFFECT_PCT
-            if rules.min_effect is None
-            else round(100 * rules.min_effect, 12),
-            confidence=rules.confidence or DEFAULT_CONFIDENCE,
+            **thresholds(rules),
             force=outputs.force,
             settings_file=shown_path(rules),
         )

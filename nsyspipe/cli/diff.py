@@ -14,17 +14,12 @@ from nsyspipe.cli.options import (
     name_file,
     settled_here,
     shown_path,
+    thresholds,
     with_options,
 )
 from nsyspipe.cli.outputs import DifferenceOutputs
 from nsyspipe.cli.terminal import progress, write_stdout
-from nsyspipe.comparison.gate import (
-    ANY_CHANGE,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT_PCT,
-    FAIL_ON,
-    check_can_fail,
-)
+from nsyspipe.comparison.gate import ANY_CHANGE, FAIL_ON, check_can_fail
 from nsyspipe.comparison.gate_settings import GateSettings, parse_metrics
 from nsyspipe.errors import OptionError
 from nsyspipe.model.text import printable
@@ -106,10 +101,7 @@ def diff(
         difference = compared(
             baseline,
             candidate,
-            min_effect_pct=DEFAULT_MIN_EFFECT_PCT
-            if settings.min_effect is None
-            else round(100 * settings.min_effect, 12),
-            confidence=settings.confidence or DEFAULT_CONFIDENCE,
+            **thresholds(settings),
             metrics=settings.metrics,
             force=outputs.force,
         )

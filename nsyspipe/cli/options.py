@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
 from nsyspipe.comparison.gate_settings import (
     GateSettings,
     parse_confidence,
@@ -323,6 +324,15 @@ def with_options(command: Command) -> Command:
 def settled_here(options: GateSettings, *names: str) -> GateSettings:
     """Return what options say, and where they are silent the nearest file of settings, seen from here."""
     return settled(options, read_settings(Path.cwd()), names)
+
+
+def thresholds(settings: GateSettings) -> dict[str, float]:
+    """Return from where on a change counts, and how sure intervals are, by the names that the API has for them."""
+    effect = settings.min_effect
+    return {
+        "min_effect_pct": DEFAULT_MIN_EFFECT_PCT if effect is None else round(100 * effect, 12),
+        "confidence": settings.confidence or DEFAULT_CONFIDENCE,
+    }
 
 
 def name_file(settings: GateSettings) -> None:
