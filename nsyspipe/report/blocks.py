@@ -159,7 +159,7 @@ def table_of(
 ) -> Table:
     """Return a table of rows by what each column shows of them."""
     columns = [Column(one.heading, one.kind, one.hint) for one in fields]
-    return Table(caption, columns, [tuple(one.cell(row) for one in fields) for row in rows], note)
+    return Table(caption, columns, [[one.cell(row) for one in fields] for row in rows], note)
 
 
 def words_of(cell: Cell) -> str:
