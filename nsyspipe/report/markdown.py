@@ -130,7 +130,7 @@ def _lines(block: Block) -> list[str]:
             ]
             marks = ["---" if word else "--:" for word in is_word]
             lines = [[column.heading for column in block.columns], marks, *cells]
-            return [*map(_row, lines), *([prose(block.note)] if block.note else [])]
+            return [*map(_row, lines), *(["", prose(block.note)] if block.note else [])]
 
 
 def trouble_line(severity: str, message: str, place: str, fix: str | None) -> str:
