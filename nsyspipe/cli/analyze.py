@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsyspipe.cli import options as output, options as reading
 from nsyspipe.cli.inputs import opened_run
+from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
 from nsyspipe.cli.outputs import AnalysisOutputs
 from nsyspipe.cli.terminal import progress, write_stdout
-from nsyspipe.model.options import AUTO, DEFAULT_FINDINGS, parse_findings
+from nsyspipe.model.options import parse_findings
 
 if TYPE_CHECKING:
     from nsyspipe.run.run import Run
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _STRICT_FAILED = 2
 
 
+@with_options
 def analyze(
     reports: Annotated[
         list[str],
@@ -28,30 +29,10 @@ def analyze(
             "saved with --out.",
         ),
     ],
-    step: reading.Step = None,
-    backward: reading.Backward = None,
-    forward: reading.Forward = None,
-    optimizer: reading.Optimizer = None,
-    data: reading.Data = None,
-    comm_kernel: reading.CommKernel = None,
-    skip_first: reading.SkipFirst = AUTO,
-    rank_map: reading.RankMap = None,
-    label: reading.Label = None,
-    run_id: reading.RunId = None,
-    nccl_log: reading.NcclLog = None,
-    topology: reading.TopologyFile = None,
-    findings: reading.Findings = str(DEFAULT_FINDINGS),
-    out: output.Out = None,
-    events: output.Events = False,
-    json_file: output.Json = None,
-    markdown: output.Markdown = None,
-    html: output.Html = None,
-    perfetto: output.Perfetto = None,
-    perfetto_steps: output.PerfettoSteps = None,
-    force: output.Force = False,
-    jobs: reading.Jobs = None,
-    quiet: output.Quiet = False,
-    no_progress: output.NoProgress = False,
+    *,
+    reading: NamedRunOptions,
+    outputs: AnalysisOutputs,
+    running: RunningOptions,
     strict: Annotated[
         bool,
         typer.Option(
@@ -71,21 +52,18 @@ def analyze(
       nsyspipe analyze "ddp-8gpu_*.sqlite" --html run.html --out runs/ --label baseline
       nsyspipe analyze runs/ --run-id baseline-1 --markdown -
     """
-    n_findings = parse_findings(findings)
-    outputs = AnalysisOutputs(
-        out, events, json_file, markdown, html, perfetto, perfetto_steps, force
-    )
-    outputs.check(run_id)
-    reading_options = reading.chosen(locals(), "label", "run_id", "topology")
-    shown = not (quiet or no_progress)
+    n_findings = parse_findings(reading.findings)
+    outputs.check_run(reading.run_id)
+    options = reading.chosen("label", "run_id", "topology")
+    logs = reading.nccl_log or []
     with (
-        progress(shown=shown) as stage,
-        opened_run(reports, nccl_log or [], reading_options, jobs=jobs, stage=stage) as open_run,
+        progress(shown=running.is_shown) as stage,
+        opened_run(reports, logs, options, jobs=running.jobs, stage=stage) as open_run,
     ):
         run = open_run(stage("reading reports"))
         _ = run.steps()
-        outputs.write(run, stage)
-        is_summary_asked = not (quiet or outputs.takes_stdout)
+        outputs.write_run(run, stage)
+        is_summary_asked = not (running.quiet or outputs.takes_stdout)
         if is_summary_asked:
             _ = run.findings()  # while there are processes that may read again
     if is_summary_asked:

@@ -6,21 +6,22 @@ from typing import Annotated
 
 import typer
 
-from nsyspipe.cli import options as output, options as reading
 from nsyspipe.cli.inputs import opened_runs, parse_runs
-from nsyspipe.cli.options import Confidence, MinEffect, name_file, settled_here, shown_path
-from nsyspipe.cli.outputs import CompareOutputs
-from nsyspipe.cli.terminal import progress, write_stdout
-from nsyspipe.comparison.gate import (
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT_PCT,
-    GateSettings,
-    parse_confidence,
-    parse_min_effect,
+from nsyspipe.cli.options import (
+    RuleOptions,
+    RunningOptions,
+    SeveralRunsOptions,
+    name_file,
+    settled_here,
+    shown_path,
+    thresholds,
+    with_options,
 )
-from nsyspipe.model.options import AUTO
+from nsyspipe.cli.outputs import ScoreboardOutputs
+from nsyspipe.cli.terminal import progress, write_stdout
 
 
+@with_options
 def compare(
     runs: Annotated[
         list[str],
@@ -31,6 +32,7 @@ def compare(
             "run: repeat LABEL=REPORTS.",
         ),
     ],
+    *,
     sort: Annotated[
         str | None,
         typer.Option(
@@ -40,33 +42,10 @@ def compare(
             "[default: as given]",
         ),
     ] = None,
-    min_effect: MinEffect = None,
-    confidence: Confidence = None,
-    json_file: output.Json = None,
-    markdown: output.Markdown = None,
-    csv_file: Annotated[
-        str | None,
-        typer.Option(
-            "--csv",
-            metavar="FILE|-",
-            help="Write the table for spreadsheets; - prints it and nothing else.",
-        ),
-    ] = None,
-    html: output.Html = None,
-    force: output.ForceComparison = False,
-    step: reading.Step = None,
-    backward: reading.Backward = None,
-    forward: reading.Forward = None,
-    optimizer: reading.Optimizer = None,
-    data: reading.Data = None,
-    comm_kernel: reading.CommKernel = None,
-    skip_first: reading.SkipFirst = AUTO,
-    rank_map: reading.RankMap = None,
-    nccl_log: reading.NcclLogs = None,
-    topology: reading.TopologyFiles = None,
-    jobs: reading.Jobs = None,
-    quiet: output.Quiet = False,
-    no_progress: output.NoProgress = False,
+    rule: RuleOptions,
+    outputs: ScoreboardOutputs,
+    reading: SeveralRunsOptions,
+    running: RunningOptions,
 ) -> None:
     """Which of these runs is best? Speed-up over the first with its interval, and what the steps' time goes to.
 
@@ -81,27 +60,19 @@ def compare(
       nsyspipe compare study/runs/runs/run_id=* --html study.html --csv study.csv
       nsyspipe compare ddp=day1/ ddp=day2/ fsdp=day3/ fsdp=day4/ --markdown comment.md
     """  # fmt: skip
-    outputs = CompareOutputs(json_file, markdown, csv_file, html, force)
     outputs.check()
-    rules = settled_here(
-        GateSettings(
-            min_effect=None if min_effect is None else parse_min_effect(min_effect),
-            confidence=None if confidence is None else parse_confidence(confidence),
-        ),
-        "min_effect",
-        "confidence",
-    )
-    if quiet or outputs.takes_stdout:
+    rules = settled_here(rule.settings(), "min_effect", "confidence")
+    if running.quiet or outputs.takes_stdout:
         name_file(rules)
     if sort is not None:
         from nsyspipe.comparison.scoreboard import check_sort
 
         sort = check_sort(sort, "--sort")
-    options = reading.chosen(locals())
     with (
-        progress(shown=not (quiet or no_progress)) as stage,
+        progress(shown=running.is_shown) as stage,
         opened_runs(
-            parse_runs(runs), options, nccl_logs=nccl_log or [], topologies=topology or [], jobs=jobs, stage=stage
+            parse_runs(runs), reading.chosen(), nccl_logs=reading.nccl_log or [], topologies=reading.topology or [],
+            jobs=running.jobs, stage=stage,
         ) as open_runs,
     ):  # fmt: skip
         from nsyspipe.api import compare as compared
@@ -110,15 +81,15 @@ def compare(
         board = compared(
             [Side(*one) for one in open_runs()],
             sort=sort,
-            min_effect_pct=DEFAULT_MIN_EFFECT_PCT
-            if rules.min_effect is None
-            else round(100 * rules.min_effect, 12),
-            confidence=rules.confidence or DEFAULT_CONFIDENCE,
-            force=force,
+            **thresholds(rules),
+            force=outputs.force,
             settings_file=shown_path(rules),
         )
-        outputs.write(board)
-        if not (quiet or outputs.takes_stdout):
+        from nsyspipe.report.scoreboard import identity_of, scoreboard_formats
+
+        inputs = [path for side in board.sides for run in side.runs for path in run.inputs]
+        outputs.write(scoreboard_formats(board), inputs, identity_of(board))
+        if not (running.quiet or outputs.takes_stdout):
             from rich.console import Console
 
             from nsyspipe.report.scoreboard import scoreboard_text

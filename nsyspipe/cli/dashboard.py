@@ -22,8 +22,7 @@ _STDOUT = "-"
 
 def dashboard(
     store: Annotated[
-        Path,
-        typer.Argument(metavar="STORE", help="A directory that analyze --out wrote."),
+        Path, typer.Argument(metavar="STORE", help="A directory that analyze --out wrote.")
     ],
     out: Annotated[
         str | None,
@@ -77,9 +76,8 @@ def dashboard(
 
 def _check(target: Path, *, force: bool) -> None:
     """Refuse a file that may not be replaced before any work is done."""
-    from nsyspipe.report.files import check_directory, check_target
+    from nsyspipe.report.files import check_directory, check_target, identity_of_page
     from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
-    from nsyspipe.report.html.page import identity_of_page
 
     check_directory(target)
     check_target(target, (), may_replace=lambda: True)

@@ -6,25 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsyspipe.cli import options as output, options as reading
 from nsyspipe.cli.inputs import opened_runs, parse_runs
-from nsyspipe.cli.options import Confidence, MinEffect, name_file, settled_here, shown_path
-from nsyspipe.cli.outputs import DiffOutputs
+from nsyspipe.cli.options import (
+    RuleOptions,
+    RunningOptions,
+    SeveralRunsOptions,
+    name_file,
+    settled_here,
+    shown_path,
+    thresholds,
+    with_options,
+)
+from nsyspipe.cli.outputs import DifferenceOutputs
 from nsyspipe.cli.terminal import progress, write_stdout
 from nsyspipe.comparison.gate import (
     ANY_CHANGE,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_MIN_EFFECT_PCT,
     GateSettings,
     check_can_fail,
     check_gate,
     gate,
-    parse_confidence,
     parse_metrics,
-    parse_min_effect,
 )
 from nsyspipe.errors import OptionError
-from nsyspipe.model.options import AUTO
 from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ _TWO = 2
 _SHOWN = 4
 
 
+@with_options
 def diff(
     runs: Annotated[
         list[str],
@@ -46,6 +50,7 @@ def diff(
             "LABEL=REPORTS.",
         ),
     ],
+    *,
     fail_on: Annotated[
         str | None,
         typer.Option(
@@ -54,8 +59,7 @@ def diff(
             help="Exit with 3 if a judged metric is worse (or changed at all), with 4 if that cannot be decided.",
         ),
     ] = None,
-    min_effect: MinEffect = None,
-    confidence: Confidence = None,
+    rule: RuleOptions,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,23 +69,9 @@ def diff(
             "what cannot be told of any, else an improvement. [default: step_time]",
         ),
     ] = None,
-    json_file: output.Json = None,
-    markdown: output.Markdown = None,
-    html: output.Html = None,
-    force: output.ForceComparison = False,
-    step: reading.Step = None,
-    backward: reading.Backward = None,
-    forward: reading.Forward = None,
-    optimizer: reading.Optimizer = None,
-    data: reading.Data = None,
-    comm_kernel: reading.CommKernel = None,
-    skip_first: reading.SkipFirst = AUTO,
-    rank_map: reading.RankMap = None,
-    nccl_log: reading.NcclLogs = None,
-    topology: reading.TopologyFiles = None,
-    jobs: reading.Jobs = None,
-    quiet: output.Quiet = False,
-    no_progress: output.NoProgress = False,
+    outputs: DifferenceOutputs,
+    reading: SeveralRunsOptions,
+    running: RunningOptions,
 ) -> None:
     """Did it help, and is it noise? Two runs, metric by metric, and where the difference comes from.
 
@@ -97,17 +87,16 @@ def diff(
       nsyspipe diff a=day1/ a=day2/ b=day3/ b=day4/
       nsyspipe diff main/ new/ --fail-on regression --metric step_time,exposed_comm
     """
-    options = reading.chosen(locals())
-    settings = _settings(fail_on, min_effect, confidence, metric)
-    outputs = DiffOutputs(json_file, markdown, html, force)
+    settings = _settings(fail_on, rule, metric)
     outputs.check()
     named = _two_sides(runs)
-    if quiet or outputs.takes_stdout:
+    if running.quiet or outputs.takes_stdout:
         name_file(settings)
     with (
-        progress(shown=not (quiet or no_progress)) as stage,
+        progress(shown=running.is_shown) as stage,
         opened_runs(
-            named, options, nccl_logs=nccl_log or [], topologies=topology or [], jobs=jobs, stage=stage
+            named, reading.chosen(), nccl_logs=reading.nccl_log or [], topologies=reading.topology or [],
+            jobs=running.jobs, stage=stage,
         ) as open_runs,
     ):  # fmt: skip
         from nsyspipe.api import diff as compared
@@ -118,23 +107,25 @@ def diff(
         difference = compared(
             baseline,
             candidate,
-            min_effect_pct=DEFAULT_MIN_EFFECT_PCT
-            if settings.min_effect is None
-            else round(100 * settings.min_effect, 12),
-            confidence=settings.confidence or DEFAULT_CONFIDENCE,
+            **thresholds(settings),
             metrics=settings.metrics,
-            force=force,
+            force=outputs.force,
         )
-        _answer(difference, outputs, settings, quiet=quiet)
+        _answer(difference, outputs, settings, quiet=running.quiet)
 
 
 def _answer(
-    difference: RunDifference, outputs: DiffOutputs, settings: GateSettings, *, quiet: bool
+    difference: RunDifference, outputs: DifferenceOutputs, settings: GateSettings, *, quiet: bool
 ) -> None:
     """Write and print everything, then end as the gate says."""
     judged = gate(difference, settings.fail_on) if settings.fail_on else None
     path = shown_path(settings)
-    outputs.write(difference, judged, settings_file=path)
+    from nsyspipe.report.difference import difference_formats, identity_of
+
+    sides = (difference.baseline, difference.candidate)
+    inputs = [path for side in sides for run in side.runs for path in run.inputs]
+    formats = difference_formats(difference, judged, settings_file=path)
+    outputs.write(formats, inputs, identity_of(difference))
     if not (quiet or outputs.takes_stdout):
         from rich.console import Console
 
@@ -149,18 +140,11 @@ def _answer(
     raise typer.Exit(judged.exit_code)
 
 
-def _settings(
-    fail_on: str | None,
-    min_effect: str | None,
-    confidence: str | None,
-    metric: list[str] | None,
-) -> GateSettings:
+def _settings(fail_on: str | None, rule: RuleOptions, metric: list[str] | None) -> GateSettings:
     """Return what options say, else what the nearest file says."""
-    options = GateSettings(
-        fail_on=None if fail_on is None else check_gate(fail_on),
-        min_effect=None if min_effect is None else parse_min_effect(min_effect),
-        confidence=None if confidence is None else parse_confidence(confidence),
-        metrics=parse_metrics(",".join(metric)) if metric else None,
+    metrics = parse_metrics(",".join(metric)) if metric else None
+    options = rule.settings(
+        fail_on=None if fail_on is None else check_gate(fail_on), metrics=metrics
     )
     settings = settled_here(options, "fail_on", "min_effect", "confidence", "metrics")
     _check_gate(settings, is_of_file=fail_on is None)

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# From a command's arguments to a run, with the processes that read it.
-
-
 def exports_of(reports: Sequence[str], *, jobs: int | None, stage: Stage) -> list[Path]:
     """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
     named = find_named(reports)
@@ -43,19 +40,7 @@ def opened_run(
     jobs: int | None,
     stage: Stage = lambda _: None,
 ) -> Iterator[Callable[[OnProgress | None], Run]]:
-    """Yield what loads the run; the processes that read its reports end with the context.
-
-    Parameters
-    ----------
-    reports
-        Reports, or one saved run.
-    nccl_logs
-        Logs; text files among the reports are taken for further ones.
-    options
-        Of `nsyspipe.load`, by name.
-    stage
-        Starts the progress of a stage.
-    """
+    """Yield what loads the run; the processes that read its reports end with the context."""
     if any(is_saved(Path(report)) for report in reports):
         from nsyspipe.api import load
 
@@ -73,9 +58,6 @@ def opened_run(
         yield lambda on_progress: load(
             paths, **options, nccl_log=logs, executor=executor, on_progress=on_progress
         )
-
-
-# RUN arguments as users write them: one is one capture, ``LABEL=`` in front names what it is a capture of.
 
 
 LONGEST_LABEL = 100
@@ -102,11 +84,6 @@ def parse_runs(arguments: Sequence[str]) -> list[NamedRuns]:
 
     A path that exists, or a glob that matches, wins over the reading as ``LABEL=...``; a label has no
     path separator. A glob that matches nothing but saved runs stands for each of them.
-
-    Raises
-    ------
-    OptionError
-        If a label is empty, too long, or not printable, or names nothing.
     """
     groups: dict[str | tuple[int, str], list[str]] = {}
     for number, argument in enumerate(arguments):
@@ -120,13 +97,7 @@ def parse_runs(arguments: Sequence[str]) -> list[NamedRuns]:
 
 
 def split_label(argument: str) -> tuple[str | None, str]:
-    """Split ``LABEL=PLACE``; no label is None.
-
-    Raises
-    ------
-    OptionError
-        If the label is empty, too long, or not printable, or nothing follows it.
-    """
+    """Split ``LABEL=PLACE``; no label is None."""
     label, equals, place = argument.partition("=")
     separators = {os.sep, os.altsep} - {None}
     if not equals or any(one in label for one in separators if one) or _names_files(argument):
@@ -172,22 +143,7 @@ def opened_runs(
     jobs: int | None = None,
     stage: Stage = lambda _: None,
 ) -> Iterator[Callable[[], OpenedRuns]]:
-    """Yield what opens all runs; the processes that read their reports end with the context.
-
-    Parameters
-    ----------
-    options
-        Of `nsyspipe.load`, by name: how reports are read. Saved runs keep the figures they have.
-    nccl_logs, topologies
-        ``FILE`` for the reports of all runs, or ``LABEL=FILE`` for those of one.
-
-    Raises
-    ------
-    OptionError
-        If an argument names several runs, or options for reports come with saved runs alone.
-    InputError
-        If an argument names no report.
-    """
+    """Yield what opens all runs; the processes that read their reports end with the context."""
     saved = {place for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]
     _check_options(options, [*nccl_logs, *topologies], is_any_report=bool(reports))

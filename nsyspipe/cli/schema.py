@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nsyspipe.cli.terminal import write_stdout
+from nsyspipe.cli.terminal import text_of, write_stdout
 from nsyspipe.errors import OptionError
 
 
@@ -45,8 +45,6 @@ def schema(
 
         write_stdout(schema_markdown(chosen))
         return
-    from rich.console import Console
+    from nsyspipe.report.schema import schema_blocks
 
-    from nsyspipe.report.schema import schema_text
-
-    write_stdout(schema_text(chosen, Console()))
+    write_stdout(text_of(schema_blocks(chosen)))

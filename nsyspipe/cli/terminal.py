@@ -5,23 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from nsyspipe.errors import NsyspipeError, OutputError
 from nsyspipe.model.text import printable
 
+if TYPE_CHECKING:
+    from nsyspipe.report.blocks import Block
+
 
 def write_stdout(text: str) -> None:
-    """Write a result, now rather than at exit.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written; a reader that left is a BrokenPipeError instead.
-    """
+    """Write a result, now rather than at exit."""
     if sys.stdout is None:  # closed by whoever started the program
         raise OutputError("standard output", "is closed", fix="write to a file: --json FILE")
     try:
@@ -32,6 +30,15 @@ def write_stdout(text: str) -> None:
     except OSError as error:
         problem = f"cannot be written ({error.strerror})"
         raise OutputError("standard output", problem, fix="write to a file: --json FILE") from error
+
+
+def text_of(blocks: Iterable[Block]) -> str:
+    """Return blocks as text for this terminal."""
+    from rich.console import Console
+
+    from nsyspipe.report.as_text import as_text
+
+    return as_text(blocks, Console())
 
 
 def print_error(error: NsyspipeError) -> None:
@@ -56,9 +63,6 @@ def give_up_stdout() -> None:
     """Send what is still buffered nowhere: whoever should have read it is gone."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-# Progress on stderr: a bar for each stage of long work, nothing off a terminal.
 
 
 # Called with (done, in all); and what starts a stage by its name.

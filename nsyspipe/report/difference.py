@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
 from rich.console import Group
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.model.text import printable
+from nsyspipe.report.as_text import MAX_WIDTH, VERDICTS, apart, dim, grid, marked, rendered
 from nsyspipe.report.difference_words import (
     change_cells,
     delta_text,
@@ -24,6 +21,7 @@ from nsyspipe.report.difference_words import (
     interval_cell,
     interval_text,
     notes,
+    part_cells,
     part_rows,
     percent_change,
     shown_metrics,
@@ -33,28 +31,22 @@ from nsyspipe.report.difference_words import (
     verdict_text,
 )
 from nsyspipe.report.document import dumps
-from nsyspipe.report.files import head_of, json_of
-from nsyspipe.report.markdown import escaped, prose, table
-from nsyspipe.report.text import MAX_WIDTH, rendered
+from nsyspipe.report.files import Format, identity_of_page, json_of
+from nsyspipe.report.markdown import escaped, marked_as, marker, prose, table
 from nsyspipe.report.units import percent_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate
 
 
-_STYLES = {
-    "improvement": "green",
-    "regression": "bold red",
-    "inconclusive": "yellow",
-    "no change": "",
-}
 _SIDES = ("baseline", "candidate")
 _LONGEST_FACT, _LONGEST_VALUE = 40, 20
 # A narrower terminal gets fewer columns rather than cut numbers: of the figures' table these go first.
@@ -70,58 +62,39 @@ def difference_text(
     *,
     settings_file: str | None = None,
 ) -> str:
-    """Return a difference as text for a console, at most 100 columns wide.
-
-    Parameters
-    ----------
-    gate
-        What the gate said, if one was asked for.
-    settings_file
-        The file that set thresholds; None without one.
-    """
+    """Return a difference as text for a console, at most 100 columns wide."""
     return rendered(Group(*_sections(difference, console.width, gate, settings_file)), console)
 
 
 def _sections(
     difference: RunDifference, width: int, gate: Gate | None, settings_file: str | None
 ) -> Iterable[RenderableType]:
-    style = _STYLES.get(difference.verdict, "")
+    style = VERDICTS.get(difference.verdict, "")
     yield Text(printable(verdict_text(difference, gate)), style=f"bold {style}".strip())
     for name, side in zip(_SIDES, (difference.baseline, difference.candidate), strict=True):
         yield Text(printable(f"{name:<9}  {side_text(side)}"), style="dim")
     if checks := difference.comparability.to_pylist():
-        yield _padded(_checks(checks))
+        words = (
+            ("not comparable" if row["blocks"] else "warning", row["message"], "", None)
+            for row in checks
+        )
+        yield apart(marked(words))
     if difference.mean_step_time[2] is not None:
-        yield _padded(_parts(difference, width))
-    yield _padded(Group(*_metrics(shown_metrics(difference), width)))
+        yield apart(_parts(difference, width))
+    yield apart(Group(*_metrics(shown_metrics(difference), width)))
     if kernels := top_kernels(difference.kernels).to_pylist():
-        yield _padded(_kernels(kernels, width))
+        yield apart(_kernels(kernels, width))
     if changes := difference.changes.to_pylist():
-        yield _padded(_changes(changes, width))
+        yield apart(_changes(changes, width))
     if said := notes(difference, settings_file):
-        yield _padded(Text("\n".join(map(printable, said)), style="dim"))
-
-
-def _padded(content: RenderableType) -> Padding:
-    return Padding(content, (1, 0, 0, 0))
-
-
-def _checks(checks: Sequence[dict[str, Any]]) -> Table:
-    table = _grid()
-    table.show_header = False
-    table.add_column()
-    table.add_column(overflow="fold", ratio=1)
-    for row in checks:
-        word = Text("not comparable", style="bold red") if row["blocks"] else Text("warning", style="yellow")  # fmt: skip
-        table.add_row(word, Text(printable(row["message"])))
-    return table
+        yield apart(dim(said))
 
 
 def _parts(difference: RunDifference, width: int) -> Table:
     heading = "mean on the slowest rank" if width >= _WORDS_WIDTH else "slowest rank"
     table = _grid(heading, *_SIDES, "change")
-    for row in part_rows(difference):
-        table.add_row(*row)
+    for name, row in part_rows(difference):
+        table.add_row(name, *part_cells(row))
     return table
 
 
@@ -143,7 +116,7 @@ def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableT
         names = [name for name in names if name not in group]
     table = _grid(*(headings[name] for name in names), n_words=1 if "verdict" in names else 0)
     for row in cells:
-        style = _STYLES.get(row["verdict"], "")
+        style = VERDICTS.get(row["verdict"], "")
         table.add_row(
             *(Text(row[name], style=style if name == "verdict" else "") for name in names)
         )
@@ -152,13 +125,15 @@ def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableT
         yield _left_out(*left_out)
 
 
-def _metric_cells(row: dict[str, Any]) -> dict[str, str]:
+def _metric_cells(row: dict[str, Any], *, is_short: bool = True) -> dict[str, str]:
+    short = _short if is_short else str
+    percent = percent_change(row)
     return {
         "figure": shown_name(row),
-        **{side: _short(value_text(row["unit"], row[side])) for side in _SIDES},
-        "change": _short(delta_text(row["unit"], row["delta"])),
-        "%": percent_change(row).removesuffix(" %"),
-        "interval": interval_cell(row),
+        **{side: short(value_text(row["unit"], row[side])) for side in _SIDES},
+        "change": short(delta_text(row["unit"], row["delta"])),
+        "%": percent.removesuffix(" %") if is_short else percent,
+        "interval": interval_cell(row) if is_short else interval_text(row),
         "verdict": row["verdict"],
     }
 
@@ -176,8 +151,7 @@ def _kernels(rows: Sequence[dict[str, Any]], width: int) -> Group:
     headings = [*_SIDES, "change", *(["phase", ""] if is_wide else [])]
     cells = [
         [
-            *(value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES),
-            delta_text("ns", row["delta_ns_per_step"]),
+            *_kernel_times(row),
             row["phase"] or "",
             "" if row["status"] == "changed" else row["status"],
         ][: len(headings)]
@@ -190,6 +164,11 @@ def _kernels(rows: Sequence[dict[str, Any]], width: int) -> Group:
     for row, others in zip(rows, cells, strict=True):
         table.add_row(Text(_cut(row["name"], longest)), *others)
     return Group(table, *([] if is_wide else [_left_out("phase", "status")]))
+
+
+def _kernel_times(row: dict[str, Any]) -> list[str]:
+    sides = [value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES]
+    return [*sides, delta_text("ns", row["delta_ns_per_step"])]
 
 
 def _changes(rows: Sequence[dict[str, Any]], width: int) -> Group:
@@ -223,15 +202,12 @@ def _cut(text: str, longest: int) -> str:
 
 def _grid(*headings: str, n_words: int = 0) -> Table:
     """Return a table whose first column and last `n_words` hold words, the others figures."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = grid()
     for at, heading in enumerate(headings):
         is_word = at == 0 or at >= len(headings) - n_words
         # What is too long is cut: of all columns only names can be.
         table.add_column(heading, justify="left" if is_word else "right", no_wrap=True)
     return table
-
-
-# The JSON document of a difference: every figure in base units, null where nothing was recorded.
 
 
 def difference_document(
@@ -242,13 +218,6 @@ def difference_document(
     ``baseline`` and ``candidate`` are the run object of the side's first capture with the side's label, and
     ``captures``, the run ids of all. ``step_time_parts`` sum to ``mean_step_time`` and ``idle_causes`` to the part
     idle, exactly. ``kernels`` are the ten largest differences.
-
-    Parameters
-    ----------
-    gate
-        What the gate said, if one was asked for.
-    settings_file
-        The file that set thresholds; None without one.
     """
     before, after, delta = difference.mean_step_time
     changes = difference.changes.to_pylist()
@@ -327,12 +296,8 @@ def _change(row: dict[str, Any]) -> dict[str, Any]:
     return row | ({} if before is None else {"baseline": before, "candidate": after})
 
 
-# A difference for a pull request: verdict, parts of the step time, figures, kernels, what else changed.
-
-
-# The first line, whatever the runs: a bot looks for the comment that begins with it.
-MARKER = "<!-- nsyspipe:diff -->"
-_RUNS_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:runs=(\S*) -->")
+# Name of the meta element that says which runs a page compares.
+DIFF_RUNS = "nsyspipe-diff-runs"
 _SHOWN_KERNELS, _MARKDOWN_CHANGES, _LONGEST_NAME = 5, 12, 60
 
 
@@ -341,19 +306,12 @@ def difference_markdown(
 ) -> str:
     """Return a difference in GitHub's Markdown: the same for the same runs.
 
-    The first line is `MARKER`, the second a comment with the runs' ids; neither is shown.
-
-    Parameters
-    ----------
-    gate
-        What the gate said, if one was asked for.
-    settings_file
-        The file that set thresholds; None without one.
+    The first lines are comments, which are not shown: `marker`.
     """
     why = gate_text(gate) if gate else None
     sides = zip(_SIDES, (difference.baseline, difference.candidate), strict=True)
     blocks = [
-        [MARKER, _runs_marker(difference)],
+        marker("diff", "runs", json.dumps(identity_of(difference))),
         [f"**{escaped(verdict_text(difference, gate))}**"],
         [f"Gate {gate.outcome}: {escaped(why)}"] if gate and why else [],
         [f"- {name}: {escaped(side_text(side))}" for name, side in sides],
@@ -361,7 +319,9 @@ def difference_markdown(
     ]
     if difference.mean_step_time[2] is not None:
         headings = ["mean on the slowest rank", *_SIDES, "change"]
-        parts = [[name.replace("  ", "of it "), *cells] for name, *cells in part_rows(difference)]
+        parts = [
+            [name.replace("  ", "of it "), *part_cells(row)] for name, row in part_rows(difference)
+        ]
         blocks.append(table(headings, parts))
     blocks.append(_markdown_metrics(shown_metrics(difference)))
     blocks += _markdown_kernels(top_kernels(difference.kernels, _SHOWN_KERNELS).to_pylist())
@@ -371,21 +331,42 @@ def difference_markdown(
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
+def difference_formats(
+    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+) -> dict[str, Format]:
+    """Return how a difference is written in each format, and how a file of it says which runs it is of."""
+
+    def page() -> str:
+        from nsyspipe.report.html.difference_page import difference_page
+
+        return difference_page(difference, gate, settings_file=settings_file)
+
+    def text_by(write: Callable[..., str]) -> Callable[[], str]:
+        return lambda: write(difference, gate, settings_file=settings_file)
+
+    return {
+        "json": Format(text_by(difference_document_text), identity_of_document),
+        "markdown": Format(text_by(difference_markdown), identity_of_markdown),
+        "html": Format(page, identity_of_difference_page),
+    }
+
+
 def identity_of_markdown(path: Path) -> list[list[str]] | None:
     """Return the run ids of both sides of a file of `difference_markdown`; None if it is no such file."""
-    found = _RUNS_MARKER.match(head_of(path))
+    return _sides_of(marked_as(path, "diff", "runs"))
+
+
+def identity_of_difference_page(path: Path) -> list[list[str]] | None:
+    """Return the run ids of both sides of a page of a difference; None for any other file."""
+    return _sides_of(identity_of_page(path, DIFF_RUNS))
+
+
+def _sides_of(text: str | None) -> list[list[str]] | None:
     try:
-        sides = json.loads(unquote(found[1], errors="surrogatepass")) if found else None
+        sides = json.loads(text) if text else None
     except (ValueError, RecursionError):
         return None
     return sides if isinstance(sides, list) else None
-
-
-def _runs_marker(difference: RunDifference) -> str:
-    """Return a comment that no run id can end: neither ``>`` nor ``--`` is left in it."""
-    ids = json.dumps(identity_of(difference))
-    text = quote(ids, safe="", errors="surrogatepass").replace("--", "-%2D")
-    return f"<!-- nsyspipe:runs={text} -->"
 
 
 def _check(row: dict[str, Any]) -> str:
@@ -395,17 +376,7 @@ def _check(row: dict[str, Any]) -> str:
 
 def _markdown_metrics(rows: Sequence[dict[str, Any]]) -> list[str]:
     headings = [figure_heading(rows), *_SIDES, "change", "%", "interval of change", "verdict"]
-    cells = [
-        [
-            shown_name(row),
-            *(value_text(row["unit"], row[side]) for side in _SIDES),
-            delta_text(row["unit"], row["delta"]),
-            percent_change(row),
-            interval_text(row),
-            row["verdict"],
-        ]
-        for row in rows
-    ]
+    cells = [[*_metric_cells(row, is_short=False).values()] for row in rows]
     return table(headings, cells, n_words=1)
 
 
@@ -414,8 +385,7 @@ def _markdown_kernels(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
         return []
     cells = [
         [
-            *(value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES),
-            delta_text("ns", row["delta_ns_per_step"]),
+            *_kernel_times(row),
             escaped(row["name"], _LONGEST_NAME),
             row["phase"] or "",
             row["status"],

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.gate import Gate
 
 
-# A difference's figures with units and signs: however small one is, its sign is told.
-
-
 _NS_PER_US, _SHORT_NS = 1e3, 1e5
 _POINTS = "points"
 _MOST_DIGITS = 3
@@ -173,11 +170,6 @@ def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
     """Return one sentence: what became of the judged metric that decides, by how much, how sure that is.
 
     What became of the other judged ones stands behind it.
-
-    Parameters
-    ----------
-    gate
-        If one was asked for: what would settle an inconclusive metric is told for it.
     """
     row = _deciding(difference)
     others = [
@@ -243,13 +235,7 @@ def _hint_of(row: Mapping[str, Any], gate: Gate | None) -> str:
 
 
 def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
-    """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known.
-
-    Parameters
-    ----------
-    what
-        ``settle``: the verdict; ``gate``: whether there is a regression.
-    """
+    """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
     steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
     n = max(row["n_baseline"] or 0, row["n_candidate"] or 0)
     by_steps = f"about {_round(steps)} steps per capture ({n} now)" if steps else ""
@@ -305,7 +291,7 @@ def shown_metrics(difference: RunDifference) -> list[dict[str, Any]]:
     ]
 
 
-def part_rows(difference: RunDifference) -> list[tuple[str, str, str, str]]:
+def part_rows(difference: RunDifference) -> list[tuple[str, dict[str, Any]]]:
     """Return the parts of the mean step time, idle with the causes that both sides have some of, and their sum."""
     rows = []
     for row in difference.step_time_parts.to_pylist():
@@ -315,15 +301,13 @@ def part_rows(difference: RunDifference) -> list[tuple[str, str, str, str]]:
             rows += [(f"  {one['cause']}", one) for one in causes if _is_any(one)]
     names = ("baseline_ns", "candidate_ns", "delta_ns")
     rows.append(("mean step time", dict(zip(names, difference.mean_step_time, strict=True))))
-    return [
-        (
-            name,
-            value_text("ns", row["baseline_ns"]),
-            value_text("ns", row["candidate_ns"]),
-            delta_text("ns", row["delta_ns"]),
-        )
-        for name, row in rows
-    ]
+    return rows
+
+
+def part_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return both sides of a part and their difference."""
+    sides = [value_text("ns", row[f"{side}_ns"]) for side in ("baseline", "candidate")]
+    return [*sides, delta_text("ns", row["delta_ns"])]
 
 
 def change_cells(row: Mapping[str, Any]) -> tuple[str, str, str, str]:

@@ -1,33 +1,29 @@
-"""What ``nsyspipe doctor`` found, as text for the terminal and as a document."""
+"""What ``nsyspipe doctor`` found: what a machine has, or what reports can answer, and what would add the rest."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
-from nsyspipe.model.text import printable
-from nsyspipe.report.text import rendered
+from nsyspipe.report.blocks import Column, Facts, Heading, Sentence, Table, Troubles, Word
+from nsyspipe.report.document import dumps
+from nsyspipe.report.files import Format
+from nsyspipe.report.html.page import blocks_page
+from nsyspipe.report.markdown import as_markdown
 from nsyspipe.report.units import bytes_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from nsyspipe.model.problems import Problem
     from nsyspipe.nsys.machine import Check
+    from nsyspipe.report.blocks import Block, Cell
     from nsyspipe.run.doctor import Capability, Examination
 
 
 _SCHEMA_VERSION = 1
-_STYLES = {
-    "ok": "green", "warning": "yellow", "missing": "red", "unknown": "magenta",
-    "yes": "green", "partly": "yellow", "no": "red",
-}  # fmt: skip
 # A narrower terminal gets fewer columns.
 _FULL_WIDTH, _USE_WIDTH, _NAMES_WIDTH = 79, 36, 28
 _SHOWN_NAMES = 3
@@ -40,38 +36,36 @@ _TASKS = {
 }
 _CAPTURE, _GPU = "capture", "cuda_driver"
 _ON_CPUS = "on its CPUs only (--cpu)"
+_COLOURS = {
+    "ok": "green", "warning": "yellow", "missing": "red", "unknown": "magenta",
+    "yes": "green", "partly": "yellow", "no": "red",
+}  # fmt: skip
 
 Rows = list[tuple[str, str, str, str]]
 Fixes = list[tuple[str, str]]
 
 
-def machine_text(checks: Sequence[Check], console: Console) -> str:
-    """Return what a machine has as text for a console."""
-    rows: Rows = [
-        (one.status, _words(one.name), _found(one), f"for: {one.needed_for}") for one in checks
-    ]
-    fixes: Fixes = [(_words(one.name), one.fix) for one in checks if one.fix]
-    verdict = Text(_machine_verdict(checks), style="bold")
-    return rendered(Group(verdict, _table(rows, console.width), *_fix_list(fixes)), console)
+def machine_blocks(checks: Sequence[Check]) -> Iterator[Block]:
+    """Yield what a machine has, and what it can do with that."""
+    yield Sentence(_machine_verdict(checks), "bold")
+    rows = [(one.status, _words(one.name), _found(one), f"for: {one.needed_for}") for one in checks]
+    yield _table("What this machine has", rows)
+    yield from _fix_list([(_words(one.name), one.fix) for one in checks if one.fix])
 
 
-def reports_text(found: Examination, console: Console) -> str:
-    """Return what reports can answer as text for a console."""
+def reports_blocks(found: Examination) -> Iterator[Block]:
+    """Yield what reports can answer, what only Nsight Systems shows of them, and what would add the rest."""
     used = [one for one in found.capabilities if one.is_used]
     others = [one for one in found.capabilities if not one.is_used]
     widest = max(len(_words(one.name)) for one in found.capabilities)
-    parts: list[RenderableType] = [
-        Text(_reports_verdict(found, used), style="bold"),
-        Text(_subject(found), style="dim"),
-        _table(_rows(used), console.width, name_width=widest),
-        Padding(
-            Text("Not used by nsyspipe, but shown by Nsight Systems:", style="dim"), (1, 0, 0, 0)
-        ),
-        _table(_rows(others), console.width, name_width=widest, n_above=0),
-        *_fix_list([(_words(one.name), _fix(one)) for one in found.capabilities if one.fix]),
-        *(_problem(one) for one in found.problems),
-    ]
-    return rendered(Group(*parts), console)
+    yield Sentence(_reports_verdict(found, used), "bold")
+    yield Facts(_subject(found), "Reports")
+    yield _table("What these reports can answer", _rows(used), widest)
+    yield Heading("Not used by nsyspipe, but shown by Nsight Systems:", "dim")
+    yield _table("Shown by Nsight Systems", _rows(others), widest, is_close=True)
+    yield from _fix_list([(_words(one.name), _fix(one)) for one in found.capabilities if one.fix])
+    for one in found.problems:
+        yield Troubles([(one.severity, one.message, one.report or "", one.fix)])
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
@@ -87,6 +81,20 @@ def reports_document(found: Examination) -> dict[str, Any]:
         "capabilities": [asdict(one) for one in found.capabilities],
         "problems": [{name: getattr(one, name) for name in fields} for one in found.problems],
     }
+
+
+def doctor_formats(blocks: Sequence[Block], document: dict[str, Any]) -> dict[str, Format]:
+    """Return how it is written in each format; no file says which machine or reports it is of."""
+    head, command = ["<!-- nsyspipe:doctor -->"], "nsyspipe doctor"
+    page = partial(blocks_page, blocks, command, ("nsyspipe-doctor", ""))
+    return {
+        "json": Format(lambda: dumps(document), _nobodys),
+        "markdown": Format(lambda: as_markdown(blocks, head, f"{command} REPORTS"), _nobodys),
+        "html": Format(page, _nobodys),
+    }
+
+
+def _nobodys(_: Path) -> None: ...
 
 
 def _header() -> dict[str, Any]:
@@ -132,7 +140,7 @@ def _reports_verdict(found: Examination, used: Sequence[Capability]) -> str:
     return f"{'; '.join(parts)}."
 
 
-def _subject(found: Examination) -> str:
+def _subject(found: Examination) -> list[str]:
     names = found.reports
     shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}"
     parts = [shown]
@@ -140,42 +148,42 @@ def _subject(found: Examination) -> str:
         parts.append(f"exported by nsys {', '.join(found.nsys_versions)}")
     if found.schema_versions:
         parts.append(f"schema {', '.join(found.schema_versions)}")
-    return printable(" | ".join(parts))
+    return parts
 
 
 def _rows(capabilities: Iterable[Capability]) -> Rows:
     return [(one.status, _words(one.name), one.found, one.answers) for one in capabilities]
 
 
-def _table(rows: Rows, width: int, *, name_width: int | None = None, n_above: int = 1) -> Padding:
+def _table(
+    caption: str, rows: Rows, name_width: int | None = None, *, is_close: bool = False
+) -> Table:
     """Show one row per thing; a narrow terminal does without the last column."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, min_width=name_width)
-    table.add_column(ratio=1, overflow="fold")
-    is_wide = width >= _FULL_WIDTH
-    if is_wide:
-        table.add_column(max_width=_USE_WIDTH, overflow="fold", style="dim")
-    for status, name, found, use in rows:
-        cells = [Text(status, style=_STYLES[status]), Text(name), Text(printable(found))]
-        table.add_row(*cells, *([Text(use)] if is_wide else []))
-    return Padding(table, (n_above, 0, 0, 0))
+    columns = [
+        Column("status", "word"),
+        Column("what", "word", least=name_width),
+        Column("found", "prose"),
+        Column("what for", "prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
+    ]
+    cells: list[list[Cell]] = [
+        [Word(status, _COLOURS[status]), *others] for status, *others in rows
+    ]
+    return Table(caption, columns, cells, has_headings=False, is_close=is_close)
 
 
-def _fix_list(fixes: Fixes) -> Iterable[RenderableType]:
-    """Show each fix once, with what it mends."""
-    if not fixes:
-        return
+def _fix_list(fixes: Fixes) -> Iterator[Block]:
+    """Yield each fix once, with what it mends."""
     names: dict[str, list[str]] = {}
     for name, fix in fixes:
         names.setdefault(fix, []).append(name)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(max_width=_NAMES_WIDTH)
-    table.add_column(ratio=1, overflow="fold")
-    for fix, whose in names.items():
-        table.add_row(Text(", ".join(whose)), Text(printable(fix)))
-    yield Padding(Text("To add what is missing:"), (1, 0, 0, 0))
-    yield table
+    if names:
+        columns = [
+            Column("what is missing", "text", most=_NAMES_WIDTH),
+            Column("what adds it", "prose"),
+        ]
+        rows = [[", ".join(whose), fix] for fix, whose in names.items()]
+        yield Heading("To add what is missing:")
+        yield Table("What adds it", columns, rows, has_headings=False, is_close=True)
 
 
 def _fix(one: Capability) -> str:
@@ -185,14 +193,6 @@ def _fix(one: Capability) -> str:
     more = len(one.lacking) - _SHOWN_NAMES
     names = ", ".join(one.lacking[:_SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
     return f"{one.fix} (for {names})"
-
-
-def _problem(one: Problem) -> Padding:
-    place = f" ({one.report})" if one.report else ""
-    text = Text(printable(f"{one.severity}: {one.message}{place}"))
-    if one.fix:
-        text.append(f"\nfix: {one.fix}", style="dim")
-    return Padding(text, (1, 0, 0, 0))
 
 
 def _found(one: Check) -> str:

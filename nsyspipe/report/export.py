@@ -48,13 +48,7 @@ class Format:
 
 
 def format_named(name: str) -> Format:
-    """Return a format; what makes it is imported now, since few are asked for.
-
-    Parameters
-    ----------
-    name
-        ``json``, ``markdown``, ``html`` or ``perfetto``.
-    """
+    """Return a format; what makes it is imported now, since few are asked for."""
     return _FORMATS[name]()
 
 
@@ -101,9 +95,6 @@ _FORMATS: dict[str, Callable[[], Format]] = {
     "html": _html,
     "perfetto": _perfetto,
 }
-
-
-# From Python what `analyze` does with its output options.
 
 
 def write(

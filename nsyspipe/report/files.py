@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
+import re
 import stat
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OutputError
@@ -17,7 +20,12 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
-# What a file that is there already says: whose result it is decides whether another may replace it.
+@dataclass(frozen=True)
+class Format:
+    """How an answer is written in one format, and whose a file of it is: None for a file of another kind."""
+
+    text: Callable[[], str]
+    identity_of: Callable[[Path], object]
 
 
 # What tells results apart stands at their start; the file behind it may be megabytes.
@@ -40,6 +48,16 @@ def json_of(path: Path) -> Any:  # noqa: ANN401 - whatever stands there
         return None
 
 
+def identity_of_page(path: Path, name: str) -> str | None:
+    """Return the content of the meta element of that name, which stands first in a page of ours; else None."""
+    pattern = (
+        r'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
+        rf'<meta name="{re.escape(name)}" content="([^"]*)">'
+    )
+    found = re.match(pattern, head_of(path))
+    return html.unescape(found[1]) if found else None
+
+
 def _content(path: Path, n_bytes: int) -> bytes:
     """Return how an ordinary file begins; a FIFO is not waited for."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -57,13 +75,7 @@ def write_text(
     may_replace: Callable[[], bool],
     is_named: bool = True,
 ) -> None:
-    """Write a text file, as `writing` does.
-
-    Raises
-    ------
-    OutputError
-        As `writing` does.
-    """
+    """Write a text file, as `writing` does."""
     with writing(path, inputs, may_replace=may_replace, is_named=is_named) as file:
         file.write(text.encode("utf-8", errors="replace"))
 
@@ -72,22 +84,7 @@ def write_text(
 def writing(
     path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool], is_named: bool = True
 ) -> Iterator[BinaryIO]:
-    """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it.
-
-    Parameters
-    ----------
-    inputs
-        What the result is made of: never replaced.
-    may_replace
-        Whether a file that is there already may go; asked only then.
-    is_named
-        The user named the file itself, so that a link in its place is meant; else a link is refused.
-
-    Raises
-    ------
-    OutputError
-        If it is an input or no ordinary file, exists and may not be replaced, or cannot be written.
-    """
+    """Yield a file under a temporary name, which is renamed in the end; after an error nothing is left of it."""
     if not is_named and path.is_symlink():
         raise OutputError(str(path), "is a link", fix=f"remove {path}")
     check_target(path, inputs, may_replace=may_replace)
@@ -104,13 +101,7 @@ def writing(
 
 
 def check_directory(path: Path) -> None:
-    """Raise early if a file could not be made at a path at all.
-
-    Raises
-    ------
-    OutputError
-        If its directory is not there, or takes no files.
-    """
+    """Raise early if a file could not be made at a path at all."""
     try:
         parent = path.resolve().parent
         if not parent.is_dir():
@@ -122,13 +113,7 @@ def check_directory(path: Path) -> None:
 
 
 def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Callable[[], bool]) -> None:
-    """Raise if a file is in the way.
-
-    Raises
-    ------
-    OutputError
-        As `writing` does.
-    """
+    """Raise if a file is in the way."""
     try:
         if not path.exists():
             return

@@ -7,7 +7,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.analysis.host_steps import (
@@ -18,6 +17,7 @@ from nsyspipe.analysis.host_steps import (
     uneven_backward,
 )
 from nsyspipe.model.text import printable
+from nsyspipe.report.as_text import dim, grid
 from nsyspipe.report.units import absent, ms_text, percent_text
 from nsyspipe.report.words import left_out
 
@@ -119,9 +119,6 @@ def _report(one: HostFigures) -> str:
     return stem if one.is_alone else f"{stem}:{one.pid}"
 
 
-# The host steps of a run without GPU activity, for the terminal.
-
-
 _SHOWN_RANKS = 16
 _HEADINGS = ("rank", "report", "steps", "median\nstep", "slowest\nstep", "at\nstep", *PARTS)
 _REPORT = "report"
@@ -133,18 +130,10 @@ _UNIT = " ms"
 
 
 def host_steps_text(host_steps: pa.Table, width: int) -> Group:
-    """Return one row per process, at most `_SHOWN_RANKS`, and what is to be said of them.
-
-    Parameters
-    ----------
-    host_steps
-        `schema.HOST_STEPS`, with rows.
-    width
-        Of the terminal.
-    """
+    """Return one row per process, at most `_SHOWN_RANKS`, and what is to be said of them."""
     figures = host_figures(host_steps)
     headings = _shown_headings(figures, width)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table = grid()
     for heading in headings:
         if heading == _REPORT:
             table.add_column(heading, overflow="fold")
@@ -157,7 +146,7 @@ def host_steps_text(host_steps: pa.Table, width: int) -> Group:
     notes = (unit, *left_out(_HEADINGS, headings))
     return Group(
         table,
-        Text("\n".join(notes), style="dim"),
+        dim(notes),
         *(Text(printable(note)) for note in host_notes(figures, _SHOWN_RANKS)),
     )
 
@@ -169,9 +158,6 @@ def _shown_headings(figures: Sequence[HostFigures], width: int) -> list[str]:
     name = _REPORT if all(one.rank is not None for one in figures) else "rank"
     kept = _HEADINGS if width >= _PARTS_WIDTH else _FEW
     return [heading for heading in kept if heading not in (name, *_UNNEEDED)]
-
-
-# What a run was captured with, in words: versions, commit, command.
 
 
 _SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.host_steps import host_figures
 from nsyspipe.model.text import printable
+from nsyspipe.report.blocks import Facts, Heading, Items, Sentence, Table, Troubles, words_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.host_steps import PARTS, capture_text, host_cells, host_notes, slowest_first
 from nsyspipe.report.text import link_text
@@ -27,7 +28,7 @@ from nsyspipe.report.words import (
     same_problems,
     saving_texts,
     subject_parts,
-    verdict,
+    verdict_of,
 )
 from nsyspipe.version import __version__
 
@@ -37,11 +38,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from nsyspipe.report.blocks import Block
     from nsyspipe.report.words import SameProblem
     from nsyspipe.run.run import Run
-
-
-# Text for GitHub's Markdown: names from traces stay text there, whatever they hold.
 
 
 _LONGEST = 300
@@ -76,13 +75,7 @@ _MARKS_OF_CODE = re.compile(r"[_.=]|^--|\(\)$")
 
 
 def escaped(text: str, longest: int = _LONGEST) -> str:
-    """Return text that Markdown shows as it is, in one line; not for the start of a line.
-
-    Parameters
-    ----------
-    longest
-        Longer text is cut to so many characters.
-    """
+    """Return text that Markdown shows as it is, in one line; not for the start of a line."""
     return _escaped(_cut(text, longest))
 
 
@@ -98,20 +91,68 @@ def prose(text: str, longest: int = _LONGEST) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, n_words: int = 0) -> list[str]:
-    """Return the lines of a table whose cells are Markdown already.
-
-    Parameters
-    ----------
-    n_words
-        How many columns at the end hold words; the others hold figures, which are aligned to the right and never
-        parted from their units.
-    """
+    """Return the lines of a table whose cells are Markdown already."""
     n_figures = len(headings) - n_words
     return [
         _row(headings),
         _row(["--:"] * n_figures + ["---"] * n_words),
         *(_row([*map(_unparted, row[:n_figures]), *row[n_figures:]]) for row in rows),
     ]
+
+
+def as_markdown(blocks: Iterable[Block], head: Sequence[str], command: str) -> str:
+    """Write blocks in GitHub's Markdown: the lines of comments that a bot looks for first, the command last."""
+    parts = [head, *map(_lines, blocks), [f"nsyspipe {__version__}: `{command}`"]]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _lines(block: Block) -> list[str]:
+    match block:
+        case Sentence():
+            return [f"**{escaped(block.text)}**" if "bold" in block.style else prose(block.text)]
+        case Facts():
+            parts = ", ".join(escaped(part, _LONGEST_NAME) for part in block.parts)
+            return [f"{block.about}: {parts}"]
+        case Heading():
+            return [f"### {escaped(block.text.removesuffix(':'))}"]
+        case Items():
+            return [f"- {prose(text)}" for text in block.texts]
+        case Troubles():
+            return [trouble_line(*row) for row in block.rows]
+        case Table():
+            is_word = [column.kind != "number" for column in block.columns]
+            cells = [
+                [
+                    prose(words_of(cell)) if word else _unparted(escaped(words_of(cell)))
+                    for cell, word in zip(row, is_word, strict=True)
+                ]
+                for row in block.rows
+            ]
+            marks = ["---" if word else "--:" for word in is_word]
+            lines = [[column.heading for column in block.columns], marks, *cells]
+            return [*map(_row, lines), *(["", prose(block.note)] if block.note else [])]
+
+
+def trouble_line(severity: str, message: str, place: str, fix: str | None) -> str:
+    """Return what is wrong as an item of a list."""
+    where = f" ({escaped(place)})" if place else ""
+    return f"- **{severity}**{where}: {prose(message)}." + (f" Fix: {prose(fix)}." if fix else "")
+
+
+def marker(command: str, key: str, value: str) -> list[str]:
+    """Return the comments that a file begins with: for a bot, the same whatever the runs; and whose file it is.
+
+    No value can end its comment: neither ``>`` nor ``--`` is left in it.
+    """
+    text = quote(value, safe="", errors="surrogatepass").replace("--", "-%2D")
+    return [f"<!-- nsyspipe:{command} -->", f"<!-- nsyspipe:{key}={text} -->"]
+
+
+def marked_as(path: Path, command: str, key: str) -> str | None:
+    """Return whose file it is, by `marker`; None of any other file. Reads only its head."""
+    pattern = rf"<!-- nsyspipe:{command} -->\s+<!-- nsyspipe:{key}=(\S*) -->"
+    found = re.match(pattern, head_of(path))
+    return unquote(found[1], errors="surrogatepass") if found else None
 
 
 def _unparted(figure: str) -> str:
@@ -132,10 +173,6 @@ def _escaped(text: str) -> str:
     return _SYNTAX.sub(lambda match: _INSTEAD.get(match[0], f"\\{match[0]}"), broken)
 
 
-# The first line, whatever the run: a bot looks for the comment that begins with it.
-MARKER = "<!-- nsyspipe:analyze -->"
-_RUN_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:run_id=(\S*) -->")
-
 _SHOWN_RANKS, _SHOWN_FINDINGS, _SHOWN_PROBLEMS, _SHOWN_PLACES = 8, 8, 8, 4
 _LONGEST_NAME = 80
 _COMMAND = "nsyspipe analyze REPORTS"
@@ -153,24 +190,16 @@ _BY_COMPUTE, _BY_BACKWARD = "overlap_ratio", "backward_overlap_ratio"
 def markdown(run: Run) -> str:
     """Return a run's summary in GitHub's Markdown: under 60 lines, the same for the same run.
 
-    The first line is `MARKER`, the second a comment with the run's id; neither is shown.
+    The first lines are comments, which are not shown: `marker`.
     """
     summary = run.summary().to_pylist()[0]
     findings = run.findings().to_pylist()
     host_steps = run.host_steps()
     has_host_steps = host_steps.num_rows > 0
     problems = run.problems.to_pylist()
-    sentence = verdict(
-        summary,
-        run.header.n_ranks,
-        findings,
-        has_host_steps=has_host_steps,
-        is_capture=run.is_capture,
-        problems=problems,
-        evenness=run.evenness(),
-    ).replace("\n", " ")
+    sentence = verdict_of(run).replace("\n", " ")
     blocks = [
-        [MARKER, _run_marker(run.header.run_id)],
+        marker("analyze", "run_id", run.header.run_id),
         [f"**{escaped(sentence)}**"],
         [_subject(subject_parts(run, summary)), *_made_with(run)],
         [_capital(prose(link))] if (link := link_text(run.link)) else [],
@@ -189,14 +218,7 @@ def markdown(run: Run) -> str:
 
 def run_id_of_markdown(path: Path) -> str | None:
     """Return the id of the run that a file of `markdown` is of; None if it is no such file. Reads only its head."""
-    found = _RUN_MARKER.match(head_of(path))
-    return unquote(found[1], errors="surrogatepass") if found else None
-
-
-def _run_marker(run_id: str) -> str:
-    """Return a comment that no run id can end: neither ``>`` nor ``--`` is left in it."""
-    text = quote(run_id, safe="", errors="surrogatepass").replace("--", "-%2D")
-    return f"<!-- nsyspipe:run_id={text} -->"
+    return marked_as(path, "analyze", "run_id")
 
 
 def _subject(parts: Sequence[str]) -> str:
@@ -271,7 +293,7 @@ def _rank_columns(
     columns: list[tuple[str, str, Callable[[Any], str]]] = [
         ("rank", "rank", str),
         (length, _LENGTH, ms_text),
-        *((heading, name, percent_text) for heading, name in RANK_COLUMNS),
+        *((heading.replace("\n", " "), name, percent_text) for heading, name in RANK_COLUMNS),
         ("others wait for it", _LATENESS, ms_text),
     ]
     unneeded = {name for name in (_WAIT, _LATENESS) if not _is_known(rows, name)}
@@ -336,17 +358,11 @@ def _problems(problems: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _problem(problem: SameProblem) -> str:
-    place = _places("rank", problem.ranks) or _places("report", problem.reports)
-    fix = f" Fix: {prose(problem.fix)}." if problem.fix else ""
-    return f"- **{problem.severity}**{place}: {prose(problem.message)}.{fix}"
-
-
-def _places(noun: str, places: Sequence[object]) -> str:
-    if not places:
-        return ""
-    names = ", ".join(escaped(str(place), _LONGEST_NAME) for place in places[:_SHOWN_PLACES])
-    more = len(places) - _SHOWN_PLACES
-    return f" ({noun} {names}{f' and {more} more' if more > 0 else ''})"
+    noun, places = ("rank", problem.ranks) if problem.ranks else ("report", problem.reports)
+    names = ", ".join(_cut(str(place), _LONGEST_NAME) for place in places[:_SHOWN_PLACES])
+    more = f" and {len(places) - _SHOWN_PLACES} more" if len(places) > _SHOWN_PLACES else ""
+    where = f"{noun} {names}{more}" if places else ""
+    return trouble_line(problem.severity, problem.message, where, problem.fix)
 
 
 def _foot(run_id: str) -> str:

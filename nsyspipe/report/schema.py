@@ -4,42 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.report.blocks import Column, Sentence, Table
 from nsyspipe.report.markdown import escaped, prose, table
-from nsyspipe.report.text import rendered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from nsyspipe.model.table import Column, TableSchema
-
-
-# The reference of tables and columns, for the terminal.
+    from nsyspipe.model.table import Column as TableColumn, TableSchema
+    from nsyspipe.report.blocks import Block
 
 
-def schema_text(schemas: Sequence[TableSchema], console: Console) -> str:
-    """Return each table's grain, key and columns as text for a console."""
-    legend = Text("A type that ends in ? may be null: not recorded.", style="dim")
-    return rendered(Group(*map(_section, schemas), legend), console)
+def schema_blocks(schemas: Sequence[TableSchema]) -> Iterator[Block]:
+    """Yield each table's grain, key and columns."""
+    columns = [*(Column(name, "word") for name in _HEADINGS[:3]), Column(_HEADINGS[3], "long"), Column(_HEADINGS[4], "prose")]  # fmt: skip
+    for at, schema in enumerate(schemas):
+        key = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
+        yield Sentence(schema.name, "bold", is_close=not at)
+        yield Sentence(schema.doc + key)
+        rows = [[one.name, _type(one), one.unit, one.doc, one.source] for one in schema.columns]
+        yield Table(f"Columns of {schema.name}", columns, rows)
+    yield Sentence("A type that ends in ? may be null: not recorded.", "dim", is_close=False)
 
 
-def _section(schema: TableSchema) -> Group:
-    key = f" Sorted by {', '.join(schema.key)}." if schema.key else ""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("column", "type", "unit"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("meaning", ratio=2, overflow="fold")
-    table.add_column("source", ratio=1, overflow="fold")
-    for column in schema.columns:
-        kind = f"{column.type}{'?' if column.nullable else ''}"
-        table.add_row(*map(Text, (column.name, kind, column.unit, column.doc, column.source)))
-    title = Text(schema.name, style="bold")
-    return Group(title, Text(schema.doc + key), Padding(table, (1, 0, 1, 0)))
+def _type(column: TableColumn) -> str:
+    return f"{column.type}{'?' if column.nullable else ''}"
 
 
 _HEADINGS = ("column", "type", "unit", "meaning", "source")
@@ -90,11 +79,10 @@ def _markdown_section(schema: TableSchema) -> list[list[str]]:
     ]
 
 
-def _row(table_name: str, column: Column) -> list[str]:
-    kind = f"{column.type}{'?' if column.nullable else ''}"
+def _row(table_name: str, column: TableColumn) -> list[str]:
     return [
         f'<a id="{table_name}.{column.name}"></a>`{column.name}`',
-        escaped(kind),
+        escaped(_type(column)),
         escaped(column.unit),
         prose(column.doc, _UNCUT),
         prose(column.source, _UNCUT),

@@ -6,20 +6,18 @@ import csv
 import hashlib
 import io
 import json
-import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.model.text import printable
+from nsyspipe.report.as_text import MAX_WIDTH, VERDICTS, apart, dim, grid, marked, rendered
 from nsyspipe.report.document import dumps
-from nsyspipe.report.files import head_of, json_of
-from nsyspipe.report.markdown import escaped, prose, table
+from nsyspipe.report.files import Format, identity_of_page, json_of
+from nsyspipe.report.markdown import escaped, marked_as, marker, prose, table, trouble_line
 from nsyspipe.report.scoreboard_words import (
     doubts,
     headlines,
@@ -33,7 +31,6 @@ from nsyspipe.report.scoreboard_words import (
     troubles,
     verdict_word,
 )
-from nsyspipe.report.text import MAX_WIDTH, rendered
 from nsyspipe.report.units import percent_text
 from nsyspipe.version import __version__
 
@@ -42,12 +39,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from nsyspipe.comparison.scoreboard import Scoreboard
 
 
-_STYLES = {"improvement": "green", "regression": "bold red", "inconclusive": "yellow"}
-_SEVERITIES = {"error": "bold red", "warning": "yellow"}
 _GAP = 2
 # So much of a label stays, whatever the width; more where there is room for all columns.
 _LEAST_NAME, _SHOWN_TROUBLES = 12, 6
@@ -81,20 +77,15 @@ def _sections(board: Scoreboard, width: int) -> Iterable[RenderableType]:
     rows = [row for _, own in kinds for row in own]
     heads = [kind_text(own) for _, own in kinds] if len(kinds) > 1 else []
     sizes = [len(own) for _, own in kinds]
-    yield _padded(_grid(_results(board, rows), rows, width, heads, sizes))
-    yield _padded(_grid(_figures(rows), rows, width, [], [len(rows)]))
+    yield apart(_grid(_results(board, rows), rows, width, heads, sizes))
+    yield apart(_grid(_figures(rows), rows, width, [], [len(rows)]))
     if said := doubts(board):
-        yield _padded(_marked([("warning", one, None) for one in said]))
+        yield apart(marked(("warning", one, "", None) for one in said))
     if found := troubles(board):
-        shown = [(severity, f"{message} ({runs})", fix) for severity, message, runs, fix in found]
-        yield _padded(_marked(shown[:_SHOWN_TROUBLES]))
-        if (more := len(shown) - _SHOWN_TROUBLES) > 0:
+        yield apart(marked(found[:_SHOWN_TROUBLES]))
+        if (more := len(found) - _SHOWN_TROUBLES) > 0:
             yield Text(f"and {more} more problems; --json has all", style="dim")
-    yield _padded(Text("\n".join(map(printable, notes(board))), style="dim"))
-
-
-def _padded(content: RenderableType) -> Padding:
-    return Padding(content, (1, 0, 0, 0))
+    yield apart(dim(notes(board)))
 
 
 def _results(board: Scoreboard, rows: Sequence[dict[str, Any]]) -> list[_Column]:
@@ -129,7 +120,7 @@ def _plain(heading: str, cells: Iterable[str], rank: int = 0) -> _Column:
 
 def _verdict(row: dict[str, Any]) -> Text:
     word = verdict_word(row)
-    return Text(word, style=_STYLES.get(word, ""))
+    return Text(word, style=VERDICTS.get(word, ""))
 
 
 def _grid(
@@ -148,7 +139,7 @@ def _grid(
     while len(shown) > 1 and _room(shown, width) < least:
         shown.remove(max(shown, key=lambda column: column.rank))
     longest = max(_room(shown, width), least)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    table = grid()
     table.add_column("run", no_wrap=True, vertical="bottom")
     for column in shown:
         table.add_column(
@@ -178,21 +169,6 @@ def _cut(text: str, longest: int) -> str:
         return text
     kept = longest - 2
     return f"{text[: kept - kept // 2]}..{text[len(text) - kept // 2 :]}"
-
-
-def _marked(rows: Iterable[tuple[str, str, str | None]]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
-    table.add_column()
-    table.add_column(overflow="fold", ratio=1)
-    for severity, message, fix in rows:
-        text = Text(printable(message))
-        if fix:
-            text.append(f"\nfix: {printable(fix)}", style="dim")
-        table.add_row(Text(severity, style=_SEVERITIES[severity]), text)
-    return table
-
-
-# The JSON document of a scoreboard, and its table as CSV: base units, null (or nothing) where not recorded.
 
 
 # What a spreadsheet takes for a formula at the start of a cell.
@@ -290,24 +266,20 @@ def _hashed(captures: Iterable[Iterable[str]]) -> str:
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
 
 
-# A scoreboard for a pull request or a report: who is fastest, one table, what to know of it.
-
-
-# The first line, whatever the runs: a bot looks for the comment that begins with it.
-MARKER = "<!-- nsyspipe:compare -->"
-_RUNS_MARKER = re.compile(re.escape(MARKER) + r"\s+<!-- nsyspipe:runs=([0-9a-f]{64}) -->")
+# The meta element by which the page of the same runs is known: a hash of their ids.
+RUNS = "nsyspipe-compare"
 _LONGEST_NAME, _MARKDOWN_TROUBLES = 60, 8
 
 
 def scoreboard_markdown(board: Scoreboard) -> str:
     """Return a scoreboard in GitHub's Markdown: the same for the same runs.
 
-    The first line is `MARKER`, the second a comment with a hash of the runs' ids; neither is shown.
+    The first lines are comments, which are not shown: `marker`.
     """
     kinds = rows_by_kind(board)
     first, *others = headlines(board)
     blocks = [
-        [MARKER, f"<!-- nsyspipe:runs={identity_of(board)} -->"],
+        marker("compare", "runs", identity_of(board)),
         [f"**{escaped(first)}**"],
         *([escaped(sentence)] for sentence in others),
     ]
@@ -322,10 +294,25 @@ def scoreboard_markdown(board: Scoreboard) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
+def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
+    """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
+
+    def page() -> str:
+        from nsyspipe.report.html.scoreboard_page import scoreboard_page
+
+        return scoreboard_page(board)
+
+    return {
+        "json": Format(lambda: scoreboard_document_text(board), identity_of_document),
+        "markdown": Format(lambda: scoreboard_markdown(board), identity_of_markdown),
+        "csv": Format(lambda: scoreboard_csv(board), lambda path: identity_of_csv(path, board)),
+        "html": Format(page, lambda path: identity_of_page(path, RUNS)),
+    }
+
+
 def identity_of_markdown(path: Path) -> str | None:
     """Return the identity of the runs of a file of `scoreboard_markdown`; None if it is no such file."""
-    found = _RUNS_MARKER.match(head_of(path))
-    return found[1] if found else None
+    return marked_as(path, "compare", "runs")
 
 
 def _markdown_results(board: Scoreboard, rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -361,9 +348,6 @@ def _markdown_figures(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _troubles(board: Scoreboard) -> list[str]:
     found = troubles(board)
-    lines = [
-        f"- **{severity}** ({escaped(runs)}): {prose(message)}." + (f" Fix: {prose(fix)}." if fix else "")
-        for severity, message, runs, fix in found[:_MARKDOWN_TROUBLES]
-    ]  # fmt: skip
+    lines = [trouble_line(*one) for one in found[:_MARKDOWN_TROUBLES]]
     more = len(found) - _MARKDOWN_TROUBLES
     return lines + ([f"- and {more} more (`--json` has all)"] if more > 0 else [])

@@ -212,9 +212,6 @@ def listed(names: Iterable[str]) -> str:
     return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
 
 
-# What to know of a scoreboard's figures: how they are made, what is doubtful or undecided, what is wrong with runs.
-
-
 def notes(board: Scoreboard) -> list[str]:
     """Return what to know of the figures: formulas, what a step of more ranks means, what the intervals leave out."""
     rows = board.table.to_pylist()

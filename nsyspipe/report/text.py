@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.model.text import printable
-from nsyspipe.report.host_steps import capture_text, host_steps_text
+from nsyspipe.report.as_text import MAX_WIDTH, apart, dim, grid, marked, rendered
+from nsyspipe.report.host_steps import LOOP, capture_text, host_steps_text
 from nsyspipe.report.units import (
     absent,
     bandwidth_text,
@@ -23,6 +22,7 @@ from nsyspipe.report.units import (
     rate_text,
 )
 from nsyspipe.report.words import (
+    RANK_COLUMNS,
     capture_lengths,
     expected_text,
     idle_text,
@@ -31,18 +31,17 @@ from nsyspipe.report.words import (
     same_problems,
     saving_texts,
     subject_parts,
-    verdict,
+    verdict_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from rich.table import Table
+
     from nsyspipe.findings.link_evidence import LinkVerdict
     from nsyspipe.report.words import SameProblem
     from nsyspipe.run.run import Run
-
-
-# Findings and the link, for the terminal: what to change first, and what it could bring at most.
 
 
 # On a narrower terminal a column of words would be a few letters wide.
@@ -58,17 +57,7 @@ def findings_text(
     n_shown: int | None,
     width: int = _TABLE_WIDTH,
 ) -> RenderableType:
-    """Return what to change first, each with the most that it could bring: a line per finding, or all in full.
-
-    Parameters
-    ----------
-    findings
-        Rows of `schema.FINDINGS`.
-    n_shown
-        How many of them, a line each; None shows all with what was found and the whole advice.
-    width
-        Columns of the terminal; on a narrow one what to change stands below its figures, as the whole advice does.
-    """
+    """Return what to change first, each with the most that it could bring: a line per finding, or all in full."""
     shown = findings[:n_shown]
     is_brief = n_shown is not None
     is_table = is_brief and width >= _TABLE_WIDTH
@@ -107,7 +96,7 @@ def _what(row: Mapping[str, Any], *, is_brief: bool) -> Text:
 
 
 def _table(rows: Sequence[tuple[tuple[str, ...], Text, Text]]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table = grid(has_headings=False)
     for column in zip(*(figures for figures, _, _ in rows), strict=True):
         table.add_column(justify="right", no_wrap=True, min_width=max(map(len, column)))
     table.add_column(no_wrap=True, min_width=max(len(name) for _, name, _ in rows))
@@ -156,9 +145,7 @@ def link_text(verdict: LinkVerdict | None) -> str | None:
     return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
 
 
-MAX_WIDTH = 100
 _SHOWN_RANKS = 16
-_LOOP = ("data", "forward", "backward", "optimizer")
 _PHASE_COLUMNS = (
     ("host", "host_ns"),
     ("device", "device_ns"),
@@ -171,45 +158,11 @@ _FULL_WIDTH, _FEW = 79, ("compute_share", "exposed_comm_share", "wait_share")
 _WAIT_WIDTH, _WAIT = 92, "wait_share"
 _LENGTH = "length_ns"
 _NARROW = {"backward_overlap_ratio": "hidden\nbehind\nbackward", _WAIT: "waits\nfor\nothers"}
-_PROBLEM_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
-
-# Heading and figure; the parts of the step come first and sum to it.
-_RANK_COLUMNS = (
-    ("compute", "compute_share"),
-    ("exposed\ncomm", "exposed_comm_share"),
-    ("exposed\ncopies", "exposed_memory_share"),
-    ("idle", "idle_share"),
-    ("comm\nin all", "comm_share"),
-    ("hidden\nby compute", "overlap_ratio"),
-    ("hidden by\nbackward", "backward_overlap_ratio"),
-    ("waits for\nothers", "wait_share"),
-)
 
 
 def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS) -> str:
-    """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide.
-
-    Parameters
-    ----------
-    n_findings
-        How many findings to show; None shows all.
-    """
+    """Return a run's summary as text for a console, at most `MAX_WIDTH` columns wide."""
     return rendered(Group(*_sections(run, console.width, n_findings)), console)
-
-
-def rendered(content: RenderableType, console: Console) -> str:
-    """Render for a console's width and colours, without the spaces that fill lines up."""
-    page = Console(
-        file=io.StringIO(),
-        width=min(console.width, MAX_WIDTH),
-        force_terminal=console.is_terminal,
-        color_system=console.color_system,  # type: ignore[arg-type]  # one of the names it takes
-        no_color=console.no_color,
-        legacy_windows=False,
-    )
-    page.print(content)
-    text: str = page.file.getvalue()  # type: ignore[attr-defined]
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
 
 
 def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[RenderableType]:
@@ -218,41 +171,35 @@ def _sections(run: Run, width: int, n_findings: int | None) -> Iterable[Renderab
     host_steps = run.host_steps()
     has_host_steps = host_steps.num_rows > 0
     problems = run.problems.to_pylist()
-    sentence = verdict(
-        summary,
-        run.header.n_ranks,
-        findings,
-        has_host_steps=has_host_steps,
-        is_capture=run.is_capture,
-        problems=problems,
-        evenness=run.evenness(),
-    )
+    sentence = verdict_of(run)
     yield Text(sentence, style="bold")
-    yield Text(printable(" | ".join(subject_parts(run, summary))), style="dim")
-    if made_with := capture_text(run.header.capture):
-        yield Text(printable(made_with), style="dim")
-    if link := link_text(run.link):
-        yield Text(link, style="dim")
+    lines = [
+        " | ".join(subject_parts(run, summary)),
+        capture_text(run.header.capture),
+        link_text(run.link),
+    ]
+    yield dim(line for line in lines if line)
     if summary["n_summary_steps"] or run.is_capture:
         if not run.is_capture:  # all of it is of a step
-            yield Padding(_run_table(summary, width), (1, 0, 0, 0))
+            yield apart(_run_table(summary, width))
         if idle := idle_text(run.breakdown(), run.idle_calls()):
             yield Text(idle)
-        yield Padding(_rank_table(run, width), (1, 0, 0, 0))
+        yield apart(_rank_table(run, width))
     if has_host_steps:
-        yield Padding(host_steps_text(host_steps, min(width, MAX_WIDTH)), (1, 0, 0, 0))
+        yield apart(host_steps_text(host_steps, min(width, MAX_WIDTH)))
     phases = run.phase_summary().to_pylist()
     if phases and n_findings is None:  # the whole story was asked for
-        yield Padding(_phase_table(phases), (1, 0, 0, 0))
+        yield apart(_phase_table(phases))
     if findings and n_findings != 0:
         found = findings_text(findings, mean_step_ns(summary), n_findings, width)
-        yield Padding(found, (1, 0, 0, 0))
+        yield apart(found)
     if problems:
-        yield Padding(_problem_table(problems), (1, 0, 0, 0))
+        same = same_problems(problems)
+        yield apart(marked((one.severity, one.message, _place(one), one.fix) for one in same))
 
 
 def _run_table(summary: Mapping[str, Any], width: int) -> Table:
-    table = _grid()
+    table = grid(has_headings=False)
     n_pairs = 2 if width >= _FULL_WIDTH else 1
     for _ in range(n_pairs):
         table.add_column(style="dim")
@@ -282,7 +229,7 @@ def _message_figures(summary: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def _rank_table(run: Run, width: int) -> Group | Table:
     rows = run.rank_summary().to_pylist()
-    known = {name: heading for heading, name in _RANK_COLUMNS}
+    known = {name: heading for heading, name in RANK_COLUMNS}
     if all(row[_WAIT] is None for row in rows):
         del known[_WAIT]
     names = _fitting(list(known), rows, width)
@@ -290,8 +237,7 @@ def _rank_table(run: Run, width: int) -> Group | Table:
     walls = capture_lengths(run) if run.is_capture else {}
     rows = [row | {_LENGTH: walls.get(row["rank"], row["step_time_ns"])} for row in rows]
     shown = sorted(rows, key=lambda row: -(row[_LENGTH] or 0))[:_SHOWN_RANKS]
-    table = _grid()
-    table.show_header = True
+    table = grid()
     table.add_column("rank", justify="right")
     heading = "capture" if run.is_capture else "step\ntime"
     table.add_column(heading, justify="right", no_wrap=True)
@@ -299,16 +245,14 @@ def _rank_table(run: Run, width: int) -> Group | Table:
         table.add_column(narrow.get(name, known[name]), justify="right")
     for row in sorted(shown, key=lambda row: row["rank"]):
         table.add_row(
-            str(row["rank"]),
-            ms_text(row[_LENGTH]),
-            *(percent_text(row[name]) for name in names),
+            str(row["rank"]), ms_text(row[_LENGTH]), *(percent_text(row[name]) for name in names)
         )
     notes = left_out(list(known.values()), [known[name] for name in names])
     if len(rows) > len(shown):
         notes.append(
             f"The {len(shown)} {'longest' if run.is_capture else 'slowest'} of {len(rows)} ranks; --json has all."
         )
-    return Group(table, Text("\n".join(notes), style="dim")) if notes else table
+    return Group(table, dim(notes)) if notes else table
 
 
 def _fitting(names: list[str], rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
@@ -325,30 +269,14 @@ def _fitting(names: list[str], rows: Sequence[Mapping[str, Any]], width: int) ->
 
 def _phase_table(phases: Sequence[Mapping[str, Any]]) -> Table:
     """Show what each phase takes per step, in the order of a training loop."""
-    table = _grid()
-    table.show_header = True
+    table = grid()
     table.add_column("phase")
     for heading, _ in _PHASE_COLUMNS:
         table.add_column(heading, justify="right")
-    for row in sorted(phases, key=lambda row: _LOOP.index(row["phase"])):
+    for row in sorted(phases, key=lambda row: LOOP.index(row["phase"])):
         table.add_row(
             row["phase"], *(ms_text(row[f"{name}_per_step"]) for _, name in _PHASE_COLUMNS)
         )
-    return table
-
-
-def _problem_table(problems: Sequence[Mapping[str, Any]]) -> Table:
-    """Show equal problems of several ranks once."""
-    table = _grid()
-    table.add_column()
-    table.add_column(overflow="fold", ratio=1)
-    for one in same_problems(problems):
-        text = Text(printable(one.message))
-        if place := _place(one):
-            text.append(f" ({printable(place)})", style="dim")
-        if one.fix:
-            text.append(f"\nfix: {one.fix}", style="dim")
-        table.add_row(Text(one.severity, style=_PROBLEM_STYLES[one.severity]), text)
     return table
 
 
@@ -356,9 +284,3 @@ def _place(problem: SameProblem) -> str:
     if problem.ranks:
         return f"rank {', '.join(map(str, problem.ranks))}"
     return ", ".join(problem.reports)
-
-
-def _grid() -> Table:
-    return Table(
-        box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim"
-    )

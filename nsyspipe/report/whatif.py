@@ -1,29 +1,26 @@
-"""The answer of a replay, for the terminal and as JSON: the largest single change first, then the menu."""
+"""The answer of a replay: the largest single change first, then the menu."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.model.text import printable
+from nsyspipe.report.blocks import Column, Facts, Heading, Items, Sentence, Table, Troubles
 from nsyspipe.report.document import dumps
-from nsyspipe.report.files import json_of
-from nsyspipe.report.text import rendered
+from nsyspipe.report.files import Format, identity_of_page, json_of
+from nsyspipe.report.html.page import blocks_page
+from nsyspipe.report.markdown import as_markdown, marked_as, marker
 from nsyspipe.report.units import ms_text, percent_text, rate_text
 from nsyspipe.report.words import mean_step_ns, same_problems
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from nsyspipe.replay.answer import Scenario, WhatIf
+    from nsyspipe.report.blocks import Block
     from nsyspipe.run.run import Run
 
 
@@ -32,12 +29,6 @@ _LIMITS = ("perfect-overlap",)
 _CUSTOM = "custom"
 # Narrower terminals get fewer columns rather than broken ones.
 _NARROW, _WIDE = 79, 92
-_STYLES = {"error": "bold red", "warning": "yellow"}
-
-
-def whatif_text(found: WhatIf, run: Run, console: Console) -> str:
-    """Return the answer as text for a console, at most `report.text.MAX_WIDTH` columns wide."""
-    return rendered(Group(*_sections(found, run, console.width)), console)
 
 
 def headline(found: WhatIf) -> str:
@@ -107,26 +98,31 @@ def _signed(percent: float) -> str:
     return f"{percent:+.1f} %"
 
 
-def _sections(found: WhatIf, run: Run, width: int) -> Iterable[RenderableType]:
-    yield Text(printable(headline(found)), style="bold")
-    yield Text(printable(" | ".join(_subject(found, run))), style="dim")
+def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
+    """Yield the answer: the sentence, the menu, what findings promise, what it rests on, and what is not answered."""
+    yield Sentence(headline(found), "bold")
+    yield Facts(_subject(found, run), "Run")
     if figures := _figures(found):
-        yield Text(" | ".join(figures), style="dim")
+        yield Facts(figures, "Figures")
     answered = [one for one in found.scenarios if one.refused is None]
     if answered:
-        yield Padding(_table(found, answered, width), (1, 0, 0, 0))
-    if bounds := _bounds(found, mean_step_ns(run.summary().to_pylist()[0])):
-        yield Padding(bounds, (1, 0, 0, 0))
+        yield _menu(found, answered)
+    bounds = _bounds(found, mean_step_ns(run.summary().to_pylist()[0]))
+    if bounds:
+        yield from (
+            Heading("What findings of analyze promise, and the replay", "dim"),
+            Items(bounds),
+        )
     if len(answered) == 1:
-        yield Padding(_assumptions(answered[0]), (1, 0, 0, 0))
+        yield from (Heading("This rests on", "dim"), Items(answered[0].assumptions))
     refused = [one for one in found.scenarios if one.refused is not None]
     if refused and answered:
-        yield Padding(_refusals(refused), (1, 0, 0, 0))
-    if answered:
-        if len(answered) > 1:
-            above = 0 if bounds else 1
-            yield Padding(Text("What each rests on: --json -", style="dim"), (above, 0, 0, 0))
-        yield from _warnings(found)
+        yield from (Heading("Not answered", "dim"), Items(_refusals(refused)))
+    if len(answered) > 1:
+        yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
+    grave = [one for one in same_problems(found.problems) if one.severity != "info"]
+    if grave and answered:  # without what is only worth knowing
+        yield Troubles([(one.severity, one.message, "", one.fix) for one in grave], "  ")
 
 
 def _subject(found: WhatIf, run: Run) -> list[str]:
@@ -144,28 +140,31 @@ def _figures(found: WhatIf) -> list[str]:
     return said
 
 
-def _table(found: WhatIf, rows: Sequence[Scenario], width: int) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("change", overflow="fold")
-    shown = [0, 1, 2, 3] if width >= _WIDE else [0, 1, 2] if width >= _NARROW else [0, 2]
-    headings = ("step time", "range", "gain", "throughput")
-    for at in shown:
-        table.add_column(headings[at], justify="right", no_wrap=True)
-    for one in rows:
-        cells = (
+def _menu(found: WhatIf, rows: Sequence[Scenario]) -> Table:
+    columns = [
+        Column("change", "text"),
+        Column("step time"),
+        Column("range", from_width=_NARROW),
+        Column("gain"),
+        Column("throughput", from_width=_WIDE),
+    ]
+    cells = [
+        [
+            one.label,
             ms_text(one.step_time_ns),
             f"{ms_text(one.low_ns).removesuffix(' ms')} to {ms_text(one.high_ns)}",
             gain_text(found, one),
             rate_text(one.throughput_steps_per_s),
-        )
-        table.add_row(Text(printable(one.label)), *(cells[at] for at in shown))
-    return table
+        ]
+        for one in rows
+    ]
+    return Table("What each change would bring", columns, cells)
 
 
-def _bounds(found: WhatIf, mean_ns: float | None) -> Group | None:
+def _bounds(found: WhatIf, mean_ns: float | None) -> list[str]:
     """Set what each finding says could be gained at most beside the best replay of what it advises."""
     if not mean_ns:  # savings are of the mean step: as shares of it none exceeds 100 %
-        return None
+        return []
     best: dict[str, Scenario] = {}
     for one in found.scenarios:
         if one.finding is None or one.finding_saving_ns is None or one.gain_pct is None:
@@ -173,48 +172,18 @@ def _bounds(found: WhatIf, mean_ns: float | None) -> Group | None:
         held = best.get(one.finding)
         if held is None or one.gain_pct > (held.gain_pct or 0.0):
             best[one.finding] = one
-    rows = [
-        Text(
-            f"- {name}: at most {percent_text((one.finding_saving_ns or 0.0) / mean_ns)}; "
-            f"{one.label} {gain_text(found, one)}"
-        )
+    return [
+        f"{name}: at most {percent_text((one.finding_saving_ns or 0.0) / mean_ns)}; {one.label} {gain_text(found, one)}"
         for name, one in sorted(best.items(), key=lambda item: -(item[1].finding_saving_ns or 0.0))
     ]
-    return (
-        Group(Text("What findings of analyze promise, and the replay", style="dim"), *rows)
-        if rows
-        else None
-    )
 
 
-def _assumptions(one: Scenario) -> Group:
-    rows = [Text(f"- {printable(text)}") for text in one.assumptions]
-    return Group(Text("This rests on", style="dim"), *rows)
-
-
-def _refusals(refused: Sequence[Scenario]) -> Group:
+def _refusals(refused: Iterable[Scenario]) -> list[str]:
     """Name what is not answered, once per reason."""
     by_reason: dict[str, list[str]] = {}
     for one in refused:
         by_reason.setdefault(one.refused or "", []).append(one.label)
-    rows = [
-        Text(f"- {', '.join(labels)}: {printable(reason)}") for reason, labels in by_reason.items()
-    ]
-    return Group(Text("Not answered", style="dim"), *rows)
-
-
-def _warnings(found: WhatIf) -> Iterable[RenderableType]:
-    """Yield what is wrong with the run, without what is only worth knowing."""
-    rows = [one for one in same_problems(found.problems) if one.severity in _STYLES]
-    for at, one in enumerate(rows):
-        text = Text(f"{one.severity}: ", style=_STYLES[one.severity])
-        text.append(printable(one.message), style="default")
-        if one.fix:
-            text.append(f"\n  fix: {one.fix}", style="dim")
-        yield Padding(text, (0 if at else 1, 0, 0, 0))
-
-
-# The JSON document of a replay: base units, null where there is no answer.
+    return [f"{', '.join(labels)}: {reason}" for reason, labels in by_reason.items()]
 
 
 def whatif_document(found: WhatIf) -> dict[str, Any]:
@@ -238,9 +207,26 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
     }
 
 
-def whatif_document_text(found: WhatIf) -> str:
-    """Return the document as JSON."""
-    return dumps(whatif_document(found))
+# What marks a page, and a comment in Markdown, as the answer for a run.
+COMMAND, PAGE = "whatif", "nsyspipe-whatif"
+
+
+def whatif_formats(found: WhatIf, run: Run) -> dict[str, Format]:
+    """Return how the answer is written in each format, and how a file of it says which run it is for."""
+
+    def markdown() -> str:
+        head = marker(COMMAND, "run_id", found.run_id)
+        return as_markdown(whatif_blocks(found, run), head, "nsyspipe whatif RUN")
+
+    def page() -> str:
+        title = f"{found.label}: nsyspipe {COMMAND}"
+        return blocks_page(whatif_blocks(found, run), title, (PAGE, found.run_id))
+
+    return {
+        "json": Format(lambda: dumps(whatif_document(found)), run_id_of_answer),
+        "markdown": Format(markdown, lambda path: marked_as(path, COMMAND, "run_id")),
+        "html": Format(page, lambda path: identity_of_page(path, PAGE)),
+    }
 
 
 def run_id_of_answer(path: Path) -> str | None:

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
 
-# Heading and figure; the parts of the step come first and sum to it.
+# Heading (of two lines where it is narrow) and figure; the parts of the step come first and sum to it.
 RANK_COLUMNS = (
     ("compute", "compute_share"),
-    ("exposed comm", "exposed_comm_share"),
-    ("exposed copies", "exposed_memory_share"),
+    ("exposed\ncomm", "exposed_comm_share"),
+    ("exposed\ncopies", "exposed_memory_share"),
     ("idle", "idle_share"),
-    ("comm in all", "comm_share"),
-    ("hidden by compute", "overlap_ratio"),
-    ("hidden by backward", "backward_overlap_ratio"),
-    ("waits for others", "wait_share"),
+    ("comm\nin all", "comm_share"),
+    ("hidden\nby compute", "overlap_ratio"),
+    ("hidden by\nbackward", "backward_overlap_ratio"),
+    ("waits for\nothers", "wait_share"),
 )
 
 
@@ -45,13 +45,7 @@ class SameProblem:
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """Return which run, how many ranks, on what, and which steps count; as recorded, not escaped.
-
-    Parameters
-    ----------
-    summary
-        The one row of `schema.SUMMARY`.
-    """
+    """Return which run, how many ranks, on what, and which steps count; as recorded, not escaped."""
     header = run.header
     of_world = f" of {header.world_size}" if header.world_size not in (None, header.n_ranks) else ""
     plural = "" if header.n_ranks == 1 and not of_world else "s"
@@ -135,16 +129,9 @@ def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str,
 
 _NS_PER_S = 1e9
 _TWO = 2
-_ORDINALS = {
-    3: "third",
-    4: "fourth",
-    5: "fifth",
-    6: "sixth",
-    7: "seventh",
-    8: "eighth",
-    9: "ninth",
-    10: "tenth",
-}
+_ORDINALS = dict(
+    enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
+)
 # Less than this is shown as nothing, without a sign.
 _NOTHING = 0.0005
 
@@ -158,13 +145,7 @@ def expected_text(expected: float | None, step_time_ns: float | None) -> str:
 
 
 def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:
-    """Join equal problems of several ranks and reports, in the order of the first of each.
-
-    Parameters
-    ----------
-    problems
-        Rows of `schema.PROBLEMS`.
-    """
+    """Join equal problems of several ranks and reports, in the order of the first of each."""
     where: dict[tuple[str, str, str | None], list[Mapping[str, Any]]] = {}
     for row in problems:
         where.setdefault((row["severity"], row["message"], row["fix"]), []).append(row)
@@ -178,9 +159,6 @@ def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:
     ]
 
 
-# Why the devices idle, for the terminal: one line.
-
-
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001
 # Names of calls come from the report; all of CUDA's are shorter.
 _LONGEST_NAME = 35
@@ -190,13 +168,6 @@ def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
     """Return what share of step time is idle, and why, the largest cause first.
 
     None where less than 2 % is idle, or where it is not known. Causes under 0.1 % are left out.
-
-    Parameters
-    ----------
-    steps
-        `schema.STEPS` of the summary steps.
-    calls
-        `schema.IDLE_CALLS`; the largest one is named.
     """
     wall, idle = _total(steps, "wall_ns"), _total(steps, "idle_ns")
     if not wall or idle is None or idle / wall < _LEAST_SHARE:
@@ -229,9 +200,6 @@ def _longest_call(calls: pa.Table) -> str:
     return f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})"
 
 
-# One sentence that says what a run's step time goes to.
-
-
 # From this share of communication on, waiting is worth a word.
 _MUCH_WAITING = 0.1
 # From this share of step time on copies are worth a word, and from this of communication on what other compute hides.
@@ -262,23 +230,7 @@ def verdict(
     problems: Iterable[Mapping[str, Any]] = (),
     evenness: Evenness | None = None,
 ) -> str:
-    """Return the sentence for a run's figures, and on lines of their own what goes with it.
-
-    Parameters
-    ----------
-    summary
-        The one row of `schema.SUMMARY`.
-    findings
-        Rows of `schema.FINDINGS`: a straggler belongs to the verdict, since the others' figures follow from it.
-    has_host_steps
-        Whether a run without ranks has steps on its hosts.
-    is_capture
-        Whether the figures are of the capture as a whole, since there are no steps.
-    problems
-        Rows of `schema.PROBLEMS`: that reports may be of different runs makes figures of them doubtful.
-    evenness
-        Of the step times: of uneven ones neither mean nor median says all.
-    """
+    """Return the sentence for a run's figures, and on lines of their own what goes with it."""
     rows = list(problems)
     text = _sentences(
         summary,
@@ -295,6 +247,19 @@ def verdict(
     if any(row["code"] in _MIXED for row in rows):
         lines.append(_CAUTION)
     return "\n".join(lines)
+
+
+def verdict_of(run: Run) -> str:
+    """Return `verdict` of a run."""
+    return verdict(
+        run.summary().to_pylist()[0],
+        run.header.n_ranks,
+        run.findings().to_pylist(),
+        has_host_steps=run.host_steps().num_rows > 0,
+        is_capture=run.is_capture,
+        problems=run.problems.to_pylist(),
+        evenness=run.evenness(),
+    )
 
 
 def _sentences(

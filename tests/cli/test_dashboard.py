@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 import nsyspipe
 from nsyspipe.cli.app import app
+from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
-from nsyspipe.report.html.page import identity_of_page, run_id_of_page
+from nsyspipe.report.html.page import run_id_of_page
 from nsyspipe.store.write import save
 from tests.cli.tools import assert_refused, environment, nsyspipe_here, program, terminal_run
 from tests.dashboard_store import add_run, file_of

@@ -157,14 +157,21 @@ def test_a_label_names_the_run(ddp):
 
 @pytest.mark.slow
 def test_a_file_is_written_and_that_of_another_run_kept(ddp, tmp_path):
-    path = tmp_path / "answer.json"
-    assert nsyspipe_here("whatif", ddp, "--json", path, "-q").stdout == ""
-    assert list(json.loads(path.read_text())) == KEYS
-    assert nsyspipe_here("whatif", ddp, "--json", path, "-q").returncode == 0
-    path.write_text("mine")
-    assert_refused(nsyspipe_here("whatif", ddp, "--json", path))
-    assert path.read_text() == "mine"
-    assert nsyspipe_here("whatif", ddp, "--json", path, "--force", "-q").returncode == 0
+    names = {"--json": "answer.json", "--markdown": "answer.md", "--html": "answer.html"}
+    files = [word for option, name in names.items() for word in (option, tmp_path / name)]
+    assert nsyspipe_here("whatif", ddp, *files, "-q").stdout == ""
+    assert list(json.loads((tmp_path / "answer.json").read_text())) == KEYS
+    assert "gradients as bf16" in (tmp_path / "answer.md").read_text()
+    assert nsyspipe_here("whatif", ddp, *files, "-q").returncode == 0
+    for name in names.values():
+        path = tmp_path / name
+        before = path.read_text()
+        path.write_text("mine")
+        assert_refused(nsyspipe_here("whatif", ddp, *files))
+        assert path.read_text() == "mine"
+        path.write_text(before)
+    (tmp_path / "answer.md").write_text("mine")
+    assert nsyspipe_here("whatif", ddp, *files, "--force", "-q").returncode == 0
 
 
 @pytest.mark.slow

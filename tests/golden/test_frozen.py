@@ -179,6 +179,11 @@ def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested
         for key, value in parts_of(called("doctor", *inputs(run), "--json", "-")).items()
     }
     digested(f"analyze/{run}", parts)
+    pinned(
+        f"doctor/{run}.md",
+        called("doctor", *inputs(run), "--markdown", "-", "--html", page, "--force"),
+    )
+    digested(f"doctor/{run}", {"--html": page.read_bytes()})
 
 
 @pytest.mark.parametrize(
@@ -196,11 +201,16 @@ def test_runs_beside_each_other_are_what_they_were(
 
 
 @pytest.mark.parametrize("run", CHANGES)
-def test_what_if_answers_what_it_did(run, called, pinned, digested):
+def test_what_if_answers_what_it_did(run, called, pinned, digested, tmp_path):
+    page = tmp_path / "page.html"
     for name, change in (("advice", []), ("change", CHANGES[run])):
         pinned(f"whatif/{run}-{name}.txt", called("whatif", *inputs(run), "-j", "1", *change))
-        document = called("whatif", *inputs(run), "-j", "1", *change, "--json", "-")
-        digested(f"whatif/{run}-{name}", {"all": document})
+        files = ["--json", tmp_path / "answer.json", "--html", page, "--markdown", "-", "--force"]
+        pinned(
+            f"whatif/{run}-{name}.md", called("whatif", *inputs(run), "-j", "1", *change, *files)
+        )
+        document = (tmp_path / "answer.json").read_text(encoding="utf-8")
+        digested(f"whatif/{run}-{name}", {"all": document, "--html": page.read_bytes()})
 
 
 def test_schema_is_what_it_was(called, pinned, digested):

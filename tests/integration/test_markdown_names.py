@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import nsyspipe
-from nsyspipe.report.markdown import MARKER, markdown, run_id_of_markdown
+from nsyspipe.report.markdown import markdown, run_id_of_markdown
 from tests.build.changed_run import Changed, finding
 from tests.build.trace import steady_rank
 from tests.markdown_page import Page
@@ -81,7 +81,7 @@ def test_a_page_that_is_not_ours_has_no_run_id(tmp_path):
         "",
         "# notes",
         "<!-- nsyspipe:analyze -->",
-        f"# notes\n{MARKER}\n<!-- nsyspipe:run_id=a -->",
+        "# notes\n<!-- nsyspipe:analyze -->\n<!-- nsyspipe:run_id=a -->",
     ):
         path.write_text(text)
         assert run_id_of_markdown(path) is None

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from nsyspipe.nsys.machine import ANALYZE, CAPTURE, STATUSES, Check, check_machine
 from nsyspipe.nsys.programs import Output, ask
-from nsyspipe.report.doctor import machine_text
+from nsyspipe.report.as_text import as_text
+from nsyspipe.report.doctor import machine_blocks
 from tests.build.programs import (
     DRIVER_FILE,
     GPUS,
@@ -322,7 +323,7 @@ def test_a_machine_without_a_gpu_can_capture_what_its_cpus_do(driver, torch, say
         Check("cuda_driver", driver, "", CAPTURE),
         Check("torch", torch, "", CAPTURE),
     ]
-    assert " ".join(machine_text(found, Console(width=100)).split()).startswith(says)
+    assert " ".join(as_text(machine_blocks(found), Console(width=100)).split()).startswith(says)
 
 
 @pytest.mark.parametrize(

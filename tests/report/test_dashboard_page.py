@@ -12,8 +12,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import OutputError
+from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE, dashboard_page, write_pages
-from nsyspipe.report.html.page import identity_of_page, run_id_of_page
+from nsyspipe.report.html.page import run_id_of_page
 from nsyspipe.store.catalog import Unreadable, stored_runs
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE

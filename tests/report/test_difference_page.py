@@ -12,10 +12,10 @@ import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.gate import gate
-from nsyspipe.report.difference import identity_of
+from nsyspipe.report.difference import identity_of, identity_of_difference_page
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.report.document import document
-from nsyspipe.report.html.difference_page import difference_page, identity_of_difference_page
+from nsyspipe.report.html.difference_page import difference_page
 from nsyspipe.report.html.page import run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown

@@ -11,7 +11,6 @@ from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import gate
 from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.report.difference import (
-    MARKER,
     difference_document,
     difference_markdown,
     difference_text,
@@ -247,7 +246,7 @@ def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs, tmp_path)
 def test_the_markdown_has_the_marker_the_gate_and_all_tables(runs, change, tmp_path):
     page = difference_markdown(change, gate(change, "any-change"), settings_file="x.toml")
     lines = page.splitlines()
-    assert lines[0] == MARKER
+    assert lines[0] == "<!-- nsyspipe:diff -->"
     assert "**Improvement: step time 131.0 ms -&gt; 101.0 ms (-22.9 %)" in page
     assert "Gate failed: --fail-on any-change" in page
     assert len(lines) < 70

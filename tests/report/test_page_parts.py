@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.model import schema
-from nsyspipe.report.html.page import Bar, bars
+from nsyspipe.report.blocks import Bar, bars
 from nsyspipe.report.html.run_collectives import chosen_ranks, left_out_note
 from nsyspipe.report.html.run_steps import (
     MOST_COLUMNS,

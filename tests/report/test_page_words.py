@@ -6,7 +6,8 @@ import pytest
 
 from nsyspipe.model import schema
 from nsyspipe.model.fabric import NcclFacts
-from nsyspipe.report.html.page import Bar, _code, _unbroken
+from nsyspipe.report.blocks import Bar
+from nsyspipe.report.html.page import _code, _unbroken
 from nsyspipe.report.html.run_boards import (
     _sentence,
     evidence_rows,
@@ -92,22 +93,22 @@ def test_a_straggler_board_counts_per_step():
         schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(times), 2
     )
     # Two steps: 6 ms late in all are 3 ms per step; 8 ms of waiting are 4 ms.
-    assert table.rows[1] == (
+    assert table.rows[1] == [
         "0",
         "7.000 ms",
         "0 ms",
         "0",
         "0 ms",
         Bar("4.000 ms", 1.0, "waiting"),
-    )
-    assert table.rows[0] == (
+    ]
+    assert table.rows[0] == [
         "1",
         "7.000 ms",
         Bar("3.000 ms", 1.0, "accent"),
         "5",
         "4.500 ms",
         "0 ms",
-    )
+    ]
 
 
 def test_one_rank_has_no_straggler_board():
@@ -152,10 +153,10 @@ def test_kernels_are_summed_over_ranks_and_the_longest_stands_first():
             ]
         )
     )  # fmt: skip
-    assert table.rows[0] == (
+    assert table.rows[0] == [
         "b", "forward", "2", Bar("6.000 ms", 1.0, "accent"), "75.0 %", "3.000 ms", Bar("50.0 %", 1.0, "hidden"), "50.0 % (4)",
-    )  # fmt: skip
-    assert table.rows[1][:3] == ("a", "forward", "4")
+    ]  # fmt: skip
+    assert table.rows[1][:3] == ["a", "forward", "4"]
     assert kernel_table(schema.KERNEL_COSTS.empty()) is None
 
 

@@ -8,9 +8,10 @@ import re
 import pytest
 
 from nsyspipe.api import compare
-from nsyspipe.report.html.page import LIBRARY, identity_of_page, read_asset
-from nsyspipe.report.html.scoreboard_page import RUNS, scoreboard_page
-from nsyspipe.report.scoreboard import identity_of
+from nsyspipe.report.files import identity_of_page
+from nsyspipe.report.html.page import LIBRARY, read_asset
+from nsyspipe.report.html.scoreboard_page import scoreboard_page
+from nsyspipe.report.scoreboard import RUNS, identity_of
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
 from tests.build.scoreboard_runs import MS, scoreboard_runs

@@ -8,7 +8,7 @@ from rich.console import Console
 import nsyspipe
 from nsyspipe.api import compare
 from nsyspipe.comparison.difference import Side
-from nsyspipe.report.scoreboard import MARKER, scoreboard_markdown, scoreboard_text
+from nsyspipe.report.scoreboard import scoreboard_markdown, scoreboard_text
 from nsyspipe.report.scoreboard_words import doubts, headlines, notes, speedup_text, troubles
 from tests.build.hostile import HOSTILE
 from tests.build.scoreboard_runs import scoreboard_runs
@@ -178,7 +178,7 @@ def test_names_cannot_write_to_the_terminal_or_into_the_page(runs, name):
     assert all(char.isprintable() or char == "\n" for char in said)
     assert "[red]b[/red]" in said
     page = scoreboard_markdown(found)
-    assert page.startswith(MARKER)
+    assert page.startswith("<!-- nsyspipe:compare -->")
     assert "<script" not in page
     assert "\\[red\\]b" in page
     assert "=1+1&#124;\\`" in page

@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from nsyspipe.store.catalog import StoredRuns
 
 
-# The pages of a store's runs, each written from the saved run.
-
-
 def write_pages(
     store: Path,
     run_ids: Sequence[str],
@@ -52,24 +49,10 @@ def write_pages(
 ) -> list[Unreadable]:
     """Write the page of each run as ``<run id>.html``; one that is newer than its run stays as it is.
 
-    Parameters
-    ----------
-    pages
-        The directory; made if it is not there.
-    force
-        Write all of them, and replace files that are no pages of these runs.
-    on_progress
-        Called with (runs done, runs in all).
-
     Returns
     -------
     list
         The runs of which there is no page, because a table of theirs cannot be read.
-
-    Raises
-    ------
-    OutputError
-        If a page cannot be written, or another file is in its place.
     """
     _make(pages)
     failed = []
@@ -111,19 +94,8 @@ def _asker(path: Path, run_id: str, *, force: bool) -> Callable[[], bool]:
     return lambda: force or run_id_of_page(path) == run_id
 
 
-# Where each run's own page is, and how the dashboard links to it.
-
-
 def page_places(store: Path, beside: Path, pages: Path | None) -> list[Path]:
-    """Return the directories that may hold pages of runs, in the order in which they are asked.
-
-    Parameters
-    ----------
-    beside
-        The directory of the dashboard.
-    pages
-        The user's.
-    """
+    """Return the directories that may hold pages of runs, in the order in which they are asked."""
     given = [] if pages is None else [pages]
     return [*given, beside / "pages", beside, store / "pages"]
 
@@ -132,11 +104,6 @@ def page_links(run_ids: Iterable[str], places: Sequence[Path], beside: Path) -> 
     """Return the relative URL of each run's page, of those that have one.
 
     A file counts only if it says itself that it is the page of that run.
-
-    Parameters
-    ----------
-    beside
-        The directory of the dashboard, where the links start.
     """
     found = {}
     for run_id in run_ids:
@@ -148,9 +115,6 @@ def page_links(run_ids: Iterable[str], places: Sequence[Path], beside: Path) -> 
             if cut(url) == url:  # half a URL leads nowhere
                 found[run_id] = url
     return found
-
-
-# From the stored runs to what a dashboard says of each: words, values, its first finding, its page.
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -200,13 +164,7 @@ class DashboardRun:
 
 
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[DashboardRun]:
-    """Return the runs by time of capture, as the store gives them.
-
-    Parameters
-    ----------
-    pages
-        URL of a run's page by run id.
-    """
+    """Return the runs by time of capture, as the store gives them."""
     microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
     rows = stored.runs.drop_columns(["captured_at_utc", "details"]).to_pylist()
     firsts = {row["run_id"]: row for row in stored.findings.to_pylist()}
@@ -268,24 +226,7 @@ def dashboard_page(
     pages: Mapping[str, str] | None = None,
     problems: Sequence[Unreadable] = (),
 ) -> str:
-    """Return the page over all runs of a store as one HTML file: complete, offline, the same bytes for the same store.
-
-    Parameters
-    ----------
-    stored
-        From `nsyspipe.store.catalog.stored_runs`.
-    title
-        What to call the store.
-    pages
-        URL of the page of a run, relative to the dashboard, by run id.
-    problems
-        Told beside those of `stored`: runs whose own pages could not be written.
-
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8.
-    """
+    """Return the page over all runs of a store as one HTML file: complete, offline, the same bytes for the same store."""
     runs = dashboard_runs(stored, pages or {})
     found = [one for one in facets([run.row for run in runs]) if len(one.values) > 1]
     return render(

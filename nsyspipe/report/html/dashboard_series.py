@@ -115,9 +115,6 @@ def _facet(name: str, title: str, found: Sequence[tuple[Any, str]]) -> Facet:
     return Facet(name, title, [words[key] for key in keys], [codes[key] for key, _ in found])
 
 
-# Which figures the dashboard follows, which way is better, and what stands where one is null.
-
-
 NOT_RECORDED = "not recorded"
 
 

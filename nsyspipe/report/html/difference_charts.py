@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.report.difference_words import part_rows
-from nsyspipe.report.html.page import Column, Table, cut
+from nsyspipe.report.blocks import Column, Field, Table, table_of
+from nsyspipe.report.difference_words import part_cells, part_rows
+from nsyspipe.report.html.page import cut
 from nsyspipe.report.html.run_steps import timeline_data, timeline_table
 from nsyspipe.report.units import absent, ms_text
 
@@ -101,33 +102,15 @@ def _axis_start(ends: list[float]) -> float:
 
 def waterfall_table(difference: RunDifference) -> Table:
     """Return the parts of both sides in words, with the exact difference."""
-    exact = [row["delta_ns"] for row in _with_causes(difference)]
-    rows = [
-        [name.replace("  ", "of it idle: "), *cells, _exact(ns)]
-        for (name, *cells), ns in zip(part_rows(difference), exact, strict=True)
+    fields = [
+        Field("part", lambda pair: pair[0].replace("  ", "of it idle: "), "text"),
+        Field("baseline", lambda pair: part_cells(pair[1])[0]),
+        Field("candidate", lambda pair: part_cells(pair[1])[1]),
+        Field("change", lambda pair: part_cells(pair[1])[2]),
+        Field("change, exactly", lambda pair: _exact(pair[1]["delta_ns"])),
     ]
-    columns = [
-        Column("part", "text"),
-        Column("baseline"),
-        Column("candidate"),
-        Column("change"),
-        Column("change, exactly"),
-    ]
-    return Table("Parts of the mean step time on the slowest rank", columns, rows)
-
-
-def _with_causes(difference: RunDifference) -> list[dict[str, Any]]:
-    """Return the rows that `part_rows` puts into words."""
-    found = []
-    for row in difference.step_time_parts.to_pylist():
-        found.append(row)
-        if row["part"] == "idle":
-            found += [
-                one
-                for one in difference.idle_causes.to_pylist()
-                if one["baseline_ns"] or one["candidate_ns"]
-            ]
-    return [*found, {"delta_ns": difference.mean_step_time[2]}]
+    title = "Parts of the mean step time on the slowest rank"
+    return table_of(title, part_rows(difference), fields)
 
 
 def _exact(ns: float | None) -> str:
@@ -135,9 +118,6 @@ def _exact(ns: float | None) -> str:
         return absent
     text = f"{ns:+,.3f}".replace(",", " ").removesuffix(".000")
     return f"{text if ns else '0'} ns"
-
-
-# One step of each side above the other: on one axis that counts from the step's start.
 
 
 _SIDES = ("baseline", "candidate")
@@ -258,9 +238,6 @@ def _moved(table: pa.Table, start: int, place: int) -> pa.Table:
     for name, column in columns.items():
         table = table.set_column(table.column_names.index(name), table.schema.field(name), column)
     return table
-
-
-# Cells that show a difference beside zero: a bar to it, its interval, and how much would be no change.
 
 
 # Ends of a scale, so that ticks are numbers that one reads at a glance.

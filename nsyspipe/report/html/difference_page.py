@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.metrics import METRICS
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.report.difference import identity_of
+from nsyspipe.report.blocks import Column, Field, Table, of, table_of
+from nsyspipe.report.difference import DIFF_RUNS, identity_of
 from nsyspipe.report.difference_words import (
     change_cells,
     delta_text,
@@ -36,14 +37,13 @@ from nsyspipe.report.html.difference_charts import (
     waterfall,
     waterfall_table,
 )
-from nsyspipe.report.html.page import Column, Page, Table, cut, identity_of_page, render
+from nsyspipe.report.html.page import Page, cut, render
 from nsyspipe.report.html.run_boards import troubles
 from nsyspipe.report.html.run_page import Tile, provenance
 from nsyspipe.report.units import absent, count_text, ms_text, percent_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -193,14 +193,14 @@ def change_table(difference: RunDifference) -> Table | None:
     rows = difference.changes.to_pylist()
     if not rows:
         return None
-    columns = [
-        Column("about", "text"),
-        Column("what", "text"),
-        *(Column(side, "name") for side in _SIDES),
-        Column("change"),
+    fields = [
+        Field("about", of("topic"), "text"),
+        Field("what", lambda row: cut(change_cells(row)[0]), "text"),
+        Field("baseline", lambda row: cut(change_cells(row)[1]), "name"),
+        Field("candidate", lambda row: cut(change_cells(row)[2]), "name"),
+        Field("change", lambda row: cut(change_cells(row)[3])),
     ]
-    cells = [[row["topic"], *(cut(cell) for cell in change_cells(row))] for row in rows]
-    return Table("What else changed", columns, cells)
+    return table_of("What else changed", rows, fields)
 
 
 def provenance_table(difference: RunDifference) -> Table:
@@ -221,25 +221,15 @@ def provenance_table(difference: RunDifference) -> Table:
 def formula_table() -> Table:
     """Return how each figure of a step is made."""
     better = {"lower": "less", "higher": "more", "neither": "neither by itself"}
-    columns = [
-        Column("figure", "text"),
-        Column("name", "name", hint="as --metric takes it"),
-        Column("unit", "text"),
-        Column("better is", "text"),
-        Column("of a step", "text"),
+    fields = [
+        Field("figure", lambda one: metric_name(one.name), "text"),
+        Field("name", lambda one: one.name, "name", "as --metric takes it"),
+        Field("unit", lambda one: one.unit, "text"),
+        Field("better is", lambda one: better[one.better], "text"),
+        Field("of a step", lambda one: one.formula, "text"),
     ]
-    rows = [
-        [metric_name(one.name), one.name, one.unit, better[one.better], one.formula]
-        for one in METRICS.values()
-    ]
-    return Table("How each figure is made", columns, rows)
+    return table_of("How each figure is made", [*METRICS.values()], fields)
 
-
-# The page of a difference: whether it is one, where it comes from, and both sides above each other.
-
-
-# Name of the meta element that says which runs a page compares.
-DIFF_RUNS = "nsyspipe-diff-runs"
 
 _SECTIONS = (
     ("step-time", "Step time"),
@@ -263,22 +253,7 @@ _SCRIPTS = (
 def difference_page(
     difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
 ) -> str:
-    """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs.
-
-    Parameters
-    ----------
-    difference
-        Any difference; what a side does not know is said to be unknown.
-    gate
-        What the gate said, if one was asked for.
-    settings_file
-        The file that set thresholds; None without one.
-
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8.
-    """
+    """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     drawn, bars = timelines(difference), waterfall(difference)
     data = {"waterfall": bars, "timelines": drawn.data}
     labels = [cut(side.name) for side in (difference.baseline, difference.candidate)]
@@ -311,16 +286,6 @@ def difference_page(
             styles=("run.css", "difference.css"),
         )
     )
-
-
-def identity_of_difference_page(path: Path) -> list[list[str]] | None:
-    """Return the run ids of both sides of a page of `difference_page`; None for any other file."""
-    found = identity_of_page(path, DIFF_RUNS)
-    try:
-        sides = json.loads(found) if found else None
-    except (ValueError, RecursionError):
-        return None
-    return sides if isinstance(sides, list) else None
 
 
 def _head(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import html
 import json
 import re
 from dataclasses import dataclass, field
@@ -13,18 +12,18 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.model.text import printable
-from nsyspipe.report.files import head_of
+from nsyspipe.report.blocks import Heading, Table, Troubles
+from nsyspipe.report.files import identity_of_page
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from jinja2 import Environment
     from markupsafe import Markup
 
-
-# The styles and scripts of a page, and the hashes by which a browser knows them for ours.
+    from nsyspipe.report.blocks import Block
 
 
 LIBRARY = "echarts.min.js"
@@ -72,9 +71,6 @@ def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-# What a page carries besides what it shows: its data for the charts, and whose page it is.
-
-
 # Name of the meta element that says which run a page shows.
 RUN_ID = "nsyspipe-run-id"
 # A name may be megabytes long; nobody reads more of it than this.
@@ -91,13 +87,7 @@ def cut(text: str, most: int = MOST_LETTERS) -> str:
 
 
 def as_json(value: object) -> str:
-    """Write a value as JSON that may stand inside a script element; texts in it are made fit to show.
-
-    Raises
-    ------
-    ValueError
-        If it holds a number that JSON has no word for.
-    """
+    """Write a value as JSON that may stand inside a script element; texts in it are made fit to show."""
     text = json.dumps(
         _shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
     )
@@ -117,22 +107,6 @@ def _shown(value: object) -> object:
 
 def _has_parts(values: list[Any] | tuple[Any, ...]) -> bool:
     return any(isinstance(one, str | dict | list | tuple) for one in values)
-
-
-def identity_of_page(path: Path, name: str) -> str | None:
-    """Return the content of the meta element that stands first in a page of ours; None for any other file.
-
-    Parameters
-    ----------
-    name
-        Of the meta element: `RUN_ID` for the page of a run.
-    """
-    pattern = (
-        r'<!doctype html>\s*<html lang="en">\s*<head>\s*<meta charset="utf-8">\s*'
-        rf'<meta name="{re.escape(name)}" content="([^"]*)">'
-    )
-    found = re.match(pattern, head_of(path))
-    return html.unescape(found[1]) if found else None
 
 
 def run_id_of_page(path: Path) -> str | None:
@@ -176,11 +150,15 @@ class Page:
     data: Mapping[str, Any]
     scripts: tuple[str, ...] = ()
     styles: tuple[str, ...] = field(default=())
+    has_charts: bool = True
 
 
 def render(page: Page) -> str:
     """Return the page as text: the same page gives the same bytes, and no clock, locale or network is asked."""
-    library, own = _closed(read_asset(LIBRARY)), _closed(script(page.scripts))
+    library, own = (
+        _closed(read_asset(LIBRARY) if page.has_charts else ""),
+        _closed(script(page.scripts)),
+    )
     markup = _markup()
     text: str = (
         _environment()
@@ -258,67 +236,37 @@ def _code(text: str) -> Markup:
     return parts + text[at:]
 
 
-# Tables as a page shows them: headings, and cells that are already words.
+def blocks_page(blocks: Iterable[Block], title: str, identity: tuple[str, str]) -> str:
+    """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table."""
+    head: list[Block] = []
+    sections: list[tuple[str, list[Block]]] = []
+    for block in blocks:
+        caption = _caption(block)
+        if caption is not None:
+            sections.append((caption, [block]))
+        else:
+            (sections[-1][1] if sections else head).append(block)
+    return render(
+        Page(
+            template="blocks.html.j2",
+            title=title,
+            identity=identity,
+            context={
+                "head": [(type(block).__name__, block) for block in head],
+                "sections": [(f"part-{at}", name) for at, (name, _) in enumerate(sections)],
+                "blocks": [[(type(one).__name__, one) for one in part] for _, part in sections],
+            },
+            data={},
+            styles=("run.css",),
+            has_charts=False,
+        )
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A heading, and what kind of cells stand under it.
-
-    Attributes
-    ----------
-    kind
-        ``number``: right-aligned, digits below digits. ``text``: words. ``name``: a name from a trace, in a fixed
-        width, which may break anywhere.
-    hint
-        What the column means, where the heading is not enough.
-    """
-
-    heading: str
-    kind: str = "number"
-    hint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A figure with a bar behind it.
-
-    Attributes
-    ----------
-    share
-        Length of the bar, of the longest in its column: 0 to 1.
-    category
-        Of the palette, as in `tokens.css`.
-    """
-
-    text: str
-    share: float
-    category: str
-
-
-Cell = str | Bar
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Columns and rows of cells.
-
-    Attributes
-    ----------
-    note
-        Stands below: which rows were left out, and where all are.
-    """
-
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
-    note: str | None = None
-
-
-def bars(values: Sequence[float | None], texts: Sequence[str], category: str) -> list[Cell]:
-    """Return a column of figures with bars, the longest as long as the column; none where the figure is null or 0."""
-    most = max((value for value in values if value), default=0)
-    return [
-        Bar(text, max(value / most, 0.0), category) if value else text
-        for value, text in zip(values, texts, strict=True)
-    ]
+def _caption(block: Block) -> str | None:
+    """Return what a section is called that begins with a block; None if none does."""
+    if isinstance(block, Heading):
+        return block.text.rstrip(":")
+    if isinstance(block, Troubles):
+        return "Problems"
+    return block.caption if isinstance(block, Table) and not block.is_close else None

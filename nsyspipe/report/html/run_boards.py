@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.host_steps import host_figures
 from nsyspipe.model.step_tables import IDLE_CAUSES
-from nsyspipe.report.host_steps import PARTS, host_cells, host_notes, slowest_first
-from nsyspipe.report.html.page import Column, Table, bars, cut
+from nsyspipe.report.blocks import Column, Field, Table, barred, bars, of, table_of
+from nsyspipe.report.host_steps import LOOP, PARTS, host_cells, host_notes, slowest_first
+from nsyspipe.report.html.page import cut
 from nsyspipe.report.units import (
     absent,
     bandwidth_text,
@@ -24,18 +26,16 @@ from nsyspipe.report.units import (
 from nsyspipe.report.words import expected_text, mean_step_ns, same_problems, saving_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from nsyspipe.model.fabric import NcclFacts
-    from nsyspipe.report.html.page import Cell
+    from nsyspipe.report.blocks import Cell
     from nsyspipe.report.words import SameProblem
     from nsyspipe.run.run import Run
 
 
-# As `text` orders them: a training loop.
-_LOOP = ("data", "forward", "backward", "optimizer")
 _SHOWN_CALLS = 8
 _IDLE_MEANINGS = {
     "input": "the host was in the data phase",
@@ -47,72 +47,39 @@ _IDLE_MEANINGS = {
 
 
 def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) -> Table | None:
-    """Return how the others waited for each rank, per step, the latest first; None for one rank, or where nothing could be matched.
-
-    Parameters
-    ----------
-    stragglers, rank_summary
-        `schema.STRAGGLERS` and `schema.RANK_SUMMARY`.
-    n_steps
-        Summary steps.
-    """
+    """Return how the others waited for each rank, per step, the latest first; None for one rank, or where nothing could be matched."""
     rows = sorted(stragglers.to_pylist(), key=lambda row: (-(row["lateness_ns"] or 0), row["rank"]))
     if len(rows) < 2 or not n_steps or all(row["lateness_ns"] is None for row in rows):  # noqa: PLR2004 - two ranks
         return None
     times = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
 
-    def per_step(name: str) -> list[float | None]:
-        return [None if row[name] is None else row[name] / n_steps for row in rows]
+    def per_step(name: str) -> Callable[[Mapping[str, Any]], float | None]:
+        return lambda row: None if row[name] is None else row[name] / n_steps
 
-    late, waits = per_step("lateness_ns"), per_step("wait_ns")
-    columns = [
-        [str(row["rank"]) for row in rows],
-        [ms_text(times.get(row["rank"])) for row in rows],
-        bars(late, [ms_text(one) for one in late], "accent"),
-        [absent if row["n_arrived_last"] is None else str(row["n_arrived_last"]) for row in rows],
-        [ms_text(one) for one in per_step("wait_caused_ns")],
-        bars(waits, [ms_text(one) for one in waits], "waiting"),
-    ]
-    headings = [
-        Column("rank"),
-        Column("step time", hint="median of the rank's windows"),
-        Column("late per step", hint="how long all others waited for it, at most, mean per step"),
-        Column("arrived last", hint="collectives in which it arrived last, alone"),
-        Column("wait caused per step", hint="summed over collectives: one delay counts in every bucket behind it"),
-        Column("waits itself per step", hint="for other ranks, inside communication"),
+    fields = [
+        Field("rank", of("rank")),
+        Field("step time", lambda row: ms_text(times.get(row["rank"])), hint="median of the rank's windows"),
+        barred(rows, "late per step", per_step("lateness_ns"), "accent", "how long all others waited for it, at most, mean per step"),
+        Field("arrived last", of("n_arrived_last"), hint="collectives in which it arrived last, alone"),
+        Field("wait caused per step", lambda row: ms_text(per_step("wait_caused_ns")(row)), hint="summed over collectives: one delay counts in every bucket behind it"),
+        barred(rows, "waits itself per step", per_step("wait_ns"), "waiting", "for other ranks, inside communication"),
     ]  # fmt: skip
-    return Table("Who the others wait for", headings, [*zip(*columns, strict=True)])
+    return table_of("Who the others wait for", rows, fields)
 
 
 def phase_table(phase_summary: pa.Table) -> Table | None:
     """Return what each phase takes per step, in the order of a training loop; None without phases."""
-    rows = sorted(phase_summary.to_pylist(), key=lambda row: _LOOP.index(row["phase"]))
-    if not rows:
-        return None
-
-    def column(name: str, category: str) -> list[object]:
-        values = [row[f"{name}_per_step"] for row in rows]
-        return [*bars(values, [ms_text(one) for one in values], category)]
-
-    columns = [
-        [row["phase"] for row in rows],
-        [ms_text(row["host_ns_per_step"]) for row in rows],
-        column("device_ns", "compute"),
-        [ms_text(row["compute_ns_per_step"]) for row in rows],
-        [ms_text(row["comm_ns_per_step"]) for row in rows],
-        column("exposed_comm_ns", "exposed"),
-        column("idle_ns", "idle"),
-    ]
-    headings = [
-        Column("phase", "text"),
-        Column("host", hint="the host is in the phase's ranges"),
-        Column("device", hint="operations launched in the phase run"),
-        Column("compute"),
-        Column("communication"),
-        Column("exposed", hint="communication of the phase beside no compute of any"),
-        Column("idle before", hint="idle time that an operation of this phase ends"),
-    ]
-    return Table("Phases, mean per step", headings, [*zip(*columns, strict=True)])
+    rows = sorted(phase_summary.to_pylist(), key=lambda row: LOOP.index(row["phase"]))
+    fields = [
+        Field("phase", of("phase"), "text"),
+        Field("host", of("host_ns_per_step", ms_text), hint="the host is in the phase's ranges"),
+        barred(rows, "device", itemgetter("device_ns_per_step"), "compute", "operations launched in the phase run"),
+        Field("compute", of("compute_ns_per_step", ms_text)),
+        Field("communication", of("comm_ns_per_step", ms_text)),
+        barred(rows, "exposed", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
+        barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
+    ]  # fmt: skip
+    return table_of("Phases, mean per step", rows, fields) if rows else None
 
 
 def idle_table(summary: Mapping[str, Any]) -> Table | None:
@@ -122,37 +89,24 @@ def idle_table(summary: Mapping[str, Any]) -> Table | None:
         for name in IDLE_CAUSES
     ]
     rows = sorted(((cause, ns) for cause, ns in found if ns), key=lambda row: -row[1])
-    if not rows:
-        return None
     idle, share = sum(ns for _, ns in rows), summary["idle_share"]
-    times = [ns for _, ns in rows]
-    columns = [
-        [cause for cause, _ in rows],
-        bars(times, [ms_text(ns) for ns in times], "idle"),
-        [percent_text(share * ns / idle if share and idle else None) for ns in times],
-        [_IDLE_MEANINGS[cause] for cause, _ in rows],
-    ]
-    headings = [
-        Column("cause", "text"),
-        Column("idle per step"),
-        Column("of step time"),
-        Column("meaning", "text"),
-    ]
-    return Table("Idle by cause, mean per step", headings, [*zip(*columns, strict=True)])
+    fields = [
+        Field("cause", itemgetter(0), "text"),
+        barred(rows, "idle per step", itemgetter(1), "idle"),
+        Field("of step time", lambda row: percent_text(share * row[1] / idle if share and idle else None)),
+        Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "text"),
+    ]  # fmt: skip
+    return table_of("Idle by cause, mean per step", rows, fields) if rows else None
 
 
 def idle_call_table(idle_calls: pa.Table) -> Table | None:
     """Return the calls that hosts were blocked in while devices idled; None without any."""
     rows = idle_calls.to_pylist()[:_SHOWN_CALLS]
-    if not rows:
-        return None
-    cells = [[row["call"], ms_text(row["blocked_ns_per_step"])] for row in rows]
-    return Table(
-        "Calls that hosts were blocked in", [Column("call", "name"), Column("idle per step")], cells
-    )
-
-
-# The kernels that take most time, over all ranks and the whole capture.
+    fields = [
+        Field("call", itemgetter("call"), "name"),
+        Field("idle per step", of("blocked_ns_per_step", ms_text)),
+    ]
+    return table_of("Calls that hosts were blocked in", rows, fields) if rows else None
 
 
 SHOWN_KERNELS = 15
@@ -172,45 +126,29 @@ def kernel_table(kernels: pa.Table) -> Table | None:
     )
     whole = pc.sum(kernels["total_ns"]).as_py()
     rows = found.slice(0, SHOWN_KERNELS).to_pylist()
-    totals = [row["total_ns_sum"] for row in rows]
-    beside = [_ratio(row["overlapped_ns_sum"], row["total_ns_sum"]) for row in rows]
-    columns = [
-        [cut(row["name"], _LONGEST_NAME) for row in rows],
-        [row["phase"] or absent for row in rows],
-        [count_text(row["n_kernels_sum"]) for row in rows],
-        bars(totals, [ms_text(total) for total in totals], "accent"),
-        [percent_text(_ratio(total, whole)) for total in totals],
-        [ms_text(row["total_ns_sum"] / row["n_kernels_sum"]) for row in rows],
-        bars(beside, [percent_text(one) for one in beside], "hidden"),
-        [_slowdown(row["n_slowed_sum"], row["slowed_ns_sum"], row["free_ns_sum"]) for row in rows],
-    ]
-    headings = [
-        Column("kernel", "name"),
-        Column("phase", "text"),
-        Column("number"),
-        Column("total", hint="sum of durations over all ranks and the whole capture"),
-        Column("of all kernels"),
-        Column("mean"),
-        Column("beside comm", hint="share of its time with communication under way"),
-        Column(
-            "slower beside comm",
-            hint="against equal kernels that ran beside none; how many were compared",
-        ),
-    ]
+    fields = [
+        Field("kernel", lambda row: cut(row["name"], _LONGEST_NAME), "name"),
+        Field("phase", of("phase"), "text"),
+        Field("number", of("n_kernels_sum", count_text)),
+        barred(rows, "total", itemgetter("total_ns_sum"), "accent", "sum of durations over all ranks and the whole capture"),
+        Field("of all kernels", lambda row: percent_text(_ratio(row["total_ns_sum"], whole))),
+        Field("mean", lambda row: ms_text(row["total_ns_sum"] / row["n_kernels_sum"])),
+        barred(rows, "beside comm", lambda row: _ratio(row["overlapped_ns_sum"], row["total_ns_sum"]), "hidden", "share of its time with communication under way", write=percent_text),
+        Field("slower beside comm", _slowdown, hint="against equal kernels that ran beside none; how many were compared"),
+    ]  # fmt: skip
     left = found.num_rows - len(rows)
-    note = f"{left} more names take {percent_text(1 - sum(totals) / whole)} of kernel time." if left else None  # fmt: skip
-    return Table("Top kernels", headings, [*zip(*columns, strict=True)], note)
+    rest = percent_text(1 - sum(row["total_ns_sum"] for row in rows) / whole) if left else ""
+    note = f"{left} more names take {rest} of kernel time." if left else None
+    return table_of("Top kernels", rows, fields, note)
 
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _slowdown(n: int, slowed: int, free: int) -> str:
+def _slowdown(row: Mapping[str, Any]) -> str:
+    n, slowed, free = (row[f"{name}_sum"] for name in ("n_slowed", "slowed_ns", "free_ns"))
     return f"{percent_text(slowed / free - 1)} ({n})" if n and free else absent
-
-
-# What connects the ranks, what NCCL says of itself, and what could not be answered: tables of a run's page.
 
 
 _SHOWN_EDGES, _SHOWN_PLACES, _MOST_ALIKE = 12, 12, 4
@@ -224,33 +162,21 @@ def link_table(links: pa.Table) -> Table | None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in links.to_pylist():
         groups.setdefault(tuple(row[name] for name in _ALIKE), []).append(row)
-    if not groups:
-        return None
-    columns = [
-        Column("kind", "text"),
-        Column("transport", "text", hint="what NCCL set up, in its words"),
-        Column("path", "text", hint="what lies between the GPUs, by nvidia-smi topo -m"),
-        Column("nominal", hint="what the data sheet promises per direction"),
-        Column("source", "text"),
-        Column("edges"),
-        Column("from and to rank", "text"),
+    rows = [
+        group[0]
+        | {"edges": [f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}" for row in group]}
+        for group in groups.values()
     ]
-    cells = [_link_cells(rows) for rows in groups.values()]
-    return Table("Links between ranks", columns, cells)
-
-
-def _link_cells(rows: Sequence[dict[str, Any]]) -> list[str]:
-    first = rows[0]
-    edges = [f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}" for row in rows]
-    return [
-        first["kind"],
-        first["transport"] or absent,
-        first["path"] or absent,
-        bandwidth_text(first["nominal_bytes_per_s"]),
-        first["nominal_source"] or absent,
-        str(len(rows)),
-        _few(edges, _SHOWN_EDGES),
-    ]
+    fields = [
+        Field("kind", of("kind"), "text"),
+        Field("transport", of("transport"), "text", "what NCCL set up, in its words"),
+        Field("path", of("path"), "text", "what lies between the GPUs, by nvidia-smi topo -m"),
+        Field("nominal", of("nominal_bytes_per_s", bandwidth_text), hint="what the data sheet promises per direction"),
+        Field("source", of("nominal_source"), "text"),
+        Field("edges", of("edges", lambda edges: str(len(edges)))),
+        Field("from and to rank", of("edges", lambda edges: _few(edges, _SHOWN_EDGES)), "text"),
+    ]  # fmt: skip
+    return table_of("Links between ranks", rows, fields) if rows else None
 
 
 def nccl_facts(nccl: NcclFacts | None) -> list[tuple[str, str]]:
@@ -294,21 +220,12 @@ def _few(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
-# The host steps of a run without GPU activity, as a table of its page.
-
-
 _SHOWN_RANKS = 64
 _MEDIAN = 3
 
 
 def host_table(host_steps: pa.Table) -> Table | None:
-    """Return one row per process; None for a run with GPU activity, or without steps.
-
-    Parameters
-    ----------
-    host_steps
-        `schema.HOST_STEPS`.
-    """
+    """Return one row per process; None for a run with GPU activity, or without steps."""
     if not host_steps.num_rows:
         return None
     figures = host_figures(host_steps)
@@ -327,9 +244,6 @@ def host_table(host_steps: pa.Table) -> Table | None:
     ]
     note = " ".join(host_notes(figures, _SHOWN_RANKS)) or None
     return Table("Host steps", headings, [*zip(*columns, strict=True)], note)
-
-
-# What to change first: each finding with its advice, its bound, and the figures behind it.
 
 
 # A word that is typed as it is keeps its first letter.

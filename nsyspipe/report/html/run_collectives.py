@@ -10,16 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.report.html.page import Column, Table
+from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.units import absent, bandwidth_text, bytes_text, ms_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nsyspipe.model.types import Int64
-
-
-# What a page shows of collectives: the chart by order, the chart by size, and the table.
 
 
 # So many ranks have a column of their own in the table.
@@ -74,37 +71,28 @@ def _matched_note(medians: Medians) -> str:
 
 def collective_table(medians: Medians) -> Table:
     """Return the collectives in words: of few ranks the wait of each, of many the longest."""
-    ranks = medians.ranks
-    few = len(ranks) <= _RANK_COLUMNS
-    waits = [Column(f"rank {rank} waits") for rank in ranks] if few else []
+
+    def wait_of(rank: int) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: ms_text(row["wait"].get(rank))
+
+    ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
     has_bytes = any(row["bytes"] for row in medians.rows)
-    sizes = [Column("message"), Column("bus bandwidth")] if has_bytes else []
-    columns = [
-        Column("place"),
-        Column("collective", "text"),
-        Column("duration"),
-        Column("transfer"),
-        Column("longest wait"),
-        Column("waiting rank"),
-        *waits,
-        *sizes,
+    sizes = [
+        Field("message", of("bytes", bytes_text)),
+        Field("bus bandwidth", of("busbw", bandwidth_text)),
     ]
-    cells = []
-    for row in medians.rows:
-        wait, rank = _longest(row["wait"])
-        cells.append(
-            [
-                str(row["seq"]),
-                row["collective"],
-                ms_text(row["duration"]),
-                ms_text(row["transfer"]),
-                ms_text(wait),
-                absent if rank is None else str(rank),
-                *(ms_text(row["wait"].get(one)) for one in (ranks if few else ())),
-                *((bytes_text(row["bytes"]), bandwidth_text(row["busbw"])) if has_bytes else ()),
-            ]
-        )
-    return Table("Collectives in the order of a step", columns, cells, collective_note(medians))
+    fields = [
+        Field("place", of("seq")),
+        Field("collective", of("collective"), "text"),
+        Field("duration", of("duration", ms_text)),
+        Field("transfer", of("transfer", ms_text)),
+        Field("longest wait", lambda row: ms_text(_longest(row["wait"])[0])),
+        Field("waiting rank", lambda row: absent if (rank := _longest(row["wait"])[1]) is None else str(rank)),
+        *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
+        *(sizes if has_bytes else []),
+    ]  # fmt: skip
+    note = collective_note(medians)
+    return table_of("Collectives in the order of a step", medians.rows, fields, note)
 
 
 def _longest(waits: dict[int, float | None]) -> tuple[float | None, int | None]:
@@ -120,17 +108,9 @@ MOST_COLLECTIVES = 240
 # Medians need no more rows than this; of longer runs steps are taken evenly.
 _MOST_ROWS = 400_000
 _COLUMNS = (
-    "step",
-    "seq",
-    "rank",
-    "start_ns",
-    "end_ns",
-    "wait_ns",
-    "transfer_ns",
-    "is_matched",
-    "message_bytes",
+    "step", "seq", "rank", "start_ns", "end_ns", "wait_ns", "transfer_ns", "is_matched", "message_bytes",
     "busbw_bytes_per_s",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -160,13 +140,7 @@ class Medians:
 
 
 def collective_medians(collectives: pa.Table) -> Medians:
-    """Return the collectives of summary steps; of more than `MOST_COLLECTIVES` those that take most time.
-
-    Parameters
-    ----------
-    collectives
-        `schema.COLLECTIVES`.
-    """
+    """Return the collectives of summary steps; of more than `MOST_COLLECTIVES` those that take most time."""
     table = collectives.filter(collectives["in_summary"])
     steps = table["step"].unique().to_pylist()
     n_used = len(steps)
@@ -249,18 +223,8 @@ def _median(values: pa.Array) -> float | None:
     return float(np.median(known.to_numpy())) if len(known) else None
 
 
-# Which ranks to draw where there are too many for the eye.
-
-
 def chosen_ranks(rank_summary: pa.Table, stragglers: pa.Table, most: int) -> list[int]:
     """Return the ranks that tell most about a run: all if they are few.
-
-    Parameters
-    ----------
-    rank_summary, stragglers
-        `schema.RANK_SUMMARY` and `schema.STRAGGLERS`.
-    most
-        How many at most.
 
     Returns
     -------

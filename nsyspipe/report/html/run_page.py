@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from nsyspipe.model.operation_tables import TIMELINE
 from nsyspipe.model.schema import DESCRIBED
+from nsyspipe.report.blocks import Column, Field, Table, of, table_of
 from nsyspipe.report.host_steps import capture_rows
-from nsyspipe.report.html.page import RUN_ID, Column, Page, Table, render
+from nsyspipe.report.html.page import RUN_ID, Page, render
 from nsyspipe.report.html.run_boards import (
     findings_list,
     host_table,
@@ -45,7 +46,7 @@ from nsyspipe.report.html.run_steps import (
 )
 from nsyspipe.report.text import link_text
 from nsyspipe.report.units import absent, count_text, ms_text, percent_text, rate_text
-from nsyspipe.report.words import idle_text, subject_parts, verdict
+from nsyspipe.report.words import idle_text, subject_parts, verdict_of
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -57,31 +58,18 @@ if TYPE_CHECKING:
 
 
 # Which problems explain that a figure is null, the most telling first.
+_NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
 _CAUSES = {
     "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
-    "comm_share": ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names"),
-    "exposed_comm_share": ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names"),
+    "comm_share": _NO_COMM,
+    "exposed_comm_share": _NO_COMM,
     "backward_overlap_ratio": (
-        "comm-in-graphs",
-        "no-comm-kernels",
-        "no-backward",
-        "no-steps",
-        "no-nvtx",
-        "no-launches",
-        "no-kernels",
+        "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
     ),
-    "wait_share": (
-        "different-runs",
-        "unmatched-collectives",
-        "no-common-clock",
-        "comm-in-graphs",
-        "no-comm-kernels",
-        "no-kernels",
-        "no-kernel-names",
-    ),
+    "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
     "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
     "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
-}
+}  # fmt: skip
 _LONGEST_REASON = 90
 # From this share of step time on, idle time is worth a line on the first screen.
 _MUCH_IDLE = 0.05
@@ -110,17 +98,7 @@ class Tile:
 
 def verdict_lines(run: Run) -> list[str]:
     """Return the verdict, a sentence per line, as the terminal says it."""
-    findings = run.findings().to_pylist()
-    text = verdict(
-        run.summary().to_pylist()[0],
-        run.header.n_ranks,
-        findings,
-        has_host_steps=run.host_steps().num_rows > 0,
-        is_capture=run.is_capture,
-        problems=run.problems.to_pylist(),
-        evenness=run.evenness(),
-    )
-    return text.split("\n")
+    return verdict_of(run).split("\n")
 
 
 def why_lines(run: Run) -> list[str]:
@@ -202,9 +180,6 @@ def _why_null(figure: str, summary: Mapping[str, Any], reasons: Mapping[str, str
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
 
 
-# Where a page's numbers come from: reports, versions, clocks; and how each number is defined.
-
-
 _DEFINED = ("summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings")  # fmt: skip
 _NS_PER_US = 1000
 
@@ -251,43 +226,24 @@ def provenance(run: Run) -> list[tuple[str, str]]:
 
 def rank_table(run: Run) -> Table:
     """Return which report and process each rank is, and how well its clock fits the others'."""
-    columns = [
-        Column("rank"),
-        Column("report", "name"),
-        Column("pid"),
-        Column("device", hint="CUDA ordinal inside the process"),
-        Column("GPU", "text"),
-        Column("host", "text"),
-        Column("rank known by", "text"),
-        Column("kernels"),
-        Column("of them communication"),
-        Column("clock offset"),
-        Column("clock error"),
+    fields = [
+        Field("rank", of("rank")),
+        Field("report", of("report"), "name"),
+        Field("pid", of("pid")),
+        Field("device", of("device_ids"), hint="CUDA ordinal inside the process"),
+        Field("GPU", of("gpu_name"), "text"),
+        Field("host", of("host"), "text"),
+        Field("rank known by", of("rank_source"), "text"),
+        Field("kernels", of("n_kernels", count_text)),
+        Field("of them communication", of("n_comm", count_text)),
+        Field("clock offset", of("clock_offset_ns", _us)),
+        Field("clock error", of("clock_error_ns", _us)),
     ]
-    rows = [
-        [
-            str(row["rank"]),
-            row["report"],
-            str(row["pid"]),
-            row["device_ids"] or absent,
-            row["gpu_name"] or absent,
-            row["host"] or absent,
-            row["rank_source"],
-            count_text(row["n_kernels"]),
-            count_text(row["n_comm"]),
-            _us(row["clock_offset_ns"]),
-            _us(row["clock_error_ns"]),
-        ]
-        for row in run.ranks.to_pylist()
-    ]
-    return Table("Ranks and their reports", columns, rows)
+    return table_of("Ranks and their reports", run.ranks.to_pylist(), fields)
 
 
-def _us(ns: int | None) -> str:
-    return absent if ns is None else f"{ns / _NS_PER_US:.1f} \N{MICRO SIGN}s"
-
-
-# The page of one run: what is wrong, what to change first, and everything that shows it.
+def _us(ns: int) -> str:
+    return f"{ns / _NS_PER_US:.1f} \N{MICRO SIGN}s"
 
 
 _SECTIONS = (
@@ -316,18 +272,7 @@ _SCRIPTS = (
 
 
 def run_page(run: Run) -> str:
-    """Return the page of a run as one HTML file: complete, offline, the same bytes for the same run.
-
-    Parameters
-    ----------
-    run
-        Any run; what it does not know is said to be unknown, with the problem that explains it.
-
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8.
-    """
+    """Return the page of a run as one HTML file: complete, offline, the same bytes for the same run."""
     ranks = run.ranks["rank"].to_pylist()
     steps = [] if run.is_capture else step_rows(run.steps(), run.skipped_steps, len(ranks))
     medians = collective_medians(run.collectives())

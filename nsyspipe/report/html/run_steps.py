@@ -9,30 +9,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.model.operation_tables import LANES
-from nsyspipe.report.html.page import Column, Table
+from nsyspipe.report.blocks import Field, Table, of, table_of
+from nsyspipe.report.host_steps import LOOP
 from nsyspipe.report.units import absent, ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nsyspipe.model.types import Int64
 
 
-# Where each step's time goes: per rank the mean of the parts that sum to its wall time, for a chart and a table.
-
-
 SHOWN_RANKS = 12
 _SUMMED = (
-    "wall_ns",
-    "compute_ns",
-    "overlap_compute_ns",
-    "exposed_comm_ns",
-    "exposed_memory_ns",
-    "idle_ns",
-    "comm_ns",
-    "wait_ns",
-    "transfer_ns",
-)
+    "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
+    "comm_ns", "wait_ns", "transfer_ns",
+)  # fmt: skip
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, int] | None:
@@ -67,11 +58,6 @@ def rank_parts(
     steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False
 ) -> dict[str, Any] | None:
     """Return what the chart draws of these ranks: sums over summary steps in ns, to be divided by their number.
-
-    Parameters
-    ----------
-    steps
-        `schema.STEPS` of the summary steps.
 
     Returns
     -------
@@ -112,30 +98,27 @@ _COLUMNS = (
 def rank_parts_table(steps: pa.Table, *, is_capture: bool = False) -> Table:
     """Return the same of all ranks in words."""
     rows, n = _sums(steps)
-    cells = []
-    for row in rows:
-        parts = parts_of(row) or {}
-        times = [parts.get(name) for _, name, _ in _COLUMNS]
-        cells.append(
-            [
-                str(row["rank"]),
-                _mean(row["wall_ns"], n),
-                *(f"{_mean(time, n)} ({_share(time, row['wall_ns'])})" for time in times),
-                _mean(row["comm_ns"], n),
-                _mean(row["wait_ns"], n),
-                _mean(row["transfer_ns"], n),
-            ]
-        )
-    columns = [
-        Column("rank"),
-        Column("capture" if is_capture else "step"),
-        *(Column(heading, hint=hint) for heading, _, hint in _COLUMNS),
-        Column("communication in all"),
-        Column("of it waiting"),
-        Column("of it transfer"),
+
+    def mean(name: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: _mean(row[name], n)
+
+    def part(name: str) -> Callable[[Mapping[str, Any]], str]:
+        def cell(row: Mapping[str, Any]) -> str:
+            time = (parts_of(row) or {}).get(name)
+            return f"{_mean(time, n)} ({_share(time, row['wall_ns'])})"
+
+        return cell
+
+    fields = [
+        Field("rank", of("rank")),
+        Field("capture" if is_capture else "step", mean("wall_ns")),
+        *(Field(heading, part(name), hint=hint) for heading, name, hint in _COLUMNS),
+        Field("communication in all", mean("comm_ns")),
+        Field("of it waiting", mean("wait_ns")),
+        Field("of it transfer", mean("transfer_ns")),
     ]
     title = "Where the time of the capture goes" if is_capture else "Where each step's time goes"
-    return Table(f"{title}, per rank", columns, cells)
+    return table_of(f"{title}, per rank", rows, fields)
 
 
 def _mean(total: int | None, n: int) -> str:
@@ -153,15 +136,6 @@ _PARTS = ("compute", "hidden", "exposed", "copies", "idle")
 
 def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
     """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS`, the fastest rank, and a mark.
-
-    Parameters
-    ----------
-    steps
-        `schema.STEPS`.
-    skipped
-        Steps that the figures leave out on purpose.
-    n_ranks
-        Of the run.
 
     Returns
     -------
@@ -236,36 +210,21 @@ def step_series(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 def step_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the same in words, reduced alike."""
     shown, per_column = _reduced(rows)
-    columns = [
-        Column("step"),
-        Column("step time"),
-        Column("slowest rank"),
-        *(Column(name) for name in ("compute", "exposed communication", "exposed copies", "idle")),
-        Column("waits for others"),
-        Column("fastest rank"),
-        Column("its time"),
-        Column("in the figures", "text"),
+    fields = [
+        Field("step", of("step")),
+        Field("step time", of("wall_ns", ms_text)),
+        Field("slowest rank", of("rank")),
+        Field("compute", of("compute_share", percent_text)),
+        Field("exposed communication", of("exposed_comm_share", percent_text)),
+        Field("exposed copies", of("exposed_memory_share", percent_text)),
+        Field("idle", of("idle_share", percent_text)),
+        Field("waits for others", of("wait_share", percent_text)),
+        Field("fastest rank", of("fastest_rank")),
+        Field("its time", of("fastest_wall_ns", ms_text)),
+        Field("in the figures", lambda row: row["mark"] or "yes", "text"),
     ]
-    cells = [
-        [
-            str(row["step"]),
-            ms_text(row["wall_ns"]),
-            str(row["rank"]),
-            *(
-                percent_text(row[name])
-                for name in ("compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "wait_share")
-            ),
-            str(row["fastest_rank"]),
-            ms_text(row["fastest_wall_ns"]),
-            row["mark"] or "yes",
-        ]
-        for row in shown
-    ]  # fmt: skip
     note = f"The slowest of each {per_column} steps; --json has all." if per_column > 1 else None
-    return Table("Steps over time, shares of the slowest rank", columns, cells, note)
-
-
-# The timeline of one step: its bars as the chart draws them, in ns from the step's first start.
+    return table_of("Steps over time, shares of the slowest rank", shown, fields, note)
 
 
 # Drawn at once; a button shows the others.
@@ -279,15 +238,6 @@ def timeline_data(
     timeline: pa.Table, steps: pa.Table, first: Sequence[int], others: Sequence[int]
 ) -> dict[str, Any] | None:
     """Return the bars of the representative step.
-
-    Parameters
-    ----------
-    timeline, steps
-        `schema.TIMELINE` and `schema.STEPS`.
-    first
-        Ranks that are drawn at once, however many bars they have.
-    others
-        Ranks that a button shows; of them as many as `MOST_BARS` allow.
 
     Returns
     -------
@@ -377,9 +327,6 @@ def _ints(rows: pa.Table, name: str) -> Int64:
     return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
 
 
-# The timeline in figures: what each rank's lanes hold, for those who do not see the chart.
-
-
 # Heading, lane, and the column of `steps` that is null where the lane was not recorded.
 _BUSY = (
     ("compute, busy", "compute", "compute_ns"),
@@ -388,16 +335,10 @@ _BUSY = (
     ("waiting in it", "wait", "wait_ns"),
     ("copies, busy", "memory", "exposed_memory_ns"),
 )
-_PHASES = ("data", "forward", "backward", "optimizer")
 
 
 def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = False) -> Table:
     """Return per rank when its window begins and ends, how long its lanes are busy, and when its phases run.
-
-    Parameters
-    ----------
-    timeline, steps
-        `schema.TIMELINE`, not empty, and `schema.STEPS`.
 
     Returns
     -------
@@ -407,32 +348,29 @@ def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = Fa
     """
     of_step = steps.filter(pc.equal(steps["step"], timeline["step"][0]))
     origin = pc.min(of_step["start_ns"]).as_py()
-    busy = _by_lane(timeline)
-    spans = _spans(timeline)
-    phases = [phase for phase in _PHASES if any(phase in found for found in spans.values())]
-    rows = [
-        [
-            str(row["rank"]),
-            _span(row["start_ns"], row["end_ns"], origin),
-            *(
-                absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
-                for _, lane, known in _BUSY
-            ),
-            *(
-                _span(*found, origin) if (found := spans.get(row["rank"], {}).get(phase)) else absent
-                for phase in phases
-            ),
-        ]
-        for row in of_step.to_pylist()
-    ]  # fmt: skip
+    busy, spans = _by_lane(timeline), _spans(timeline)
+    phases = [phase for phase in LOOP if any(phase in found for found in spans.values())]
     whole = "capture" if is_capture else "step"
-    columns = [
-        Column("rank"),
-        Column(f"{whole}, from and to"),
-        *(Column(heading) for heading, *_ in _BUSY),
-        *(Column(f"{phase}, from and to") for phase in phases),
+
+    def lane_time(lane: str, known: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: (
+            absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
+        )
+
+    def phase_span(phase: str) -> Callable[[Mapping[str, Any]], str]:
+        def cell(row: Mapping[str, Any]) -> str:
+            found = spans.get(row["rank"], {}).get(phase)
+            return _span(*found, origin) if found else absent
+
+        return cell
+
+    fields = [
+        Field("rank", of("rank")),
+        Field(f"{whole}, from and to", lambda row: _span(row["start_ns"], row["end_ns"], origin)),
+        *(Field(heading, lane_time(lane, known)) for heading, lane, known in _BUSY),
+        *(Field(f"{phase}, from and to", phase_span(phase)) for phase in phases),
     ]
-    return Table(f"Timeline of the {whole}, per rank", columns, rows)
+    return table_of(f"Timeline of the {whole}, per rank", of_step.to_pylist(), fields)
 
 
 def _by_lane(timeline: pa.Table) -> dict[tuple[int, str], int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison.tables import SCOREBOARD
-from nsyspipe.report.html.page import Column, Page, Table, render
-from nsyspipe.report.scoreboard import identity_of
+from nsyspipe.report.blocks import Field, Table, of, table_of
+from nsyspipe.report.html.page import Page, render
+from nsyspipe.report.scoreboard import RUNS, identity_of
 from nsyspipe.report.scoreboard_words import (
     doubts,
     headlines,
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
     from nsyspipe.comparison.scoreboard import Scoreboard
 
 
-# A scoreboard's figures as tables of its page, and how each is defined.
-
-
 _PARTS = (
     ("compute", "compute_ns"),
     ("exposed communication", "exposed_comm_ns"),
@@ -49,46 +48,31 @@ def runs_table(board: Scoreboard) -> Table:
     rows = [row for _, own in rows_by_kind(board) for row in own]
     figures = shown_figures(rows)
     docs = {column.name: column.doc for column in SCOREBOARD.columns}
-    has_kinds = len(board.kinds) > 1
-    over = [Column("over the first", hint=docs["speedup"])] if has_kinds else []
-    columns = [
-        Column("run", "text"),
-        Column("ranks"),
-        Column("steps", hint="steps the figures rest on"),
-        Column("step time", hint=docs["step_time_ns"]),
-        Column("throughput", hint=docs["throughput_steps_per_s"]),
-        Column("speed-up", hint=docs["peer_speedup"]),
-        Column("interval"),
-        *over,
-        Column("verdict", "text", hint=docs["peer_verdict"]),
-        *(Column(one.heading.replace("\n", " "), hint=docs[one.column]) for one in figures),
+    over = Field("over the first", lambda row: speedup_text(row["speedup"]), hint=docs["speedup"])
+    fields = [
+        Field("run", of("label"), "text"),
+        Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"])),
+        Field("steps", of("n_summary_steps"), hint="steps the figures rest on"),
+        Field("step time", lambda row: step_texts(row)[0], hint=docs["step_time_ns"]),
+        Field("throughput", lambda row: step_texts(row)[1], hint=docs["throughput_steps_per_s"]),
+        Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=docs["peer_speedup"]),
+        Field("interval", speedup_interval),
+        *([over] if len(board.kinds) > 1 else []),
+        Field("verdict", verdict_word, "text", docs["peer_verdict"]),
+        *(Field(one.heading.replace("\n", " "), of(one.column, one.text), hint=docs[one.column]) for one in figures),
     ]  # fmt: skip
-    cells = [
-        [
-            row["label"],
-            str(row["world_size"] or row["n_ranks"]),
-            str(row["n_summary_steps"]),
-            *step_texts(row),
-            speedup_text(row["peer_speedup"]),
-            speedup_interval(row),
-            *([speedup_text(row["speedup"])] if has_kinds else []),
-            verdict_word(row),
-            *(one.text(row[one.column]) for one in figures),
-        ]
-        for row in rows
-    ]
-    return Table("Runs and their figures", columns, cells)
+    return table_of("Runs and their figures", rows, fields)
 
 
 def parts_table(board: Scoreboard) -> Table:
     """Return what the bars show."""
-    columns = [Column("run", "text"), Column("mean step time"), *(Column(name) for name, _ in _PARTS)]  # fmt: skip
-    rows = [row for _, own in rows_by_kind(board) for row in own]
-    cells = [
-        [row["label"], ms_text(row["mean_step_time_ns"]), *(_part(row, name) for _, name in _PARTS)]
-        for row in rows
+    fields = [
+        Field("run", of("label"), "text"),
+        Field("mean step time", of("mean_step_time_ns", ms_text)),
+        *(Field(name, partial(_part, name=column)) for name, column in _PARTS),
     ]
-    return Table("Where each run's mean step time goes", columns, cells)
+    rows = [row for _, own in rows_by_kind(board) for row in own]
+    return table_of("Where each run's mean step time goes", rows, fields)
 
 
 def formulas() -> list[tuple[str, str]]:
@@ -102,21 +86,12 @@ def _part(row: Mapping[str, Any], name: str) -> str:
     return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"  # fmt: skip
 
 
-# The meta element by which the page of the same runs is known: a hash of their ids.
-RUNS = "nsyspipe-compare"
-
 _BOARD_PARTS = {"compute": "compute_ns", "exposed": "exposed_comm_ns", "copies": "exposed_memory_ns", "idle": "idle_ns"}  # fmt: skip
 _ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 
 
 def scoreboard_page(board: Scoreboard) -> str:
-    """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs.
-
-    Returns
-    -------
-    str
-        HTML, to be written as UTF-8.
-    """
+    """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
     drawn = _drawn(board)
     found, doubtful = troubles(board), doubts(board)
     first, *others = headlines(board)

@@ -1,7 +1,8 @@
-"""What is drawn on a Perfetto track, and its packets, encoded by the `perfetto` package's protobuf messages."""
+"""What is drawn on a Perfetto track, and how it is written: packets, by the `perfetto` package's protobuf messages."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
     from nsyspipe.model.types import Flags, Int64
-
-
-# What is drawn on a track: slices as columns, and how slices that overlap share tracks.
 
 
 @dataclass(frozen=True)
@@ -142,11 +140,6 @@ def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> lis
 def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
     """Share slices out among as few tracks as their order allows, so that of two that overlap one holds the other.
 
-    Parameters
-    ----------
-    depth
-        Of slices with equal times the lower one is the outer.
-
     Returns
     -------
     list of numpy.ndarray
@@ -170,12 +163,6 @@ def _holds(open_ends: list[int], begin: int, finish: int) -> bool:
     while open_ends and open_ends[-1] <= begin:
         open_ends.pop()
     return not open_ends or open_ends[-1] >= finish
-
-
-# The first packet names the run, which takes a line at most.
-_LONGEST_HEAD = 1 << 16
-_TAG = b"\x0a"  # field 1 of Trace: a packet
-_LOW_BITS, _N_LOW_BITS, _MOST_BYTES = 0x7F, 7, 3
 
 
 class Packets:
@@ -295,27 +282,140 @@ def _numbered(texts: Iterable[str]) -> list[dict[str, object]]:
     return [{"iid": number, "name": text} for number, text in enumerate(texts, start=1)]
 
 
-def track_name_at_head(file: BinaryIO) -> str | None:
-    """Return the name of the track that a trace's first packet describes; None if the file begins otherwise."""
-    from google.protobuf.message import DecodeError
-
-    size = _size(file) if file.read(1) == _TAG else None
-    if size is None or size > _LONGEST_HEAD:
-        return None
-    try:
-        packet = Packets().protos.TracePacket.FromString(file.read(size))
-    except DecodeError:
-        return None
-    name: str = packet.track_descriptor.name
-    return name or None
+# Slices whose packets are held before they are written.
+_BATCH = 16_384
+# A thread's id must be no process's.
+_FIRST_THREAD = 1_000_000
 
 
-def _size(file: BinaryIO) -> int | None:
-    """Read the size of a message: seven bits a byte, the lowest first; None where it has no end."""
-    size = 0
-    for place in range(_MOST_BYTES):
-        byte = int.from_bytes(file.read(1) or b"\xff")
-        size |= (byte & _LOW_BITS) << (_N_LOW_BITS * place)
-        if byte <= _LOW_BITS:
-            return size
-    return None
+@dataclass(frozen=True)
+class Track:
+    """How a track is described.
+
+    Attributes
+    ----------
+    parent
+        Number of the track it stands under; None at the top.
+    place
+        Order among its siblings.
+    about
+        Longer text, shown on demand.
+    process, is_thread
+        The process's id, for a track that stands for it or for a thread of it.
+    unit
+        Of a counter; None for a track of slices.
+    """
+
+    name: str
+    parent: int | None = None
+    place: int = 0
+    about: str | None = None
+    process: int | None = None
+    is_thread: bool = False
+    unit: str | None = None
+
+
+class TraceWriter:
+    """Writes tracks one after the other; of their packets it holds one batch at most.
+
+    Every track is a packet sequence of its own, with its own interned names. Its number is both its
+    uuid and the id of its sequence.
+    """
+
+    def __init__(self, file: BinaryIO, shift_ns: int) -> None:
+        self._file = file
+        self._shift_ns = shift_ns
+        self._n_tracks = 0
+        self._packets = Packets()
+
+    def write_order(self) -> None:
+        """Let processes and threads stand in the order of their tracks, not of their names or ids."""
+        kinds = self._packets.protos.TrackDescriptor
+        root = {
+            "uuid": 0,
+            "process_ordering": kinds.PROCESS_ORDERING_EXPLICIT,
+            "thread_ordering": kinds.THREAD_ORDERING_EXPLICIT,
+        }
+        self._file.write(self._packets.plain(track_descriptor=root))
+
+    def write_track(self, track: Track) -> int:
+        """Describe a track that has no slices of its own, and return its number."""
+        self._n_tracks += 1
+        number, name = self._n_tracks, shown(track.name)
+        found: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place}
+        if track.parent is not None:
+            found["parent_uuid"] = track.parent
+        if track.about is not None:
+            found["description"] = shown(track.about)
+        if track.is_thread:
+            thread = _FIRST_THREAD + number
+            found["thread"] = {"pid": track.process, "tid": thread, "thread_name": name}
+        elif track.process is not None:
+            found["process"] = {"pid": track.process, "process_name": name}
+        else:
+            found["name"] = name
+            found["child_ordering"] = self._packets.protos.TrackDescriptor.EXPLICIT
+        if track.unit is not None:
+            found["counter"] = {"unit_name": track.unit}
+        self._file.write(self._packets.plain(track_descriptor=found))
+        return number
+
+    def write_slices(self, track: Track, slices: Slices) -> int:
+        """Write a track with its slices and return its number; each slice tells its aligned start too."""
+        number = self.write_track(track)
+        slices = slices.compact()
+        start = Values(slices.starts, np.ones(len(slices), np.bool_))
+        names, coded = self._packets.interned(slices, {"start_ns": start, **slices.notes})
+        self._file.write(self._packets.first(number, **names))
+        self._write_events(number, slices, coded)
+        return number
+
+    def write_counter(self, track: Track, times: Int64, values: Int64) -> int:
+        """Write a counter and return its track's number: the value from each time on, times in order."""
+        number = self.write_track(track)
+        self._file.write(self._packets.first(number))
+        message, packet = self._packets.event(number, self._packets.protos.TrackEvent.TYPE_COUNTER)
+        event = packet.track_event
+        packets = []
+        for time, value in zip(self._trace_time(times), values.tolist(), strict=True):
+            packet.timestamp, event.counter_value = time, value
+            packets.append(message.SerializeToString())
+        self._file.write(b"".join(packets))
+        return number
+
+    def _trace_time(self, times: Int64) -> list[int]:
+        found: list[int] = np.maximum(times + self._shift_ns, 0).tolist()
+        return found
+
+    def _write_events(self, number: int, slices: Slices, notes: Sequence[Values]) -> None:
+        """Write begins and ends in order of time: what ends when another begins ends first."""
+        kind = self._packets.protos.TrackEvent.TYPE_SLICE_END
+        ending, end_packet = self._packets.event(number, kind)
+        pens, pen_of = self._packets.pens(number, slices, notes)
+        open_ends: list[int] = []
+        for at in range(0, len(slices), _BATCH):
+            rows = slice(at, at + _BATCH)
+            packets = []
+            for start, end, pen, name, values, flow in zip(
+                self._trace_time(slices.starts[rows]),
+                self._trace_time(slices.ends[rows]),
+                pen_of[rows].tolist(),
+                (slices.names.numbers[rows] + 1).tolist(),
+                zip(*(column.numbers[rows].tolist() for column in notes), strict=True),
+                _unsigned(slices.flows, rows),
+                strict=False,  # no flows are zeros without end
+            ):
+                while open_ends and open_ends[-1] <= start:
+                    end_packet.timestamp = open_ends.pop()
+                    packets.append(ending.SerializeToString())
+                packets.append(pens[pen].begin(start, name, flow, values))
+                open_ends.append(end)
+            self._file.write(b"".join(packets))
+        while open_ends:
+            end_packet.timestamp = open_ends.pop()
+            self._file.write(ending.SerializeToString())
+
+
+def _unsigned(flows: Values | None, rows: slice) -> Iterable[int]:
+    """Return flow ids as the unsigned integers that the trace counts them by."""
+    return itertools.repeat(0) if flows is None else flows.numbers[rows].view(np.uint64).tolist()

@@ -11,17 +11,18 @@ import pyarrow.compute as pc
 
 from nsyspipe.report.perfetto import tracks as derived
 from nsyspipe.report.perfetto.packets import (
+    Packets,
     Slices,
+    TraceWriter,
+    Track,
     Values,
     disjoint_lanes,
     nested_lanes,
     same_text,
     shown,
-    track_name_at_head,
     values_of,
 )
 from nsyspipe.report.perfetto.tracks import CollectiveDetails, Operations, bin_edges, with_last_rank
-from nsyspipe.report.perfetto.writer import TraceWriter, Track
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
@@ -34,22 +35,10 @@ if TYPE_CHECKING:
 
 
 _STEP_NOTES = (
-    "step",
-    "wall_ns",
-    "compute_ns",
-    "comm_ns",
-    "exposed_comm_ns",
-    "exposed_memory_ns",
-    "idle_ns",
-    "overlap_compute_ns",
-    "overlap_backward_ns",
-    "wait_ns",
-    "transfer_ns",
-    "n_collectives",
-    "message_bytes",
-    "is_complete",
-    "in_summary",
-)
+    "step", "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
+    "overlap_compute_ns", "overlap_backward_ns", "wait_ns", "transfer_ns", "n_collectives", "message_bytes",
+    "is_complete", "in_summary",
+)  # fmt: skip
 _RANGE_NOTES = ("step", "n_operations")
 # Tracks below the steps, from top to bottom; each may need more than one.
 _DEVICE_PHASES, _EXPOSED, _WAITING, _COMPUTE, _COMM, _HOST = range(0, 6_000, 1_000)
@@ -59,13 +48,6 @@ def process_track(rank: Mapping[str, object], place: int) -> Track:
     """Describe the track of a rank.
 
     Processes of several hosts may have the same id, so the one in the trace is the rank's place from 1.
-
-    Parameters
-    ----------
-    rank
-        A row of `schema.RANKS`.
-    place
-        The rank's place in ascending order.
     """
     parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
     about = (
@@ -103,13 +85,7 @@ class RankTracks:
     edges: Int64
 
     def write(self, events: pa.Table, ranges: pa.Table) -> None:
-        """Write all tracks.
-
-        Parameters
-        ----------
-        events, ranges
-            `schema.EVENTS` and `schema.PHASE_RANGES` of this rank.
-        """
+        """Write all tracks."""
         about = "windows on the device: from a step's first kernel to the next step's first"
         group = self.writer.write_slices(Track("steps", self.parent, about=about), self._windows())
         self._write_ranges(group, ranges)
@@ -204,9 +180,6 @@ def _numbered(track: Track, lanes: list[Int64]) -> list[tuple[Track, Int64]]:
     ]
 
 
-# A run as a Perfetto trace: all ranks on one clock, a process track for each.
-
-
 _HEAD = "nsyspipe run_id="
 _NS_PER_S = 10**9
 
@@ -218,24 +191,7 @@ def perfetto(
     steps: tuple[int, int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write a run as a Perfetto trace; see `write_trace`.
-
-    Parameters
-    ----------
-    file
-        Open for binary writing; ranks are written one after the other.
-    steps
-        The first and the last step to show, by number; None shows everything captured.
-    on_progress
-        Called with (ranks read, ranks in all).
-
-    Raises
-    ------
-    OptionError
-        If there is no such step.
-    DatasetError
-        If the run was saved without its operations.
-    """
+    """Write a run as a Perfetto trace; see `write_trace`."""
     table = run.steps()
     if steps is not None:
         first, last = steps
@@ -287,18 +243,6 @@ def write_trace(
     clock starts before 0 they are shifted by whole seconds (``time_shift_ns`` of the first track). Every slice tells
     its aligned start as ``start_ns``.
 
-    Parameters
-    ----------
-    steps
-        Rows of `schema.STEPS` to show, of all ranks.
-    step_family
-        The NVTX texts that are the steps; None where the only step is the whole capture.
-    collectives
-        `schema.COLLECTIVES`, of all steps.
-    operations
-        Each rank, in order, with its `schema.EVENTS` and `schema.PHASE_RANGES`. An operation that lies in a window
-        must be there, whatever step it belongs to: exposed communication is measured on them.
-
     Notes
     -----
     Holds the columns of one rank and the packets of some thousand slices. Costs about 5 us per operation.
@@ -328,10 +272,42 @@ def run_id_of_trace(path: Path) -> str | None:
     """Return the id of the run that a trace was written of; None for any other file. Reads its first packet only."""
     try:
         with path.open("rb") as file:
-            name = track_name_at_head(file)
+            name = _track_name_at_head(file)
     except OSError:
         return None
     return name.removeprefix(_HEAD) if name is not None and name.startswith(_HEAD) else None
+
+
+# The first packet names the run, which takes a line at most.
+_LONGEST_HEAD = 1 << 16
+_TAG = b"\x0a"  # field 1 of Trace: a packet
+_LOW_BITS, _N_LOW_BITS, _MOST_BYTES = 0x7F, 7, 3
+
+
+def _track_name_at_head(file: BinaryIO) -> str | None:
+    """Return the name of the track that a trace's first packet describes; None if the file begins otherwise."""
+    from google.protobuf.message import DecodeError
+
+    size = _size(file) if file.read(1) == _TAG else None
+    if size is None or size > _LONGEST_HEAD:
+        return None
+    try:
+        packet = Packets().protos.TracePacket.FromString(file.read(size))
+    except DecodeError:
+        return None
+    name: str = packet.track_descriptor.name
+    return name or None
+
+
+def _size(file: BinaryIO) -> int | None:
+    """Read the size of a message: seven bits a byte, the lowest first; None where it has no end."""
+    size = 0
+    for place in range(_MOST_BYTES):
+        byte = int.from_bytes(file.read(1) or b"\xff")
+        size |= (byte & _LOW_BITS) << (_N_LOW_BITS * place)
+        if byte <= _LOW_BITS:
+            return size
+    return None
 
 
 def _names(steps: pa.ChunkedArray, family: str | None) -> pa.ChunkedArray:

@@ -17,33 +17,17 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Int64
 
 
-# What a trace tells of communication beside its kernels: the collective, its waiting, and who is linked with whom.
-
-
 _NOTES = (
-    "comm_id",
-    "datatype",
-    "algorithm",
-    "message_bytes",
-    "n_ranks",
-    "arrival_skew_ns",
-    "wait_ns",
-    "transfer_ns",
+    "comm_id", "datatype", "algorithm", "message_bytes", "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns",
     "last_rank",
-)
+)  # fmt: skip
 # Collectives of a step are fewer than this.
 _SEQ_BITS = 24
 _NOBODY = -1
 
 
 def with_last_rank(collectives: pa.Table) -> pa.Table:
-    """Add which rank the others waited for: null where nobody came last alone, or nothing is matched.
-
-    Parameters
-    ----------
-    collectives
-        `schema.COLLECTIVES`.
-    """
+    """Add which rank the others waited for: null where nobody came last alone, or nothing is matched."""
     key = flow_ids(collectives["step"].to_numpy(), collectives["seq"].to_numpy())
     late = pc.greater(pc.fill_null(collectives["late_by_ns"], 0), 0)
     is_late = late.to_numpy() if len(late) else np.zeros(0, np.bool_)
@@ -66,13 +50,7 @@ def flow_ids(step: Int64, seq: Int64) -> Int64:
 
 
 class CollectiveDetails:
-    """The collectives of one rank, to be looked up by step and place in it.
-
-    Parameters
-    ----------
-    collectives
-        Rows of one rank, as `with_last_rank` gives them.
-    """
+    """The collectives of one rank, to be looked up by step and place in it."""
 
     def __init__(self, collectives: pa.Table) -> None:
         key = flow_ids(collectives["step"].to_numpy(), collectives["seq"].to_numpy())
@@ -109,15 +87,7 @@ _MOST_BINS = 4_000
 
 
 def windows(steps: pa.Table, figure: str) -> IntervalSet:
-    """Return the time of one rank's windows in which a figure is known; windows that touch are one.
-
-    Parameters
-    ----------
-    steps
-        Rows of `schema.STEPS` of one rank.
-    figure
-        A column of it.
-    """
+    """Return the time of one rank's windows in which a figure is known; windows that touch are one."""
     known = steps.filter(pc.is_valid(steps[figure]))
     return union(known["start_ns"].to_numpy(), known["end_ns"].to_numpy())
 
@@ -137,11 +107,6 @@ def waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
     """Return ``W n windows``, W = the union of [own start, min(last start, own end)).
 
     Its length in a window is the step's ``wait_ns``.
-
-    Parameters
-    ----------
-    collectives
-        Rows of `schema.COLLECTIVES` of one rank, of all steps: one may reach into the next window.
     """
     matched = collectives.filter(collectives["is_matched"])
     matched = matched.filter(pc.is_valid(matched["wait_ns"]))
@@ -155,11 +120,6 @@ def bin_edges(steps: pa.Table) -> Int64:
     """Return the edges of the counters' bins, the same for all ranks, ns.
 
     Bins are equally long, a 200th of the mean window or longer: at most 4000 cover all windows.
-
-    Parameters
-    ----------
-    steps
-        Rows of `schema.STEPS` of all ranks.
 
     Returns
     -------
@@ -180,15 +140,6 @@ def bin_edges(steps: pa.Table) -> Int64:
 def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[Int64, Int64]:
     """Return how busy a rank is in each bin, without repeating equal values.
 
-    Parameters
-    ----------
-    busy
-        When it is busy.
-    inside
-        Its windows: a bin counts as far as it lies in them, and 0 stands where none does.
-    edges
-        As `bin_edges` gives them.
-
     Returns
     -------
     times, percents
@@ -207,23 +158,12 @@ def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[
     return times[is_new], percent[is_new]
 
 
-# The operations of one rank as slices: a track for each stream, more where operations overlap on it.
-
-
 _STREAM_NOTES = ("step", "phase", "launch_ns", "correlation_id", "bytes", "collective", "seq")
 _NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
 
 
 class Operations:
-    """The operations of one rank, to be drawn.
-
-    Parameters
-    ----------
-    events
-        `schema.EVENTS` of the rank.
-    details
-        What is known of its collectives.
-    """
+    """The operations of one rank, to be drawn."""
 
     def __init__(self, events: pa.Table, details: CollectiveDetails) -> None:
         self._starts: Int64 = events["start_ns"].to_numpy()
