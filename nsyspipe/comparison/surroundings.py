@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import StepTable, has_whole_graphs
 from nsyspipe.comparison.tables import CHANGES
-from nsyspipe.findings.straggler import ID as STRAGGLER
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ _LATE_SHARE = 0.01
 # Means that differ by less look the same.
 _ALIKE = 1e-3
 _NOBODY = "nobody"
+_STRAGGLER = "straggler"  # the rule
 # What stands for a value of which nobody can tell whether it changed.
 _HIDDEN = "hmac:?"
 _HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
@@ -185,7 +185,7 @@ def _stragglers(run: Run) -> Words:
     if _latest(run, StepTable(run)) is None or _is_not_judged(run):
         return {}
     rows = run.judged_findings().to_pylist()
-    late = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), None)
+    late = next((json.loads(row["evidence"]) for row in rows if row["id"] == _STRAGGLER), None)
     named = list(late["held_up_ns_per_step_by_rank"]) if late else []
     ranks = f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}"
     return {"the others wait for": ranks if named else _NOBODY}
@@ -193,7 +193,7 @@ def _stragglers(run: Run) -> Words:
 
 def _is_not_judged(run: Run) -> bool:
     said = run.problems.filter(pc.equal(run.problems["code"], "not-judged"))["message"].to_pylist()
-    return any(STRAGGLER in message.partition(" (")[0] for message in said)
+    return any(_STRAGGLER in message.partition(" (")[0] for message in said)
 
 
 def _link(run: Run) -> Words:

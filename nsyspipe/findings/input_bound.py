@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
-from nsyspipe.findings.model import Finding
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "input-bound"
 _LEAST_SHARE = 0.02
 _ADVICE = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
 _TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"
@@ -33,7 +26,6 @@ def input_bound(evidence: Evidence) -> Answer:
     if is_probable:
         title = "the GPU idles between steps while the host probably waits for the data loader"
     return Finding(
-        id=ID,
         title=title + on_rank(idle),
         action="probably the data loader: num_workers, pin_memory"
         if is_probable

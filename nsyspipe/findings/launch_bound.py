@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from nsyspipe.findings.idle_share import IdleOf, idle_evidence, idle_of, on_rank
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
-from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
-from nsyspipe.findings.model import Finding, NotJudged
-
-if TYPE_CHECKING:
-    from nsyspipe.findings.idle_share import IdleOf
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "launch-bound"
 _LEAST_SHARE = 0.02
 _UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
 
@@ -27,7 +19,6 @@ def launch_bound(evidence: Evidence) -> Answer:
     idle, unknown = (idle_of(evidence, name) for name in ("idle_launch_ns", "idle_unknown_ns"))
     if evidence.steps.num_rows and (missing := _missing(evidence, idle, unknown)):
         return NotJudged(
-            ID,
             f"why the GPU idles is not known without {missing}{_nor(evidence)}",
             "capture with nsys profile --trace=cuda,nvtx and export without --tables",
         )
@@ -35,7 +26,6 @@ def launch_bound(evidence: Evidence) -> Answer:
         return None
     has_data = "data" in evidence.phases["phase"].unique().to_pylist()
     return Finding(
-        id=ID,
         title=f"the GPU idles because kernels are launched late{on_rank(idle)}",
         action="launch less: torch.compile, CUDA graphs, fused=True"
         if has_data

@@ -23,52 +23,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that fired.
+    """What a rule found that fired; its id is the rule's name."""
 
-    Attributes
-    ----------
-    action
-        What to change, in at most 56 characters.
-    advice
-        The same in a sentence, with the names of the options.
-    saving_ns_per_step
-        Upper bound on the step time that following the advice could give back; None when there is no bound.
-    evidence
-        The figures that the rule rests on, named with their units; plain JSON values.
-    """
-
-    id: str
     title: str
-    action: str
-    advice: str
-    saving_ns_per_step: float | None
-    evidence: Mapping[str, Any]
+    action: str  # what to change, in at most 56 characters
+    advice: str  # the same in a sentence, with the names of the options
+    saving_ns_per_step: (
+        float | None
+    )  # upper bound of what the advice could give back; None when there is none
+    evidence: Mapping[
+        str, Any
+    ]  # the figures that the rule rests on, named with their units; plain JSON values
 
 
 @dataclass(frozen=True)
 class NotJudged:
-    """A rule that lacks what it needs: why, and what would bring it."""
+    """Why a rule could not be judged, and what would bring what it needs."""
 
-    id: str
     reason: str
     fix: str
 
 
 _OF_COLLECTIVES = (
-    "step",
-    "rank",
-    "collective",
-    "datatype",
-    "start_ns",
-    "end_ns",
-    "n_ranks",
-    "transfer_ns",
-    "late_by_ns",
-    "held_up_ns",
-    "is_late_significant",
-    "message_bytes",
-    "bus_bytes",
-)
+    "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
+    "is_late_significant", "message_bytes", "bus_bytes",
+)  # fmt: skip
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
@@ -79,50 +58,27 @@ Answer = Finding | NotJudged | None
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run's tables as rules see them.
-
-    Attributes
-    ----------
-    summary
-        The one row of `schema.SUMMARY`.
-    steps
-        `schema.STEPS` of the summary steps.
-    all_steps, all_collectives
-        `schema.STEPS` and `schema.COLLECTIVES`.
-    phases
-        `schema.PHASES` of the summary steps.
-    stragglers, kernels
-        `schema.STRAGGLERS` and `schema.KERNEL_COSTS`.
-    blocked_ns_by_call
-        Mean idle time per step by the API call that the host was blocked in, largest first.
-    n_hosts
-        Hosts that the ranks ran on; 1 where that is not known.
-    gpu_names
-        Models of the run's GPUs, each once.
-    links
-        `schema.LINKS`, from NCCL's log and the topology; None when neither was given.
-    nccl_settings
-        ``NCCL_*`` variables that NCCL took from the environment; None without its log.
-    is_capture
-        Whether the rows of `steps` are captures without steps.
-    """
+    """A run's tables as rules see them."""
 
     n_ranks: int
     world_size: int | None
-    summary: Mapping[str, Any]
-    steps: pa.Table
+    summary: Mapping[str, Any]  # the one row of `schema.SUMMARY`
+    steps: pa.Table  # `schema.STEPS` of the summary steps
     all_steps: pa.Table
-    phases: pa.Table
+    phases: pa.Table  # `schema.PHASES` of the summary steps
     all_collectives: pa.Table
     stragglers: pa.Table
-    kernels: pa.Table
+    kernels: pa.Table  # `schema.KERNEL_COSTS`
+    # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
-    n_hosts: int = 1
-    gpu_names: tuple[str, ...] = ()
-    links: pa.Table | None = None
-    nccl_settings: Mapping[str, str] | None = None
-    is_capture: bool = False
+    n_hosts: int = 1  # also where that is not known
+    gpu_names: tuple[str, ...] = ()  # models, each once
+    links: pa.Table | None = None  # from NCCL's log and the topology
+    nccl_settings: Mapping[str, str] | None = (
+        None  # ``NCCL_*`` that NCCL took from the environment, by its log
+    )
+    is_capture: bool = False  # the rows of `steps` are captures without steps
 
     @cached_property
     def collectives(self) -> pa.Table:

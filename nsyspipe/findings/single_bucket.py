@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Finding
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "single-bucket"
 _MOST_OVERLAP = 0.1
 _LEAST_SHARE = 0.01
 # A loss or a norm may be reduced as well: one all-reduce takes nearly all of the time.
@@ -49,7 +42,6 @@ def single_bucket(evidence: Evidence) -> Answer:
         return None
     is_after = _knows_backward(evidence)
     return Finding(
-        id=ID,
         title="the gradients go in one all-reduce "
         + ("after the backward pass" if is_after else "that no compute hides"),
         action="lower bucket_cap_mb: one all-reduce "

@@ -9,16 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsyspipe.findings.model import Answer, Evidence
     from nsyspipe.model.types import Int64
 
 
-ID = "straggler"
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
 _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
@@ -40,10 +38,9 @@ def straggler(evidence: Evidence) -> Answer:
         return None
     rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}  # fmt: skip
     if not rows:
-        return NotJudged(ID, "waiting is not known", "see the problems about clocks and matching")
+        return NotJudged("waiting is not known", "see the problems about clocks and matching")
     if evidence.is_capture_start_only:
         return NotJudged(
-            ID,
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
@@ -68,7 +65,6 @@ def straggler(evidence: Evidence) -> Answer:
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 else ""
     return Finding(
-        id=ID,
         title=_title(named, parts, steps_of, saving, n_meeting) + where,
         action=_action(named, where),
         advice=_ADVICE.get(

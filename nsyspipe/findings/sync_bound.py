@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
-from nsyspipe.findings.model import Finding
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "sync-bound"
 _LEAST_SHARE = 0.02
 _SHOWN_CALLS = 5
 # Names of calls come from the report; all of CUDA's are shorter.
@@ -29,7 +22,6 @@ def sync_bound(evidence: Evidence) -> Answer:
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
     name = next(iter(calls), "a synchronising call")[:_LONGEST_NAME]
     return Finding(
-        id=ID,
         title=f"the GPU idles because the host was blocked in {name}{on_rank(idle)}",
         action=f"keep {name} out of the step",
         advice="avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with "

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import PER_RANK
-from nsyspipe.replay.timelines import NEVER
+from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import NDArray
-
-    from nsyspipe.model.types import Float64
+    from nsyspipe.model.types import Flags, Float64
     from nsyspipe.replay.knobs import Knobs
     from nsyspipe.replay.scenarios import Replay
-    from nsyspipe.replay.timelines import RankTimeline, Windows
     from nsyspipe.run.run import Run
 
 
@@ -41,26 +37,16 @@ _MOST_SLOWER = 1.5
 _GB = 1e9
 
 
-@dataclass(frozen=True)
-class Starvation:
-    """The share of each rank's median step that its GPU was idle because nothing was launched."""
-
-    shares: Float64
-
-    @property
-    def is_starved(self) -> NDArray[np.bool_]:
-        """Ranks that are."""
-        starved: NDArray[np.bool_] = self.shares > LARGEST_STARVED_SHARE
-        return starved
-
-    @property
-    def is_straggler(self) -> bool:
-        """Whether it is one rank alone."""
-        return self.shares.size > 1 and int(self.is_starved.sum()) == 1
+def is_starved(shares: Float64) -> Flags:
+    """Tell which ranks are launch- or input-bound, by their `starved_shares`."""
+    return shares > LARGEST_STARVED_SHARE
 
 
-def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvation:
-    """Measure idle time before an operation up to its launch, of all operations of the main stream and of communication."""
+def starved_shares(timelines: Sequence[RankTimeline], windows: Windows) -> Float64:
+    """Return the share of each rank's median step that its GPU was idle because nothing was launched.
+
+    Idle time before an operation up to its launch, of all operations of the main stream and of communication.
+    """
     shares = []
     for at, rank in enumerate(timelines):
         comm, edges = rank.collectives, windows.edges[:, at]
@@ -75,7 +61,7 @@ def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvatio
         step = np.clip(np.searchsorted(edges, free, side="right") - 1, 0, windows.steps.size - 1)
         per_step = np.bincount(step, weights=idle, minlength=windows.steps.size) / np.diff(edges)
         shares.append(float(np.median(per_step[windows.counts])))
-    return Starvation(np.array(shares))
+    return np.array(shares)
 
 
 def why_not(run: Run) -> str | None:
@@ -124,8 +110,9 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
         for name in ("step", "seq")
     ):
         return "collectives could not be matched across ranks"
-    communicators = inside["comm_id"].unique().to_pylist()
-    return _several_streams(communicators, timelines, windows) or _unlaunched(timelines)
+    if hooked := _hooked(timelines, windows):
+        return hooked
+    return _several_streams(inside["comm_id"].unique().to_pylist(), first) or _unlaunched(timelines)
 
 
 def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
@@ -144,12 +131,7 @@ def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
     )
 
 
-def _several_streams(
-    communicators: Sequence[str], timelines: Sequence[RankTimeline], windows: Windows
-) -> str | None:
-    first = timelines[0].collectives
-    if hooked := _hooked(timelines, windows):
-        return hooked
+def _several_streams(communicators: Sequence[str], first: Collectives) -> str | None:
     kinds = set(first.kind.tolist())
     # Without NCCL's ids a communicator is named collective/order.
     is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
@@ -177,26 +159,18 @@ def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
     return None
 
 
-def why_not_knobs(
-    replay: Replay, knobs: Knobs, starved: Starvation, datatypes: set[str | None]
-) -> str | None:
-    """Return why a combination of knobs cannot be answered; None if it can.
-
-    Parameters
-    ----------
-    datatypes
-        Of the gradients' all-reduces, as kernel names say.
-    """
+def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
+    """Return why a combination of knobs cannot be answered; None if it can."""
     reasons = [
         beyond_nominal(replay),
         _absent_ranks(replay, knobs),
-        _starved(knobs, starved),
+        _starved(replay.starved_shares, knobs),
         _bandwidth(replay, knobs),
     ]
     if replay.is_sharded:
         reasons.append(_sharded(knobs))
     else:
-        reasons += [_gradients(replay, knobs), _dtype(knobs, datatypes)]
+        reasons += [_gradients(replay, knobs), _dtype(replay, knobs)]
     return next(filter(None, reasons), None)
 
 
@@ -231,21 +205,21 @@ def _absent_ranks(replay: Replay, knobs: Knobs) -> str | None:
     )
 
 
-def _starved(knobs: Knobs, starved: Starvation) -> str | None:
-    share = f"{100 * starved.shares.max():.1f} %"
-    if not starved.is_starved.any():
+def _starved(shares: Float64, knobs: Knobs) -> str | None:
+    n_starved = int(is_starved(shares).sum())
+    if not n_starved:
         return None
-    if not starved.is_straggler:
+    share = f"{100 * shares.max():.1f} %"
+    if n_starved > 1 or shares.size == 1:
         return (
             f"launch- or input-bound: GPUs stand idle {share} of the step because work was not launched "
             "yet, and how that changes is not known"
         )
     if knobs.no_wait:
         return None
-    rank = int(np.argmax(starved.shares))
     return (
-        f"one rank alone stands idle {share} of its step for lack of launches (place {rank} in order): a straggler; "
-        "ask for the balanced run, --no-wait"
+        f"one rank alone stands idle {share} of its step for lack of launches (place {np.argmax(shares)} in order): "
+        "a straggler; ask for the balanced run, --no-wait"
     )
 
 
@@ -265,8 +239,7 @@ def _bandwidth(replay: Replay, knobs: Knobs) -> str | None:
 
 
 def _sharded(knobs: Knobs) -> str | None:
-    asked = {"bucket_mb", "gradient_dtype", "no_grad_copy"} & set(knobs.given)
-    if asked:
+    if knobs.given.keys() & {"bucket_mb", "gradient_dtype", "no_grad_copy"}:
         return "no all-reduces of gradients alone (sharded, as with FSDP): there are no buckets to change"
     return None
 
@@ -308,7 +281,7 @@ def _too_many(replay: Replay, n: int) -> str | None:
             f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
             f"the run has {replay.n_own_buckets})"
         )
-    if n * (n_steps := replay.n_steps) > _MOST_REPLAYED:
+    if n * (n_steps := len(replay.captured.steps)) > _MOST_REPLAYED:
         return (
             f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
             "capture fewer steps, or leave some out with --skip-first N"
@@ -316,13 +289,10 @@ def _too_many(replay: Replay, n: int) -> str | None:
     return None
 
 
-def _dtype(knobs: Knobs, datatypes: Iterable[str | None]) -> str | None:
-    if knobs.gradient_dtype is None:
+def _dtype(replay: Replay, knobs: Knobs) -> str | None:
+    if knobs.gradient_dtype is None or replay.datatypes == {"f32"}:
         return None
-    found = set(datatypes)
-    if found == {"f32"}:
-        return None
-    shown = ", ".join(sorted(one or "of unknown type" for one in found)) or "of unknown type"
+    shown = ", ".join(sorted(one or "of unknown type" for one in replay.datatypes)) or "of unknown type"  # fmt: skip
     return f"gradients are sent as {shown}: only f32 ones can be halved"
 
 

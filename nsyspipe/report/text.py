@@ -37,7 +37,7 @@ from nsyspipe.report.words import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsyspipe.findings.link_evidence import LinkVerdict
+    from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.report.words import SameProblem
     from nsyspipe.run.run import Run
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.links import SlowestLink
-from nsyspipe.findings.link_evidence import LinkVerdict
+from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.model.schema import DATASET
 from nsyspipe.model.sidecar import RunCapture

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nsyspipe.findings.link_evidence import LinkVerdict
+    from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.fabric import NcclFacts
     from nsyspipe.run.run import RunHeader
 
