@@ -44,7 +44,6 @@ from nsyspipe.store.read import files_in_row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-
 _STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
 # Held by a writer as long as it lives, which its process id would not tell: ids come again.
 _ALIVE = "alive"
@@ -60,10 +59,7 @@ _LONGEST_RECORD = 2**24
 class Locked:
     """A store that nobody else writes, in which nothing is left half-way.
 
-    Attributes
-    ----------
-    top
-        The store.
+    Whatever is a link, or anything else that a store has not, in the place of what is asked for is a `NotPlainError`.
     """
 
     top: Directory
@@ -72,13 +68,7 @@ class Locked:
     switch: Directory
 
     def files_of(self, run_id: str) -> set[str]:
-        """Return the names of the files that a run has in their places, of tables of the dataset alone.
-
-        Raises
-        ------
-        NotPlainError
-            If there is a link, or anything else that a store has not, in place of one of them or on the way to it.
-        """
+        """Return the names of the files that a run has in their places, of tables of the dataset alone."""
         found = set()
         for table in self.top.names():
             if table not in DATASET:  # of somebody else
@@ -91,13 +81,7 @@ class Locked:
         return found
 
     def check_others(self) -> None:
-        """Refuse a store in which a run is a link, as in those of an older nsyspipe.
-
-        Raises
-        ------
-        NotPlainError
-            With the link.
-        """
+        """Refuse a store in which a run is a link, as in those of an older nsyspipe."""
         with contextlib.suppress(FileNotFoundError), self.top.enter("runs") as runs:
             for name in runs.names():
                 if name.startswith("run_id="):
@@ -107,12 +91,7 @@ class Locked:
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
         """Let a run have what is staged, and of what it has the files that are named too, and nothing else.
 
-        Raises
-        ------
-        OSError
-            If it cannot; the run is then as it was.
-        NotPlainError
-            If something that is no directory or no file is in its place; the run is as it was.
+        Where it raises the run is as it was.
         """
         run_id = staged.run_id
         new = sorted(set(staged.tables.names()))
@@ -139,10 +118,7 @@ class Locked:
     def settle(self, run_id: str) -> None:
         """Put the files of a run that is committed into their places, and remove those that it has no more.
 
-        Raises
-        ------
-        NotPlainError
-            If no writer can have left what is there: nothing is moved or removed then.
+        Where no writer can have left what is there nothing is moved or removed.
         """
         with self.switch.enter(run_id) as new:
             listed = _listed(new)
@@ -180,11 +156,11 @@ class Locked:
                     self._prune(file, run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
-    @contextlib.contextmanager
-    def place_of(self, name: str, run_id: str, *, make: bool = False) -> Iterator[Directory]:
-        """Yield the directory that a file of a run lies in."""
-        with self.top.within(*published(name, run_id).parent.parts, make=make) as place:
-            yield place
+    def place_of(
+        self, name: str, run_id: str, *, make: bool = False
+    ) -> contextlib.AbstractContextManager[Directory]:
+        """Return the directory that a file of a run lies in, as a context."""
+        return self.top.within(*published(name, run_id).parent.parts, make=make)
 
     def _prune_empty(self, run_id: str) -> None:
         """Remove the directories of a run, in tables of the dataset, in which nothing is."""
@@ -212,21 +188,16 @@ class Staged:
         """Open a new file of the run, by its `layout.file_name`, for writing."""
         return self.tables.create(name)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[Locked]:
+    def locked(self) -> contextlib.AbstractContextManager[Locked]:
         """Keep other writers out."""
-        with _locked(self.store) as opened:
-            yield opened
+        return _locked(self.store)
 
 
 @contextlib.contextmanager
 def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
-    """Yield where to make the files of a run; what is not committed in the end is removed.
+    """Yield where to make the files of a run, in a store that is made if it is not there.
 
-    Parameters
-    ----------
-    store
-        Made if it is not there.
+    What is not committed in the end is removed.
 
     Raises
     ------
@@ -248,9 +219,8 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
                 _forget(store, made)
             raise
     except NotPlainError as error:
-        fix = f"remove {error.path}"
-        if error.found == LINK and error.path.name == PART:
-            fix = links_fix(store)
+        is_old = error.found == LINK and error.path.name == PART
+        fix = links_fix(store) if is_old else f"remove {error.path}"
         problem = f"has {error.found} at {_shown(error.path, root)}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
@@ -358,13 +328,12 @@ def _files_in(of_run: Directory, table: str) -> set[str]:
 
 def _listed(new: Directory) -> set[str]:
     """Return the files that a run is to have; nothing if nobody says, as when it is already so."""
+    found: object = None
     try:
-        with new.open_file(_FILES) as file:
+        with new.open_file(_FILES) as file, contextlib.suppress(ValueError, RecursionError):
             found = json.loads(file.read(_LONGEST_RECORD))
     except FileNotFoundError:
         return set()
-    except (ValueError, RecursionError) as error:
-        raise NotPlainError(new.path / _FILES, "damaged", "a list of names") from error
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise NotPlainError(new.path / _FILES, "damaged", "a list of names")
     return set(found)
