@@ -18,33 +18,21 @@ if TYPE_CHECKING:
     from nsyspipe.findings.model import Evidence
     from nsyspipe.model.types import Int64
 
-
 _CAUSES = ("idle_ns", *IDLE_CAUSES)
 
 
 @dataclass(frozen=True)
 class IdleOf:
-    """One cause of idle time.
+    """One cause of idle time."""
 
-    Attributes
-    ----------
-    judged_ns
-        Mean per step on the rank that the others wait for.
-    saving_ns
-        Step time less the limit without the cause, per step.
-    rank
-        The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
-    is_common
-        Whether the rank in the middle idles as much as at least half of that.
-    is_waited_for
-        Whether that rank waits at most half as long as the others do: else all wait for each other.
-    """
-
-    judged_ns: float
-    saving_ns: float
+    judged_ns: float  # mean per step on the rank that the others wait for
+    saving_ns: float  # step time less the limit without the cause, per step
+    # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
     rank: int | None
-    is_common: bool
-    is_waited_for: bool = False
+    is_common: bool  # the rank in the middle idles as much as at least half of that
+    is_waited_for: bool = (
+        False  # that rank waits at most half as long as the others do: else all wait for each other
+    )
 
 
 def idle_of(evidence: Evidence, column: str) -> IdleOf | None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-
 _COMM, _COPIES = ("comm_ns", "compute_ns"), ("grad_copy_ns",)
 
 # Each rule, and the columns of the steps without which its silence means nothing.
@@ -60,13 +59,9 @@ _EXPOSURE, _CAUSES_OF_EXPOSURE = "comm-bound", ("straggler", "slow-link", "singl
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
-    """Apply all rules to a run.
+    """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged.
 
-    Returns
-    -------
-    tuple
-        `schema.FINDINGS` as `in_order` has them, and a problem for each reason why rules could not be judged. Without
-        summary steps nothing is asked, nor of a capture without steps.
+    Without summary steps nothing is asked, nor of a capture without steps.
     """
     if evidence.is_capture or not evidence.steps.num_rows:
         return schema.FINDINGS.empty(), _nothing_judged(evidence)
@@ -92,11 +87,6 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
     Those with neither come last; of equal ones the id decides. What is exposed has causes: `comm-bound` stands after
     those of them that were found.
-
-    Parameters
-    ----------
-    rows
-        Rows of `schema.FINDINGS`; an expectation may be lacking.
     """
 
     def worth(row: Mapping[str, Any]) -> float | None:

@@ -197,16 +197,11 @@ class Evidence:
         return slowed / free - 1 if n_slowed >= _ENOUGH_KERNELS and free else None
 
     def saving_without_comm(self, kept: float = 0.0) -> float:
-        r"""Return step time less the limit with communication gone but for a share of it, per step.
+        r"""Return step time less the limit with communication gone but for a share of its transfer that is kept, per step.
 
         Mean over steps of the largest over ranks of
         ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
         down by (c is `slowdown_ratio`, or where that is not known `assumed_slowdown_ratio`; at most 1). Where waiting is not known it counts as transfer.
-
-        Parameters
-        ----------
-        kept
-            The share of transfer that is left.
         """
         known = self.slowdown_ratio
         believed = (self.assumed_slowdown_ratio or 0.0) if known is None else known

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-
 _LEAST_SHARE = 0.05
 # What a user may have set that decides what NCCL uses.
 _SETTINGS = tuple(one.name for one in VARIABLES if one.reader == SLOW_LINK)
@@ -120,38 +119,19 @@ def _now(kind: str | None) -> str:
 
 @dataclass(frozen=True)
 class LinkVerdict:
-    """What is known of the link.
+    """What is known of the link."""
 
-    Attributes
-    ----------
-    is_slow
-        None when it cannot be told.
-    is_seen
-        NCCL's log or the topology says so, not only the bandwidth that was reached.
-    is_near
-        The slow link is the shortest way there is without NVLink: peer to peer below one PCIe host bridge.
-    text
-        What the data crosses, in words.
-    lacking
-        Reason and fix when it cannot be told.
-    evidence
-        Figures behind it.
-    slowest
-        The slowest link, by NCCL's log or the topology; None without them.
-    busbw_bytes_per_s, busbw_source
-        Bus bandwidth that was reached, and where its bytes come from: ``payload``, measured, or ``gradient copies``,
-        an estimate; None when not known.
-    """
-
-    is_slow: bool | None
-    is_seen: bool
-    is_near: bool
-    text: str
-    lacking: tuple[str, str]
-    evidence: Mapping[str, Any]
-    slowest: SlowestLink | None = None
-    busbw_bytes_per_s: float | None = None
-    busbw_source: str | None = None
+    is_slow: bool | None  # None when it cannot be told
+    is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
+    is_near: bool  # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
+    text: str  # what the data crosses, in words
+    lacking: tuple[str, str]  # reason and fix when it cannot be told
+    evidence: Mapping[str, Any]  # figures behind it
+    slowest: SlowestLink | None = None  # by NCCL's log or the topology
+    busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
+    busbw_source: str | None = (
+        None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
+    )
 
     @property
     def is_estimate(self) -> bool:

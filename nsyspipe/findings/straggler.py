@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.types import Int64
 
-
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
 _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1

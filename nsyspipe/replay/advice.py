@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.run.run import Run
 
-
 # More than this and reading them again takes seconds: `whatif` does it for who asks.
 _MOST_OPERATIONS = 500_000
 # By rule: the change that it advises. Which link slow-link means, the run's GPUs say.

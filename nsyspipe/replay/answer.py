@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.run.run import Run
 
-
 _GB = 1e9
 _FEW_STEPS = 3
 _CUSTOM = "custom"

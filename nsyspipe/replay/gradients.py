@@ -13,7 +13,6 @@ from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
 if TYPE_CHECKING:
     from nsyspipe.model.types import Float64, Int64
 
-
 MIB = 1 << 20
 _BACKWARD = PHASES.index("backward")
 # Such kernels are as long as their gradients are large.
@@ -53,15 +52,10 @@ def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
 
 
 def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
-    """Return which of more kernels are those of the gradients, in order: as long as their sizes let expect.
+    """Return which of more kernels are those of the gradients, as places in order: as long as their sizes let expect.
 
     The sum of |log(length / expected)| is the least; expected is proportional to the size, by the largest ones, but
     for what makes the smallest gradient as long as the shortest kernel.
-
-    Returns
-    -------
-    numpy.ndarray
-        A place among the lengths for each size, ascending.
     """
     n, shortest = sizes.size, lengths.min()
     largest = max(n // 4, 1)
@@ -291,12 +285,7 @@ def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> 
 def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
     """Return the last gradient of each bucket by DDP's rule: a bucket is closed by the one that fills it up.
 
-    Parameters
-    ----------
-    n_bytes
-        Of each gradient, in the order in which they are ready.
-    cap_mib
-        ``bucket_cap_mb``, which DDP counts in MiB.
+    Gradients come in the order in which they are ready; the cap is ``bucket_cap_mb``, which DDP counts in MiB.
 
     Examples
     --------

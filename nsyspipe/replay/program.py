@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Flags, Float64, Int64
     from nsyspipe.run.run import Run
 
-
 # The launch of what has none: before everything.
 NEVER = -(2**62)
 _COPY_NAME = "memcpy DtoD"
@@ -245,19 +244,10 @@ def captured_program(
     is_gradient: Flags,
     removed: Sequence[tuple[Int64, Int64]] | None = None,
 ) -> Captured:
-    """Return the captured steps as a program.
+    """Return the captured steps of all ranks, which have the same collectives in the same order, as a program.
 
-    Parameters
-    ----------
-    timelines
-        Of all ranks, with the same collectives in the same order.
-    n_bytes, is_gradient
-        Per collective.
-    removed
-        Per rank: starts and ends of work to leave out.
+    Starts and ends of work to leave out may be given for each rank.
 
-    Notes
-    -----
     `READY` is the end of the last operation of the main stream launched before the collective, or its own launch
     if later. `JOIN` is the first operation of the main stream that was launched after it, and went on right after its
     end; without one, the first that was launched after the last collective of its burst and begins after its end:

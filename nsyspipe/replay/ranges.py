@@ -8,16 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from nsyspipe.analysis import slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.analysis.slowdown import (
-    ASSUMED_NARROW,
-    ASSUMED_WIDE,
-    ASSUMED_WITHIN,
-    LEAST_COMPARED,
-    MEASURED_WITHIN,
-    link_width,
-)
 from nsyspipe.replay.gradients import (
     GradientCopies,
     Gradients,
@@ -32,7 +25,6 @@ if TYPE_CHECKING:
     from nsyspipe.replay.knobs import Knobs
     from nsyspipe.replay.program import Captured, RankMarkers, RankTimeline
 
-
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
 
@@ -45,7 +37,7 @@ _MOST_POSSIBLE = 1.5
 # where the same operations ran with and without communication. Over host memory operations begin later, since
 # launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
 # operations' own. Between them by the logarithm.
-_NARROW, _WIDE = Slowing(ASSUMED_NARROW, 6_500.0), Slowing(ASSUMED_WIDE, 250.0)
+_NARROW, _WIDE = Slowing(slowdown.ASSUMED_NARROW, 6_500.0), Slowing(slowdown.ASSUMED_WIDE, 250.0)
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
 _NARROW_IN_OPERATION_NS = 3_800.0
 _ENOUGH_GAPS = 100
@@ -136,34 +128,25 @@ def slowdowns(
     captured_bytes_per_s: float | None,
     target_bytes_per_s: float | None,
 ) -> Slowdowns:
-    """Return the slowdowns to run with.
+    """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 
-    Parameters
-    ----------
-    measured
-        In the capture.
-    captured_bytes_per_s, target_bytes_per_s
-        Bus bandwidth in the capture, None if not known; and in the replay, None if it stays.
-
-    Notes
-    -----
     Kernels that could not be compared count with the assumed slowdown, those that could with their own. On the way from
     a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
-    within = MEASURED_WITHIN if is_measured else ASSUMED_WITHIN
+    within = slowdown.MEASURED_WITHIN if is_measured else slowdown.ASSUMED_WITHIN
     is_delay_measured = measured is not None and measured.delay_ns is not None
-    of_delay = MEASURED_WITHIN if is_delay_measured else within
+    of_delay = slowdown.MEASURED_WITHIN if is_delay_measured else within
     least, most = (
         Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns)
         for sign in (-1, 1)
     )
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
-    width = link_width(captured_bytes_per_s or target_bytes_per_s)
-    moved = abs(link_width(target_bytes_per_s) - width)
+    width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
+    moved = abs(slowdown.link_width(target_bytes_per_s) - width)
     after = before.blended(_assumed(target_bytes_per_s), moved if is_measured else 1.0)
-    within += moved * (ASSUMED_WITHIN - within)
+    within += moved * (slowdown.ASSUMED_WITHIN - within)
     pairs = ((before, after), (most, after.scaled(1 - within)), (least, after.scaled(1 + within)))
     return Slowdowns(pairs, is_measured)
 
@@ -173,16 +156,18 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     assumed = _assumed(bytes_per_s)
     if measured is None or measured.covered_share < _LEAST_COVERED:
         return assumed, False
-    found, slowdown, share = assumed, measured.compared_slowdown, measured.compared_share
-    is_measured = slowdown is not None and share >= LEAST_COMPARED and slowdown <= _MOST_POSSIBLE
+    found, longer, share = assumed, measured.compared_slowdown, measured.compared_share
+    is_measured = (
+        longer is not None and share >= slowdown.LEAST_COMPARED and longer <= _MOST_POSSIBLE
+    )
     in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / _NARROW.delay_ns
     # One operation beside communication, without the gap before it and what it is slower.
     each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
     each = (each - assumed.delay_ns) / (1 + assumed.ratio)
     of_others = assumed.ratio + in_operation / max(each, in_operation, 1.0)
     ratio = of_others
-    if is_measured and slowdown is not None:
-        ratio += share * (max(slowdown, 0.0) - of_others)
+    if is_measured and longer is not None:
+        ratio += share * (max(longer, 0.0) - of_others)
     if measured.delay_ns is not None:
         # The gap between two operations is no work that could be slower.
         found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
@@ -193,7 +178,7 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
 
 def _assumed(bytes_per_s: float | None) -> Slowing:
     """Return the likeliest slowdown over a link; of one that is not known that in the middle."""
-    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else link_width(bytes_per_s))
+    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else slowdown.link_width(bytes_per_s))
 
 
 # The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).

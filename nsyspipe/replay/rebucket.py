@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.types import Flags, Float64, Int64
 
-
 # Sizes by the transfers differ so much from the true ones, of the largest; numbers by estimated sizes likewise.
 _SAME_SIZE, _SAME_NUMBER = 0.15, 0.06
 # By how much collectives took longer beside work than alone, over host memory and NVLink: between 0 and 6 %.
@@ -35,14 +34,7 @@ def with_buckets(
 
     A bucket may be sent when its last gradient is ready, and is waited for where its gradients were copied out, or
     where the capture waited. Its transfer is overhead + bytes x (sum of captured transfers less their overheads) /
-    bytes of the step.
-
-    Parameters
-    ----------
-    gradients
-        Of each step; where None, the step stays as it is.
-    overhead_ns
-        Of each collective, whatever its size.
+    bytes of the step. A step of which the gradients are not known stays as it is.
     """
     program = captured.program
     found = []
@@ -188,12 +180,7 @@ def _merged_markers(
 def balanced(program: Program, trusted: Flags, slowing: Slowing) -> Program:
     """Return a program of one rank, which works as all do: in each step as the one in the middle, of an even number the faster.
 
-    Parameters
-    ----------
-    trusted
-        Ranks that may stand for all.
-    slowing
-        Of work beside communication in the capture.
+    Of the ranks that are trusted to stand for all; `slowing` is that of the capture.
     """
     work = program.free_work(slowing)
     at_edges = np.flatnonzero(program.kind == WINDOW)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nsyspipe.replay.scenarios import Replay
     from nsyspipe.run.run import Run
 
-
 LARGEST_IDENTITY_ERROR = 0.01
 # From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
 LARGEST_STARVED_SHARE = 0.02

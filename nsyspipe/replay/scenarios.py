@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.link_speeds import nvlink_speed, pcie_speed
 from nsyspipe.analysis.slowdown import compared_share
 from nsyspipe.errors import OptionError
+from nsyspipe.replay import refusals
 from nsyspipe.replay.knobs import LINKS, Knobs
 from nsyspipe.replay.program import (
     Captured,
@@ -23,17 +24,7 @@ from nsyspipe.replay.program import (
 )
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
-from nsyspipe.replay.refusals import (
-    LARGEST_IDENTITY_ERROR,
-    beyond_nominal,
-    contradiction,
-    is_sharded,
-    is_starved,
-    starved_shares,
-    why_not,
-    why_not_knobs,
-    why_not_replayable,
-)
+from nsyspipe.replay.refusals import is_starved
 from nsyspipe.replay.simulate import NOTHING, Program, Setting, Slowing, simulate
 
 if TYPE_CHECKING:
@@ -43,7 +34,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.types import Flags, Float64
     from nsyspipe.run.run import Run
-
 
 # Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.
 _GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
@@ -226,25 +216,20 @@ class Replay(Facts):
 def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:
     """Return the run ready to be asked, or why it cannot be.
 
-    Parameters
-    ----------
-    gradient_bytes
-        Per step, as the user says.
-
     Raises
     ------
     OptionError
-        If the capture says other bytes.
+        If the capture says other bytes of gradients per step than the user.
     DatasetError
         If the run was saved without its operations.
     """
-    if reason := why_not(run):
+    if reason := refusals.why_not(run):
         return reason
     windows = summary_windows(run)
     if windows is None:
         return "the steps that count do not follow one another, or not on every rank"
     timelines = rank_timelines(run, windows)
-    if reason := why_not_replayable(run, timelines, windows):
+    if reason := refusals.why_not_replayable(run, timelines, windows):
         return reason
     first = timelines[0].collectives
     is_gradient = _gradient_collectives(first)
@@ -258,24 +243,24 @@ def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str
         given_bytes=gradient_bytes,
         datatypes=sent,
         element_bytes=sizes.pop() if len(sizes) == 1 else None,
-        starved_shares=starved_shares(timelines, windows),
+        starved_shares=refusals.starved_shares(timelines, windows),
         recorded_bytes_per_s=run.summary()["busbw_bytes_per_s"][0].as_py(),
         compared=_compared(run.kernels()),
         nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
         world_size=max(len(timelines), run.header.world_size or 0),
     )
     _check_bytes(replay, gradient_bytes)
-    if replay.identity_error > LARGEST_IDENTITY_ERROR:
+    if replay.identity_error > refusals.LARGEST_IDENTITY_ERROR:
         return (
             f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %: the run waits for "
             "something that the model does not know"
         )
-    return contradiction(replay) or replay
+    return refusals.contradiction(replay) or replay
 
 
 def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
     """Return why what `opened_replay` returned has no answer to a combination of knobs; None if it has one."""
-    return opened if isinstance(opened, str) else why_not_knobs(opened, knobs)
+    return opened if isinstance(opened, str) else refusals.why_not_knobs(opened, knobs)
 
 
 def _compared(kernels: pa.Table) -> tuple[float | None, float]:
@@ -288,7 +273,7 @@ def _check_bytes(replay: Replay, given: float | None) -> None:
     """Raise if a user's bytes contradict NCCL's payload, the copies, or what the links can carry."""
     if given is None:
         return
-    if reason := beyond_nominal(replay):
+    if reason := refusals.beyond_nominal(replay):
         narrow = ", ".join(sorted(one or "?" for one in replay.datatypes))
         raise OptionError(
             f"--gradient-bytes {given:,.0f}",
@@ -324,7 +309,7 @@ def _recorded(run: Run, first: Collectives) -> tuple[Float64, list[str | None]]:
 def _gradient_collectives(first: Collectives) -> Flags:
     """Tell which collectives are DDP's: of each step the all-reduces of the phase that has most of their time."""
     found = np.zeros(first.step.size, np.bool_)
-    if is_sharded(first.kind.tolist()):
+    if refusals.is_sharded(first.kind.tolist()):
         return found
     all_reduce = first.kind == "all_reduce"
     length = first.end - first.start

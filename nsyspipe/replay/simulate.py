@@ -10,7 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from nsyspipe.model.types import Flags, Float64, Int64
 
-
 WINDOW, READY, JOIN = range(3)
 # An operation takes this long at least.
 _SHORTEST_NS = 1_000.0

@@ -21,24 +21,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.schema import DATASET
-from nsyspipe.store.layout import (
-    DIRECTORY,
-    FILE,
-    HIDDEN,
-    LINK,
-    PART,
-    RUNS_FILE,
-    SWITCH,
-    Directory,
-    NotPlainError,
-    file_name,
-    is_file_name,
-    is_run_id,
-    links_fix,
-    partition,
-    published,
-    table_of_file,
-)
+from nsyspipe.store import layout
+from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.read import files_in_row
 
 if TYPE_CHECKING:
@@ -73,9 +57,9 @@ class Locked:
         for table in self.top.names():
             if table not in DATASET:  # of somebody else
                 continue
-            self.top.require(table, DIRECTORY)
+            self.top.require(table, layout.DIRECTORY)
             with self.top.enter(table) as rows:
-                if rows.require(f"run_id={run_id}", DIRECTORY):
+                if rows.require(f"run_id={run_id}", layout.DIRECTORY):
                     with rows.enter(f"run_id={run_id}") as of_run:
                         found |= _files_in(of_run, table)
         return found
@@ -85,8 +69,8 @@ class Locked:
         with contextlib.suppress(FileNotFoundError), self.top.enter("runs") as runs:
             for name in runs.names():
                 if name.startswith("run_id="):
-                    runs.require(name, DIRECTORY)
-                    runs.require(f"{name}/{PART}", FILE)
+                    runs.require(name, layout.DIRECTORY)
+                    runs.require(f"{name}/{layout.PART}", layout.FILE)
 
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
         """Let a run have what is staged, and of what it has the files that are named too, and nothing else.
@@ -100,7 +84,7 @@ class Locked:
                 file.write(json.dumps(sorted({*names, *new})).encode())
             for name in new:
                 with self.place_of(name, run_id, make=True) as place:
-                    place.require(PART, FILE)
+                    place.require(layout.PART, layout.FILE)
             os.rename(_TABLES, run_id, src_dir_fd=staged.own.fd, dst_dir_fd=self.switch.fd)
         except BaseException:
             for name in new:
@@ -124,18 +108,20 @@ class Locked:
             listed = _listed(new)
             names = sorted(set(new.names()) - {_FILES})
             for name in names:
-                new.require(name, FILE)
+                new.require(name, layout.FILE)
             is_left = not (listed or names) or (
-                {*names, RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
+                {*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
             )
-            if not (is_run_id(run_id) and is_left and all(map(table_of_file, listed))):
+            if not (
+                layout.is_run_id(run_id) and is_left and all(map(layout.table_of_file, listed))
+            ):
                 raise NotPlainError(new.path, "files of no run", "those of one")
-            for name in sorted(names, key=lambda one: one == RUNS_FILE):
+            for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
-                    os.rename(name, PART, src_dir_fd=new.fd, dst_dir_fd=place.fd)
+                    os.rename(name, layout.PART, src_dir_fd=new.fd, dst_dir_fd=place.fd)
             for name in sorted(self.files_of(run_id) - listed) if listed else ():
                 with self.place_of(name, run_id) as place:
-                    os.unlink(PART, dir_fd=place.fd)
+                    os.unlink(layout.PART, dir_fd=place.fd)
             if listed:  # also what a writer that was killed here had emptied
                 self._prune_empty(run_id)
             with contextlib.suppress(FileNotFoundError):
@@ -152,7 +138,9 @@ class Locked:
                 contextlib.suppress(FileNotFoundError, NotPlainError),
                 self.staging.within(name, _TABLES) as tables,
             ):
-                for file in filter(is_file_name, tables.names() if is_run_id(run_id) else ()):
+                for file in filter(
+                    layout.is_file_name, tables.names() if layout.is_run_id(run_id) else ()
+                ):
                     self._prune(file, run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
@@ -160,19 +148,19 @@ class Locked:
         self, name: str, run_id: str, *, make: bool = False
     ) -> contextlib.AbstractContextManager[Directory]:
         """Return the directory that a file of a run lies in, as a context."""
-        return self.top.within(*published(name, run_id).parent.parts, make=make)
+        return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
 
     def _prune_empty(self, run_id: str) -> None:
         """Remove the directories of a run, in tables of the dataset, in which nothing is."""
         for table in DATASET.keys() & set(self.top.names()):
-            own = partition(table, run_id).parts
+            own = layout.partition(table, run_id).parts
             with contextlib.suppress(FileNotFoundError), self.top.within(*own) as of_run:
                 for name in of_run.names():
                     of_run.remove_empty(name)
             self.top.remove_empty(*own)
 
     def _prune(self, name: str, run_id: str) -> None:
-        self.top.remove_empty(*published(name, run_id).parent.parts)
+        self.top.remove_empty(*layout.published(name, run_id).parent.parts)
 
 
 @dataclass(frozen=True)
@@ -210,7 +198,7 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
         if root.exists() and not root.is_dir():
             raise OutputError(str(store), "is no directory", fix="--out DIR")
         made = [path for path in (root, *root.parents) if not path.exists()]
-        is_new = not os.path.lexists(root / HIDDEN)
+        is_new = not os.path.lexists(root / layout.HIDDEN)
         try:
             with _staged(store, run_id) as staged:
                 yield staged
@@ -219,8 +207,8 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
                 _forget(store, made)
             raise
     except NotPlainError as error:
-        is_old = error.found == LINK and error.path.name == PART
-        fix = links_fix(store) if is_old else f"remove {error.path}"
+        is_old = error.found == layout.LINK and error.path.name == layout.PART
+        fix = layout.links_fix(store) if is_old else f"remove {error.path}"
         problem = f"has {error.found} at {_shown(error.path, root)}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
@@ -282,16 +270,16 @@ def _locked(store: Path) -> Iterator[Locked]:
 
 def _opened(store: Path, root: Path, opened: contextlib.ExitStack) -> Locked:
     top = opened.enter_context(Directory.at(root))
-    hidden = opened.enter_context(top.enter(HIDDEN, make=True))
+    hidden = opened.enter_context(top.enter(layout.HIDDEN, make=True))
     for name in _OF_LINKS:
         if hidden.kind(name):
             raise OutputError(
                 str(store),
-                f"is a store of an older nsyspipe, whose tables are links ({HIDDEN}/{name})",
-                fix=links_fix(store),
+                f"is a store of an older nsyspipe, whose tables are links ({layout.HIDDEN}/{name})",
+                fix=layout.links_fix(store),
             )
     staging = opened.enter_context(hidden.enter(_STAGING, make=True))
-    switch = opened.enter_context(hidden.enter(SWITCH, make=True))
+    switch = opened.enter_context(hidden.enter(layout.SWITCH, make=True))
     return Locked(top, hidden, staging, switch)
 
 
@@ -315,13 +303,13 @@ def _is_locked(hidden: Directory, opened: contextlib.ExitStack, until: float) ->
 
 def _files_in(of_run: Directory, table: str) -> set[str]:
     """Return the names of the files that one table of a run has."""
-    found = {file_name(table)} if of_run.require(PART, FILE) else set()
+    found = {layout.file_name(table)} if of_run.require(layout.PART, layout.FILE) else set()
     for name in of_run.names():
         kind, _, rank = name.partition("=")
-        if kind == "rank" and is_file_name(f"{table}-{rank}.parquet"):
-            of_run.require(name, DIRECTORY)
+        if kind == "rank" and layout.is_file_name(f"{table}-{rank}.parquet"):
+            of_run.require(name, layout.DIRECTORY)
             with of_run.enter(name) as of_rank:
-                if of_rank.require(PART, FILE):
+                if of_rank.require(layout.PART, layout.FILE):
                     found.add(f"{table}-{rank}.parquet")
     return found
 
@@ -355,14 +343,14 @@ def _forget(store: Path, made: list[Path]) -> None:
     """Take away what was made of a store in which nothing was saved, unless another writer is at it."""
     root = Path(os.path.realpath(store))
     with contextlib.suppress(OSError, OutputError, NotPlainError):
-        if os.path.lexists(root / HIDDEN / _LOCK):
+        if os.path.lexists(root / layout.HIDDEN / _LOCK):
             with _locked(store) as found:
                 if not [*found.staging.names(), *found.switch.names()]:
-                    shutil.rmtree(HIDDEN, dir_fd=found.top.fd)
+                    shutil.rmtree(layout.HIDDEN, dir_fd=found.top.fd)
         else:
             with Directory.at(root) as top:
-                top.remove_empty(HIDDEN, _STAGING)
-                top.remove_empty(HIDDEN, SWITCH)
+                top.remove_empty(layout.HIDDEN, _STAGING)
+                top.remove_empty(layout.HIDDEN, layout.SWITCH)
     with contextlib.suppress(OSError):
         for path in made:
             if path.exists():

@@ -23,7 +23,6 @@ from nsyspipe.run.run import RunHeader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 # Sums and differences of what is smaller stay in 64 bits.
 _LARGEST = 2**62
 _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))

@@ -38,7 +38,6 @@ from nsyspipe.model.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = (
     (stat.S_ISREG, FILE),

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     _Inner = int | _Fields | None
     _Field = tuple[str | None, int | None, _Inner]
 
-
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
 # Rows are grouped and compared once they are read, which takes some times as much as they do; pages are not.

@@ -14,24 +14,14 @@ import pyarrow.parquet as pq
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.store import layout
 from nsyspipe.store.details import check_values, parsed_object
-from nsyspipe.store.layout import (
-    HIDDEN,
-    RUNS_FILE,
-    SWITCH,
-    Directory,
-    NotPlainError,
-    file_name,
-    is_file_name,
-    is_run_id,
-    published,
-)
+from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
-
 
 # Bytes of a file, or what is wrong with it.
 _Content: TypeAlias = "pa.Buffer | DatasetError"
@@ -73,17 +63,17 @@ class RunFiles:
         """
         if name == "runs" and self.runs is not None:
             return self.runs
-        file = file_name(name, rank)
+        file = layout.file_name(name, rank)
         found = self.contents.get(file)
         if found is None:
             found = self._later(file)
         if isinstance(found, DatasetError):
             raise found
-        return table_of(found, name, self.store / published(file, self.run_id))
+        return table_of(found, name, self.store / layout.published(file, self.run_id))
 
     def has(self, name: str, rank: int | None = None) -> bool:
         """Tell whether a file belongs to the run."""
-        file = file_name(name, rank)
+        file = layout.file_name(name, rank)
         if self.listed is not None:
             return file in self.listed
         return not isinstance(self._later(file), DatasetError)
@@ -99,7 +89,7 @@ class RunFiles:
 
     def _later(self, file: str) -> _Content:
         """Read a file that is not at hand; one of another save is an error."""
-        path = self.store / published(file, self.run_id)
+        path = self.store / layout.published(file, self.run_id)
         if self.listed is not None and file not in self.listed:
             return DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
         found = _content_or_error(self.store, self.run_id, file)
@@ -109,8 +99,8 @@ class RunFiles:
             or not _is_not(found, self.listed[file])
         ):
             return found
-        runs = _content_or_error(self.store, self.run_id, RUNS_FILE)
-        ours = self.contents[RUNS_FILE]
+        runs = _content_or_error(self.store, self.run_id, layout.RUNS_FILE)
+        ours = self.contents[layout.RUNS_FILE]
         if isinstance(runs, DatasetError) or isinstance(ours, DatasetError) or runs != ours:
             what = "was replaced or removed while it was read"
             return DatasetError(f"run {self.run_id}", what, fix="read it again")
@@ -123,26 +113,26 @@ def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None
     What cannot be read is an error that is raised when the table is asked for.
     """
     wanted = [name for name in DATASET if name not in _LATER] if tables is None else [*tables]
-    files = [file_name(name) for name in wanted if name != "runs"]
-    runs = _content_or_error(store, run_id, RUNS_FILE)
+    files = [layout.file_name(name) for name in wanted if name != "runs"]
+    runs = _content_or_error(store, run_id, layout.RUNS_FILE)
     for _ in range(_ATTEMPTS):
-        row = _parsed(runs, store / published(RUNS_FILE, run_id))
+        row = _parsed(runs, store / layout.published(layout.RUNS_FILE, run_id))
         listed = _listed(row)
         contents = {name: _content_or_error(store, run_id, name) for name in files}
         others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]  # fmt: skip
         if not others:
             break
-        again = _content_or_error(store, run_id, RUNS_FILE)
+        again = _content_or_error(store, run_id, layout.RUNS_FILE)
         if _is_same(runs, again):  # nobody replaced it: they are wrong
             for name in others:
                 if not isinstance(contents[name], DatasetError):
-                    contents[name] = _not_of_this_save(store / published(name, run_id))
+                    contents[name] = _not_of_this_save(store / layout.published(name, run_id))
             break
         runs = again
     else:
         gone = DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
         contents = dict.fromkeys(files, gone)
-    return RunFiles(store, run_id, listed, {**contents, RUNS_FILE: runs}, row)
+    return RunFiles(store, run_id, listed, {**contents, layout.RUNS_FILE: runs}, row)
 
 
 def digest_of(content: pa.Buffer) -> str:
@@ -188,14 +178,14 @@ def _listed(runs: pa.Table | None) -> dict[str, str] | None:
     except ValueError:  # of which who asks for the details is told
         return None
     if isinstance(found, dict) and all(
-        is_file_name(name) and isinstance(digest, str) for name, digest in found.items()
+        layout.is_file_name(name) and isinstance(digest, str) for name, digest in found.items()
     ):
         return found
     return None
 
 
 def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
-    path = store / published(name, run_id)
+    path = store / layout.published(name, run_id)
     try:
         with Directory.at(store) as top:
             return _content(top, run_id, name)
@@ -210,14 +200,14 @@ def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
 
 def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
     """Open a file of a run: of the save that is committed and not in place yet, else in its place."""
-    if is_run_id(run_id):
+    if layout.is_run_id(run_id):
         # First there: a file leaves it only for its place.
         with (
             contextlib.suppress(FileNotFoundError),
-            top.within(HIDDEN, SWITCH, run_id) as switch,
+            top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch,
         ):
             return switch.open_file(name)
-    *directories, part = published(name, run_id).parts
+    *directories, part = layout.published(name, run_id).parts
     with top.within(*directories) as directory:
         return directory.open_file(part)
 
@@ -225,18 +215,18 @@ def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
 def files_in_row(top: Directory, run_id: str) -> set[str] | None:
     """Return the names of all files of a run, as its own row has them; None if it has no usable row."""
     try:
-        content = _content(top, run_id, RUNS_FILE)
+        content = _content(top, run_id, layout.RUNS_FILE)
     except (OSError, ValueError, MemoryError, pa.ArrowException):
         return None
-    listed = _listed(_parsed(content, top.path / published(RUNS_FILE, run_id)))
-    return None if listed is None else {*listed, RUNS_FILE}
+    listed = _listed(_parsed(content, top.path / layout.published(layout.RUNS_FILE, run_id)))
+    return None if listed is None else {*listed, layout.RUNS_FILE}
 
 
 def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
     """Return a file's bytes, in memory that is Arrow's: its threads may outlive Python's."""
     with file_of(top, run_id, name) as file:
         size = check_size(file)
-        if name == RUNS_FILE and size > _LARGEST_ROW:
+        if name == layout.RUNS_FILE and size > _LARGEST_ROW:
             raise ValueError(f"{size} bytes are more than the row of a run has")
         content = pa.allocate_buffer(size)
         if file.readinto(memoryview(content)) != size:  # type: ignore[attr-defined]

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
     from nsyspipe.store.commit import Locked, Staged
 
-
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
 # Tables of the dataset that are methods of a run.
