@@ -81,9 +81,7 @@ class RankTimeline:
     n_without_launch: int
     n_hooked: int  # compute kernels on a stream of communication
     hooked_ns: int
-    next_launch: (
-        int  # when what begins the window after the last one was launched; `NEVER`: nothing does
-    )
+    next_launch: int  # of what begins the window after the last one; `NEVER`: nothing does
     n_outside: int  # communication operations that belong to no step
     collectives: Collectives
 

@@ -112,9 +112,8 @@ def _gaps(rank: RankTimeline, markers: RankMarkers) -> tuple[Float64, Float64]:
 class Slowdowns(NamedTuple):
     """The slowdown of work beside communication, in the capture and in the replay."""
 
-    pairs: tuple[
-        tuple[Slowing, Slowing], ...
-    ]  # likeliest; those that make the step shortest, longest
+    # The likeliest, then those that make the step shortest and longest.
+    pairs: tuple[tuple[Slowing, Slowing], ...]
     is_measured: bool  # in the capture
 
     @property
@@ -193,9 +192,7 @@ class Facts:
     """What captured steps say of their communication: bytes, bandwidth, contention; found out when asked for."""
 
     captured: Captured
-    given_bytes: (
-        float | None
-    )  # of gradients per step, as the user says; None takes what the capture says
+    given_bytes: float | None  # of gradients per step, as the user says
     # As NCCL's kernels name the datatypes of the gradients' all-reduces, None for one that is not told; and the bytes of an
     # element, where they say one size.
     datatypes: frozenset[str | None]
@@ -203,9 +200,7 @@ class Facts:
     starved_shares: Float64  # of each rank's step: its GPU waits for launches
     recorded_bytes_per_s: float | None  # bus bandwidth by NCCL's payload
     compared: tuple[float | None, float]  # the first two of `Contention`
-    nominal_bytes_per_s: (
-        float | None
-    )  # what the fastest link of these GPUs gives, where it is known
+    nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
     world_size: int  # more than are replayed where some are not among the reports
 
     @cached_property
