@@ -183,10 +183,7 @@ class Replay(Facts):
         return [moved * scale + fixed * overhead / likely for scale, overhead in scales]
 
     def _hidden(
-        self,
-        program: Program,
-        settings: Sequence[Setting],
-        unpack: Float64 | None,
+        self, program: Program, settings: Sequence[Setting], unpack: Float64 | None
     ) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
         total = np.stack(

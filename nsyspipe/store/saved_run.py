@@ -143,9 +143,7 @@ class SavedRun(Run):
     def header(self) -> RunHeader:
         header = self._details.header
         found = header.steps_from or steps_source(
-            header.n_ranks,
-            self._details.n_host_steps or 0,
-            has_family=self.step_family is not None,
+            header.n_ranks, self._details.n_host_steps or 0, has_family=self.step_family is not None
         )
         return replace(
             header, run_id=self.run_id, label=self.label or header.label, steps_from=found
