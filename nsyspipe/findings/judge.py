@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsyspipe.findings.comm_bound import comm_bound
 from nsyspipe.findings.comm_slows_compute import comm_slows_compute
@@ -24,7 +24,6 @@ from nsyspipe.model.problems import Problem, problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
 
     import pyarrow as pa
 

@@ -16,7 +16,7 @@ from nsyspipe.errors import DatasetError
 from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.model.text import decoded
-from nsyspipe.run.run import Run, steps_source
+from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.store.details import Details, parse_details
 from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids
 from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, check_steps_known, read_run_files
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.fabric import NcclFacts
-    from nsyspipe.run.run import RunHeader
 
 
 def _saved_operations(

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS
-from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
-from nsyspipe.store.commit import staged_run
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
+from nsyspipe.store.commit import Locked, Staged, staged_run
 from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
 from nsyspipe.store.read import digest_of
 from nsyspipe.store.saved_run import SavedRun
@@ -27,9 +27,7 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from nsyspipe.model.table import Column
     from nsyspipe.run.run import Run
-    from nsyspipe.store.commit import Locked, Staged
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
