@@ -40,7 +40,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
     if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
         return None
-    is_after = _knows_backward(evidence)
+    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
+    is_after = backward["compute_ns"].null_count < backward.num_rows
     return Finding(
         title="the gradients go in one all-reduce "
         + ("after the backward pass" if is_after else "that no compute hides"),
@@ -48,7 +49,7 @@ def single_bucket(evidence: Evidence) -> Answer:
         + ("goes after backward" if is_after else "that nothing hides"),
         advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
         "backward still runs",
-        saving_ns_per_step=min(to_hide, _hiding(evidence)),
+        saving_ns_per_step=min(to_hide, _hiding(evidence, backward)),
         evidence={
             "collectives_per_step": evidence.summary["collectives_per_step"],
             "overlap_ratio": evidence.summary["overlap_ratio"],
@@ -59,15 +60,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     )
 
 
-def _knows_backward(evidence: Evidence) -> bool:
-    """Tell whether there are figures of a backward phase."""
-    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
-    return bool(backward["compute_ns"].null_count < backward.num_rows)
-
-
-def _hiding(evidence: Evidence) -> float:
+def _hiding(evidence: Evidence, backward: pa.Table) -> float:
     """Return the time per step in which communication could be hidden."""
-    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
     busy, exposed, idle = (
         pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns")
     )

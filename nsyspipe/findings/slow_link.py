@@ -98,17 +98,13 @@ def _settings(evidence: Evidence) -> dict[str, str] | None:
 def _action(kind: str | None, evidence: Evidence) -> str:
     """Name the setting that keeps GPUs from each other's memory, if that is why; else what would be faster."""
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
-    if is_inside and _is_p2p_off(evidence):
+    # Of values that differ between processes all are listed.
+    switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")
+    if is_inside and "1" in switches:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
         over = "host memory" if kind == "shm" else _now(kind)
         return f"unset NCCL_P2P_DISABLE: data goes over {over}"
     return f"use NVLink or P2P: data goes over {_now(kind)}"
-
-
-def _is_p2p_off(evidence: Evidence) -> bool:
-    """Tell whether a process at least had P2P switched off; values that differ between processes are listed."""
-    value = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "")
-    return "1" in value.split(" | ")
 
 
 def _now(kind: str | None) -> str:

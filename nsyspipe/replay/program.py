@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The launch of what has none: before everything.
 NEVER = -(2**62)
 _COPY_NAME = "memcpy DtoD"
-_NO_PHASE = -1
+_PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
 # A rank stood still for a collective when it went on this soon after the end, after this much of nothing.
 _SOON_NS, _STANDSTILL_NS = 50_000, 20_000
 
@@ -130,14 +130,15 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
         "end": events["end_ns"].to_numpy(),
         "launch": _filled(events["launch_ns"], NEVER),
         "step": _filled(events["step"], NEVER),
-        "phase": _phases(events["phase"]),
+        "phase": _filled(pc.index_in(events["phase"], _PHASES), _NO_PHASE).astype(np.int64),
     }
     start, duration = columns["start"], events["dur_ns"].to_numpy()
     is_comm, is_compute = (
         pc.equal(events["category"], word).to_numpy(zero_copy_only=False)
         for word in ("comm", "compute")
     )
-    stream = _streams(events)
+    places = np.stack([_filled(events[name], -1) for name in ("device_id", "stream_id")])
+    stream = np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
     inside = (start >= first) & (start < last)
     computing = is_compute & inside
     lengths = np.bincount(stream[computing], weights=duration[computing])
@@ -179,17 +180,6 @@ def _collectives(
         stream=stream[order],
         kind=np.asarray(events["collective"].take(pa.array(order)).to_pylist(), object),
     )
-
-
-def _streams(events: pa.Table) -> Int64:
-    """Return one number per (device, stream)."""
-    pairs = np.stack([_filled(events[name], -1) for name in ("device_id", "stream_id")])
-    return np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-
-
-def _phases(column: pa.ChunkedArray) -> Int64:
-    places = pc.index_in(column, value_set=pa.array(PHASES, pa.string()))
-    return _filled(places, _NO_PHASE).astype(np.int64)
 
 
 def _filled(column: pa.ChunkedArray, value: int) -> Int64:

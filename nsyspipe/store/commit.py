@@ -209,7 +209,8 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
     except NotPlainError as error:
         is_old = error.found == layout.LINK and error.path.name == layout.PART
         fix = layout.links_fix(store) if is_old else f"remove {error.path}"
-        problem = f"has {error.found} at {_shown(error.path, root)}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
+        shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
+        problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
         if error.errno in _FULL:
@@ -218,10 +219,6 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
             why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
             what, fix = f"cannot be written ({why})", "--out with another directory"
         raise OutputError(str(store), f"{what}; the store is as it was", fix=fix) from error
-
-
-def _shown(path: Path, root: Path) -> Path:
-    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 @contextlib.contextmanager
