@@ -23,7 +23,7 @@ from nsyspipe.nsys.cache import exported_reports
 from nsyspipe.run.ranks import parse_rank_map
 from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run
-from nsyspipe.store.find import is_saved
+from nsyspipe.store.layout import is_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

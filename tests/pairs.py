@@ -19,7 +19,7 @@ from nsyspipe.replay.scenarios import opened_replay, why_refused
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nsyspipe.replay.scenarios import Opened
+    from nsyspipe.replay.scenarios import Replay
     from nsyspipe.run.run import Run
 
 __all__ = [
@@ -157,7 +157,7 @@ class Captures:
 
     def __init__(self, real: Path) -> None:
         self.run: Callable[[str], Run] = functools.cache(lambda name: nsyspipe.load(reports(name, real), jobs=1))  # fmt: skip
-        self.opened: Callable[[str, float | None], Opened | str] = functools.cache(
+        self.opened: Callable[[str, float | None], Replay | str] = functools.cache(
             lambda name, n_bytes: opened_replay(self.run(name), n_bytes)
         )
 
@@ -203,8 +203,8 @@ def measured(pair: Pair, captures: Captures) -> Measured:
     )
     if isinstance(opened, str) or refused is not None:
         return Measured(pair, before, None, 0.0, 0.0, after, 0.0, refused)
-    found = opened.replay.predict(knobs)
-    limit = opened.replay.limit_ns or 0.0
+    found = opened.predict(knobs)
+    limit = opened.limit_ns or 0.0
     return Measured(
         pair, before, found.step_time_ns, found.low_ns, found.high_ns, after, limit, None
     )

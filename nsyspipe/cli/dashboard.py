@@ -92,7 +92,7 @@ def _page(
 ) -> tuple[int, str]:
     """Return how many runs it is over, and the page."""
     from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, page_places
-    from nsyspipe.store.catalog import stored_runs
+    from nsyspipe.store.saved_run import stored_runs
 
     found = stored_runs(store, on_progress=stage("reading runs"))
     run_ids = found.runs["run_id"].to_pylist()

@@ -13,8 +13,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.nsys.cache import exported_reports
 from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_logs, find_named, split_logs
 from nsyspipe.run.workers import PRELOAD, executor_for
-from nsyspipe.store.find import is_saved
-from nsyspipe.store.layout import run_ids
+from nsyspipe.store.layout import is_saved, run_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -224,7 +223,7 @@ def _report_run(paths: Sequence[Path], options: Mapping[str, Any], **more: Any) 
 
 def _saved_run(place: str, label: str | None) -> Run:
     # Not through `load`, which imports what reads reports.
-    from nsyspipe.store.find import find_saved
+    from nsyspipe.store.layout import find_saved
     from nsyspipe.store.saved_run import SavedRun
 
     return SavedRun(Path(place), *find_saved(Path(place)), label)

@@ -24,7 +24,6 @@ from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
 from nsyspipe.comparison.tables import CHANGES, COMPARABILITY, PROBLEMS_OF_SIDES
 from nsyspipe.errors import OptionError
-from nsyspipe.findings.straggler import ID as STRAGGLER
 from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.model.sidecar import RunCapture
 from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
@@ -230,6 +229,7 @@ class RunDifference:
 # Lateness of less of a step counts as none.
 _LATE_SHARE = 0.01
 # Means that differ by less look the same.
+_STRAGGLER = "straggler"  # the rule
 _ALIKE = 1e-3
 # What stands for a value of which nobody can tell whether it changed.
 _HIDDEN = "hmac:?"
@@ -391,11 +391,11 @@ def _straggler(table: StepTable) -> str | None:
     """Name whom the run's own finding names; None where that could not be judged."""
     problems = table.run.problems
     unjudged = problems.filter(pc.equal(problems["code"], "not-judged"))["message"].to_pylist()
-    is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
+    is_judged = not any(_STRAGGLER in message.partition(" (")[0] for message in unjudged)
     if not is_judged or _latest(table) is None:
         return None
     rows = table.run.judged_findings().to_pylist()
-    late = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), None)
+    late = next((json.loads(row["evidence"]) for row in rows if row["id"] == _STRAGGLER), None)
     named = list(late["held_up_ns_per_step_by_rank"]) if late else []
     ranks = f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}"
     return ranks if named else "nobody"

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Finding
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "comm-bound"
 _LEAST_SHARE = 0.05
 _NO_PHASE = "no phase"
 # By whether all of it may be DDP's.
@@ -44,7 +37,6 @@ def comm_bound(evidence: Evidence) -> Answer:
     apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
     action, advice = _ADVICE[evidence.is_data_parallel]
     return Finding(
-        id=ID,
         title=f"communication is exposed ({apart}){where}",
         action=action,
         advice=advice,

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.slowdown import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "comm-slows-compute"
 _LEAST_SLOWDOWN = 0.02
 _LEAST_SHARE = 0.0025
 LEAST_OVERLAP_SHARE = 0.02
@@ -38,14 +31,12 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     slowdown = evidence.compared_slowdown_ratio
     if slowdown is None:
         return NotJudged(
-            ID,
             f"only {n_slowed} kernels under communication have equal ones without it",
             "capture more steps, and export with nsys 2021 or newer, which names grid and block",
         )
     share = compared_share(evidence.kernels)
     if share < LEAST_COMPARED:
         return NotJudged(
-            ID,
             f"only {100 * share:.1f} % of the kernel time beside communication has equal kernels without it",
             LESS_HIDDEN,
         )
@@ -53,7 +44,6 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
     if slowdown < _LEAST_SLOWDOWN or evidence.share(lost) < _LEAST_SHARE:
         return None
     return Finding(
-        id=ID,
         title="kernels run slower while communication is under way"
         + (", by more than is usual" if slowdown > MOST_USUAL else ""),
         action="give NCCL fewer SMs (NCCL_MAX_CTAS), or shorten it",

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.findings.link_evidence import judge_link
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.slow_link import judge_link
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "compress-gradients"
 _LEAST_SHARE = 0.1
 _WIDE = ("f32", "f64")
 
@@ -34,13 +27,12 @@ def compress_gradients(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return NotJudged(ID, *verdict.lacking)
+        return NotJudged(*verdict.lacking)
     if not verdict.is_slow:
         return None
     total = evidence.transfer_ns_per_step
     wide = min(transfer / total, 1.0) if total else 1.0
     return Finding(
-        id=ID,
         title="f32 gradients cross a slow link without being hidden",
         action="bf16_compress_hook halves the bytes; mind the precision",
         advice="model.register_comm_hook(None, bf16_compress_hook), or PowerSGD: gradients lose precision, so check that "

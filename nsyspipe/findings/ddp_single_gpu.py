@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nsyspipe.findings.grad_copy import copy_evidence
-from nsyspipe.findings.model import Finding
-
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "ddp-single-gpu"
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
 
 def ddp_single_gpu(evidence: Evidence) -> Answer:
@@ -29,7 +21,6 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
         return None
     exposed, idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
     return Finding(
-        id=ID,
         title="DDP wraps a single process, and copies its gradients for nothing",
         action="drop DDP: there is only one process",
         advice="use DistributedDataParallel only when torch.distributed.get_world_size() > 1",

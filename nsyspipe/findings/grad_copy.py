@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-from nsyspipe.findings.model import Finding
-
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "grad-copy"
 _LEAST_SHARE = 0.001
 # Compression hooks copy their factors as well: few bytes must cost more to be worth a word.
 _FEW_BYTES, _LEAST_SHARE_OF_FEW = 16e6, 0.005
@@ -30,7 +23,6 @@ def grad_copy(evidence: Evidence) -> Answer:
     if evidence.share(exposed) < (_LEAST_SHARE_OF_FEW if has_few else _LEAST_SHARE):
         return None
     return Finding(
-        id=ID,
         title="gradients are copied out of their buckets at the end of backward",
         action="gradient_as_bucket_view=True: no copies out of buckets",
         advice="DistributedDataParallel(gradient_as_bucket_view=True): gradients live in the buckets, which saves "

@@ -7,7 +7,7 @@ runs dry. What follows its advice frees every rank of that idle time, and with i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -18,33 +18,22 @@ if TYPE_CHECKING:
     from nsyspipe.findings.model import Evidence
     from nsyspipe.model.types import Int64
 
-
 _CAUSES = ("idle_ns", *IDLE_CAUSES)
+LEAST_SHARE = 0.02
 
 
 @dataclass(frozen=True)
 class IdleOf:
-    """One cause of idle time.
+    """One cause of idle time."""
 
-    Attributes
-    ----------
-    judged_ns
-        Mean per step on the rank that the others wait for.
-    saving_ns
-        Step time less the limit without the cause, per step.
-    rank
-        The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
-    is_common
-        Whether the rank in the middle idles as much as at least half of that.
-    is_waited_for
-        Whether that rank waits at most half as long as the others do: else all wait for each other.
-    """
-
-    judged_ns: float
-    saving_ns: float
+    judged_ns: float  # mean per step on the rank that the others wait for
+    saving_ns: float  # step time less the limit without the cause, per step
+    # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
     rank: int | None
-    is_common: bool
-    is_waited_for: bool = False
+    is_common: bool  # the rank in the middle idles as much as at least half of that
+    is_waited_for: bool = (
+        False  # that rank waits at most half as long as the others do: else all wait for each other
+    )
 
 
 def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
@@ -96,6 +85,12 @@ def _most_of_others(cause: Int64, step: Int64, n_steps: int) -> Int64:
     return others
 
 
+def idle_above(evidence: Evidence, column: str) -> IdleOf | None:
+    """Return a cause of idle time that takes as much of the step as rules speak of; None of any other."""
+    idle = idle_of(evidence, column)
+    return None if idle is None or evidence.share(idle.judged_ns) < LEAST_SHARE else idle
+
+
 def on_rank(idle: IdleOf) -> str:
     """Return which rank a finding is about, in words; nothing where the others idle alike."""
     if idle.is_common:
@@ -103,8 +98,8 @@ def on_rank(idle: IdleOf) -> str:
     return f" on rank {idle.rank}{', which the others wait for' if idle.is_waited_for else ''}"
 
 
-def idle_evidence(evidence: Evidence, idle: IdleOf, column: str) -> dict[str, float | None]:
+def idle_evidence(evidence: Evidence, idle: IdleOf, column: str) -> dict[str, Any]:
     """Return the mean idle time per step by cause, and of the judged cause that of the rank that was judged."""
-    means = {f"{name}_per_step": evidence.mean(name) for name in _CAUSES}
-    own = {} if evidence.n_ranks == 1 else {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}  # fmt: skip
-    return means | own
+    figures = {f"{name}_per_step": evidence.mean(name) for name in _CAUSES}
+    own = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
+    return figures if evidence.n_ranks == 1 else figures | own

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from nsyspipe.findings.idle_share import idle_above, idle_evidence, on_rank
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
-from nsyspipe.findings.model import Finding
-
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "input-bound"
-_LEAST_SHARE = 0.02
+_ACTION = "feed the GPU: num_workers, pin_memory, non_blocking"
 _ADVICE = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
 _TO_BE_SURE = "; wrap it in an NVTX range named 'data' to be sure"
 
@@ -24,22 +17,14 @@ def input_bound(evidence: Evidence) -> Answer:
     data loader, which the finding says where that is most of it. Saving: as `idle_share.idle_of` has it. Without
     launches `launch_bound` says that this cannot be judged.
     """
-    idle = idle_of(evidence, "idle_input_ns")
-    if idle is None or evidence.share(idle.judged_ns) < _LEAST_SHARE:
+    idle = idle_above(evidence, "idle_input_ns")
+    if idle is None:
         return None
-    between = evidence.mean("idle_between_steps_ns") or 0.0
-    is_probable = 2 * between > (evidence.mean("idle_input_ns") or 0.0)
-    title = "the GPU idles while the host gets the next batch"
-    if is_probable:
+    between = evidence.mean("idle_between_steps_ns")
+    title, action, advice = "the GPU idles while the host gets the next batch", _ACTION, _ADVICE
+    if 2 * (between or 0.0) > (evidence.mean("idle_input_ns") or 0.0):
         title = "the GPU idles between steps while the host probably waits for the data loader"
-    return Finding(
-        id=ID,
-        title=title + on_rank(idle),
-        action="probably the data loader: num_workers, pin_memory"
-        if is_probable
-        else "feed the GPU: num_workers, pin_memory, non_blocking",
-        advice=_ADVICE + (_TO_BE_SURE if is_probable else ""),
-        saving_ns_per_step=idle.saving_ns,
-        evidence=idle_evidence(evidence, idle, "idle_input_ns")
-        | {"idle_between_steps_ns_per_step": evidence.mean("idle_between_steps_ns")},
-    )
+        action, advice = "probably the data loader: num_workers, pin_memory", _ADVICE + _TO_BE_SURE
+    figures = idle_evidence(evidence, idle, "idle_input_ns")
+    figures["idle_between_steps_ns_per_step"] = between
+    return Finding(title + on_rank(idle), action, advice, idle.saving_ns, figures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsyspipe.findings.comm_bound import comm_bound
 from nsyspipe.findings.comm_slows_compute import comm_slows_compute
@@ -12,7 +12,7 @@ from nsyspipe.findings.ddp_single_gpu import ddp_single_gpu
 from nsyspipe.findings.grad_copy import grad_copy
 from nsyspipe.findings.input_bound import input_bound
 from nsyspipe.findings.launch_bound import launch_bound
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 from nsyspipe.findings.profiler_overhead import profiler_overhead
 from nsyspipe.findings.single_bucket import single_bucket
 from nsyspipe.findings.slow_link import slow_link
@@ -24,12 +24,8 @@ from nsyspipe.model.problems import Problem, problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
 
     import pyarrow as pa
-
-    from nsyspipe.findings.model import Answer, Evidence
-
 
 _COMM, _COPIES = ("comm_ns", "compute_ns"), ("grad_copy_ns",)
 
@@ -62,29 +58,25 @@ _EXPOSURE, _CAUSES_OF_EXPOSURE = "comm-bound", ("straggler", "slow-link", "singl
 
 
 def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
-    """Apply all rules to a run.
+    """Return `schema.FINDINGS` of a run as `in_order` has them, and a problem for each reason why rules could not be judged.
 
-    Returns
-    -------
-    tuple
-        `schema.FINDINGS` as `in_order` has them, and a problem for each reason why rules could not be judged. Without
-        summary steps nothing is asked, nor of a capture without steps.
+    Without summary steps nothing is asked, nor of a capture without steps.
     """
     if evidence.is_capture or not evidence.steps.num_rows:
         return schema.FINDINGS.empty(), _nothing_judged(evidence)
-    answers = [_answer(rule, columns, evidence) for rule, columns in RULES.items()]
-    found = [one for one in answers if isinstance(one, Finding)]
+    answers = {
+        rule.__name__.replace("_", "-"): _answer(rule, columns, evidence)
+        for rule, columns in RULES.items()
+    }
     rows = [
         {
-            "id": one.id,
+            "id": name,
             "severity": _severity(one, evidence),
-            "title": one.title,
-            "action": one.action,
-            "advice": one.advice,
-            "saving_ns_per_step": one.saving_ns_per_step,
+            **vars(one),
             "evidence": json.dumps(one.evidence, allow_nan=False),
         }
-        for one in found
+        for name, one in answers.items()
+        if isinstance(one, Finding)
     ]
     return schema.FINDINGS.from_rows(in_order(rows)), _not_judged(answers)
 
@@ -94,11 +86,6 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
     Those with neither come last; of equal ones the id decides. What is exposed has causes: `comm-bound` stands after
     those of them that were found.
-
-    Parameters
-    ----------
-    rows
-        Rows of `schema.FINDINGS`; an expectation may be lacking.
     """
 
     def worth(row: Mapping[str, Any]) -> float | None:
@@ -122,9 +109,8 @@ def _answer(
     unknown = [_WORDS[name] for name in columns if evidence.steps[name].null_count]
     if answer is not None or not unknown:
         return answer
-    name = rule.__name__.replace("_", "-")
     reason = f"{' and '.join(unknown)} not known on every rank"
-    return NotJudged(name, reason, "see the problems about what was not recorded")
+    return NotJudged(reason, "see the problems about what was not recorded")
 
 
 def _nothing_judged(evidence: Evidence) -> list[Problem]:
@@ -141,12 +127,12 @@ def _severity(finding: Finding, evidence: Evidence) -> str:
     return "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
 
 
-def _not_judged(answers: list[Answer]) -> list[Problem]:
+def _not_judged(answers: Mapping[str, Answer]) -> list[Problem]:
     """State each reason once, with all the rules that it keeps from being judged."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    for one in answers:
+    for name, one in answers.items():
         if isinstance(one, NotJudged):
-            reasons.setdefault((one.reason, one.fix), []).append(one.id)
+            reasons.setdefault((one.reason, one.fix), []).append(name)
     return [
         problem("not-judged", rules=", ".join(ids), reason=reason, how=fix)
         for (reason, fix), ids in reasons.items()

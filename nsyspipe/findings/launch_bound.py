@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow.compute as pc
 
-from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.idle_share import (
+    LEAST_SHARE,
+    IdleOf,
+    idle_above,
+    idle_evidence,
+    idle_of,
+    on_rank,
+)
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.idle_share import IdleOf
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "launch-bound"
-_LEAST_SHARE = 0.02
 _FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
 _PAUSES = (
     "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "
@@ -32,14 +30,13 @@ def launch_bound(evidence: Evidence) -> Answer:
     idle time lies in pauses of 2 ms and more, the host was not launching but at something else. What keeps it from being
     judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
     """
-    idle, unknown = (idle_of(evidence, name) for name in ("idle_launch_ns", "idle_unknown_ns"))
-    if evidence.steps.num_rows and (missing := _missing(evidence, idle, unknown)):
+    if evidence.steps.num_rows and (missing := _missing(evidence)):
         return NotJudged(
-            ID,
             f"why the GPU idles is not known without {missing}{_nor(evidence)}",
             "capture with nsys profile --trace=cuda,nvtx and export without --tables",
         )
-    if idle is None or evidence.share(idle.judged_ns) < _LEAST_SHARE:
+    idle = idle_above(evidence, "idle_launch_ns")
+    if idle is None:
         return None
     has_data = "data" in evidence.phases["phase"].unique().to_pylist()
     if is_pausing := _is_pausing(evidence, idle):
@@ -47,15 +44,10 @@ def launch_bound(evidence: Evidence) -> Answer:
     else:
         title = "the GPU idles because kernels are launched late"
         action = "launch less: torch.compile, CUDA graphs, fused=True" if has_data else "launch less (torch.compile), or load data faster"  # fmt: skip
-    return Finding(
-        id=ID,
-        title=title + on_rank(idle),
-        action=action,
-        advice=(_PAUSES if is_pausing else _FASTER) + ("" if has_data else _UNMARKED),
-        saving_ns_per_step=idle.saving_ns,
-        evidence=idle_evidence(evidence, idle, "idle_launch_ns")
-        | {"idle_pause_ns_per_step": evidence.mean("idle_pause_ns")},
-    )
+    advice = (_PAUSES if is_pausing else _FASTER) + ("" if has_data else _UNMARKED)
+    figures = idle_evidence(evidence, idle, "idle_launch_ns")
+    figures["idle_pause_ns_per_step"] = evidence.mean("idle_pause_ns")
+    return Finding(title + on_rank(idle), action, advice, idle.saving_ns, figures)
 
 
 def _is_pausing(evidence: Evidence, idle: IdleOf) -> bool:
@@ -67,24 +59,21 @@ def _is_pausing(evidence: Evidence, idle: IdleOf) -> bool:
     return bool(2 * (pauses or 0) >= launch)
 
 
-def _missing(evidence: Evidence, idle: IdleOf | None, unknown: IdleOf | None) -> str | None:
+def _missing(evidence: Evidence) -> str | None:
     """Return what was not recorded; None where causes of idle time are known for all but little of it."""
+    unknown = idle_of(evidence, "idle_unknown_ns")
     if evidence.steps["idle_ns"].null_count or unknown is None:
         return "copies and memsets"
-    if evidence.share(unknown.judged_ns) >= _LEAST_SHARE:
+    if evidence.share(unknown.judged_ns) >= LEAST_SHARE:
         share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
         return f"the launches of kernels and copies that end {share} of it"
-    return "the names of API calls" if idle is None else None
+    return "the names of API calls" if idle_of(evidence, "idle_launch_ns") is None else None
 
 
 def _nor(evidence: Evidence) -> str:
     """Return which of the two other rules about causes have not fired, in words."""
-    silent = [
-        name
-        for name, column in (("input-bound", "idle_input_ns"), ("sync-bound", "idle_blocked_ns"))
-        if (own := idle_of(evidence, column)) is None
-        or evidence.share(own.judged_ns) < _LEAST_SHARE
-    ]
+    columns = {"input-bound": "idle_input_ns", "sync-bound": "idle_blocked_ns"}
+    silent = [name for name, column in columns.items() if idle_above(evidence, column) is None]
     if not silent:
         return ""
     return f", so {' and '.join(silent)} {'are' if len(silent) > 1 else 'is'} not either"

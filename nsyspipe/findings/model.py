@@ -10,65 +10,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.slowdown import (
-    LEAST_COMPARED,
-    MEASURED_WITHIN,
-    compared_share,
-    most_assumed,
-)
+from nsyspipe.analysis import slowdown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+    from nsyspipe.model.types import Float64
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that fired.
+    """What a rule found that fired; its id is the rule's name."""
 
-    Attributes
-    ----------
-    action
-        What to change, in at most 56 characters.
-    advice
-        The same in a sentence, with the names of the options.
-    saving_ns_per_step
-        Upper bound on the step time that following the advice could give back; None when there is no bound.
-    evidence
-        The figures that the rule rests on, named with their units; plain JSON values.
-    """
-
-    id: str
     title: str
-    action: str
-    advice: str
-    saving_ns_per_step: float | None
+    action: str  # what to change, in at most 56 characters
+    advice: str  # the same in a sentence, with the names of the options
+    saving_ns_per_step: float | None  # upper bound of what that gives back; None when there is none
+    # The figures that the rule rests on, named with their units; plain JSON values.
     evidence: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class NotJudged:
-    """A rule that lacks what it needs: why, and what would bring it."""
+    """Why a rule could not be judged, and what would bring what it needs."""
 
-    id: str
     reason: str
     fix: str
 
 
 _OF_COLLECTIVES = (
-    "step",
-    "rank",
-    "collective",
-    "datatype",
-    "start_ns",
-    "end_ns",
-    "n_ranks",
-    "transfer_ns",
-    "late_by_ns",
-    "held_up_ns",
-    "is_late_significant",
-    "message_bytes",
-    "bus_bytes",
-)
+    "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
+    "is_late_significant", "message_bytes", "bus_bytes",
+)  # fmt: skip
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
@@ -79,50 +52,26 @@ Answer = Finding | NotJudged | None
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run's tables as rules see them.
-
-    Attributes
-    ----------
-    summary
-        The one row of `schema.SUMMARY`.
-    steps
-        `schema.STEPS` of the summary steps.
-    all_steps, all_collectives
-        `schema.STEPS` and `schema.COLLECTIVES`.
-    phases
-        `schema.PHASES` of the summary steps.
-    stragglers, kernels
-        `schema.STRAGGLERS` and `schema.KERNEL_COSTS`.
-    blocked_ns_by_call
-        Mean idle time per step by the API call that the host was blocked in, largest first.
-    n_hosts
-        Hosts that the ranks ran on; 1 where that is not known.
-    gpu_names
-        Models of the run's GPUs, each once.
-    links
-        `schema.LINKS`, from NCCL's log and the topology; None when neither was given.
-    nccl_settings
-        ``NCCL_*`` variables that NCCL took from the environment; None without its log.
-    is_capture
-        Whether the rows of `steps` are captures without steps.
-    """
+    """A run's tables as rules see them."""
 
     n_ranks: int
     world_size: int | None
-    summary: Mapping[str, Any]
-    steps: pa.Table
+    summary: Mapping[str, Any]  # the one row of `schema.SUMMARY`
+    steps: pa.Table  # `schema.STEPS` of the summary steps
     all_steps: pa.Table
-    phases: pa.Table
+    phases: pa.Table  # `schema.PHASES` of the summary steps
     all_collectives: pa.Table
     stragglers: pa.Table
-    kernels: pa.Table
+    kernels: pa.Table  # `schema.KERNEL_COSTS`
+    # Mean idle time per step by the API call that the host was blocked in, largest first.
     blocked_ns_by_call: Mapping[str, float] = field(default_factory=dict)
     skipped_steps: tuple[int, ...] = ()
-    n_hosts: int = 1
-    gpu_names: tuple[str, ...] = ()
-    links: pa.Table | None = None
+    n_hosts: int = 1  # also where that is not known
+    gpu_names: tuple[str, ...] = ()  # models, each once
+    links: pa.Table | None = None  # from NCCL's log and the topology
+    # ``NCCL_*`` variables that NCCL took from the environment, by its log.
     nccl_settings: Mapping[str, str] | None = None
-    is_capture: bool = False
+    is_capture: bool = False  # the rows of `steps` are captures without steps
 
     @cached_property
     def collectives(self) -> pa.Table:
@@ -190,7 +139,7 @@ class Evidence:
     @property
     def slowdown_ratio(self) -> float | None:
         """`compared_slowdown_ratio` where the compared kernels may stand for the others; else None."""
-        is_enough = compared_share(self.kernels) >= LEAST_COMPARED
+        is_enough = slowdown.compared_share(self.kernels) >= slowdown.LEAST_COMPARED
         return self.compared_slowdown_ratio if is_enough else None
 
     @cached_property
@@ -198,7 +147,7 @@ class Evidence:
         """What bounds take the slowdown for at most where it is not known; None where it is, or nothing is hidden."""
         if self.slowdown_ratio is not None or not pc.sum(self.steps["overlap_compute_ns"]).as_py():
             return None
-        return most_assumed(self.summary["busbw_bytes_per_s"])
+        return slowdown.most_assumed(self.summary["busbw_bytes_per_s"])
 
     @property
     def slowdown_figures(self) -> dict[str, float | None]:
@@ -212,24 +161,15 @@ class Evidence:
 
         Of the rank that computes least, since a late one may compute more than it has to.
         """
-        share = self._most_slowed_share
-        compute, hidden = (
-            pc.fill_null(self.steps[name], 0).to_numpy()
-            for name in ("compute_ns", "overlap_compute_ns")
-        )
-        numbers, step = np.unique(self.steps["step"], return_inverse=True)
-        wall, least = np.zeros(numbers.size), np.full(numbers.size, np.inf)
-        np.maximum.at(wall, step, self.steps["wall_ns"].to_numpy())
-        np.minimum.at(least, step, compute - share * hidden)
-        return float((wall - least).mean()) if numbers.size else 0.0
+        wall, compute, hidden = self._columns("wall_ns", "compute_ns", "overlap_compute_ns")
+        own = compute - self._slowed_share(1 + slowdown.MEASURED_WITHIN) * hidden
+        longest = self._most(wall) + self._most(-own)
+        return float(longest.mean()) if longest.size else 0.0
 
-    @property
-    def _most_slowed_share(self) -> float:
-        """The share of hidden communication by which it lengthens compute at most, c / (1 + c)."""
+    def _slowed_share(self, margin: float = 1.0) -> float:
+        """Return the share of hidden communication by which it lengthens compute, c / (1 + c)."""
         known = self.slowdown_ratio
-        c = (self.assumed_slowdown_ratio or 0.0) if known is None else known * (1 + MEASURED_WITHIN)
-        c = min(max(c, 0.0), MOST_BELIEVED)
-        return c / (1 + c)
+        return _share((self.assumed_slowdown_ratio or 0.0) if known is None else known * margin)
 
     @cached_property
     def compared_slowdown_ratio(self) -> float | None:
@@ -241,52 +181,48 @@ class Evidence:
         return slowed / free - 1 if n_slowed >= _ENOUGH_KERNELS and free else None
 
     def saving_without_comm(self, kept: float = 0.0) -> float:
-        r"""Return step time less the limit with communication gone but for a share of it, per step.
+        r"""Return step time less the limit with communication gone but for a share of its transfer that is kept, per step.
 
         Mean over steps of the largest over ranks of
         ``min(|M \ C \ W|, transfer x (1 - kept)) + |M n C| x c / (1 + c)``: what is exposed, and what it slows compute
         down by (c is `slowdown_ratio`, or where that is not known `assumed_slowdown_ratio`; at most 1). Where waiting is not known it counts as transfer.
-
-        Parameters
-        ----------
-        kept
-            The share of transfer that is left.
         """
-        known = self.slowdown_ratio
-        believed = (self.assumed_slowdown_ratio or 0.0) if known is None else known
-        steps, c = self.steps, min(max(believed, 0.0), MOST_BELIEVED)
-        exposed, transfer = (
-            pc.fill_null(steps[name], 0).to_numpy() for name in ("exposed_comm_ns", "comm_ns")
+        exposed, transfer, wait, hidden = self._columns(
+            "exposed_comm_ns", "comm_ns", "exposed_wait_ns", "overlap_compute_ns"
         )
         if not self.has_absent_ranks:
-            exposed = exposed - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
-            transfer = pc.coalesce(steps["transfer_ns"], steps["comm_ns"]).to_numpy()
-        freed = np.minimum(exposed, transfer * (1 - kept))
-        freed = freed + pc.fill_null(steps["overlap_compute_ns"], 0).to_numpy() * (c / (1 + c))
+            exposed = exposed - wait
+            transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
+        freed = np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share()
         return self._mean_of_most(freed)
 
-    def slowed_ns(self, slowdown: float, margin: float) -> float:
+    def slowed_ns(self, ratio: float, margin: float) -> float:
         """Return what communication slows compute down by per step: ``|M n C| x c / (1 + c) + margin x comm_delay``.
 
-        c is `slowdown` x `margin`, at most 1. Mean over steps of the largest over ranks; a delay that is not known counts
+        c is `ratio` x `margin`, at most 1. Mean over steps of the largest over ranks; a delay that is not known counts
         as none.
         """
-        c = min(max(slowdown, 0.0) * margin, MOST_BELIEVED)
-        hidden, late = (
-            pc.fill_null(self.steps[name], 0).to_numpy()
-            for name in ("overlap_compute_ns", "comm_delay_ns")
-        )
-        return self._mean_of_most(hidden * (c / (1 + c)) + margin * late)
+        hidden, late = self._columns("overlap_compute_ns", "comm_delay_ns")
+        return self._mean_of_most(hidden * _share(ratio * margin) + margin * late)
 
     def mean_of_most(self, column: str) -> float | None:
         """Return the mean over steps of a column's largest over ranks, at most the mean step; None as `mean` does."""
         return None if self.mean(column) is None else self._mean_of_most(self.steps[column].to_numpy())  # fmt: skip
 
-    def _mean_of_most(self, values: np.ndarray) -> float:
+    def _mean_of_most(self, values: Float64) -> float:
+        # A step in which all ranks lose counts as 0.
+        return min(float(np.maximum(self._most(values), 0.0).mean()), self.mean("wall_ns") or 0.0)
+
+    def _most(self, values: Float64) -> Float64:
+        """Return the largest over ranks of each step."""
         numbers, step = np.unique(self.steps["step"], return_inverse=True)
-        most = np.zeros(numbers.size)
+        most = np.full(numbers.size, -np.inf)
         np.maximum.at(most, step, values)
-        return min(float(most.mean()), self.mean("wall_ns") or 0.0)
+        return most
+
+    def _columns(self, *names: str) -> Iterator[Float64]:
+        """Yield columns of `steps`; what is not known counts as 0."""
+        return (pc.fill_null(self.steps[name], 0).to_numpy() for name in names)
 
     @property
     def transfer_ns_per_step(self) -> float:
@@ -320,3 +256,9 @@ class Evidence:
     def only_kind(self, collective: str) -> pa.Table:
         """Return the collectives of one kind."""
         return self.collectives.filter(pc.equal(self.collectives["collective"], collective))
+
+
+def _share(c: float) -> float:
+    """Return c / (1 + c), of a slowdown that is believed."""
+    c = min(max(c, 0.0), MOST_BELIEVED)
+    return c / (1 + c)

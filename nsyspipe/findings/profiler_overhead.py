@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from nsyspipe.findings.model import Finding
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "profiler-overhead"
 _DISTORTED = 1.5
 _LEAST_SHARE = 0.01
 
@@ -35,7 +28,6 @@ def profiler_overhead(evidence: Evidence) -> Answer:
     if not is_busy:
         title = f"the first step is distorted by the start of the capture{left_out}"
     return Finding(
-        id=ID,
         title=title,
         action="read with care: the capture distorts what it measures",
         advice="trace less (--trace=cuda,nvtx, no --sample, no --cudabacktrace), start the capture some steps before the "

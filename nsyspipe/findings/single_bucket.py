@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Finding
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "single-bucket"
 _MOST_OVERLAP = 0.1
 _LEAST_SHARE = 0.01
 # A loss or a norm may be reduced as well: one all-reduce takes nearly all of the time.
@@ -47,16 +40,16 @@ def single_bucket(evidence: Evidence) -> Answer:
     longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
     if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
         return None
-    is_after = _knows_backward(evidence)
+    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
+    is_after = backward["compute_ns"].null_count < backward.num_rows
     return Finding(
-        id=ID,
         title="the gradients go in one all-reduce "
         + ("after the backward pass" if is_after else "that no compute hides"),
         action="lower bucket_cap_mb: one all-reduce "
         + ("goes after backward" if is_after else "that nothing hides"),
         advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
         "backward still runs",
-        saving_ns_per_step=min(to_hide, _hiding(evidence)),
+        saving_ns_per_step=min(to_hide, _hiding(evidence, backward)),
         evidence={
             "collectives_per_step": evidence.summary["collectives_per_step"],
             "overlap_ratio": evidence.summary["overlap_ratio"],
@@ -67,15 +60,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     )
 
 
-def _knows_backward(evidence: Evidence) -> bool:
-    """Tell whether there are figures of a backward phase."""
-    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
-    return bool(backward["compute_ns"].null_count < backward.num_rows)
-
-
-def _hiding(evidence: Evidence) -> float:
+def _hiding(evidence: Evidence, backward: pa.Table) -> float:
     """Return the time per step in which communication could be hidden."""
-    backward = evidence.phases.filter(pc.equal(evidence.phases["phase"], "backward"))
     busy, exposed, idle = (
         pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns")
     )

@@ -1,25 +1,56 @@
-"""Rule ``slow-link``: the ranks are connected by less than they could be."""
+"""Rule ``slow-link``: the ranks are connected by less than they could be; and whether they are.
+
+By NCCL's log and the topology, else by the bandwidth that was reached.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from nsyspipe.findings.link_evidence import judge_link
-from nsyspipe.findings.model import Finding, NotJudged
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.collectives import bus_factor
+from nsyspipe.analysis.link_speeds import nvlink_speed
+from nsyspipe.analysis.links import SlowestLink, slowest
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 from nsyspipe.nsys.variables import SLOW_LINK, VARIABLES
 
 if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
+    from collections.abc import Mapping, Sequence
 
+    import pyarrow as pa
 
-ID = "slow-link"
 _LEAST_SHARE = 0.05
 # What a user may have set that decides what NCCL uses.
 _SETTINGS = tuple(one.name for one in VARIABLES if one.reader == SLOW_LINK)
+# What to say when nothing tells.
+LACKING = (
+    "neither NCCL's log nor message sizes say how fast the link is",
+    "pass --nccl-log FILE (from a run with NCCL_DEBUG=INFO) and --topology FILE (nvidia-smi topo -m)",
+)
+_ASK_SIZES = (
+    "NCCL's log names a network, and message sizes are needed to tell how fast it is",
+    "export again with nsys 2025.3 or newer: --include-blobs=true, captured with --trace=nvtx",
+)
+_ASK_TOPOLOGY = (
+    "GPUs reach each other directly, and the topology is needed to tell whether over NVLink",
+    "pass --topology FILE (nvidia-smi topo -m)",
+)
+_ASK = {"p2p": _ASK_TOPOLOGY, "net": _ASK_SIZES}
+# Below this share of what NVLink promises, it is not NVLink that carries the data.
+_SLOW_RATIO = 0.15
+_PER_S = 1e9
+_LARGE_BYTES = 16e6
+_COPIES = "gradient copies"
+# DDP closes each bucket but the last at its cap, the first one at this.
+_LEAST_BUCKET_BYTES = 1 << 20
+_NEAR = ("PIX", "PXB", "PHB")
+_NARROW = ("bf16", "f16", "f8e4m3", "f8e5m2")
 
 
 def slow_link(evidence: Evidence) -> Answer:
-    """Fire when transfer takes 5 % of step time over a link that is slow (see `link_evidence.judge_link`).
+    """Fire when transfer takes 5 % of step time over a link that is slow (see `judge_link`).
 
     Between hosts only what NCCL's log or the topology says counts: there a network is all there is, and
     slower than NVLink. Peer to peer below one PCIe host bridge is the best there is without NVLink. Saving: the lesser of
@@ -33,17 +64,14 @@ def slow_link(evidence: Evidence) -> Answer:
         return None
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
-        return NotJudged(ID, *verdict.lacking)
+        return NotJudged(*verdict.lacking)
     if not verdict.is_slow or verdict.is_near:
         return None
     if evidence.n_hosts > 1 and not verdict.is_seen:
         return None
-    reached, promised = (
-        verdict.evidence[name] for name in ("busbw_bytes_per_s", "nvlink_nominal_bytes_per_s")
-    )
+    reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
     kept = min(reached / promised, 1.0) if reached and promised else 0.0
     return Finding(
-        id=ID,
         title=f"the ranks communicate over a slow link: {verdict.text}",
         action=_action(verdict.evidence["link_kind"], evidence),
         advice="unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
@@ -70,20 +98,139 @@ def _settings(evidence: Evidence) -> dict[str, str] | None:
 def _action(kind: str | None, evidence: Evidence) -> str:
     """Name the setting that keeps GPUs from each other's memory, if that is why; else what would be faster."""
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
-    if is_inside and _is_p2p_off(evidence):
+    # Of values that differ between processes all are listed.
+    switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")
+    if is_inside and "1" in switches:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
         over = "host memory" if kind == "shm" else _now(kind)
         return f"unset NCCL_P2P_DISABLE: data goes over {over}"
     return f"use NVLink or P2P: data goes over {_now(kind)}"
 
 
-def _is_p2p_off(evidence: Evidence) -> bool:
-    """Tell whether a process at least had P2P switched off; values that differ between processes are listed."""
-    value = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "")
-    return "1" in value.split(" | ")
-
-
 def _now(kind: str | None) -> str:
     """Return in a word or two what carries the data."""
     words = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}
     return words.get(kind or "", "something slower")
+
+
+@dataclass(frozen=True)
+class LinkVerdict:
+    """What is known of the link."""
+
+    is_slow: bool | None  # None when it cannot be told
+    is_seen: bool  # NCCL's log or the topology says so, not only the bandwidth that was reached
+    is_near: bool  # it is the shortest way there is without NVLink: peer to peer below one PCIe host bridge
+    text: str  # what the data crosses, in words
+    lacking: tuple[str, str]  # reason and fix when it cannot be told
+    evidence: Mapping[str, Any]  # figures behind it
+    slowest: SlowestLink | None = None  # by NCCL's log or the topology
+    busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
+    busbw_source: str | None = (
+        None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
+    )
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the bandwidth rests on bytes that were copied, not on those that were sent."""
+        return self.busbw_source == _COPIES
+
+
+def judge_link(evidence: Evidence) -> LinkVerdict:
+    """Tell whether the ranks of a run are connected by less than NVLink could give, or by TCP.
+
+    Slow: host memory (SHM), PCIe, a socket network; without such knowledge a bus bandwidth below
+    15 % of NVLink's on GPUs that have it. The bandwidth is measured on messages of 16 MB and more, or estimated
+    from the bytes of all gradients that DDP copied, over the time that all-reduces transferred; not
+    at all where ranks are absent, nor from copies where a narrow type shows that gradients may have been
+    compressed, or where so many all-reduces are of larger buckets than what was copied.
+    """
+    links = evidence.links
+    link = None if links is None else slowest(links)
+    promised = nvlink_promise(evidence.gpu_names)
+    reached, source = _busbw(evidence)
+    facts = {
+        "link_kind": link.kind if link else None,
+        "link": link.text if link else None,
+        "link_nominal_bytes_per_s": link.nominal_bytes_per_s if link else None,
+        "nvlink_nominal_bytes_per_s": promised,
+        "busbw_bytes_per_s": reached,
+        "busbw_source": source,
+    }
+    is_slow = _by_link(link, links) if link and links is not None else None
+    text = link.text if link else ""
+    lacking = _ASK.get(link.kind, LACKING) if link else LACKING
+    is_seen = is_slow is not None
+    if not is_seen and promised is not None:
+        large = reached if source == _COPIES else _large_busbw(evidence)
+        if large is not None:
+            is_slow = large < _SLOW_RATIO * promised
+            text = "far less bandwidth than NVLink gives"
+    is_near = is_seen and links is not None and _is_near(link, links)
+    return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source)
+
+
+def nvlink_promise(gpu_names: Sequence[str]) -> float | None:
+    """Return what NVLink gives between GPUs of these models; None of cards, which it connects only in pairs, if at all."""
+    if any("PCI" in name.upper() for name in gpu_names):
+        return None
+    found = nvlink_speed(gpu_names)
+    return None if found is None else found.bytes_per_s
+
+
+def _is_near(link: SlowestLink | None, links: pa.Table) -> bool:
+    if link is None or link.kind not in ("p2p_pcie", "unknown"):
+        return False
+    rows = [row for row in links.to_pylist() if row["kind"] == link.kind]
+    return all(row["path"] in _NEAR for row in rows)
+
+
+def _by_link(link: SlowestLink, links: pa.Table) -> bool | None:
+    """Judge by what NCCL or the topology says; None when that leaves it open."""
+    if link.kind in ("shm", "p2p_pcie"):
+        return True
+    if link.kind == "nvlink":
+        return False
+    rows = [row for row in links.to_pylist() if row["kind"] == link.kind]
+    has_nvlink = [row["path"].startswith("NV") for row in rows if row["path"]]
+    if link.kind == "net":
+        # Between hosts nothing beats a network; within one it stands in for what NCCL could not use.
+        is_socket = any("Socket" in (row["transport"] or "") for row in rows)
+        return True if is_socket or any(has_nvlink) else None
+    if link.kind == "unknown" and has_nvlink and not any(has_nvlink):
+        return True  # whatever NCCL uses, it crosses PCIe
+    return None
+
+
+def _large_busbw(evidence: Evidence) -> float | None:
+    """Return the bus bandwidth of large messages, which latency does not hide."""
+    if evidence.has_absent_ranks:
+        return None
+    rows = evidence.collectives
+    chosen = pc.fill_null(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES), fill_value=False)
+    large = rows.filter(chosen)
+    n_bytes, transfer = (
+        pc.sum(large[name], skip_nulls=False, min_count=1).as_py()
+        for name in ("bus_bytes", "transfer_ns")
+    )
+    return _PER_S * n_bytes / transfer if n_bytes and transfer else None
+
+
+def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
+    """Return the bus bandwidth that the run reached, and where its bytes come from."""
+    measured = evidence.summary["busbw_bytes_per_s"]
+    if evidence.has_absent_ranks:
+        return None, None
+    if measured is not None:
+        return float(measured), "payload"
+    rows = evidence.collectives
+    if any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist()):
+        return None, None
+    n_bytes = pc.sum(evidence.steps["grad_copy_bytes"], skip_nulls=False, min_count=1).as_py()
+    transfer = pc.sum(rows["transfer_ns"], skip_nulls=False, min_count=1).as_py()
+    is_all_reduce = pc.all(pc.equal(rows["collective"], "all_reduce"), min_count=1).as_py()
+    if not (n_bytes and transfer and is_all_reduce):
+        return None, None
+    if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
+        return None, None  # of some of them nothing was copied: a hook sends something else
+    factor = bus_factor("all_reduce", pc.max(rows["n_ranks"]).as_py())
+    return _PER_S * n_bytes * float(factor) / transfer, _COPIES

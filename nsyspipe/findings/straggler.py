@@ -9,16 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsyspipe.findings.model import Answer, Evidence
     from nsyspipe.model.types import Int64
 
-
-ID = "straggler"
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.
 _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
@@ -27,6 +24,17 @@ _NOTICEABLE, _LEAST_PART = 0.01, 0.1
 _MOST_NAMED = 3
 # From this share of what a rank takes longer on, it is mostly one phase's; what no phase has is `_OUTSIDE`.
 _MOSTLY, _OUTSIDE = 0.6, ""
+_ADVICE = {
+    "data": "balance the data of this rank: batch lengths, its shard's storage, DataLoader(num_workers=...)",
+    "forward": "look for what only this rank does in forward: longer sequences, logging, a slower host or GPU",
+    "backward": "look for what only this rank does in backward: longer sequences, hooks, a slower GPU",
+    "optimizer": "look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
+}
+_COMPARE = "compare what this rank does in those steps: its data, its host, its GPU's clocks"
+_COMPARE_ALL = (
+    "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
+    "their GPUs' clocks"
+)
 
 
 def straggler(evidence: Evidence) -> Answer:
@@ -40,10 +48,9 @@ def straggler(evidence: Evidence) -> Answer:
         return None
     rows = {row["rank"]: row for row in evidence.stragglers.to_pylist() if row["lateness_ns"] is not None}  # fmt: skip
     if not rows:
-        return NotJudged(ID, "waiting is not known", "see the problems about clocks and matching")
+        return NotJudged("waiting is not known", "see the problems about clocks and matching")
     if evidence.is_capture_start_only:
         return NotJudged(
-            ID,
             "the only step of the figures holds the capture's start, which ranks reach at different times",
             "capture 3 steps or more, each in an NVTX range",
         )
@@ -67,17 +74,11 @@ def straggler(evidence: Evidence) -> Answer:
     worst = named[0]
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 else ""
+    title, action = _words({rank: parts[rank] for rank in named}, steps_of, saving, n_meeting)
     return Finding(
-        id=ID,
-        title=_title(named, parts, steps_of, saving, n_meeting) + where,
-        action=_action(named, where),
-        advice=_ADVICE.get(
-            phase or "",
-            "compare what this rank does in those steps: its data, its host, its GPU's clocks",
-        )
-        if len(named) == 1
-        else "compare what these ranks do in the steps that each holds up: their data (batch lengths), their hosts, "
-        "their GPUs' clocks",
+        title=title + where,
+        action=action + where,
+        advice=_ADVICE.get(phase or "", _COMPARE) if len(named) == 1 else _COMPARE_ALL,
         saving_ns_per_step=bound,
         evidence={
             "rank": worst,
@@ -116,37 +117,21 @@ def _is_often_late(evidence: Evidence) -> bool:
     return bool(is_large and 2 * n_late > n_meeting)
 
 
-def _title(
-    named: list[int],
-    parts: Mapping[int, float],
-    steps_of: Mapping[int, Int64],
-    saving: float,
-    n_steps: int,
-) -> str:
-    """Name the ranks; of several each one's part and how often."""
-    if len(named) == 1:
-        return f"the others wait for rank {named[0]}"
-    shares = [
-        f"{rank} ({parts[rank] / saving:.0%} of it, in {steps_of[rank].size} of {n_steps} steps)"
-        for rank in named
+def _words(
+    parts: Mapping[int, float], steps_of: Mapping[int, Int64], saving: float, n_steps: int
+) -> tuple[str, str]:
+    """Name the ranks, in a title and in an action; in the title of several each one's part and how often."""
+    *others, last = parts
+    if not others:
+        return f"the others wait for rank {last}", f"rank {last} makes the others wait"
+    *shares, share = [
+        f"{rank} ({part / saving:.0%} of it, in {steps_of[rank].size} of {n_steps} steps)"
+        for rank, part in parts.items()
     ]
-    return f"the others wait for ranks {', '.join(shares[:-1])} and {shares[-1]}"
-
-
-def _action(named: list[int], where: str) -> str:
-    if len(named) == 1:
-        return f"rank {named[0]} makes the others wait{where}"
-    if len(named) > _MOST_NAMED:
-        return f"{len(named)} ranks in turn make the others wait"
-    return f"ranks {', '.join(map(str, named[:-1]))} and {named[-1]} make the others wait"
-
-
-_ADVICE = {
-    "data": "balance the data of this rank: batch lengths, its shard's storage, DataLoader(num_workers=...)",
-    "forward": "look for what only this rank does in forward: longer sequences, logging, a slower host or GPU",
-    "backward": "look for what only this rank does in backward: longer sequences, hooks, a slower GPU",
-    "optimizer": "look for what only this rank does around the optimizer: checkpoints, metrics, uneven shards",
-}
+    action = f"ranks {', '.join(map(str, others))} and {last} make the others wait"
+    if len(parts) > _MOST_NAMED:
+        action = f"{len(parts)} ranks in turn make the others wait"
+    return f"the others wait for ranks {', '.join(shares)} and {share}", action
 
 
 def _steps_of(held_up: pa.Table, least_ns: float) -> Int64:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from nsyspipe.findings.idle_share import idle_above, idle_evidence, on_rank
+from nsyspipe.findings.model import Answer, Evidence, Finding
 
-from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
-from nsyspipe.findings.model import Finding
-
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "sync-bound"
-_LEAST_SHARE = 0.02
 _SHOWN_CALLS = 5
 # Names of calls come from the report; all of CUDA's are shorter.
 _LONGEST_NAME = 35
+_ADVICE = (
+    "avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with pin_memory=True and "
+    "non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc"
+)
 
 
 def sync_bound(evidence: Evidence) -> Answer:
@@ -23,18 +19,15 @@ def sync_bound(evidence: Evidence) -> Answer:
 
     Saving: as `idle_share.idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
     """
-    idle = idle_of(evidence, "idle_blocked_ns")
-    if idle is None or evidence.share(idle.judged_ns) < _LEAST_SHARE:
+    idle = idle_above(evidence, "idle_blocked_ns")
+    if idle is None:
         return None
     calls = dict(list(evidence.blocked_ns_by_call.items())[:_SHOWN_CALLS])
     name = next(iter(calls), "a synchronising call")[:_LONGEST_NAME]
     return Finding(
-        id=ID,
-        title=f"the GPU idles because the host was blocked in {name}{on_rank(idle)}",
-        action=f"keep {name} out of the step",
-        advice="avoid .item(), .cpu(), print of tensors and torch.cuda.synchronize() in the step; copy with "
-        "pin_memory=True and non_blocking=True; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against cudaMalloc",
-        saving_ns_per_step=idle.saving_ns,
-        evidence=idle_evidence(evidence, idle, "idle_blocked_ns")
-        | {"idle_ns_per_step_by_call": calls},
+        f"the GPU idles because the host was blocked in {name}{on_rank(idle)}",
+        f"keep {name} out of the step",
+        _ADVICE,
+        idle.saving_ns,
+        idle_evidence(evidence, idle, "idle_blocked_ns") | {"idle_ns_per_step_by_call": calls},
     )

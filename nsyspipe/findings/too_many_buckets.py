@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
-if TYPE_CHECKING:
-    from nsyspipe.findings.model import Answer, Evidence
-
-
-ID = "too-many-buckets"
 _MANY = 20
 # What an all-reduce of hardly any bytes takes, within a host or over a fast network.
 _FLOOR_NS = 100_000
@@ -33,7 +26,7 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     transfer = rows["transfer_ns"].drop_null()
     if not len(transfer):
         return NotJudged(
-            ID, "transfer times are not known", "see the problems about clocks and matching"
+            "transfer times are not known", "see the problems about clocks and matching"
         )
     median = pc.approximate_median(transfer).as_py()
     n_bytes = pc.approximate_median(rows["message_bytes"].drop_null()).as_py()
@@ -43,7 +36,6 @@ def too_many_buckets(evidence: Evidence) -> Answer:
     if median > _FLOOR_NS or not is_small or evidence.share(saving) < _LEAST_SHARE:
         return None
     return Finding(
-        id=ID,
         title="many small all-reduces, each bound by latency",
         action="raise bucket_cap_mb: small all-reduces, latency-bound",
         advice="raise DistributedDataParallel(bucket_cap_mb=...), or reduce small tensors together",

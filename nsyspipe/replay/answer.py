@@ -2,142 +2,117 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from nsyspipe.analysis.slowdown import MOST_USUAL
-from nsyspipe.replay.knobs import LINKS, MENU_LINKS, Knobs, bounds_of, finding_of, knobs_of
-from nsyspipe.replay.scenarios import Opened, opened_replay, why_refused
+from nsyspipe.replay.advice import finding_of, promised_bytes_per_s
+from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
+from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from nsyspipe.replay.knobs import Bound
-    from nsyspipe.replay.scenarios import Replay
     from nsyspipe.run.run import Run
 
-
-# What an answer rests on, in words.
-
-
 _GB = 1e9
+_FEW_STEPS = 3
+_CUSTOM = "custom"
+# Each single change.
+_MENU = {
+    **{f"bucket-{size:g}": Knobs(bucket_mb=size) for size in (25.0, 100.0)},
+    "no-grad-copy": Knobs(no_grad_copy=True),
+    "gradient-bf16": Knobs(gradient_dtype="bf16"),
+    "no-wait": Knobs(no_wait=True),
+    "perfect-overlap": Knobs(perfect_overlap=True),
+    **{
+        f"link-{name}": Knobs(link=name)
+        for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")
+    },
+}
 
 
 def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[str, ...]:
-    """Return a sentence for each thing that an answer takes for granted.
-
-    Parameters
-    ----------
-    step_time_ns
-        The answer.
-    """
+    """Return a sentence for each thing that an answer takes for granted."""
     said = [
-        *_ranks(replay),
-        *_given_bytes(replay),
-        *_link(replay, knobs),
-        *_gradients(replay, knobs),
-        *_rest(knobs),
-        *_slowdown(replay, knobs),
+        *_of_ranks(replay),
+        *_of_link(replay, knobs),
+        *_of_gradients(replay, knobs),
+        *_of_work(replay, knobs),
     ]
-    if replay.is_sharded:
-        said.append("work beside communication goes on as fast as captured")
     if replay.step_time_ns - step_time_ns > replay.lead_ns:
         said.append("hosts can launch that much faster, which the capture does not show")
     return tuple(said)
 
 
-def _ranks(replay: Replay) -> list[str]:
+def _of_ranks(replay: Replay) -> Iterator[str]:
     n_ranks = replay.captured.program.n_ranks
-    said = (
-        [] if n_ranks > 1 else ["for this rank alone: what it waits for the others stays as it is"]
-    )
-    if (n_missing := replay.world_size - n_ranks) and n_ranks > 1:
+    n_missing = replay.world_size - n_ranks
+    if n_ranks <= 1:
+        yield "for this rank alone: what it waits for the others stays as it is"
+    elif n_missing:
         are = "rank is" if n_missing == 1 else "ranks are"
-        said.append(
+        yield (
             f"{n_missing} {are} missing: a step is taken to be as long as that of the {n_ranks} of "
             f"{replay.world_size} that are there, and they wait for no other"
         )
-    return said
-
-
-def _given_bytes(replay: Replay) -> list[str]:
     given, element = replay.given_bytes, replay.element_bytes
-    if given is None:
-        return []
-    # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
-    of = (
-        ""
-        if element is None
-        else f": {given / element:,.0f} gradients of {element} bytes, as they are sent"
-    )
-    return [f"gradients of {given:,.0f} bytes per step as given{of}"]
+    if given is not None:
+        # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
+        of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""  # fmt: skip
+        yield f"gradients of {given:,.0f} bytes per step as given{of}"
 
 
-def _link(replay: Replay, knobs: Knobs) -> list[str]:
+def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
     target, own = knobs.target_bytes_per_s, replay.bus_bytes_per_s
     if target is None or own is None:
-        return []
+        return
+    captured = f"captured {own / _GB:.4g} GB/s"
     if knobs.link is None:
         most = replay.nominal_bytes_per_s
         beyond = "" if most is None or target <= most else f", more than the {most / _GB:,.0f} GB/s of these GPUs' fastest link"  # fmt: skip
-        return [
-            f"bus bandwidth {target / _GB:.4g} GB/s as given{beyond}, within 10 %; captured {own / _GB:.4g} GB/s"
-        ]
+        yield f"bus bandwidth {target / _GB:.4g} GB/s as given{beyond}, within 10 %; {captured}"
+        return
     link = LINKS[knobs.link]
     if replay.target(knobs) is None:
-        return [f"{link.name}: the captured {own / _GB:.4g} GB/s are what it gives, so it stays"]
+        yield f"{link.name}: the {captured} are what it gives, so it stays"
+        return
     how = "measured" if link.is_measured else "not measured"
     reached = f"bus bandwidth {target / _GB:.4g} GB/s within {100 * link.within:.0f} %, {how} ({link.source})"
-    return [f"{link.name}: {reached}; captured {own / _GB:.4g} GB/s"]
+    yield f"{link.name}: {reached}; {captured}"
 
 
-def _gradients(replay: Replay, knobs: Knobs) -> list[str]:
-    said = []
+def _of_gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if knobs.bucket_mb is not None:
         is_exact = all(one is not None and one.is_exact for one in replay.gradients)
-        how = (
-            "the copies and kernels of each"
-            if is_exact
-            else "estimates between the captured buckets"
-        )
-        said.append(
-            f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
-        )
+        how = "the copies and kernels of each" if is_exact else "estimates between the captured buckets"  # fmt: skip
+        yield f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
     if knobs.gradient_dtype is not None:
-        said.append(
-            f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
-        )
+        yield f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
         if not replay.n_copies:
-            said.append("casting takes no time")
-    return said
+            yield "casting takes no time"
 
 
-def _rest(knobs: Knobs) -> list[str]:
-    said = []
+def _of_work(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if knobs.no_wait:
-        said.append("all ranks work like the middle one of each step, of two like the faster")
+        yield "all ranks work like the middle one of each step, of two like the faster"
     if knobs.no_grad_copy:
-        said.append("all that is copied from buckets to gradients goes away")
+        yield "all that is copied from buckets to gradients goes away"
     if knobs.perfect_overlap:
-        said.append("all communication runs beside compute, which it slows")
-    return said
-
-
-def _slowdown(replay: Replay, knobs: Knobs) -> list[str]:
-    found = replay.slowdown_range(knobs)
-    if found is None:
-        return []
-    likely, least, most, is_measured = found
-    how = "measured here" if is_measured else "assumed"
-    rare = ", more than is usual" if likely > MOST_USUAL else ""
-    return [
-        f"work beside communication takes {100 * likely:.0f} % longer ({100 * least:.0f} to {100 * most:.0f} %, {how}{rare})"
-    ]
-
-
-# What a replay answers.
+        yield "all communication runs beside compute, which it slows"
+    if replay.is_sharded:
+        yield "work beside communication goes on as fast as captured"
+        return
+    found = replay.slowdowns(replay.target(knobs))
+    percents = [100 * after.total(*replay.total_work) for _, after in found.pairs]
+    how = "measured here" if found.is_measured else "assumed"
+    rare = ", more than is usual" if percents[0] > 100 * MOST_USUAL else ""
+    yield (
+        f"work beside communication takes {percents[0]:.0f} % longer "
+        f"({min(percents):.0f} to {max(percents):.0f} %, {how}{rare})"
+    )
 
 
 @dataclass(frozen=True)
@@ -221,37 +196,16 @@ class WhatIf:
     def table(self) -> pa.Table:
         """Return the scenarios as a table: one row each, in their order; knobs and assumptions as text.
 
-        Columns: id, label, step_time_ns, low_ns, high_ns, throughput_steps_per_s, gain_pct, assumptions, refused,
-        finding, finding_saving_ns.
+        Columns: the fields of `Scenario`, less ``knobs``.
         """
+        shown = [one for one in fields(Scenario) if one.name != "knobs"]
+        kinds = {one.name: pa.float64() if "float" in str(one.type) else pa.string() for one in shown}  # fmt: skip
         rows = [
-            {
-                "id": one.id,
-                "label": one.label,
-                "step_time_ns": one.step_time_ns,
-                "low_ns": one.low_ns,
-                "high_ns": one.high_ns,
-                "throughput_steps_per_s": one.throughput_steps_per_s,
-                "gain_pct": one.gain_pct,
-                "assumptions": "; ".join(one.assumptions),
-                "refused": one.refused,
-                "finding": one.finding,
-                "finding_saving_ns": one.finding_saving_ns,
-            }
+            {name: getattr(one, name) for name in kinds}
+            | {"assumptions": "; ".join(one.assumptions)}
             for one in self.scenarios
         ]
-        text, number = pa.string(), pa.float64()
-        kinds = [text, text, number, number, number, number, number, text, text, text, number]
-        names = [
-            "id", "label", "step_time_ns", "low_ns", "high_ns", "throughput_steps_per_s", "gain_pct", "assumptions",
-            "refused", "finding", "finding_saving_ns",
-        ]  # fmt: skip
-        return pa.Table.from_pylist(rows, pa.schema(zip(names, kinds, strict=True)))
-
-
-_FEW_STEPS = 3
-_MENU_BUCKETS = (25.0, 100.0)
-_CUSTOM = "custom"
+        return pa.Table.from_pylist(rows, pa.schema(kinds))
 
 
 def whatif(
@@ -337,52 +291,37 @@ def whatif(
         no_grad_copy=no_grad_copy,
         perfect_overlap=perfect_overlap,
     )
-    questions = {_CUSTOM: asked} if asked else _menu()
+    questions = {_CUSTOM: asked} if asked else _MENU
     opened = opened_replay(run, gradient_bytes)
-    bounds = bounds_of(run)
-    scenarios = [_scenario(opened, key, one, bounds) for key, one in questions.items()]
+    findings = run.judged_findings().select(["id", "saving_ns_per_step"]).to_pylist()
+    bounds = {row["id"]: row["saving_ns_per_step"] for row in findings}
+    promised = promised_bytes_per_s(run)
+    scenarios = []
+    for key, knobs in questions.items():
+        finding = finding_of(knobs, bounds, promised)
+        saving = None if finding is None else bounds[finding]
+        scenario = Scenario(
+            key, knobs.label, knobs.given, finding=finding, finding_saving_ns=saving
+        )
+        scenarios.append(_answered(scenario, opened, knobs))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
-    return _answer(run, None if isinstance(opened, str) else opened.replay, scenarios)
+    return _answer(run, None if isinstance(opened, str) else opened, scenarios)
 
 
-def _menu() -> dict[str, Knobs]:
-    """Return each single change."""
-    return {
-        **{f"bucket-{size:g}": Knobs(bucket_mb=size) for size in _MENU_BUCKETS},
-        "no-grad-copy": Knobs(no_grad_copy=True),
-        "gradient-bf16": Knobs(gradient_dtype="bf16"),
-        "no-wait": Knobs(no_wait=True),
-        "perfect-overlap": Knobs(perfect_overlap=True),
-        **{f"link-{name}": Knobs(link=name) for name in MENU_LINKS},
-    }
-
-
-def _scenario(
-    opened: Opened | str, key: str, knobs: Knobs, bounds: Mapping[str, Bound]
-) -> Scenario:
+def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenario:
     refused = why_refused(opened, knobs)
-    finding = finding_of(knobs, bounds)
-    plain = Scenario(
-        id=key,
-        label=knobs.label,
-        knobs=knobs.given,
-        refused=refused,
-        finding=finding,
-        finding_saving_ns=None if finding is None else bounds[finding].saving_ns,
-    )
     if isinstance(opened, str) or refused is not None:
-        return plain
-    replay = opened.replay
-    found = replay.predict(knobs)
+        return replace(scenario, refused=refused)
+    found = opened.predict(knobs)
     return replace(
-        plain,
+        scenario,
         step_time_ns=found.step_time_ns,
         low_ns=found.low_ns,
         high_ns=found.high_ns,
         throughput_steps_per_s=1e9 / found.step_time_ns,
-        gain_pct=100 * (replay.step_time_ns - found.step_time_ns) / replay.step_time_ns,
-        assumptions=assumptions_of(replay, knobs, found.step_time_ns),
+        gain_pct=100 * (opened.step_time_ns - found.step_time_ns) / opened.step_time_ns,
+        assumptions=assumptions_of(opened, knobs, found.step_time_ns),
     )
 
 

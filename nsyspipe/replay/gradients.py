@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from nsyspipe.model.names import PHASES
-from nsyspipe.replay.timelines import NEVER
+from nsyspipe.replay.program import NEVER, Captured, RankMarkers, RankTimeline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from nsyspipe.model.types import Float64, Int64
 
-    from nsyspipe.model.types import Flags, Float64, Int64
-    from nsyspipe.replay.program import Captured, RankMarkers
-    from nsyspipe.replay.timelines import RankTimeline
-
-
-# The kernels that scale each gradient into its bucket: they tell when it was ready.
-
-
+MIB = 1 << 20
 _BACKWARD = PHASES.index("backward")
 # Such kernels are as long as their gradients are large.
 _LEAST_CORRELATION = 0.8
 # A collective that is shorter than this share of the longest may be of something else, as the loss.
 _LARGE = 0.02
+_MOST_COPIES = 20_000
+_EVEN_PARTS = 512
+# One copy alone may be of anything.
+_FEWEST = 2
+_FEW_KERNELS = 4
+# The model may use the same kernel for other things too.
+_MOST_EXTRA = 3
 
 
-def scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
-    """Return the operations of the step like the one before its last large collective, up to it."""
+def _scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
+    """Return the operations of the step like the one before its last large collective, up to it.
+
+    They scale each gradient into its bucket, and tell when it was ready.
+    """
     found = timeline.collectives
     lengths = (found.end - found.start)[own]
     large = own[lengths >= _LARGE * lengths.max()]
@@ -41,29 +43,19 @@ def scaling_rows(timeline: RankTimeline, own: Int64) -> Int64:
         return np.empty(0, np.int64)
     # One functor has several kernels, for aligned and for other arrays: `kernel [functor]`.
     word = timeline.names[timeline.name[at]]
-    is_alike = _named_like(
-        timeline.names, word[word.find("[") :].lower() if "[" in word else word.lower()
-    )
-    chosen = is_alike[timeline.name[: at + 1]] & (timeline.step[: at + 1] == found.step[last])
+    word = word[max(word.find("["), 0) :].lower()
+    is_like = np.array([word in name.lower() for name in timeline.names], np.bool_)
+    chosen = is_like[timeline.name[: at + 1]] & (timeline.step[: at + 1] == found.step[last])
     if found.phase[last] == _BACKWARD:
         chosen &= timeline.phase[: at + 1] == _BACKWARD
     return np.flatnonzero(chosen)
 
 
-def _named_like(names: Sequence[str], word: str) -> Flags:
-    return np.array([word in name.lower() for name in names], np.bool_)
-
-
 def matched_in_order(lengths: Float64, sizes: Float64) -> Int64:
-    """Return which of more kernels are those of the gradients, in order: as long as their sizes let expect.
+    """Return which of more kernels are those of the gradients, as places in order: as long as their sizes let expect.
 
     The sum of |log(length / expected)| is the least; expected is proportional to the size, by the largest ones, but
     for what makes the smallest gradient as long as the shortest kernel.
-
-    Returns
-    -------
-    numpy.ndarray
-        A place among the lengths for each size, ascending.
     """
     n, shortest = sizes.size, lengths.min()
     largest = max(n // 4, 1)
@@ -93,22 +85,10 @@ def is_alike(lengths: Float64, sizes: Float64) -> bool:
     return bool(np.ptp(lengths) and np.corrcoef(lengths, sizes)[0, 1] >= _LEAST_CORRELATION)
 
 
-# The copies that DDP makes from its buckets to the gradients.
+class GradientCopies(NamedTuple):
+    """The copies of one step and rank from the buckets to the gradients: places among the rank's operations, and bytes.
 
-
-_MOST_COPIES = 20_000
-
-
-@dataclass(frozen=True)
-class GradientCopies:
-    """The copies of one step and rank from the buckets to the gradients, in that order.
-
-    Attributes
-    ----------
-    rows
-        Places among the rank's operations.
-    n_bytes
-        Of each; of a copy that is a kernel, what its length says.
+    Of a copy that is a kernel, the bytes are what its length says.
     """
 
     rows: Int64
@@ -138,48 +118,26 @@ def gradient_copies(captured: Captured, step: int, rank: int) -> GradientCopies:
 
 def _row(timeline: RankTimeline, joins: Int64) -> Int64:
     """Return the copies in a row that follow the waits for one burst; none where there are kernels alone."""
-    nothing = np.empty(0, np.int64)
-    waiting = np.unique(joins)
-    waiting = waiting[waiting < timeline.start.size]
+    waiting = joins[joins < timeline.start.size]
     waiting = waiting[timeline.is_copy[waiting]]
     if not waiting.size:
-        return nothing
-    first = int(waiting[0])
+        return np.empty(0, np.int64)
+    first = int(waiting.min())
     rows = np.arange(first, min(first + _MOST_COPIES, timeline.start.size))
     is_named_so = np.array(["copy" in name.lower() for name in timeline.names], np.bool_)
     stops = np.flatnonzero(~(timeline.is_copy[rows] | is_named_so[timeline.name[rows]]))
     return rows[: int(stops[0])] if stops.size else rows
 
 
-MIB = 1 << 20
-_EVEN_PARTS = 512
-# One copy alone may be of anything.
-_FEWEST = 2
-_FEW_KERNELS = 4
-# The model may use the same kernel for other things too.
-_MOST_EXTRA = 3
-
-
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of one step on all ranks, in order of their buckets.
-
-    Attributes
-    ----------
-    n_bytes
-        Of each.
-    ready
-        Row per gradient, column per rank: when it was ready, aligned ns.
-    is_exact
-        Whether sizes and times were seen; otherwise the bytes of each captured bucket are taken to become ready
-        evenly.
-    """
+    """The gradients of one step on all ranks, in order of their buckets."""
 
     n_bytes: Float64
-    ready: Float64
-    is_exact: bool
+    ready: Float64  # row per gradient, column per rank: when it was ready, aligned ns
+    is_exact: bool  # whether sizes and times were seen; else the bytes of each bucket are taken to become ready evenly
 
-    @cached_property
+    @property
     def total(self) -> float:
         """Bytes of all."""
         return float(self.n_bytes.sum())
@@ -231,7 +189,7 @@ def _scaled(
         return None
     columns = []
     for timeline, one in zip(captured.timelines, copies, strict=True):
-        rows = scaling_rows(timeline, own)
+        rows = _scaling_rows(timeline, own)
         if not sizes.size <= rows.size <= _MOST_EXTRA * sizes.size or one.rows.size != sizes.size:
             return None
         lengths = (timeline.end - timeline.start)[rows].astype(np.float64)
@@ -266,7 +224,7 @@ def _by_kernels(captured: Captured, own: Int64, per_bucket: Float64) -> Gradient
     """Take the kernels that scale gradients for the gradients, as large as they are long; None where there are few."""
     columns, sizes = [], None
     for timeline in captured.timelines:
-        rows = scaling_rows(timeline, own)
+        rows = _scaling_rows(timeline, own)
         launched = timeline.collectives.launch[own]
         bucket = np.searchsorted(launched, timeline.launch[rows])
         counts = np.bincount(bucket, minlength=own.size)
@@ -327,12 +285,7 @@ def _begin_of_pass(timeline: RankTimeline, markers: RankMarkers, own: Int64) -> 
 def bucket_ends(n_bytes: Float64, cap_mib: float) -> Int64:
     """Return the last gradient of each bucket by DDP's rule: a bucket is closed by the one that fills it up.
 
-    Parameters
-    ----------
-    n_bytes
-        Of each gradient, in the order in which they are ready.
-    cap_mib
-        ``bucket_cap_mb``, which DDP counts in MiB.
+    Gradients come in the order in which they are ready; the cap is ``bucket_cap_mb``, which DDP counts in MiB.
 
     Examples
     --------

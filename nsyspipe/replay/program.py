@@ -1,4 +1,7 @@
-"""The captured steps as a `Program`: where communication and the rest of the work wait for each other."""
+"""The captured steps: what each rank did, and a `Program` of it, where communication and other work wait for each other.
+
+Times are aligned, ns.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import IntervalSet, union
-from nsyspipe.replay.timelines import NEVER
+from nsyspipe.model.names import PHASES
+from nsyspipe.replay.simulate import JOIN, READY, WINDOW, Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,176 +22,207 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.model.types import Flags, Float64, Int64
-    from nsyspipe.replay.timelines import RankTimeline, Windows
+    from nsyspipe.run.run import Run
 
-
-# What a replay runs: markers in order, each with its place in every rank's work, and the collectives between them.
-
-
-WINDOW, READY, JOIN = range(3)
-
-
-@dataclass(frozen=True)
-class Slowing:
-    """How work beside communication is slower.
-
-    Attributes
-    ----------
-    ratio
-        c: it takes 1 + c times as long.
-    delay_ns
-        And each of its operations begins so much later.
-    """
-
-    ratio: float = 0.0
-    delay_ns: float = 0.0
-
-    def scaled(self, factor: float) -> Slowing:
-        """Return one of another strength."""
-        return Slowing(factor * self.ratio, factor * self.delay_ns)
-
-    def blended(self, other: Slowing, share: float) -> Slowing:
-        """Return one that is so much of another."""
-        return Slowing(
-            self.ratio + share * (other.ratio - self.ratio),
-            self.delay_ns + share * (other.delay_ns - self.delay_ns),
-        )
-
-    def total(self, work_ns: float, n_operations: float) -> float:
-        """Return by how much so much work takes longer, as a share of it."""
-        return self.ratio + self.delay_ns * n_operations / max(work_ns, 1.0)
-
-
-NOTHING = Slowing()
-
-
-@dataclass(frozen=True)
-class Program:
-    """Markers of all ranks in one order, and the collectives that they begin and wait for.
-
-    Attributes
-    ----------
-    kind
-        Of each marker: `WINDOW`, the start of a window; `READY`, from here on a collective may begin;
-        `JOIN`, what follows waits for the end of a collective.
-    which
-        Window or collective of each marker.
-    work
-        Row per marker, column per rank: how far the rank's own work has come there, ns: time less what
-        it stood still for collectives.
-    beside
-        Of that, how long communication was under way on that rank.
-    begun, begun_beside
-        How many operations the rank's main stream had begun there, and how many of them beside communication.
-    step
-        Per collective: place of its step among the windows.
-    lag_ns
-        Row per collective, column per rank: from when it could have begun to its start.
-    transfer_ns
-        Likewise: from the last rank's start to the own end.
-    n_bytes
-        Per collective: message bytes; NaN where not known.
-    chain
-        Per collective: number of its stream; those of one stream follow one another.
-    is_gradient
-        Per collective: one of the gradients' all-reduces.
-    begin_ns
-        Per rank: start of the first window, aligned.
-    late_beside_ns, longer_beside
-        Per collective that was not captured: how much later it begins, and by which share of it it is longer, when the
-        rank works at its begin. Nothing of those that were: their lags and transfers hold it.
-    """
-
-    kind: Int64
-    which: Int64
-    work: Float64
-    beside: Float64
-    begun: Float64
-    begun_beside: Float64
-    step: Int64
-    lag_ns: Float64
-    transfer_ns: Float64
-    n_bytes: Float64
-    chain: Int64
-    is_gradient: NDArray[np.bool_]
-    begin_ns: Float64
-    late_beside_ns: Float64
-    longer_beside: Float64
-
-    def free_work(self, slowing: Slowing) -> Float64:
-        """Return how far work had come at each marker had communication not slowed it."""
-        lost = slowing.ratio * self.beside + slowing.delay_ns * self.begun_beside
-        place = self.work - lost / (1 + slowing.ratio)
-        return np.maximum.accumulate(place, axis=0)
-
-    @property
-    def n_ranks(self) -> int:
-        """Ranks."""
-        return int(self.begin_ns.size)
-
-    @property
-    def n_windows(self) -> int:
-        """Windows."""
-        return int(np.count_nonzero(self.kind == WINDOW)) - 1
-
-
+# The launch of what has none: before everything.
+NEVER = -(2**62)
+_COPY_NAME = "memcpy DtoD"
+_PHASES, _NO_PHASE = pa.array(PHASES, pa.string()), -1
 # A rank stood still for a collective when it went on this soon after the end, after this much of nothing.
 _SOON_NS, _STANDSTILL_NS = 50_000, 20_000
 
 
 @dataclass(frozen=True)
+class Windows:
+    """The windows to replay, the same steps on every rank."""
+
+    ranks: tuple[int, ...]
+    steps: Int64
+    edges: Int64  # one more than steps, a column per rank: where each window starts, and the last one ends
+    counts: Flags  # which of the steps count in the run's figures
+
+    def step_times(self, edges: Float64 | None = None) -> Float64:
+        """Return the largest window over ranks of each step that counts, ns."""
+        found = self.edges if edges is None else edges
+        longest: Float64 = np.diff(found, axis=-2).max(axis=-1)[..., self.counts]
+        return longest
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """A rank's communication operations, in order of launch."""
+
+    start: Int64
+    end: Int64
+    launch: Int64
+    step: Int64
+    seq: Int64
+    phase: Int64
+    stream: Int64
+    kind: NDArray[np.object_]
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """What one rank did between the first and the last edge of its windows."""
+
+    # The operations of the main stream, which has most compute time, in order of start; one without a launch has that of
+    # the one before it.
+    start: Int64
+    end: Int64
+    launch: Int64
+    step: Int64
+    phase: Int64
+    name: Int64  # place in `names`
+    names: tuple[str, ...]
+    n_bytes: Int64
+    is_copy: Flags
+    is_compute: Flags
+    n_without_launch: int
+    n_hooked: int  # compute kernels on a stream of communication
+    hooked_ns: int
+    next_launch: int  # of what begins the window after the last one; `NEVER`: nothing does
+    n_outside: int  # communication operations that belong to no step
+    collectives: Collectives
+
+
+def summary_windows(run: Run) -> Windows | None:
+    """Return the windows from the first to the last summary step; None unless all ranks have them, complete and one after the other."""
+    table = run.steps()
+    ranks = tuple(run.ranks["rank"].to_pylist())
+    chosen = table.filter(table["in_summary"])
+    if not chosen.num_rows or not pc.all(chosen["is_complete"]).as_py():
+        return None
+    summary = np.unique(chosen["step"].to_numpy())
+    all_steps = table["step"].to_numpy()
+    held = table.filter((all_steps >= summary[0]) & (all_steps <= summary[-1]))
+    rank, step = held["rank"].to_numpy(), held["step"].to_numpy()
+    steps = np.unique(step)
+    order = np.lexsort((step, rank))
+    if not np.array_equal(rank[order], np.repeat(ranks, steps.size)):
+        return None
+    starts, ends = (
+        held[name].to_numpy()[order].reshape(len(ranks), steps.size)
+        for name in ("start_ns", "end_ns")
+    )
+    if not np.array_equal(ends[:, :-1], starts[:, 1:]):
+        return None
+    edges = np.concatenate((starts, ends[:, -1:]), axis=1).T
+    return Windows(ranks, steps, edges, np.isin(steps, summary))
+
+
+def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
+    """Read what each rank did in the windows, in order of rank; a `DatasetError` if a run was saved without its operations."""
+    # What begins the window after the last one tells why it did not begin earlier.
+    known = run.steps()["step"].to_numpy()
+    last = int(windows.steps[-1])
+    span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
+    found = {rank: events for rank, events, _ in run.operations(span)}
+    return [
+        _timeline(found[rank], windows.edges[0, at], windows.edges[-1, at])
+        for at, rank in enumerate(windows.ranks)
+    ]
+
+
+def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
+    columns = {
+        "start": events["start_ns"].to_numpy(),
+        "end": events["end_ns"].to_numpy(),
+        "launch": _filled(events["launch_ns"], NEVER),
+        "step": _filled(events["step"], NEVER),
+        "phase": _filled(pc.index_in(events["phase"], _PHASES), _NO_PHASE).astype(np.int64),
+    }
+    start, duration = columns["start"], events["dur_ns"].to_numpy()
+    is_comm, is_compute = (
+        pc.equal(events["category"], word).to_numpy(zero_copy_only=False)
+        for word in ("comm", "compute")
+    )
+    places = np.stack([_filled(events[name], -1) for name in ("device_id", "stream_id")])
+    stream = np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
+    inside = (start >= first) & (start < last)
+    computing = is_compute & inside
+    lengths = np.bincount(stream[computing], weights=duration[computing])
+    main = int(np.argmax(lengths)) if lengths.size else -1
+    # In order of start, which is that of launch on one stream.
+    rows = np.flatnonzero(inside & ~is_comm & (stream == main))
+    codes = events["name"].combine_chunks().dictionary_encode()
+    name, names = codes.indices.to_numpy()[rows], tuple(codes.dictionary.to_pylist())
+    comm = np.flatnonzero(inside & is_comm)
+    hooked = computing & np.isin(stream, stream[comm])
+    after = np.flatnonzero((start >= last) & (is_comm | is_compute))
+    own = {key: value[rows] for key, value in columns.items()}
+    is_without = own["launch"] == NEVER
+    own["launch"] = np.where(is_without, np.maximum.accumulate(own["launch"]), own["launch"])
+    is_in_step = columns["step"][comm] != NEVER
+    return RankTimeline(
+        **own,
+        name=name.astype(np.int64),
+        names=names,
+        n_bytes=_filled(events["bytes"], 0)[rows],
+        is_copy=np.array([one == _COPY_NAME for one in names], np.bool_)[name],
+        is_compute=is_compute[rows],
+        n_without_launch=int(np.count_nonzero(is_without)),
+        n_hooked=int(np.count_nonzero(hooked)),
+        hooked_ns=int(duration[hooked].sum()),
+        next_launch=int(columns["launch"][after[np.argmin(start[after])]]) if after.size else NEVER,
+        n_outside=int(np.count_nonzero(~is_in_step)),
+        collectives=_collectives(events, columns, stream, comm[is_in_step]),
+    )
+
+
+def _collectives(
+    events: pa.Table, columns: dict[str, Int64], stream: Int64, comm: Int64
+) -> Collectives:
+    order = comm[np.lexsort((columns["start"][comm], columns["launch"][comm]))]
+    return Collectives(
+        **{key: value[order] for key, value in columns.items()},
+        seq=_filled(events["seq"], NEVER)[order],
+        stream=stream[order],
+        kind=np.asarray(events["collective"].take(pa.array(order)).to_pylist(), object),
+    )
+
+
+def _filled(column: pa.ChunkedArray, value: int) -> Int64:
+    filled: Int64 = (pc.fill_null(column, value) if column.null_count else column).to_numpy()
+    return filled
+
+
+@dataclass(frozen=True)
 class RankMarkers:
-    """Where one rank and its collectives depend on each other; times aligned, ns.
+    """Where one rank and its collectives depend on each other; times aligned, ns."""
 
-    Attributes
-    ----------
-    ready
-        Per collective: when the rank's own work allowed it.
-    join
-        Per collective: place among the operations of the first one that waits for it; their number for none.
-    stalls
-        When the rank did nothing but wait for a collective, or what is left out.
-    beside
-        When communication was under way and it did not.
-    begun, begun_beside
-        Starts of its operations, and of those that began beside communication; ascending.
-    """
+    ready: Int64  # per collective: when the rank's own work allowed it
+    join: Int64  # per collective: place of the first operation that waits for it; their number for none
+    stalls: IntervalSet  # when the rank did nothing but wait for a collective, or what is left out
+    beside: IntervalSet  # when communication was under way and it did not
+    begun: Int64  # starts of its operations, ascending
+    begun_beside: Int64  # and of those that began beside communication
 
-    ready: Int64
-    join: Int64
-    stalls: IntervalSet
-    beside: IntervalSet
-    begun: Int64
-    begun_beside: Int64
-
-    def places(self, times: Int64) -> tuple[Float64, Float64, Float64, Float64]:
-        """Return how far work had come at some times: time, and operations begun; of either how much beside communication."""
-        work = times - self.stalls.covered_until(times)
-        found = (
-            work,
+    def places(self, times: Int64) -> Float64:
+        """Return how far the rank had come at some times, in the four rows of `Program.places`."""
+        rows = (
+            times - self.stalls.covered_until(times),
             self.beside.covered_until(times),
             np.searchsorted(self.begun, times),
             np.searchsorted(self.begun_beside, times),
         )
-        reached, beside, begun, begun_beside = (one.astype(np.float64) for one in found)
-        return reached, beside, begun, begun_beside
+        return np.stack(rows).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Captured:
-    """The captured steps, ready to be replayed.
-
-    Attributes
-    ----------
-    burst
-        Number of each collective's burst: those of one pass of one step, one after the other.
-    """
+    """The captured steps, ready to be replayed."""
 
     program: Program
     ranks: tuple[RankMarkers, ...]
     timelines: tuple[RankTimeline, ...]
     windows: Windows
-    burst: Int64
+    burst: Int64  # number of each collective's burst: those of one pass of one step, one after the other
+
+    @property
+    def steps(self) -> range:
+        """Places of the steps among the windows."""
+        return range(self.windows.steps.size)
 
 
 def captured_program(
@@ -195,19 +232,10 @@ def captured_program(
     is_gradient: Flags,
     removed: Sequence[tuple[Int64, Int64]] | None = None,
 ) -> Captured:
-    """Return the captured steps as a program.
+    """Return the captured steps of all ranks, which have the same collectives in the same order, as a program.
 
-    Parameters
-    ----------
-    timelines
-        Of all ranks, with the same collectives in the same order.
-    n_bytes, is_gradient
-        Per collective.
-    removed
-        Per rank: starts and ends of work to leave out.
+    Starts and ends of work to leave out may be given for each rank.
 
-    Notes
-    -----
     `READY` is the end of the last operation of the main stream launched before the collective, or its own launch
     if later. `JOIN` is the first operation of the main stream that was launched after it, and went on right after its
     end; without one, the first that was launched after the last collective of its burst and begins after its end:
@@ -216,29 +244,28 @@ def captured_program(
     first = timelines[0].collectives
     burst = _bursts(timelines[0])
     nothing = [(np.empty(0, np.int64),) * 2] * len(timelines)
+    less = removed or nothing
     found = tuple(
-        _rank_markers(one, burst, int(first_edge), *less)
-        for one, first_edge, less in zip(
-            timelines, windows.edges[0], removed or nothing, strict=True
-        )
+        _rank_markers(rank, burst, int(first_edge), *gone)
+        for rank, first_edge, gone in zip(timelines, windows.edges[0], less, strict=True)
     )
-    windows_begin = _begins(timelines, found, windows)
+    edges = _begins(timelines, found, windows)
     starts = np.stack([one.collectives.start for one in timelines], axis=1)
     ends = np.stack([one.collectives.end for one in timelines], axis=1)
     ready = np.stack([one.ready for one in found], axis=1)
     chain = np.unique(first.stream, return_inverse=True)[1].reshape(-1)
-    kind, which, *places = _ordered(timelines, found, windows_begin)
+    kind, which, places = _ordered(timelines, found, edges)
     program = Program(
         kind=kind,
         which=which,
-        **dict(zip(("work", "beside", "begun", "begun_beside"), places, strict=True)),
+        places=places,
         step=np.searchsorted(windows.steps, first.step),
         lag_ns=(starts - np.maximum(ready, _end_before(ends, chain))).astype(np.float64),
         transfer_ns=(ends - starts.max(axis=1, keepdims=True)).astype(np.float64),
         n_bytes=n_bytes,
         chain=chain,
         is_gradient=is_gradient,
-        begin_ns=windows_begin[0].astype(np.float64),
+        begin_ns=edges[0].astype(np.float64),
         late_beside_ns=np.zeros(first.step.size),
         longer_beside=np.zeros(first.step.size),
     )
@@ -270,6 +297,11 @@ def _end_before(ends: Int64, chain: Int64) -> Int64:
     return found
 
 
+def free_until(rank: RankTimeline) -> Int64:
+    """Return the end of all operations before each; of one more, of all."""
+    return np.append(NEVER, np.maximum.accumulate(rank.end))
+
+
 def _rank_markers(
     rank: RankTimeline, burst: Int64, first_edge: int, removed_starts: Int64, removed_ends: Int64
 ) -> RankMarkers:
@@ -281,9 +313,8 @@ def _rank_markers(
     # What began earlier did not depend on that operation after all.
     ready = np.minimum(ready, comm.start)
     join = _joins(rank, burst)
-    free = np.append(NEVER, np.maximum.accumulate(rank.end))  # end of all before each
     waits = np.flatnonzero(join < rank.start.size)
-    begin = np.maximum(free[join[waits]], comm.start[waits])
+    begin = np.maximum(free_until(rank)[join[waits]], comm.start[waits])
     finish = np.minimum(comm.end[waits], rank.start[join[waits]])
     own = begin < finish
     stalls = union(
@@ -295,19 +326,18 @@ def _rank_markers(
 
 
 def _joins(rank: RankTimeline, burst: Int64) -> Int64:
-    comm = rank.collectives
-    free = np.append(NEVER, np.maximum.accumulate(rank.end))[: rank.start.size]
+    comm, n = rank.collectives, rank.start.size
+    if not n:
+        return np.zeros(comm.end.size, np.int64)
     # Operations stand in order of start, which is that of launch on one stream.
     launch = np.maximum.accumulate(rank.launch)
     after_own = np.searchsorted(launch, comm.launch, side="right")
     begun = np.searchsorted(rank.start, comm.end)
-    at = np.minimum(np.maximum(after_own, begun), max(rank.start.size - 1, 0))
-    if not rank.start.size:
-        return np.zeros(comm.end.size, np.int64)
+    at = np.minimum(np.maximum(after_own, begun), n - 1)
     stood_still = (
         (rank.start[at] >= comm.end)
         & (rank.start[at] < comm.end + _SOON_NS)
-        & (free[at] + _STANDSTILL_NS < comm.end)
+        & (free_until(rank)[at] + _STANDSTILL_NS < comm.end)
         & (rank.launch[at] + _STANDSTILL_NS < comm.end)
         & (at >= after_own)
     )
@@ -335,21 +365,17 @@ def _begins(
 
 def _ordered(
     timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], edges: Int64
-) -> tuple[Int64, Int64, Float64, Float64, Float64, Float64]:
+) -> tuple[Int64, Int64, Float64]:
     """Put the markers of all ranks into the order in which the lowest rank launched what they stand before."""
     n_edges, n_collectives = edges.shape[0], found[0].ready.size
     kind = np.repeat([WINDOW, READY, JOIN], [n_edges, n_collectives, n_collectives])
     which = np.concatenate((np.arange(n_edges), *(np.arange(n_collectives),) * 2))
     columns = []
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
-        free = np.append(NEVER, np.maximum.accumulate(rank.end))
-        join_time = np.maximum(free[one.join], edges[0, at])
+        join_time = np.maximum(free_until(rank)[one.join], edges[0, at])
         # Of the operation that waits: work goes on from where it had stopped before it.
         join_time = np.where(one.join < rank.start.size, join_time, edges[-1, at])
         columns.append(one.places(np.concatenate((edges[:, at], one.ready, join_time))))
-    work, beside, begun, begun_beside = (
-        np.stack(column, axis=1) for column in zip(*columns, strict=True)
-    )
     lead = timelines[0]
     launch = np.append(np.maximum.accumulate(lead.launch), -NEVER)
     anchor = np.concatenate(
@@ -358,14 +384,7 @@ def _ordered(
     # A window that begins with an operation that waits begins after the wait.
     rank_of_kind = np.array([1, 2, 0])[kind]
     order = np.lexsort((which, rank_of_kind, anchor))
-    return (
-        kind[order],
-        which[order],
-        work[order],
-        beside[order],
-        begun[order],
-        begun_beside[order],
-    )
+    return kind[order], which[order], np.stack(columns, axis=2)[:, order]
 
 
 def _edge_anchors(lead: RankTimeline, edges: Int64, launch: Int64) -> Int64:

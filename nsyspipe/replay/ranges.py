@@ -1,36 +1,29 @@
-"""What captured steps say of their communication, and how far an answer may be off."""
+"""What captured steps say of their communication, and of how much it slows the work beside it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from nsyspipe.analysis import slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.analysis.slowdown import (
-    ASSUMED_NARROW,
-    ASSUMED_WIDE,
-    ASSUMED_WITHIN,
-    LEAST_COMPARED,
-    MEASURED_WITHIN,
-    link_width,
+from nsyspipe.replay.gradients import (
+    GradientCopies,
+    Gradients,
+    bucket_ends,
+    gradient_copies,
+    gradients_of,
 )
-from nsyspipe.replay.gradients import bucket_ends, gradient_copies, gradients_of
-from nsyspipe.replay.program import WINDOW, Slowing
-from nsyspipe.replay.simulate import Compared, Contention, measured_contention
+from nsyspipe.replay.simulate import WINDOW, Slowing
 
 if TYPE_CHECKING:
-    from nsyspipe.model.types import Flags
-    from nsyspipe.replay.gradients import Gradients
+    from nsyspipe.model.types import Float64
     from nsyspipe.replay.knobs import Knobs
-    from nsyspipe.replay.program import Captured
-
-
-# How far an answer may be off: the settings that stand for what the capture does not say.
-
+    from nsyspipe.replay.program import Captured, RankMarkers, RankTimeline
 
 # Least, likeliest, most: what a collective takes besides its bytes.
 OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
@@ -44,25 +37,84 @@ _MOST_POSSIBLE = 1.5
 # where the same operations ran with and without communication. Over host memory operations begin later, since
 # launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
 # operations' own. Between them by the logarithm.
-_NARROW, _WIDE = Slowing(ASSUMED_NARROW, 6_500.0), Slowing(ASSUMED_WIDE, 250.0)
+_NARROW, _WIDE = Slowing(slowdown.ASSUMED_NARROW, 6_500.0), Slowing(slowdown.ASSUMED_WIDE, 250.0)
 # Of the delay over host memory, how much makes the operation itself longer rather than the gap before it.
 _NARROW_IN_OPERATION_NS = 3_800.0
+_ENOUGH_GAPS = 100
+# What is longer is a pause and no launch to launch.
+_LONGEST_GAP_NS = 100_000
 
 
-@dataclass(frozen=True)
-class Slowdowns:
-    """The slowdown of work beside communication, in the capture and in the replay.
+class Contention(NamedTuple):
+    """What the capture says of work beside communication."""
 
-    Attributes
-    ----------
-    pairs
-        (before, after): the likeliest, then those that make the step shortest and longest.
-    is_measured
-        Whether it was measured in the capture.
+    # How much longer kernels take that have equal ones without it, None where there are none; their share of all kernel
+    # time beside it.
+    compared_slowdown: float | None
+    compared_share: float
+    # How much later an operation begins after the one before it than without communication, None where too few did; and
+    # that time without communication.
+    delay_ns: float | None
+    free_gap_ns: float
+    # Work that was beside communication: its share of all, its time, and how many operations it began.
+    covered_share: float
+    covered_ns: float
+    n_covered: float
+
+
+def measured_contention(
+    captured: Captured, slowdown: float | None, compared_share: float
+) -> Contention:
+    """Add to the compared kernels how much later operations begin beside communication.
+
+    Of operations of the main stream that were launched before the one before them ended and that wait for no
+    collective: mean time since that end, beside communication less without.
     """
+    pairs = list(zip(captured.timelines, captured.ranks, strict=True))
+    gaps = [_gaps(*one) for one in pairs]
+    free, beside = (np.concatenate([one[at] for one in gaps]) for at in (0, 1))
+    work, covered, _, n_covered = np.sum([_worked(*one) for one in pairs], axis=0).tolist()
+    is_enough = min(free.size, beside.size) >= _ENOUGH_GAPS
+    return Contention(
+        slowdown,
+        compared_share,
+        delay_ns=float(beside.mean() - free.mean()) if is_enough else None,
+        free_gap_ns=float(free.mean()) if free.size else 0.0,
+        covered_share=covered / max(work, 1.0),
+        covered_ns=covered,
+        n_covered=n_covered,
+    )
 
+
+def _worked(rank: RankTimeline, markers: RankMarkers) -> Float64:
+    """Return how far the rank came from its first operation to its last, as `RankMarkers.places` has it."""
+    if not rank.start.size:
+        return np.zeros(4)
+    return np.diff(markers.places(np.array([rank.start[0], rank.end.max()])))[:, 0]
+
+
+def _gaps(rank: RankTimeline, markers: RankMarkers) -> tuple[Float64, Float64]:
+    """Return the times between operations of the main stream, without communication and beside it."""
+    if rank.start.size <= 1:
+        return np.empty(0), np.empty(0)
+    busy = union(rank.collectives.start, rank.collectives.end)
+    before = np.maximum.accumulate(rank.end)[:-1]
+    start = rank.start[1:]
+    gap = start - before
+    waits = np.zeros(rank.start.size + 1, np.bool_)
+    waits[markers.join] = True
+    own = (rank.launch[1:] < before) & (gap >= 0) & (gap < _LONGEST_GAP_NS) & ~waits[1:-1]
+    covered = busy.lengths(before - 1, start)
+    is_free, is_beside = own & (covered == 0), own & (covered == gap + 1)
+    return gap[is_free].astype(np.float64), gap[is_beside].astype(np.float64)
+
+
+class Slowdowns(NamedTuple):
+    """The slowdown of work beside communication, in the capture and in the replay."""
+
+    # The likeliest, then those that make the step shortest and longest.
     pairs: tuple[tuple[Slowing, Slowing], ...]
-    is_measured: bool
+    is_measured: bool  # in the capture
 
     @property
     def likely(self) -> tuple[Slowing, Slowing]:
@@ -75,39 +127,27 @@ def slowdowns(
     captured_bytes_per_s: float | None,
     target_bytes_per_s: float | None,
 ) -> Slowdowns:
-    """Return the slowdowns to run with.
+    """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 
-    Parameters
-    ----------
-    measured
-        In the capture.
-    captured_bytes_per_s, target_bytes_per_s
-        Bus bandwidth in the capture, None if not known; and in the replay, None if it stays.
-
-    Notes
-    -----
     Kernels that could not be compared count with the assumed slowdown, those that could with their own. On the way from
     a narrow link to a wide one the measured slowdown gives way to the assumed one of the target.
     """
     before, is_measured = _of_capture(measured, captured_bytes_per_s)
-    within = MEASURED_WITHIN if is_measured else ASSUMED_WITHIN
+    within = slowdown.MEASURED_WITHIN if is_measured else slowdown.ASSUMED_WITHIN
     is_delay_measured = measured is not None and measured.delay_ns is not None
-    of_delay = MEASURED_WITHIN if is_delay_measured else within
+    of_delay = slowdown.MEASURED_WITHIN if is_delay_measured else within
     least, most = (
         Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns)
         for sign in (-1, 1)
     )
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
-    moved = abs(
-        link_width(target_bytes_per_s) - link_width(captured_bytes_per_s or target_bytes_per_s)
-    )
+    width = slowdown.link_width(captured_bytes_per_s or target_bytes_per_s)
+    moved = abs(slowdown.link_width(target_bytes_per_s) - width)
     after = before.blended(_assumed(target_bytes_per_s), moved if is_measured else 1.0)
-    within += moved * (ASSUMED_WITHIN - within)
-    return Slowdowns(
-        ((before, after), (most, after.scaled(1 - within)), (least, after.scaled(1 + within))),
-        is_measured,
-    )
+    within += moved * (slowdown.ASSUMED_WITHIN - within)
+    pairs = ((before, after), (most, after.scaled(1 - within)), (least, after.scaled(1 + within)))
+    return Slowdowns(pairs, is_measured)
 
 
 def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple[Slowing, bool]:
@@ -115,11 +155,9 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     assumed = _assumed(bytes_per_s)
     if measured is None or measured.covered_share < _LEAST_COVERED:
         return assumed, False
-    found, compared = assumed, measured.compared
+    found, longer, share = assumed, measured.compared_slowdown, measured.compared_share
     is_measured = (
-        compared.slowdown is not None
-        and compared.share >= LEAST_COMPARED
-        and compared.slowdown <= _MOST_POSSIBLE
+        longer is not None and share >= slowdown.LEAST_COMPARED and longer <= _MOST_POSSIBLE
     )
     in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / _NARROW.delay_ns
     # One operation beside communication, without the gap before it and what it is slower.
@@ -127,8 +165,8 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     each = (each - assumed.delay_ns) / (1 + assumed.ratio)
     of_others = assumed.ratio + in_operation / max(each, in_operation, 1.0)
     ratio = of_others
-    if is_measured and compared.slowdown is not None:
-        ratio += compared.share * (max(compared.slowdown, 0.0) - of_others)
+    if is_measured and longer is not None:
+        ratio += share * (max(longer, 0.0) - of_others)
     if measured.delay_ns is not None:
         # The gap between two operations is no work that could be slower.
         found = Slowing(ratio, measured.delay_ns - ratio * measured.free_gap_ns)
@@ -139,7 +177,7 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
 
 def _assumed(bytes_per_s: float | None) -> Slowing:
     """Return the likeliest slowdown over a link; of one that is not known that in the middle."""
-    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else link_width(bytes_per_s))
+    return _NARROW.blended(_WIDE, 0.5 if bytes_per_s is None else slowdown.link_width(bytes_per_s))
 
 
 # The standard error of a median is this times that of the mean, for normal steps: sqrt(pi / 2).
@@ -149,48 +187,21 @@ _LEAST_LEAD = 5
 _SAME_LINK = 0.2
 
 
+@dataclass(frozen=True)
 class Facts:
-    """What captured steps say of their communication: bytes, bandwidth, contention; found out when asked for.
+    """What captured steps say of their communication: bytes, bandwidth, contention; found out when asked for."""
 
-    Parameters
-    ----------
-    gradient_bytes
-        Per step, as the user says; None takes what the capture says.
-    trusted
-        Ranks whose own work may stand for all, by place.
-    recorded_bytes_per_s
-        Bus bandwidth by NCCL's payload; None without one.
-    compared
-        Kernels beside communication that have equal ones without it.
-    nominal_bytes_per_s
-        What the fastest link of these GPUs gives; None where it is not known.
-    world_size
-        Ranks of the training, as far as known; more than are replayed where some are not among the reports.
-    element_bytes
-        Bytes of an element of the gradients' all-reduces, by the kernels' names; None where they do not say one size.
-    """
-
-    def __init__(
-        self,
-        captured: Captured,
-        gradient_bytes: float | None = None,
-        trusted: Flags | None = None,
-        *,
-        recorded_bytes_per_s: float | None = None,
-        compared: Compared | None = None,
-        nominal_bytes_per_s: float | None = None,
-        world_size: int | None = None,
-        element_bytes: int | None = None,
-    ) -> None:
-        self.captured = captured
-        self._compared = Compared(None, 0.0) if compared is None else compared
-        self.nominal_bytes_per_s = nominal_bytes_per_s
-        self._recorded = recorded_bytes_per_s
-        self.given_bytes = gradient_bytes
-        n_ranks = captured.program.n_ranks
-        self.world_size = max(n_ranks, world_size or 0)
-        self.element_bytes = element_bytes
-        self.trusted = np.ones(n_ranks, np.bool_) if trusted is None else trusted
+    captured: Captured
+    given_bytes: float | None  # of gradients per step, as the user says
+    # As NCCL's kernels name the datatypes of the gradients' all-reduces, None for one that is not told; and the bytes of an
+    # element, where they say one size.
+    datatypes: frozenset[str | None]
+    element_bytes: int | None
+    starved_shares: Float64  # of each rank's step: its GPU waits for launches
+    recorded_bytes_per_s: float | None  # bus bandwidth by NCCL's payload
+    compared: tuple[float | None, float]  # the first two of `Contention`
+    nominal_bytes_per_s: float | None  # of the fastest link of these GPUs
+    world_size: int  # more than are replayed where some are not among the reports
 
     @cached_property
     def is_sharded(self) -> bool:
@@ -201,34 +212,33 @@ class Facts:
     @cached_property
     def contention(self) -> Contention | None:
         """What the capture says of work beside communication; None where sharded."""
-        return None if self.is_sharded else measured_contention(self.captured, self._compared)
+        return None if self.is_sharded else measured_contention(self.captured, *self.compared)
 
     @cached_property
     def gradients(self) -> tuple[Gradients | None, ...]:
         """Those of each step; None where their bytes are not known."""
         return self.gradients_with(None)
 
+    def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
+        """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
+        return tuple(
+            gradients_of(self.captured, one, self.given_bytes, skew) for one in self.captured.steps
+        )
+
     @cached_property
     def seen_bytes(self) -> float | None:
         """Bytes of gradients per step by NCCL's payload or the copies alone, the median over steps that have them."""
         if self.given_bytes is None:
             return self.gradient_bytes
-        steps = range(self.captured.windows.steps.size)
-        found = [gradients_of(self.captured, one, None) for one in steps]
+        found = [gradients_of(self.captured, one, None) for one in self.captured.steps]
         known = [one.total for one in found if one is not None]
         return float(np.median(known)) if known else None
-
-    def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
-        """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
-        steps = range(self.captured.windows.steps.size)
-        return tuple(gradients_of(self.captured, one, self.given_bytes, skew) for one in steps)
 
     @cached_property
     def gradient_bytes(self) -> float | None:
         """Bytes of gradients per step, the median over steps; None if not known for all."""
-        totals = [None if one is None else one.total for one in self.gradients]
-        known = [one for one in totals if one is not None]
-        return float(np.median(known)) if known and len(known) == len(totals) else None
+        known = [one.total for one in self.gradients if one is not None]
+        return float(np.median(known)) if known and len(known) == len(self.gradients) else None
 
     @cached_property
     def bus_bytes_per_s(self) -> float | None:
@@ -237,7 +247,7 @@ class Facts:
         if program.n_ranks <= 1:
             return None
         if self.gradient_bytes is None or self.is_sharded:
-            return self._recorded
+            return self.recorded_bytes_per_s
         factor = float(bus_factor("all_reduce", np.array([self.world_size], np.float64))[0])
         own = program.is_gradient
         transfer = np.bincount(program.step[own], weights=program.transfer_ns[own].mean(axis=1))
@@ -260,15 +270,8 @@ class Facts:
 
     def n_buckets(self, cap_mib: float) -> int:
         """Return how many buckets such a cap gives in a step at most."""
-        return max(
-            (bucket_ends(one.n_bytes, cap_mib).size for one in self.gradients if one is not None),
-            default=0,
-        )
-
-    @property
-    def n_steps(self) -> int:
-        """Steps that are replayed."""
-        return int(self.captured.windows.steps.size)
+        known = [one for one in self.gradients if one is not None]
+        return max((bucket_ends(one.n_bytes, cap_mib).size for one in known), default=0)
 
     @cached_property
     def n_own_buckets(self) -> int:
@@ -298,19 +301,20 @@ class Facts:
         return float(max(lag, 0.0) / max(transfer, 1.0))
 
     @cached_property
+    def _copies(self) -> list[GradientCopies]:
+        """The copies from buckets to gradients of each step, on the lowest rank."""
+        return [gradient_copies(self.captured, one, 0) for one in self.captured.steps]
+
+    @cached_property
     def copies_ns(self) -> float:
-        """Time of the copies from buckets to gradients per step: median over steps of the lowest rank."""
-        timeline = self.captured.timelines[0]
-        lengths = timeline.end - timeline.start
-        steps = range(self.captured.windows.steps.size)
-        rows = [gradient_copies(self.captured, one, 0).rows for one in steps]
-        return float(np.median([lengths[one].sum() for one in rows])) if rows else 0.0
+        """Time of these copies per step, the median."""
+        lengths = self.captured.timelines[0].end - self.captured.timelines[0].start
+        return float(np.median([lengths[one.rows].sum() for one in self._copies]))
 
     @cached_property
     def n_copies(self) -> int:
-        """Such copies per step on the lowest rank: the fewest of any step."""
-        steps = range(self.captured.windows.steps.size)
-        return min((gradient_copies(self.captured, one, 0).rows.size for one in steps), default=0)
+        """Such copies per step: the fewest of any step."""
+        return min(one.rows.size for one in self._copies)
 
     @cached_property
     def sent_share(self) -> float | None:
@@ -318,11 +322,10 @@ class Facts:
 
         Medians over steps of the lowest rank; None without either.
         """
-        program, n_steps = self.captured.program, self.n_steps
+        program, copies = self.captured.program, self._copies
         own = program.is_gradient
-        sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=n_steps)
-        found = [gradient_copies(self.captured, one, 0).n_bytes.sum() for one in range(n_steps)]
-        copied = float(np.median(found)) if found else 0.0
+        sent = np.bincount(program.step[own], weights=program.n_bytes[own], minlength=len(copies))
+        copied = float(np.median([one.n_bytes.sum() for one in copies]))
         share = float(np.median(sent)) / copied if copied else np.nan
         return share if share > 0 else None
 
@@ -330,8 +333,8 @@ class Facts:
     def total_work(self) -> tuple[float, float]:
         """Work of a rank in all its windows, and how many operations that is."""
         program = self.captured.program
-        edges = np.flatnonzero(program.kind == WINDOW)[[0, -1]]
-        work, begun = (np.diff(one[edges], axis=0).mean() for one in (program.work, program.begun))
+        first, *_, last = np.flatnonzero(program.kind == WINDOW)
+        work, _, begun, _ = (program.places[:, last] - program.places[:, first]).mean(axis=1)
         return float(work), float(begun)
 
     @cached_property
@@ -361,14 +364,6 @@ class Facts:
         if asked is None or own is None or knobs.link is None:
             return asked
         return None if abs(own - asked) <= _SAME_LINK * asked else asked
-
-    def slowdown_range(self, knobs: Knobs) -> tuple[float, float, float, bool] | None:
-        """Return likeliest, least and most slowdown of work beside communication, and whether it was measured."""
-        if self.is_sharded:
-            return None
-        found = self.slowdowns(self.target(knobs))
-        after = [one.total(*self.total_work) for _, one in found.pairs]
-        return after[0], min(after), max(after), found.is_measured
 
     @cached_property
     def standard_error(self) -> float:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import PER_RANK
-from nsyspipe.replay.timelines import NEVER
+from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
-    from nsyspipe.model.types import Float64
+    from nsyspipe.model.types import Flags, Float64
     from nsyspipe.replay.knobs import Knobs
     from nsyspipe.replay.scenarios import Replay
-    from nsyspipe.replay.timelines import RankTimeline, Windows
     from nsyspipe.run.run import Run
-
 
 LARGEST_IDENTITY_ERROR = 0.01
 # From this share of the step on, a GPU that stands idle because its work was not launched yet decides the step.
@@ -41,26 +37,16 @@ _MOST_SLOWER = 1.5
 _GB = 1e9
 
 
-@dataclass(frozen=True)
-class Starvation:
-    """The share of each rank's median step that its GPU was idle because nothing was launched."""
-
-    shares: Float64
-
-    @property
-    def is_starved(self) -> NDArray[np.bool_]:
-        """Ranks that are."""
-        starved: NDArray[np.bool_] = self.shares > LARGEST_STARVED_SHARE
-        return starved
-
-    @property
-    def is_straggler(self) -> bool:
-        """Whether it is one rank alone."""
-        return self.shares.size > 1 and int(self.is_starved.sum()) == 1
+def is_starved(shares: Float64) -> Flags:
+    """Tell which ranks are launch- or input-bound, by their `starved_shares`."""
+    return shares > LARGEST_STARVED_SHARE
 
 
-def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvation:
-    """Measure idle time before an operation up to its launch, of all operations of the main stream and of communication."""
+def starved_shares(timelines: Sequence[RankTimeline], windows: Windows) -> Float64:
+    """Return the share of each rank's median step that its GPU was idle because nothing was launched.
+
+    Idle time before an operation up to its launch, of all operations of the main stream and of communication.
+    """
     shares = []
     for at, rank in enumerate(timelines):
         comm, edges = rank.collectives, windows.edges[:, at]
@@ -75,7 +61,7 @@ def starvation(timelines: Sequence[RankTimeline], windows: Windows) -> Starvatio
         step = np.clip(np.searchsorted(edges, free, side="right") - 1, 0, windows.steps.size - 1)
         per_step = np.bincount(step, weights=idle, minlength=windows.steps.size) / np.diff(edges)
         shares.append(float(np.median(per_step[windows.counts])))
-    return Starvation(np.array(shares))
+    return np.array(shares)
 
 
 def why_not(run: Run) -> str | None:
@@ -124,8 +110,9 @@ def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Win
         for name in ("step", "seq")
     ):
         return "collectives could not be matched across ranks"
-    communicators = inside["comm_id"].unique().to_pylist()
-    return _several_streams(communicators, timelines, windows) or _unlaunched(timelines)
+    if hooked := _hooked(timelines, windows):
+        return hooked
+    return _several_streams(inside["comm_id"].unique().to_pylist(), first) or _unlaunched(timelines)
 
 
 def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
@@ -144,12 +131,7 @@ def _hooked(timelines: Sequence[RankTimeline], windows: Windows) -> str | None:
     )
 
 
-def _several_streams(
-    communicators: Sequence[str], timelines: Sequence[RankTimeline], windows: Windows
-) -> str | None:
-    first = timelines[0].collectives
-    if hooked := _hooked(timelines, windows):
-        return hooked
+def _several_streams(communicators: Sequence[str], first: Collectives) -> str | None:
     kinds = set(first.kind.tolist())
     # Without NCCL's ids a communicator is named collective/order.
     is_several = any(not one.endswith("/0") for one in communicators) and len(communicators) > 1
@@ -177,27 +159,11 @@ def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
     return None
 
 
-def why_not_knobs(
-    replay: Replay, knobs: Knobs, starved: Starvation, datatypes: set[str | None]
-) -> str | None:
-    """Return why a combination of knobs cannot be answered; None if it can.
-
-    Parameters
-    ----------
-    datatypes
-        Of the gradients' all-reduces, as kernel names say.
-    """
-    reasons = [
-        beyond_nominal(replay),
-        _absent_ranks(replay, knobs),
-        _starved(knobs, starved),
-        _bandwidth(replay, knobs),
-    ]
-    if replay.is_sharded:
-        reasons.append(_sharded(knobs))
-    else:
-        reasons += [_gradients(replay, knobs), _dtype(knobs, datatypes)]
-    return next(filter(None, reasons), None)
+def why_not_knobs(replay: Replay, knobs: Knobs) -> str | None:
+    """Return why a combination of knobs cannot be answered; None if it can."""
+    of_gradients = _sharded if replay.is_sharded else _gradients
+    reasons = (_ranks, _bandwidth, of_gradients)
+    return next(chain.from_iterable(one(replay, knobs) for one in reasons), None)
 
 
 def beyond_nominal(replay: Replay) -> str | None:
@@ -213,117 +179,94 @@ def beyond_nominal(replay: Replay) -> str | None:
     )
 
 
-def _absent_ranks(replay: Replay, knobs: Knobs) -> str | None:
-    """Refuse what depends on ranks that are not there: how long a rank waits for them is not known."""
-    n_ranks = replay.captured.program.n_ranks
-    if n_ranks > 1:
-        if not knobs.no_wait or n_ranks >= replay.world_size:
-            return None
-        return (
-            f"{n_ranks} of {replay.world_size} ranks are there: how much of their communication is waiting for the "
+def _ranks(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    if reason := beyond_nominal(replay):
+        yield reason
+    n_ranks, n_all = replay.captured.program.n_ranks, replay.world_size
+    # How long a rank waits for those that are not there is not known.
+    if 1 < n_ranks < n_all and knobs.no_wait:
+        yield (
+            f"{n_ranks} of {n_all} ranks are there: how much of their communication is waiting for the "
             "others is not known; pass the reports of all ranks"
         )
-    if set(knobs.given) <= {"bucket_mb", "no_grad_copy"}:
-        return None
-    return (
-        "1 rank alone is there: how much of its communication is waiting for the others is not known; "
-        "pass the reports of all ranks (buckets and --no-grad-copy can be answered for this rank)"
-    )
-
-
-def _starved(knobs: Knobs, starved: Starvation) -> str | None:
-    share = f"{100 * starved.shares.max():.1f} %"
-    if not starved.is_starved.any():
-        return None
-    if not starved.is_straggler:
-        return (
+    if n_ranks == 1 and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
+        yield (
+            "1 rank alone is there: how much of its communication is waiting for the others is not known; "
+            "pass the reports of all ranks (buckets and --no-grad-copy can be answered for this rank)"
+        )
+    shares = replay.starved_shares
+    n_starved, share = np.count_nonzero(is_starved(shares)), f"{100 * shares.max():.1f} %"
+    if n_starved > 1 or n_starved == n_ranks:
+        yield (
             f"launch- or input-bound: GPUs stand idle {share} of the step because work was not launched "
             "yet, and how that changes is not known"
         )
-    if knobs.no_wait:
-        return None
-    rank = int(np.argmax(starved.shares))
-    return (
-        f"one rank alone stands idle {share} of its step for lack of launches (place {rank} in order): a straggler; "
-        "ask for the balanced run, --no-wait"
-    )
+    if n_starved and not knobs.no_wait:
+        yield (
+            f"one rank alone stands idle {share} of its step for lack of launches (place {np.argmax(shares)} in order): "
+            "a straggler; ask for the balanced run, --no-wait"
+        )
 
 
-def _bandwidth(replay: Replay, knobs: Knobs) -> str | None:
+def _bandwidth(replay: Replay, knobs: Knobs) -> Iterator[str]:
     target, own = knobs.target_bytes_per_s, replay.bus_bytes_per_s
     if target is None:
-        return None
+        return
     if own is None:
         fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
-        return f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
-    if replay.is_sharded and target < own * (1 - _SAME):
-        return (
+        yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"
+    elif replay.is_sharded and target < own * (1 - _SAME):
+        yield (
             "sharded, as with FSDP: what waits for a collective that is hidden now is not known, so only "
             "faster links can be answered"
         )
-    return None
 
 
-def _sharded(knobs: Knobs) -> str | None:
-    asked = {"bucket_mb", "gradient_dtype", "no_grad_copy"} & set(knobs.given)
-    if asked:
-        return "no all-reduces of gradients alone (sharded, as with FSDP): there are no buckets to change"
-    return None
+def _sharded(_: Replay, knobs: Knobs) -> Iterator[str]:
+    if knobs.given.keys() & {"bucket_mb", "gradient_dtype", "no_grad_copy"}:
+        yield "no all-reduces of gradients alone (sharded, as with FSDP): there are no buckets to change"
 
 
-def _gradients(replay: Replay, knobs: Knobs) -> str | None:
-    if knobs.bucket_mb is not None and (reason := _buckets(replay, knobs.bucket_mb)):
-        return reason
+def _gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
+    if knobs.bucket_mb is not None:
+        yield from _buckets(replay, knobs.bucket_mb)
     if knobs.no_grad_copy and replay.n_copies <= 1:
-        return "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
-    return None
+        yield "no copies between buckets and gradients were found: gradient_as_bucket_view=True is on already, or a hook is in use"
+    if knobs.gradient_dtype is not None and replay.datatypes != {"f32"}:
+        unknown = "of unknown type"
+        shown = ", ".join(sorted(one or unknown for one in replay.datatypes)) or unknown
+        yield f"gradients are sent as {shown}: only f32 ones can be halved"
 
 
-def _buckets(replay: Replay, cap_mib: float) -> str | None:
+def _buckets(replay: Replay, cap_mib: float) -> Iterator[str]:
     if (n_bursts := replay.n_bursts) > 1:
-        return (
+        yield (
             f"gradients are all-reduced {n_bursts} times per step, with other work between, and which of them are the same "
             "is not known (an accumulation sends them once under no_sync())"
         )
     if replay.gradient_bytes is None:
-        return "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
+        yield "the bytes of the gradients were not recorded (--gradient-bytes N says them)"
     if replay.sent_share is not None and replay.sent_share < _WHOLE:
-        return (
+        yield (
             f"a hook compresses the gradients (NCCL is given {replay.sent_share:.2f} of their bytes), and bucket_cap_mb counts "
             "them as they are before it: ask a capture without the hook"
         )
-    if reason := _too_many(replay, replay.n_buckets(cap_mib)):
-        return reason
-    if replay.lag_share > 1:
-        return (
-            f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
-            "when smaller or larger ones would begin is not known"
-        )
-    return None
-
-
-def _too_many(replay: Replay, n: int) -> str | None:
+    n, n_steps = replay.n_buckets(cap_mib), len(replay.captured.steps)
     if n > _MOST_BUCKETS:
-        return (
+        yield (
             f"{n:,} buckets per step: what so many small ones take is not known (up to {_MOST_BUCKETS} are answered; "
             f"the run has {replay.n_own_buckets})"
         )
-    if n * (n_steps := replay.n_steps) > _MOST_REPLAYED:
-        return (
+    if n * n_steps > _MOST_REPLAYED:
+        yield (
             f"{n:,} buckets in each of {n_steps:,} steps take long to replay (up to {_MOST_REPLAYED:,} in all are): "
             "capture fewer steps, or leave some out with --skip-first N"
         )
-    return None
-
-
-def _dtype(knobs: Knobs, datatypes: Iterable[str | None]) -> str | None:
-    if knobs.gradient_dtype is None:
-        return None
-    found = set(datatypes)
-    if found == {"f32"}:
-        return None
-    shown = ", ".join(sorted(one or "of unknown type" for one in found)) or "of unknown type"
-    return f"gradients are sent as {shown}: only f32 ones can be halved"
+    if replay.lag_share > 1:
+        yield (
+            f"collectives begin {replay.lag_share:.1f} times as long after all that they wait for as they take, so "
+            "when smaller or larger ones would begin is not known"
+        )
 
 
 def contradiction(replay: Replay) -> str | None:

@@ -5,39 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.link_speeds import nvlink_speed, pcie_speed
+from nsyspipe.analysis.slowdown import compared_share
 from nsyspipe.errors import OptionError
-from nsyspipe.replay.knobs import LINKS
-from nsyspipe.replay.program import NOTHING, captured_program
+from nsyspipe.replay import refusals
+from nsyspipe.replay.knobs import LINKS, Knobs
+from nsyspipe.replay.program import (
+    Captured,
+    Collectives,
+    captured_program,
+    rank_timelines,
+    summary_windows,
+)
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
-from nsyspipe.replay.refusals import (
-    LARGEST_IDENTITY_ERROR,
-    Starvation,
-    beyond_nominal,
-    contradiction,
-    is_sharded,
-    starvation,
-    why_not,
-    why_not_knobs,
-    why_not_replayable,
-)
-from nsyspipe.replay.simulate import Setting, compared_kernels, simulate
-from nsyspipe.replay.timelines import Collectives, rank_timelines, summary_windows
+from nsyspipe.replay.refusals import is_starved
+from nsyspipe.replay.simulate import NOTHING, Program, Setting, Slowing, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.model.types import Flags, Float64
-    from nsyspipe.replay.knobs import Knobs
-    from nsyspipe.replay.program import Captured, Program, Slowing
-    from nsyspipe.run.run import Run
+    import pyarrow as pa
 
+    from nsyspipe.model.types import Flags, Float64
+    from nsyspipe.run.run import Run
 
 # Of bandwidths: what a user measured; and what other sizes and work beside them made of it, their overhead apart: 0 to 6 %.
 _GIVEN_WITHIN, _MOVED_WITHIN = 0.1, 0.06
@@ -46,10 +42,13 @@ _SKEWS = (-0.25, 0.25)
 _NOISE = 0.005
 # What the replay itself may be off by, whatever is asked: on pairs of captures that differ by one change 0.7 % in the middle.
 _MODEL_WITHIN = 0.02
+# Of bytes of gradients: what a user says may be this much off what the capture says.
+_BYTES_WITHIN = 0.1
+# As NCCL's kernels name them.
+_ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(NamedTuple):
     """The step time of a scenario, ns: likeliest, least and most; and what a step gains, the mean over steps."""
 
     step_time_ns: float
@@ -58,6 +57,7 @@ class Prediction:
     mean_gain_ns: float
 
 
+@dataclass(frozen=True)
 class Replay(Facts):
     """The captured steps, ready to be asked."""
 
@@ -68,12 +68,14 @@ class Replay(Facts):
         return float((np.abs(times - own) / np.maximum(own, 1.0)).max(initial=0.0))
 
     @cached_property
+    def _before(self) -> Slowing:
+        return self.slowdowns(None).likely[0]
+
+    @cached_property
     def _identity(self) -> Float64:
         """Step times replayed with nothing changed."""
-        before, _ = self.slowdowns(None).likely
-        found: Float64 = self.captured.windows.step_times(
-            simulate(self.captured.program, [Setting(before, before)])
-        )[0]
+        edges = simulate(self.captured.program, [Setting(self._before, self._before)])
+        found: Float64 = self.captured.windows.step_times(edges)[0]
         return found
 
     @cached_property
@@ -85,17 +87,10 @@ class Replay(Facts):
         """
         if self.is_sharded:
             return None
-        before, _ = self.slowdowns(None).likely
-        found = self._without_transfer(self.captured.program, [(before, NOTHING)])
-        return float(np.median(found[0]))
+        return float(np.median(self._without_transfer(self.captured.program, [self._before])[0]))
 
     def predict(self, knobs: Knobs) -> Prediction:
-        """Replay with what the knobs change.
-
-        Parameters
-        ----------
-        knobs
-            Those that `refusals.why_not_knobs` does not refuse.
+        """Replay with what the knobs change, which `refusals.why_not_knobs` does not refuse.
 
         Notes
         -----
@@ -104,19 +99,19 @@ class Replay(Facts):
         twice the standard error; at least 2 % and twice the standard error to either side of the likeliest, for the model.
         """
         base = without_copies(self.captured) if knobs.no_grad_copy else self.captured
-        programs = self._programs(base, knobs)
-        times, n_slowdowns = self._times(programs[0], knobs)
-        medians = [float(one) for one in np.median(times, axis=-1)]
+        program, *others = self._programs(base, knobs)
+        times, n_slowdowns = self._times(program, knobs)
+        medians = np.median(times, axis=-1).tolist()
         likely = medians[0]
-        unknowns = [medians[:n_slowdowns], [likely, *medians[n_slowdowns:]]]
-        if len(programs) > 1:
-            others = [self._times(one, knobs, is_likely_only=True)[0] for one in programs[1:]]
-            unknowns.append([likely, *(float(np.median(one)) for one in others)])
+        moved = [
+            float(np.median(self._times(one, knobs, is_likely_only=True)[0])) for one in others
+        ]
+        unknowns = (medians[:n_slowdowns], [likely, *medians[n_slowdowns:]], [likely, *moved])
         noise = (_NOISE + self.standard_error) * likely
         model = (_MODEL_WITHIN + self.standard_error) * likely
         below = math.hypot(noise, *(likely - min(one) for one in unknowns))
         above = math.hypot(noise, *(max(one) - likely for one in unknowns))
-        low = max(likely - max(below, model), self._least(programs[0], knobs, likely))
+        low = max(likely - max(below, model), self._least(program, knobs, likely))
         gain = float((self.captured.windows.step_times() - times[0]).mean())
         return Prediction(likely, min(low, likely), likely + max(above, model), gain)
 
@@ -125,10 +120,9 @@ class Replay(Facts):
         limit = self.limit_ns or 0.0
         if likely >= limit:
             return limit
-        before, _ = self.slowdowns(None).likely
         if knobs.no_wait:
-            program = balanced(program, self.trusted, before)
-        return float(np.median(self._without_transfer(program, [(before, NOTHING)])[0]))
+            program = balanced(program, ~is_starved(self.starved_shares), self._before)
+        return float(np.median(self._without_transfer(program, [self._before])[0]))
 
     def _programs(self, base: Captured, knobs: Knobs) -> list[Program]:
         if knobs.bucket_mb is None:
@@ -146,8 +140,7 @@ class Replay(Facts):
         The first is the likeliest.
         """
         if knobs.no_wait:
-            before, _ = self.slowdowns(None).likely
-            program = balanced(program, self.trusted, before)
+            program = balanced(program, ~is_starved(self.starved_shares), self._before)
         pairs = self.slowdowns(self.target(knobs)).pairs
         unpack = None
         if knobs.gradient_dtype is not None and self.n_copies:
@@ -155,20 +148,17 @@ class Replay(Facts):
         transfers = self._transfers(program, knobs)
         if is_likely_only:
             pairs, transfers = pairs[:1], transfers[:1]
-        settings = [(*one, transfers[0]) for one in pairs]
-        settings += [(*pairs[0], one) for one in transfers[1:]]
+        settings = [Setting(*one, transfers[0]) for one in pairs]
+        settings += [Setting(*pairs[0], one) for one in transfers[1:]]
         if knobs.perfect_overlap:
-            times = self._hidden(program, settings, unpack)
-        else:
-            times = self._step_times(simulate(program, [Setting(*one) for one in settings], unpack))
-        return times, len(pairs)
+            return self._hidden(program, settings, unpack), len(pairs)
+        return self._step_times(simulate(program, settings, unpack)), len(pairs)
 
     def _step_times(self, edges: Float64) -> Float64:
         """Return the step times; what the replay of nothing is off by, every replay is."""
         windows = self.captured.windows
         off: Float64 = windows.step_times() - self._identity
-        times: Float64 = windows.step_times(edges) + off
-        return times
+        return windows.step_times(edges) + off
 
     def _transfers(self, program: Program, knobs: Knobs) -> list[Float64]:
         """Return the transfers: likeliest, shortest, longest."""
@@ -189,27 +179,20 @@ class Replay(Facts):
             # What a collective takes besides its bytes is in the captured bandwidth too.
             moved = moved + fixed * (1 - 1 / ratio)
         moved = moved * ratio * half[:, np.newaxis]
-        return [
-            moved * scale + fixed * overhead / likely
-            for scale, overhead in (
-                (1.0, likely),
-                (1 / (1 + within), least),
-                (1 / (1 - within), most),
-            )
-        ]
+        scales = (1.0, likely), (1 / (1 + within), least), (1 / (1 - within), most)
+        return [moved * scale + fixed * overhead / likely for scale, overhead in scales]
 
     def _hidden(
-        self,
-        program: Program,
-        settings: Sequence[tuple[Slowing, Slowing, Float64]],
-        unpack: Float64 | None,
+        self, program: Program, settings: Sequence[Setting], unpack: Float64 | None
     ) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
-        total = np.stack([self._per_step(program, one.mean(axis=1)) for *_, one in settings])
-        alone = self._without_transfer(program, [(before, NOTHING) for before, *_ in settings])
+        total = np.stack(
+            [self._per_step(program, one.transfer(program).mean(axis=1)) for one in settings]
+        )
+        alone = self._without_transfer(program, [one.before for one in settings])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
-        after = np.array([one.total(*self.total_work) for _, one, _ in settings])[:, np.newaxis]
+        after = np.array([one.after.total(*self.total_work) for one in settings])[:, np.newaxis]
         slow = after / (1 + after)
         found: Float64 = np.maximum(alone + slow * total, total)
         return found
@@ -221,139 +204,85 @@ class Replay(Facts):
         sums: Float64 = found[windows.counts].astype(np.float64)
         return sums
 
-    def _without_transfer(
-        self, program: Program, pairs: Sequence[tuple[Slowing, Slowing]]
-    ) -> Float64:
-        still = replace(
-            program,
-            transfer_ns=np.zeros_like(program.transfer_ns),
-            lag_ns=np.zeros_like(program.lag_ns),
-        )
-        found = simulate(still, [Setting(before, after) for before, after in pairs])
-        return self._step_times(found)
+    def _without_transfer(self, program: Program, before: Sequence[Slowing]) -> Float64:
+        still = np.zeros_like(program.transfer_ns)
+        program = replace(program, transfer_ns=still, lag_ns=still)
+        return self._step_times(simulate(program, [Setting(one, NOTHING) for one in before]))
 
 
-# Get a run ready to be replayed, or say why it cannot be.
-
-
-# Of bytes of gradients: what a user says may be this much off what the capture says.
-_BYTES_WITHIN = 0.1
-# As NCCL's kernels name them.
-_ELEMENT_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A run that can be replayed, and what may stand against single questions.
-
-    Attributes
-    ----------
-    starved
-        How much of its step each rank's GPU waits for launches.
-    datatypes
-        Of the gradients' all-reduces, as kernel names say; None for one that is not told.
-    """
-
-    replay: Replay
-    starved: Starvation
-    datatypes: set[str | None]
-
-
-def opened_replay(run: Run, gradient_bytes: float | None = None) -> Opened | str:
+def opened_replay(run: Run, gradient_bytes: float | None = None) -> Replay | str:
     """Return the run ready to be asked, or why it cannot be.
-
-    Parameters
-    ----------
-    gradient_bytes
-        Per step, as the user says.
 
     Raises
     ------
     OptionError
-        If the capture says other bytes.
+        If the capture says other bytes of gradients per step than the user.
     DatasetError
         If the run was saved without its operations.
     """
-    if reason := why_not(run):
+    if reason := refusals.why_not(run):
         return reason
     windows = summary_windows(run)
     if windows is None:
         return "the steps that count do not follow one another, or not on every rank"
     timelines = rank_timelines(run, windows)
-    if reason := why_not_replayable(run, timelines, windows):
+    if reason := refusals.why_not_replayable(run, timelines, windows):
         return reason
     first = timelines[0].collectives
-    n_bytes, datatypes = _recorded(run, first)
     is_gradient = _gradient_collectives(first)
-    captured = captured_program(timelines, windows, n_bytes, is_gradient)
-    starved = starvation(timelines, windows)
-    sent = {one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own}
-    recorded = run.summary().to_pylist()[0]["busbw_bytes_per_s"]
+    n_bytes, datatypes = _recorded(run, first)
+    sent = frozenset(one for one, is_own in zip(datatypes, is_gradient, strict=True) if is_own)
+    sizes = {_ELEMENT_BYTES.get(one or "") for one in sent}
+    names = run.ranks["gpu_name"].to_pylist()
+    nominal = nvlink_speed(names) or pcie_speed(names)
     replay = Replay(
-        captured,
-        gradient_bytes,
-        ~starved.is_starved,
-        recorded_bytes_per_s=recorded,
-        compared=compared_kernels(run.kernels()),
-        nominal_bytes_per_s=_nominal(run),
-        world_size=run.header.world_size,
-        element_bytes=_element_bytes(sent),
+        captured=captured_program(timelines, windows, n_bytes, is_gradient),
+        given_bytes=gradient_bytes,
+        datatypes=sent,
+        element_bytes=sizes.pop() if len(sizes) == 1 else None,
+        starved_shares=refusals.starved_shares(timelines, windows),
+        recorded_bytes_per_s=run.summary()["busbw_bytes_per_s"][0].as_py(),
+        compared=_compared(run.kernels()),
+        nominal_bytes_per_s=None if nominal is None else nominal.bytes_per_s,
+        world_size=max(len(timelines), run.header.world_size or 0),
     )
-    _check_bytes(replay, gradient_bytes, sent)
-    if replay.identity_error > LARGEST_IDENTITY_ERROR:
+    _check_bytes(replay, gradient_bytes)
+    if replay.identity_error > refusals.LARGEST_IDENTITY_ERROR:
         return (
             f"the replay with nothing changed is off by {100 * replay.identity_error:.1f} %: the run waits for "
             "something that the model does not know"
         )
-    if reason := contradiction(replay):
-        return reason
-    return Opened(replay, starved, sent)
+    return refusals.contradiction(replay) or replay
 
 
-def why_refused(opened: Opened | str, knobs: Knobs) -> str | None:
-    """Return why a run has no answer to a combination of knobs; None if it has one.
-
-    Parameters
-    ----------
-    opened
-        What `opened_replay` returned.
-    """
-    if isinstance(opened, str):
-        return opened
-    return why_not_knobs(opened.replay, knobs, opened.starved, opened.datatypes)
+def why_refused(opened: Replay | str, knobs: Knobs) -> str | None:
+    """Return why what `opened_replay` returned has no answer to a combination of knobs; None if it has one."""
+    return opened if isinstance(opened, str) else refusals.why_not_knobs(opened, knobs)
 
 
-def _element_bytes(datatypes: set[str | None]) -> int | None:
-    """Return the bytes of an element, where all are of one size."""
-    sizes = {_ELEMENT_BYTES.get(one or "") for one in datatypes}
-    return sizes.pop() if len(sizes) == 1 else None
+def _compared(kernels: pa.Table) -> tuple[float | None, float]:
+    """Return how much longer kernels are that were compared, together, and their share: the same that the finding says."""
+    slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
+    return (slowed / free - 1, compared_share(kernels)) if free else (None, 0.0)
 
 
-def _nominal(run: Run) -> float | None:
-    """Return what NVLink gives between the run's GPUs, or PCIe where they have none; None where a model is not known."""
-    names = run.ranks["gpu_name"].to_pylist()
-    found = nvlink_speed(names) or pcie_speed(names)
-    return None if found is None else found.bytes_per_s
-
-
-def _check_bytes(replay: Replay, given: float | None, datatypes: set[str | None]) -> None:
+def _check_bytes(replay: Replay, given: float | None) -> None:
     """Raise if a user's bytes contradict NCCL's payload, the copies, or what the links can carry."""
     if given is None:
         return
-    if reason := beyond_nominal(replay):
-        narrow = ", ".join(sorted(one or "?" for one in datatypes))
+    if reason := refusals.beyond_nominal(replay):
+        narrow = ", ".join(sorted(one or "?" for one in replay.datatypes))
         raise OptionError(
             f"--gradient-bytes {given:,.0f}",
             reason,
             found=f"all-reduces of {narrow}",
             fix="give what is sent: parameters x 4 bytes as f32, x 2 bytes as f16 or bf16",
         )
-    if replay.seen_bytes is None:
-        return
-    if abs(given - replay.seen_bytes) > _BYTES_WITHIN * replay.seen_bytes:
+    seen = replay.seen_bytes
+    if seen is not None and abs(given - seen) > _BYTES_WITHIN * seen:
         raise OptionError(
             f"--gradient-bytes {given:,.0f}",
-            f"the capture says {replay.seen_bytes:,.0f} bytes of gradients per step",
+            f"the capture says {seen:,.0f} bytes of gradients per step",
             fix="leave it out (f32 gradients are parameters x 4 bytes)",
         )
 
@@ -362,25 +291,22 @@ def _recorded(run: Run, first: Collectives) -> tuple[Float64, list[str | None]]:
     """Return message bytes (NaN where not recorded) and datatype of each collective."""
     table = run.collectives()
     table = table.filter(pc.equal(table["rank"], run.ranks["rank"][0]))
+    names = ("step", "seq", "message_bytes", "datatype")
     rows = {
-        (step, seq): (n_bytes, datatype)
+        (step, seq): (np.nan if n_bytes is None else n_bytes, datatype)
         for step, seq, n_bytes, datatype in zip(
-            *(table[name].to_pylist() for name in ("step", "seq", "message_bytes", "datatype")),
-            strict=True,
+            *(table[name].to_pylist() for name in names), strict=True
         )
     }
-    found = [
-        rows.get(key, (None, None))
-        for key in zip(first.step.tolist(), first.seq.tolist(), strict=True)
-    ]
-    n_bytes = np.array([np.nan if one is None else one for one, _ in found], np.float64)
-    return n_bytes, [datatype for _, datatype in found]
+    keys = zip(first.step.tolist(), first.seq.tolist(), strict=True)
+    found = [rows.get(key, (np.nan, None)) for key in keys]
+    return np.array([n_bytes for n_bytes, _ in found], np.float64), [one for _, one in found]
 
 
 def _gradient_collectives(first: Collectives) -> Flags:
     """Tell which collectives are DDP's: of each step the all-reduces of the phase that has most of their time."""
     found = np.zeros(first.step.size, np.bool_)
-    if is_sharded(first.kind.tolist()):
+    if refusals.is_sharded(first.kind.tolist()):
         return found
     all_reduce = first.kind == "all_reduce"
     length = first.end - first.start

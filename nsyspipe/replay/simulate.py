@@ -1,4 +1,4 @@
-"""Run the markers of all ranks, with several settings side by side; and by how much communication slows other work."""
+"""The steps as a program of markers, and its run: all ranks, with several settings side by side."""
 
 from __future__ import annotations
 
@@ -6,39 +6,92 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
-
-from nsyspipe.analysis.intervals import union
-from nsyspipe.analysis.slowdown import compared_share
-from nsyspipe.replay.program import JOIN, NOTHING, READY, WINDOW, Slowing
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from nsyspipe.model.types import Flags, Float64, Int64
 
-    from nsyspipe.model.types import Float64
-    from nsyspipe.replay.program import Captured, Program, RankMarkers
-    from nsyspipe.replay.timelines import RankTimeline
-
-
+WINDOW, READY, JOIN = range(3)
 # An operation takes this long at least.
 _SHORTEST_NS = 1_000.0
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One way to run the markers; all times ns.
+class Slowing:
+    """How work beside communication is slower: it takes 1 + ratio times as long, and each operation begins later."""
 
-    Attributes
-    ----------
-    before, after
-        By how much communication slows work beside it, in the capture and in the replay.
-    transfer_ns
-        Per collective and rank; None keeps the captured ones.
-    """
+    ratio: float = 0.0
+    delay_ns: float = 0.0
+
+    def scaled(self, factor: float) -> Slowing:
+        """Return one of another strength."""
+        return Slowing(factor * self.ratio, factor * self.delay_ns)
+
+    def blended(self, other: Slowing, share: float) -> Slowing:
+        """Return one that is so much of another."""
+        return Slowing(
+            self.ratio + share * (other.ratio - self.ratio),
+            self.delay_ns + share * (other.delay_ns - self.delay_ns),
+        )
+
+    def total(self, work_ns: float, n_operations: float) -> float:
+        """Return by how much so much work takes longer, as a share of it."""
+        return self.ratio + self.delay_ns * n_operations / max(work_ns, 1.0)
+
+
+NOTHING = Slowing()
+
+
+@dataclass(frozen=True)
+class Program:
+    """Markers of all ranks in one order, and the collectives that they begin and wait for; times ns, a column per rank."""
+
+    # Of each marker: `WINDOW`, the start of a window; `READY`, from here on a collective may begin; `JOIN`, what follows
+    # waits for the end of a collective. And which window or collective.
+    kind: Int64
+    which: Int64
+    # Shape (4, markers, ranks), how far each rank has come: its own work (time less what it stood still for collectives);
+    # how long of that communication was under way on it; how many operations its main stream had begun; and how many of
+    # them beside communication.
+    places: Float64
+    # Of each collective: the place of its step among the windows; from when it could have begun to its start; from the last
+    # rank's start to the own end; message bytes, NaN where not known; the number of its stream, on which one follows the
+    # other; whether it is one of the gradients' all-reduces.
+    step: Int64
+    lag_ns: Float64
+    transfer_ns: Float64
+    n_bytes: Float64
+    chain: Int64
+    is_gradient: Flags
+    # Start of the first window, aligned.
+    begin_ns: Float64
+    # Of each collective that was not captured: how much later it begins, and by which share of it it is longer, when the
+    # rank works at its begin. Nothing of those that were: their lags and transfers hold it.
+    late_beside_ns: Float64
+    longer_beside: Float64
+
+    def free_work(self, slowing: Slowing) -> Float64:
+        """Return how far work had come at each marker had communication not slowed it."""
+        work, beside, _, begun_beside = self.places
+        lost = slowing.ratio * beside + slowing.delay_ns * begun_beside
+        return np.maximum.accumulate(work - lost / (1 + slowing.ratio), axis=0)
+
+    @property
+    def n_ranks(self) -> int:
+        """Ranks."""
+        return int(self.begin_ns.size)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """By how much communication slows work in the capture and in the replay; other transfers than the captured ones."""
 
     before: Slowing = NOTHING
     after: Slowing = NOTHING
     transfer_ns: Float64 | None = None
+
+    def transfer(self, program: Program) -> Float64:
+        """Return the transfers of a program's collectives."""
+        return program.transfer_ns if self.transfer_ns is None else self.transfer_ns
 
 
 def simulate(
@@ -71,7 +124,7 @@ def simulate(
     ahead, slow = _work_between(program, settings)
     n_collectives = program.step.size
     shape = len(settings), program.n_ranks
-    transfer = np.stack([_or(one.transfer_ns, program.transfer_ns) for one in settings])
+    transfer = np.stack([one.transfer(program) for one in settings])
     unpack = np.zeros(n_collectives) if unpack_ns is None else unpack_ns
     run = _Beside(n_collectives, shape, is_free=not (slow > 1).any())
     now = np.broadcast_to(program.begin_ns, shape).copy()
@@ -80,10 +133,9 @@ def simulate(
     until = _work_until_join(program, ahead)
     moves = [bool(one.any()) for one in ahead.swapaxes(0, 1)]
     may_change = (program.late_beside_ns > 0) | (program.longer_beside > 0)
-    edges = np.empty((len(settings), program.n_windows + 1, program.n_ranks))
-    for at, (kind, which) in enumerate(
-        zip(program.kind.tolist(), program.which.tolist(), strict=True)
-    ):
+    edges = np.empty((len(settings), np.count_nonzero(program.kind == WINDOW), program.n_ranks))
+    markers = zip(program.kind.tolist(), program.which.tolist(), strict=True)
+    for at, (kind, which) in enumerate(markers):
         if moves[at]:
             now = run.advance(now, ahead[:, at], slow[:, at])
         if kind == READY:
@@ -93,9 +145,8 @@ def simulate(
             if may_change[which]:
                 works = start < now + until[:, at]
                 start = start + np.where(works, program.late_beside_ns[which], 0.0)
-                length = length * (
-                    1 + program.longer_beside[which] * works.any(axis=1)[:, np.newaxis]
-                )
+                longer = program.longer_beside[which] * works.any(axis=1)[:, np.newaxis]
+                length = length * (1 + longer)
             # A rank cannot be done before it has begun, whatever clocks say.
             end = np.maximum(start.max(axis=1, keepdims=True) + length, start)
             free_at[chain] = ends[which] = end
@@ -107,20 +158,15 @@ def simulate(
     return edges
 
 
-def _or(given: Float64 | None, other: Float64) -> Float64:
-    return other if given is None else given
-
-
 def _work_between(program: Program, settings: list[Setting]) -> tuple[Float64, Float64]:
-    """Return the work from each marker to the next, without what communication had slowed it by, and how much longer it takes beside communication."""
+    """Return the work up to each marker, without what communication slowed it by, and how much longer it takes beside it."""
     first = int(np.flatnonzero(program.kind == WINDOW)[0])
-    n_begun = np.diff(program.begun, axis=0, prepend=program.begun[:1])
+    begun = program.places[2]
+    n_begun = np.diff(begun, axis=0, prepend=begun[:1])
     works, slows = [], []
     for one in settings:
         place = program.free_work(one.before)
-        place = np.maximum(
-            place - place[first], 0.0
-        )  # what lies before the first window is not run
+        place = np.maximum(place - place[first], 0.0)  # what lies before the first is not run
         work = np.diff(place, axis=0, prepend=0.0)
         density = n_begun / np.maximum(work, _SHORTEST_NS * np.maximum(n_begun, 1.0))
         works.append(work)
@@ -130,13 +176,9 @@ def _work_between(program: Program, settings: list[Setting]) -> tuple[Float64, F
 
 def _work_until_join(program: Program, ahead: Float64) -> Float64:
     """Return the work from each marker to the next that waits for a collective, or to the end."""
-    place = np.cumsum(ahead, axis=1)
-    at = np.arange(program.kind.size)
-    is_join = np.append(program.kind == JOIN, True)
-    following = np.append(at, at.size - 1)[
-        np.minimum.accumulate(np.where(is_join, np.append(at, at.size), at.size)[::-1])[::-1]
-    ]
-    found: Float64 = place[:, following[:-1]] - place
+    place, n = np.cumsum(ahead, axis=1), program.kind.size
+    joins = np.append(np.flatnonzero(program.kind == JOIN), n - 1)
+    found: Float64 = place[:, joins[np.searchsorted(joins, np.arange(n))]] - place
     return found
 
 
@@ -175,108 +217,3 @@ class _Beside:
             if not is_over.any():
                 return now
             self._next += is_over * self._size
-
-
-# By how much communication slows the work beside it: as measured in the capture, and what is seen elsewhere.
-
-
-_ENOUGH_GAPS = 100
-# What is longer is a pause and no launch to launch.
-_LONGEST_GAP_NS = 100_000
-
-
-@dataclass(frozen=True)
-class Compared:
-    """The kernels beside communication that have equal ones without it (`analysis.slowdown`), of all ranks.
-
-    Attributes
-    ----------
-    slowdown
-        c of them together; None where there are none.
-    share
-        Their share of all kernel time beside communication.
-    """
-
-    slowdown: float | None
-    share: float
-
-
-@dataclass(frozen=True)
-class Contention:
-    """What the capture says of work beside communication.
-
-    Attributes
-    ----------
-    compared
-        Kernels with equal ones without communication.
-    delay_ns
-        How much later an operation begins after the one before it than without communication; None where too few did.
-    free_gap_ns
-        That time without communication.
-    covered_share
-        Share of all work that was beside communication.
-    covered_ns, n_covered
-        That work, and the operations that it began.
-    """
-
-    compared: Compared
-    delay_ns: float | None
-    free_gap_ns: float
-    covered_share: float
-    covered_ns: float
-    n_covered: float
-
-
-def compared_kernels(kernels: pa.Table) -> Compared:
-    """Return what `schema.KERNEL_COSTS` says of all kernels together, the same that the finding says."""
-    slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("slowed_ns", "free_ns"))
-    return Compared(slowed / free - 1, compared_share(kernels)) if free else Compared(None, 0.0)
-
-
-def measured_contention(captured: Captured, compared: Compared) -> Contention:
-    """Add to the compared kernels how much later operations begin beside communication.
-
-    Of operations of the main stream that were launched before the one before them ended and that wait for no
-    collective: mean time since that end, beside communication less without.
-    """
-    pairs = list(zip(captured.timelines, captured.ranks, strict=True))
-    gaps = [_gaps(*one) for one in pairs]
-    free, beside = (np.concatenate([one[at] for one in gaps]) for at in (0, 1))
-    work, covered, _, n_covered = (
-        sum(one) for one in zip(*(_worked(*one) for one in pairs), strict=True)
-    )
-    is_enough = min(free.size, beside.size) >= _ENOUGH_GAPS
-    return Contention(
-        compared=compared,
-        delay_ns=float(beside.mean() - free.mean()) if is_enough else None,
-        free_gap_ns=float(free.mean()) if free.size else 0.0,
-        covered_share=covered / max(work, 1.0),
-        covered_ns=covered,
-        n_covered=n_covered,
-    )
-
-
-def _worked(rank: RankTimeline, markers: RankMarkers) -> tuple[float, float, float, float]:
-    """Return work, and how much of it beside communication, from the rank's first operation to its last."""
-    if not rank.start.size:
-        return 0.0, 0.0, 0.0, 0.0
-    edges = markers.places(np.array([rank.start[0], rank.end.max()]))
-    work, covered, begun, begun_beside = (float(one[1] - one[0]) for one in edges)
-    return work, covered, begun, begun_beside
-
-
-def _gaps(rank: RankTimeline, markers: RankMarkers) -> tuple[Float64, Float64]:
-    """Return the times between operations of the main stream, without communication and beside it."""
-    if rank.start.size <= 1:
-        return np.empty(0), np.empty(0)
-    busy = union(rank.collectives.start, rank.collectives.end)
-    before = np.maximum.accumulate(rank.end)[:-1]
-    start = rank.start[1:]
-    gap = start - before
-    waits = np.zeros(rank.start.size + 1, np.bool_)
-    waits[markers.join] = True
-    own = (rank.launch[1:] < before) & (gap >= 0) & (gap < _LONGEST_GAP_NS) & ~waits[1:-1]
-    covered = busy.lengths(before - 1, start)
-    length = gap + 1
-    is_free, is_beside = own & (covered == 0), own & (covered == length)
-    return gap[is_free].astype(np.float64), gap[is_beside].astype(np.float64)

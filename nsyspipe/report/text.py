@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from nsyspipe.findings.link_evidence import LinkVerdict
+    from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.report.words import SameProblem
     from nsyspipe.run.run import Run
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.links import absent_gpus, links
 from nsyspipe.analysis.summary import phase_summary, rank_summary, summary
 from nsyspipe.findings.judge import judge
-from nsyspipe.findings.link_evidence import LinkVerdict, judge_link
 from nsyspipe.findings.model import Evidence
+from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
 from nsyspipe.model.problems import problem
 from nsyspipe.nsys.find_reports import display_names, source_of

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nsyspipe.analysis.evenness import Evenness
-    from nsyspipe.findings.link_evidence import LinkVerdict
+    from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.fabric import NcclFacts
     from nsyspipe.model.sidecar import RunCapture
     from nsyspipe.run.gather import ReportDigest

@@ -21,29 +21,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.schema import DATASET
-from nsyspipe.store.layout import (
-    DIRECTORY,
-    FILE,
-    HIDDEN,
-    LINK,
-    PART,
-    RUNS_FILE,
-    SWITCH,
-    Directory,
-    NotPlainError,
-    file_name,
-    is_file_name,
-    is_run_id,
-    links_fix,
-    partition,
-    published,
-    table_of_file,
-)
+from nsyspipe.store import layout
+from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.read import files_in_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
 
 _STAGING, _LOCK, _TABLES, _FILES = "staging", "lock", "tables", "files"
 # Held by a writer as long as it lives, which its process id would not tell: ids come again.
@@ -60,10 +43,7 @@ _LONGEST_RECORD = 2**24
 class Locked:
     """A store that nobody else writes, in which nothing is left half-way.
 
-    Attributes
-    ----------
-    top
-        The store.
+    Whatever is a link, or anything else that a store has not, in the place of what is asked for is a `NotPlainError`.
     """
 
     top: Directory
@@ -72,47 +52,30 @@ class Locked:
     switch: Directory
 
     def files_of(self, run_id: str) -> set[str]:
-        """Return the names of the files that a run has in their places, of tables of the dataset alone.
-
-        Raises
-        ------
-        NotPlainError
-            If there is a link, or anything else that a store has not, in place of one of them or on the way to it.
-        """
+        """Return the names of the files that a run has in their places, of tables of the dataset alone."""
         found = set()
         for table in self.top.names():
             if table not in DATASET:  # of somebody else
                 continue
-            self.top.require(table, DIRECTORY)
+            self.top.require(table, layout.DIRECTORY)
             with self.top.enter(table) as rows:
-                if rows.require(f"run_id={run_id}", DIRECTORY):
+                if rows.require(f"run_id={run_id}", layout.DIRECTORY):
                     with rows.enter(f"run_id={run_id}") as of_run:
                         found |= _files_in(of_run, table)
         return found
 
     def check_others(self) -> None:
-        """Refuse a store in which a run is a link, as in those of an older nsyspipe.
-
-        Raises
-        ------
-        NotPlainError
-            With the link.
-        """
+        """Refuse a store in which a run is a link, as in those of an older nsyspipe."""
         with contextlib.suppress(FileNotFoundError), self.top.enter("runs") as runs:
             for name in runs.names():
                 if name.startswith("run_id="):
-                    runs.require(name, DIRECTORY)
-                    runs.require(f"{name}/{PART}", FILE)
+                    runs.require(name, layout.DIRECTORY)
+                    runs.require(f"{name}/{layout.PART}", layout.FILE)
 
     def commit(self, staged: Staged, names: Iterable[str]) -> None:
         """Let a run have what is staged, and of what it has the files that are named too, and nothing else.
 
-        Raises
-        ------
-        OSError
-            If it cannot; the run is then as it was.
-        NotPlainError
-            If something that is no directory or no file is in its place; the run is as it was.
+        Where it raises the run is as it was.
         """
         run_id = staged.run_id
         new = sorted(set(staged.tables.names()))
@@ -121,7 +84,7 @@ class Locked:
                 file.write(json.dumps(sorted({*names, *new})).encode())
             for name in new:
                 with self.place_of(name, run_id, make=True) as place:
-                    place.require(PART, FILE)
+                    place.require(layout.PART, layout.FILE)
             os.rename(_TABLES, run_id, src_dir_fd=staged.own.fd, dst_dir_fd=self.switch.fd)
         except BaseException:
             for name in new:
@@ -139,27 +102,26 @@ class Locked:
     def settle(self, run_id: str) -> None:
         """Put the files of a run that is committed into their places, and remove those that it has no more.
 
-        Raises
-        ------
-        NotPlainError
-            If no writer can have left what is there: nothing is moved or removed then.
+        Where no writer can have left what is there nothing is moved or removed.
         """
         with self.switch.enter(run_id) as new:
             listed = _listed(new)
             names = sorted(set(new.names()) - {_FILES})
             for name in names:
-                new.require(name, FILE)
+                new.require(name, layout.FILE)
             is_left = not (listed or names) or (
-                {*names, RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
+                {*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
             )
-            if not (is_run_id(run_id) and is_left and all(map(table_of_file, listed))):
+            if not (
+                layout.is_run_id(run_id) and is_left and all(map(layout.table_of_file, listed))
+            ):
                 raise NotPlainError(new.path, "files of no run", "those of one")
-            for name in sorted(names, key=lambda one: one == RUNS_FILE):
+            for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
-                    os.rename(name, PART, src_dir_fd=new.fd, dst_dir_fd=place.fd)
+                    os.rename(name, layout.PART, src_dir_fd=new.fd, dst_dir_fd=place.fd)
             for name in sorted(self.files_of(run_id) - listed) if listed else ():
                 with self.place_of(name, run_id) as place:
-                    os.unlink(PART, dir_fd=place.fd)
+                    os.unlink(layout.PART, dir_fd=place.fd)
             if listed:  # also what a writer that was killed here had emptied
                 self._prune_empty(run_id)
             with contextlib.suppress(FileNotFoundError):
@@ -176,27 +138,29 @@ class Locked:
                 contextlib.suppress(FileNotFoundError, NotPlainError),
                 self.staging.within(name, _TABLES) as tables,
             ):
-                for file in filter(is_file_name, tables.names() if is_run_id(run_id) else ()):
+                for file in filter(
+                    layout.is_file_name, tables.names() if layout.is_run_id(run_id) else ()
+                ):
                     self._prune(file, run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
-    @contextlib.contextmanager
-    def place_of(self, name: str, run_id: str, *, make: bool = False) -> Iterator[Directory]:
-        """Yield the directory that a file of a run lies in."""
-        with self.top.within(*published(name, run_id).parent.parts, make=make) as place:
-            yield place
+    def place_of(
+        self, name: str, run_id: str, *, make: bool = False
+    ) -> contextlib.AbstractContextManager[Directory]:
+        """Return the directory that a file of a run lies in, as a context."""
+        return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
 
     def _prune_empty(self, run_id: str) -> None:
         """Remove the directories of a run, in tables of the dataset, in which nothing is."""
         for table in DATASET.keys() & set(self.top.names()):
-            own = partition(table, run_id).parts
+            own = layout.partition(table, run_id).parts
             with contextlib.suppress(FileNotFoundError), self.top.within(*own) as of_run:
                 for name in of_run.names():
                     of_run.remove_empty(name)
             self.top.remove_empty(*own)
 
     def _prune(self, name: str, run_id: str) -> None:
-        self.top.remove_empty(*published(name, run_id).parent.parts)
+        self.top.remove_empty(*layout.published(name, run_id).parent.parts)
 
 
 @dataclass(frozen=True)
@@ -212,21 +176,16 @@ class Staged:
         """Open a new file of the run, by its `layout.file_name`, for writing."""
         return self.tables.create(name)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[Locked]:
+    def locked(self) -> contextlib.AbstractContextManager[Locked]:
         """Keep other writers out."""
-        with _locked(self.store) as opened:
-            yield opened
+        return _locked(self.store)
 
 
 @contextlib.contextmanager
 def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
-    """Yield where to make the files of a run; what is not committed in the end is removed.
+    """Yield where to make the files of a run, in a store that is made if it is not there.
 
-    Parameters
-    ----------
-    store
-        Made if it is not there.
+    What is not committed in the end is removed.
 
     Raises
     ------
@@ -239,7 +198,7 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
         if root.exists() and not root.is_dir():
             raise OutputError(str(store), "is no directory", fix="--out DIR")
         made = [path for path in (root, *root.parents) if not path.exists()]
-        is_new = not os.path.lexists(root / HIDDEN)
+        is_new = not os.path.lexists(root / layout.HIDDEN)
         try:
             with _staged(store, run_id) as staged:
                 yield staged
@@ -248,10 +207,10 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
                 _forget(store, made)
             raise
     except NotPlainError as error:
-        fix = f"remove {error.path}"
-        if error.found == LINK and error.path.name == PART:
-            fix = links_fix(store)
-        problem = f"has {error.found} at {_shown(error.path, root)}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
+        is_old = error.found == layout.LINK and error.path.name == layout.PART
+        fix = layout.links_fix(store) if is_old else f"remove {error.path}"
+        shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
+        problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
         if error.errno in _FULL:
@@ -260,10 +219,6 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
             why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
             what, fix = f"cannot be written ({why})", "--out with another directory"
         raise OutputError(str(store), f"{what}; the store is as it was", fix=fix) from error
-
-
-def _shown(path: Path, root: Path) -> Path:
-    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 @contextlib.contextmanager
@@ -312,16 +267,16 @@ def _locked(store: Path) -> Iterator[Locked]:
 
 def _opened(store: Path, root: Path, opened: contextlib.ExitStack) -> Locked:
     top = opened.enter_context(Directory.at(root))
-    hidden = opened.enter_context(top.enter(HIDDEN, make=True))
+    hidden = opened.enter_context(top.enter(layout.HIDDEN, make=True))
     for name in _OF_LINKS:
         if hidden.kind(name):
             raise OutputError(
                 str(store),
-                f"is a store of an older nsyspipe, whose tables are links ({HIDDEN}/{name})",
-                fix=links_fix(store),
+                f"is a store of an older nsyspipe, whose tables are links ({layout.HIDDEN}/{name})",
+                fix=layout.links_fix(store),
             )
     staging = opened.enter_context(hidden.enter(_STAGING, make=True))
-    switch = opened.enter_context(hidden.enter(SWITCH, make=True))
+    switch = opened.enter_context(hidden.enter(layout.SWITCH, make=True))
     return Locked(top, hidden, staging, switch)
 
 
@@ -345,26 +300,25 @@ def _is_locked(hidden: Directory, opened: contextlib.ExitStack, until: float) ->
 
 def _files_in(of_run: Directory, table: str) -> set[str]:
     """Return the names of the files that one table of a run has."""
-    found = {file_name(table)} if of_run.require(PART, FILE) else set()
+    found = {layout.file_name(table)} if of_run.require(layout.PART, layout.FILE) else set()
     for name in of_run.names():
         kind, _, rank = name.partition("=")
-        if kind == "rank" and is_file_name(f"{table}-{rank}.parquet"):
-            of_run.require(name, DIRECTORY)
+        if kind == "rank" and layout.is_file_name(f"{table}-{rank}.parquet"):
+            of_run.require(name, layout.DIRECTORY)
             with of_run.enter(name) as of_rank:
-                if of_rank.require(PART, FILE):
+                if of_rank.require(layout.PART, layout.FILE):
                     found.add(f"{table}-{rank}.parquet")
     return found
 
 
 def _listed(new: Directory) -> set[str]:
     """Return the files that a run is to have; nothing if nobody says, as when it is already so."""
+    found: object = None
     try:
-        with new.open_file(_FILES) as file:
+        with new.open_file(_FILES) as file, contextlib.suppress(ValueError, RecursionError):
             found = json.loads(file.read(_LONGEST_RECORD))
     except FileNotFoundError:
         return set()
-    except (ValueError, RecursionError) as error:
-        raise NotPlainError(new.path / _FILES, "damaged", "a list of names") from error
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
         raise NotPlainError(new.path / _FILES, "damaged", "a list of names")
     return set(found)
@@ -386,14 +340,14 @@ def _forget(store: Path, made: list[Path]) -> None:
     """Take away what was made of a store in which nothing was saved, unless another writer is at it."""
     root = Path(os.path.realpath(store))
     with contextlib.suppress(OSError, OutputError, NotPlainError):
-        if os.path.lexists(root / HIDDEN / _LOCK):
+        if os.path.lexists(root / layout.HIDDEN / _LOCK):
             with _locked(store) as found:
                 if not [*found.staging.names(), *found.switch.names()]:
-                    shutil.rmtree(HIDDEN, dir_fd=found.top.fd)
+                    shutil.rmtree(layout.HIDDEN, dir_fd=found.top.fd)
         else:
             with Directory.at(root) as top:
-                top.remove_empty(HIDDEN, _STAGING)
-                top.remove_empty(HIDDEN, SWITCH)
+                top.remove_empty(layout.HIDDEN, _STAGING)
+                top.remove_empty(layout.HIDDEN, layout.SWITCH)
     with contextlib.suppress(OSError):
         for path in made:
             if path.exists():

@@ -6,13 +6,13 @@ import json
 import math
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.links import SlowestLink
-from nsyspipe.findings.link_evidence import LinkVerdict
+from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.model.schema import DATASET
 from nsyspipe.model.sidecar import RunCapture
@@ -23,13 +23,15 @@ from nsyspipe.run.run import RunHeader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-# What the values of a saved table must be: such as nsyspipe would have written, whoever wrote them.
-
-
 # Sums and differences of what is smaller stay in 64 bits.
 _LARGEST = 2**62
 _SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
+_LONGEST_TEXT = 1_000_000
+# As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
+_LONGEST_JSON = 16 * 2**20
+_MOST = 1_000_000
+_DEEPEST = 8
+_MISSING = object()
 _NEVER_NEGATIVE = ("count", "bytes", "bytes/s")
 _OF_ONE_ROW_PER_KEY = (
     "ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary",
@@ -37,13 +39,10 @@ _OF_ONE_ROW_PER_KEY = (
 
 
 def check_values(table: pa.Table, name: str) -> None:
-    """Check each column of a table of the dataset by its declared unit.
+    """Check each column of a table of the dataset by its declared unit: as nsyspipe would have written it.
 
-    Raises
-    ------
-    ValueError
-        If a value is null or negative that never is, is no number, is too large, or ends before it starts; or if a
-        text that is JSON is no object, or a row is there twice.
+    A ValueError if a value is null or negative that never is, is no number, is too large, or ends before it starts; or if
+    a text that is JSON is no object, or a row is there twice.
     """
     for column in DATASET[name].columns:
         values = table[column.name]
@@ -52,11 +51,19 @@ def check_values(table: pa.Table, name: str) -> None:
         if column.type == FLOAT and not _all(pc.is_finite(values)):
             raise ValueError(f"{column.name} has values that are no number")
         if column.type in (INT, FLOAT):
-            low = 0 if column.unit in _NEVER_NEGATIVE else -_LARGEST
-            _check_range(column.name, values, low)
+            low, span = (
+                0 if column.unit in _NEVER_NEGATIVE else -_LARGEST,
+                pc.min_max(values).as_py(),
+            )
+            if span["min"] is not None and not low <= span["min"] <= span["max"] <= _LARGEST:
+                raise ValueError(f"{column.name} has values beyond what a run has")
         elif column.unit == "json" and name != "runs":  # whose details are checked field by field
             for text in pc.unique(values).to_pylist():
                 parsed_object(text)
+    _check_rows(table, name)
+
+
+def _check_rows(table: pa.Table, name: str) -> None:
     # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
     key = ["rank", "step"] if name == "steps" else [one for one in DATASET[name].key if one != "run_id"]  # fmt: skip
     if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key).aggregate([])) != len(table):
@@ -71,19 +78,10 @@ def _all(flags: pa.ChunkedArray) -> bool:
     return pc.all(flags).as_py() is not False
 
 
-def _check_range(name: str, values: pa.ChunkedArray, low: int) -> None:
-    span = pc.min_max(values).as_py()
-    if span["min"] is not None and not low <= span["min"] <= span["max"] <= _LARGEST:
-        raise ValueError(f"{name} has values beyond what a run has")
-
-
 def parsed_object(text: str) -> dict[str, Any]:
     """Parse a JSON object that somebody else may have written.
 
-    Raises
-    ------
-    ValueError
-        If it is none, is too long or nested too deeply, or has a number that is none or too large.
+    A ValueError if it is none, is too long or nested too deeply, or has a number that is none or too large.
     """
     if len(text) > _LONGEST_JSON:
         raise ValueError(f"it has {len(text)} characters, more than a run has")
@@ -103,50 +101,34 @@ def _number(word: str) -> float:
     return number
 
 
-T = TypeVar("T")
-
-_LONGEST_TEXT = 1_000_000
-# As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
-_LONGEST_JSON = 16 * 2**20
-_MOST = 1_000_000
-_DEEPEST = 8
-_MISSING = object()
-
-
 @dataclass(frozen=True)
 class Details:
-    """What a run's row says beside its columns.
-
-    Attributes
-    ----------
-    n_host_steps
-        Rows of `schema.HOST_STEPS`; None of a run that was saved before there was that table.
-    """
+    """What a run's row says beside its columns."""
 
     header: RunHeader
     skipped_steps: list[int]
     nccl: NcclFacts | None
     link: LinkVerdict | None
-    n_host_steps: int | None
+    n_host_steps: int | None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
 
 
 def parse_details(text: str) -> Details:
     """Read what `saved_tables` wrote; what only a later nsyspipe has is left out.
 
-    Of the command and the variables only what may be written down is kept: an earlier nsyspipe allowed more.
-
-    Raises
-    ------
-    ValueError
-        If it is no such JSON, or a field is missing, of another type, or out of range; the message says which.
+    Of the command and the variables only what may be written down is kept: an earlier nsyspipe allowed more. A ValueError
+    says which field is missing, of another type, or out of range.
     """
     found = parsed_object(text)
     header = _value("RunHeader", found.get("header"), "header")
-    for where, moment in (("header", header), ("header.capture", header.capture)):
-        if moment is not None and moment.captured_at_utc is not None:
-            _check_moment(moment.captured_at_utc, where)
+    capture = header.capture
+    _check_moment(header.captured_at_utc, "header")
+    if capture is not None:
+        _check_moment(capture.captured_at_utc, "header.capture")
+        command = None if capture.command is None else recorded_command(capture.command, Mask())
+        environment = recorded_environment(capture.environment, Mask())
+        capture = replace(capture, command=command, environment=environment)
     return Details(
-        header=replace(header, capture=_masked(header.capture)),
+        header=replace(header, capture=capture),
         skipped_steps=_value("list[int]", found.get("skipped_steps"), "skipped_steps"),
         nccl=_value("NcclFacts | None", found.get("nccl", _MISSING), "nccl"),
         link=_value("LinkVerdict | None", found.get("link", _MISSING), "link"),
@@ -154,40 +136,24 @@ def parse_details(text: str) -> Details:
     )
 
 
-def _masked(capture: RunCapture | None) -> RunCapture | None:
-    if capture is None:
-        return None
-    command = capture.command
-    return replace(
-        capture,
-        command=None if command is None else recorded_command(command, Mask()),
-        environment=recorded_environment(capture.environment, Mask()),
-    )
-
-
-def _rebuilt(kind: type[T], found: Any, where: str) -> T:  # noqa: ANN401 - whatever stands there
-    """Make an object of its fields, each of its declared type."""
-    if not isinstance(found, dict):
-        raise ValueError(f"{where} is no object")  # noqa: TRY004 - of data, not of a caller
-    values = {}
-    for one in fields(kind):  # type: ignore[arg-type]
-        if one.name in found:
-            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}")
-        elif one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"{where} lacks {one.name}")
-    return kind(**values)
-
-
 def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
     """Return a value as a declared type, named as annotations name it."""
     needed = kind.removesuffix(" | None")
     if found is None and needed != kind:
         return None
-    if needed in _OBJECTS:
-        return _rebuilt(_OBJECTS[needed], found, where)
-    if not _IS[needed](found):
-        raise ValueError(f"{where} is no {kind}")
-    return tuple(found) if needed.startswith("tuple") else found
+    if needed not in _OBJECTS:
+        if not _IS[needed](found):
+            raise ValueError(f"{where} is no {kind}")
+        return tuple(found) if needed.startswith("tuple") else found
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} is no object")  # noqa: TRY004 - of data, not of a caller
+    values = {}
+    for one in fields(_OBJECTS[needed]):
+        if one.name in found:
+            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}")
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"{where} lacks {one.name}")
+    return _OBJECTS[needed](**values)
 
 
 def _is_text(value: object) -> bool:
@@ -206,24 +172,15 @@ def _is_list(of: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and len(value) <= _MOST and all(map(of, value))
 
 
-def _is_texts_by_name(value: object) -> bool:
-    return isinstance(value, dict) and all(map(_is_text, value.values()))
-
-
 def _is_evidence(value: object, depth: int = 0) -> bool:
-    if isinstance(value, dict):
-        return depth < _DEEPEST and all(_is_evidence(one, depth + 1) for one in value.values())
-    if isinstance(value, list):
-        return depth < _DEEPEST and all(_is_evidence(one, depth + 1) for one in value)
+    if isinstance(value, dict | list):
+        held = value.values() if isinstance(value, dict) else value
+        return depth < _DEEPEST and all(_is_evidence(one, depth + 1) for one in held)
     return value is None or isinstance(value, bool) or _is_text(value) or _is_number(value)
 
 
-_OBJECTS: dict[str, type] = {
-    "RunHeader": RunHeader,
-    "RunCapture": RunCapture,
-    "NcclFacts": NcclFacts,
-    "LinkVerdict": LinkVerdict,
-    "SlowestLink": SlowestLink,
+_OBJECTS: dict[str, type[Any]] = {
+    one.__name__: one for one in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
 }
 _IS: dict[str, Callable[[object], bool]] = {
     "str": _is_text,
@@ -232,7 +189,7 @@ _IS: dict[str, Callable[[object], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     "list[str]": _is_list(_is_text),
     "list[int]": _is_list(lambda value: type(value) is int and abs(value) <= _LARGEST),
-    "dict[str, str]": _is_texts_by_name,
+    "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
     "tuple[str, str]": lambda value: (
         isinstance(value, list) and len(value) == 2 and all(map(_is_text, value))  # noqa: PLR2004
     ),
@@ -240,10 +197,10 @@ _IS: dict[str, Callable[[object], bool]] = {
 }
 
 
-def _check_moment(text: str, where: str) -> None:
+def _check_moment(text: str | None, where: str) -> None:
     try:
-        moment = datetime.fromisoformat(text)
+        moment = None if text is None else datetime.fromisoformat(text)
     except ValueError as error:
         raise ValueError(f"{where}.captured_at_utc is no time") from error
-    if moment.tzinfo is None:
+    if moment is not None and moment.tzinfo is None:
         raise ValueError(f"{where}.captured_at_utc is no time of UTC")

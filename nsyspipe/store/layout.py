@@ -1,4 +1,4 @@
-"""Where things lie in a store, and which names a run may have there.
+"""Where things lie in a store, which names a run may have there, and which runs there are; quick: every start asks.
 
 ::
 
@@ -33,13 +33,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from nsyspipe.errors import DatasetError, OptionError
+from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-# Directories and files of a store, reached without ever following a link.
-
 
 FILE, DIRECTORY, LINK = "a file", "a directory", "a link"
 _KINDS = (
@@ -60,29 +57,25 @@ class NotPlainError(Exception):
         self.problem = f"is {found}, where a store has {wanted}"
         super().__init__(f"{path}: {self.problem}")
 
+    def told(self, store: Path) -> DatasetError:
+        """Return what a reader of the store is told."""
+        fix = links_fix(store) if self.found == LINK else f"remove {self.path}"
+        return DatasetError(str(self.path), self.problem, fix=fix)
+
 
 @dataclass(frozen=True)
 class Directory:
-    """An open directory; a context, which closes it.
+    """An open directory of a store, in which no link is ever followed; a context, which closes it.
 
-    Attributes
-    ----------
-    path
-        For messages only.
+    What is not plain is a `NotPlainError`; what is not there, or cannot be read or made, an OSError.
     """
 
     fd: int
-    path: Path
+    path: Path  # for messages only
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """Open a directory that the user named, through links too.
-
-        Raises
-        ------
-        OSError
-            If it is none, or cannot be read.
-        """
+        """Open a directory that the user named, through links too."""
         return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
 
     def __enter__(self) -> Self:
@@ -104,28 +97,14 @@ class Directory:
         return _kind(mode)
 
     def require(self, name: str, wanted: str) -> bool:
-        """Tell whether something is there.
-
-        Raises
-        ------
-        NotPlainError
-            If it is not what is wanted.
-        """
+        """Tell whether something is there, and refuse what is not as wanted."""
         found = self.kind(name)
         if found not in (None, wanted):
             raise NotPlainError(self.path / name, found or "", wanted)
         return found is not None
 
     def enter(self, name: str, *, make: bool = False) -> Directory:
-        """Open a directory in it, which is made first if asked for.
-
-        Raises
-        ------
-        NotPlainError
-            If it is a link, or no directory.
-        OSError
-            If it is not there, or cannot be read or made.
-        """
+        """Open a directory in it, which is made first if asked for."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _SAFE, dir_fd=self.fd)
         except FileNotFoundError:
@@ -136,9 +115,8 @@ class Directory:
             return self.enter(name)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ELOOP):
-                raise NotPlainError(
-                    self.path / name, self.kind(name) or "something else", DIRECTORY
-                ) from error
+                found = self.kind(name) or "something else"
+                raise NotPlainError(self.path / name, found, DIRECTORY) from error
             raise
         return Directory(fd, self.path / name)
 
@@ -152,15 +130,7 @@ class Directory:
             yield found
 
     def open_file(self, name: str, flags: int = os.O_RDONLY) -> BinaryIO:
-        """Open an ordinary file in it.
-
-        Raises
-        ------
-        NotPlainError
-            If it is anything else.
-        OSError
-            If it is not there, or cannot be opened.
-        """
+        """Open an ordinary file in it."""
         self.require(name, FILE)  # before it is opened, which some devices take for a request
         try:
             fd = os.open(name, flags | _SAFE, 0o666, dir_fd=self.fd)
@@ -175,13 +145,7 @@ class Directory:
         return os.fdopen(fd, "wb" if flags & os.O_ACCMODE else "rb")
 
     def create(self, name: str) -> BinaryIO:
-        """Make a new file in it, and open it for writing.
-
-        Raises
-        ------
-        OSError
-            If it cannot be made, or is there already.
-        """
+        """Make a new file in it, and open it for writing."""
         return self.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
     def remove_empty(self, *names: str) -> None:
@@ -208,6 +172,9 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{_LONGEST - 1}}}")
 _FILE = re.compile(r"[a-z][a-z0-9_]*(-(0|[1-9][0-9]{0,9}))?\.parquet")
 # DuckDB takes more for a date than Python does.
 _DATE = re.compile(r"[0-9]+-[0-9]+-[0-9]+|epoch", re.IGNORECASE)
+_SHOWN = 6
+# Of a large store, only so many labels are read for an error.
+_ASKED = 200
 
 
 def file_name(table: str, rank: int | None = None) -> str:
@@ -251,19 +218,10 @@ def has_run(store: Path, run_id: str) -> bool:
 
 
 def run_ids(store: Path) -> Iterator[str]:
-    """Yield the runs of a store, in no order; none where there is no store.
-
-    Raises
-    ------
-    DatasetError
-        If there is a link in place of a directory of the store.
-    """
+    """Yield the runs of a store, in no order; none where there is no store, an error where links are in place of it."""
     switched = _listed(store, HIDDEN, SWITCH)  # before their places, as `has_run`
-    published_runs = {
-        name.removeprefix(f"{_RUN}=")
-        for name in _listed(store, "runs")
-        if name.startswith(f"{_RUN}=")
-    }
+    there = [name.partition("=") for name in _listed(store, "runs")]
+    published_runs = {run_id for kind, is_named, run_id in there if is_named and kind == _RUN}
     if os.path.islink(store / "runs") and not published_runs:  # noqa: PTH114 - a name may be too long
         return  # of somebody else
     for run_id in published_runs | set(switched):
@@ -277,12 +235,9 @@ def _listed(store: Path, *names: str) -> list[str]:
         with Directory.at(store) as top, top.within(*names) as directory:
             return directory.names()
     except NotPlainError as error:
-        if names == ("runs",) and error.found != LINK:
+        if names == ("runs",) and (error.found != LINK or not _leads_to_runs(store)):
             return []
-        if names == ("runs",) and not _leads_to_runs(store):
-            return []
-        fix = links_fix(store) if error.found == LINK else f"remove {error.path}"
-        raise DatasetError(str(error.path), error.problem, fix=fix) from error
+        raise error.told(store) from error
     except (OSError, ValueError):
         return []
 
@@ -342,3 +297,66 @@ def _is_number_or_date(text: str) -> bool:
             continue
         return True
     return False
+
+
+def is_saved(path: Path) -> bool:
+    """Tell whether a path is a store with runs, or the directory of one run in one of its tables."""
+    if "\0" in str(path):  # no file's name, which whoever looks for a report says
+        return False
+    return _run_of(path) is not None or any(run_ids(path))
+
+
+def find_saved(path: Path, run_id: str | None = None) -> tuple[Path, str]:
+    """Return the store and the id of the one run that is meant, of a store or by the directory of one run in a table.
+
+    Raises
+    ------
+    OptionError
+        If it has several and none is named, or not the one that is named.
+    """
+    store, named = _run_of(path) or (path, None)
+    wanted = named if run_id is None else run_id
+    if wanted is None:
+        ids = sorted(run_ids(store))
+        if len(ids) > 1:
+            what, shown = f"holds {len(ids)} runs", _shown(store, ids)
+            raise OptionError(str(path), what, found=shown, fix=f"--run-id {ids[-1]}")
+        wanted = ids[0] if ids else ""
+    if named not in (None, wanted) or not has_run(store, wanted):
+        ids = sorted(run_ids(store)) if named is None else [named]
+        labelled = [one for one in ids[-_ASKED:] if _label(store, one) == wanted]
+        problem = f"{path} has no such run"
+        if labelled:
+            problem += f"; {len(labelled)} of that label, which is no id"
+        fix = f"--run-id {(labelled or ids)[-1]}" if ids else None
+        raise OptionError(f"--run-id {wanted}", problem, found=_shown(store, ids), fix=fix)
+    return store, wanted
+
+
+def _shown(store: Path, ids: list[str]) -> str:
+    """List the last runs, each with its label, which tells more than an id."""
+    n_more = len(ids) - _SHOWN
+    labelled = [(one, _label(store, one)) for one in ids[-_SHOWN:]]
+    shown = [one if label in (None, one) else f"{one} ({label})" for one, label in labelled]
+    return ", ".join(shown) + (f" and {n_more} more" if n_more > 0 else "")
+
+
+def _label(store: Path, run_id: str) -> str | None:
+    """Return the label of a saved run; None if it cannot be read, which is not what was asked."""
+    from nsyspipe.store.read import read_run_files  # noqa: PLC0415 - only an error needs it, and it takes long
+
+    try:
+        labels = read_run_files(store, run_id, ()).table("runs")["label"].to_pylist()
+    except (DatasetError, KeyError):
+        return None
+    return printable(labels[0]) if labels and labels[0] else None
+
+
+def _run_of(path: Path) -> tuple[Path, str] | None:
+    """Return store and run of ``STORE/<table>/run_id=ID``; None for any other path."""
+    directory = Path(os.path.realpath(path))  # `.` has no name
+    kind, _, run_id = directory.name.partition("=")
+    if kind != "run_id" or not os.path.isdir(directory):  # noqa: PTH112 - a name may be too long
+        return None
+    store = directory.parent.parent
+    return (store, run_id) if has_run(store, run_id) else None

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     _Inner = int | _Fields | None
     _Field = tuple[str | None, int | None, _Inner]
 
-
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
 # Rows are grouped and compared once they are read, which takes some times as much as they do; pages are not.
@@ -36,15 +35,9 @@ def check_size(file: BinaryIO) -> int:
     """Return the size of a Parquet file.
 
     Its footer and its pages' headers are read here, more strictly than Arrow reads them: Arrow ends the process at some
-    that contradict themselves, and takes of a field that comes twice, or of another type, what others do not.
-
-    Raises
-    ------
-    ValueError
-        If it is none, or claims more rows, larger columns or larger pages than a file of its size has, or says anything
-        in a way that no writer of ours would.
-    OSError
-        If it cannot be read.
+    that contradict themselves, and takes of a field that comes twice, or of another type, what others do not. A ValueError
+    if it is none, or claims more rows, larger columns or larger pages than a file of its size has, or says anything in a
+    way that no writer of ours would.
     """
     size = os.fstat(file.fileno()).st_size
     n_tail = len(_MAGIC) + 4
@@ -87,13 +80,7 @@ def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> 
 
 
 def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
-    """Refuse a table that is larger than a file of that size has.
-
-    Raises
-    ------
-    ValueError
-        If it is.
-    """
+    """Refuse a table that is larger than a file of that size has."""
     if n_rows * n_columns * _BYTES_PER_VALUE > max(_SMALL_ROWS, _LARGEST_RATIO * n_file):
         raise ValueError(
             f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has"
@@ -291,15 +278,7 @@ _ANY: _Field = (None, None, None)
 def as_plain_text(column: pa.ChunkedArray, n_file: int) -> pa.ChunkedArray:
     """Return texts that were read as a dictionary as they are.
 
-    Parameters
-    ----------
-    n_file
-        Size of the file.
-
-    Raises
-    ------
-    ValueError
-        If they are no UTF-8, or one long text many times over: more than a file of that size has.
+    A ValueError if they are no UTF-8, or one long text many times over: more than a file of that size has.
     """
     column.validate(full=True)
     n_bytes = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,26 +14,17 @@ import pyarrow.parquet as pq
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.store import layout
 from nsyspipe.store.details import check_values, parsed_object
-from nsyspipe.store.layout import (
-    HIDDEN,
-    LINK,
-    RUNS_FILE,
-    SWITCH,
-    Directory,
-    NotPlainError,
-    file_name,
-    is_file_name,
-    is_run_id,
-    links_fix,
-    published,
-)
+from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+# Bytes of a file, or what is wrong with it.
+_Content: TypeAlias = "pa.Buffer | DatasetError"
 
 AGAIN = "analyze the reports again with --out"
 
@@ -49,23 +40,15 @@ _SMALL = 200_000
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of one save of a run, as they were at one moment.
-
-    Attributes
-    ----------
-    listed
-        Digests of all files but ``runs`` that were saved together, by name; None of a run that does not say.
-    contents
-        Of the tables that were asked for and ``runs``, by name: bytes, or what is wrong with them.
-    runs
-        The table of that name; None if it cannot be used.
-    """
+    """The files of one save of a run, as they were at one moment."""
 
     store: Path
     run_id: str
-    listed: Mapping[str, str] | None
-    contents: Mapping[str, pa.Buffer | DatasetError]
-    runs: pa.Table | None = None
+    listed: (
+        Mapping[str, str] | None
+    )  # digests of all files but `runs` saved together; None: not said
+    contents: Mapping[str, _Content]  # of the tables that were asked for, and `runs`
+    runs: pa.Table | None = None  # None if it cannot be used
 
     def table(self, name: str, rank: int | None = None) -> pa.Table:
         """Return one table without its ``run_id``, with the columns that this version knows.
@@ -80,29 +63,23 @@ class RunFiles:
         """
         if name == "runs" and self.runs is not None:
             return self.runs
-        file = file_name(name, rank)
+        file = layout.file_name(name, rank)
         found = self.contents.get(file)
         if found is None:
             found = self._later(file)
         if isinstance(found, DatasetError):
             raise found
-        return table_of(found, name, self.store / published(file, self.run_id))
+        return table_of(found, name, self.store / layout.published(file, self.run_id))
 
     def has(self, name: str, rank: int | None = None) -> bool:
         """Tell whether a file belongs to the run."""
-        file = file_name(name, rank)
+        file = layout.file_name(name, rank)
         if self.listed is not None:
             return file in self.listed
         return not isinstance(self._later(file), DatasetError)
 
     def digest(self, file: str) -> str:
-        """Return the digest of a file, as it was saved; of a run that does not say, as it is.
-
-        Raises
-        ------
-        DatasetError
-            If it cannot be read.
-        """
+        """Return the digest of a file, as it was saved; of a run that does not say, as it is."""
         if self.listed is not None and file in self.listed:
             return self.listed[file]
         found = _content_or_error(self.store, self.run_id, file)
@@ -110,62 +87,52 @@ class RunFiles:
             raise found
         return digest_of(found)
 
-    def _later(self, file: str) -> pa.Buffer | DatasetError:
+    def _later(self, file: str) -> _Content:
         """Read a file that is not at hand; one of another save is an error."""
-        path = self.store / published(file, self.run_id)
+        path = self.store / layout.published(file, self.run_id)
         if self.listed is not None and file not in self.listed:
             return DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
         found = _content_or_error(self.store, self.run_id, file)
-        if isinstance(found, DatasetError) or not self._is_other(file, found):
+        if (
+            isinstance(found, DatasetError)
+            or self.listed is None
+            or not _is_not(found, self.listed[file])
+        ):
             return found
-        runs = _content_or_error(self.store, self.run_id, RUNS_FILE)
-        ours = self.contents[RUNS_FILE]
+        runs = _content_or_error(self.store, self.run_id, layout.RUNS_FILE)
+        ours = self.contents[layout.RUNS_FILE]
         if isinstance(runs, DatasetError) or isinstance(ours, DatasetError) or runs != ours:
-            return DatasetError(
-                f"run {self.run_id}",
-                "was replaced or removed while it was read",
-                fix="read it again",
-            )
+            what = "was replaced or removed while it was read"
+            return DatasetError(f"run {self.run_id}", what, fix="read it again")
         return _not_of_this_save(path)
-
-    def _is_other(self, file: str, found: pa.Buffer) -> bool:
-        return self.listed is not None and self.listed.get(file) != digest_of(found)
 
 
 def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None) -> RunFiles:
-    """Read a run's files at one go.
+    """Read a run's files at one go: of some tables beside ``runs``, or of all that it needs, less the operations.
 
-    Parameters
-    ----------
-    tables
-        Beside ``runs``; None: all that a saved run needs, less the operations.
-
-    Returns
-    -------
-    RunFiles
-        What cannot be read is an error in it, raised when the table is asked for.
+    What cannot be read is an error that is raised when the table is asked for.
     """
     wanted = [name for name in DATASET if name not in _LATER] if tables is None else [*tables]
-    files = [file_name(name) for name in wanted if name != "runs"]
-    runs = _content_or_error(store, run_id, RUNS_FILE)
+    files = [layout.file_name(name) for name in wanted if name != "runs"]
+    runs = _content_or_error(store, run_id, layout.RUNS_FILE)
     for _ in range(_ATTEMPTS):
-        row = _parsed(runs, store / published(RUNS_FILE, run_id))
+        row = _parsed(runs, store / layout.published(layout.RUNS_FILE, run_id))
         listed = _listed(row)
         contents = {name: _content_or_error(store, run_id, name) for name in files}
         others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]  # fmt: skip
         if not others:
             break
-        again = _content_or_error(store, run_id, RUNS_FILE)
+        again = _content_or_error(store, run_id, layout.RUNS_FILE)
         if _is_same(runs, again):  # nobody replaced it: they are wrong
             for name in others:
                 if not isinstance(contents[name], DatasetError):
-                    contents[name] = _not_of_this_save(store / published(name, run_id))
+                    contents[name] = _not_of_this_save(store / layout.published(name, run_id))
             break
         runs = again
     else:
         gone = DatasetError(f"run {run_id}", "is replaced again and again", fix="read it later")
         contents = dict.fromkeys(files, gone)
-    return RunFiles(store, run_id, listed, {**contents, RUNS_FILE: runs}, row)
+    return RunFiles(store, run_id, listed, {**contents, layout.RUNS_FILE: runs}, row)
 
 
 def digest_of(content: pa.Buffer) -> str:
@@ -173,15 +140,14 @@ def digest_of(content: pa.Buffer) -> str:
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
 
 
-def _is_not(found: pa.Buffer | DatasetError, digest: str | None) -> bool:
-    if isinstance(found, DatasetError):
-        return digest is not None
-    return digest is None or digest_of(found) != digest
+def _is_not(found: _Content, digest: str | None) -> bool:
+    own = None if isinstance(found, DatasetError) else digest_of(found)
+    return own != digest
 
 
-def _is_same(one: pa.Buffer | DatasetError, other: pa.Buffer | DatasetError) -> bool:
+def _is_same(one: _Content, other: _Content) -> bool:
     if isinstance(one, DatasetError) or isinstance(other, DatasetError):
-        return str(one) == str(other) and type(one) is type(other)
+        return type(one) is type(other) and str(one) == str(other)
     return bool(one.equals(other))
 
 
@@ -193,7 +159,7 @@ def _not_of_this_save(path: Path) -> DatasetError:
     )
 
 
-def _parsed(runs: pa.Buffer | DatasetError, path: Path) -> pa.Table | None:
+def _parsed(runs: _Content, path: Path) -> pa.Table | None:
     """Return the table `runs`; None if it cannot be used, which who asks for it is told."""
     if isinstance(runs, DatasetError):
         return None
@@ -212,20 +178,19 @@ def _listed(runs: pa.Table | None) -> dict[str, str] | None:
     except ValueError:  # of which who asks for the details is told
         return None
     if isinstance(found, dict) and all(
-        is_file_name(name) and isinstance(digest, str) for name, digest in found.items()
+        layout.is_file_name(name) and isinstance(digest, str) for name, digest in found.items()
     ):
         return found
     return None
 
 
-def _content_or_error(store: Path, run_id: str, name: str) -> pa.Buffer | DatasetError:
-    path = store / published(name, run_id)
+def _content_or_error(store: Path, run_id: str, name: str) -> _Content:
+    path = store / layout.published(name, run_id)
     try:
         with Directory.at(store) as top:
             return _content(top, run_id, name)
     except NotPlainError as error:
-        fix = links_fix(store) if error.found == LINK else f"remove {error.path}"
-        return DatasetError(str(error.path), error.problem, fix=fix)
+        return error.told(store)
     except FileNotFoundError:
         return DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
     except (OSError, ValueError, pa.ArrowException, MemoryError) as error:
@@ -234,48 +199,34 @@ def _content_or_error(store: Path, run_id: str, name: str) -> pa.Buffer | Datase
 
 
 def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
-    """Open a file of a run: of the save that is committed and not in place yet, else in its place.
-
-    Raises
-    ------
-    NotPlainError
-        If there is a link on the way to it, or it is no ordinary file.
-    OSError
-        If it is not there, or cannot be read.
-    """
-    if is_run_id(run_id):
+    """Open a file of a run: of the save that is committed and not in place yet, else in its place."""
+    if layout.is_run_id(run_id):
         # First there: a file leaves it only for its place.
         with (
             contextlib.suppress(FileNotFoundError),
-            top.within(HIDDEN, SWITCH, run_id) as switch,
+            top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch,
         ):
             return switch.open_file(name)
-    *directories, part = published(name, run_id).parts
+    *directories, part = layout.published(name, run_id).parts
     with top.within(*directories) as directory:
         return directory.open_file(part)
 
 
 def files_in_row(top: Directory, run_id: str) -> set[str] | None:
-    """Return the names of all files of a run, as its own row has them; None if it has no usable row.
-
-    Raises
-    ------
-    NotPlainError
-        If there is a link on the way to the row, or it is in no ordinary file.
-    """
+    """Return the names of all files of a run, as its own row has them; None if it has no usable row."""
     try:
-        content = _content(top, run_id, RUNS_FILE)
+        content = _content(top, run_id, layout.RUNS_FILE)
     except (OSError, ValueError, MemoryError, pa.ArrowException):
         return None
-    listed = _listed(_parsed(content, top.path / published(RUNS_FILE, run_id)))
-    return None if listed is None else {*listed, RUNS_FILE}
+    listed = _listed(_parsed(content, top.path / layout.published(layout.RUNS_FILE, run_id)))
+    return None if listed is None else {*listed, layout.RUNS_FILE}
 
 
 def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
     """Return a file's bytes, in memory that is Arrow's: its threads may outlive Python's."""
     with file_of(top, run_id, name) as file:
         size = check_size(file)
-        if name == RUNS_FILE and size > _LARGEST_ROW:
+        if name == layout.RUNS_FILE and size > _LARGEST_ROW:
             raise ValueError(f"{size} bytes are more than the row of a run has")
         content = pa.allocate_buffer(size)
         if file.readinto(memoryview(content)) != size:  # type: ignore[attr-defined]
@@ -284,18 +235,7 @@ def _content(top: Directory, run_id: str, name: str) -> pa.Buffer:
 
 
 def table_of(content: pa.Buffer, name: str, path: Path) -> pa.Table:
-    """Read a table from its file's bytes, as `RunFiles.table` returns it.
-
-    Parameters
-    ----------
-    path
-        Of the file, for messages.
-
-    Raises
-    ------
-    DatasetError
-        As `RunFiles.table` does.
-    """
+    """Read a table from its file's bytes, as `RunFiles.table` returns it; the path is for messages."""
     wanted = DATASET[name]
     texts = {one.name for one in wanted.columns if _is_text(one.type)}
     try:
@@ -317,13 +257,7 @@ def table_of(content: pa.Buffer, name: str, path: Path) -> pa.Table:
 
 
 def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
-    """Check that a table has rows of known ranks only.
-
-    Raises
-    ------
-    DatasetError
-        If it has others.
-    """
+    """Refuse a table with rows of other ranks."""
     if "rank" not in table.column_names:
         return
     known = pc.is_in(table["rank"], pa.array(ranks, pa.int64()))
@@ -332,13 +266,7 @@ def check_ranks(table: pa.Table, ranks: Sequence[int], path: Path) -> None:
 
 
 def check_steps_known(table: pa.Table, steps: pa.Table, path: Path) -> None:
-    """Check that a table has rows of steps only that their ranks have.
-
-    Raises
-    ------
-    DatasetError
-        If it has others.
-    """
+    """Refuse a table with rows of steps that their ranks have not."""
     if not {"rank", "step"} <= {*table.column_names}:
         return
     keys = ["rank", "step"]

@@ -1,4 +1,4 @@
-"""A run read back from a store: the same tables and operations, without its reports."""
+"""Runs read back from a store: one, with the same tables and operations, or what tells all of them apart."""
 
 from __future__ import annotations
 
@@ -14,45 +14,25 @@ from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
 from nsyspipe.model import schema
-from nsyspipe.run.run import Run, steps_source
+from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.text import decoded
+from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.store.details import Details, parse_details
-from nsyspipe.store.find import find_saved
-from nsyspipe.store.layout import file_name, partition, published
+from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids
 from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, check_steps_known, read_run_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from nsyspipe.findings.link_evidence import LinkVerdict
+    from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.fabric import NcclFacts
-    from nsyspipe.run.run import RunHeader
 
 
-# The operations of a saved run, one by one.
-
-
-def saved_operations(
+def _saved_operations(
     files: RunFiles, all_steps: pa.Table, ranks: list[int], steps: tuple[int, int] | None
 ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-    """Yield what `operations.run_operations` yields, from files.
-
-    Parameters
-    ----------
-    files
-        Of the run.
-    all_steps
-        `schema.STEPS` of the run.
-    ranks
-        In order.
-
-    Raises
-    ------
-    OptionError
-        At once, if no rank has such a step.
-    DatasetError
-        At once, if the run was saved without its operations.
-    """
+    """Yield what `Run.operations` yields, from files; what cannot be is refused at once."""
     if steps is not None:
         check_steps(all_steps, steps)
     if ranks and not any(files.has("events", rank) for rank in ranks):
@@ -67,10 +47,9 @@ def saved_operations(
 def _of_rank(
     files: RunFiles, all_steps: pa.Table, rank: int, steps: tuple[int, int] | None
 ) -> tuple[int, pa.Table, pa.Table]:
-    events = files.table("events", rank)
-    ranges = files.table("phase_ranges", rank)
-    check_ranks(events, [rank], files.store / partition("events", files.run_id, rank))
-    check_ranks(ranges, [rank], files.store / partition("phase_ranges", files.run_id, rank))
+    events, ranges = (files.table(name, rank) for name in EVENT_TABLES)
+    for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
+        check_ranks(table, [rank], files.store / partition(name, files.run_id, rank))
     if steps is None:
         return rank, events, ranges
     windows = all_steps.filter(
@@ -92,6 +71,7 @@ def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
+_BY_TIME = [("captured_at_utc", "ascending", "at_start"), ("run_id", "ascending", "at_start")]
 # Tables that name ranks of which no device was recorded, too.
 _OF_OTHER_RANKS = ("host_steps", "problems", "ranks", "runs")
 
@@ -102,21 +82,12 @@ class SavedRun(Run):
 
     It stays what it was when the run is replaced; its operations alone are read when they are asked for, and
     then an error if they are of another save.
-
-    Attributes
-    ----------
-    store
-        What the user named.
-    tables
-        The store itself, also where the user named a directory in it.
-    label
-        Another name for it; None keeps its own.
     """
 
-    store: Path
-    tables: Path
+    store: Path  # what the user named
+    tables: Path  # the store itself, also where the user named a directory in it
     run_id: str
-    label: str | None = None
+    label: str | None = None  # another name for it
 
     def _table(self, name: str) -> pa.Table:
         if name == "summary":
@@ -142,13 +113,7 @@ class SavedRun(Run):
         return read_run_files(self.tables, self.run_id)
 
     def digest_of(self, file: str) -> str:
-        """Return the digest of one of its files, by its `layout.file_name`.
-
-        Raises
-        ------
-        DatasetError
-            If it cannot be read.
-        """
+        """Return the digest of one of its files, by its `layout.file_name`."""
         return self._files.digest(file)
 
     def _path(self, name: str) -> Path:
@@ -181,9 +146,7 @@ class SavedRun(Run):
     def header(self) -> RunHeader:
         header = self._details.header
         found = header.steps_from or steps_source(
-            header.n_ranks,
-            self._details.n_host_steps or 0,
-            has_family=self.step_family is not None,
+            header.n_ranks, self._details.n_host_steps or 0, has_family=self.step_family is not None
         )
         return replace(
             header, run_id=self.run_id, label=self.label or header.label, steps_from=found
@@ -210,25 +173,110 @@ class SavedRun(Run):
         self, steps: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         ranks = self.ranks["rank"].to_pylist()
-        return saved_operations(self._files, self.steps(), ranks, steps)
+        return _saved_operations(self._files, self.steps(), ranks, steps)
 
 
 def open_saved(store: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
-    """Open a run of a store.
+    """Open a run of a store, as `layout.find_saved` finds it; to be called by another name if one is given."""
+    return SavedRun(store, *find_saved(store, run_id), label)
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A run of a store, or one table of it, that cannot be read."""
+
+    run_id: str
+    table: str  # `runs` when all of it is missing from the answer, `findings` when only those are
+    message: str  # what is wrong with the table's file
+    fix: str | None
+
+
+@dataclass(frozen=True)
+class StoredRuns:
+    """The runs of a store, each in one version of it."""
+
+    # `schema.RUNS`, one row per run that can be read, by time of capture; of an unknown time first, equal times by run id.
+    runs: pa.Table
+    # `schema.FINDINGS` after the run id: the finding of each run that could bring most, in order of the run ids.
+    findings: pa.Table
+    unreadable: tuple[Unreadable, ...]  # in order of run id
+
+
+def stored_runs(
+    store: Path, *, on_progress: Callable[[int, int], None] | None = None
+) -> StoredRuns:
+    """Read what identifies each run of a store, its figures, and its first finding.
+
+    A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.
 
     Parameters
     ----------
-    run_id
-        Which; None where there is only one.
-    label
-        What to call it from now on; None leaves the saved one.
+    store
+        A directory that ``analyze --out`` wrote, or a copy of one.
+    on_progress
+        Called with (runs read, runs in all).
 
     Raises
     ------
-    OptionError
-        If the store has several runs and `run_id` is None.
     DatasetError
-        If there is no such run, or its row cannot be read.
+        If there is no such directory, it holds no run, or none that can be read.
     """
-    tables, details = find_saved(store, run_id)
-    return SavedRun(store, tables, details, label)
+    ids = sorted(run_ids(store))
+    if not ids:
+        what = "holds no saved run" if store.is_dir() else "is no directory"
+        raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {store}")
+    runs: list[pa.Table] = []
+    findings: list[pa.Table] = []
+    unreadable: list[Unreadable] = []
+    for n_done, run_id in enumerate(ids, start=1):
+        run, finding = _first_rows(store, run_id)
+        unreadable += [one for one in (run, finding) if isinstance(one, Unreadable)][:1]
+        if not isinstance(run, Unreadable):
+            runs.append(run)
+            findings += [] if isinstance(finding, Unreadable) else [finding]
+        if on_progress:
+            on_progress(n_done, len(ids))
+    if not runs:
+        first = unreadable[0]
+        what = f"none of its {len(ids)} saved runs can be read"
+        raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
+    return StoredRuns(_by_time(runs), _joined("findings", findings), tuple(unreadable))
+
+
+def _first_rows(store: Path, run_id: str) -> tuple[pa.Table | Unreadable, pa.Table | Unreadable]:
+    """Return the first row of `runs` and of `findings`, both of one save of the run."""
+    files = read_run_files(store, run_id, ("findings",))
+    if not has_run(store, run_id):  # removed since it was listed
+        gone = Unreadable(decoded(run_id), "runs", "is gone", None)
+        return gone, gone
+    return _first_row(files, "runs", run_id), _first_row(files, "findings", run_id)
+
+
+def _first_row(files: RunFiles, name: str, run_id: str) -> pa.Table | Unreadable:
+    """Return the first row of one table of a run, under the id that the directory has: it is the run's address."""
+    try:
+        table = files.table(name)
+        table = table.drop_columns(["run_id"]) if name == "runs" else table.slice(0, 1)
+        ids = pa.array([run_id] * table.num_rows, pa.string())
+    except DatasetError as error:
+        return Unreadable(decoded(run_id), name, error.problem, error.fix)
+    except (ValueError, pa.ArrowException):  # other types; a directory's name that is no text
+        return Unreadable(decoded(run_id), name, "is not what nsyspipe writes", AGAIN)
+    if name == "runs" and table.num_rows != 1:
+        return Unreadable(run_id, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN)
+    return table.add_column(0, "run_id", ids)
+
+
+def _joined(name: str, rows: list[pa.Table]) -> pa.Table:
+    wanted = DATASET[name]
+    if not rows:
+        return wanted.empty()
+    table = pa.concat_tables([row.select(wanted.names) for row in rows]).combine_chunks()
+    return wanted.table({column: table[column] for column in wanted.names})
+
+
+def _by_time(rows: list[pa.Table]) -> pa.Table:
+    table = _joined("runs", rows)
+    # Ids in a dictionary sort by their codes in older Arrow.
+    keys = table.set_column(0, "run_id", table["run_id"].cast(pa.string()))
+    return table.take(pc.sort_indices(keys, _BY_TIME))

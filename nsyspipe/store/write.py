@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS
-from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT
-from nsyspipe.store.commit import staged_run
+from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
+from nsyspipe.store.commit import Locked, Staged, staged_run
 from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
 from nsyspipe.store.read import digest_of
 from nsyspipe.store.saved_run import SavedRun
@@ -27,46 +27,23 @@ from nsyspipe.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from nsyspipe.model.table import Column
     from nsyspipe.run.run import Run
-    from nsyspipe.store.commit import Locked, Staged
-
-
-# From a run to the tables of the dataset.
-
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
+# Tables of the dataset that are methods of a run.
+_ASKED = (
+    "steps", "phases", "collectives", "stragglers", "kernels", "links", "rank_summary", "phase_summary", "idle_calls",
+    "host_steps", "findings",
+)  # fmt: skip
 
 
 def saved_tables(run: Run) -> dict[str, pa.Table]:
-    """Return every table of the dataset but `runs` and those of single operations.
-
-    Returns
-    -------
-    dict
-        By name; each with the schema of `schema.DATASET`, sorted by its key.
-    """
-    run_id = run.header.run_id
-    timeline = run.timeline()  # first: workers read for it while the rest is made here
-    found = {
-        "ranks": run.ranks,
-        "steps": run.steps(),
-        "phases": run.phases(),
-        "collectives": run.collectives(),
-        "stragglers": run.stragglers(),
-        "kernels": run.kernels(),
-        "links": run.links(),
-        "rank_summary": run.rank_summary(),
-        "phase_summary": run.phase_summary(),
-        "idle_calls": run.idle_calls(),
-        "timeline": timeline,
-        "host_steps": run.host_steps(),
-        "findings": run.findings(),
-        "problems": run.problems,
-        "metrics": _metrics(run),
-    }
-    return {name: saved(name, table, run_id) for name, table in found.items()}
+    """Return every table of the dataset but `runs` and those of single operations, by name, sorted by its key."""
+    found = {"timeline": run.timeline()}  # first: workers read for it while the rest is made here
+    found |= {name: getattr(run, name)() for name in _ASKED}
+    found |= {"ranks": run.ranks, "problems": run.problems, "metrics": _metrics(run)}
+    return {name: saved(name, table, run.header.run_id) for name, table in found.items()}
 
 
 def saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
@@ -77,17 +54,7 @@ def saved(name: str, table: pa.Table, run_id: str) -> pa.Table:
 
 
 def runs_table(run: Run, files: Mapping[str, str]) -> pa.Table:
-    """Return the table `runs`: the run's row.
-
-    Parameters
-    ----------
-    files
-        Digests of all other files that are saved with it, by name.
-    """
-    return DATASET["runs"].from_rows([_run_row(run, files)])
-
-
-def _run_row(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
+    """Return the table `runs`: the run's row, with the digests of all other files that are saved with it, by name."""
     header = asdict(run.header)
     lists = {name: ", ".join(value) for name, value in header.items() if isinstance(value, list)}
     captured = header["captured_at_utc"]
@@ -100,7 +67,7 @@ def _run_row(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
         "files": dict(sorted(files.items())),
     }
     known = run.link.slowest if run.link else None
-    return {
+    row = {
         **header,
         **lists,
         "captured_at_utc": datetime.fromisoformat(captured) if captured else None,
@@ -112,6 +79,7 @@ def _run_row(run: Run, files: Mapping[str, str]) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "details": json.dumps(details),
     }
+    return DATASET["runs"].from_rows([row])
 
 
 def _metrics(run: Run) -> pa.Table:
@@ -224,10 +192,8 @@ def _kept(
 ) -> Mapping[str, str]:
     """Return the digests of the files that the run keeps beside those written, by name.
 
-    Raises
-    ------
-    OutputError
-        If a run that is not the same has such files, or operations, which nothing but its reports gives again.
+    Refused is what would lose such files of a run that is not the same, or operations, which nothing but its reports
+    gives again.
     """
     run_id = run.header.run_id
     there = opened.files_of(run_id)
@@ -273,13 +239,7 @@ def _processes(run: Run) -> pa.Table:
 
 
 def check_store(run: Run, store: Path) -> None:
-    """Raise if the reports lie in the directory: whoever names it next would get the saved run, not them.
-
-    Raises
-    ------
-    OutputError
-        With another place.
-    """
+    """Refuse a directory in which the reports lie: whoever names it next would get the saved run, not them."""
     where = Path(os.path.realpath(store))  # resolve() fails on a link to itself
     reports = [one for one in run.inputs if not one.is_dir()]  # a directory is a saved run
     if any(Path(os.path.realpath(one)).parent == where for one in reports):

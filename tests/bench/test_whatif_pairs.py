@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.replay import ranges, rebucket
-from nsyspipe.replay.program import Slowing
+from nsyspipe.replay.simulate import Slowing
 from tests.pairs import MORE_CHANGES, ONE_CHANGE, Captures, measured, table
 
 pytestmark = pytest.mark.bench

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from nsyspipe.report.html.dashboard_page import dashboard_page
-from nsyspipe.store.catalog import stored_runs
+from nsyspipe.store.saved_run import stored_runs
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.test_run_page import OVERFLOW, PAINTED
 from tests.build.hostile import HOSTILE

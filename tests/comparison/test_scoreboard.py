@@ -11,7 +11,7 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import SUMMARY
-from nsyspipe.store.find import find_saved
+from nsyspipe.store.layout import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save
 from tests.build.scoreboard_runs import MS, scoreboard_runs

@@ -23,15 +23,23 @@ COPIES = {
 }
 
 
-def rules(monkeypatch, *answers):
-    """Let these be what the rules answer."""
+def rules(monkeypatch, **answers):
+    """Let these be what the rules of these names answer."""
     monkeypatch.setattr(
-        judge_module, "RULES", {lambda _, answer=answer: answer: () for answer in answers}
+        judge_module, "RULES", {answering(name, answer): () for name, answer in answers.items()}
     )
 
 
-def finding(name, saving, **more):
-    return Finding(name, "a title", "an action", "some advice", saving, more)
+def answering(name, answer):
+    def rule(_):
+        return answer
+
+    rule.__name__ = name
+    return rule
+
+
+def finding(saving, **more):
+    return Finding("a title", "an action", "some advice", saving, more)
 
 
 # --- rules ----------------------------------------------------------------------------------------
@@ -43,7 +51,7 @@ def test_every_rule_is_in_its_own_file_under_its_own_id():
     )
     for rule in RULES:
         module = import_module(rule.__module__)
-        assert module.ID.replace("-", "_") == rule.__name__ == rule.__module__.rpartition(".")[2]
+        assert getattr(module, rule.__name__) is rule
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -62,8 +70,8 @@ def _names(function):
 
 
 def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypatch):
-    found = [finding("b", 5.0), finding("d", None), finding("a", 5.0), finding("c", None)]
-    rules(monkeypatch, *found, finding("e", 7.0), finding("f", 0.0))
+    savings = {"b": 5.0, "d": None, "a": 5.0, "c": None, "e": 7.0, "f": 0.0}
+    rules(monkeypatch, **{name: finding(saving) for name, saving in savings.items()})
     table, problems = judge(evidence([step()]))
     assert table["id"].to_pylist() == ["e", "a", "b", "f", "c", "d"]
     assert problems == []
@@ -81,12 +89,12 @@ def test_the_largest_saving_comes_first_and_those_without_a_bound_last(monkeypat
     ],
 )
 def test_severity_is_the_share_of_step_time(monkeypatch, saving, severity):
-    rules(monkeypatch, finding("a", saving))
+    rules(monkeypatch, a=finding(saving))
     assert judge(evidence([step(wall=1000)]))[0]["severity"].to_pylist() == [severity]
 
 
 def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
-    rules(monkeypatch, finding("a", None, share_ns=1.5, link=None, by={"\x1b[2J": 1}))
+    rules(monkeypatch, a=finding(None, share_ns=1.5, link=None, by={"\x1b[2J": 1}))
     table, _ = judge(evidence([step()]))
     assert table.schema.equals(schema.FINDINGS.arrow, check_metadata=True)
     (row,) = table.to_pylist()
@@ -104,7 +112,7 @@ def test_findings_are_rows_of_their_schema_with_evidence_as_json(monkeypatch):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_json_cannot_say_is_a_bug(monkeypatch, value):
-    rules(monkeypatch, finding("a", None, ratio=value))
+    rules(monkeypatch, a=finding(None, ratio=value))
     with pytest.raises(ValueError, match="JSON"):
         judge(evidence([step()]))
 
@@ -143,7 +151,7 @@ def test_a_run_that_is_well_has_no_findings():
     ids=["no steps", "none in the figures"],
 )
 def test_without_summary_steps_nothing_is_asked(monkeypatch, given):
-    rules(monkeypatch, NotJudged("a", "never", "asked"), finding("b", 1.0))
+    rules(monkeypatch, a=NotJudged("never", "asked"), b=finding(1.0))
     table, problems = judge(given)
     assert table.equals(schema.FINDINGS.empty())
     said = ["not judged: all rules (no step has figures)"] if given.n_ranks else []
@@ -154,8 +162,10 @@ def test_without_summary_steps_nothing_is_asked(monkeypatch, given):
 
 
 def test_rules_that_lack_the_same_share_a_row(monkeypatch):
-    answers = [NotJudged("a", "why", "how"), NotJudged("b", "else", "how"), None]
-    rules(monkeypatch, *answers, NotJudged("c", "why", "how"), NotJudged("d", "why", "other"))
+    alike, other, fix = (
+        NotJudged(*one) for one in (("why", "how"), ("else", "how"), ("why", "other"))
+    )
+    rules(monkeypatch, a=alike, b=other, none=None, c=alike, d=fix)
     table, problems = judge(evidence([step()]))
     assert table.num_rows == 0
     assert [(one.message, one.fix) for one in problems] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.analysis.links import SlowestLink
-from nsyspipe.findings.link_evidence import LACKING, LinkVerdict
+from nsyspipe.findings.slow_link import LACKING, LinkVerdict
 from nsyspipe.report.text import link_text
 
 

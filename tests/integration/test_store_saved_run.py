@@ -18,7 +18,7 @@ from nsyspipe.report.document import document_text
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.text import summary_text
 from nsyspipe.run.run import RUN_TABLES
-from nsyspipe.store.find import is_saved
+from nsyspipe.store.layout import is_saved
 from nsyspipe.store.parquet_size import check_size
 from nsyspipe.store.read import table_of
 from nsyspipe.store.write import save

@@ -31,7 +31,7 @@ def loaded(real):
 def test_nothing_changed_is_the_capture(loaded, name):
     opened = opened_replay(loaded(name))
     captured = loaded(name).summary()["step_time_ns"][0].as_py()
-    assert opened.replay.predict(Knobs()).step_time_ns == pytest.approx(captured, rel=0.001)
+    assert opened.predict(Knobs()).step_time_ns == pytest.approx(captured, rel=0.001)
     found = whatif(loaded(name), no_wait=True)
     assert found.identity_error_pct < 0.1
     assert (found.limit_step_time_ns or 0.0) <= captured

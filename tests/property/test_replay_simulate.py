@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from nsyspipe.replay.program import JOIN, NOTHING, READY, WINDOW, Program, Slowing
-from nsyspipe.replay.simulate import Setting, simulate
+from nsyspipe.replay.simulate import (
+    JOIN,
+    NOTHING,
+    READY,
+    WINDOW,
+    Program,
+    Setting,
+    Slowing,
+    simulate,
+)
 
 N_RANKS = st.integers(1, 3)
 TIMES = st.integers(0, 50)
@@ -44,10 +52,7 @@ def programs(draw):
     return Program(
         kind=np.array([kind for kind, _ in markers]),
         which=np.array([which for _, which in markers]),
-        work=work,
-        beside=np.zeros_like(work),
-        begun=begun,
-        begun_beside=np.zeros_like(begun),
+        places=np.stack((work, np.zeros_like(work), begun, np.zeros_like(begun))),
         step=np.zeros(n_collectives, np.int64),
         lag_ns=matrix(n_collectives),
         transfer_ns=matrix(n_collectives),
@@ -66,8 +71,9 @@ def one_by_one(program, slowing):
     now = program.begin_ns.tolist()
     busy = [[] for _ in range(n_ranks)]
     free, ends, edges = [-np.inf] * n_ranks, {}, {}
-    before, begun_before = program.work[0].tolist(), program.begun[0].tolist()
-    markers = zip(program.kind, program.which, program.work.tolist(), program.begun, strict=True)
+    work, _, begun, _ = program.places
+    before, begun_before = work[0].tolist(), begun[0].tolist()
+    markers = zip(program.kind, program.which, work.tolist(), begun, strict=True)
     for at, (kind, which, work, begun) in enumerate(markers):
         for rank in range(n_ranks):
             ahead = work[rank] - before[rank]
@@ -103,7 +109,7 @@ def work_until_join(program, at):
     to = at
     while to < program.kind.size - 1 and program.kind[to] != JOIN:
         to += 1
-    return program.work[to] - program.work[at]
+    return program.places[0, to] - program.places[0, at]
 
 
 def moved_on(now, work, busy, slow_by):
@@ -158,5 +164,5 @@ def test_a_shift_of_all_clocks_shifts_all_windows(program):
 @given(programs())
 def test_no_work_is_lost(program):
     found = simulate(program, [Setting()])[0]
-    first = program.work[program.kind == WINDOW]
+    first = program.places[0, program.kind == WINDOW]
     assert (np.diff(found, axis=0) >= np.diff(first, axis=0) - 1e-6).all()

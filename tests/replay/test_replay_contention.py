@@ -6,9 +6,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.replay.answer import whatif
-from nsyspipe.replay.program import Slowing
-from nsyspipe.replay.ranges import slowdowns
-from nsyspipe.replay.simulate import Compared, Contention
+from nsyspipe.replay.ranges import Contention, slowdowns
+from nsyspipe.replay.simulate import Slowing
 from tests.build.trace import TraceBuilder
 
 US, MS = 1_000, 1_000_000
@@ -92,7 +91,7 @@ def test_what_no_kernel_ever_lost_is_not_believed(measured):
 
 def contention(slowdown, *, share=1.0, covered=0.5, delay=0.0):
     """Return what was measured on operations of 20 us with 2 us between them."""
-    return Contention(Compared(slowdown, share), delay, 2 * US, covered, 22e6, 1000)
+    return Contention(slowdown, share, delay, 2 * US, covered, 22e6, 1000)
 
 
 @pytest.mark.parametrize("captured", [20e9, 100e9, 330e9])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
+from nsyspipe.replay.advice import finding_of
 from nsyspipe.replay.answer import whatif
-from nsyspipe.replay.knobs import Bound, Knobs, finding_of
+from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS
 from tests.build.make_replay import SINGLE, asked, refusal
 
@@ -111,5 +112,4 @@ class TestFindings:
         ],
     )
     def test_it_is_the_rule_that_fired(self, knobs, finding):
-        bounds = {"slow-link": Bound(1.0, 450e9), "too-many-buckets": Bound(None)}
-        assert finding_of(knobs, bounds) == finding
+        assert finding_of(knobs, {"slow-link", "too-many-buckets"}, 450e9) == finding

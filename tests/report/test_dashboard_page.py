@@ -15,7 +15,7 @@ from nsyspipe.errors import OutputError
 from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE, dashboard_page, write_pages
 from nsyspipe.report.html.page import run_id_of_page
-from nsyspipe.store.catalog import Unreadable, stored_runs
+from nsyspipe.store.saved_run import Unreadable, stored_runs
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
 from tests.dashboard_store import add_run, add_series, days, file_of, finding_row

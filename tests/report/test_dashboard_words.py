@@ -20,7 +20,7 @@ from nsyspipe.report.html.dashboard_series import (
     value_text,
 )
 from nsyspipe.report.html.page import RUN_ID
-from nsyspipe.store.catalog import stored_runs
+from nsyspipe.store.saved_run import stored_runs
 from tests.dashboard_store import add_run, file_of, finding_row, run_row
 
 STEP_TIME, THROUGHPUT, EXPOSED, COMM, HIDDEN, WAITING, IDLE = FIGURES

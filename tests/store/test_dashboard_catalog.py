@@ -9,7 +9,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import DATASET, RUNS
-from nsyspipe.store.catalog import stored_runs
+from nsyspipe.store.saved_run import stored_runs
 from nsyspipe.store.write import save
 from tests.dashboard_store import add_run, days, file_of, finding_row, run_row, write
 

@@ -28,15 +28,14 @@ from nsyspipe.report.html.dashboard_series import (
 from nsyspipe.report.html.page import Page, cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.units import ms_text
-from nsyspipe.store.catalog import Unreadable
 from nsyspipe.store.layout import RUNS_FILE, published
-from nsyspipe.store.saved_run import open_saved
+from nsyspipe.store.saved_run import Unreadable, open_saved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from nsyspipe.store.catalog import StoredRuns
+    from nsyspipe.store.saved_run import StoredRuns
 
 
 def write_pages(
