@@ -8,17 +8,46 @@ Under ``torch.compile``, put them around compiled calls, not inside: a range bre
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import importlib
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from nsyspipe.capture.backends import backend, loaded_torch
-from nsyspipe.capture.status import facts
+from nsyspipe.capture.status import facts, loaded_torch
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterable, Iterator
+
+
+class Backend(NamedTuple):
+    """Functions that make ranges: `push` and `pop` on the calling thread's stack, `start` and `end` by a handle."""
+
+    push: Callable[[str], object]
+    pop: Callable[[], object]
+    start: Callable[[str], Any]
+    end: Callable[[Any], object]
+
+
+@functools.cache
+def backend() -> Backend:
+    """Return where ranges go. It is chosen at the first call, for good: a range must end where it began."""
+    nvtx = getattr(getattr(loaded_torch(), "cuda", None), "nvtx", None)
+    if nvtx is not None:
+        with contextlib.suppress(RuntimeError):
+            nvtx.mark("nsyspipe")  # a build without CUDA has the functions, and each of them raises
+            return Backend(nvtx.range_push, nvtx.range_pop, nvtx.range_start, nvtx.range_end)
+    # Ranges of nvtx 0.2.12 and later do not reach nsys 2024.2: torch's functions come first.
+    with contextlib.suppress(AttributeError, ImportError, OSError):  # missing, or of another kind
+        nvtx = importlib.import_module("nvtx")
+        return Backend(nvtx.push_range, nvtx.pop_range, nvtx.start_range, nvtx.end_range)
+    return Backend(_ignore, _ignore, _ignore, _ignore)
+
+
+def _ignore(*_arguments: object) -> None:
+    return None
 
 
 # The capture's two ends: all ranks begin to record together, and no launched work is cut off at the end.
@@ -285,7 +314,7 @@ def _numbered(
     iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool
 ) -> Iterator[T]:
     if has_capture:
-        facts.warmup, facts.n_asked = window.start, len(window)
+        facts.warmup, facts.steps_asked = window.start, len(window)
     facts.announce()
     source, n_items, n_taken = iter(iterable), _length(iterable), 0
     measured = _Measured(len(window), has_capture=has_capture)
@@ -310,7 +339,7 @@ def _numbered(
             measured.count()
     finally:
         measured.end(is_cut_off=True)
-        facts.has_ended = is_last and _progress.is_done
+        facts.loop_ended = is_last and _progress.is_done
         facts.write()
 
 

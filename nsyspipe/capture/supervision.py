@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from typing import IO
 
 
-# A job's temporary directory: where the user's are, under a path that sockets can have.
-
-
 # A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
 # multiprocessing, which a DataLoader's workers use, puts sockets 32 bytes deeper; nsys has some too.
 _MOST_BYTES = 50
@@ -109,14 +106,11 @@ def _is_capture(path: Path) -> bool:
 
 # Processes that outlive those who started them: found in /proc, adopted and ended. Other systems do without.
 
-
 # Of prctl(2).
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 # What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
 _OF_NSYS = ("nsys", "Qdstrm")
 _POLL_S = 0.05
-# To end by themselves; after a polite signal; after the last one.
-_PATIENCE = ((None, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 
 
 class Process(NamedTuple):
@@ -142,7 +136,7 @@ def adopt_orphans() -> None:
     _prctl()(_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent() -> Callable[[], None]:
+def _die_with_parent() -> Callable[[], None]:
     """Return what, called in a new process, has it asked to end (SIGTERM) when we die, killed or not."""
     prctl = _prctl()  # looked up here: between fork and exec as little as possible happens
 
@@ -156,23 +150,17 @@ def end_adopted(*, is_any_of_nsys: bool) -> None:
     """End what an nsys that has ended left running: an agent that stays forever keeps our terminal's pipe open.
 
     Only what we have adopted is looked at, and of that only nsys's own programs: what the training program put into
-    the background is the user's.
-
-    Parameters
-    ----------
-    is_any_of_nsys
-        The training program never began: there is nothing but nsys's.
+    the background is the user's. If that never began, there `is_any_of_nsys`.
     """
-    for number, wait_s in _PATIENCE:
-        left = _adopted(is_any_of_nsys=is_any_of_nsys)
+    # To end by themselves; after a polite signal; after the last one.
+    for number, wait_s in ((None, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
         if number is not None:
-            for pid in left:
+            for pid in _adopted(is_any_of_nsys=is_any_of_nsys):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         deadline = time.monotonic() + wait_s
-        while left and time.monotonic() < deadline:
+        while (left := _adopted(is_any_of_nsys=is_any_of_nsys)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            left = _adopted(is_any_of_nsys=is_any_of_nsys)
         if not left:
             return
 
@@ -223,30 +211,29 @@ class Stop:
 
 
 @contextlib.contextmanager
-def catching_signals() -> Iterator[Stop]:
-    """Yield what remembers signals that end a program while the context lasts; nohup's and the like stay ignored."""
-    stop = Stop()
+def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Hand the signals that end a program to a function; nohup's and the like stay ignored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop.ask) for number in heard}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Make the signals that end a program a KeyboardInterrupt with their number, so that what is begun is cleaned up."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, _interrupt) for number in heard}
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextlib.contextmanager
+def catching_signals() -> Iterator[Stop]:
+    """Yield what remembers signals that end a program while the context lasts."""
+    stop = Stop()
+    with _handling(stop.ask):
+        yield stop
+
+
+def interruptible() -> contextlib.AbstractContextManager[None]:
+    """Make the signals that end a program a KeyboardInterrupt with their number, so that what is begun is cleaned up."""
+    return _handling(_interrupt)
 
 
 def _interrupt(number: int, _frame: object) -> None:
@@ -263,19 +250,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program as the leader of a new session, so that a Ctrl-C of the terminal does not reach it.
 
-    Parameters
-    ----------
-    output
-        Where what it prints goes; None leaves it where ours goes.
-    pass_fds
-        Files that stay open in it.
-    ends_with_us
-        Whether it is asked to end when we are killed, where the system can do that.
-
-    Raises
-    ------
-    OSError
-        If it cannot be started.
+    It prints to `output`, or where we do; if it `ends_with_us`, it is asked to end when we are killed, where the system
+    can do that.
     """
     return subprocess.Popen(  # noqa: S603 - a list, no shell
         list(command),
@@ -284,7 +260,7 @@ def start(
         stdout=output,
         stderr=output,
         pass_fds=tuple(pass_fds),
-        preexec_fn=die_with_parent() if ends_with_us else None,  # noqa: PLW1509 - we have one thread
+        preexec_fn=_die_with_parent() if ends_with_us else None,  # noqa: PLW1509 - we have one thread
     )
 
 
