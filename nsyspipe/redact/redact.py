@@ -46,12 +46,12 @@ def look_at(path: Path) -> Findings:
     InputError
         If it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
     """
-    with open_report(path) as report, opened(path, None) as database:
+    with open_report(path) as report, opened(path, None) as connection:
         for table in sorted(report.views):
             base = base_name(table)
             if is_known(base) and class_of(base) is None:
                 raise in_place_of_a_table(path, table, "view")
-        copying = Copying(report, database, Removed(), lambda _: None)
+        copying = Copying(report, connection)
         unknown = {
             table: n
             for table in report.tables
@@ -78,8 +78,8 @@ def copy_report(
         What stayed behind.
     """
     removed = Removed()
-    with open_report(path) as report, opened(path, copy) as database:
-        copying = Copying(report, database, removed, on_rows)
+    with open_report(path) as report, opened(path, copy) as connection:
+        copying = Copying(report, connection, removed, on_rows)
         copy_numbers(copying)
         copy_facts(copying, host)
         copy_layouts(copying)

@@ -12,8 +12,7 @@ from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Strings, read_strings
 from nsyspipe.reader.operations import process_of_thread
 from nsyspipe.reader.payload_layouts import read_layouts
-from nsyspipe.redact.copy import number, quoted
-from nsyspipe.redact.tables import NUMBERS
+from nsyspipe.redact.copy import Checked, number, quoted
 from nsyspipe.redact.values import MARK, PAYLOADS, packed
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ _NAMES = "NVTX names of threads, marks, categories and domains"
 
 # NVTX_EVENTS.eventType
 _THREAD_NAME, _DOMAIN = 39, 75
-_RANGE = "t.eventType IN (59, 60)"
 _RANGES = {59, 60}
 _NCCL, _NCCL_PREFIX = "NCCL", "nccl"
 _READ_DOMAINS = {_NCCL, "MPI"}
@@ -58,52 +56,41 @@ def copy_ranges(copying: Copying) -> None:
     payload says whether it had a name, since that tells whose payload it is.
     """
     for table in copying.tables(versions.NVTX):
-        columns = copying.columns(table, NUMBERS[versions.NVTX])
-        texts = copying.columns(table, ("textId", "text", "binaryData"))
-        kinds = dict.fromkeys(columns, "INTEGER")
-        values = {name: number(name) for name in columns}
-        joins = _prepare(copying, table)
-        for name, kind, plain in (
-            ("textId", "INTEGER", number("textId")),
-            ("text", "TEXT", "CASE typeof(t.text) WHEN 'text' THEN t.text END"),
-        ):
-            if name in texts:
-                kinds[name] = kind
-                of_range = f"WHEN {_RANGE} THEN {plain}" if "eventType" in columns else ""
-                values[name] = f"CASE WHEN n.row IS NOT NULL THEN n.{name} {of_range} END"
-        if "binaryData" in texts:
-            kinds["binaryData"], values["binaryData"] = "BLOB", "p.blob"
-        if kinds:
-            copying.database.create(table, kinds)
-            copying.database.fill(table, values, joins=joins, on_row=copying.on_rows)
-            _count(copying, table, texts)
+        has = copying.report.has
+        rows = _rows(copying, table) if has(table, "eventType", "globalTid") else []
+        owned = _are_nccls(rows)
+        payloads = _payloads(copying, [row for row in rows if row.blob], owned)
+        n_marks = list(payloads.values()).count(MARK)
+        copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
+        # Texts of ranges stay.
+        names = [_name(row, is_nccls=row.row in owned) for row in rows if row.kind not in _RANGES]
+        of_range = (
+            "CASE WHEN t.eventType IN (59, 60) THEN {} END" if has(table, "eventType") else "NULL"
+        )
+        text = of_range.format("CASE typeof(t.text) WHEN 'text' THEN t.text END")
+        copying.copy(
+            table,
+            {
+                "textId": Checked(
+                    "INTEGER",
+                    [(row, one) for row, _, one in names],
+                    of_range.format(number("textId")),
+                ),
+                "text": Checked("TEXT", [(row, one) for row, one, _ in names], text),
+                "binaryData": Checked("BLOB", payloads.items()),
+            },
+        )
+        _count(copying, table)
 
 
-def _prepare(copying: Copying, table: str) -> str:
-    """Put names and payloads of rows that need a look beside them, and return how they are joined."""
-    rows = _rows(copying, table) if copying.report.has(table, "eventType", "globalTid") else []
-    with_blob = [row for row in rows if row.blob]
-    blobs = pa.chunked_array([pa.array([row.blob for row in with_blob], pa.binary())])
-    owned = _are_nccls(rows)
-    domains = np.array([row.domain for row in with_blob], np.int64)
+def _payloads(copying: Copying, rows: Sequence[_Row], owned: set[int]) -> dict[int, bytes]:
+    """Return what stays of each payload by row."""
+    blobs = pa.chunked_array([pa.array([row.blob for row in rows], pa.binary())])
+    domains = np.array([row.domain for row in rows], np.int64)
     anew = packed(blobs, domains, read_layouts(copying.report))
-    payloads = {
-        row.row: blob if row.row in owned else MARK
-        for row, blob in zip(with_blob, anew, strict=True)
+    return {
+        row.row: blob if row.row in owned else MARK for row, blob in zip(rows, anew, strict=True)
     }
-    copying.removed.add(
-        PAYLOADS, f"{table}.binaryData", list(payloads.values()).count(MARK), "values"
-    )
-    names = [
-        _name(row, is_nccls=row.row in owned)
-        for row in rows
-        if row.kind not in _RANGES  # whose texts stay
-    ]
-    copying.database.run("DROP TABLE IF EXISTS temp.named")
-    copying.database.scratch("named", "row INTEGER PRIMARY KEY, text TEXT, textId INTEGER", names)
-    copying.database.run("DROP TABLE IF EXISTS temp.payload")
-    copying.database.scratch("payload", "row INTEGER PRIMARY KEY, blob BLOB", payloads.items())
-    return "LEFT JOIN temp.named AS n ON n.row = t.rowid LEFT JOIN temp.payload AS p ON p.row = t.rowid"
 
 
 def _rows(copying: Copying, table: str) -> list[_Row]:
@@ -162,16 +149,15 @@ def _name(row: _Row, *, is_nccls: bool) -> tuple[int, str | None, int | None]:
     return row.row, _REDACTED if row.blob and row.text is not None else None, None
 
 
-def _count(copying: Copying, table: str, texts: Sequence[str]) -> None:
+def _count(copying: Copying, table: str) -> None:
     """Count the names that stayed behind."""
-    named = [name for name in texts if name != "binaryData"]
+    named = copying.columns(table, ("textId", "text"))
     if named:
-        condition = " OR ".join(f"{name} IS NOT NULL" for name in named)
+        condition = f"({' OR '.join(f'{name} IS NOT NULL' for name in named)})"
         before = copying.count(table, condition)
-        after = copying.database.number(
-            f"SELECT count(*) FROM main.{quoted(table)} WHERE ({condition}) "  # noqa: S608
-            + (f"AND text IS NOT '{_REDACTED}'" if "text" in named else "")
-        )
+        if "text" in named:
+            condition += f" AND text IS NOT '{_REDACTED}'"
+        after = copying.count(table, condition, of="main")
         copying.removed.add(_NAMES, f"{table}.text", before - after, "values")
 
 
@@ -179,13 +165,13 @@ def _count(copying: Copying, table: str, texts: Sequence[str]) -> None:
 
 
 _KIND = "strings that no kernel, range or CUDA call is named by"
-# Where ids of names stand whose texts stay, whatever they are.
-_NAMED = (
-    (versions.KERNEL, "shortName"),
-    (versions.KERNEL, "demangledName"),
-    (versions.NVTX, "textId"),
+# Where ids of names stand whose texts stay, whatever they are, and where those of calls.
+_NAMES_OF = (
+    ("named_by", versions.KERNEL, "shortName"),
+    ("named_by", versions.KERNEL, "demangledName"),
+    ("named_by", versions.NVTX, "textId"),
+    ("called_by", versions.RUNTIME, "nameId"),
 )
-_CALLED = (versions.RUNTIME, "nameId")
 # cudaLaunchKernel_v7000, cuMemcpyAsync_v2_ptsz
 _LONGEST_CALL = 128
 _CALL = (
@@ -195,22 +181,34 @@ _CALL = (
 
 
 def copy_strings(copying: Copying) -> None:
-    """Copy the strings that the rows of the copy refer to; all other tables must be there already."""
-    copying.database.scratch("named_by", "id INTEGER PRIMARY KEY")
-    copying.database.scratch("called_by", "id INTEGER PRIMARY KEY")
-    for base, column in _NAMED:
-        _collect(copying, "named_by", base, column)
-    _collect(copying, "called_by", *_CALLED)
+    """Copy the strings that the rows of the copy refer to; all other tables must be there already.
+
+    Where an id is there twice, only the first row counts.
+    """
+    copying.scratch("named_by", "id INTEGER PRIMARY KEY")
+    copying.scratch("called_by", "id INTEGER PRIMARY KEY")
+    for target, base, column in _NAMES_OF:
+        for table in copying.tables(base):
+            if copying.columns(table, (column,)):
+                copying.run(
+                    f"INSERT OR IGNORE INTO temp.{target} SELECT {column} FROM main.{quoted(table)} "  # noqa: S608
+                    f"WHERE {column} IS NOT NULL"
+                )
     for table in copying.tables(versions.STRINGS):
-        columns = copying.columns(table, ("id", "value"))
-        if len(columns) == 2:  # noqa: PLR2004 - else no id has a text
-            _copy(copying, table)
-        copying.removed.add(
-            _KIND,
-            table,
-            copying.count(table)
-            - copying.database.number(f"SELECT count(*) FROM main.{quoted(table)}"),  # noqa: S608
-        )
+        n_kept = 0
+        if copying.report.has(table, "id", "value"):  # else no id has a text
+            copying.scratch("first_of", "id INTEGER PRIMARY KEY, row INTEGER")
+            copying.run(
+                "INSERT OR IGNORE INTO temp.first_of "  # noqa: S608
+                f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = 'integer' "
+                "AND (t.id IN (SELECT id FROM temp.named_by) "
+                f"OR (t.id IN (SELECT id FROM temp.called_by) AND {_CALL})) ORDER BY t.rowid"
+            )
+            copying.create(table, {"id": "INTEGER", "value": "TEXT"})
+            where = "t.rowid IN (SELECT row FROM temp.first_of) AND typeof(t.value) = 'text'"
+            copying.fill(table, {"id": number("id"), "value": "t.value"}, where=where)
+            n_kept = copying.count(table, of="main")
+        copying.removed.add(_KIND, table, copying.count(table) - n_kept)
 
 
 def count_named(copying: Copying, names: re.Pattern[str] | None) -> None:
@@ -220,33 +218,7 @@ def count_named(copying: Copying, names: re.Pattern[str] | None) -> None:
     for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")):
         for table in copying.tables(base):
             if copying.columns(table, (column,)):
-                texts = copying.database.texts(table, column)
+                texts = copying.run(
+                    f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
+                ).scalars()
                 copying.removed.n_named += sum(names.search(text) is not None for text in texts)
-
-
-def _collect(copying: Copying, target: str, base: str, column: str) -> None:
-    for table in copying.tables(base):
-        if copying.columns(table, (column,)):
-            copying.database.run(
-                f"INSERT OR IGNORE INTO temp.{target} SELECT {quoted(column)} FROM main.{quoted(table)} "  # noqa: S608
-                f"WHERE {quoted(column)} IS NOT NULL"
-            )
-
-
-def _copy(copying: Copying, table: str) -> None:
-    """Copy one table of strings; where an id is there twice, only the first row counts."""
-    copying.database.run("DROP TABLE IF EXISTS temp.first_of")
-    copying.database.scratch("first_of", "id INTEGER PRIMARY KEY, row INTEGER")
-    copying.database.run(
-        "INSERT OR IGNORE INTO temp.first_of "  # noqa: S608
-        f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = 'integer' "
-        "AND (t.id IN (SELECT id FROM temp.named_by) "
-        f"OR (t.id IN (SELECT id FROM temp.called_by) AND {_CALL})) ORDER BY t.rowid"
-    )
-    copying.database.create(table, {"id": "INTEGER", "value": "TEXT"})
-    copying.database.fill(
-        table,
-        {"id": number("id"), "value": "t.value"},
-        where="t.rowid IN (SELECT row FROM temp.first_of) AND typeof(t.value) = 'text'",
-        on_row=copying.on_rows,
-    )

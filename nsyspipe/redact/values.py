@@ -11,7 +11,7 @@ from nsyspipe.reader import report as versions
 from nsyspipe.reader.metadata import LAUNCHER_SIZES
 from nsyspipe.reader.payload import HEADER, decode_fields, fits_layout, names_in
 from nsyspipe.reader.payload_layouts import Layout, bare_name
-from nsyspipe.redact.copy import number
+from nsyspipe.redact.copy import Checked
 from nsyspipe.redact.tables import CHECKED, NUMBERS
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def copy_facts(copying: Copying, host: str | None) -> None:
         rows = [] if host is None else [("Hostname", host)]
         _copy_rows(copying, table, _SYSTEM, rows)
     for table in copying.tables(versions.GPU):
-        _copy_gpus(copying, table)
+        copying.copy(table, {"name": Checked("TEXT", _model_names(copying, table))})
 
 
 def host_of(report: Report) -> str | None:
@@ -109,11 +109,9 @@ def names_of(report: Report) -> re.Pattern[str] | None:
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
-    columns = copying.columns(table, ("name", "value"))
     copied = 0
-    if len(columns) == 2:  # noqa: PLR2004 - else no row says anything
-        copying.database.create(table, dict.fromkeys(columns, "TEXT"))
-        copied = copying.database.insert(table, rows)
+    if copying.report.has(table, "name", "value"):  # else no row says anything
+        copied = copying.create(table, {"name": "TEXT", "value": "TEXT"}, rows)
     copying.removed.add(kind, table, copying.count(table) - copied)
 
 
@@ -168,23 +166,6 @@ def _variable_rows(report: Report, table: str) -> list[tuple[str, str]]:
         place = row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE"
         rows.append((place, f'{name}="{value}"'))
     return rows
-
-
-def _copy_gpus(copying: Copying, table: str) -> None:
-    columns = copying.columns(table, NUMBERS[versions.GPU])
-    values = {name: number(name) for name in columns}
-    kinds = dict.fromkeys(columns, "INTEGER")
-    joins = ""
-    if copying.columns(table, ("name",)):
-        copying.database.run("DROP TABLE IF EXISTS temp.model")
-        copying.database.scratch(
-            "model", "row INTEGER PRIMARY KEY, name TEXT", _model_names(copying, table)
-        )
-        kinds["name"], values["name"] = "TEXT", "m.name"
-        joins = "LEFT JOIN temp.model AS m ON m.row = t.rowid"
-    if kinds:
-        copying.database.create(table, kinds)
-        copying.database.fill(table, values, joins=joins)
 
 
 def _model_names(copying: Copying, table: str) -> list[tuple[int, str]]:
@@ -253,19 +234,7 @@ def _packed(blob: bytes, domain: int, layouts: Mapping[Key, list[tuple[int, Layo
 def copy_layouts(copying: Copying) -> None:
     """Copy how payloads lie in memory, with the names of the numbers that are read; other names become numbers."""
     for table in copying.tables(versions.PAYLOAD_ENTRIES):
-        columns = copying.columns(table, NUMBERS[versions.PAYLOAD_ENTRIES])
-        kinds = dict.fromkeys(columns, "INTEGER")
-        values = {name: number(name) for name in columns}
-        joins = ""
-        if copying.columns(table, ("name",)):
-            copying.database.run("DROP TABLE IF EXISTS temp.entry")
-            rows = _entry_names(copying, table)
-            copying.database.scratch("entry", "row INTEGER PRIMARY KEY, name TEXT", rows)
-            kinds["name"], values["name"] = "TEXT", "e.name"
-            joins = "LEFT JOIN temp.entry AS e ON e.row = t.rowid"
-        if kinds:
-            copying.database.create(table, kinds)
-            copying.database.fill(table, values, joins=joins)
+        copying.copy(table, {"name": Checked("TEXT", _entry_names(copying, table))})
 
 
 def _entry_names(copying: Copying, table: str) -> list[tuple[int, str]]:
