@@ -22,7 +22,7 @@ from nsyspipe.capture.sidecar import (
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.model.sidecar import CapturedRank
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.export import export_reports
+from nsyspipe.nsys.export import all_exported, attempt_exports
 from nsyspipe.nsys.secrets import hash_key
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def finish(
     suffix = ".nsys-rep"
     if job.is_exported:
         try:
-            export_reports(reports, nsys=nsys.find(job.nsys))
+            all_exported(attempt_exports(reports, nsys=nsys.find(job.nsys)))
             suffix = ".sqlite"
         except NsyspipeError as error:
             failed.append("error: " + "\n".join(error.lines()))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.findings.link_evidence import judge_link
 from nsyspipe.findings.model import Finding, NotJudged
-from nsyspipe.nsys.variables import SLOW_LINK, VARIABLES
+from nsyspipe.nsys.variables import OF_LINKS
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Answer, Evidence
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 ID = "slow-link"
 _LEAST_SHARE = 0.05
 # What a user may have set that decides what NCCL uses.
-_SETTINGS = tuple(one.name for one in VARIABLES if one.reader == SLOW_LINK)
 
 
 def slow_link(evidence: Evidence) -> Answer:
@@ -64,7 +63,7 @@ def slow_link(evidence: Evidence) -> Answer:
 def _settings(evidence: Evidence) -> dict[str, str] | None:
     """Return what was set of that which decides what NCCL uses; None without its log."""
     found = evidence.nccl_settings
-    return None if found is None else {name: found[name] for name in _SETTINGS if name in found}
+    return None if found is None else {name: found[name] for name in OF_LINKS if name in found}
 
 
 def _action(kind: str | None, evidence: Evidence) -> str:

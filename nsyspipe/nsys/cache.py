@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.errors import InputError, NotAReportError, NsysNotFoundError, OptionError, OutputError
 from nsyspipe.model.text import decoded, printable
-from nsyspipe.nsys.export import all_exported, attempt_pairs, is_up_to_date, target_of
+from nsyspipe.nsys.export import all_exported, attempt_exports, is_up_to_date, target_of
 from nsyspipe.nsys.export_command import export_options
 from nsyspipe.nsys.files import (
     claim,
@@ -102,16 +102,12 @@ def exported_reports(
     targets = {source: _target(folder, source, nsys, list(sources)) for source in sources}
     for target in targets.values():
         _claim(target.parent)
-    pairs = {target: source for source, target in targets.items()}
-    outcomes = attempt_pairs(
-        [(source, target) for target, source in pairs.items()],
-        nsys=nsys,
-        jobs=jobs,
-        on_progress=on_progress,
+    outcomes = attempt_exports(
+        targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress
     )
     _make_room(folder, limit)
     all_exported(outcomes)
-    for target, source in pairs.items():
+    for source, target in targets.items():
         remember_source(target, source)
     return [targets.get(path, path) for path in paths]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import glob
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.errors import NotAReportError, ReportNotFoundError
 from nsyspipe.model.text import decoded
 from nsyspipe.nsys.files import readable
+from nsyspipe.nsys.programs import by_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -182,7 +182,9 @@ def _expand_all(arguments: Iterable[str | Path], suffixes: tuple[str, ...]) -> l
 def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files that one argument names; of a directory those with these suffixes, the first of which wins."""
     if argument.is_dir():
-        found = _exports_first([path for path in argument.iterdir() if path.suffix in suffixes])
+        found = sorted(
+            (path for path in argument.iterdir() if path.suffix in suffixes), key=by_number
+        )
         if not found:
             raise ReportNotFoundError(
                 str(argument),
@@ -193,8 +195,8 @@ def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
     if argument.exists() or not glob.has_magic(str(argument)):
         return [argument]
     matches = [Path(match) for match in glob.glob(str(argument), recursive=True)]  # noqa: PTH207 - absolute patterns
-    files = [path for path in matches if not path.is_dir()]
-    found = _exports_first([path for path in files if path.suffix in suffixes]) or _sorted(files)
+    files = sorted((path for path in matches if not path.is_dir()), key=by_number)
+    found = [path for path in files if path.suffix in suffixes] or files
     if not found:
         raise ReportNotFoundError(
             str(argument),
@@ -202,27 +204,3 @@ def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
             fix="check the path; a directory works too",
         )
     return found
-
-
-def _exports_first(paths: list[Path]) -> list[Path]:
-    """Drop raw reports whose export lies beside them."""
-    exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
-    return _sorted(
-        [
-            path
-            for path in paths
-            if path.suffix == EXPORT_SUFFIX or path.with_suffix("") not in exported
-        ]
-    )
-
-
-def _sorted(paths: list[Path]) -> list[Path]:
-    """Sort by name with numbers as numbers: x_2 before x_10."""
-
-    def key(path: Path) -> list[tuple[int, str]]:
-        return [
-            (int(part), "") if part.isascii() and part.isdigit() else (-1, part)
-            for part in re.split(r"([0-9]+)", str(path))
-        ]
-
-    return sorted(paths, key=key)

@@ -67,7 +67,7 @@ def gpus(patience: Patience, search_path: str | None) -> tuple[tuple[Gpu, ...], 
     """Return this host's GPUs and their driver's version, as nvidia-smi tells them."""
     query = (f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits")
     found, driver = [], None
-    for line in _smi(patience, search_path, *query).splitlines():
+    for line in _smi(patience, search_path, *query).split("\n"):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_GPU_FIELDS) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
             continue
