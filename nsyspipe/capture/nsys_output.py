@@ -54,26 +54,14 @@ def report_there(output: str) -> tuple[int, int] | None:
 
 @dataclass
 class NsysOutput:
-    """What an nsys is to write, looked at from before it starts.
-
-    Attributes
-    ----------
-    output
-        Path of its report without suffix.
-    temporary, log
-        Where it works, and where it prints.
-    command
-        Its own words and the program's, which its messages may quote.
-    earlier
-        As `report_there` said before it started.
-    started_ns
-        When that was, ns since the epoch.
-    """
+    """What an nsys is to write, looked at from before it starts: its report without suffix, where it works and prints."""
 
     output: str
     temporary: Path
     log: Path
+    # Its own words and the program's, which its messages may quote.
     command: Sequence[str] = ()
+    # As `report_there` said before it started; and when that was, since the epoch.
     earlier: tuple[int, int] | None = None
     started_ns: int = field(default_factory=time.time_ns)
     _looked_at: float = -_LOOK_S

@@ -50,12 +50,10 @@ class End:
     Attributes
     ----------
     status
-        Its exit status; None when a limit ended it; 128 + N when signal N asked us to end it.
+        Its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end it.
     why
         None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``linger`` (its reports were
         whole, and it went on), ``command`` (all ranks had ended, nsys or torchrun had not), or ``interrupt``.
-    after_s
-        The limit that was reached, seconds.
     """
 
     status: int | None
@@ -80,20 +78,7 @@ def judge(
     capture_range: str,
     programs: Mapping[int, Program] | None = None,
 ) -> Verdict:
-    """Say how a captured job went.
-
-    Parameters
-    ----------
-    records
-        What the ranks of this node left; one that never started left none.
-    expected
-        The ranks of this node that were to be captured.
-    program
-        What to call the training program.
-    capture_range
-        Value of nsys's option.
-    programs
-        What the training programs said of their steps, by rank.
+    """Say how a captured job went, by what its ranks left on this node, those that were to be captured, and its end.
 
     Returns
     -------

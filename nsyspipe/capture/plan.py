@@ -35,22 +35,6 @@ class Job:
 
     Attributes
     ----------
-    name
-        Path that all its files begin with.
-    command
-        What runs it, torchrun and nsys included.
-    program
-        What to call the training program in messages.
-    n_local
-        Ranks on each node.
-    chosen
-        The ranks to capture, of all nodes; None for all of them.
-    rendezvous
-        ``static`` where this node's ranks follow from its number; any other deals them out.
-    is_node_wide
-        One report for all ranks of a node.
-    nsys
-        The program; None to run without a capture.
     timeout_s, exit_timeout_s, linger_s
         Limits for the whole job, for nsys once the program has ended, and for the program once it has said that it is
         over; 0 for none, but nsys always has one.
@@ -58,16 +42,16 @@ class Job:
         Whether the last of these holds for any program once its reports are whole: somebody has asked for it.
     """
 
-    name: Path
-    command: tuple[str, ...]
-    program: str
-    n_local: int
+    name: Path  # that all its files begin with
+    command: tuple[str, ...]  # torchrun and nsys included
+    program: str  # what to call the training program in messages
+    n_local: int  # ranks on each node
     node_rank: int
     n_nodes: int
-    chosen: frozenset[int] | None
-    rendezvous: str
-    is_node_wide: bool
-    nsys: str | None
+    chosen: frozenset[int] | None  # ranks to capture, of all nodes; None for all of them
+    rendezvous: str  # static where a node's ranks follow from its number; any other deals them out
+    is_node_wide: bool  # one report for all ranks of a node
+    nsys: str | None  # None to run without a capture
     trace: tuple[str, ...]
     capture_range: str
     timeout_s: float

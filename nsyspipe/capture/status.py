@@ -147,22 +147,16 @@ class RankRecord:
 
     Attributes
     ----------
-    pid
-        The training program's process; None when it never started.
+    pid, status
+        The training program's process, None when it never started; and its exit status, 128 + N for one ended by signal N,
+        None while it runs.
     nsys_group
         Process group of its nsys, which may outlive who started it; None without one.
-    is_captured
-        Whether this rank was to be captured.
     report
         Path of the report without suffix; None when none was written.
-    status
-        Exit status of the program, 128 + N for one ended by signal N; None while it runs.
-    problem
-        What went wrong with the capture, in one sentence.
-    ended_at
-        Seconds since the epoch when the program ended; None while it runs.
-    report_at
-        Likewise when its report was whole, if the program still ran then, unasked to end.
+    ended_at, report_at
+        Seconds since the epoch when the program ended; and when its report was whole, if the program still ran then,
+        unasked to end.
     """
 
     rank: int

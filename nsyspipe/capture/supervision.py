@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -37,8 +38,9 @@ _YOUNG_S = 60.0
 def short_directory() -> Iterator[Path]:
     """Make an empty directory of our own, and remove it at the end with all that is in it, captures excepted.
 
-    A capture that could not be moved to its place may be all that is left of hours: its directory stays. It lies in TMPDIR, since nsys fills it with gigabytes; where that makes its path too long for sockets, the path
-    is that of a short link to it.
+    A capture that could not be moved to its place may be all that is left of hours: its directory stays. It lies in
+    TMPDIR, since nsys fills it with gigabytes; where that makes its path too long for sockets, the path is that of a short
+    link to it.
     """
     with contextlib.ExitStack() as made:
         directory = _made(None, made)
@@ -95,13 +97,10 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    if not any(_is_capture(one) for one in path.rglob("*")):
+    """Remove a directory, unless there is a report of nsys in it, or what it makes one of."""
+    captures = (one for one in path.rglob("*") if one.suffix in _CAPTURES)
+    if not any(one.is_file() and one.stat().st_size > 0 for one in captures):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_capture(path: Path) -> bool:
-    """Tell whether a file is a report of nsys, or what it makes one of."""
-    return path.suffix in _CAPTURES and path.is_file() and path.stat().st_size > 0
 
 
 # Processes that outlive those who started them: found in /proc, adopted and ended. Other systems do without.
@@ -136,14 +135,10 @@ def adopt_orphans() -> None:
     _prctl()(_SET_CHILD_SUBREAPER, 1)
 
 
-def _die_with_parent() -> Callable[[], None]:
+def _die_with_parent() -> Callable[[], object]:
     """Return what, called in a new process, has it asked to end (SIGTERM) when we die, killed or not."""
-    prctl = _prctl()  # looked up here: between fork and exec as little as possible happens
-
-    def ask_for_it() -> None:
-        prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
-
-    return ask_for_it
+    # Looked up here: between fork and exec as little as possible happens.
+    return functools.partial(_prctl(), _SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def end_adopted(*, is_any_of_nsys: bool) -> None:
@@ -171,14 +166,13 @@ def _adopted(*, is_any_of_nsys: bool) -> list[int]:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     children = [one.pid for one in processes() if one.parent == os.getpid() and one.state != "Z"]
-    return [pid for pid in children if is_any_of_nsys or _program_name(pid).startswith(_OF_NSYS)]
-
-
-def _program_name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/exe").readlink().name
-    except OSError:
-        return ""
+    found = []
+    for pid in children:
+        with contextlib.suppress(OSError):
+            program = "" if is_any_of_nsys else Path(f"/proc/{pid}/exe").readlink().name
+            if is_any_of_nsys or program.startswith(_OF_NSYS):
+                found.append(pid)
+    return found
 
 
 def _prctl() -> Callable[[int, int], object]:

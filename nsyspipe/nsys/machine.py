@@ -97,24 +97,12 @@ def ranges_reach(nsys_version: str, nvtx: str) -> bool:
 
 @dataclass(frozen=True)
 class Check:
-    """What one probe found.
-
-    Attributes
-    ----------
-    status
-        One of `STATUSES`; ``unknown``: it could not be found out.
-    needed_for
-        Commands (`ANALYZE`, `CONVERT`, `CAPTURE`) or uses that need it, separated by commas.
-    fix
-        What would mend it; None when nothing is to mend.
-    found_bytes
-        The amount, where an amount was found.
-    """
+    """What one probe found, and what would mend it."""
 
     name: str
-    status: str
+    status: str  # one of `STATUSES`; unknown: it could not be found out
     found: str
-    needed_for: str
+    needed_for: str  # commands (`ANALYZE`, `CONVERT`, `CAPTURE`) or uses, separated by commas
     fix: str | None = None
     found_bytes: int | None = None
 
@@ -129,13 +117,7 @@ def check_machine(
 ) -> list[Check]:
     """Look at this machine, for little more than `total_s` seconds at most.
 
-    Parameters
-    ----------
-    run
-        What runs a program with a time limit.
-    root, search_path, folder
-        Where to look: the file system, programs (None: the environment's), and for free space (None:
-        the current directory).
+    None takes the environment's search path, and asks for free space in the current directory.
     """
     patience = Patience(run, total_s)
     nsys = find_nsys(search_path, root)

@@ -27,8 +27,15 @@ from nsyspipe.reader.sidecar import read_sidecars
 from nsyspipe.reader.tables import in_place_of_a_table
 from nsyspipe.redact.copy import Copying, Removed, copy_numbers, count_left_behind, opened
 from nsyspipe.redact.tables import base_name, class_of, is_known
-from nsyspipe.redact.texts import copy_ranges, copy_strings, count_named
-from nsyspipe.redact.values import copy_facts, copy_layouts, host_of, names_of
+from nsyspipe.redact.values import (
+    copy_facts,
+    copy_layouts,
+    copy_ranges,
+    copy_strings,
+    count_named,
+    host_of,
+    names_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
