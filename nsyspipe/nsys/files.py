@@ -151,8 +151,8 @@ def _remove_if_abandoned(path: Path) -> None:
             os.close(lock)
 
 
-def holds_exports_only(directory: Path) -> bool:
-    """Return whether a directory is as we make them: this user's alone, with an empty lock, exports and their side files.
+def is_as_made(directory: Path) -> bool:
+    """Return whether a directory is as we make them: this user's alone, with an empty lock.
 
     Raises
     ------
@@ -162,7 +162,16 @@ def holds_exports_only(directory: Path) -> bool:
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return False
-    if status.st_mode & _PERMISSIONS != _DIRECTORY_MODE or (directory / _LOCK).lstat().st_size:
+    if status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
+        return False
+    lock = (directory / _LOCK).lstat()
+    is_lock = stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE
+    return is_lock and not lock.st_size
+
+
+def holds_exports_only(directory: Path) -> bool:
+    """Return whether a directory is as we make them, with exports and their side files; raises as `is_as_made` does."""
+    if not is_as_made(directory):
         return False
     names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
     return all(
