@@ -61,11 +61,8 @@ _LAST_WORDS_S = 3.0
 class Clock:
     """The time limits of a job.
 
-    Attributes
-    ----------
-    report_at
-        Seconds since the epoch when the report of a whole node was whole while its ranks ran; None before, and where
-        each rank looks after its own.
+    `report_at` is when the report of a whole node was whole while its ranks ran, in s since the epoch; None before, and where
+    each rank looks after its own.
     """
 
     def __init__(self, job: Job, directory: Path, report: NsysOutput | None = None) -> None:

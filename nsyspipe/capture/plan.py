@@ -166,13 +166,7 @@ def _values(text: str) -> tuple[str, ...]:
 
 
 def parse_ranks(text: str) -> frozenset[int]:
-    """Read ``0,7,63`` or ``0-3,7``.
-
-    Raises
-    ------
-    OptionError
-        If it is neither.
-    """
+    """Read ``0,7,63`` or ``0-3,7``; OptionError if it is neither."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -193,13 +187,7 @@ def _no_ranks(text: str, problem: str) -> OptionError:
 
 
 def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
-    """Refuse ranks that a job does not have: nothing would be captured, and nobody would know why.
-
-    Raises
-    ------
-    OptionError
-        If there is one.
-    """
+    """Refuse (OptionError) ranks that a job does not have: nothing would be captured, and nobody would know why."""
     unknown = sorted(one for one in chosen or () if one >= world_size)
     if unknown:
         raise OptionError(
@@ -210,16 +198,11 @@ def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
 
 
 class Room(contextlib.AbstractContextManager["Room"]):
-    """Room for a job's files while it runs: an earlier capture is refused, or with --force set aside, all of it.
+    """Room for a job's files while it runs: an earlier capture is refused (OutputError), or with --force set aside.
 
-    So none of its ranks is taken for this job's. It lies in a hidden directory beside its place, from which nothing need
-    be copied. It is removed at the end if the job `has_begun`, and else put back.
-
-    Raises
-    ------
-    OutputError
-        If there is an earlier capture (logs of NCCL are none: a job without a report leaves them too) and no --force,
-        or reports cannot be written there.
+    All of it is, so that none of its ranks is taken for this job's: into a hidden directory beside its place, from which
+    nothing need be copied. It is removed at the end if the job `has_begun`, and else put back. Logs of NCCL are no capture:
+    a job without a report leaves them too.
     """
 
     def __init__(self, job: Job) -> None:

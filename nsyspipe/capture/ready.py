@@ -92,10 +92,7 @@ def _tell_nsys(options: argparse.Namespace) -> int:
 def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     """Return the trace values that this nsys takes, and what to say if those are not all that were wanted.
 
-    Raises
-    ------
-    OptionError
-        If it refuses one that has no substitute.
+    OptionError if it refuses one that has no substitute.
     """
     known = found.trace_values()
     refused = [value for value in wanted if known and value not in known]

@@ -57,12 +57,8 @@ _MOST_CHANGES = 1000
 class Surroundings:
     """What this host and this Python environment are; None for what could not be found out.
 
-    Attributes
-    ----------
-    topology
-        What ``nvidia-smi topo -m`` prints.
-    git_commit, git_is_dirty
-        Of the repository that holds the training program; untracked files make nothing dirty.
+    The topology is what ``nvidia-smi topo -m`` prints; the commit is of the repository that holds the training program,
+    which untracked files do not make dirty.
     """
 
     host: str | None
@@ -84,14 +80,9 @@ def gather_surroundings(
     search_path: str | None = None,
     total_s: float = _TOTAL_S,
 ) -> Surroundings:
-    """Look at this machine and at the training program's repository, for little more than `total_s` seconds.
+    """Look at this machine, for little more than `total_s` seconds, and at the repository of the training program.
 
-    Parameters
-    ----------
-    directory
-        Where the training program lies; None where nobody knows: no commit is looked for.
-    root, search_path
-        Where to look: the file system, programs (None: the environment's).
+    Where nobody knows the program's directory, no commit is looked for.
     """
     patience = Patience(ask, total_s)
     there, driver = gpus(patience, search_path)
@@ -329,13 +320,7 @@ def _common(programs: Mapping[int, Program], name: str) -> str | None:
 def write_topology(
     name: str, surroundings: Surroundings, *, node_rank: int = 0, n_nodes: int = 1
 ) -> Path | None:
-    """Write what ``nvidia-smi topo -m`` printed beside the reports; None when it printed nothing.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write what ``nvidia-smi topo -m`` printed beside the reports; None when it printed nothing, OutputError if it cannot."""
     if surroundings.topology is None:
         return None
     path = beside(name, _TOPOLOGY, node_rank=node_rank, n_nodes=n_nodes)
@@ -344,13 +329,7 @@ def write_topology(
 
 
 def write_sidecar(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a sidecar; a reader sees the old one or the whole new one.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write a sidecar; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
     _replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 

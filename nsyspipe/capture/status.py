@@ -39,14 +39,8 @@ def _number(variable: str) -> int | None:
 class Program:
     """What a training program says of itself and of its loops over `captured_steps`.
 
-    Attributes
-    ----------
-    n_steps, n_captured_steps
-        Steps that were begun, and measured ones that were completed.
-    warmup, steps_asked
-        Steps before the capture and steps in it, as the program asked for; 0 without a capture.
-    loop_ended
-        Whether the training loop is over for good.
+    Steps are those that were begun, and measured ones that were completed; warm-up and steps in the capture are as the
+    program asked for, 0 without a capture. A loop has ended when it is over for good.
     """
 
     rank: int = 0

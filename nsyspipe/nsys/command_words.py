@@ -145,13 +145,7 @@ _FLAGS = _words("use no with without enable disable is has allow skip")
 
 
 class Mask:
-    """Hides values whose key is not known: what was hashed before stays.
-
-    Attributes
-    ----------
-    key_id
-        What tells hashes of one key from those of another; None where there is no key.
-    """
+    """Hides values whose key is not known (it has no `key_id`): what was hashed before stays."""
 
     key_id: str | None = None
 
@@ -165,14 +159,8 @@ class Mask:
 class _Owner:
     """The option that words belong to until the next one.
 
-    Attributes
-    ----------
-    is_secret
-        Nothing of its values stands.
-    takes_next
-        The next word is its value, whatever it looks like.
-    is_letter
-        Its name is a single letter, which says little: Python's -u has no value.
+    Of a secret one nothing of its values stands. One that takes the next word has that for a value, whatever it looks like.
+    A single letter says little: Python's -u has no value.
     """
 
     name: str = ""

@@ -138,13 +138,7 @@ def attempt_exports(
 
 
 def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]:
-    """Return the exports where all of them are needed.
-
-    Raises
-    ------
-    NsyspipeError
-        The first failure, which says how many others there are.
-    """
+    """Return the exports where all are needed; else raise the first failure, which says how many others there are."""
     failures = [one for one in outcomes if isinstance(one, NsyspipeError)]
     if failures:
         first, n_others = failures[0], len(failures) - 1
@@ -188,17 +182,12 @@ def target_of(report: Path, directory: Path | None = None) -> Path:
 def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     """Return whether an export is there that is whole, of a report with this name, and not older than it.
 
-    Parameters
-    ----------
-    force
-        Whether to export in any case.
-
     Raises
     ------
     InputError
         If the report cannot be read, or is empty.
     OutputError
-        If something else is where the export would be, and may not be replaced.
+        If something else is where the export would be, and may not be replaced (`force`).
     """
     with readable(source):
         report = source.stat()

@@ -56,12 +56,7 @@ def export_options(nsys: Nsys) -> tuple[str, ...]:
 def run_export(nsys: Nsys, report: Path, output: Path, *, timeout_s: float, stopped: Event) -> None:
     """Export one report to a file that is not there yet; whatever nsys started is ended with it, also once we are `stopped`.
 
-    Raises
-    ------
-    NsysFailedError
-        If nsys cannot be started, fails, is killed or does not end in time.
-    ExportStoppedError
-        If it was stopped.
+    NsysFailedError if nsys cannot be started, fails, is killed or does not end in time; ExportStoppedError if it was stopped.
     """
     arguments = ["--type=sqlite", *export_options(nsys), f"--output={output.absolute()}"]
     # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
@@ -169,10 +164,7 @@ class ExportOrigin:
 def export_origin(path: Path) -> ExportOrigin | None:
     """Return what an export says of itself; None for an SQLite file that nsys did not write.
 
-    Raises
-    ------
-    NotAReportError, DamagedReportError
-        If it is no SQLite file, or one that is not whole.
+    NotAReportError or DamagedReportError if it is no SQLite file, or one that is not whole.
     """
     _, flags = check_file(path)
     uri = f"{path.absolute().as_uri()}?{flags}"

@@ -53,12 +53,7 @@ _SOURCES: dict[Path, Path] = {}
 def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the exports that the arguments name, as `find_named` does.
 
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
-    NotAReportError
-        If only an ``.nsys-rep`` without its export is there.
+    NotAReportError if only an ``.nsys-rep`` without its export is there.
     """
     found = find_named(arguments)
     for path in found:
@@ -80,13 +75,8 @@ def not_exported(path: Path, found: str | None = None) -> NotAReportError:
 def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the files that the arguments name, in their order; within a glob or directory by number.
 
-    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. A report that is
-    there twice stays there twice: whether that is an error is decided where ranks are.
-
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
+    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. A report that is there twice
+    stays there twice: whether that is an error is decided where ranks are. ReportNotFoundError if an argument names none.
     """
     found = _expand_all(arguments, (EXPORT_SUFFIX, RAW_SUFFIX))
     exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
@@ -98,14 +88,7 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the reports to export that the arguments name, each once, ordered as `find_named` does.
 
-    Exports among them are passed over: a shell's ``run_*`` names them too.
-
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
-    NotAReportError
-        If all that they name are exports.
+    Exports among them are passed over: a shell's ``run_*`` names them too. NotAReportError if they name exports alone.
     """
     found = _expand_all(arguments, (RAW_SUFFIX,))
     captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
@@ -134,10 +117,7 @@ def source_of(path: Path) -> Path:
 def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """Tell text files among the arguments from reports: a shell expands ``--nccl-log nccl_*.log`` into several words.
 
-    Returns
-    -------
-    tuple
-        What are reports, and what are logs: files that are not SQLite's and not named like a report.
+    Returned are what are reports, and what are logs: files that are not SQLite's and not named like a report.
     """
     reports: list[str] = []
     logs: list[str] = []
@@ -160,10 +140,7 @@ def _is_sqlite(path: Path) -> bool:
 def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the log files that the arguments name: paths, and globs in order of the alphabet.
 
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
+    ReportNotFoundError if an argument names no file.
     """
     found: list[Path] = []
     for argument in arguments:

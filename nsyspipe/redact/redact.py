@@ -25,8 +25,16 @@ from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_reports
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
 from nsyspipe.reader.tables import in_place_of_a_table
-from nsyspipe.redact.copy import Copying, Removed, copy_numbers, count_left_behind, opened
-from nsyspipe.redact.tables import base_name, class_of, is_known
+from nsyspipe.redact.copy import (
+    Copying,
+    Removed,
+    base_name,
+    class_of,
+    copy_numbers,
+    count_left_behind,
+    is_known,
+    opened,
+)
 from nsyspipe.redact.values import (
     copy_facts,
     copy_layouts,
@@ -58,20 +66,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Redaction:
-    """What was done.
+    """What was done: each report and its copy, how many hosts got another name, what stayed behind.
 
-    Attributes
-    ----------
-    places
-        Each report and its copy.
-    n_hosts
-        How many hosts got another name.
-    removed
-        What stayed behind.
-    beside
-        Names of files beside the reports that `analyze` reads, and that were not copied.
-    has_others_beside
-        Whether logs, topologies or sidecars of no report lie there too.
+    Beside the reports are files that `analyze` reads, and that were not copied; others there are logs, topologies or
+    sidecars of no report.
     """
 
     places: Sequence[Place]
@@ -139,17 +137,9 @@ def redact(
 
 
 def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
-    """Look at a report before anything is written.
+    """Return a report's host, None when it does not say, and the rows of its unknown tables, before anything is written.
 
-    Returns
-    -------
-    tuple
-        Its host's name, None when it does not say; and the rows of its unknown tables.
-
-    Raises
-    ------
-    InputError
-        If it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
+    InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
     """
     with open_report(path) as report, opened(path, None) as connection:
         for table in sorted(report.views):
@@ -192,16 +182,7 @@ def _copy_report(
 
 
 def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
-    """Decide where the copies go, before anything is written.
-
-    Parameters
-    ----------
-    reports
-        One report, a directory, or a glob.
-    out
-        The copy of one report; a directory for the others.
-    force
-        Whether files may be replaced.
+    """Decide where the copies of one report, or of those of a directory or glob, go, before anything is written.
 
     Raises
     ------
@@ -270,10 +251,7 @@ def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
 def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     """Yield an empty file for each copy, and rename them in the end; after an error nothing is left of them.
 
-    Raises
-    ------
-    OutputError
-        If they cannot be written.
+    OutputError if they cannot be written.
     """
     directory = places[0].copy.parent
     files: list[Path] = []

@@ -17,8 +17,7 @@ from nsyspipe.reader.metadata import LAUNCHER_SIZES
 from nsyspipe.reader.operations import process_of_thread
 from nsyspipe.reader.payload import HEADER, decode_fields, fits_layout, names_in
 from nsyspipe.reader.payload_layouts import Layout, bare_name, read_layouts
-from nsyspipe.redact.copy import Checked, number, quoted
-from nsyspipe.redact.tables import CHECKED, NUMBERS
+from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, number, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
