@@ -32,7 +32,6 @@ from nsyspipe.capture.supervision import (
     adopt_orphans,
     catching_signals,
     end_adopted,
-    end_group,
     end_groups,
     group_is_alive,
     group_of,
@@ -210,7 +209,7 @@ class _Running:
         while process.poll() is None and time.monotonic() < deadline and stop.n_asked == n_asked:
             time.sleep(POLL_S)
         if process.poll() is None:
-            end_group(process.pid, grace_s=_HURRY_S if stop.n_asked > n_asked else GRACE_S)
+            end_groups([process.pid], grace_s=_HURRY_S if stop.n_asked > n_asked else GRACE_S)
             process.wait()
         self._wait_for_nsys(patience_s if stop.n_asked == n_asked else 0, stop)
 

@@ -317,15 +317,17 @@ def _numbered(
         facts.warmup, facts.steps_asked = window.start, len(window)
     facts.announce()
     source, n_items, n_taken = iter(iterable), _length(iterable), 0
-    measured = _Measured(len(window), has_capture=has_capture)
+    begin, end = (start_capture, stop_capture) if has_capture else (meet, settle)
+    is_open, n_left = False, len(window)
     try:
         while not (is_last and _progress.is_done):
             # Past its stated length a loader has nothing, as a rule: no step begins for that.
             item = next(source, _NO_ITEM) if n_taken == n_items else None
             if item is _NO_ITEM:
                 return
-            if _progress.n_begun >= window.start and not _progress.is_done:
-                measured.begin()
+            if _progress.n_begun >= window.start and not _progress.is_done and not is_open:
+                is_open = True
+                begin()
             number, _progress.n_begun = _progress.n_begun, _progress.n_begun + 1
             with annotate("step", number):
                 if n_taken != n_items:
@@ -336,40 +338,18 @@ def _numbered(
                 n_taken += 1
                 facts.n_steps += 1
                 yield item  # type: ignore[misc]
-            measured.count()
+            if is_open:
+                facts.n_captured_steps += has_capture
+                n_left -= 1
+                if not n_left:
+                    is_open, _progress.is_done = False, True
+                    end()
     finally:
-        measured.end(is_cut_off=True)
+        if is_open:
+            _progress.is_done = True
+            end(is_cut_off=True)
         facts.loop_ended = is_last and _progress.is_done
         facts.write()
-
-
-class _Measured:
-    """The steps of one loop that are captured."""
-
-    def __init__(self, n_steps: int, *, has_capture: bool) -> None:
-        self._n_left = n_steps
-        self._has_capture = has_capture
-        self._is_open = False
-
-    def begin(self) -> None:
-        if not self._is_open:
-            self._is_open = True
-            start_capture() if self._has_capture else meet()
-
-    def count(self) -> None:
-        """Count a completed step; the last one ends the capture."""
-        if self._is_open:
-            facts.n_captured_steps += self._has_capture
-            self._n_left -= 1
-            if not self._n_left:
-                self.end()
-
-    def end(self, *, is_cut_off: bool = False) -> None:
-        if self._is_open:
-            self._is_open = False
-            _progress.is_done = True
-            ending = stop_capture if self._has_capture else settle
-            ending(is_cut_off=is_cut_off)
 
 
 def _length(iterable: Iterable[Any]) -> int | None:

@@ -34,7 +34,7 @@ from nsyspipe.capture.supervision import (
     adopt_orphans,
     catching_signals,
     end_adopted,
-    end_group,
+    end_groups,
     holding,
     short_directory,
     start,
@@ -171,7 +171,7 @@ class _Rank:
                 self._note(status=self._program_status())
                 deadline = time.monotonic() + self._exit_timeout_s
             if deadline is not None and time.monotonic() > deadline:
-                end_group(process.pid)
+                end_groups([process.pid])
                 process.wait()
                 return (
                     f"nsys had not ended {self._exit_timeout_s:.0f} s after the program: ended it"
@@ -197,7 +197,7 @@ class _Rank:
             if process.poll() is not None:
                 return
             if time.monotonic() > deadline:
-                end_group(process.pid)
+                end_groups([process.pid])
                 return
             time.sleep(POLL_S)
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):

@@ -37,7 +37,20 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Check, and print what the launcher needs; for a dry run what is missing is only said."""
-    options = _parser().parse_args(words)
+    parser = argparse.ArgumentParser(prog="nsyspipe.capture.ready")
+    parser.add_argument("--nproc", type=int, default=1)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--world-size", type=int, default=None)
+    parser.add_argument("--ranks", default=None)
+    parser.add_argument("--capture-range", default=None)
+    parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
+    parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
+    parser.add_argument("--nsys", default=None)
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--no-profile", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--count-gpus", action="store_true")
+    options = parser.parse_args(words)
     if options.count_gpus:
         print(n_gpus() or 1)  # noqa: T201
         return 0
@@ -190,23 +203,6 @@ def _check_gpus(wanted: int) -> None:
             f"this machine has {what} for them",
             fix=f"-n {there}" if there else "--cpu runs a small model on the CPU",
         )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nsyspipe.capture.ready")
-    parser.add_argument("--nproc", type=int, default=1)
-    parser.add_argument("--program", required=True)
-    parser.add_argument("--world-size", type=int, default=None)
-    parser.add_argument("--ranks", default=None)
-    parser.add_argument("--capture-range", default=None)
-    parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
-    parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
-    parser.add_argument("--nsys", default=None)
-    parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--no-profile", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--count-gpus", action="store_true")
-    return parser
 
 
 if __name__ == "__main__":

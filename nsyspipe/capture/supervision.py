@@ -284,13 +284,8 @@ def group_of(pid: int) -> int | None:
     return None if group == os.getpgrp() else group
 
 
-def end_group(group: int, *, grace_s: float = GRACE_S) -> None:
-    """Ask all processes of a group to end, and kill what is left after a while."""
-    end_groups([group], grace_s=grace_s)
-
-
 def end_groups(groups: Iterable[int], *, grace_s: float = GRACE_S) -> None:
-    """End several groups, as `end_group` does, in the time of one."""
+    """Ask all processes of groups to end, and kill what is left after a while."""
     alive = set(filter(group_is_alive, groups))
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
         for group in alive:
