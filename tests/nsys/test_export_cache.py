@@ -351,7 +351,7 @@ def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache
     export.unlink()
     left = export.parent / ".nsyspipe-0left000.unfinished"
     left.mkdir(mode=0o700)
-    (left / "lock").touch()
+    os.close(claim(left))
     long_ago = time.time() - 3600
     os.utime(left, (long_ago, long_ago))
     exported_reports([path])
