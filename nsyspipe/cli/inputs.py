@@ -17,7 +17,7 @@ from nsyspipe.nsys.find_reports import (
     find_named,
     split_logs,
 )
-from nsyspipe.run.parallel import PRELOAD, executor_for
+from nsyspipe.run.workers import PRELOAD, executor_for
 from nsyspipe.store.find import is_saved
 from nsyspipe.store.layout import run_ids
 
@@ -203,7 +203,7 @@ def opened_runs(
         yield lambda: _opened(named, lambda one, place: _saved_run(place, one.label))
         return
     from nsyspipe.nsys.find_reports import exported_reports, find_logs
-    from nsyspipe.run.parallel import PRELOAD, executor_for
+    from nsyspipe.run.workers import PRELOAD, executor_for
 
     found_logs = {label: find_logs(files) for label, files in logs.items()}
     paths = {
