@@ -19,7 +19,7 @@ from nsyspipe.comparison.gate import (
 )
 from nsyspipe.errors import OptionError
 from nsyspipe.model.options import AUTO, Reading, parse_skip_first
-from nsyspipe.nsys.cache import exported_reports
+from nsyspipe.nsys.find_reports import exported_reports
 from nsyspipe.run.ranks import parse_rank_map
 from nsyspipe.run.reports import ReportRun
 from nsyspipe.run.run import Run

@@ -18,19 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["annotate", "captured_steps", "start_capture", "stop_capture"]
 
-# Imported on first use: what supervises a rank needs none of it.
-_HOMES = {
-    "annotate": "nsyspipe.capture.ranges",
-    "captured_steps": "nsyspipe.capture.ranges",
-    "start_capture": "nsyspipe.capture.ranges",
-    "stop_capture": "nsyspipe.capture.ranges",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in __all__:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
-    import importlib  # noqa: PLC0415 - only a first use needs it
+    # Imported on first use: what supervises a rank needs none of it.
+    from nsyspipe.capture import ranges  # noqa: PLC0415
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(ranges, name)

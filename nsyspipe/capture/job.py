@@ -12,13 +12,18 @@ import signal
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from nsyspipe.capture.finish import finish, room_for
-from nsyspipe.capture.nsys_output import ReportWatch, captured, report_there
-from nsyspipe.capture.outcome import INCOMPLETE, End, interrupted, judge
-from nsyspipe.capture.plan import Job, check_ranks, parse_job
-from nsyspipe.capture.status import RankRecord, loop_has_ended, read_loops, read_records
+from nsyspipe.capture.nsys_output import NsysOutput, report_there
+from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
+from nsyspipe.capture.plan import Job, Room, check_ranks, parse_job
+from nsyspipe.capture.status import (
+    STATUS_DIR,
+    RankRecord,
+    loop_has_ended,
+    read_programs,
+    read_records,
+)
 from nsyspipe.capture.supervision import (
     GRACE_S,
     POLL_S,
@@ -27,7 +32,6 @@ from nsyspipe.capture.supervision import (
     adopt_orphans,
     catching_signals,
     end_adopted,
-    end_group,
     end_groups,
     group_is_alive,
     group_of,
@@ -45,30 +49,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# The time limits of a job.
-
-
 # torchrun gives its workers 30 s to end, and each of those waits for its nsys.
 JOB_GRACE_S = 60.0
+# Between the polite signal and the last one, for somebody who has asked twice.
+_HURRY_S = 1.0
+# Until every rank has said how it ended, once its processes have.
+_LAST_WORDS_S = 3.0
 
 
 class Clock:
     """The time limits of a job.
 
-    Attributes
-    ----------
-    report_at
-        Seconds since the epoch when the report of a whole node was whole while its ranks ran; None before, and where
-        each rank looks after its own.
+    `report_at` is when the report of a whole node was whole while its ranks ran, in s since the epoch; None before, and where
+    each rank looks after its own.
     """
 
-    def __init__(self, job: Job, directory: Path, report: ReportWatch | None = None) -> None:
+    def __init__(self, job: Job, directory: Path, report: NsysOutput | None = None) -> None:
         self._job = job
         self._directory = directory
         self._begin = time.monotonic()
-        self._loop_over: float | None = None
-        self._ranks_over: float | None = None
-        self._reports_whole: float | None = None
+        # When something was first seen: nsys's reports whole, the loop or the ranks over.
+        self._since: dict[str, float] = {}
         self._report = report
         self.report_at: float | None = None
 
@@ -76,35 +77,36 @@ class Clock:
         """Return why the job must end now, or None."""
         job, now = self._job, time.monotonic()
         self._look(now)
-        if job.timeout_s and now - self._begin > job.timeout_s:
-            return End(None, "timeout", job.timeout_s)
-        if _has_passed(self._loop_over, job.linger_s, now) and self._ranks_over is None:
-            return End(None, "exit", job.linger_s)
-        if (
-            job.ends_any
-            and _has_passed(self._reports_whole, job.linger_s, now)
-            and self._ranks_over is None
-        ):
-            return End(None, "linger", job.linger_s)
         # Each rank's nsys has the same limit of its own, and is a little earlier.
-        if _has_passed(self._ranks_over, job.exit_timeout_s + JOB_GRACE_S, now):
-            return End(None, "command", job.exit_timeout_s + JOB_GRACE_S)
-        return None
+        command_s = job.exit_timeout_s + JOB_GRACE_S
+        limits = [(self._begin, "timeout", job.timeout_s)]
+        if (ranks_over := self._since.get("ranks_over")) is not None:
+            limits.append((ranks_over, "command", command_s))
+        else:
+            limits.append((self._since.get("loop_over", now), "exit", job.linger_s))
+            if job.ends_any:
+                limits.append((self._since.get("reports_whole", now), "linger", job.linger_s))
+        return next(
+            (
+                End(None, why, after_s)
+                for since, why, after_s in limits
+                if 0 < after_s < now - since
+            ),
+            None,
+        )
 
     def _look(self, now: float) -> None:
         records = read_records(self._directory)
         if len(records) < self._job.n_local:
             return
-        if self._loop_over is None and all(
-            loop_has_ended(self._directory, one.rank) for one in records
-        ):
-            self._loop_over = now
-        if self._ranks_over is None and all(one.status is not None for one in records):
-            self._ranks_over = now
+        if all(loop_has_ended(self._directory, one.rank) for one in records):
+            self._since.setdefault("loop_over", now)
+        if all(one.status is not None for one in records):
+            self._since.setdefault("ranks_over", now)
         if self._report is not None and self.report_at is None and self._report.is_whole(now):
             self.report_at = time.time()
-        if self._reports_whole is None and self._are_reports_whole(records):
-            self._reports_whole = now
+        if self._are_reports_whole(records):
+            self._since.setdefault("reports_whole", now)
 
     def _are_reports_whole(self, records: Sequence[RankRecord]) -> bool:
         """Tell whether nothing more comes of the capture: each rank's report is whole, or its program has ended."""
@@ -114,16 +116,6 @@ class Clock:
         return any(one.report_at for one in captured) and all(
             one.report_at is not None or one.status is not None for one in captured
         )
-
-
-def _has_passed(since: float | None, limit_s: float, now: float) -> bool:
-    return since is not None and limit_s > 0 and now - since > limit_s
-
-
-# Between the polite signal and the last one, for somebody who has asked twice.
-_HURRY_S = 1.0
-# Until every rank has said how it ended, once its processes have.
-_LAST_WORDS_S = 3.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -145,175 +137,154 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _captured_job(job: Job) -> int:
-    with room_for(job) as room:
+    with Room(job) as room:
         where = None
         try:
             with short_directory() as directory:
                 where = directory.resolve()
-                started = _Started(time.time_ns(), report_there(str(job.node_report)))
+                running = _Running(job, directory)
                 _say(_opening(job))
-                end, report_at = _run(job, directory, started)
+                end = running.run()
                 records = read_records(directory)
                 room.has_begun = any(one.pid is not None for one in records)
-                if report_at is not None:
-                    records = [replace(one, report_at=report_at) for one in records]
-                return _conclude(job, directory, records, end, started)
+                return running.conclude(records, end)
         finally:
             if where is not None and where.exists():
                 _say(f"note: what nsys captured could not be moved from {where}")
 
 
-class _Started(NamedTuple):
-    """How things stood at the start: the time, ns since the epoch, and the report of a node that was there."""
+class _Running:
+    """A job on its way: its directory, and how things stood at its start."""
 
-    at_ns: int
-    report: tuple[int, int] | None
+    def __init__(self, job: Job, directory: Path) -> None:
+        self._job = job
+        self._directory = directory
+        self._started_ns = time.time_ns()
+        # Of a node-wide capture; else each rank's nsys has a place of its own.
+        self._of_node: NsysOutput | None = None
+        if job.is_node_wide:
+            self._of_node = self._output(job.node_report, "node")
+            self._of_node.earlier = report_there(self._of_node.output)
+            self._of_node.temporary.mkdir(mode=0o700, exist_ok=True)
+        self._clock = Clock(job, directory, None if job.nsys is None else self._of_node)
 
+    def _output(self, report: Path, whose: str) -> NsysOutput:
+        # The one of a node has no log: it prints where we do.
+        temporary, log = self._directory / f"tmp_{whose}", self._directory / f"nsys_{whose}.log"
+        return NsysOutput(
+            str(report), temporary, log, self._job.command, started_ns=self._started_ns
+        )
 
-def _run(job: Job, directory: Path, started: _Started) -> tuple[End, float | None]:
-    """Run the command until it ends, or must be ended; say when the report of a whole node was whole before that."""
-    report = None
-    if job.is_node_wide and job.nsys is not None:
-        report = ReportWatch(str(job.node_report), _of_node(directory), started.report)
-    clock = Clock(job, directory, report)
-    environment = {**os.environ, "NSYSPIPE_STATUS_DIR": str(directory)}
-    if job.is_node_wide:
-        adopt_orphans()
-        environment["TMPDIR"] = str(_of_node(directory))
-    with catching_signals() as stop:
-        try:
-            with holding(directory) as locks:
-                process = start(job.command, environment, pass_fds=locks, ends_with_us=True)
-        except OSError as error:
-            raise CaptureError(
-                job.command[0], f"cannot be started: {error.strerror}", fix="check PATH"
-            ) from error
-        while process.poll() is None:
-            why = _interrupt(stop) if stop.n_asked else clock.limit_reached()
-            if why:
-                _end(job, process, directory, stop)
-                break
-            time.sleep(POLL_S)
-        else:
+    def run(self) -> End:
+        """Run the command until it ends, or must be ended."""
+        job, directory = self._job, self._directory
+        environment = {**os.environ, STATUS_DIR: str(directory)}
+        if self._of_node is not None:
+            adopt_orphans()
+            environment["TMPDIR"] = str(self._of_node.temporary)
+        with catching_signals() as stop:
+            try:
+                with holding(directory) as locks:
+                    process = start(job.command, environment, pass_fds=locks, ends_with_us=True)
+            except OSError as error:
+                problem = f"cannot be started: {error.strerror}"
+                raise CaptureError(job.command[0], problem, fix="check PATH") from error
             why = None
-            _wait_for_nsys(directory, job.exit_timeout_s, stop)
-    if job.is_node_wide:
-        end_adopted(is_any_of_nsys=not read_records(directory))
-    end = why or (_interrupt(stop) if stop.n_asked else End(status_of(process)))
-    return end, clock.report_at
+            while process.poll() is None and why is None:
+                if why := _interrupt(stop) if stop.n_asked else self._clock.limit_reached():
+                    self._end(process, stop)
+                else:
+                    time.sleep(POLL_S)
+            if why is None:
+                self._wait_for_nsys(job.exit_timeout_s, stop)
+        if self._of_node is not None:
+            end_adopted(is_any_of_nsys=not read_records(directory))
+        return why or (_interrupt(stop) if stop.n_asked else End(status_of(process)))
+
+    def _end(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
+        """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
+        n_asked, patience_s = stop.n_asked, self._job.exit_timeout_s
+        process.terminate()
+        deadline = time.monotonic() + JOB_GRACE_S + patience_s
+        while process.poll() is None and time.monotonic() < deadline and stop.n_asked == n_asked:
+            time.sleep(POLL_S)
+        if process.poll() is None:
+            end_groups([process.pid], grace_s=_HURRY_S if stop.n_asked > n_asked else GRACE_S)
+            process.wait()
+        self._wait_for_nsys(patience_s if stop.n_asked == n_asked else 0, stop)
+
+    def _wait_for_nsys(self, patience_s: float, stop: Stop) -> None:
+        """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
+        deadline, n_asked = time.monotonic() + patience_s, stop.n_asked
+        groups = {one.nsys_group for one in read_records(self._directory) if one.nsys_group}
+        while (
+            any(map(group_is_alive, groups))
+            and time.monotonic() < deadline
+            and stop.n_asked == n_asked
+        ):
+            time.sleep(POLL_S)
+        left = {group for one in self._unended() if one.pid and (group := group_of(one.pid))}
+        is_hurried = not patience_s or stop.n_asked > n_asked
+        end_groups(groups | left, grace_s=_HURRY_S if is_hurried else GRACE_S)
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self._unended() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _unended(self) -> list[RankRecord]:
+        return [one for one in read_records(self._directory) if one.status is None]
+
+    def conclude(self, records: Sequence[RankRecord], end: End) -> int:
+        """Say how it went, put its reports and sidecar in their places, and return the launcher's exit status."""
+        job = self._job
+        if job.nsys is not None:
+            records = self._came(records)
+        programs = read_programs(self._directory)
+        verdict = judge(
+            records,
+            job.expected([one.rank for one in records]),
+            end,
+            program=job.program,
+            capture_range=job.capture_range,
+            programs=programs,
+        )
+        written: list[str] = []
+        failed: list[str] = []
+        analysis = None
+        if job.nsys is not None:
+            started_at = self._started_ns / 1e9
+            ended_by = end.why if end.why != "command" else None
+            written, failed, analysis = finish(
+                job, records, programs, started_at=started_at, ended_by=ended_by
+            )
+        for line in (*written, *failed, *verdict.lines):
+            _say(line)
+        if analysis is not None:
+            is_bad = verdict.status or failed
+            _say(f"what was captured: {analysis}" if is_bad else f"next: {analysis}")
+        return verdict.status or (INCOMPLETE if failed else 0)
+
+    def _came(self, records: Sequence[RankRecord]) -> list[RankRecord]:
+        """Return the records with what a node's nsys captured, or that of a rank whose supervisor was killed before."""
+        if self._of_node is not None:
+            # One report holds all ranks.
+            came, at = self._of_node.captured(), self._clock.report_at
+            return [
+                replace(one, report=came.report, problem=came.problem, report_at=at)
+                for one in records
+            ]
+        found = []
+        for one in records:
+            output = self._output(self._job.beside(f"_{one.rank}"), str(one.rank))
+            was_left = one.nsys_group is not None and one.report is None and one.problem is None
+            if was_left and output.temporary.is_dir():
+                came = output.captured()  # nothing of that name was there before the job
+                one = replace(one, report=came.report, problem=came.problem)  # noqa: PLW2901
+            found.append(one)
+        return found
 
 
 def _interrupt(stop: Stop) -> End:
     return End(SIGNALLED + (stop.signal or signal.SIGINT), "interrupt")
-
-
-def _of_node(directory: Path) -> Path:
-    """Return where the nsys of a node-wide capture works, as each rank's nsys has a place of its own."""
-    path = directory / "tmp_node"
-    path.mkdir(mode=0o700, exist_ok=True)
-    return path
-
-
-def _end(job: Job, process: subprocess.Popen[bytes], directory: Path, stop: Stop) -> None:
-    """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
-    n_asked = stop.n_asked
-    process.terminate()
-    deadline = time.monotonic() + JOB_GRACE_S + job.exit_timeout_s
-    while process.poll() is None and time.monotonic() < deadline and stop.n_asked == n_asked:
-        time.sleep(POLL_S)
-    if process.poll() is None:
-        end_group(process.pid, grace_s=_HURRY_S if stop.n_asked > n_asked else GRACE_S)
-        process.wait()
-    _wait_for_nsys(directory, job.exit_timeout_s if stop.n_asked == n_asked else 0, stop)
-
-
-def _wait_for_nsys(directory: Path, patience_s: float, stop: Stop) -> None:
-    """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
-    deadline, n_asked = time.monotonic() + patience_s, stop.n_asked
-    groups = {one.nsys_group for one in read_records(directory) if one.nsys_group}
-    while (
-        any(map(group_is_alive, groups)) and time.monotonic() < deadline and stop.n_asked == n_asked
-    ):
-        time.sleep(POLL_S)
-    left = {group_of(one.pid) for one in _unended(directory) if one.pid}
-    is_hurried = not patience_s or stop.n_asked > n_asked
-    end_groups(
-        groups | {group for group in left if group}, grace_s=_HURRY_S if is_hurried else GRACE_S
-    )
-    deadline = time.monotonic() + _LAST_WORDS_S
-    while _unended(directory) and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-
-
-def _unended(directory: Path) -> list[RankRecord]:
-    return [one for one in read_records(directory) if one.status is None]
-
-
-def _conclude(
-    job: Job, directory: Path, records: Sequence[RankRecord], end: End, started: _Started
-) -> int:
-    if job.is_node_wide and job.nsys is not None:
-        records = _of_the_node(job, directory, records, started)
-    elif job.nsys is not None:
-        records = [_saved(job, directory, one, started) for one in records]
-    loops = read_loops(directory)
-    verdict = judge(
-        records,
-        job.expected([one.rank for one in records]),
-        end,
-        program=job.program,
-        capture_range=job.capture_range,
-        loops=loops,
-    )
-    written: list[str] = []
-    failed: list[str] = []
-    analysis = None
-    if job.nsys is not None:
-        started_at = started.at_ns / 1e9
-        written, failed, analysis = finish(
-            job,
-            directory,
-            records,
-            loops,
-            started_at=started_at,
-            ended_by=end.why if end.why != "command" else None,
-        )
-    for line in (*written, *failed, *verdict.lines):
-        _say(line)
-    if analysis is not None:
-        is_bad = verdict.status or failed
-        _say(f"what was captured: {analysis}" if is_bad else f"next: {analysis}")
-    return verdict.status or (INCOMPLETE if failed else 0)
-
-
-def _of_the_node(
-    job: Job, directory: Path, records: Sequence[RankRecord], started: _Started
-) -> list[RankRecord]:
-    """One report holds all ranks of a node that is captured as a whole."""
-    came = captured(
-        str(job.node_report),
-        _of_node(directory),
-        directory / "nsys_node.log",  # none: it prints where we do
-        earlier=started.report,
-        started_ns=started.at_ns,
-        command=job.command,
-    )
-    return [replace(one, report=came.report, problem=came.problem) for one in records]
-
-
-def _saved(job: Job, directory: Path, record: RankRecord, started: _Started) -> RankRecord:
-    """Look for what the nsys of a rank captured whose supervisor was killed before it could."""
-    temporary = directory / f"tmp_{record.rank}"
-    was_left = record.nsys_group is not None and record.report is None and record.problem is None
-    if not was_left or not temporary.is_dir():
-        return record
-    output = str(job.beside(f"_{record.rank}"))
-    log = directory / f"nsys_{record.rank}.log"
-    # Nothing of that name was there before the job.
-    came = captured(
-        output, temporary, log, earlier=None, started_ns=started.at_ns, command=job.command
-    )
-    return replace(record, report=came.report, problem=came.problem)
 
 
 def _opening(job: Job) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,61 +52,26 @@ def report_there(output: str) -> tuple[int, int] | None:
     return there.st_ino, there.st_mtime_ns
 
 
-def captured(
-    output: str,
-    temporary: Path,
-    log: Path,
-    *,
-    earlier: tuple[int, int] | None,
-    started_ns: int,
-    command: Sequence[str] = (),
-) -> Captured:
-    """Return what an nsys that has ended left; a capture that lies in its temporary directory is moved to safety.
+@dataclass
+class NsysOutput:
+    """What an nsys is to write, looked at from before it starts: its report without suffix, where it works and prints."""
 
-    Parameters
-    ----------
-    output
-        What nsys was told to write, without suffix.
-    earlier
-        As `report_there` said before nsys started.
-    started_ns
-        When that was, ns since the epoch.
-    command
-        Its own words and the program's, which its messages may quote.
-    """
-    there = report_there(output)
-    is_new = there not in (None, earlier) and there[1] >= started_ns - _CLOCK_SLACK_NS
-    reports = _captures(temporary, "*.nsys-rep")
-    # Nsys moves its report to its place, so one that is left says that the file there is somebody else's.
-    if is_new and not [one for one in reports if not _is_copy(one, output)]:
-        return Captured(report=output)
-    said = last_words(log, command)
-    if reports:
-        return Captured(problem=f"nsys could not write its report{_kept(reports, output)}{said}")
-    if streams := _captures(temporary, "*.qdstrm"):
-        return Captured(
-            problem=f"nsys did not make a report of its capture{_kept(streams, output)}"
-        )
-    if any(temporary.rglob("*.nsys-rep")):
-        return Captured(problem=f"nsys could not write its report{said}")
-    return Captured(problem=NOTHING)
-
-
-class ReportWatch:
-    """Looks whether an nsys has put its whole report in its place while the program still runs.
-
-    With ``--capture-range-end=stop`` it does so at once when the range ends, not when the program does.
-    """
-
-    def __init__(self, output: str, temporary: Path, earlier: tuple[int, int] | None) -> None:
-        self._output = output
-        self._temporary = temporary
-        self._earlier = earlier
-        self._looked_at = -_LOOK_S
-        self._seen: tuple[int, int, int] | None = None
+    output: str
+    temporary: Path
+    log: Path
+    # Its own words and the program's, which its messages may quote.
+    command: Sequence[str] = ()
+    # As `report_there` said before it started; and when that was, since the epoch.
+    earlier: tuple[int, int] | None = None
+    started_ns: int = field(default_factory=time.time_ns)
+    _looked_at: float = -_LOOK_S
+    _seen: tuple[int, int, int] | None = None
 
     def is_whole(self, now_s: float) -> bool:
-        """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look."""
+        """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look.
+
+        With ``--capture-range-end=stop`` nsys puts it in its place when the range ends, not when the program does.
+        """
         if now_s - self._looked_at < _LOOK_S:
             return False
         self._looked_at = now_s
@@ -113,17 +79,37 @@ class ReportWatch:
         return self._seen is not None and self._seen == before
 
     def _look(self) -> tuple[int, int, int] | None:
-        there = report_there(self._output)
+        there = report_there(self.output)
         try:
-            size = Path(f"{self._output}.nsys-rep").stat().st_size
-            left = _captures(self._temporary, "*.nsys-rep")
+            size = Path(f"{self.output}.nsys-rep").stat().st_size
+            # On its way from another file system it is there twice, and once not whole.
+            is_moving = bool(self._others())
         except OSError:  # moved in between
             return None
-        # On its way from another file system it is there twice, and once not whole.
-        is_moving = any(not _is_copy(one, self._output) for one in left)
-        if there in (None, self._earlier) or not size or is_moving:
-            return None
-        return (*there, size)
+        return None if there in (None, self.earlier) or not size or is_moving else (*there, size)
+
+    def _others(self) -> list[Path]:
+        """Return reports that are left where nsys works, and are no copies of the one in its place."""
+        left = _captures(self.temporary, "*.nsys-rep")
+        return [one for one in left if not _is_copy(one, self.output)]
+
+    def captured(self) -> Captured:
+        """Return what an nsys that has ended left; a capture that lies in its temporary directory is moved to safety."""
+        there = report_there(self.output)
+        is_new = there not in (None, self.earlier) and there[1] >= self.started_ns - _CLOCK_SLACK_NS
+        # Nsys moves its report to its place, so one that is left says that the file there is somebody else's.
+        if is_new and not self._others():
+            return Captured(report=self.output)
+        said = last_words(self.log, self.command)
+        if reports := _captures(self.temporary, "*.nsys-rep"):
+            kept = _kept(reports, self.output)
+            return Captured(problem=f"nsys could not write its report{kept}{said}")
+        if streams := _captures(self.temporary, "*.qdstrm"):
+            kept = _kept(streams, self.output)
+            return Captured(problem=f"nsys did not make a report of its capture{kept}")
+        if any(self.temporary.rglob("*.nsys-rep")):
+            return Captured(problem=f"nsys could not write its report{said}")
+        return Captured(problem=NOTHING)
 
 
 def last_words(log: Path, command: Sequence[str] = ()) -> str:
@@ -131,20 +117,17 @@ def last_words(log: Path, command: Sequence[str] = ()) -> str:
 
     What it quotes of a command is left out where it may not be written down.
     """
-    telling = telling_lines(_text(log), 1)
+    try:
+        said = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
+    except OSError:
+        return ""
+    telling = telling_lines(said, 1)
     return f": {without_words(telling[0], command)}" if telling else ""
 
 
 def is_missed_agent(said: str) -> bool:
     """Tell by what nsys said whether it and its agent missed each other, which starting it again mends."""
     return _MISSED.search(said) is not None
-
-
-def _text(log: Path) -> str:
-    try:
-        return log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _captures(temporary: Path, pattern: str) -> list[Path]:
@@ -164,20 +147,16 @@ def _is_copy(left: Path, output: str) -> bool:
 def _kept(paths: Sequence[Path], output: str) -> str:
     """Move captures beside their output, under free names, and say where they are."""
     names = []
+    # No glob of the job's reports takes such a name in, and it ends in the rank as theirs do.
+    name, _, rank = output.rpartition("_")
     for number, path in enumerate(paths):
         target = Path(f"{output}{path.suffix}")
         if path.suffix == ".nsys-rep" or target.exists():
-            target = _free_name(output, f"{os.getpid()}-{number}" if number else f"{os.getpid()}")
-            target = target.with_name(target.name + path.suffix)
+            mark = f"{os.getpid()}-{number}" if number else f"{os.getpid()}"
+            target = Path(f"{name}.kept-{mark}_{rank}{path.suffix}")
         try:
             shutil.move(path, target)  # often to another file system
         except OSError as error:
             return f" ({error.strerror}); it is still in {path.parent.resolve()}"
         names.append(target.name)
     return f", which is kept: {', '.join(names)}"
-
-
-def _free_name(output: str, mark: str) -> Path:
-    """Return a name that no glob of the job's reports takes in, and that ends in the rank as theirs do."""
-    name, _, rank = output.rpartition("_")
-    return Path(f"{name}.kept-{mark}_{rank}")

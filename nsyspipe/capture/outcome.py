@@ -1,123 +1,46 @@
-"""What to say when a captured job has ended: one message, what it means, and what to do."""
+"""When a captured job has ended: what to say of it, its reports exported, its sidecar written, and what to do next."""
 
 from __future__ import annotations
 
+import glob
+import shlex
 import signal
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nsyspipe.capture.nsys_output import NOTHING, is_missed_agent
+from nsyspipe.capture.sidecar import (
+    gather_surroundings,
+    program_directory,
+    sidecar_document,
+    sidecar_path,
+    write_sidecar,
+    write_topology,
+)
+from nsyspipe.errors import NsyspipeError
+from nsyspipe.model.sidecar import CapturedRank
+from nsyspipe.nsys import programs as nsys
+from nsyspipe.nsys.export import all_exported, attempt_exports
+from nsyspipe.nsys.secrets import hash_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from nsyspipe.capture.status import Loop, RankRecord
-
-
-# What to say of reports that are missing, and of captures that have fewer steps than were asked for.
-
-
-CUT_SHORT = r"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps, the warm-up is [0-9]+"
-_MOST_NAMED = 6
-# Enough for a first step that is slower than the others.
-_SHORT_WARMUP = 2
-
-
-def found_reports(n_captured: int, n_expected: int, records: Sequence[RankRecord]) -> str:
-    """Return how many ranks have a report, and the names of some; a node's report has several ranks."""
-    names = list(
-        dict.fromkeys(Path(one.report).name + ".nsys-rep" for one in records if one.report)
-    )
-    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    listed = f": {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
-    return f"reports of {n_captured} of {n_expected} ranks{listed}"
-
-
-def cut_short(loop: Loop | None) -> str | None:
-    """Return a sentence for a capture that has fewer steps than were asked for; None for a whole one."""
-    if loop is None or not 0 < loop.n_captured < loop.n_asked:
-        return None
-    return (
-        f"{loop.n_captured} of {loop.n_asked} steps were captured: its loop ended after {loop.n_steps} steps, "
-        f"the warm-up is {loop.warmup}"
-    )
-
-
-def steps_note(ranks: Sequence[int], loops: Mapping[int, Loop]) -> str | None:
-    """Return a note if a rank has captured fewer steps than were asked for."""
-    found = [(rank, said) for rank in ranks if (said := cut_short(loops.get(rank)))]
-    return f"note: rank {found[0][0]}: {found[0][1]}" if found else None
-
-
-def missing_lines(
-    records: Sequence[RankRecord],
-    expected: Sequence[int],
-    *,
-    program: str,
-    capture_range: str,
-    loops: Mapping[int, Loop],
-) -> tuple[str, ...]:
-    """Return the message for a program that ended well, where reports are missing."""
-    captured = [one for one in records if one.rank in set(expected) and one.report]
-    problems = {one.problem for one in records if one.is_captured}
-    if not captured and problems == {NOTHING}:
-        said = [loops[rank] for rank in expected if rank in loops]
-        return _never_started(program, capture_range, said[0] if said else None)
-    there = {one.rank for one in captured}
-    reasons = {one.rank: one.problem for one in records}
-    rows = [
-        f"  rank {rank}: {reasons.get(rank) or 'no report'}"
-        for rank in expected
-        if rank not in there
-    ]
-    more = [f"  … {len(rows) - _MOST_NAMED} more"] if len(rows) > _MOST_NAMED else []
-    fix = (
-        "capture again with --force; analyze takes the reports that are there, and says what is missing"
-        if captured
-        else "capture again"
-    )
-    if any(".kept-" in row for row in rows):
-        fix = "nsyspipe analyze takes a kept .nsys-rep as it is; to capture again, -o ANOTHER_NAME"
-    return (
-        f"error: {program}: it ended well, but the set of reports is partial",
-        f"  found: {found_reports(len(captured), len(expected), records)}",
-        *rows[:_MOST_NAMED],
-        *more,
-        f"  fix: {fix}",
-    )
-
-
-def _never_started(program: str, capture_range: str, loop: Loop | None) -> tuple[str, ...]:
-    what = f"error: {program}: it ended well, but nothing was captured"
-    if loop is not None and not loop.n_captured and loop.n_steps <= loop.warmup:
-        warmup = min(_SHORT_WARMUP, loop.n_steps // 2)
-        steps = max(min(loop.n_asked, loop.n_steps - warmup), 1)
-        return (
-            f"{what}: its loop ended after {loop.n_steps} steps, the warm-up is {loop.warmup}",
-            f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or more steps",
-        )
-    if loop is not None and loop.n_captured:
-        return (
-            f"{what}: {loop.n_captured} of its steps were to be, but nsys did not hear of it",
-            '  fix: with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys',
-        )
-    asked = {
-        "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
-        "nvtx": "it never began the NVTX range nsyspipe.capture",
-    }.get(capture_range, "nsys wrote no report")
-    return (
-        f"{what}: {asked}",
-        "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
-        "       torch.cuda.profiler.start() after warm-up; --capture-range none captures the whole run",
-    )
+    from nsyspipe.capture.plan import Job
+    from nsyspipe.capture.status import Program, RankRecord
 
 
 INCOMPLETE, TIMED_OUT, INTERRUPTED = 3, 124, 130
 _NOT_STARTED = 2
 _SIGNALLED = 128
+_MOST_NAMED = 6
+# Enough for a first step that is slower than the others.
+_SHORT_WARMUP = 2
 _NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
 _AGENT_FIX = "  fix: start it again: nsys and its agent missed each other, as happens now and then"
+_NO_NEW_CAPTURE = "  fix: complete reports need no new capture; "
 
 
 @dataclass(frozen=True)
@@ -127,12 +50,10 @@ class End:
     Attributes
     ----------
     status
-        Its exit status; None when a limit ended it; 128 + N when signal N asked us to end it.
+        Its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end it.
     why
         None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``linger`` (its reports were
         whole, and it went on), ``command`` (all ranks had ended, nsys or torchrun had not), or ``interrupt``.
-    after_s
-        The limit that was reached, seconds.
     """
 
     status: int | None
@@ -155,22 +76,9 @@ def judge(
     *,
     program: str,
     capture_range: str,
-    loops: Mapping[int, Loop] | None = None,
+    programs: Mapping[int, Program] | None = None,
 ) -> Verdict:
-    """Say how a captured job went.
-
-    Parameters
-    ----------
-    records
-        What the ranks of this node left; one that never started left none.
-    expected
-        The ranks of this node that were to be captured.
-    program
-        What to call the training program.
-    capture_range
-        Value of nsys's option.
-    loops
-        What the training programs said of their steps, by rank.
+    """Say how a captured job went, by what its ranks left on this node, those that were to be captured, and its end.
 
     Returns
     -------
@@ -178,27 +86,40 @@ def judge(
         Status 0, and at most notes, if the program ended well and each expected rank has its report.
         Else the program's own status where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
+    programs = programs or {}
     captured = [one for one in records if one.rank in set(expected) and one.report]
-    found = f"  found: {found_reports(len(captured), len(expected), records)}"
+    found = f"  found: {_found_reports(len(captured), len(expected), records)}"
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
         return Verdict(status, (interrupted(status), found))
-    failed = _first_failure(records)
     if end.why in {"timeout", "exit", "linger"}:
-        return Verdict(TIMED_OUT, (*_hung(end, program), found, _fix_of(end)))
-    if failed is not None:
-        return _of_failure(failed, found, program, has_reports=bool(captured))
+        what, fix = _hung(end)
+        return Verdict(TIMED_OUT, (f"error: {program}: {what}", found, _NO_NEW_CAPTURE + fix))
+    if failed := [one for one in records if one.status]:
+        # The others are ended because of the first.
+        first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
+        return _of_failure(first, found, program, has_reports=bool(captured))
     if end.status:
-        what = (
-            f"error: the job's command ended with status {end.status}; its own message stands above"
-        )
-        return Verdict(end.status, (what, found))
-    notes = _notes(end, [one.rank for one in captured], loops or {})
+        how = f"ended with status {end.status}; its own message stands above"
+        return Verdict(end.status, (f"error: the job's command {how}", found))
+    notes = [
+        f"note: rank {one.rank}: {said}"
+        for one in captured
+        if (said := cut_short(programs.get(one.rank)))
+    ][:1]
+    if end.why == "command":
+        what = f"the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s later"
+        notes.insert(0, f"note: all ranks were over, but {what}: ended it")
     if len(captured) == len(expected):
-        return Verdict(0, notes)
-    lines = missing_lines(
-        records, expected, program=program, capture_range=capture_range, loops=loops or {}
-    )
+        return Verdict(0, tuple(notes))
+    what = f"error: {program}: it ended well, but "
+    if not captured and {one.problem for one in records if one.is_captured} == {NOTHING}:
+        loops = [one for rank in expected if (one := programs.get(rank)) and one.steps_asked]
+        why, *helps = _never_started(capture_range, loops[0] if loops else None)
+        lines = [f"{what}nothing was captured: {why}", *helps]
+    else:
+        lines = [f"{what}the set of reports is partial", found]
+        lines += _missing(records, expected, {one.rank for one in captured})
     return Verdict(INCOMPLETE, (*notes, *lines))
 
 
@@ -207,16 +128,87 @@ def interrupted(status: int) -> str:
     return "error: interrupted" + ("" if status == INTERRUPTED else f" by {_signal(status)}")
 
 
-def _notes(end: End, captured: Sequence[int], loops: Mapping[int, Loop]) -> tuple[str, ...]:
-    notes = []
-    if end.why == "command":
-        notes.append(
-            f"note: all ranks were over, but the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s "
-            "later: ended it"
+def cut_short(said: Program | None) -> str | None:
+    """Return a sentence for a capture that has fewer steps than were asked for; None for a whole one."""
+    if said is None or not 0 < said.n_captured_steps < said.steps_asked:
+        return None
+    return (
+        f"{said.n_captured_steps} of {said.steps_asked} steps were captured: its loop ended after {said.n_steps} steps, "
+        f"the warm-up is {said.warmup}"
+    )
+
+
+def _found_reports(n_captured: int, n_expected: int, records: Sequence[RankRecord]) -> str:
+    """Return how many ranks have a report, and the names of some; a node's report has several ranks."""
+    names = list(
+        dict.fromkeys(Path(one.report).name + ".nsys-rep" for one in records if one.report)
+    )
+    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    listed = f": {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
+    return f"reports of {n_captured} of {n_expected} ranks{listed}"
+
+
+def _missing(
+    records: Sequence[RankRecord], expected: Sequence[int], there: set[int]
+) -> Iterator[str]:
+    """Yield why ranks have no report, and what to do."""
+    reasons = {one.rank: one.problem for one in records}
+    rows = [
+        f"  rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there
+    ]
+    yield from rows[:_MOST_NAMED]
+    if len(rows) > _MOST_NAMED:
+        yield f"  … {len(rows) - _MOST_NAMED} more"
+    fix = "capture again"
+    if any(".kept-" in row for row in rows):
+        fix = "nsyspipe analyze takes a kept .nsys-rep as it is; to capture again, -o ANOTHER_NAME"
+    elif there:
+        fix += " with --force; analyze takes the reports that are there, and says what is missing"
+    yield f"  fix: {fix}"
+
+
+def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
+    """Return why nothing was captured, and lines that say what would help."""
+    if said is not None and not said.n_captured_steps and said.n_steps <= said.warmup:
+        warmup = min(_SHORT_WARMUP, said.n_steps // 2)
+        steps = max(min(said.steps_asked, said.n_steps - warmup), 1)
+        return (
+            f"its loop ended after {said.n_steps} steps, the warm-up is {said.warmup}",
+            f"  fix: captured_steps(loader, warmup={warmup}, steps={steps}), or more steps",
         )
-    if short := steps_note(captured, loops):
-        notes.append(short)
-    return tuple(notes)
+    if said is not None and said.n_captured_steps:
+        return (
+            f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it",
+            '  fix: with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys',
+        )
+    asked = {
+        "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
+        "nvtx": "it never began the NVTX range nsyspipe.capture",
+    }
+    return (
+        asked.get(capture_range, "nsys wrote no report"),
+        "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
+        "       torch.cuda.profiler.start() after warm-up; --capture-range none captures the whole run",
+    )
+
+
+def _hung(end: End) -> tuple[str, str]:
+    """Return what a limit has ended, and what helps besides a new capture."""
+    after = f"{end.after_s:.0f} s"
+    if end.why == "exit":
+        return (
+            f"its training loop was over, but it had not exited {after} later: ended it",
+            "in the program, call destroy_process_group() and join or daemonize its threads",
+        )
+    if end.why == "linger":
+        return (
+            f"it was still running {after} after its reports were complete: ended it, as --linger asks",
+            "leave --linger out to let it train on",
+        )
+    return (
+        f"it was still running after {after}: ended it",
+        "else give it more time: --timeout SECONDS",
+    )
 
 
 def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bool) -> Verdict:
@@ -224,45 +216,20 @@ def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bo
         what = f"error: rank {failed.rank}: {failed.problem}"
         fix = _AGENT_FIX if is_missed_agent(failed.problem) else _NSYS_FIX
         return Verdict(_NOT_STARTED, (what, found, fix))
+    status = failed.status or 0
+    how = f"ended with status {status}; its own message stands above"
+    if status > _SIGNALLED:
+        how = f"was ended by {_signal(status)}"
+        how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
     again = "capture again with --force" if has_reports else "capture again"
-    fix = f"  fix: mend the program, then {again}"
-    return Verdict(failed.status or 1, (f"error: {program}: {_ended(failed)}", found, fix))
-
-
-def _hung(end: End, program: str) -> tuple[str, ...]:
-    if end.why == "exit":
-        return (
-            f"error: {program}: its training loop was over, but it had not exited {end.after_s:.0f} s later: ended it",
-        )
-    if end.why == "linger":
-        what = f"it was still running {end.after_s:.0f} s after its reports were complete"
-        return (f"error: {program}: {what}: ended it, as --linger asks",)
-    return (f"error: {program}: it was still running after {end.after_s:.0f} s: ended it",)
-
-
-def _fix_of(end: End) -> str:
-    if end.why == "exit":
-        return (
-            "  fix: complete reports need no new capture; in the program, call destroy_process_group() "
-            "and join or daemonize its threads"
-        )
-    if end.why == "linger":
-        return "  fix: complete reports need no new capture; leave --linger out to let it train on"
-    return "  fix: complete reports need no new capture; else give it more time: --timeout SECONDS"
-
-
-def _first_failure(records: Sequence[RankRecord]) -> RankRecord | None:
-    """Return the rank that failed first: the others are ended because of it."""
-    failed = [one for one in records if one.status]
-    return min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank), default=None)
-
-
-def _ended(record: RankRecord) -> str:
-    status = record.status or 0
-    if status <= _SIGNALLED:
-        return f"rank {record.rank} ended with status {status}; its own message stands above"
-    perhaps = ", perhaps because memory ran out" if status == _SIGNALLED + signal.SIGKILL else ""
-    return f"rank {record.rank} was ended by {_signal(status)}{perhaps}"
+    return Verdict(
+        status or 1,
+        (
+            f"error: {program}: rank {failed.rank} {how}",
+            found,
+            f"  fix: mend the program, then {again}",
+        ),
+    )
 
 
 def _signal(status: int) -> str:
@@ -270,3 +237,89 @@ def _signal(status: int) -> str:
         return signal.Signals(status - _SIGNALLED).name
     except ValueError:
         return f"signal {status - _SIGNALLED}"
+
+
+def finish(
+    job: Job,
+    records: Sequence[RankRecord],
+    programs: Mapping[int, Program],
+    *,
+    started_at: float,
+    ended_by: str | None = None,
+) -> tuple[list[str], list[str], str | None]:
+    """Export the reports of a job that began at a time (s since the epoch), and write its sidecar.
+
+    Returns
+    -------
+    tuple
+        Lines for the user: what was written, and what failed on the way; and the command that analyzes it, None
+        without a report.
+    """
+    reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
+    failed: list[str] = []
+    if not reports:
+        return [], failed, None
+    notes: list[str] = []
+    try:
+        notes += _describe(job, records, programs, started_at, ended_by)
+    except NsyspipeError as error:
+        failed.append("error: " + "\n".join(error.lines()))
+    suffix = ".nsys-rep"
+    if job.is_exported:
+        try:
+            all_exported(attempt_exports(reports, nsys=nsys.find(job.nsys)))
+            suffix = ".sqlite"
+        except NsyspipeError as error:
+            failed.append("error: " + "\n".join(error.lines()))
+    where, words = f"{job.name}_*{suffix}", f"{glob.escape(str(job.name))}_*{suffix}"
+    if len(reports) == 1:
+        where = words = str(reports[0].with_suffix(suffix))
+    written = f"{len(reports)} report{'s' * (len(reports) > 1)} written: {where}"
+    return [written, *notes], failed, f"nsyspipe analyze {shlex.quote(words)}"
+
+
+def _describe(
+    job: Job,
+    records: Sequence[RankRecord],
+    programs: Mapping[int, Program],
+    started_at: float,
+    ended_by: str | None,
+) -> list[str]:
+    """Write topology and sidecar, and return what to say of them."""
+    key = hash_key()
+    around = gather_surroundings(program_directory(job.command))
+    name, node, n_nodes = str(job.name), job.node_rank, job.n_nodes
+    write_topology(name, around, node_rank=node, n_nodes=n_nodes)
+    document = sidecar_document(
+        name,
+        command=job.command,
+        ranks=[_captured_rank(one, programs.get(one.rank)) for one in records],
+        programs=programs,
+        world_size=job.world_size,
+        nsys_version=nsys.find(job.nsys).version_text,
+        trace=job.trace,
+        capture_range=job.capture_range,
+        captured_at=datetime.fromtimestamp(started_at, UTC),
+        surroundings=around,
+        node_rank=node,
+        n_nodes=n_nodes,
+        key=key,
+        ended_by=ended_by,
+    )
+    write_sidecar(sidecar_path(name, node_rank=node, n_nodes=n_nodes), document)
+    return [key.note] if key.note else []
+
+
+def _captured_rank(one: RankRecord, said: Program | None) -> CapturedRank:
+    problem = one.problem or (cut_short(said) if one.report else None)
+    is_ended_well = one.status == 0 or one.report_at is not None
+    is_complete = bool(one.report) and not problem and is_ended_well
+    return CapturedRank(
+        rank=one.rank,
+        local_rank=one.local_rank,
+        pid=one.pid,
+        report=one.report,
+        status=one.status,
+        problem=problem,
+        is_complete=is_complete if one.is_captured else None,
+    )

@@ -1,14 +1,18 @@
-"""What a launcher asks for: one job on this node, and the files that belong to it."""
+"""What a launcher asks for: one job on this node; the files that belong to it, and room for them."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
+import os
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.errors import OptionError
+from nsyspipe.errors import OptionError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +26,7 @@ _NUMBER = re.compile(r"_(node)?([0-9]{1,9})")
 # More ranks than any job has.
 _MOST_RANKS = 1 << 20
 _LINGER_S = 120.0
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -30,22 +35,6 @@ class Job:
 
     Attributes
     ----------
-    name
-        Path that all its files begin with.
-    command
-        What runs it, torchrun and nsys included.
-    program
-        What to call the training program in messages.
-    n_local
-        Ranks on each node.
-    chosen
-        The ranks to capture, of all nodes; None for all of them.
-    are_ranks_known
-        Whether this node's ranks follow from its number; a dynamic rendezvous deals them out.
-    is_node_wide
-        One report for all ranks of a node.
-    nsys
-        The program; None to run without a capture.
     timeout_s, exit_timeout_s, linger_s
         Limits for the whole job, for nsys once the program has ended, and for the program once it has said that it is
         over; 0 for none, but nsys always has one.
@@ -53,16 +42,16 @@ class Job:
         Whether the last of these holds for any program once its reports are whole: somebody has asked for it.
     """
 
-    name: Path
-    command: tuple[str, ...]
-    program: str
-    n_local: int
+    name: Path  # that all its files begin with
+    command: tuple[str, ...]  # torchrun and nsys included
+    program: str  # what to call the training program in messages
+    n_local: int  # ranks on each node
     node_rank: int
     n_nodes: int
-    chosen: frozenset[int] | None
-    are_ranks_known: bool
-    is_node_wide: bool
-    nsys: str | None
+    chosen: frozenset[int] | None  # ranks to capture, of all nodes; None for all of them
+    rendezvous: str  # static where a node's ranks follow from its number; any other deals them out
+    is_node_wide: bool  # one report for all ranks of a node
+    nsys: str | None  # None to run without a capture
     trace: tuple[str, ...]
     capture_range: str
     timeout_s: float
@@ -80,7 +69,7 @@ class Job:
     @property
     def local_ranks(self) -> range | None:
         """The ranks of this node; None while nobody knows."""
-        if not self.are_ranks_known:
+        if self.rendezvous != "static":
             return None
         return range(self.node_rank * self.n_local, (self.node_rank + 1) * self.n_local)
 
@@ -109,12 +98,11 @@ def earlier_files(job: Job) -> list[Path]:
     report before all nodes have come together.
     """
     files = (path for path in job.name.parent.iterdir() if path.name.startswith(job.name.name))
-    return sorted(path for path in files if _belongs(job, path.name[len(job.name.name) :]))
+    return sorted(path for path in files if _belongs(job, _ending(job, path)))
 
 
-def is_capture(job: Job, path: Path) -> bool:
-    """Tell whether a file of a job is more than a log of NCCL, which a job without a report leaves too."""
-    return not _LOG.fullmatch(path.name[len(job.name.name) :])
+def _ending(job: Job, path: Path) -> str:
+    return path.name[len(job.name.name) :]
 
 
 def _belongs(job: Job, ending: str) -> bool:
@@ -146,54 +134,39 @@ def _is_ranks(job: Job, rank: int) -> bool:
 def parse_job(words: Sequence[str]) -> Job:
     """Read the words that a launcher passes; what follows ``--`` is the command."""
     parser = argparse.ArgumentParser(prog="nsyspipe.capture.job")
-    parser.add_argument("--name", type=Path, required=True)
+    parser.add_argument("--name", type=lambda name: Path(name).absolute(), required=True)
     parser.add_argument("--program", required=True)
-    parser.add_argument("--nproc", type=int, default=1)
-    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--nproc", dest="n_local", type=int, default=1)
+    parser.add_argument("--nodes", dest="n_nodes", type=int, default=1)
     parser.add_argument("--node-rank", type=int, default=0)
-    parser.add_argument("--ranks", type=parse_ranks, default=None)
+    parser.add_argument("--ranks", dest="chosen", type=parse_ranks)
     parser.add_argument("--rendezvous", default="static")
-    parser.add_argument("--node-wide", action="store_true")
-    parser.add_argument("--nsys", default=None)
-    parser.add_argument("--trace", default="")
+    parser.add_argument("--node-wide", dest="is_node_wide", action="store_true")
+    parser.add_argument("--nsys")
+    parser.add_argument("--trace", type=_values, default=())
     parser.add_argument("--capture-range", default="none")
-    parser.add_argument("--timeout", type=float, default=0)
-    parser.add_argument("--exit-timeout", type=float, default=0)
-    parser.add_argument("--linger", type=float, default=None)
-    parser.add_argument("--no-export", action="store_true")
-    parser.add_argument("--force", action="store_true")
+    parser.add_argument("--timeout", dest="timeout_s", type=float, default=0)
+    parser.add_argument("--exit-timeout", dest="exit_timeout_s", type=float, default=0)
+    parser.add_argument("--linger", dest="linger_s", type=float)
+    parser.add_argument("--no-export", dest="is_exported", action="store_false")
+    parser.add_argument("--force", dest="is_forced", action="store_true")
     at = list(words).index("--")
-    options = parser.parse_args(words[:at])
+    given = vars(parser.parse_args(words[:at]))
+    linger_s = given.pop("linger_s")
     return Job(
-        name=options.name.absolute(),
+        **given,
         command=tuple(words[at + 1 :]),
-        program=options.program,
-        n_local=options.nproc,
-        node_rank=options.node_rank,
-        n_nodes=options.nodes,
-        chosen=options.ranks,
-        are_ranks_known=options.rendezvous == "static",
-        is_node_wide=options.node_wide,
-        nsys=options.nsys,
-        trace=tuple(options.trace.split(",")) if options.trace else (),
-        capture_range=options.capture_range,
-        timeout_s=options.timeout,
-        exit_timeout_s=options.exit_timeout,
-        linger_s=_LINGER_S if options.linger is None else options.linger,
-        ends_any=options.linger is not None,
-        is_exported=not options.no_export,
-        is_forced=options.force,
+        linger_s=_LINGER_S if linger_s is None else linger_s,
+        ends_any=linger_s is not None,
     )
 
 
-def parse_ranks(text: str) -> frozenset[int]:
-    """Read ``0,7,63`` or ``0-3,7``.
+def _values(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
-    Raises
-    ------
-    OptionError
-        If it is neither.
-    """
+
+def parse_ranks(text: str) -> frozenset[int]:
+    """Read ``0,7,63`` or ``0-3,7``; OptionError if it is neither."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
@@ -214,17 +187,77 @@ def _no_ranks(text: str, problem: str) -> OptionError:
 
 
 def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
-    """Refuse ranks that a job does not have: nothing would be captured, and nobody would know why.
-
-    Raises
-    ------
-    OptionError
-        If there is one.
-    """
+    """Refuse (OptionError) ranks that a job does not have: nothing would be captured, and nobody would know why."""
     unknown = sorted(one for one in chosen or () if one >= world_size)
     if unknown:
         raise OptionError(
             "--ranks",
             f"there is no rank {unknown[0]}: this job's are 0 to {world_size - 1}",
             fix=f"--ranks 0,{world_size - 1}" if world_size > 1 else "leave it out",
+        )
+
+
+class Room(contextlib.AbstractContextManager["Room"]):
+    """Room for a job's files while it runs: an earlier capture is refused (OutputError), or with --force set aside.
+
+    All of it is, so that none of its ranks is taken for this job's: into a hidden directory beside its place, from which
+    nothing need be copied. It is removed at the end if the job `has_begun`, and else put back. Logs of NCCL are no capture:
+    a job without a report leaves them too.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.has_begun = False
+        self._job = job
+        self._aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
+
+    def __enter__(self) -> Room:
+        if self._job.nsys is not None:
+            self._make()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._clear()
+
+    def _make(self) -> None:
+        job = self._job
+        try:
+            job.name.parent.mkdir(parents=True, exist_ok=True)
+            there = earlier_files(job)
+            if not job.is_forced:
+                _refuse([path for path in there if not _LOG.fullmatch(_ending(job, path))], job)
+                return
+            for path in there:
+                if path.is_dir() and not path.is_symlink():
+                    raise IsADirectoryError(errno.EISDIR, f"{path.name} is a directory")
+            if there:
+                self._aside.mkdir()
+            for path in there:
+                with contextlib.suppress(FileNotFoundError):  # another node was first
+                    path.rename(self._aside / path.name)
+        except OSError as error:
+            self._clear()
+            raise OutputError(
+                str(job.name), f"reports cannot be written there: {error.strerror}", fix="-o NAME"
+            ) from error
+
+    def _clear(self) -> None:
+        """Remove the earlier capture, or put back what has not been replaced."""
+        if not self._aside.is_dir():
+            return
+        with contextlib.suppress(OSError):  # what cannot be put back stays where it is
+            for path in sorted(self._aside.iterdir()):
+                place = self._job.name.with_name(path.name)
+                if not self.has_begun and not place.exists():
+                    path.rename(place)
+            shutil.rmtree(self._aside)
+
+
+def _refuse(there: Sequence[Path], job: Job) -> None:
+    if there:
+        more = f", … {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
+        raise OutputError(
+            str(job.name),
+            "an earlier capture of this name is there",
+            found=", ".join(path.name for path in there[:_MOST_NAMED]) + more,
+            fix="-o ANOTHER_NAME, or --force to replace it",
         )

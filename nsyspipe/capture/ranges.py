@@ -8,17 +8,46 @@ Under ``torch.compile``, put them around compiled calls, not inside: a range bre
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import importlib
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from nsyspipe.capture.backends import backend, loaded_torch
-from nsyspipe.capture.status import facts
+from nsyspipe.capture.status import facts, loaded_torch
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Iterable, Iterator
+
+
+class Backend(NamedTuple):
+    """Functions that make ranges: `push` and `pop` on the calling thread's stack, `start` and `end` by a handle."""
+
+    push: Callable[[str], object]
+    pop: Callable[[], object]
+    start: Callable[[str], Any]
+    end: Callable[[Any], object]
+
+
+@functools.cache
+def backend() -> Backend:
+    """Return where ranges go. It is chosen at the first call, for good: a range must end where it began."""
+    nvtx = getattr(getattr(loaded_torch(), "cuda", None), "nvtx", None)
+    if nvtx is not None:
+        with contextlib.suppress(RuntimeError):
+            nvtx.mark("nsyspipe")  # a build without CUDA has the functions, and each of them raises
+            return Backend(nvtx.range_push, nvtx.range_pop, nvtx.range_start, nvtx.range_end)
+    # Ranges of nvtx 0.2.12 and later do not reach nsys 2024.2: torch's functions come first.
+    with contextlib.suppress(AttributeError, ImportError, OSError):  # missing, or of another kind
+        nvtx = importlib.import_module("nvtx")
+        return Backend(nvtx.push_range, nvtx.pop_range, nvtx.start_range, nvtx.end_range)
+    return Backend(_ignore, _ignore, _ignore, _ignore)
+
+
+def _ignore(*_arguments: object) -> None:
+    return None
 
 
 # The capture's two ends: all ranks begin to record together, and no launched work is cut off at the end.
@@ -285,18 +314,20 @@ def _numbered(
     iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool
 ) -> Iterator[T]:
     if has_capture:
-        facts.warmup, facts.n_asked = window.start, len(window)
+        facts.warmup, facts.steps_asked = window.start, len(window)
     facts.announce()
     source, n_items, n_taken = iter(iterable), _length(iterable), 0
-    measured = _Measured(len(window), has_capture=has_capture)
+    begin, end = (start_capture, stop_capture) if has_capture else (meet, settle)
+    is_open, n_left = False, len(window)
     try:
         while not (is_last and _progress.is_done):
             # Past its stated length a loader has nothing, as a rule: no step begins for that.
             item = next(source, _NO_ITEM) if n_taken == n_items else None
             if item is _NO_ITEM:
                 return
-            if _progress.n_begun >= window.start and not _progress.is_done:
-                measured.begin()
+            if _progress.n_begun >= window.start and not _progress.is_done and not is_open:
+                is_open = True
+                begin()
             number, _progress.n_begun = _progress.n_begun, _progress.n_begun + 1
             with annotate("step", number):
                 if n_taken != n_items:
@@ -307,40 +338,18 @@ def _numbered(
                 n_taken += 1
                 facts.n_steps += 1
                 yield item  # type: ignore[misc]
-            measured.count()
+            if is_open:
+                facts.n_captured_steps += has_capture
+                n_left -= 1
+                if not n_left:
+                    is_open, _progress.is_done = False, True
+                    end()
     finally:
-        measured.end(is_cut_off=True)
-        facts.has_ended = is_last and _progress.is_done
-        facts.write()
-
-
-class _Measured:
-    """The steps of one loop that are captured."""
-
-    def __init__(self, n_steps: int, *, has_capture: bool) -> None:
-        self._n_left = n_steps
-        self._has_capture = has_capture
-        self._is_open = False
-
-    def begin(self) -> None:
-        if not self._is_open:
-            self._is_open = True
-            start_capture() if self._has_capture else meet()
-
-    def count(self) -> None:
-        """Count a completed step; the last one ends the capture."""
-        if self._is_open:
-            facts.n_captured_steps += self._has_capture
-            self._n_left -= 1
-            if not self._n_left:
-                self.end()
-
-    def end(self, *, is_cut_off: bool = False) -> None:
-        if self._is_open:
-            self._is_open = False
+        if is_open:
             _progress.is_done = True
-            ending = stop_capture if self._has_capture else settle
-            ending(is_cut_off=is_cut_off)
+            end(is_cut_off=True)
+        facts.loop_ended = is_last and _progress.is_done
+        facts.write()
 
 
 def _length(iterable: Iterable[Any]) -> int | None:

@@ -20,22 +20,21 @@ from typing import TYPE_CHECKING
 from nsyspipe.capture.nsys_output import (
     NOTHING,
     Captured,
-    ReportWatch,
-    captured,
+    NsysOutput,
     is_missed_agent,
     last_words,
     output_of,
     report_there,
 )
 from nsyspipe.capture.plan import parse_ranks
-from nsyspipe.capture.status import RankRecord, end_path, write_record
+from nsyspipe.capture.status import STATUS_DIR, RankRecord, end_path, write_record
 from nsyspipe.capture.supervision import (
     POLL_S,
     Stop,
     adopt_orphans,
     catching_signals,
     end_adopted,
-    end_group,
+    end_groups,
     holding,
     short_directory,
     start,
@@ -77,13 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def with_status(
     program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2
 ) -> list[str]:
-    """Return a command that runs a program and leaves its pid and exit status in files.
-
-    Parameters
-    ----------
-    stdout, stderr
-        File descriptors, open in that command, that the program prints to.
-    """
+    """Return a command that runs a program, printing to descriptors, and leaves its pid and exit status in files."""
     # A plain sh may know descriptors of one digit only.
     shell = ["/bin/sh"] if max(stdout, stderr) < _FIRST_OF_TWO_DIGITS else ["/usr/bin/env", "bash"]
     return [*shell, "-c", _TELLING_SHELL, "sh", str(file), str(stdout), str(stderr), *program]
@@ -92,7 +85,7 @@ def with_status(
 @contextlib.contextmanager
 def _status_directory() -> Iterator[Path]:
     """Yield the launcher's directory, or without a launcher one for the time being."""
-    if given := os.environ.get("NSYSPIPE_STATUS_DIR"):
+    if given := os.environ.get(STATUS_DIR):
         yield Path(given).absolute()
     else:
         with short_directory() as own:
@@ -109,33 +102,26 @@ class _Rank:
         self._record = record
         self._ended = end_path(self._directory, record.rank)
         self._log = self._directory / f"nsys_{record.rank}.log"
+        self._temporary = self._directory / f"tmp_{record.rank}"
         self._is_killed = False
-        self._report: ReportWatch | None = None
+        self._output: NsysOutput | None = None
 
     def run(self, nsys: Sequence[str], program: Sequence[str]) -> int:
         """Run the program, under nsys if there is one."""
-        temporary = self._directory / f"tmp_{self._record.rank}"
-        temporary.mkdir(mode=0o700, exist_ok=True)
-        output = output_of(nsys)
-        earlier, started_ns = report_there(output) if output else None, time.time_ns()
-        self._report = ReportWatch(output, temporary, earlier) if output else None
+        self._temporary.mkdir(mode=0o700, exist_ok=True)
+        command = [*nsys, *program]
+        if output := output_of(nsys):
+            earlier = report_there(output)
+            self._output = NsysOutput(output, self._temporary, self._log, command, earlier)
         with catching_signals() as stop:
-            problem, status = self._start(nsys, program, temporary, stop)
+            problem, status = self._start(nsys, program, stop)
             # Once more, where nsys has failed in a way that it does now and then.
             has_never_begun = self._program_pid() is None and not stop.n_asked
             if nsys and has_never_begun and is_missed_agent(last_words(self._log)):
-                problem, status = self._start(nsys, program, temporary, stop)
+                problem, status = self._start(nsys, program, stop)
         came = Captured()
-        if output:
-            command = [*nsys, *program]
-            came = captured(
-                output,
-                temporary,
-                self._log,
-                earlier=earlier,
-                started_ns=started_ns,
-                command=command,
-            )
+        if self._output is not None:
+            came = self._output.captured()
             if self._program_pid() is None:
                 said_last = last_words(self._log, command)
                 failed = f"nsys failed before it started the program{said_last}"
@@ -145,10 +131,10 @@ class _Rank:
         return self._record.status or 0
 
     def _start(
-        self, nsys: Sequence[str], program: Sequence[str], temporary: Path, stop: Stop
+        self, nsys: Sequence[str], program: Sequence[str], stop: Stop
     ) -> tuple[str | None, int | None]:
         """Start nsys with the program and wait for its end; return what went wrong with that, and the exit status."""
-        environment = {**os.environ, **({"TMPDIR": str(temporary)} if nsys else {})}
+        environment = {**os.environ, **({"TMPDIR": str(self._temporary)} if nsys else {})}
         # What nsys prints is kept from the terminal; without nsys nothing stands between.
         stdout, stderr = (os.dup(1), os.dup(2)) if nsys else (1, 2)
         telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
@@ -174,9 +160,8 @@ class _Rank:
         parent = os.getppid()
         while process.poll() is None:
             if os.getppid() != parent and not stop.n_asked:
-                stop.ask(
-                    signal.SIGTERM
-                )  # who started us was killed: nobody else would end the program
+                # Who started us was killed: nobody else would end the program.
+                stop.ask(signal.SIGTERM)
             if self._record.pid is None and self._program_pid() is not None:
                 self._note()
             self._look_for_report(stop)
@@ -186,7 +171,7 @@ class _Rank:
                 self._note(status=self._program_status())
                 deadline = time.monotonic() + self._exit_timeout_s
             if deadline is not None and time.monotonic() > deadline:
-                end_group(process.pid)
+                end_groups([process.pid])
                 process.wait()
                 return (
                     f"nsys had not ended {self._exit_timeout_s:.0f} s after the program: ended it"
@@ -196,14 +181,10 @@ class _Rank:
 
     def _look_for_report(self, stop: Stop) -> None:
         """Note when the report is whole; what comes once the program has ended, or was asked to, is not told so."""
-        record = self._record
-        if self._report is None or record.pid is None or record.report_at is not None:
+        if self._output is None or self._record.pid is None or self._record.report_at is not None:
             return
-        if (
-            self._program_status() is None
-            and not stop.n_asked
-            and self._report.is_whole(time.monotonic())
-        ):
+        is_running = self._program_status() is None and not stop.n_asked
+        if is_running and self._output.is_whole(time.monotonic()):
             self._note(report_at=time.time())
 
     def _end_program(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
@@ -216,7 +197,7 @@ class _Rank:
             if process.poll() is not None:
                 return
             if time.monotonic() > deadline:
-                end_group(process.pid)
+                end_groups([process.pid])
                 return
             time.sleep(POLL_S)
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):

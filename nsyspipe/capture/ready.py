@@ -1,14 +1,13 @@
 """Look before a capture whether all it needs is there, and tell a launcher which nsys and trace to use.
 
 ``python3 -m nsyspipe.capture.ready --nproc N --program train.py --trace LIST`` prints the path of nsys, the trace values,
-and how CUDA graphs are traced (nothing where that is nsys's own choice), a line each. Exit status 2, with one message, if something is missing; a dry run says all that is missing, and
-fails for options only that no machine could take.
+and how CUDA graphs are traced (nothing where that is nsys's own choice), a line each. Exit status 2, with one message, if
+something is missing; a dry run says all that is missing, and fails for options only that no machine could take.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import itertools
 import os
@@ -21,7 +20,8 @@ from typing import TYPE_CHECKING
 from nsyspipe.capture.plan import check_ranks, parse_ranks
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.programs import ask, find_nsys, numbers
+from nsyspipe.nsys.machine import ranges_reach
+from nsyspipe.nsys.programs import ask, nvtx_version, torch_versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,19 +31,28 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 30.0
 _GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
-# A torch that can do this without the package nvtx: its version.py says cuda: Optional[str] = '12.8'.
-_TORCH_CUDA = re.compile(r"^cuda\b[^=\n]*=\s*['\"]", re.MULTILINE)
-# Ranges of this nvtx and later ones do not reach this nsys and earlier ones.
-_NVTX_TOO_NEW, _NSYS_TOO_OLD = (0, 2, 12), (2024, 2)
 _GET_NVTX = 'pip install "nvtx<0.2.12"'
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Check, and print what the launcher needs; for a dry run what is missing is only said."""
-    options = _parser().parse_args(words)
+    parser = argparse.ArgumentParser(prog="nsyspipe.capture.ready")
+    parser.add_argument("--nproc", type=int, default=1)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--world-size", type=int, default=None)
+    parser.add_argument("--ranks", default=None)
+    parser.add_argument("--capture-range", default=None)
+    parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
+    parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
+    parser.add_argument("--nsys", default=None)
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--no-profile", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--count-gpus", action="store_true")
+    options = parser.parse_args(words)
     if options.count_gpus:
-        sys.stdout.write(f"{n_gpus() or 1}\n")
+        print(n_gpus() or 1)  # noqa: T201
         return 0
     try:
         if options.ranks is not None and not options.no_profile:
@@ -51,17 +60,11 @@ def main(words: Sequence[str] | None = None) -> int:
     except OptionError as error:
         _say("error", error)
         return error.exit_code
-    return _checked(options)
-
-
-def _checked(options: argparse.Namespace) -> int:
     checks = [lambda: _check_program(options.program), _check_torch]
     if not options.cpu:
         checks.append(lambda: _check_gpus(options.nproc))
-    if not options.no_profile:
-        if options.cpu and options.capture_range == "nvtx":
-            checks.append(lambda: _check_nvtx(options.nsys))
-        checks.append(lambda: _print_nsys(options.nsys, options.trace, options.cuda_graph_trace))
+    if options.cpu and options.capture_range == "nvtx" and not options.no_profile:
+        checks.append(lambda: _check_nvtx(options.nsys))
     for check in checks:
         try:
             check()
@@ -69,36 +72,40 @@ def _checked(options: argparse.Namespace) -> int:
             _say("note" if options.dry_run else "error", error)
             if not options.dry_run:
                 return error.exit_code
-            if check is checks[-1] and not options.no_profile:
-                there = find_nsys()
-                name = options.nsys or (there.path if there else "nsys")
-                graphs = options.cuda_graph_trace if _has_cuda(options.trace.split(",")) else ""
-                print(f"{name}\n{options.trace}\n{graphs}")  # noqa: T201
-    return 0
+    return 0 if options.no_profile else _tell_nsys(options)
 
 
 def _say(kind: str, error: NsyspipeError) -> None:
     print(f"{kind}: " + "\n".join(error.lines()), file=sys.stderr)  # noqa: T201 - the launcher's message
 
 
-def _print_nsys(program: str | None, trace: str, graph_trace: str) -> None:
-    found = nsys.find(program)
-    usable, note = usable_trace(found, trace.split(","))
-    if note:
-        print(note, file=sys.stderr)  # noqa: T201
-    graphs, graph_note = usable_graph_trace(found, graph_trace, usable)
-    if graph_note:
-        print(graph_note, file=sys.stderr)  # noqa: T201
-    print(f"{found.path}\n{','.join(usable)}\n{graphs}")  # noqa: T201
+def _tell_nsys(options: argparse.Namespace) -> int:
+    trace = tuple(options.trace.split(","))
+    graphs = options.cuda_graph_trace
+    try:
+        found = nsys.find(options.nsys)
+        trace, note = usable_trace(found, trace)
+        if note:
+            print(note, file=sys.stderr)  # noqa: T201
+        graphs, note = usable_graph_trace(found, graphs, trace)
+        if note:
+            print(note, file=sys.stderr)  # noqa: T201
+        name = str(found.path)
+    except NsyspipeError as error:
+        _say("note" if options.dry_run else "error", error)
+        if not options.dry_run:
+            return error.exit_code
+        there = nsys.find_nsys()
+        name = options.nsys or (str(there.path) if there else "nsys")
+        graphs = graphs if _has_cuda(trace) else ""
+    print(f"{name}\n{','.join(trace)}\n{graphs}")  # noqa: T201
+    return 0
 
 
 def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     """Return the trace values that this nsys takes, and what to say if those are not all that were wanted.
 
-    Raises
-    ------
-    OptionError
-        If it refuses one that has no substitute.
+    OptionError if it refuses one that has no substitute.
     """
     known = found.trace_values()
     refused = [value for value in wanted if known and value not in known]
@@ -166,7 +173,8 @@ def _check_torch() -> None:
 
 def _check_nvtx(program: str | None) -> None:
     """Refuse a capture on CPUs that would never begin: it begins with a range, which something must make."""
-    if _torch_makes_ranges():
+    # A torch with CUDA makes ranges itself.
+    if torch_versions()[1] is not None:
         return
     if importlib.util.find_spec("nvtx") is None:
         raise CaptureError(
@@ -175,29 +183,15 @@ def _check_nvtx(program: str | None) -> None:
             fix=_GET_NVTX,
         )
     try:
-        version = importlib.metadata.version("nvtx")
-        if numbers(version) < _NVTX_TOO_NEW:
-            return
-        found = nsys.find(program)
-    except (importlib.metadata.PackageNotFoundError, NsyspipeError):
-        return  # not installed but there; what is wrong with nsys is said next
-    if found.version[:2] <= _NSYS_TOO_OLD:
+        version, found = nvtx_version(), nsys.find(program)
+    except NsyspipeError:
+        return  # what is wrong with nsys is said next
+    if version is not None and not ranges_reach(found.version_text, version):
         raise CaptureError(
             f"nvtx {version}",
             f"its ranges do not reach nsys {found.version_text}: no capture would begin",
             fix=f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM",
         )
-
-
-def _torch_makes_ranges() -> bool:
-    """Tell by its files whether torch has CUDA, and with that NVTX: to import it takes seconds."""
-    there = importlib.util.find_spec("torch")
-    for folder in (there and there.submodule_search_locations) or ():
-        try:
-            return _TORCH_CUDA.search(Path(folder, "version.py").read_text("utf-8")) is not None
-        except (OSError, ValueError):
-            continue
-    return False
 
 
 def _check_gpus(wanted: int) -> None:
@@ -209,23 +203,6 @@ def _check_gpus(wanted: int) -> None:
             f"this machine has {what} for them",
             fix=f"-n {there}" if there else "--cpu runs a small model on the CPU",
         )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nsyspipe.capture.ready")
-    parser.add_argument("--nproc", type=int, default=1)
-    parser.add_argument("--program", required=True)
-    parser.add_argument("--world-size", type=int, default=None)
-    parser.add_argument("--ranks", default=None)
-    parser.add_argument("--capture-range", default=None)
-    parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
-    parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
-    parser.add_argument("--nsys", default=None)
-    parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--no-profile", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--count-gpus", action="store_true")
-    return parser
 
 
 if __name__ == "__main__":

@@ -12,33 +12,30 @@ import os
 import platform
 import re
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.capture.status import common, phase_names, rank_rows, read_status_files, step_pattern
+from nsyspipe.capture.nsys_output import NOTHING
 from nsyspipe.errors import OutputError
-from nsyspipe.model.sidecar import CAPTURE_VERSION, SIDECAR_SUFFIX
+from nsyspipe.model.sidecar import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
 from nsyspipe.model.text import decoded, printable
 from nsyspipe.nsys.command_words import recorded_command, recorded_environment, recorded_value
 from nsyspipe.nsys.files import claimed_file, make_readable
-from nsyspipe.nsys.programs import ROOT, Patience, Run, ask, nccl_version, torch_versions
+from nsyspipe.nsys.machine import Gpu, gpus, topology
+from nsyspipe.nsys.programs import ROOT, Patience, ask, nccl_version, torch_versions
 from nsyspipe.nsys.secrets import HashKey, hash_key
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-
-# What a capture ran on: GPUs, driver, topology, versions, the commit. Small probes, none of which may fail.
+    from nsyspipe.capture.status import Program
 
 
 _TOTAL_S = 12.0
 _LONGEST_NAME = 100
-_BYTES_PER_MIB = 1 << 20
-_GPU_FIELDS = ("index", "name", "memory.total", "driver_version")
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # What starts our own modules in a job.
 _RUNNER = "/launchers/run_module.py"
@@ -54,28 +51,14 @@ _NO_PROGRAMS = (
 )
 _NO_SETTING = re.compile(r"[=\n\ufffd]")
 _MOST_CHANGES = 1000
-_TOPOLOGY_ROW = re.compile(r"^\s*GPU0\s", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU of this host; its memory is None when nvidia-smi does not tell."""
-
-    index: int
-    name: str
-    memory_bytes: int | None
 
 
 @dataclass(frozen=True)
 class Surroundings:
     """What this host and this Python environment are; None for what could not be found out.
 
-    Attributes
-    ----------
-    topology
-        What ``nvidia-smi topo -m`` prints.
-    git_commit, git_is_dirty
-        Of the repository that holds the training program; untracked files make nothing dirty.
+    The topology is what ``nvidia-smi topo -m`` prints; the commit is of the repository that holds the training program,
+    which untracked files do not make dirty.
     """
 
     host: str | None
@@ -93,32 +76,23 @@ class Surroundings:
 def gather_surroundings(
     directory: Path | None = None,
     *,
-    run: Run = ask,
     root: Path = ROOT,
     search_path: str | None = None,
     total_s: float = _TOTAL_S,
 ) -> Surroundings:
-    """Look at this machine and at the training program's repository, for little more than `total_s` seconds.
+    """Look at this machine, for little more than `total_s` seconds, and at the repository of the training program.
 
-    Parameters
-    ----------
-    directory
-        Where the training program lies; None where nobody knows: no commit is looked for.
-    run
-        What runs a program with a time limit.
-    root, search_path
-        Where to look: the file system, programs (None: the environment's).
+    Where nobody knows the program's directory, no commit is looked for.
     """
-    patience = Patience(run, total_s)
-    smi = shutil.which("nvidia-smi", path=search_path)
-    gpus, driver = _gpus(patience, smi) if smi else ((), None)
+    patience = Patience(ask, total_s)
+    there, driver = gpus(patience, search_path)
     commit, is_dirty = _commit(patience, directory, search_path)
     torch, cuda = torch_versions()
     return Surroundings(
         host=host_name(),
-        gpus=gpus,
+        gpus=there,
         driver_version=driver,
-        topology=_topology(patience, smi) if smi and gpus else None,
+        topology=topology(patience, search_path) if there else None,
         torch_version=torch,
         cuda_version=cuda,
         nccl_version=nccl_version(root),
@@ -140,26 +114,6 @@ def program_directory(command: Sequence[str]) -> Path | None:
         if is_python and os.path.isfile(word):  # noqa: PTH113 - False for a word that is no path
             return Path(word).absolute().parent
     return None
-
-
-def _gpus(patience: Patience, smi: str) -> tuple[tuple[Gpu, ...], str | None]:
-    query = (f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits")
-    found, driver = [], None
-    for line in patience.answer(smi, *query).splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != len(_GPU_FIELDS) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
-            continue
-        index, name, memory, version = cells
-        is_number = re.fullmatch(r"[0-9]{1,12}", memory)
-        n_bytes = int(memory) * _BYTES_PER_MIB if is_number else None
-        found.append(Gpu(int(index), printable(name)[:_LONGEST_NAME], n_bytes))
-        driver = driver or (version if _VERSION.fullmatch(version) else None)
-    return tuple(found), driver
-
-
-def _topology(patience: Patience, smi: str) -> str | None:
-    text = patience.answer(smi, "topo", "-m")
-    return text if _TOPOLOGY_ROW.search(text) else None
 
 
 def _commit(
@@ -216,23 +170,41 @@ def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) ->
     return True if {"unspecified", "unset"} & set(told.text.split("\0")[2::3]) else None
 
 
-_LONGEST_TEXT = 500
-_MOST_LOGS = 4096
+_TOPOLOGY = ".topo.txt"
+_LONGEST_TEXT, _MOST_LOGS = 500, 4096
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*=", re.ASCII)
+CUT_SHORT = r"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ steps, the warm-up is [0-9]+"
+# Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
+_PROBLEMS = re.compile(
+    rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"
+    rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}",
+)
+_ANOTHER_PROBLEM = "its capture failed"
+# Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.
+_PHASES = (
+    "data forward backward optimizer step loss zero_grad zero-grad eval validation val train checkpoint save load h2d "
+    "to_device all_reduce allreduce reduce sync clip clip_grad scheduler lr_scheduler warmup"
+)
+_STEPS = re.compile(r"\^[A-Za-z]{1,20}[ _#]?\[0-9\]\+\$", re.ASCII)
+
+
+def beside(name: str, ending: str, *, node_rank: int = 0, n_nodes: int = 1) -> Path:
+    """Return a file of a capture: one per node, which the name tells apart if there are several."""
+    node = f".node{node_rank}" if n_nodes > 1 else ""
+    return Path(f"{name}{node}{ending}")
 
 
 def sidecar_path(name: str, *, node_rank: int = 0, n_nodes: int = 1) -> Path:
-    """Return where the sidecar of a capture goes: one per node, which the name tells apart if there are several."""
-    node = f".node{node_rank}" if n_nodes > 1 else ""
-    return Path(f"{name}{node}{SIDECAR_SUFFIX}")
+    """Return where the sidecar of a capture goes."""
+    return beside(name, SIDECAR_SUFFIX, node_rank=node_rank, n_nodes=n_nodes)
 
 
 def sidecar_document(
     name: str,
     *,
     command: Sequence[str],
-    ranks: Iterable[Mapping[str, Any]] = (),
-    status_dir: Path | None = None,
+    ranks: Iterable[CapturedRank] = (),
+    programs: Mapping[int, Program] | None = None,
     world_size: int | None = None,
     node_rank: int = 0,
     n_nodes: int = 1,
@@ -240,7 +212,6 @@ def sidecar_document(
     trace: Sequence[str] = (),
     capture_range: str | None = None,
     captured_at: datetime | None = None,
-    directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
     surroundings: Surroundings | None = None,
     key: HashKey | None = None,
@@ -258,39 +229,32 @@ def sidecar_document(
         What was started, word for word; `recorded_command` says what of it is written. Of variables that ``env`` sets
         before it only those of `VARIABLES` are.
     ranks
-        What the caller knows of each rank of this node: ``rank``, ``local_rank``, ``pid``, ``report`` (path or stem
-        of its report; None when it was not captured), ``status``, ``problem``, ``gpu_name``, ``is_complete``; what is
-        left out is taken from the status files. The pid is the training program's own, never nsys's, or None: the analysis
-        takes a sidecar whose pids are not in the reports for another capture's.
-    status_dir
-        Directory of ``rank_<R>.json`` (the same keys) and ``ranges_<R>.json``, which the training program wrote.
+        The ranks of this node. A pid is the training program's own, never nsys's, or None: the analysis takes a sidecar
+        whose pids are not in the reports for another capture's.
+    programs
+        What the training programs say, by rank. They alone are sure of their process ids.
     captured_at
         When the job started; None takes now.
-    directory
-        Of the training program, for its commit; None takes that of the first Python file in the command. Without one
-        there is no commit.
     environment
         Of the job; None takes this process's. Only `VARIABLES` are kept.
-    surroundings
-        As `gather_surroundings` returns; None asks it.
-    key
-        What values are hashed with; None takes the user's.
+    surroundings, key
+        As `gather_surroundings` returns, and what values are hashed with; None asks for them.
     ended_by
         Why the launcher ended the program: ``linger`` (its reports were whole), ``exit`` (it hung while it exited),
         ``timeout``, ``interrupt``; None where it ended by itself.
     """
-    found = read_status_files(status_dir)
-    where = directory or program_directory(command)
-    around = surroundings or gather_surroundings(where)
+    around = surroundings or gather_surroundings(program_directory(command))
     key = key or hash_key()
-    rows = rank_rows(ranks, found)
-    topology = _topology_path(name, node_rank, n_nodes)
+    programs = programs or {}
+    rows = _ranks(ranks, programs)
+    topology_file = beside(name, _TOPOLOGY, node_rank=node_rank, n_nodes=n_nodes)
     moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
-    said = list(found.ranges.values())
+    phases = [_text(one) for said in programs.values() for one in said.phase_names]
+    pattern = _common(programs, "step_pattern")
     return {
         "capture_version": CAPTURE_VERSION,
         "tool_version": __version__,
-        "name": _text(decoded(Path(name).name)),
+        "name": _text(Path(name).name),
         "captured_at_utc": moment.isoformat().replace("+00:00", "Z"),
         "command": _command([decoded(word) for word in command], key),
         "hash_key": key.key_id,
@@ -301,52 +265,71 @@ def sidecar_document(
         "n_nodes": n_nodes,
         "world_size": world_size,
         "ended_by": ended_by,
-        "ranks": rows,
+        "ranks": [asdict(row) for row in rows],
         "gpus": [asdict(gpu) for gpu in around.gpus],
         "driver_version": around.driver_version,
         # What the training program saw goes before what this process finds installed.
-        "cuda_version": common(said, "cuda_version") or around.cuda_version,
-        "torch_version": common(said, "torch_version") or around.torch_version,
-        "nccl_version": common(said, "nccl_version") or around.nccl_version,
+        "cuda_version": _common(programs, "cuda_version") or around.cuda_version,
+        "torch_version": _common(programs, "torch_version") or around.torch_version,
+        "nccl_version": _common(programs, "nccl_version") or around.nccl_version,
         "nsys_version": nsys_version,
         "python_version": around.python_version,
         "trace": [recorded_value(one, key, name="trace") for one in trace],
         "capture_range": capture_range,
-        "topology_file": decoded(topology.name) if topology.is_file() else None,
+        "topology_file": decoded(topology_file.name) if topology_file.is_file() else None,
         "nccl_log_files": _logs(name, rows, around.host if n_nodes > 1 else None),
-        "step_pattern": step_pattern(said),
-        "phase_names": phase_names(said),
+        "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,
+        "phase_names": list(dict.fromkeys(one for one in phases if one in _PHASES.split())),
         "environment": recorded_environment(
             os.environ if environment is None else environment, key
         ),
     }
 
 
+def _ranks(ranks: Iterable[CapturedRank], programs: Mapping[int, Program]) -> list[CapturedRank]:
+    """Return one row per rank, by rank: what the caller knows, and what only the training program does."""
+    by_rank = {one.rank: one for one in ranks}
+    rows = []
+    for rank in sorted({*by_rank, *programs}):
+        row, said = by_rank.get(rank, CapturedRank(rank)), programs.get(rank)
+        if said is not None:
+            row = replace(
+                row,
+                pid=row.pid if said.pid is None else said.pid,
+                local_rank=said.local_rank if row.local_rank is None else row.local_rank,
+                gpu_name=row.gpu_name or said.gpu_name,
+            )
+        problem = row.problem and "; ".join(dict.fromkeys(_PROBLEMS.findall(row.problem)))
+        rows.append(
+            replace(
+                row,
+                report=_text(PurePath(row.report or "").name) or None,
+                problem=problem or (_ANOTHER_PROBLEM if row.problem else None),
+                gpu_name=row.gpu_name and _text(row.gpu_name),
+            )
+        )
+    return rows
+
+
+def _common(programs: Mapping[int, Program], name: str) -> str | None:
+    """Return the text that all ranks that say one say alike; None if they differ."""
+    texts = {_text(text) for one in programs.values() if (text := getattr(one, name))}
+    return texts.pop() if len(texts) == 1 else None
+
+
 def write_topology(
     name: str, surroundings: Surroundings, *, node_rank: int = 0, n_nodes: int = 1
 ) -> Path | None:
-    """Write what ``nvidia-smi topo -m`` printed beside the reports; None when it printed nothing.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write what ``nvidia-smi topo -m`` printed beside the reports; None when it printed nothing, OutputError if it cannot."""
     if surroundings.topology is None:
         return None
-    path = _topology_path(name, node_rank, n_nodes)
+    path = beside(name, _TOPOLOGY, node_rank=node_rank, n_nodes=n_nodes)
     _replace(path, surroundings.topology)
     return path
 
 
 def write_sidecar(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a sidecar; a reader sees the old one or the whole new one.
-
-    Raises
-    ------
-    OutputError
-        If it cannot be written.
-    """
+    """Write a sidecar; a reader sees the old one or the whole new one. OutputError if it cannot be written."""
     _replace(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
@@ -362,11 +345,6 @@ def _replace(path: Path, text: str) -> None:
         raise OutputError(decoded(str(path)), problem, fix="choose another name") from error
 
 
-def _topology_path(name: str, node_rank: int, n_nodes: int) -> Path:
-    node = f".node{node_rank}" if n_nodes > 1 else ""
-    return Path(f"{name}{node}.topo.txt")
-
-
 def _command(words: Sequence[str], key: HashKey) -> list[str]:
     """Return what is written of a command; of variables before it those that are written of an environment."""
     if words[:1] != ["env"]:
@@ -377,7 +355,7 @@ def _command(words: Sequence[str], key: HashKey) -> list[str]:
     return [*(["env"] if kept else []), *kept, *recorded_command(words[at:], key)]
 
 
-def _logs(name: str, rows: Sequence[Mapping[str, Any]], host: str | None) -> list[str]:
+def _logs(name: str, rows: Sequence[CapturedRank], host: str | None) -> list[str]:
     """Return the names of NCCL's logs, ``NAME.nccl.<host>.<pid>.log``.
 
     Of several nodes that share a directory each lists its own. A log of an earlier capture may lie there too, so the
@@ -392,10 +370,10 @@ def _logs(name: str, rows: Sequence[Mapping[str, Any]], host: str | None) -> lis
             match = named.fullmatch(path.name)
             if match and short in (None, match[1].partition(".")[0]):
                 by_pid[decoded(path.name)] = int(match[2])
-    pids = {row["pid"] for row in rows}
+    pids = {row.pid for row in rows}
     own = [log for log, pid in by_pid.items() if pid in pids]
     return sorted(own or by_pid)[:_MOST_LOGS]
 
 
-def _text(value: str) -> str:
-    return printable(value)[:_LONGEST_TEXT]
+def _text(value: object) -> str:
+    return printable(decoded(value))[:_LONGEST_TEXT] if isinstance(value, str) else ""

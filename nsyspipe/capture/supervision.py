@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -15,14 +15,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsyspipe.nsys.files import claim, claimed_at, is_claimed
+from nsyspipe.nsys.files import claim, claimed_at, is_as_made, is_claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import IO
-
-
-# A job's temporary directory: where the user's are, under a path that sockets can have.
 
 
 # A Unix socket's path has 107 bytes at most (unix(7)). Below this directory a rank has its own, and in that Python's
@@ -30,9 +27,8 @@ if TYPE_CHECKING:
 _MOST_BYTES = 50
 _CAPTURES = (".nsys-rep", ".qdstrm")
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
-_PREFIX, _LOCK = "nsyspipe-", "lock"
+_PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
-_LOCK_MODE = 0o600
 # Between its making and its lock, a directory looks abandoned.
 _YOUNG_S = 60.0
 
@@ -41,8 +37,9 @@ _YOUNG_S = 60.0
 def short_directory() -> Iterator[Path]:
     """Make an empty directory of our own, and remove it at the end with all that is in it, captures excepted.
 
-    A capture that could not be moved to its place may be all that is left of hours: its directory stays. It lies in TMPDIR, since nsys fills it with gigabytes; where that makes its path too long for sockets, the path
-    is that of a short link to it.
+    A capture that could not be moved to its place may be all that is left of hours: its directory stays. It lies in
+    TMPDIR, since nsys fills it with gigabytes; where that makes its path too long for sockets, the path is that of a short
+    link to it.
     """
     with contextlib.ExitStack() as made:
         directory = _made(None, made)
@@ -89,37 +86,28 @@ def _remove_abandoned(parent: Path) -> None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    status = path.lstat()
-    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    is_ours &= stat.S_IMODE(status.st_mode) == stat.S_IRWXU and bool(_OURS.fullmatch(path.name))
-    lock = (path / _LOCK).lstat()
-    is_ours &= stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _LOCK_MODE
-    if not is_ours or lock.st_size or time.time() - claimed_at(path) <= _YOUNG_S:
+    if not _OURS.fullmatch(path.name) or not is_as_made(path):
+        return False
+    if time.time() - claimed_at(path) <= _YOUNG_S:
         return False
     inner = [one for one in path.glob(f"{_PREFIX}*") if one.is_dir() and not one.is_symlink()]
     return not any(is_claimed(one) for one in [path, *inner])
 
 
 def _remove(path: Path) -> None:
-    if not any(_is_capture(one) for one in path.rglob("*")):
+    """Remove a directory, unless there is a report of nsys in it, or what it makes one of."""
+    captures = (one for one in path.rglob("*") if one.suffix in _CAPTURES)
+    if not any(one.is_file() and one.stat().st_size > 0 for one in captures):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_capture(path: Path) -> bool:
-    """Tell whether a file is a report of nsys, or what it makes one of."""
-    return path.suffix in _CAPTURES and path.is_file() and path.stat().st_size > 0
-
-
 # Processes that outlive those who started them: found in /proc, adopted and ended. Other systems do without.
-
 
 # Of prctl(2).
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 # What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
 _OF_NSYS = ("nsys", "Qdstrm")
 _POLL_S = 0.05
-# To end by themselves; after a polite signal; after the last one.
-_PATIENCE = ((None, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 
 
 class Process(NamedTuple):
@@ -145,37 +133,27 @@ def adopt_orphans() -> None:
     _prctl()(_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent() -> Callable[[], None]:
+def _die_with_parent() -> Callable[[], object]:
     """Return what, called in a new process, has it asked to end (SIGTERM) when we die, killed or not."""
-    prctl = _prctl()  # looked up here: between fork and exec as little as possible happens
-
-    def ask_for_it() -> None:
-        prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
-
-    return ask_for_it
+    # Looked up here: between fork and exec as little as possible happens.
+    return functools.partial(_prctl(), _SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def end_adopted(*, is_any_of_nsys: bool) -> None:
     """End what an nsys that has ended left running: an agent that stays forever keeps our terminal's pipe open.
 
     Only what we have adopted is looked at, and of that only nsys's own programs: what the training program put into
-    the background is the user's.
-
-    Parameters
-    ----------
-    is_any_of_nsys
-        The training program never began: there is nothing but nsys's.
+    the background is the user's. If that never began, there `is_any_of_nsys`.
     """
-    for number, wait_s in _PATIENCE:
-        left = _adopted(is_any_of_nsys=is_any_of_nsys)
+    # To end by themselves; after a polite signal; after the last one.
+    for number, wait_s in ((None, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
         if number is not None:
-            for pid in left:
+            for pid in _adopted(is_any_of_nsys=is_any_of_nsys):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         deadline = time.monotonic() + wait_s
-        while left and time.monotonic() < deadline:
+        while (left := _adopted(is_any_of_nsys=is_any_of_nsys)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            left = _adopted(is_any_of_nsys=is_any_of_nsys)
         if not left:
             return
 
@@ -186,14 +164,13 @@ def _adopted(*, is_any_of_nsys: bool) -> list[int]:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     children = [one.pid for one in processes() if one.parent == os.getpid() and one.state != "Z"]
-    return [pid for pid in children if is_any_of_nsys or _program_name(pid).startswith(_OF_NSYS)]
-
-
-def _program_name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/exe").readlink().name
-    except OSError:
-        return ""
+    found = []
+    for pid in children:
+        with contextlib.suppress(OSError):
+            program = "" if is_any_of_nsys else Path(f"/proc/{pid}/exe").readlink().name
+            if is_any_of_nsys or program.startswith(_OF_NSYS):
+                found.append(pid)
+    return found
 
 
 def _prctl() -> Callable[[int, int], object]:
@@ -226,30 +203,29 @@ class Stop:
 
 
 @contextlib.contextmanager
-def catching_signals() -> Iterator[Stop]:
-    """Yield what remembers signals that end a program while the context lasts; nohup's and the like stay ignored."""
-    stop = Stop()
+def _handling(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Hand the signals that end a program to a function; nohup's and the like stay ignored."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop.ask) for number in heard}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Make the signals that end a program a KeyboardInterrupt with their number, so that what is begun is cleaned up."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, _interrupt) for number in heard}
+    before = {number: signal.signal(number, handler) for number in heard}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextlib.contextmanager
+def catching_signals() -> Iterator[Stop]:
+    """Yield what remembers signals that end a program while the context lasts."""
+    stop = Stop()
+    with _handling(stop.ask):
+        yield stop
+
+
+def interruptible() -> contextlib.AbstractContextManager[None]:
+    """Make the signals that end a program a KeyboardInterrupt with their number, so that what is begun is cleaned up."""
+    return _handling(_interrupt)
 
 
 def _interrupt(number: int, _frame: object) -> None:
@@ -266,19 +242,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program as the leader of a new session, so that a Ctrl-C of the terminal does not reach it.
 
-    Parameters
-    ----------
-    output
-        Where what it prints goes; None leaves it where ours goes.
-    pass_fds
-        Files that stay open in it.
-    ends_with_us
-        Whether it is asked to end when we are killed, where the system can do that.
-
-    Raises
-    ------
-    OSError
-        If it cannot be started.
+    It prints to `output`, or where we do; if it `ends_with_us`, it is asked to end when we are killed, where the system
+    can do that.
     """
     return subprocess.Popen(  # noqa: S603 - a list, no shell
         list(command),
@@ -287,7 +252,7 @@ def start(
         stdout=output,
         stderr=output,
         pass_fds=tuple(pass_fds),
-        preexec_fn=die_with_parent() if ends_with_us else None,  # noqa: PLW1509 - we have one thread
+        preexec_fn=_die_with_parent() if ends_with_us else None,  # noqa: PLW1509 - we have one thread
     )
 
 
@@ -319,13 +284,8 @@ def group_of(pid: int) -> int | None:
     return None if group == os.getpgrp() else group
 
 
-def end_group(group: int, *, grace_s: float = GRACE_S) -> None:
-    """Ask all processes of a group to end, and kill what is left after a while."""
-    end_groups([group], grace_s=grace_s)
-
-
 def end_groups(groups: Iterable[int], *, grace_s: float = GRACE_S) -> None:
-    """End several groups, as `end_group` does, in the time of one."""
+    """Ask all processes of groups to end, and kill what is left after a while."""
     alive = set(filter(group_is_alive, groups))
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
         for group in alive:

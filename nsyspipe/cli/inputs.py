@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OptionError
-from nsyspipe.nsys.cache import exported_reports
-from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_logs, find_named, split_logs
+from nsyspipe.nsys.find_reports import (
+    RAW_SUFFIX,
+    exported_reports,
+    find_logs,
+    find_named,
+    split_logs,
+)
 from nsyspipe.run.workers import PRELOAD, executor_for
 from nsyspipe.store.layout import is_saved, run_ids
 
@@ -152,8 +157,7 @@ def opened_runs(
     if not reports:
         yield lambda: _opened(named, lambda one, place: _saved_run(place, one.label))
         return
-    from nsyspipe.nsys.cache import exported_reports
-    from nsyspipe.nsys.find_reports import find_logs
+    from nsyspipe.nsys.find_reports import exported_reports, find_logs
     from nsyspipe.run.workers import PRELOAD, executor_for
 
     found_logs = {label: find_logs(files) for label, files in logs.items()}

@@ -228,8 +228,8 @@ class RunDifference:
 
 # Lateness of less of a step counts as none.
 _LATE_SHARE = 0.01
-# Means that differ by less look the same.
 _STRAGGLER = "straggler"  # the rule
+# Means that differ by less look the same.
 _ALIKE = 1e-3
 # What stands for a value of which nobody can tell whether it changed.
 _HIDDEN = "hmac:?"

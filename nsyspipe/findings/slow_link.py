@@ -14,7 +14,7 @@ from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.link_speeds import nvlink_speed
 from nsyspipe.analysis.links import SlowestLink, slowest
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
-from nsyspipe.nsys.variables import SLOW_LINK, VARIABLES
+from nsyspipe.nsys.variables import OF_LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.05
 # What a user may have set that decides what NCCL uses.
-_SETTINGS = tuple(one.name for one in VARIABLES if one.reader == SLOW_LINK)
 # What to say when nothing tells.
 LACKING = (
     "neither NCCL's log nor message sizes say how fast the link is",
@@ -92,7 +91,7 @@ def slow_link(evidence: Evidence) -> Answer:
 def _settings(evidence: Evidence) -> dict[str, str] | None:
     """Return what was set of that which decides what NCCL uses; None without its log."""
     found = evidence.nccl_settings
-    return None if found is None else {name: found[name] for name in _SETTINGS if name in found}
+    return None if found is None else {name: found[name] for name in OF_LINKS if name in found}
 
 
 def _action(kind: str | None, evidence: Evidence) -> str:

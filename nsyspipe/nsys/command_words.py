@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsyspipe.nsys.variables import VARIABLES
+from nsyspipe.nsys.variables import VARIABLES, allows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -108,7 +108,6 @@ _SHORT_NAMES = _words(
     "lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config"
 )
 _GLUED_NUMBER = re.compile(r"-[njNOcsb]\d{1,3}", re.ASCII)
-_VARIABLES = {one.name: one for one in VARIABLES}
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 
 # Within a part of a name, at its begin or end, or a part.
@@ -146,13 +145,7 @@ _FLAGS = _words("use no with without enable disable is has allow skip")
 
 
 class Mask:
-    """Hides values whose key is not known: what was hashed before stays.
-
-    Attributes
-    ----------
-    key_id
-        What tells hashes of one key from those of another; None where there is no key.
-    """
+    """Hides values whose key is not known (it has no `key_id`): what was hashed before stays."""
 
     key_id: str | None = None
 
@@ -166,14 +159,8 @@ class Mask:
 class _Owner:
     """The option that words belong to until the next one.
 
-    Attributes
-    ----------
-    is_secret
-        Nothing of its values stands.
-    takes_next
-        The next word is its value, whatever it looks like.
-    is_letter
-        Its name is a single letter, which says little: Python's -u has no value.
+    Of a secret one nothing of its values stands. One that takes the next word has that for a value, whatever it looks like.
+    A single letter says little: Python's -u has no value.
     """
 
     name: str = ""
@@ -215,12 +202,11 @@ def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str
     >>> recorded_environment({"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "abc", "HF_TOKEN": "abc"}, Mask())
     {'NCCL_ALGO': '***', 'NCCL_P2P_DISABLE': '1'}
     """
-    given = {one: environment[one.name] for one in VARIABLES if one.name in environment}
-    found = {
-        one.name: value if len(value) <= _LONGEST_WORD and one.allows(value) else mask.of(one.name, value)
-        for one, value in given.items()
-    }  # fmt: skip
-    return dict(sorted(found.items()))
+    given = {name: environment[name] for name in sorted(VARIABLES) if name in environment}
+    return {
+        name: value if len(value) <= _LONGEST_WORD and allows(name, value) else mask.of(name, value)
+        for name, value in given.items()
+    }
 
 
 def recorded_value(value: str, mask: Mask, *, name: str = "") -> str:
@@ -311,8 +297,8 @@ def _value(value: str, owner: _Owner, mask: Mask) -> str:
 
 def _allowed(value: str, owner: _Owner) -> str | None:
     """Return what of a value may be written down, None for nothing."""
-    if owner.name in _VARIABLES:
-        return value if _VARIABLES[owner.name].allows(value) else None
+    if owner.name in VARIABLES:
+        return value if allows(owner.name, value) else None
     file = _file_name(value)
     if owner.is_secret:
         # What -P of our own command is followed by, too.

@@ -37,16 +37,139 @@ from nsyspipe.nsys.files import (
 from nsyspipe.nsys.programs import Nsys, find
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import FrameType
 
 
-# Where the export of a report belongs, and what is there already.
-
+EXPORTED, UP_TO_DATE = "exported", "up to date"
+TIMEOUT_S = 1800.0
 
 _EXPORT_SUFFIX = ".sqlite"
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 _HEADER_BYTES = 100
+# nsys takes some times a report's size in memory, and a disk only so much at once.
+_MOST_JOBS = 8
+# What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An export that is there, and the report it was made from: `EXPORTED` by this call, or `UP_TO_DATE` before it."""
+
+    path: Path
+    source: Path
+    status: str
+
+
+def attempt_exports(
+    reports: Iterable[Path],
+    *,
+    directory: Path | None = None,
+    targets: Mapping[Path, Path] | None = None,
+    nsys: Nsys | None = None,
+    jobs: int | None = None,
+    force: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Exported | NsyspipeError]:
+    """Export reports; one that fails does not keep the others from it.
+
+    An export is up to date if it is whole, was made from a report of that name, and is not older than it.
+
+    Parameters
+    ----------
+    directory
+        Where to write, made if it is missing; None writes each beside its report.
+    targets
+        The file of each report, where not by its name.
+    nsys
+        What exports; None finds one, if anything is to export.
+    jobs
+        How many at once; None takes the cores there are, up to 8.
+    force
+        Whether to export also what is up to date, and over files that are no exports of their report.
+    timeout_s
+        How long one export may take.
+    on_progress
+        Called with (reports done, reports to export).
+
+    Returns
+    -------
+    list
+        For each report, in order, its export or why there is none.
+
+    Raises
+    ------
+    OptionError
+        If two reports would be exported to one file.
+    OutputError
+        If the directory cannot be made.
+    NsysNotFoundError, NsysFailedError
+        If there is no nsys, or it does not answer.
+
+    Notes
+    -----
+    Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to the system, end every nsys and leave no half
+    export.
+    """
+    pairs = [(one, targets[one] if targets else target_of(one, directory)) for one in reports]
+    _check_distinct(pairs)
+    if directory is not None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(directory, error) from error
+    outcomes: dict[int, Exported | NsyspipeError] = {}
+    for at, (source, target) in enumerate(pairs):
+        try:
+            if is_up_to_date(source, target, force=force):
+                outcomes[at] = Exported(target, source, UP_TO_DATE)
+        except NsyspipeError as error:
+            outcomes[at] = error
+    left = {at: pair for at, pair in enumerate(pairs) if at not in outcomes}
+    if left:
+        for folder in {target.parent for _, target in left.values()}:
+            remove_abandoned(folder)
+        one = _Exporting(nsys or _found(), force=force, timeout_s=timeout_s)
+        made = one.all(list(left.values()), jobs, on_progress or (lambda *_: None))
+        outcomes |= dict(zip(left, made, strict=True))
+    return [outcomes[at] for at in range(len(pairs))]
+
+
+def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]:
+    """Return the exports where all are needed; else raise the first failure, which says how many others there are."""
+    failures = [one for one in outcomes if isinstance(one, NsyspipeError)]
+    if failures:
+        first, n_others = failures[0], len(failures) - 1
+        more = f" (and {n_others} more of {len(outcomes)} reports failed)" if n_others else ""
+        raise type(first)(first.subject, first.problem + more, found=first.found, fix=first.fix)
+    return [one for one in outcomes if isinstance(one, Exported)]
+
+
+def _found() -> Nsys:
+    try:
+        return find()
+    except NsysNotFoundError as error:
+        fix = f"{error.fix}; or run nsyspipe convert on the machine that captured the reports"
+        raise NsysNotFoundError(error.subject, error.problem, fix=fix) from error
+
+
+def _check_distinct(pairs: Sequence[tuple[Path, Path]]) -> None:
+    seen: dict[str, Path] = {}
+    for source, target in pairs:
+        other = seen.setdefault(os.path.realpath(target), source)
+        if other is not source:
+            raise OptionError(
+                f"{other} and {source}",
+                f"would both be exported to {target}",
+                fix="convert them one by one, each into a directory of its own: -o DIR",
+            )
+
+
+def _not_writable(path: Path, error: OSError) -> OutputError:
+    problem = f"cannot be written ({error.strerror})"
+    return OutputError(str(path), problem, fix="another directory: -o DIR")
 
 
 def target_of(report: Path, directory: Path | None = None) -> Path:
@@ -59,17 +182,12 @@ def target_of(report: Path, directory: Path | None = None) -> Path:
 def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     """Return whether an export is there that is whole, of a report with this name, and not older than it.
 
-    Parameters
-    ----------
-    force
-        Whether to export in any case.
-
     Raises
     ------
     InputError
         If the report cannot be read, or is empty.
     OutputError
-        If something else is where the export would be, and may not be replaced.
+        If something else is where the export would be, and may not be replaced (`force`).
     """
     with readable(source):
         report = source.stat()
@@ -113,92 +231,72 @@ def _is_unfinished(target: Path) -> bool:
     return not header.strip(b"\0") or header.startswith(b"SQLite format 3")
 
 
-def not_writable(path: Path, error: OSError) -> OutputError:
-    """Return the error that says why a file or directory cannot be written."""
-    problem = f"cannot be written ({error.strerror})"
-    return OutputError(str(path), problem, fix="another directory: -o DIR")
+class _Exporting:
+    """Exports, several at once: all are ended when one of us is asked to end."""
 
+    def __init__(self, nsys: Nsys, *, force: bool, timeout_s: float) -> None:
+        self._nsys = nsys
+        self._force = force
+        self._timeout_s = timeout_s
+        self._stopped = Event()
 
-EXPORTED, UP_TO_DATE = "exported", "up to date"
+    def all(
+        self,
+        pairs: Sequence[tuple[Path, Path]],
+        jobs: int | None,
+        on_progress: Callable[[int, int], None],
+    ) -> list[Exported | NsyspipeError]:
+        """Export reports, each to its file; one that fails is its error."""
+        on_progress(0, len(pairs))
+        n_jobs = min(jobs or min(_cores(), _MOST_JOBS), len(pairs))
+        with _catching_ends(), ThreadPoolExecutor(n_jobs) as threads:
+            futures = [threads.submit(self._attempt, *pair) for pair in pairs]
+            try:
+                running = set(futures)
+                while running:
+                    _, running = wait(running, return_when=FIRST_COMPLETED)
+                    on_progress(len(pairs) - len(running), len(pairs))
+            except BaseException:  # Ctrl-C and the like: end every nsys, leave nothing half-written
+                self._stopped.set()
+                threads.shutdown(cancel_futures=True)
+                raise
+        return [future.result() for future in futures]
 
-# nsys takes some times a report's size in memory, and a disk only so much at once.
-_MOST_JOBS = 8
-# What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True)
-class Exported:
-    """An export that is there.
-
-    Attributes
-    ----------
-    path
-        The SQLite file.
-    source
-        The report it was made from.
-    status
-        `EXPORTED` by this call, or `UP_TO_DATE` before it.
-    """
-
-    path: Path
-    source: Path
-    status: str
-
-
-def export_all(
-    nsys: Nsys,
-    pairs: Sequence[tuple[Path, Path]],
-    jobs: int | None,
-    timeout_s: float,
-    on_progress: Callable[[int, int], None],
-    *,
-    force: bool,
-) -> list[Exported | NsyspipeError]:
-    """Export reports, each to its file, several at once; one that fails is its error.
-
-    Parameters
-    ----------
-    pairs
-        Reports with their files.
-    jobs
-        How many at once; None takes the cores there are, up to 8.
-    timeout_s
-        How long one export may take.
-    on_progress
-        Called with (reports done, reports in all).
-    force
-        Whether to replace what is up to date by then.
-
-    Notes
-    -----
-    Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to the system, end every nsys and leave no half
-    export.
-    """
-    for folder in {target.parent for _, target in pairs}:
-        remove_abandoned(folder)
-    stopped = Event()
-    n_jobs = min(jobs or min(_cores(), _MOST_JOBS), len(pairs))
-
-    def work(pair: tuple[Path, Path]) -> Exported | NsyspipeError:
+    def _attempt(self, source: Path, target: Path) -> Exported | NsyspipeError:
         try:
-            return _export(nsys, *pair, force=force, timeout_s=timeout_s, stopped=stopped)
+            self._export(source, target)
+        except OSError as error:
+            return _not_writable(target, error)
         except NsyspipeError as error:
             return error
+        return Exported(target, source, EXPORTED)
 
-    on_progress(0, len(pairs))
-    with _catching_ends(), ThreadPoolExecutor(n_jobs) as threads:
-        futures = [threads.submit(work, pair) for pair in pairs]
-        try:
-            running = set(futures)
-            while running:
-                _, running = wait(running, return_when=FIRST_COMPLETED)
-                on_progress(len(pairs) - len(running), len(pairs))
-        except BaseException:  # Ctrl-C and the like: end every nsys, leave nothing half-written
-            stopped.set()
-            threads.shutdown(cancel_futures=True)
-            raise
-    return [future.result() for future in futures]
+    def _export(self, source: Path, target: Path) -> None:
+        """Export one report: under another name first, which is renamed when all is well."""
+        real = Path(os.path.realpath(target))  # through a link, not over it
+        with readable(source):
+            before = source.stat()
+        with scratch_directory(real.parent) as scratch:
+            made = scratch / target.name
+            run_export(self._nsys, source, made, timeout_s=self._timeout_s, stopped=self._stopped)
+            _check_made(source, made, before)
+            # A report's time may be ahead of this machine's clock.
+            if made.stat().st_mtime_ns < before.st_mtime_ns:
+                os.utime(made, ns=(before.st_mtime_ns, before.st_mtime_ns))
+            self._publish(source, made, target)
+
+    def _publish(self, source: Path, made: Path, target: Path) -> None:
+        """Rename a finished export to its target, unless another process has made the same meanwhile."""
+        real = Path(os.path.realpath(target))
+        if not real.exists():
+            remove_side_files(real)
+            with contextlib.suppress(OSError):  # it is there now, or this file system has no links
+                real.hardlink_to(made)
+                return
+        # Somebody may be reading it already: it must not change then.
+        if self._force or not is_up_to_date(source, target, force=False):
+            remove_side_files(real)
+            made.replace(real)
 
 
 @contextlib.contextmanager
@@ -222,42 +320,6 @@ def _catching_ends() -> Iterator[None]:
             signal.signal(one, signal.SIG_DFL)
 
 
-def _export(
-    nsys: Nsys, source: Path, target: Path, *, force: bool, timeout_s: float, stopped: Event
-) -> Exported:
-    """Export one report: under another name first, which is renamed when all is well."""
-    real = Path(os.path.realpath(target))  # through a link, not over it
-    try:
-        with readable(source):
-            before = source.stat()
-        with scratch_directory(real.parent) as scratch:
-            made = scratch / target.name
-            run_export(nsys, source, made, timeout_s=timeout_s, stopped=stopped)
-            _check_made(source, made, before)
-            # A report's time may be ahead of this machine's clock.
-            if made.stat().st_mtime_ns < before.st_mtime_ns:
-                os.utime(made, ns=(before.st_mtime_ns, before.st_mtime_ns))
-            _publish(source, made, target, force=force)
-    except OSError as error:
-        raise not_writable(target, error) from error
-    return Exported(target, source, EXPORTED)
-
-
-def _publish(source: Path, made: Path, target: Path, *, force: bool) -> None:
-    """Rename a finished export to its target, unless another process has made the same meanwhile."""
-    real = Path(os.path.realpath(target))
-    if not real.exists():
-        remove_side_files(real)
-        with contextlib.suppress(OSError):  # it is there now, or this file system has no links
-            real.hardlink_to(made)
-            return
-    # Somebody may be reading it already: it must not change then.
-    if not force and is_up_to_date(source, target, force=False):
-        return
-    remove_side_files(real)
-    made.replace(real)
-
-
 def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
     """Raise if what nsys wrote is no whole export, or the report changed while it was read."""
     try:
@@ -278,168 +340,3 @@ def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-# Reports of nsys to SQLite: what is up to date stays, the rest is exported, several at once.
-
-
-TIMEOUT_S = 1800.0
-
-
-def export_reports(
-    reports: Iterable[Path],
-    *,
-    directory: Path | None = None,
-    nsys: Nsys | None = None,
-    jobs: int | None = None,
-    force: bool = False,
-    timeout_s: float = TIMEOUT_S,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> list[Exported]:
-    """Export reports, as `attempt_exports` does, where all of them are needed.
-
-    Raises
-    ------
-    NsyspipeError
-        As `attempt_exports` does; and as `all_exported` does, once all were tried.
-    """
-    outcomes = attempt_exports(
-        reports,
-        directory=directory,
-        nsys=nsys,
-        jobs=jobs,
-        force=force,
-        timeout_s=timeout_s,
-        on_progress=on_progress,
-    )
-    return all_exported(outcomes)
-
-
-def attempt_exports(
-    reports: Iterable[Path],
-    *,
-    directory: Path | None = None,
-    nsys: Nsys | None = None,
-    jobs: int | None = None,
-    force: bool = False,
-    timeout_s: float = TIMEOUT_S,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> list[Exported | NsyspipeError]:
-    """Export reports; one that fails does not keep the others from it.
-
-    An export is up to date if it is whole, was made from a report of that name, and is not older than it.
-
-    Parameters
-    ----------
-    directory
-        Where to write, made if it is missing; None writes each beside its report.
-    nsys
-        What exports; None finds one, if anything is to export.
-    jobs
-        How many at once; None takes the cores there are, up to 8.
-    force
-        Whether to export also what is up to date, and over files that are no exports of their report.
-    timeout_s
-        How long one export may take.
-    on_progress
-        Called with (reports done, reports to export).
-
-    Returns
-    -------
-    list
-        For each report, in order, its export or why there is none.
-
-    Raises
-    ------
-    OptionError
-        If two reports would be exported to one file.
-    OutputError
-        If the directory cannot be made.
-    NsysNotFoundError, NsysFailedError
-        If there is no nsys, or it does not answer.
-    """
-    sources = list(reports)
-    pairs = [(one, target_of(one, directory)) for one in sources]
-    _check_distinct(pairs)
-    if directory is not None:
-        _make(directory)
-    return attempt_pairs(
-        pairs, nsys=nsys, jobs=jobs, force=force, timeout_s=timeout_s, on_progress=on_progress
-    )
-
-
-def attempt_pairs(
-    pairs: Sequence[tuple[Path, Path]],
-    *,
-    nsys: Nsys | None = None,
-    jobs: int | None = None,
-    force: bool = False,
-    timeout_s: float = TIMEOUT_S,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> list[Exported | NsyspipeError]:
-    """Export reports, each to a file of its own, as `attempt_exports` does.
-
-    Parameters
-    ----------
-    pairs
-        Reports, each with the file to export it to; the files differ, their directories are there.
-    """
-    outcomes: dict[int, Exported | NsyspipeError] = {}
-    for at, (source, target) in enumerate(pairs):
-        try:
-            if is_up_to_date(source, target, force=force):
-                outcomes[at] = Exported(target, source, UP_TO_DATE)
-        except NsyspipeError as error:
-            outcomes[at] = error
-    left = [at for at in range(len(pairs)) if at not in outcomes]
-    if left:
-        nsys = nsys or _found()
-        wanted = [pairs[at] for at in left]
-        made = export_all(
-            nsys, wanted, jobs, timeout_s, on_progress or (lambda *_: None), force=force
-        )
-        outcomes |= dict(zip(left, made, strict=True))
-    return [outcomes[at] for at in range(len(pairs))]
-
-
-def _found() -> Nsys:
-    try:
-        return find()
-    except NsysNotFoundError as error:
-        fix = f"{error.fix}; or run nsyspipe convert on the machine that captured the reports"
-        raise NsysNotFoundError(error.subject, error.problem, fix=fix) from error
-
-
-def all_exported(outcomes: Sequence[Exported | NsyspipeError]) -> list[Exported]:
-    """Return the exports where all of them are needed.
-
-    Raises
-    ------
-    NsyspipeError
-        The first failure, which says how many others there are.
-    """
-    failures = [one for one in outcomes if isinstance(one, NsyspipeError)]
-    if failures:
-        first, n_others = failures[0], len(failures) - 1
-        more = f" (and {n_others} more of {len(outcomes)} reports failed)" if n_others else ""
-        raise type(first)(first.subject, first.problem + more, found=first.found, fix=first.fix)
-    return [one for one in outcomes if isinstance(one, Exported)]
-
-
-def _check_distinct(pairs: Sequence[tuple[Path, Path]]) -> None:
-    seen: dict[str, Path] = {}
-    for source, target in pairs:
-        other = seen.setdefault(os.path.realpath(target), source)
-        if other is not source:
-            raise OptionError(
-                f"{other} and {source}",
-                f"would both be exported to {target}",
-                fix="convert them one by one, each into a directory of its own: -o DIR",
-            )
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise not_writable(directory, error) from error

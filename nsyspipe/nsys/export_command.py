@@ -54,21 +54,9 @@ def export_options(nsys: Nsys) -> tuple[str, ...]:
 
 
 def run_export(nsys: Nsys, report: Path, output: Path, *, timeout_s: float, stopped: Event) -> None:
-    """Export one report to SQLite, in the directory of `output`; whatever nsys started is ended with it.
+    """Export one report to a file that is not there yet; whatever nsys started is ended with it, also once we are `stopped`.
 
-    Parameters
-    ----------
-    output
-        Where to write: must not be there.
-    stopped
-        When it is set, nsys is ended.
-
-    Raises
-    ------
-    NsysFailedError
-        If nsys cannot be started, fails, is killed or does not end in time.
-    ExportStoppedError
-        If it was stopped.
+    NsysFailedError if nsys cannot be started, fails, is killed or does not end in time; ExportStoppedError if it was stopped.
     """
     arguments = ["--type=sqlite", *export_options(nsys), f"--output={output.absolute()}"]
     # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
@@ -121,67 +109,42 @@ def _tail(log: BinaryIO) -> str:
 def _failure(
     nsys: Nsys, report: Path, status: int | None, said: str, timeout_s: float
 ) -> NsysFailedError:
+    by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
+    found: str | None = "; ".join(telling_lines(said, _MOST_LINES)) or None
     if status is None:
-        return NsysFailedError(
-            str(report),
-            f"nsys export did not end within {timeout_s:g} s, and was ended",
-            fix=f"--timeout {max(2 * timeout_s, 60):.0f}, or see what it does: {_by_hand(nsys, report)}",
+        problem, found = f"nsys export did not end within {timeout_s:g} s, and was ended", None
+        fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or see what it does: {by_hand}"
+    elif needed := _needed_version(nsys, report, said):
+        problem = f"was captured by nsys {needed}, and the nsys here is {nsys.version_text}, which cannot read it"
+        found = str(nsys.path)
+        fix = (
+            f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), name one with "
+            "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
         )
-    needed = _needed_version(nsys, report, said)
-    if needed is not None:
-        return NsysFailedError(
-            str(report),
-            f"was captured by nsys {needed}, and the nsys here is {nsys.version_text}, which cannot read it",
-            found=str(nsys.path),
-            fix=f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), name one with "
-            "nsyspipe convert --nsys PATH, or run that on the machine that captured it",
-        )
-    if status < 0:
+    elif status < 0:
         name = signal.Signals(-status).name if -status in set(signal.Signals) else f"{-status}"
-        return NsysFailedError(
-            str(report),
-            f"nsys export was killed by signal {name}; memory or disk may have run out",
-            found=_reason(said),
-            fix="fewer at once: -j 1",
-        )
-    how = f"fails with status {status}" if status else "ends well but writes no file"
-    return NsysFailedError(
-        str(report),
-        f"nsys export {how}",
-        found=_reason(said),
-        fix=f"copy or capture the report again if it is not whole, or try {_by_hand(nsys, report)}",
-    )
-
-
-def _by_hand(nsys: Nsys, report: Path) -> str:
-    return shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
+        problem = f"nsys export was killed by signal {name}; memory or disk may have run out"
+        fix = "fewer at once: -j 1"
+    else:
+        how = f"fails with status {status}" if status else "ends well but writes no file"
+        problem = f"nsys export {how}"
+        fix = f"copy or capture the report again if it is not whole, or try {by_hand}"
+    return NsysFailedError(str(report), problem, found=found, fix=fix)
 
 
 def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
     """Return the version that a report needs if nsys refuses it as newer, or fails on one that is; else None."""
     if found := _NEWER.search(said):
         return found[1].partition("-")[0]  # without the build's number
-    captured = _captured_by(report)
-    if captured is not None and numbers(captured) > nsys.version:
-        return captured
+    with contextlib.suppress(OSError), report.open("rb") as file:
+        if header := _HEADER.search(file.read(_HEADER_BYTES)):
+            captured = header[1].decode("ascii").replace("@", ".")
+            if numbers(captured) > nsys.version:
+                return captured
     return f"later than {nsys.version_text}" if "newer than your" in said else None
 
 
-def _captured_by(report: Path) -> str | None:
-    try:
-        with report.open("rb") as file:
-            found = _HEADER.search(file.read(_HEADER_BYTES))
-    except OSError:
-        return None
-    return found[1].decode("ascii").replace("@", ".") if found else None
-
-
-def _reason(said: str) -> str | None:
-    return "; ".join(telling_lines(said, _MOST_LINES)) or None
-
-
 # What an SQLite file says about its own export: whether nsys wrote it, whole, and from which report.
-
 
 _META, _OLD_META = "META_DATA_EXPORT", "EXPORT_META_DATA"
 _EVERY_EXPORT_HAS = "StringIds"
@@ -192,15 +155,7 @@ _MOST_ROWS = 1000
 
 @dataclass(frozen=True)
 class ExportOrigin:
-    """Where an export comes from.
-
-    Attributes
-    ----------
-    report_name
-        File name of the report; None when the export does not say (before 2023.3).
-    is_whole
-        Whether it has all tables and times, as far as it says.
-    """
+    """The file name of an export's report, None when it does not say (before 2023.3), and if it has all tables and times."""
 
     report_name: str | None
     is_whole: bool
@@ -209,10 +164,7 @@ class ExportOrigin:
 def export_origin(path: Path) -> ExportOrigin | None:
     """Return what an export says of itself; None for an SQLite file that nsys did not write.
 
-    Raises
-    ------
-    NotAReportError, DamagedReportError
-        If it is no SQLite file, or one that is not whole.
+    NotAReportError or DamagedReportError if it is no SQLite file, or one that is not whole.
     """
     _, flags = check_file(path)
     uri = f"{path.absolute().as_uri()}?{flags}"
@@ -226,11 +178,7 @@ def export_origin(path: Path) -> ExportOrigin | None:
             said = {str(name): value for name, value in database.execute(query)}
     except (sqlite3.Error, UnicodeDecodeError):
         return None
-    return ExportOrigin(_file_name(said.get(_INPUT)), not any(said.get(one) for one in _LIMITS))
-
-
-def _file_name(given: object) -> str | None:
-    if not isinstance(given, str) or not given:
-        return None
+    given = said.get(_INPUT)
     # A report may have been exported on Windows.
-    return PurePosixPath(PureWindowsPath(given).name).name
+    name = PurePosixPath(PureWindowsPath(given).name).name if isinstance(given, str) else None
+    return ExportOrigin(name or None, not any(said.get(one) for one in _LIMITS))

@@ -85,13 +85,7 @@ def claimed_at(directory: Path) -> float:
 
 @contextlib.contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """Yield a new hidden directory that only this user can read; it is removed in the end.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
-    """
+    """Yield a new hidden directory that only this user can read; it is removed in the end. OSError if it cannot be made."""
     directory = Path(tempfile.mkdtemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX))
     lock = claim(directory)
     try:
@@ -106,12 +100,7 @@ def scratch_directory(parent: Path) -> Iterator[Path]:
 def claimed_file(parent: Path) -> Iterator[Path]:
     """Yield a new hidden file that only this user can read, to be renamed; whatever still has its name goes in the end.
 
-    Files of processes that were killed are removed first.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
+    Files of processes that were killed are removed first. OSError if it cannot be made.
     """
     remove_abandoned(parent)
     lock, name = tempfile.mkstemp(dir=parent, prefix=_PREFIX, suffix=_SUFFIX)
@@ -151,18 +140,21 @@ def _remove_if_abandoned(path: Path) -> None:
             os.close(lock)
 
 
-def holds_exports_only(directory: Path) -> bool:
-    """Return whether a directory is as we make them: this user's alone, with an empty lock, exports and their side files.
-
-    Raises
-    ------
-    OSError
-        If it cannot be looked at, or has no lock.
-    """
+def is_as_made(directory: Path) -> bool:
+    """Return whether a directory is as we make them: this user's alone, with an empty lock; OSError if there is none."""
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return False
-    if status.st_mode & _PERMISSIONS != _DIRECTORY_MODE or (directory / _LOCK).lstat().st_size:
+    if status.st_mode & _PERMISSIONS != _DIRECTORY_MODE:
+        return False
+    lock = (directory / _LOCK).lstat()
+    is_lock = stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _FILE_MODE
+    return is_lock and not lock.st_size
+
+
+def holds_exports_only(directory: Path) -> bool:
+    """Return whether a directory is as we make them, with exports and their side files; raises as `is_as_made` does."""
+    if not is_as_made(directory):
         return False
     names = (_EXPORT, *(_EXPORT + suffix for suffix in _SIDE_SUFFIXES))
     return all(
@@ -179,13 +171,7 @@ _SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
 
 
 def make_readable(path: Path) -> None:
-    """Give a temporary file, which is its owner's alone, the mode that any new file gets.
-
-    Raises
-    ------
-    OSError
-        If it cannot be changed.
-    """
+    """Give a temporary file, which is its owner's alone, the mode that any new file gets; OSError if it cannot be changed."""
     mask = os.umask(0)  # asking means setting it
     os.umask(mask)
     path.chmod(0o666 & ~mask)
@@ -198,13 +184,7 @@ def side_files(path: Path) -> list[Path]:
 
 
 def remove_side_files(path: Path) -> None:
-    """Remove what an older writer left beside a database.
-
-    Raises
-    ------
-    OSError
-        If one cannot be removed.
-    """
+    """Remove what an older writer left beside a database; OSError if it cannot be removed."""
     for one in side_files(path):
         one.unlink(missing_ok=True)
 
@@ -220,13 +200,10 @@ _WAL_FORMAT = 2
 
 
 def check_file(path: Path) -> tuple[os.stat_result, str]:
-    """Check one file.
+    """Check that a file is a whole SQLite file that nobody is writing; return its status, and the URI flags to open it with.
 
-    Returns
-    -------
-    tuple
-        The file's status, and the URI flags to open it with: a closed file in WAL mode is opened as
-        immutable, since without that SQLite makes ``-wal`` and ``-shm`` files, even for a reader.
+    A closed file in WAL mode is opened as immutable: without that SQLite makes ``-wal`` and ``-shm`` files, even for a
+    reader.
 
     Raises
     ------

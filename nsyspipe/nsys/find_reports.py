@@ -1,18 +1,46 @@
-"""From what a user types to report files: paths, directories, globs (quoted ones too); and what an export was made from."""
+"""From what a user types to report files: paths, directories, globs (quoted ones too); and a cache of exports.
+
+Reports of nsys that are analyzed as they are get exported into it, and are found there the next time. Nothing is written
+beside them. An export holds what its report holds, secrets included, so only its user can read the cache. A report that
+changes is another one; what was used longest ago makes room.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import hashlib
+import os
 import re
+import shlex
+import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.errors import NotAReportError, ReportNotFoundError
-from nsyspipe.model.text import decoded
-from nsyspipe.nsys.files import readable
+from nsyspipe.errors import (
+    InputError,
+    NotAReportError,
+    NsysNotFoundError,
+    OptionError,
+    OutputError,
+    ReportNotFoundError,
+)
+from nsyspipe.model.text import decoded, printable
+from nsyspipe.nsys.export import all_exported, attempt_exports, is_up_to_date, target_of
+from nsyspipe.nsys.export_command import export_options
+from nsyspipe.nsys.files import (
+    claim,
+    claimed_at,
+    holds_exports_only,
+    is_claimed,
+    readable,
+    remove_abandoned,
+)
+from nsyspipe.nsys.programs import Nsys, by_number, find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 _MAGIC = b"SQLite format 3"
@@ -25,12 +53,7 @@ _SOURCES: dict[Path, Path] = {}
 def find_reports(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the exports that the arguments name, as `find_named` does.
 
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
-    NotAReportError
-        If only an ``.nsys-rep`` without its export is there.
+    NotAReportError if only an ``.nsys-rep`` without its export is there.
     """
     found = find_named(arguments)
     for path in found:
@@ -52,13 +75,8 @@ def not_exported(path: Path, found: str | None = None) -> NotAReportError:
 def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the files that the arguments name, in their order; within a glob or directory by number.
 
-    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. A report that is
-    there twice stays there twice: whether that is an error is decided where ranks are.
-
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
+    A directory stands for its ``.sqlite`` files, and its ``.nsys-rep`` files without one. A report that is there twice
+    stays there twice: whether that is an error is decided where ranks are. ReportNotFoundError if an argument names none.
     """
     found = _expand_all(arguments, (EXPORT_SUFFIX, RAW_SUFFIX))
     exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
@@ -70,14 +88,7 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the reports to export that the arguments name, each once, ordered as `find_named` does.
 
-    Exports among them are passed over: a shell's ``run_*`` names them too.
-
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
-    NotAReportError
-        If all that they name are exports.
+    Exports among them are passed over: a shell's ``run_*`` names them too. NotAReportError if they name exports alone.
     """
     found = _expand_all(arguments, (RAW_SUFFIX,))
     captures = [path for path in found if path.suffix != EXPORT_SUFFIX]
@@ -106,10 +117,7 @@ def source_of(path: Path) -> Path:
 def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     """Tell text files among the arguments from reports: a shell expands ``--nccl-log nccl_*.log`` into several words.
 
-    Returns
-    -------
-    tuple
-        What are reports, and what are logs: files that are not SQLite's and not named like a report.
+    Returned are what are reports, and what are logs: files that are not SQLite's and not named like a report.
     """
     reports: list[str] = []
     logs: list[str] = []
@@ -132,10 +140,7 @@ def _is_sqlite(path: Path) -> bool:
 def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
     """Return the log files that the arguments name: paths, and globs in order of the alphabet.
 
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
+    ReportNotFoundError if an argument names no file.
     """
     found: list[Path] = []
     for argument in arguments:
@@ -182,7 +187,9 @@ def _expand_all(arguments: Iterable[str | Path], suffixes: tuple[str, ...]) -> l
 def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files that one argument names; of a directory those with these suffixes, the first of which wins."""
     if argument.is_dir():
-        found = _exports_first([path for path in argument.iterdir() if path.suffix in suffixes])
+        found = sorted(
+            (path for path in argument.iterdir() if path.suffix in suffixes), key=by_number
+        )
         if not found:
             raise ReportNotFoundError(
                 str(argument),
@@ -193,8 +200,8 @@ def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
     if argument.exists() or not glob.has_magic(str(argument)):
         return [argument]
     matches = [Path(match) for match in glob.glob(str(argument), recursive=True)]  # noqa: PTH207 - absolute patterns
-    files = [path for path in matches if not path.is_dir()]
-    found = _exports_first([path for path in files if path.suffix in suffixes]) or _sorted(files)
+    files = sorted((path for path in matches if not path.is_dir()), key=by_number)
+    found = [path for path in files if path.suffix in suffixes] or files
     if not found:
         raise ReportNotFoundError(
             str(argument),
@@ -204,25 +211,194 @@ def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
     return found
 
 
-def _exports_first(paths: list[Path]) -> list[Path]:
-    """Drop raw reports whose export lies beside them."""
-    exported = {path.with_suffix("") for path in paths if path.suffix == EXPORT_SUFFIX}
-    return _sorted(
-        [
-            path
-            for path in paths
-            if path.suffix == EXPORT_SUFFIX or path.with_suffix("") not in exported
-        ]
+# The cache of exports.
+
+_DIRECTORY, _XDG, _BYTES = "NSYSPIPE_CACHE_DIR", "XDG_CACHE_HOME", "NSYSPIPE_CACHE_BYTES"
+_MOST_BYTES = 20_000_000_000
+_KEY_LENGTH, _OPTIONS_LENGTH = 32, 8
+_ENTRY = re.compile(
+    rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII
+)
+_WRITABLE_BY_OTHERS = 0o022
+_NO_NSYS = "no nsys on this machine; nsyspipe convert exports it on one that has nsys"
+
+# Entries that this process uses: their locks stay open until it ends.
+_CLAIMS: dict[Path, int | None] = {}
+
+
+def cache_directory() -> Path:
+    """Return where exports are kept: ``$NSYSPIPE_CACHE_DIR``, else ``nsyspipe`` in the user's cache directory."""
+    if chosen := os.environ.get(_DIRECTORY):
+        return Path(chosen).absolute()
+    home = os.environ.get(_XDG) or os.path.expanduser("~/.cache")  # noqa: PTH111 - raises nothing
+    return Path(home).absolute() / "nsyspipe"
+
+
+def exported_reports(
+    arguments: Iterable[str | Path],
+    *,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Path]:
+    """Return the exports that the arguments name; of a report without one, its export in the cache.
+
+    `source_of` tells the report of such an export.
+
+    Parameters
+    ----------
+    arguments
+        Reports, exports, directories, globs.
+    jobs
+        How many to export at once; None chooses.
+    on_progress
+        Called with (reports exported, reports to export).
+
+    Raises
+    ------
+    ReportNotFoundError
+        If an argument names no file.
+    NotAReportError
+        If a report is not exported yet, and there is no nsys that could.
+    NsysFailedError
+        If nsys fails, once all reports were tried.
+    OutputError
+        If the cache cannot be written.
+    """
+    paths = find_named(arguments)
+    sources = {path: None for path in paths if path.suffix == RAW_SUFFIX}
+    if not sources:
+        return paths
+    limit = _limit()
+    folder = cache_directory() / "exports"
+    try:
+        nsys = find()
+        _make_private(folder)
+    except NsysNotFoundError:
+        nsys = None  # what is there already will do
+    targets = {source: _target(folder, source, nsys, list(sources)) for source in sources}
+    for target in targets.values():
+        _claim(target.parent)
+    outcomes = attempt_exports(
+        targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress
+    )
+    _make_room(folder, limit)
+    all_exported(outcomes)
+    for source, target in targets.items():
+        remember_source(target, source)
+    return [targets.get(path, path) for path in paths]
+
+
+def _limit() -> int:
+    given = os.environ.get(_BYTES, "")
+    if not given:
+        return _MOST_BYTES
+    if not (given.isascii() and given.isdigit()):
+        raise OptionError(f"{_BYTES}={given}", "is no number of bytes", fix=f"{_BYTES}=20000000000")
+    return int(given)
+
+
+def _make_private(folder: Path) -> None:
+    """Make the directory of all entries; one that is there stays as it is, and is refused if others could put entries in.
+
+    What an entry holds is its user's alone in any case.
+    """
+    problem, fix = "", f"{_DIRECTORY}=DIR, or nsyspipe convert -o DIR"
+    try:
+        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        problem = f"cannot be used as the cache of exports ({error.strerror})"
+        raise OutputError(str(folder), problem, fix=fix) from error
+    if os.geteuid() not in (0, status.st_uid):
+        problem = "is another user's"
+    elif stat.S_IMODE(status.st_mode) & _WRITABLE_BY_OTHERS:
+        problem, fix = (
+            "can be written by others",
+            f"chmod go-w {shlex.quote(str(folder))}, or {fix}",
+        )
+    if problem:
+        problem = f"cannot be used as the cache of exports: it {problem}"
+        raise OutputError(str(folder), problem, fix=fix)
+
+
+def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Path]) -> Path:
+    """Return where a report's export is kept: under what identifies it, with the stem that may tell its rank."""
+    with readable(source):
+        status = source.stat()
+        facts = f"{source.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    report = hashlib.sha256(os.fsencode(facts)).hexdigest()[:_KEY_LENGTH]
+    if nsys is None:
+        return _any_export(folder, source, report, sources)
+    options = hashlib.sha256(" ".join(export_options(nsys)).encode()).hexdigest()
+    entry = folder / f"{report}-{nsys.version_text}-{options[:_OPTIONS_LENGTH]}"
+    with contextlib.suppress(OSError):  # exporting into it says what is wrong
+        entry.mkdir(mode=0o700, exist_ok=True)
+    if entry.is_symlink():
+        problem = "is a link, where the cache of exports has a directory"
+        raise OutputError(str(entry), problem, fix=f"rm {shlex.quote(str(entry))}")
+    return target_of(source, entry)
+
+
+def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]) -> Path:
+    """Return an export that was made when there was an nsys."""
+    for entry in sorted(folder.glob(f"{report}-*"), key=claimed_at, reverse=True):
+        target = target_of(source, entry)
+        with contextlib.suppress(InputError, OutputError):
+            if is_up_to_date(source, target, force=False):
+                return target
+    exports = [one.with_suffix(EXPORT_SUFFIX) for one in sources]
+    if not target_of(source).exists():
+        raise not_exported(source, _NO_NSYS)
+    raise NotAReportError(
+        decoded(str(source)),
+        "an nsys report, and there is no nsys on this machine to export it",
+        found=f"what may be its export: {printable(decoded(str(target_of(source))))}",
+        fix=f"nsyspipe analyze {_named_at_once(exports)}",
     )
 
 
-def _sorted(paths: list[Path]) -> list[Path]:
-    """Sort by name with numbers as numbers: x_2 before x_10."""
+def _named_at_once(paths: Sequence[Path]) -> str:
+    """Return files as the words of a shell; several of one directory as a glob."""
+    if len(paths) == 1 or len({path.parent for path in paths}) > 1:
+        return shlex.join(decoded(str(path)) for path in paths)
+    begin = os.path.commonprefix([str(path) for path in paths])  # noqa: RUF071 - by characters
+    return shlex.quote(decoded(f"{glob.escape(begin)}*{EXPORT_SUFFIX}"))
 
-    def key(path: Path) -> list[tuple[int, str]]:
-        return [
-            (int(part), "") if part.isascii() and part.isdigit() else (-1, part)
-            for part in re.split(r"([0-9]+)", str(path))
-        ]
 
-    return sorted(paths, key=key)
+def _claim(entry: Path) -> None:
+    """Keep others from making room where this process reads; renew the time of its use."""
+    lock = claim(entry)
+    old = _CLAIMS.get(entry)
+    _CLAIMS[entry] = lock
+    if old is not None:
+        os.close(old)
+
+
+def _make_room(folder: Path, limit: int) -> None:
+    """Remove what killed runs left, then what was used longest ago, until the rest is no larger than the limit or in use."""
+    ours = [one for one in folder.iterdir() if _ENTRY.fullmatch(one.name) and not one.is_symlink()]
+    for entry in ours:
+        remove_abandoned(entry)
+    sizes = {entry: sum(map(_size, entry.rglob("*"))) for entry in ours}
+    total = sum(sizes.values())
+    for entry in sorted(ours, key=claimed_at):
+        if total <= limit:
+            return
+        if entry not in _CLAIMS and _may_go(entry):
+            shutil.rmtree(entry, ignore_errors=True)
+            total -= sizes[entry]
+
+
+def _may_go(entry: Path) -> bool:
+    try:
+        return holds_exports_only(entry) and not is_claimed(entry)
+    except OSError:
+        return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0

@@ -1,8 +1,7 @@
 """What this machine has for analyzing, converting and capturing: small probes, none of which may fail.
 
-A laptop without GPU and nsys is a good place to analyze, so nothing here is an error. Probes read no
-environment variable but the search path; of what programs print they keep versions, models and words
-of a known form.
+A laptop without GPU and nsys is a good place to analyze, so nothing here is an error. Probes read no environment variable
+but the search path; of what programs print, versions, models and words of a known form are kept.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsyspipe.model.text import printable
 from nsyspipe.nsys.programs import (
     GET_NSYS,
     ROOT,
@@ -40,7 +40,9 @@ _LITTLE_SPACE_BYTES = 5_000_000_000
 _LONGEST_NAME = 64
 _MOST_PARANOID = 2
 _SAMPLING = re.compile(r"^CPU Profiling Environment \(process-tree\): (\w+)", re.MULTILINE)
-_GPU_ROW = re.compile(r"^(\d+(?:\.\d+)+), (.+)$", re.MULTILINE)
+_GPU_FIELDS = ("index", "name", "memory.total", "driver_version")
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_BYTES_PER_MIB = 1 << 20
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
@@ -53,25 +55,54 @@ _SAFE_TRACE = "capture with --trace=cuda,nvtx,osrt: NVTX still carries NCCL's ra
 
 
 @dataclass(frozen=True)
-class Check:
-    """What one probe found.
+class Gpu:
+    """A GPU of this host; its memory is None when nvidia-smi does not tell."""
 
-    Attributes
-    ----------
-    status
-        One of `STATUSES`; ``unknown``: it could not be found out.
-    needed_for
-        Commands (`ANALYZE`, `CONVERT`, `CAPTURE`) or uses that need it, separated by commas.
-    fix
-        What would mend it; None when nothing is to mend.
-    found_bytes
-        The amount, where an amount was found.
-    """
+    index: int
+    name: str
+    memory_bytes: int | None
+
+
+def gpus(patience: Patience, search_path: str | None) -> tuple[tuple[Gpu, ...], str | None]:
+    """Return this host's GPUs and their driver's version, as nvidia-smi tells them."""
+    query = (f"--query-gpu={','.join(_GPU_FIELDS)}", "--format=csv,noheader,nounits")
+    found, driver = [], None
+    for line in _smi(patience, search_path, *query).split("\n"):
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(_GPU_FIELDS) or not re.fullmatch(r"[0-9]{1,4}", cells[0]):
+            continue
+        index, name, memory, version = cells
+        is_number = re.fullmatch(r"[0-9]{1,12}", memory)
+        n_bytes = int(memory) * _BYTES_PER_MIB if is_number else None
+        found.append(Gpu(int(index), printable(name)[:_LONGEST_NAME], n_bytes))
+        driver = driver or (version if _VERSION.fullmatch(version) else None)
+    return tuple(found), driver
+
+
+def topology(patience: Patience, search_path: str | None) -> str | None:
+    """Return what ``nvidia-smi topo -m`` prints, if it tells of GPUs."""
+    text = _smi(patience, search_path, "topo", "-m")
+    return text if _LINK_ROW.search(text) else None
+
+
+def _smi(patience: Patience, search_path: str | None, *words: str) -> str:
+    smi = shutil.which("nvidia-smi", path=search_path)
+    return patience.answer(smi, *words) if smi else ""
+
+
+def ranges_reach(nsys_version: str, nvtx: str) -> bool:
+    """Tell whether ranges of a version of the ``nvtx`` package reach a version of nsys."""
+    return numbers(nvtx) < _NVTX_LOST or numbers(nsys_version)[:2] > _NSYS_LOSES
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one probe found, and what would mend it."""
 
     name: str
-    status: str
+    status: str  # one of `STATUSES`; unknown: it could not be found out
     found: str
-    needed_for: str
+    needed_for: str  # commands (`ANALYZE`, `CONVERT`, `CAPTURE`) or uses, separated by commas
     fix: str | None = None
     found_bytes: int | None = None
 
@@ -86,13 +117,7 @@ def check_machine(
 ) -> list[Check]:
     """Look at this machine, for little more than `total_s` seconds at most.
 
-    Parameters
-    ----------
-    run
-        What runs a program with a time limit.
-    root, search_path, folder
-        Where to look: the file system, programs (None: the environment's), and for free space (None:
-        the current directory).
+    None takes the environment's search path, and asks for free space in the current directory.
     """
     patience = Patience(run, total_s)
     nsys = find_nsys(search_path, root)
@@ -190,13 +215,11 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> Check
 
 
 def _driver(patience: Patience, search_path: str | None, root: Path) -> Check:
-    smi = shutil.which("nvidia-smi", path=search_path)
-    query = ("--query-gpu=driver_version,name", "--format=csv,noheader")
-    rows = _GPU_ROW.findall(patience.answer(smi, *query)) if smi else []
-    if rows:
-        models = [name.strip()[:_LONGEST_NAME] for _, name in rows]
+    there, version = gpus(patience, search_path)
+    if there and version:
+        models = [one.name for one in there]
         counted = ", ".join(f"{models.count(one)} x {one}" for one in dict.fromkeys(models))
-        return Check("cuda_driver", "ok", f"{rows[0][0]}, {counted}", CAPTURE)
+        return Check("cuda_driver", "ok", f"{version}, {counted}", CAPTURE)
     try:
         text = root.joinpath("proc/driver/nvidia/version").read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -204,16 +227,14 @@ def _driver(patience: Patience, search_path: str | None, root: Path) -> Check:
     if loaded := _DRIVER_FILE.search(text):
         found = f"{loaded[1]} is loaded, but nvidia-smi shows no GPU"
         return Check("cuda_driver", "unknown", found, CAPTURE, "try nvidia-smi by hand")
-    found = "no NVIDIA driver answers"
-    return Check("cuda_driver", "missing", found, CAPTURE, _NO_GPU)
+    return Check("cuda_driver", "missing", "no NVIDIA driver answers", CAPTURE, _NO_GPU)
 
 
 def _topology(patience: Patience, search_path: str | None) -> Check:
     uses = "naming slow links"
-    smi = shutil.which("nvidia-smi", path=search_path)
-    if smi is None:
+    if shutil.which("nvidia-smi", path=search_path) is None:
         return Check("topology", "missing", "nvidia-smi would tell", uses)
-    rows = _LINK_ROW.findall(patience.answer(smi, "topo", "-m"))
+    rows = _LINK_ROW.findall(topology(patience, search_path) or "")
     if not rows:
         return Check("topology", "unknown", "nvidia-smi topo -m does not tell", uses)
     columns = [row.split()[: len(rows)] for row in rows]
@@ -248,8 +269,7 @@ def _nvtx(nsys_version: str | None) -> Check:
         return Check("nvtx", "missing", found, uses, _INSTALL)
     if version is None:
         return Check("nvtx", "ok", "not installed; torch.cuda.nvtx labels as well", uses)
-    old = nsys_version is not None and numbers(nsys_version)[:2] <= _NSYS_LOSES
-    if old and numbers(version) >= _NVTX_LOST:
+    if nsys_version is not None and not ranges_reach(nsys_version, version):
         found = f"{version}, whose ranges do not reach nsys {nsys_version}"
         return Check("nvtx", "warning", found, uses, "label with torch.cuda.nvtx, or 'nvtx<0.2.12'")
     return Check("nvtx", "ok", version, uses)

@@ -16,8 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -53,13 +52,7 @@ _PROGRAM_S = 3.0
 
 @dataclass(frozen=True)
 class Program:
-    """A program that was found.
-
-    Attributes
-    ----------
-    place
-        The usual place where it was found; None when it is on the search path.
-    """
+    """A program that was found, and the usual place where; None when it is on the search path."""
 
     path: Path
     place: str | None
@@ -67,13 +60,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Output:
-    """What a program printed.
-
-    Attributes
-    ----------
-    status
-        Its exit status; None when it did not end in time.
-    """
+    """What a program printed, and its exit status; None when it did not end in time."""
 
     status: int | None
     text: str
@@ -87,7 +74,7 @@ def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | No
     """Return nsys from the search path (None: the environment's), else the newest in the usual places."""
     if on_path := shutil.which("nsys", path=search_path):
         return Program(Path(on_path), None)
-    found = sorted(_existing(root, _NSYS_PLACES), key=_by_number)
+    found = sorted(_existing(root, _NSYS_PLACES), key=by_number)
     if not found:
         return None
     newest = found[-1]
@@ -97,12 +84,9 @@ def find_nsys(search_path: str | None = None, root: Path = ROOT) -> Program | No
 def find_importer(nsys: Program, root: Path = ROOT) -> Path | None:
     """Return the importer that belongs to an nsys: it turns what is captured into a report."""
     # The name on the search path is often a link into the package.
-    homes = dict.fromkeys([*_homes(nsys.path), *_homes(Path(os.path.realpath(nsys.path))), root])
+    real = Path(os.path.realpath(nsys.path))
+    homes = dict.fromkeys([*nsys.path.parents[:2], *real.parents[:2], root])
     return next((found for home in homes for found in _existing(home, _IMPORTER_PLACES)), None)
-
-
-def _homes(program: Path) -> Sequence[Path]:
-    return program.parents[:2]
 
 
 def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
@@ -113,7 +97,8 @@ def _existing(folder: Path, patterns: Iterable[str]) -> list[Path]:
     return found
 
 
-def _by_number(path: Path) -> list[tuple[int, str]]:
+def by_number(path: Path) -> list[tuple[int, str]]:
+    """Return what sorts paths with numbers as numbers: x_2 before x_10."""
     return [
         (int(part), "") if part.isascii() and part.isdigit() else (-1, part)
         for part in re.split(r"([0-9]+)", str(path))
@@ -190,7 +175,6 @@ class Patience:
 
 # What nsys printed before it failed: which of its lines say why, fit to print.
 
-
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _TELLING = re.compile(
     r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception"
@@ -205,13 +189,6 @@ _LONGEST_LINE = 200
 def telling_lines(said: str, most: int) -> list[str]:
     r"""Return the last lines that say what went wrong, else the last of all: short, each once, without progress bars.
 
-    Parameters
-    ----------
-    said
-        What nsys printed, on a terminal or not.
-    most
-        How many lines at most.
-
     Examples
     --------
     >>> telling_lines("Generating\n[1/1] [==  20%]\nError: no space left on device\nbye\n", 1)
@@ -225,7 +202,6 @@ def telling_lines(said: str, most: int) -> list[str]:
 
 
 # Versions of what a training job runs on, without importing it: torch alone would take seconds.
-
 
 _CUDA = re.compile(r"""^cuda(?:\s*:[^=\n]*)?\s*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
 _VERSION = re.compile(r"""^__version__\s*=\s*['"]([\w.+-]+)['"]""", re.MULTILINE)
@@ -282,7 +258,6 @@ def _installed(package: str) -> str | None:
 
 # The nsys of this machine: where it is, its version, and what it can do, as its own help tells.
 
-
 GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
 
 _NAME = "nsys"
@@ -306,53 +281,37 @@ def trace_values_in(text: str) -> tuple[str, ...]:
     return tuple(_TRACE_VALUE.findall(sentence[1])) if sentence else ()
 
 
-def options_in(text: str) -> frozenset[str]:
-    """Return the long options that a help text describes, as ``--lazy``."""
-    return frozenset(_OPTION.findall(text))
-
-
 @dataclass(frozen=True)
 class Nsys:
-    """An nsys that answers.
-
-    Attributes
-    ----------
-    version_text
-        As nsys says it: ``2024.2.3.38``.
-    version
-        Its numbers, to compare by.
-    run
-        What runs it with a time limit.
-    """
+    """An nsys that answers: its version as it says it (``2024.2.3.38``), and what runs it with a time limit."""
 
     path: Path
     version_text: str
-    version: tuple[int, ...]
     run: Run = ask
+    _helps: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The numbers of its version, to compare by."""
+        return numbers(self.version_text)
 
     def trace_values(self) -> tuple[str, ...]:
         """Return what ``nsys profile --trace`` takes; empty when its help does not tell."""
-        return trace_values_in(self._profile_help)
+        return trace_values_in(self._help("profile"))
 
     def profile_has(self, option: str) -> bool:
         """Return whether ``nsys profile`` knows a long option, as ``--cuda-graph-trace``."""
-        return option in options_in(self._profile_help)
+        return option in _OPTION.findall(self._help("profile"))
 
     def export_has(self, option: str) -> bool:
         """Return whether ``nsys export`` knows a long option, as ``--include-blobs``."""
-        return option in options_in(self._export_help)
-
-    @cached_property
-    def _profile_help(self) -> str:
-        return self._help("profile")
-
-    @cached_property
-    def _export_help(self) -> str:
-        return self._help("export")
+        return option in _OPTION.findall(self._help("export"))
 
     def _help(self, command: str) -> str:
-        output = self.run([str(self.path), command, "--help"], _ANSWER_S)
-        return output.text if output is not None and output.status == 0 else ""
+        if command not in self._helps:
+            output = self.run([str(self.path), command, "--help"], _ANSWER_S)
+            self._helps[command] = output.text if output is not None and output.status == 0 else ""
+        return self._helps[command]
 
 
 def find(program: str | None = None, *, run: Run = ask) -> Nsys:
@@ -363,8 +322,6 @@ def find(program: str | None = None, *, run: Run = ask) -> Nsys:
     program
         A path, a directory that holds nsys, or a name on the search path; None looks on the search path,
         then in the places where packages put it, newest first.
-    run
-        What runs a program with a time limit.
 
     Raises
     ------
@@ -377,7 +334,7 @@ def find(program: str | None = None, *, run: Run = ask) -> Nsys:
     output = run([str(path), "--version"], _ANSWER_S)
     version = version_in(output.text) if output is not None else None
     if version is not None:
-        return Nsys(path, version, numbers(version), run)
+        return Nsys(path, version, run)
     if output is None:
         problem = "cannot be started"
     elif output.status is None:
@@ -411,12 +368,11 @@ def _path(program: str | None) -> Path:
     return Path(given).absolute()
 
 
-# Where processes of ours import from: never the current directory, where anybody's reports may lie, and more than
-# reports.
-
-
 def import_path() -> list[str]:
-    """Return ``sys.path`` without the current directory, however it is written there, and without relative entries."""
+    """Return ``sys.path`` without the current directory, however it is written there, and without relative entries.
+
+    Anybody's reports may lie in it, and more than reports.
+    """
     # No pathlib: it would be imported from the path that this mends.
     return [entry for entry in sys.path if os.path.isabs(entry) and not _is_here(entry)]  # noqa: PTH117
 

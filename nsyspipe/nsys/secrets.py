@@ -38,14 +38,9 @@ class _UnusableError(Exception):
 
 @dataclass(frozen=True)
 class HashKey(Mask):
-    """A key, and the name by which hashes of one key are told from those of another.
+    """A key, and the name by which hashes of one key are told from those of another; a note for the user where it is not theirs.
 
-    Attributes
-    ----------
-    key_id
-        Itself a hash by the key, of a text that no value can be; ``capture`` for a key of this capture only.
-    note
-        What to tell the user; None where the key is the user's own.
+    The name is itself a hash by the key, of a text that no value can be; ``capture`` for a key of this capture only.
     """
 
     key: bytes = field(repr=False)

@@ -3,37 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-
-SLOW_LINK, COMM_SLOWS, SYNC, DOCTOR, DIFF = (
-    "slow-link",
-    "comm-slows-compute",
-    "sync-bound",
-    "doctor",
-    "diff",
-)
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable, the values of it that may be written down, and who reads it.
-
-    Attributes
-    ----------
-    reader
-        The finding or command that first asks for it; `diff` says of all of them whether they changed.
-    values
-        Pattern of a whole value; every other value is written as its hash.
-    """
-
-    name: str
-    reader: str
-    values: str
-
-    def allows(self, value: str) -> bool:
-        """Tell whether a value may be written down."""
-        return re.fullmatch(self.values, value, re.ASCII | re.IGNORECASE) is not None
-
 
 _SWITCH = r"-?[0-2]|true|false"
 _COUNT = r"-?\d{1,7}"
@@ -52,59 +21,45 @@ _ALLOCATOR = (
     r"|pinned_use_cuda_host_register:(?:true|false)|pinned_num_register_threads:\d{1,3})(?:,|\Z))+"
 )
 
-VARIABLES: tuple[Variable, ...] = (
-    Variable("NCCL_P2P_DISABLE", SLOW_LINK, _SWITCH),
-    Variable("NCCL_P2P_LEVEL", SLOW_LINK, _LEVEL),
-    Variable("NCCL_P2P_DIRECT_DISABLE", SLOW_LINK, _SWITCH),
-    Variable("NCCL_SHM_DISABLE", SLOW_LINK, _SWITCH),
-    Variable("NCCL_IB_DISABLE", SLOW_LINK, _SWITCH),
-    Variable("NCCL_IB_HCA", SLOW_LINK, _INTERFACES),
-    Variable("NCCL_NET", SLOW_LINK, r"IB|Socket|AWS Libfabric|OFI|UCX"),
-    Variable("NCCL_NET_PLUGIN", SLOW_LINK, r"none|ofi|aws-ofi|ucx|sharp|spcx"),
-    Variable("NCCL_NET_GDR_LEVEL", SLOW_LINK, _LEVEL),
-    Variable("NCCL_SOCKET_IFNAME", SLOW_LINK, _INTERFACES),
-    Variable("NCCL_CROSS_NIC", SLOW_LINK, _SWITCH),
-    Variable("NCCL_MAX_CTAS", COMM_SLOWS, _COUNT),
-    Variable("NCCL_MIN_CTAS", COMM_SLOWS, _COUNT),
-    Variable("NCCL_MAX_NCHANNELS", COMM_SLOWS, _COUNT),
-    Variable("NCCL_MIN_NCHANNELS", COMM_SLOWS, _COUNT),
-    Variable("NCCL_CTA_POLICY", COMM_SLOWS, r"[0-9]|default|efficiency|zero"),
-    Variable("NCCL_CGA_CLUSTER_SIZE", COMM_SLOWS, _COUNT),
-    Variable("PYTORCH_CUDA_ALLOC_CONF", SYNC, _ALLOCATOR),
-    Variable("PYTORCH_ALLOC_CONF", SYNC, _ALLOCATOR),
-    Variable("CUDA_LAUNCH_BLOCKING", SYNC, _SWITCH),
-    Variable("TORCH_NCCL_BLOCKING_WAIT", SYNC, _SWITCH),
-    Variable("NCCL_NVTX_DISABLE", DOCTOR, _SWITCH),
-    Variable("NCCL_DEBUG", DOCTOR, r"version|warn|info|abort|trace"),
-    Variable("CUDA_VISIBLE_DEVICES", DOCTOR, r"|-1|(?:\d{1,3}(?:,|\Z))+"),
-    Variable("CUDA_DEVICE_MAX_CONNECTIONS", DIFF, _COUNT),
-    Variable("CUDA_MODULE_LOADING", DIFF, r"lazy|eager|default"),
-    Variable("NCCL_ALGO", DIFF, _WORDS_OF_ALGO),
-    Variable("NCCL_PROTO", DIFF, _WORDS_OF_PROTO),
-    Variable("NCCL_BUFFSIZE", DIFF, _BYTES),
-    Variable("NCCL_NTHREADS", DIFF, _COUNT),
-    Variable("NCCL_NVLS_ENABLE", DIFF, _SWITCH),
-    Variable("NCCL_COLLNET_ENABLE", DIFF, _SWITCH),
-    Variable("NCCL_P2P_NVL_CHUNKSIZE", DIFF, _BYTES),
-    Variable("NCCL_P2P_PCI_CHUNKSIZE", DIFF, _BYTES),
-    Variable("NCCL_P2P_NET_CHUNKSIZE", DIFF, _BYTES),
-    Variable("NCCL_PXN_DISABLE", DIFF, _SWITCH),
-    Variable("NCCL_CUMEM_ENABLE", DIFF, _SWITCH),
-    Variable("NCCL_GRAPH_MIXING_SUPPORT", DIFF, _SWITCH),
-    Variable("NCCL_LAUNCH_MODE", DIFF, r"parallel|group"),
-    Variable("NCCL_NSOCKS_PERTHREAD", DIFF, _COUNT),
-    Variable("NCCL_SOCKET_NTHREADS", DIFF, _COUNT),
-    Variable("NCCL_IB_QPS_PER_CONNECTION", DIFF, _COUNT),
-    Variable("NCCL_IB_SPLIT_DATA_ON_QPS", DIFF, _SWITCH),
-    Variable("NCCL_IB_GID_INDEX", DIFF, _COUNT),
-    Variable("NCCL_IB_TC", DIFF, _COUNT),
-    Variable("NCCL_IB_SL", DIFF, _COUNT),
-    Variable("NCCL_IB_TIMEOUT", DIFF, _COUNT),
-    Variable("TORCH_DISTRIBUTED_DEBUG", DIFF, r"off|info|detail"),
-    Variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", DIFF, r"[0-3]"),
-    Variable("TORCH_NCCL_AVOID_RECORD_STREAMS", DIFF, _SWITCH),
-    Variable("TORCH_NCCL_CUDA_EVENT_CACHE", DIFF, _SWITCH),
-    Variable("TORCH_NCCL_ENABLE_TIMING", DIFF, _SWITCH),
-    Variable("TORCH_NCCL_HIGH_PRIORITY", DIFF, _SWITCH),
-    Variable("TORCH_NCCL_USE_COMM_NONBLOCKING", DIFF, _SWITCH),
-)
+# Patterns of whole values that may be written down; every other value of these variables is written as its hash.
+_NAMES = {
+    _SWITCH: (
+        "NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE NCCL_CROSS_NIC "
+        "CUDA_LAUNCH_BLOCKING TORCH_NCCL_BLOCKING_WAIT NCCL_NVTX_DISABLE NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE "
+        "NCCL_PXN_DISABLE NCCL_CUMEM_ENABLE NCCL_GRAPH_MIXING_SUPPORT NCCL_IB_SPLIT_DATA_ON_QPS "
+        "TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_CUDA_EVENT_CACHE TORCH_NCCL_ENABLE_TIMING "
+        "TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_USE_COMM_NONBLOCKING"
+    ),
+    _LEVEL: "NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL",
+    _INTERFACES: "NCCL_IB_HCA NCCL_SOCKET_IFNAME",
+    r"IB|Socket|AWS Libfabric|OFI|UCX": "NCCL_NET",
+    r"none|ofi|aws-ofi|ucx|sharp|spcx": "NCCL_NET_PLUGIN",
+    _COUNT: (
+        "NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_CGA_CLUSTER_SIZE "
+        "CUDA_DEVICE_MAX_CONNECTIONS NCCL_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_SOCKET_NTHREADS "
+        "NCCL_IB_QPS_PER_CONNECTION NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_SL NCCL_IB_TIMEOUT"
+    ),
+    r"[0-9]|default|efficiency|zero": "NCCL_CTA_POLICY",
+    _ALLOCATOR: "PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF",
+    r"version|warn|info|abort|trace": "NCCL_DEBUG",
+    r"|-1|(?:\d{1,3}(?:,|\Z))+": "CUDA_VISIBLE_DEVICES",
+    r"lazy|eager|default": "CUDA_MODULE_LOADING",
+    _WORDS_OF_ALGO: "NCCL_ALGO",
+    _WORDS_OF_PROTO: "NCCL_PROTO",
+    _BYTES: "NCCL_BUFFSIZE NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NET_CHUNKSIZE",
+    r"parallel|group": "NCCL_LAUNCH_MODE",
+    r"off|info|detail": "TORCH_DISTRIBUTED_DEBUG",
+    r"[0-3]": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+}
+VARIABLES = {name: values for values, names in _NAMES.items() for name in names.split()}
+
+# What says how ranks are linked.
+OF_LINKS = (
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_DIRECT_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_IB_HCA",
+    "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME", "NCCL_CROSS_NIC",
+)  # fmt: skip
+
+
+def allows(name: str, value: str) -> bool:
+    """Tell whether a value of one of `VARIABLES` may be written down."""
+    return re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None

@@ -1,115 +1,75 @@
-"""Copies of all reports of a run, in one go: hosts get their new names over all of them."""
+"""Copies of all reports of a run, in one go: next to nothing that they could be mistaken for, never over an original.
+
+Hosts get their new names over all reports.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.errors import InputError
+from nsyspipe.errors import InputError, NotAReportError, OutputError
+from nsyspipe.model.text import decoded
+from nsyspipe.nsys.files import (
+    make_readable,
+    remove_abandoned,
+    remove_side_files,
+    scratch_directory,
+    side_files,
+)
+from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_reports
 from nsyspipe.reader.report import open_report
+from nsyspipe.reader.sidecar import read_sidecars
 from nsyspipe.reader.tables import in_place_of_a_table
-from nsyspipe.redact.copy import Copying, Removed, copy_numbers, count_left_behind, opened
-from nsyspipe.redact.places import Place, beside, places_for, staged
-from nsyspipe.redact.tables import base_name, class_of, is_known
-from nsyspipe.redact.texts import copy_ranges, copy_strings, count_named
-from nsyspipe.redact.values import copy_facts, copy_layouts, host_of, names_of
+from nsyspipe.redact.copy import (
+    Copying,
+    Removed,
+    base_name,
+    class_of,
+    copy_numbers,
+    count_left_behind,
+    is_known,
+    opened,
+)
+from nsyspipe.redact.values import (
+    copy_facts,
+    copy_layouts,
+    copy_ranges,
+    copy_strings,
+    count_named,
+    host_of,
+    names_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-
-# One report into one copy.
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a report has that decides how it is copied.
-
-    Attributes
-    ----------
-    host
-        Its host's name; None when it does not say.
-    unknown
-        Rows by unknown table.
-    """
-
-    host: str | None
-    unknown: dict[str, int]
-
-
-def look_at(path: Path) -> Findings:
-    """Look at a report before anything is written.
-
-    Raises
-    ------
-    InputError
-        If it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
-    """
-    with open_report(path) as report, opened(path, None) as database:
-        for table in sorted(report.views):
-            base = base_name(table)
-            if is_known(base) and class_of(base) is None:
-                raise in_place_of_a_table(path, table, "view")
-        copying = Copying(report, database, Removed(), lambda _: None)
-        unknown = {
-            table: n
-            for table in report.tables
-            if not is_known(base_name(table)) and (n := copying.count(table))
-        }
-        return Findings(host_of(report), unknown)
-
-
-def copy_report(
-    path: Path, copy: Path, host: str | None, on_rows: Callable[[int], None]
-) -> Removed:
-    """Fill an empty file with the copy of a report.
-
-    Parameters
-    ----------
-    host
-        What to call the host in it.
-    on_rows
-        Called with the number of the last row of a table that was copied.
-
-    Returns
-    -------
-    Removed
-        What stayed behind.
-    """
-    removed = Removed()
-    with open_report(path) as report, opened(path, copy) as database:
-        copying = Copying(report, database, removed, on_rows)
-        copy_numbers(copying)
-        copy_facts(copying, host)
-        copy_layouts(copying)
-        copy_ranges(copying)
-        copy_strings(copying)
-        count_named(copying, names_of(report))
-        count_left_behind(copying)
-    return removed
+    from collections.abc import Callable, Iterator, Sequence
 
 
 _MOST_NAMED = 5
 _MIB = 2**20
+_ANOTHER = "another name"
+# What launchers leave beside reports.
+_BESIDE = ("*.capture.json", "*nccl*.log", "*topo*.txt")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A report, and where its copy goes."""
+
+    report: Path
+    copy: Path
 
 
 @dataclass(frozen=True)
 class Redaction:
-    """What was done.
+    """What was done: each report and its copy, how many hosts got another name, what stayed behind.
 
-    Attributes
-    ----------
-    places
-        Each report and its copy.
-    n_hosts
-        How many hosts got another name.
-    removed
-        What stayed behind.
-    beside
-        Names of files beside the reports that `analyze` reads, and that were not copied.
-    has_others_beside
-        Whether logs, topologies or sidecars of no report lie there too.
+    Beside the reports are files that `analyze` reads, and that were not copied; others there are logs, topologies or
+    sidecars of no report.
     """
 
     places: Sequence[Place]
@@ -150,60 +110,209 @@ def redact(
         If a copy cannot be written, or would replace what it must not. Nothing is left of it.
     """
     places = places_for(reports, out, force=force)
-    findings = [look_at(place.report) for place in places]
+    looks = [look_at(place.report) for place in places]
     if not drop_unknown:
-        for place, found in zip(places, findings, strict=True):
-            _check_known(place, found)
-    hosts = _host_names(findings)
+        for place, (_, unknown) in zip(places, looks, strict=True):
+            _check_known(place.report, unknown)
+    # Numbered as they appear; no name stays none.
+    names = dict.fromkeys(host for host, _ in looks if host)
+    hosts = {host: f"host-{index}" for index, host in enumerate(names)}
     removed = Removed()
-    progress = _Progress([place.report for place in places], on_progress)
+    sizes = [place.report.stat().st_size for place in places]
+
+    def show(n_done: int) -> None:
+        if on_progress:
+            on_progress(min(n_done, sum(sizes)) // _MIB, -(-sum(sizes) // _MIB))
+
+    def while_growing(copy: Path, n_before: int) -> Callable[[int], None]:
+        return lambda _: show(n_before + copy.stat().st_size)
+
     with staged(places) as files:
-        for place, found, file in zip(places, findings, files, strict=True):
-            host = None if found.host is None else hosts.get(found.host, "")
-            removed.update(copy_report(place.report, file, host, progress.of(file)))
-            progress.finish(place.report)
+        for at, (place, (host, _), file) in enumerate(zip(places, looks, files, strict=True)):
+            n_before = sum(sizes[:at])
+            name = None if host is None else hosts.get(host, "")
+            removed.update(_copy_report(place.report, file, name, while_growing(file, n_before)))
+            show(n_before + sizes[at])
     return Redaction(places, len(hosts), removed, *beside([place.report for place in places]))
 
 
-def _check_known(place: Place, found: Findings) -> None:
-    if not found.unknown:
+def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
+    """Return a report's host, None when it does not say, and the rows of its unknown tables, before anything is written.
+
+    InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
+    """
+    with open_report(path) as report, opened(path, None) as connection:
+        for table in sorted(report.views):
+            base = base_name(table)
+            if is_known(base) and class_of(base) is None:
+                raise in_place_of_a_table(path, table, "view")
+        copying = Copying(report, connection)
+        unknown = [table for table in report.tables if not is_known(base_name(table))]
+        return host_of(report), {table: n for table in unknown if (n := copying.count(table))}
+
+
+def _check_known(report: Path, unknown: dict[str, int]) -> None:
+    if not unknown:
         return
-    names = [f"{table} ({n} rows)" for table, n in sorted(found.unknown.items())]
+    names = [f"{table} ({n} rows)" for table, n in sorted(unknown.items())]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     raise InputError(
-        str(place.report),
+        str(report),
         "has tables that this version does not know, so that it cannot tell what is private in them",
         found=f"{', '.join(names[:_MOST_NAMED])}{more}",
         fix="--drop-unknown leaves them out; analysis reads none of them",
     )
 
 
-def _host_names(findings: Sequence[Findings]) -> Mapping[str, str]:
-    """Return a new name for each host, numbered as they appear; no name stays none."""
-    hosts = dict.fromkeys(found.host for found in findings if found.host)
-    return {host: f"host-{index}" for index, host in enumerate(hosts)}
+def _copy_report(
+    path: Path, copy: Path, host: str | None, on_rows: Callable[[int], None]
+) -> Removed:
+    """Fill an empty file with the copy of a report, in which its host is called so; return what stayed behind."""
+    removed = Removed()
+    with open_report(path) as report, opened(path, copy) as connection:
+        copying = Copying(report, connection, removed, on_rows)
+        copy_numbers(copying)
+        copy_facts(copying, host)
+        copy_layouts(copying)
+        copy_ranges(copying)
+        copy_strings(copying)
+        count_named(copying, names_of(report))
+        count_left_behind(copying)
+    return removed
 
 
-class _Progress:
-    """How far the copies are, measured by the sizes of the files."""
+def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
+    """Decide where the copies of one report, or of those of a directory or glob, go, before anything is written.
 
-    def __init__(
-        self, reports: Sequence[Path], on_progress: Callable[[int, int], None] | None
-    ) -> None:
-        self._on_progress = on_progress
-        self._sizes = {report: report.stat().st_size for report in reports}
-        self._total = sum(self._sizes.values())
-        self._done = 0
+    Raises
+    ------
+    InputError
+        If there is no report, or one that was not exported to SQLite.
+    OutputError
+        If an original or, without `force`, a file that is there would be replaced.
+    """
+    path = Path(reports)
+    _check_exported([path])
+    found = find_reports([reports])
+    _check_exported(found)
+    is_one = path.is_file() or not (path.is_dir() or glob.has_magic(reports))
+    with _writable(out):
+        places = [Place(found[0], out)] if is_one else _in_directory(found, out, force=force)
+        for place in places:
+            _check(place, found, force=force)
+    return places
 
-    def of(self, copy: Path) -> Callable[[int], None]:
-        """Return what to call while a copy grows."""
-        return lambda _: self._show(self._done + copy.stat().st_size)
 
-    def finish(self, report: Path) -> None:
-        """Count a report as done."""
-        self._done += self._sizes[report]
-        self._show(self._done)
+def _check_exported(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if path.suffix == RAW_SUFFIX:
+            raise NotAReportError(
+                decoded(str(path)),
+                "an nsys report that was not exported to SQLite, and only exports can be redacted",
+                fix=f"nsyspipe convert {path}",
+            )
 
-    def _show(self, done: int) -> None:
-        if self._on_progress:
-            self._on_progress(min(done, self._total) // _MIB, -(-self._total // _MIB))
+
+def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
+    if out.exists() and not out.is_dir():
+        problem = "is a file, where a directory for several reports was needed"
+        raise OutputError(str(out), problem, fix=_ANOTHER)
+    if out.is_dir():
+        if any(out.samefile(report.parent) for report in reports):
+            problem = "is the directory of the reports, which are never replaced"
+            raise OutputError(str(out), problem, fix="another directory")
+        if not force and any(out.iterdir()):
+            problem = "is not empty: what lies in it would be taken for redacted too"
+            raise OutputError(str(out), problem, fix="a new directory, or --force")
+    names: dict[str, Path] = {}
+    for report in reports:
+        if report.name in names:
+            problem = f"has the name of {names[report.name]}, and copies keep their names"
+            raise OutputError(str(report), problem, fix="one directory at a time")
+        names[report.name] = report
+    return [Place(report, out / report.name) for report in reports]
+
+
+def _check(place: Place, reports: Sequence[Path], *, force: bool) -> None:
+    copy = place.copy
+    # What is left of an older file would be rolled back into the copy, and goes with it.
+    there = [one for one in (copy, *side_files(copy)) if os.path.lexists(one)]
+    for one in there:
+        if one.exists() and any(one.samefile(report) for report in reports if report.exists()):
+            raise OutputError(str(one), "is the original, which is never replaced", fix=_ANOTHER)
+    if copy.exists() and not copy.is_file():
+        problem = "is a directory, where a file for one report was needed"
+        raise OutputError(str(copy), problem, fix=str(copy / place.report.name))
+    if there and not force:
+        raise OutputError(str(there[0]), "exists", fix=f"--force, or {_ANOTHER}")
+
+
+@contextlib.contextmanager
+def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
+    """Yield an empty file for each copy, and rename them in the end; after an error nothing is left of them.
+
+    OutputError if they cannot be written.
+    """
+    directory = places[0].copy.parent
+    files: list[Path] = []
+    made: list[Path] = []
+    renamed: list[Path] = []
+    held = contextlib.ExitStack()
+    try:
+        with _writable(directory):
+            made = _make(directory)
+            remove_abandoned(directory)
+            scratch = held.enter_context(scratch_directory(directory))
+            for number, _ in enumerate(places):
+                files.append(scratch / f"{number}.sqlite")
+                files[-1].touch(mode=0o600)
+        yield files
+        with _writable(directory):
+            for file in files:
+                _finish(file)
+            for file, place in zip(files, places, strict=True):
+                remove_side_files(place.copy)
+                file.replace(place.copy)
+                renamed.append(place.copy)
+        made, renamed = [], []
+    finally:
+        held.close()
+        for file in renamed:
+            with contextlib.suppress(OSError):
+                file.unlink()
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def beside(reports: Sequence[Path]) -> tuple[list[str], bool]:
+    """Return the names of the files beside some reports that `analyze` reads too, and whether others like them are there.
+
+    It reads sidecars of the reports, and the logs and topologies that those name.
+    """
+    read = {path for path in read_sidecars(reports).paths if path.exists()}
+    folders = dict.fromkeys(report.parent for report in reports)
+    there = {path for folder in folders for one in _BESIDE for path in folder.glob(one)}
+    return sorted({decoded(path.name) for path in read}), bool(there - read)
+
+
+def _make(directory: Path) -> list[Path]:
+    """Make a directory and those above it, and return what was made, innermost first."""
+    missing = [one for one in (directory, *directory.parents) if not one.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    return missing
+
+
+def _finish(file: Path) -> None:
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())
+    make_readable(file)
+
+
+@contextlib.contextmanager
+def _writable(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        raise OutputError(decoded(str(out)), problem, fix="another directory") from error

@@ -1,23 +1,27 @@
-"""Texts that say something about the capture, each checked against the form of its place; NCCL's payloads packed anew."""
+"""What stays of texts and payloads: facts of the capture, names of ranges, strings, NCCL's numbers packed anew.
+
+Each is checked against the form of its place. Of ranges the texts stay, of all other NVTX rows the numbers.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from nsyspipe.reader import report as versions
+from nsyspipe.reader.calls import read_strings
 from nsyspipe.reader.metadata import LAUNCHER_SIZES
+from nsyspipe.reader.operations import process_of_thread
 from nsyspipe.reader.payload import HEADER, decode_fields, fits_layout, names_in
-from nsyspipe.reader.payload_layouts import Layout, bare_name
-from nsyspipe.redact.copy import number
-from nsyspipe.redact.tables import CHECKED, NUMBERS
+from nsyspipe.reader.payload_layouts import Layout, bare_name, read_layouts
+from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, number, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from nsyspipe.reader.report import Report
@@ -31,17 +35,15 @@ _EXPORT = "settings of the export"
 _SYSTEM = "host and system"
 _FORM = "values of an unexpected form"
 
-_VARIABLES = frozenset(
-    (
-        "RANK",
-        *LAUNCHER_SIZES,
-        *LAUNCHER_SIZES.values(),
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "CUDA_VISIBLE_DEVICES",
-    )
-)
 _DEVICES = "CUDA_VISIBLE_DEVICES"
+_VARIABLES = {
+    *LAUNCHER_SIZES,
+    *LAUNCHER_SIZES.values(),
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    _DEVICES,
+}
 _PRIVATE = {"HOME", "HOSTNAME", "LOGNAME", "USER", "USERNAME"}
 _SHORTEST_NAME = 3
 # As `metadata` takes them apart.
@@ -75,16 +77,13 @@ def copy_facts(copying: Copying, host: str | None) -> None:
         rows = [] if host is None else [("Hostname", host)]
         _copy_rows(copying, table, _SYSTEM, rows)
     for table in copying.tables(versions.GPU):
-        _copy_gpus(copying, table)
+        copying.copy(table, {"name": Checked("TEXT", _model_names(copying, table))})
 
 
 def host_of(report: Report) -> str | None:
     """Return the report's host as `metadata` finds it."""
-    if not report.has(versions.SYSTEM_ENV, "name", "value"):
-        return None
-    names = report.select(versions.SYSTEM_ENV, {"value": "text"}, where="name = 'Hostname'")
-    found: list[str] = names["value"].to_pylist()
-    return found[0] if found else None
+    rows = _named_values(report, versions.SYSTEM_ENV, "name = 'Hostname'")
+    return next((value for _, value in rows), None)
 
 
 def names_of(report: Report) -> re.Pattern[str] | None:
@@ -93,14 +92,11 @@ def names_of(report: Report) -> re.Pattern[str] | None:
     Names of one or two letters and root's are no names that could be found.
     """
     found = {host_of(report) or ""}
-    if report.has(versions.CAPTURE_META, "name", "value"):
-        where = "name LIKE '%ENVIRONMENT_VARIABLE'"
-        for text in report.select(versions.CAPTURE_META, {"value": "text"}, where=where)[
-            "value"
-        ].to_pylist():
-            made = _ASSIGNMENT.match(text)
-            if made and made["name"] in _PRIVATE:
-                found.add(made["value"].rstrip("/"))
+    where = "name LIKE '%ENVIRONMENT_VARIABLE'"
+    for _, text in _named_values(report, versions.CAPTURE_META, where):
+        made = _ASSIGNMENT.match(text)
+        if made and made["name"] in _PRIVATE:
+            found.add(made["value"].rstrip("/"))
     names = {one for one in found if len(one) >= _SHORTEST_NAME and one not in {"root", "/root"}}
     if not names:
         return None
@@ -109,21 +105,17 @@ def names_of(report: Report) -> re.Pattern[str] | None:
 
 
 def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str, str]]) -> None:
-    columns = copying.columns(table, ("name", "value"))
     copied = 0
-    if len(columns) == 2:  # noqa: PLR2004 - else no row says anything
-        copying.database.create(table, dict.fromkeys(columns, "TEXT"))
-        copied = copying.database.insert(table, rows)
+    if copying.report.has(table, "name", "value"):  # else no row says anything
+        copied = copying.create(table, {"name": "TEXT", "value": "TEXT"}, rows)
     copying.removed.add(kind, table, copying.count(table) - copied)
 
 
-def _named_values(
-    report: Report, table: str, where: str | None = None
-) -> Iterable[tuple[str, str]]:
+def _named_values(report: Report, table: str, where: str) -> Iterable[tuple[str, str]]:
     if not report.has(table, "name", "value"):
-        return
+        return ()
     found = report.select(table, {"name": "text", "value": "text"}, where=where)
-    yield from zip(found["name"].to_pylist(), found["value"].to_pylist(), strict=True)
+    return zip(found["name"].to_pylist(), found["value"].to_pylist(), strict=True)
 
 
 def _export_rows(copying: Copying, table: str) -> list[tuple[str, str]]:
@@ -170,29 +162,17 @@ def _variable_rows(report: Report, table: str) -> list[tuple[str, str]]:
     return rows
 
 
-def _copy_gpus(copying: Copying, table: str) -> None:
-    columns = copying.columns(table, NUMBERS[versions.GPU])
-    values = {name: number(name) for name in columns}
-    kinds = dict.fromkeys(columns, "INTEGER")
-    joins = ""
-    if copying.columns(table, ("name",)):
-        copying.database.run("DROP TABLE IF EXISTS temp.model")
-        copying.database.scratch(
-            "model", "row INTEGER PRIMARY KEY, name TEXT", _model_names(copying, table)
-        )
-        kinds["name"], values["name"] = "TEXT", "m.name"
-        joins = "LEFT JOIN temp.model AS m ON m.row = t.rowid"
-    if kinds:
-        copying.database.create(table, kinds)
-        copying.database.fill(table, values, joins=joins)
+def _names(copying: Copying, table: str) -> Iterable[tuple[int, str]]:
+    """Return a table's names by row."""
+    found = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
+    return zip(found["row"].to_pylist(), found["name"].to_pylist(), strict=True)
 
 
 def _model_names(copying: Copying, table: str) -> list[tuple[int, str]]:
     """Return each GPU's model by row; names of another form become marks, so that two models stay two."""
-    found = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
     marks: dict[str, str] = {}
     rows = []
-    for row, name in zip(found["row"].to_pylist(), found["name"].to_pylist(), strict=True):
+    for row, name in _names(copying, table):
         is_model = not name or _MODEL.fullmatch(name)
         if not is_model:
             copying.removed.add(_FORM, f"{table}.name", 1, "values")
@@ -204,7 +184,6 @@ def _model_names(copying: Copying, table: str) -> list[tuple[int, str]]:
 
 # NCCL's payloads, packed anew: the numbers that analysis reads, and nothing between or behind them.
 
-
 # Stands for a payload that analysis only counts.
 MARK = b"\x00"
 
@@ -215,13 +194,7 @@ PAYLOADS = "payloads of NVTX ranges"
 def packed(
     blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[Key, Layout]
 ) -> list[bytes]:
-    """Return each blob with the numbers that `payload_fields` finds in it; a mark for one that fits no layout.
-
-    Parameters
-    ----------
-    domains
-        Domain of the range of each blob.
-    """
+    """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
     decoded = decode_fields(blobs, domains, layouts).is_decoded.tolist()
     by_low: dict[Key, list[tuple[int, Layout]]] = {}
     for (domain, schema), layout in layouts.items():
@@ -253,19 +226,7 @@ def _packed(blob: bytes, domain: int, layouts: Mapping[Key, list[tuple[int, Layo
 def copy_layouts(copying: Copying) -> None:
     """Copy how payloads lie in memory, with the names of the numbers that are read; other names become numbers."""
     for table in copying.tables(versions.PAYLOAD_ENTRIES):
-        columns = copying.columns(table, NUMBERS[versions.PAYLOAD_ENTRIES])
-        kinds = dict.fromkeys(columns, "INTEGER")
-        values = {name: number(name) for name in columns}
-        joins = ""
-        if copying.columns(table, ("name",)):
-            copying.database.run("DROP TABLE IF EXISTS temp.entry")
-            rows = _entry_names(copying, table)
-            copying.database.scratch("entry", "row INTEGER PRIMARY KEY, name TEXT", rows)
-            kinds["name"], values["name"] = "TEXT", "e.name"
-            joins = "LEFT JOIN temp.entry AS e ON e.row = t.rowid"
-        if kinds:
-            copying.database.create(table, kinds)
-            copying.database.fill(table, values, joins=joins)
+        copying.copy(table, {"name": Checked("TEXT", _entry_names(copying, table))})
 
 
 def _entry_names(copying: Copying, table: str) -> list[tuple[int, str]]:
@@ -274,21 +235,213 @@ def _entry_names(copying: Copying, table: str) -> list[tuple[int, str]]:
     Names that are equal stay so, also those that are equal but for case and punctuation: placing the
     entries depends on it.
     """
-    found = copying.report.select(table, {"name": "text"}, derived={"row": "rowid"})
     spellings: dict[str, dict[str, int]] = {}
     numbers: dict[str, int] = {}
     rows = []
-    for row, name in zip(found["row"].to_pylist(), found["name"].to_pylist(), strict=True):
+    for row, name in _names(copying, table):
         if not name:
             continue
         bare = bare_name(name)
         mine = spellings.setdefault(bare, {})
-        known = bare if _is_read(bare) else f"field{numbers.setdefault(bare, len(numbers))}"
+        is_read = names_in(Layout(0, is_exact=True, fields={bare: ("<u8", 0)}))
+        known = bare if is_read else f"field{numbers.setdefault(bare, len(numbers))}"
         rows.append((row, known + "_" * mine.setdefault(name, len(mine))))
         copying.removed.add(PAYLOADS, f"{table}.name", int(known != bare), "values")
     return rows
 
 
-def _is_read(bare: str) -> bool:
-    """Tell whether a field of this name is one that is read."""
-    return bool(names_in(Layout(0, is_exact=True, fields={bare: ("<u8", 0)})))
+# NVTX rows: of names only those that are read.
+
+_NAMES = "NVTX names of threads, marks, categories and domains"
+
+# NVTX_EVENTS.eventType
+_THREAD_NAME, _DOMAIN = 39, 75
+_RANGES = {59, 60}
+_NCCL, _NCCL_PREFIX = "NCCL", "nccl"
+_READ_DOMAINS = {_NCCL, "MPI"}
+_MPI_RANK = re.compile(r"MPI Rank [0-9]{1,18}")
+_REDACTED = "redacted"  # says that there was a name, which matters
+
+
+class _Row(NamedTuple):
+    """A row that needs a look; its text, whether it stands in the row or in the strings."""
+
+    row: int
+    kind: int | None
+    thread: int | None
+    domain: int
+    string: int | None
+    inline: str
+    text: str | None
+    blob: bytes
+
+    def kept(self) -> tuple[int, str | None, int | None]:
+        """Return the row's name as it stands there."""
+        return (self.row, self.inline, None) if self.inline else (self.row, None, self.string)
+
+
+def copy_ranges(copying: Copying) -> None:
+    """Copy the NVTX rows.
+
+    A row that is neither a range nor names a thread or domain that is read keeps only its numbers. A row with a
+    payload says whether it had a name, since that tells whose payload it is.
+    """
+    for table in copying.tables(versions.NVTX):
+        has = copying.report.has
+        rows = _rows(copying, table) if has(table, "eventType", "globalTid") else []
+        owned = _are_nccls(rows)
+        payloads = _payloads(copying, [row for row in rows if row.blob], owned)
+        n_marks = list(payloads.values()).count(MARK)
+        copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
+        # Texts of ranges stay.
+        names = [_name(row, is_nccls=row.row in owned) for row in rows if row.kind not in _RANGES]
+        of_range = (
+            "CASE WHEN t.eventType IN (59, 60) THEN {} END" if has(table, "eventType") else "NULL"
+        )
+        text = of_range.format("CASE typeof(t.text) WHEN 'text' THEN t.text END")
+        copying.copy(
+            table,
+            {
+                "textId": Checked(
+                    "INTEGER",
+                    [(row, one) for row, _, one in names],
+                    of_range.format(number("textId")),
+                ),
+                "text": Checked("TEXT", [(row, one) for row, one, _ in names], text),
+                "binaryData": Checked("BLOB", payloads.items()),
+            },
+        )
+        _count(copying, table)
+
+
+def _payloads(copying: Copying, rows: Sequence[_Row], owned: set[int]) -> dict[int, bytes]:
+    """Return what stays of each payload by row."""
+    blobs = pa.chunked_array([pa.array([row.blob for row in rows], pa.binary())])
+    domains = np.array([row.domain for row in rows], np.int64)
+    anew = packed(blobs, domains, read_layouts(copying.report))
+    return {
+        row.row: blob if row.row in owned else MARK for row, blob in zip(rows, anew, strict=True)
+    }
+
+
+def _rows(copying: Copying, table: str) -> list[_Row]:
+    report = copying.report
+    kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "textId"), "int")
+    kinds |= {"text": "text", "binaryData": "blob"}
+    where = f"eventType IN ({_THREAD_NAME}, {_DOMAIN})"
+    if report.has(table, "binaryData"):
+        where += " OR binaryData IS NOT NULL"
+    found = report.select(table, kinds, derived={"row": "rowid"}, where=where)
+    ids = found["textId"].fill_null(-1).to_numpy()
+    texts = read_strings(report).lookup(ids).to_pylist() if found.num_rows else []
+    return [
+        _Row(
+            row["row"], row["eventType"], row["globalTid"], row["domainId"] or 0, row["textId"], row["text"],
+            row["text"] or text, row["binaryData"],
+        )
+        for row, text in zip(found.to_pylist(), texts, strict=True)
+    ]  # fmt: skip
+
+
+def _are_nccls(rows: Sequence[_Row]) -> set[int]:
+    """Return the rows whose payload `payload` takes for NCCL's, or looks at since nothing names its owner."""
+    owners: dict[tuple[int, int], set[str]] = {}
+    for row in rows:
+        if row.kind == _DOMAIN and row.thread is not None and row.text is not None:
+            key = process_of_thread(row.thread), row.domain
+            owners.setdefault(key, set()).add(row.text)
+    found = set()
+    for row in rows:
+        if row.thread is None or not row.blob:
+            continue
+        names = owners.get((process_of_thread(row.thread), row.domain), set())
+        says_so = (row.text or "").lower().startswith(_NCCL_PREFIX) or _NCCL in names
+        if says_so or (row.text is None and not names):
+            found.add(row.row)
+    return found
+
+
+def _name(row: _Row, *, is_nccls: bool) -> tuple[int, str | None, int | None]:
+    """Return what stays of a row's name: row, text, id of a string."""
+    text = row.text or ""
+    if row.kind == _DOMAIN and row.text is not None:
+        return row.kept() if text in _READ_DOMAINS else (row.row, _REDACTED, None)
+    if row.kind == _THREAD_NAME and _MPI_RANK.fullmatch(text):
+        return row.kept()
+    if is_nccls and text.lower().startswith(_NCCL_PREFIX):
+        return row.kept()
+    return row.row, _REDACTED if row.blob and row.text is not None else None, None
+
+
+def _count(copying: Copying, table: str) -> None:
+    """Count the names that stayed behind."""
+    named = copying.columns(table, ("textId", "text"))
+    if named:
+        condition = f"({' OR '.join(f'{name} IS NOT NULL' for name in named)})"
+        before = copying.count(table, condition)
+        if "text" in named:
+            condition += f" AND text IS NOT '{_REDACTED}'"
+        after = copying.count(table, condition, of="main")
+        copying.removed.add(_NAMES, f"{table}.text", before - after, "values")
+
+
+# The string table: names of kernels and NVTX ranges, and those of CUDA's calls that look like one.
+
+_KIND = "strings that no kernel, range or CUDA call is named by"
+# Where ids of names stand whose texts stay, whatever they are, and where those of calls.
+_NAMES_OF = (
+    ("named_by", versions.KERNEL, "shortName"),
+    ("named_by", versions.KERNEL, "demangledName"),
+    ("named_by", versions.NVTX, "textId"),
+    ("called_by", versions.RUNTIME, "nameId"),
+)
+# cudaLaunchKernel_v7000, cuMemcpyAsync_v2_ptsz
+_LONGEST_CALL = 128
+_CALL = (
+    "(t.value GLOB 'cuda[A-Z]*' OR t.value GLOB 'cu[A-Z]*') AND t.value NOT GLOB '*[^A-Za-z0-9_]*' "
+    f"AND length(t.value) <= {_LONGEST_CALL}"
+)
+
+
+def copy_strings(copying: Copying) -> None:
+    """Copy the strings that the rows of the copy refer to; all other tables must be there already.
+
+    Where an id is there twice, only the first row counts.
+    """
+    copying.scratch("named_by", "id INTEGER PRIMARY KEY")
+    copying.scratch("called_by", "id INTEGER PRIMARY KEY")
+    for target, base, column in _NAMES_OF:
+        for table in copying.tables(base):
+            if copying.columns(table, (column,)):
+                copying.run(
+                    f"INSERT OR IGNORE INTO temp.{target} SELECT {column} FROM main.{quoted(table)} "  # noqa: S608
+                    f"WHERE {column} IS NOT NULL"
+                )
+    for table in copying.tables(versions.STRINGS):
+        n_kept = 0
+        if copying.report.has(table, "id", "value"):  # else no id has a text
+            copying.scratch("first_of", "id INTEGER PRIMARY KEY, row INTEGER")
+            copying.run(
+                "INSERT OR IGNORE INTO temp.first_of "  # noqa: S608
+                f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = 'integer' "
+                "AND (t.id IN (SELECT id FROM temp.named_by) "
+                f"OR (t.id IN (SELECT id FROM temp.called_by) AND {_CALL})) ORDER BY t.rowid"
+            )
+            copying.create(table, {"id": "INTEGER", "value": "TEXT"})
+            where = "t.rowid IN (SELECT row FROM temp.first_of) AND typeof(t.value) = 'text'"
+            copying.fill(table, {"id": number("id"), "value": "t.value"}, where=where)
+            n_kept = copying.count(table, of="main")
+        copying.removed.add(_KIND, table, copying.count(table) - n_kept)
+
+
+def count_named(copying: Copying, names: re.Pattern[str] | None) -> None:
+    """Count the kept texts that hold a name which was removed elsewhere; the copy must be whole."""
+    if names is None:
+        return
+    for base, column in ((versions.STRINGS, "value"), (versions.NVTX, "text")):
+        for table in copying.tables(base):
+            if copying.columns(table, (column,)):
+                texts = copying.run(
+                    f"SELECT {column} FROM main.{quoted(table)} WHERE typeof({column}) = 'text'"  # noqa: S608
+                ).scalars()
+                copying.removed.n_named += sum(names.search(text) is not None for text in texts)

@@ -297,7 +297,7 @@ def pieces(secret):
 def leaks(words, secret, **more):
     """Return what of a secret a sidecar of a command holds, and what is read of it."""
     document = sidecar_document(
-        "run", command=words, environment={}, surroundings=NOTHING, key=KEY, directory=None, **more
+        "run", command=words, environment={}, surroundings=NOTHING, key=KEY, **more
     )
     text = json.dumps(document, ensure_ascii=False)
     again = parse_sidecar(text.encode("utf-8", "replace"), None).facts.command

@@ -13,7 +13,7 @@ import pytest
 from nsyspipe.capture.sidecar import write_sidecar
 from nsyspipe.capture.supervision import holding, short_directory, start
 from nsyspipe.nsys.files import claim, claimed_file, remove_abandoned
-from nsyspipe.redact.places import Place, staged
+from nsyspipe.redact.redact import Place, staged
 from tests.cli.tools import nsyspipe_here
 
 LONG_AGO_S = 3600

@@ -10,7 +10,7 @@ import pytest
 from nsyspipe.capture.nsys_output import (
     NOTHING,
     Captured,
-    captured,
+    NsysOutput,
     is_missed_agent,
     last_words,
     output_of,
@@ -28,14 +28,10 @@ def place(tmp_path):
     return tmp_path
 
 
-def came_of(place, *, earlier=None, started_ns=None):
-    return captured(
-        str(place / "run_0"),
-        place / "tmp",
-        place / "log",
-        earlier=earlier,
-        started_ns=time.time_ns() if started_ns is None else started_ns,
-    )
+def came_of(place, *, earlier=None):
+    return NsysOutput(
+        str(place / "run_0"), place / "tmp", place / "log", earlier=earlier
+    ).captured()
 
 
 def leave(place, name="report1.nsys-rep", text="mine"):
@@ -99,9 +95,7 @@ def test_a_stream_that_was_not_made_a_report_is_kept_under_a_free_name(place):
 
 def test_a_capture_that_cannot_be_moved_stays_and_is_named(place):
     leave(place)
-    came = captured(
-        str(place / "no" / "run_0"), place / "tmp", place / "log", earlier=None, started_ns=0
-    )
+    came = NsysOutput(str(place / "no" / "run_0"), place / "tmp", place / "log").captured()
     assert f"it is still in {place / 'tmp' / 'nvidia'}" in came.problem
     assert (place / "tmp" / "nvidia" / "report1.nsys-rep").read_text() == "mine"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nsyspipe.capture.outcome import End, judge
-from nsyspipe.capture.status import Loop, RankRecord
+from nsyspipe.capture.status import Program, RankRecord
 
 WELL = End(0)
 EMPTY = "nothing was captured"
@@ -27,9 +27,9 @@ def rank(number, *, status=0, report=True, problem=None, ended_at=1.0, pid=100, 
     )
 
 
-def verdict(records, expected=(0, 1), end=WELL, capture_range="cudaProfilerApi", loops=None):
+def verdict(records, expected=(0, 1), end=WELL, capture_range="cudaProfilerApi", programs=None):
     return judge(
-        records, expected, end, program="train.py", capture_range=capture_range, loops=loops
+        records, expected, end, program="train.py", capture_range=capture_range, programs=programs
     )
 
 
@@ -97,28 +97,31 @@ def test_an_nsys_and_agent_that_missed_each_other_are_to_be_started_again():
 
 def test_a_loop_that_is_shorter_than_its_warm_up_is_told_so():
     records = [rank(0, report=False, problem=EMPTY)]
-    loops = {0: Loop(n_steps=8, n_captured=0, warmup=10, n_asked=20)}
-    found = verdict(records, expected=(0,), loops=loops)
+    loops = {0: Program(n_steps=8, n_captured_steps=0, warmup=10, steps_asked=20)}
+    found = verdict(records, expected=(0,), programs=loops)
     assert found.lines == (
         "error: train.py: it ended well, but nothing was captured: its loop ended after 8 steps, the warm-up is 10",
         "  fix: captured_steps(loader, warmup=2, steps=6), or more steps",
     )
     # One step is warm enough for nothing: it is captured itself.
-    loops = {0: Loop(n_steps=1, n_captured=0, warmup=10, n_asked=20)}
-    fix = verdict(records, expected=(0,), loops=loops).lines[-1]
+    loops = {0: Program(n_steps=1, n_captured_steps=0, warmup=10, steps_asked=20)}
+    fix = verdict(records, expected=(0,), programs=loops).lines[-1]
     assert "warmup=0, steps=1)" in fix
 
 
 def test_captured_steps_that_nsys_never_heard_of_are_told_so():
-    loops = {0: Loop(n_steps=30, n_captured=20, warmup=10, n_asked=20)}
-    found = verdict([rank(0, report=False, problem=EMPTY)], expected=(0,), loops=loops)
+    loops = {0: Program(n_steps=30, n_captured_steps=20, warmup=10, steps_asked=20)}
+    found = verdict([rank(0, report=False, problem=EMPTY)], expected=(0,), programs=loops)
     assert "20 of its steps were to be, but nsys did not hear of it" in said(found)
     assert 'pip install "nvtx<0.2.12"' in said(found)
 
 
 def test_fewer_steps_than_asked_for_are_a_note():
-    loops = {0: Loop(30, 20, 10, 20), 1: Loop(16, 6, 10, 20)}
-    found = verdict([rank(0), rank(1)], loops=loops)
+    loops = {
+        0: Program(n_steps=30, n_captured_steps=20, warmup=10, steps_asked=20),
+        1: Program(n_steps=16, n_captured_steps=6, warmup=10, steps_asked=20),
+    }
+    found = verdict([rank(0), rank(1)], programs=loops)
     assert (found.status, found.lines) == (
         0,
         (

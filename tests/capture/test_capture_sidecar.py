@@ -7,6 +7,8 @@ import json
 import pytest
 
 from nsyspipe.capture.sidecar import Surroundings, sidecar_document
+from nsyspipe.capture.status import read_programs
+from nsyspipe.model.sidecar import CapturedRank
 from nsyspipe.nsys.secrets import HashKey
 
 KEY = HashKey(b"k" * 32)
@@ -55,11 +57,8 @@ SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up i
     ],
 )
 def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, written):
-    status = tmp_path / "status"
-    status.mkdir()
-    (status / "rank_1.json").write_text(json.dumps({"rank": 1, "problem": problem}))
-    rows = document(tmp_path, ranks=[{"rank": 0, "problem": problem}], status_dir=status)["ranks"]
-    assert [row["problem"] for row in rows] == [written] * 2
+    (row,) = document(tmp_path, ranks=[CapturedRank(0, problem=problem)])["ranks"]
+    assert row["problem"] == written
 
 
 def test_what_the_program_names_its_phases_and_steps_stays_in_the_report(tmp_path):
@@ -67,12 +66,12 @@ def test_what_the_program_names_its_phases_and_steps_stays_in_the_report(tmp_pat
     status.mkdir()
     said = {"phase_names": ["data", SECRET, "forward"], "step_pattern": f"^{SECRET} [0-9]+$"}
     (status / "ranges_0.json").write_text(json.dumps(said))
-    found = document(tmp_path, status_dir=status)
+    found = document(tmp_path, programs=read_programs(status))
     assert (found["phase_names"], found["step_pattern"]) == (["data", "forward"], None)
 
 
 def test_how_a_program_ended_and_whether_its_report_was_whole_are_in_it(tmp_path):
-    rows = [{"rank": 0, "status": 143, "report": "ddp_0", "is_complete": True}, {"rank": 1}]
+    rows = [CapturedRank(0, status=143, report="ddp_0", is_complete=True), CapturedRank(1)]
     found = document(tmp_path, ranks=rows, ended_by="linger")
     assert found["ended_by"] == "linger"
     assert [row["is_complete"] for row in found["ranks"]] == [True, None]

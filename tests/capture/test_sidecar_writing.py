@@ -7,13 +7,13 @@ import os
 import shutil
 import stat
 import subprocess
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from nsyspipe.capture.sidecar import (
-    Gpu,
     Surroundings,
     gather_surroundings,
     host_name,
@@ -23,7 +23,10 @@ from nsyspipe.capture.sidecar import (
     write_sidecar,
     write_topology,
 )
+from nsyspipe.capture.status import read_programs
 from nsyspipe.errors import OutputError
+from nsyspipe.model.sidecar import CapturedRank
+from nsyspipe.nsys.machine import Gpu
 from tests.build.programs import TOPOLOGY, printing, program
 
 NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)
@@ -143,27 +146,24 @@ def document(name, **more):
     return sidecar_document(str(name), **given)
 
 
-def test_a_rank_is_what_the_caller_its_supervisor_and_its_program_say(tmp_path):
+def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path):
     status = tmp_path / "status"
-    write(status / "rank_0.json", {"rank": 0, "pid": 50, "status": 3, "report": "/runs/ddp_0"})
     write(status / "ranges_0.json", {"rank": 0, "pid": 51, "gpu_name": "NVIDIA H200"})
     write(status / "ranges_1.json", {"rank": 1, "local_rank": 1, "pid": 61})
-    write(status / "rank_2.json", '{"rank": 2, "pid"')  # killed while it was written
-    write(status / "rank_x.json", {"rank": 9})
+    write(status / "ranges_2.json", {"pid": True, "local_rank": "0", "gpu_name": 7})
+    write(status / "ranges_3.json", '{"rank": 2, "pid"')  # killed while it was written
+    write(status / "ranges_x.json", {"rank": 9})
     found = document(
         tmp_path / "ddp",
-        status_dir=status,
+        programs=read_programs(status),
         ranks=[
-            {"rank": 0, "status": 0},
-            {"rank": 1, "report": "ddp_1", "problem": "no report"},
-            {"rank": 2, "pid": True, "status": "0", "report": 7},
+            CapturedRank(0, pid=50, report="/runs/ddp_0", status=0),
+            CapturedRank(1, report="ddp_1", problem="no report"),
         ],
     )
-    nothing = dict.fromkeys(
-        ("local_rank", "pid", "report", "status", "problem", "gpu_name", "is_complete")
-    )
+    nothing = asdict(CapturedRank(0))
     assert found["ranks"] == [
-        nothing | {"rank": 0, "pid": 51, "status": 0, "report": "ddp_0", "gpu_name": "NVIDIA H200"},
+        nothing | {"pid": 51, "status": 0, "report": "ddp_0", "gpu_name": "NVIDIA H200"},
         nothing
         | {
             "rank": 1,
@@ -184,21 +184,20 @@ def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path):
     installed = Surroundings(
         "node1", (), "580.1", None, "2.8.0", "13.0", "2.27.3", "3.11.9", None, None
     )
-    found = document(tmp_path / "ddp", status_dir=status, surroundings=installed)
+    found = document(tmp_path / "ddp", programs=read_programs(status), surroundings=installed)
     names = ("torch_version", "cuda_version", "nccl_version", "driver_version", "host")
     assert [found[name] for name in names] == ["2.9.0", "13.0", "2.27.3", "580.1", "node1"]
     assert found["step_pattern"] == "^step [0-9]+$"
     assert found["phase_names"] == ["data", "forward", "eval"]
     write(status / "ranges_1.json", said | {"step_pattern": "^batch [0-9]+$"})
-    assert document(tmp_path / "ddp", status_dir=status)["step_pattern"] is None
+    assert document(tmp_path / "ddp", programs=read_programs(status))["step_pattern"] is None
 
 
-@pytest.mark.parametrize("status_dir", [None, "missing"])
-def test_without_status_files_there_is_what_the_caller_says(tmp_path, status_dir):
-    folder = status_dir and tmp_path / status_dir
+@pytest.mark.parametrize("is_looked_for", [False, True])
+def test_without_status_files_there_is_what_the_caller_says(tmp_path, is_looked_for):
     found = document(
         tmp_path / "runs" / "ddp",
-        status_dir=folder,
+        programs=read_programs(tmp_path / "missing") if is_looked_for else None,
         captured_at=datetime(2026, 11, 21, 12, 0, 0, 999, tzinfo=UTC),
         world_size=2,
         trace=["cuda", "nvtx"],
@@ -235,7 +234,7 @@ def test_logs_are_those_of_the_ranks_processes(tmp_path):
     for name in ("ddp.nccl.n1.51", "ddp.nccl.n1.40", "ddp-2.nccl.n1.51", "ddp.nccl.n.x.51"):
         (tmp_path / f"{name}.log").write_text("")
     (tmp_path / "ddp.nccl.n1.x.txt").write_text("")
-    ranks = [{"rank": 0, "pid": 51}]
+    ranks = [CapturedRank(0, pid=51)]
     found = document(tmp_path / "ddp", ranks=ranks)["nccl_log_files"]
     assert found == ["ddp.nccl.n.x.51.log", "ddp.nccl.n1.51.log"]
     # None of the ranks' processes: whoever logged, they are all there is.

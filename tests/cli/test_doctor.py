@@ -226,7 +226,7 @@ def test_no_color_is_respected_and_a_pipe_gets_none(steady):
 @pytest.mark.slow
 def test_names_from_reports_and_programs_never_drive_the_terminal(tmp_path, machine):
     folder, variables = machine
-    program(folder, "nvidia-smi", f"printf '580.1, H200{EVIL}\\n'")
+    program(folder, "nvidia-smi", f"printf '0, H200{EVIL}, 1, 580.1\\n'")
     builder = steady_rank(0).gpu(1, f"H200{EVIL}").range(0, 900, f"step {EVIL}")
     builder.meta(EXPORT_PRODUCT_VERSION=f"2024{EVIL}").write(tmp_path / f"a{EVIL}_0.sqlite")
     for arguments in ([], [tmp_path]):

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from nsyspipe.errors import OutputError
-from nsyspipe.redact.places import Place, staged
+from nsyspipe.redact.redact import Place, staged
 from tests.cli.redacting import hosts, names, private_reports, refused, run
 from tests.cli.tools import nsyspipe_here
 

@@ -13,6 +13,7 @@ from nsyspipe.capture.sidecar import (
     write_sidecar,
     write_topology,
 )
+from nsyspipe.model.sidecar import CapturedRank
 from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
 from tests.build.trace import steady_rank
@@ -43,7 +44,7 @@ def capture(folder, **more):
     document = sidecar_document(
         name,
         command=["torchrun", "train.py", "--api-key", SECRET],
-        ranks=[{"rank": at, "pid": 1000 + at, "report": f"ddp_{at}", "status": 0} for at in (0, 1)],
+        ranks=[CapturedRank(at, pid=1000 + at, report=f"ddp_{at}", status=0) for at in (0, 1)],
         environment={"NCCL_DEBUG": "INFO", "WANDB_API_KEY": SECRET},
         surroundings=HOST,
         world_size=2,

@@ -19,10 +19,14 @@ from nsyspipe.errors import (
     OutputError,
     ReportNotFoundError,
 )
-from nsyspipe.nsys import cache as export_cache
-from nsyspipe.nsys.cache import cache_directory, exported_reports
+from nsyspipe.nsys import find_reports as export_cache
 from nsyspipe.nsys.files import claim
-from nsyspipe.nsys.find_reports import display_names, source_of
+from nsyspipe.nsys.find_reports import (
+    cache_directory,
+    display_names,
+    exported_reports,
+    source_of,
+)
 from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report
 
@@ -32,7 +36,7 @@ def cache(tmp_path, monkeypatch):
     """Give each test a cache of its own, with no claims of other tests."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("NSYSPIPE_CACHE_DIR", str(folder))
-    monkeypatch.setattr("nsyspipe.nsys.cache._CLAIMS", {})
+    monkeypatch.setattr("nsyspipe.nsys.find_reports._CLAIMS", {})
     return folder
 
 
@@ -228,7 +232,7 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
     assert all(path.exists() for path in found)
     # Nor does what another process reads.
     script = (
-        "import sys; from nsyspipe.nsys.cache import exported_reports\n"
+        "import sys; from nsyspipe.nsys.find_reports import exported_reports\n"
         "exported_reports(sys.argv[1:]); print('ready', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -347,7 +351,7 @@ def test_what_a_killed_export_left_is_removed_the_next_time(reports, tool, cache
     export.unlink()
     left = export.parent / ".nsyspipe-0left000.unfinished"
     left.mkdir(mode=0o700)
-    (left / "lock").touch()
+    os.close(claim(left))
     long_ago = time.time() - 3600
     os.utime(left, (long_ago, long_ago))
     exported_reports([path])

@@ -20,7 +20,7 @@ from nsyspipe.errors import (
     OutputError,
 )
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, attempt_exports, export_reports, target_of
+from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exports, target_of
 from nsyspipe.nsys.export_command import run_export
 from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report
@@ -56,6 +56,10 @@ def failure(report, tool, **options):
     assert names(report.parent) == before
     assert all(line.isprintable() for line in caught.value.lines())
     return caught.value
+
+
+def export_reports(reports, **options):
+    return all_exported(attempt_exports(reports, **options))
 
 
 # --- what is made -------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ def test_cpu_sampling_goes_by_nsys_before_the_kernels_setting(checks, place, lev
 
 def test_driver_and_links_come_from_nvidia_smi(checks, place):
     script = printing(topo=TOPOLOGY) + "\n"
-    query = f"case $1 in --query-gpu*) printf '{GPUS}'; exit;; esac\n".replace("\n5", "\\n5")
+    query = f"case $1 in --query-gpu*) printf '{GPUS}'; exit;; esac\n".replace("\n1", "\\n1")
     program(place[1], "nvidia-smi", query + script)
     found = checks()
     assert (found["cuda_driver"].status, found["cuda_driver"].found) == (

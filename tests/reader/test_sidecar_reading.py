@@ -10,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nsyspipe.capture.sidecar import (
-    Gpu,
     Surroundings,
     sidecar_document,
     sidecar_path,
     write_sidecar,
 )
+from nsyspipe.capture.status import read_programs
 from nsyspipe.model.sidecar import CapturedRank, RunCapture
+from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
 from nsyspipe.reader.sidecar import (
     UnusableError,
@@ -142,11 +143,11 @@ def test_what_a_capture_writes_is_what_is_read(tmp_path):
         name,
         command=["torchrun", "train.py", "--token", "abc"],
         ranks=[
-            {"rank": 0, "report": "ddp_0", "status": 0, "gpu_name": "NVIDIA H200"},
-            {"rank": 1, "report": "ddp_1", "status": -9, "problem": "nothing was captured"},
-            {"rank": 2, "status": 0},
+            CapturedRank(0, report="ddp_0", status=0, gpu_name="NVIDIA H200"),
+            CapturedRank(1, report="ddp_1", status=-9, problem="nothing was captured"),
+            CapturedRank(2, status=0),
         ],
-        status_dir=status,
+        programs=read_programs(status),
         world_size=3,
         nsys_version="2025.3.1",
         trace=["cuda", "nvtx"],

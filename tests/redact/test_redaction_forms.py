@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.reader import report as versions
-from nsyspipe.redact import tables, values as facts
+from nsyspipe.redact import copy as tables, values as facts
 from nsyspipe.redact.copy import Amount, Removed
 from tests.build.trace import schemas
 
