@@ -50,7 +50,7 @@ class ProcessOperations:
     kernel_order
         Row of each kernel among the process's; None when they stand in order of launch already.
     kernel_rows
-        Columns of `schema.KERNELS` that few ask for, in order of row: see `kernel_column`.
+        Columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`.
     """
 
     kernel_start: Int64
@@ -160,9 +160,9 @@ def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
     Parameters
     ----------
     operations
-        `schema.KERNELS` or `schema.COPIES`.
+        `canonical.KERNELS` or `canonical.COPIES`.
     launches
-        `schema.LAUNCHES`, or None when API calls were not recorded.
+        `canonical.LAUNCHES`, or None when API calls were not recorded.
 
     Notes
     -----
@@ -264,7 +264,7 @@ def operations_of(
     Parameters
     ----------
     kernels, copies
-        `schema.KERNELS` and `schema.COPIES` of one process.
+        `canonical.KERNELS` and `canonical.COPIES` of one process.
     kernel_launch, copy_launch
         Their launch times, as `launch_times` gives them.
     """

@@ -185,9 +185,9 @@ def device_clocks(
     Parameters
     ----------
     waits
-        `schema.HOST_WAITS` of the process.
+        `canonical.HOST_WAITS` of the process.
     calls
-        `schema.HOST_CALLS` of the process: a wait that began while another thread was in a call is left out, as it
+        `canonical.HOST_CALLS` of the process: a wait that began while another thread was in a call is left out, as it
         may have launched something that was not waited for.
     """
     if calls is not None and waits.num_rows:

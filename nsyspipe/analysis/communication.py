@@ -11,7 +11,7 @@ import pyarrow as pa
 from nsyspipe.analysis.attribution import NEVER
 from nsyspipe.analysis.intervals import places_in_runs
 from nsyspipe.analysis.messages import ALL_TO_ALL, assign_messages
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class CommOperations:
     kinds
         What the column ``kind`` of the table counts.
     table
-        `schema.COMM_OPERATIONS`.
+        `canonical.COMM_OPERATIONS`.
     """
 
     kinds: tuple[CommKind, ...]
@@ -72,7 +72,7 @@ def comm_operations(
     names
         Text by name id.
     payloads
-        `schema.PAYLOADS` of the process.
+        `canonical.PAYLOADS` of the process.
     is_one_window
         Whether the rank's capture is its only window, which holds all of them.
     """
@@ -89,7 +89,7 @@ def comm_operations(
         *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
     )
     told = _messages(payloads, launch, [one.collective for one in kinds], kind)
-    table = schema.COMM_OPERATIONS.table(
+    table = canonical.COMM_OPERATIONS.table(
         {
             "start_ns": start,
             "end_ns": operations.kernel_end[rows],

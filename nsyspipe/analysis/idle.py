@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union
-from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -157,7 +157,7 @@ def idle_causes(
     data
         Host ranges of the data phase, on the clock of the gaps, as all times of the host.
     calls
-        `schema.BLOCKING_CALLS` of the process, sorted by start; None makes blocked and launch None.
+        `canonical.BLOCKING_CALLS` of the process, sorted by start; None makes blocked and launch None.
     between
         When the host was between two steps, in no range and no call: probably in the data loader. None of it
         in `data`.

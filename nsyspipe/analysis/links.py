@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsyspipe.analysis.link_speeds import Speed, nvlink_speed, pcie_speed
-from nsyspipe.model.operation_tables import LINK_KINDS, LINKS
+from nsyspipe.model.schema import LINK_KINDS, LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -106,7 +106,7 @@ class Calls:
 
 
 def calls_of(payloads: pa.Table) -> Calls:
-    """Return the calls of `schema.PAYLOADS` that may have launched a kernel, in the same order.
+    """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
     That leaves out what makes or destroys communicators and what NCCL does not name as a
     collective, such as its notes of single tasks. A group's call, or one without a name, fits any
@@ -194,7 +194,7 @@ def assign_messages(
     Parameters
     ----------
     payloads
-        `schema.PAYLOADS` of one process, any row order.
+        `canonical.PAYLOADS` of one process, any row order.
     launches
         Host start of each kernel's launch, any order; `NEVER` where unknown.
     threads

@@ -220,11 +220,11 @@ def between_steps(
     Parameters
     ----------
     ranges
-        `schema.RANGES` of one process.
+        `canonical.RANGES` of one process.
     codes
         `phase_codes` of the ranges' text dictionary.
     calls
-        `schema.HOST_CALLS`; None when they were not recorded, which leaves nothing known to be quiet.
+        `canonical.HOST_CALLS`; None when they were not recorded, which leaves nothing known to be quiet.
     """
     apart = members.starts[1:] > members.ends[:-1]
     gaps = IntervalSet(members.ends[:-1][apart], members.starts[1:][apart])
@@ -275,7 +275,7 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     Parameters
     ----------
     ranges
-        `schema.RANGES` of one process.
+        `canonical.RANGES` of one process.
     codes
         `phase_codes` of the ranges' text dictionary.
 

@@ -85,7 +85,7 @@ def largest_families(
     Parameters
     ----------
     ranges
-        `schema.RANGES` of a report.
+        `canonical.RANGES` of a report.
     families
         Its texts by their normalised form.
     """
@@ -169,7 +169,7 @@ def candidates(
     Parameters
     ----------
     ranges
-        `schema.RANGES` of one process.
+        `canonical.RANGES` of one process.
     optimizer_launches
         When the kernels that update the weights were launched, sorted; None without any that is known.
 

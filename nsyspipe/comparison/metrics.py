@@ -21,7 +21,7 @@ from nsyspipe.comparison.decision import (
 )
 from nsyspipe.comparison.statistics import MEAN, MEDIAN, difference_of_centres
 from nsyspipe.comparison.tables import METRIC_ROWS
-from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import read_launches, read_strings
 from nsyspipe.reader.operations import (
@@ -69,15 +69,15 @@ class SecondReading:
     Attributes
     ----------
     kernels
-        `schema.KERNELS` without shapes, graphs last.
+        `canonical.KERNELS` without shapes, graphs last.
     memcpys, memsets
-        Columns of `schema.COPIES` and ``stream_id``; memsets have no ``copy_kind``.
+        Columns of `canonical.COPIES` and ``stream_id``; memsets have no ``copy_kind``.
     names
         Text of every name id among the kernels.
     launches
-        `schema.LAUNCHES`; None when API calls were not recorded.
+        `canonical.LAUNCHES`; None when API calls were not recorded.
     ranges
-        `schema.RANGES`.
+        `canonical.RANGES`.
     """
 
     kernels: pa.Table
@@ -140,7 +140,7 @@ def _ranges(
         bounds = pc.min_max(launches["start_ns"]).as_py()
         spans.append((bounds["min"], bounds["max"]))
     if not (spans and wanted.threads):
-        return schema.RANGES.empty()
+        return canonical.RANGES.empty()
     hull = min(one[0] for one in spans), max(one[1] for one in spans)
     return read_ranges_again(
         report,

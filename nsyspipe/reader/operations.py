@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Kernels:
     Attributes
     ----------
     table
-        `schema.KERNELS`.
+        `canonical.KERNELS`.
     n_dropped
         Rows without a valid time.
     names
@@ -215,12 +215,12 @@ def _table(
 ) -> pa.Table:
     if name_column is None:
         nothing = {"name_id": rows["start_ns"], "is_comm": constant(rows, value=False)}
-        return schema.KERNELS.table(rows | nothing)
+        return canonical.KERNELS.table(rows | nothing)
     comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
     sources = [name for name in ("shortName", "demangledName") if name in rows]
     flags = [_in_set(rows[name], comm_ids, strings, comm_pattern) for name in sources]
     is_comm = pc.or_(*flags) if len(flags) > 1 else flags[0]
-    return schema.KERNELS.table(rows | {"name_id": rows[name_column], "is_comm": is_comm})
+    return canonical.KERNELS.table(rows | {"name_id": rows[name_column], "is_comm": is_comm})
 
 
 def _read_rows(report: Report, columns: dict[str, str]) -> tuple[dict[str, pa.ChunkedArray], int]:
@@ -261,12 +261,12 @@ def read_graphs(report: Report, span: tuple[int, int] | None = None) -> tuple[pa
     rows, n_dropped = valid_rows(report, versions.GRAPH, columns, where=overlapping(span))
     unknown = pa.nulls(len(rows["start_ns"]), pa.int64())
     rows |= {
-        "name_id": constant(rows, schema.GRAPH_NAME_ID),
+        "name_id": constant(rows, canonical.GRAPH_NAME_ID),
         "grid": unknown,
         "block": unknown,
         "is_comm": constant(rows, value=False),
     }
-    return schema.KERNELS.table(rows), n_dropped
+    return canonical.KERNELS.table(rows), n_dropped
 
 
 def _with_shapes(report: Report, found: pa.Table) -> pa.Table:
@@ -309,7 +309,7 @@ class Operations:
     Attributes
     ----------
     kernels, copies
-        `schema.KERNELS` and `schema.COPIES`.
+        `canonical.KERNELS` and `canonical.COPIES`.
     n_dropped
         Rows that ended before they started, or had no time.
     n_graphs
@@ -339,8 +339,8 @@ def read_operations(
     graphs, bad_graphs = read_graphs(report)
     memcpys, bad_memcpys = valid_rows(report, versions.MEMCPY, _COPY_COLUMNS)
     memsets, bad_memsets = valid_rows(report, versions.MEMSET, _MEMSET_COLUMNS)
-    memsets |= {"copy_kind": constant(memsets, schema.MEMSET_KIND)}
-    copies = [schema.COPIES.table(memcpys), schema.COPIES.table(memsets)]
+    memsets |= {"copy_kind": constant(memsets, canonical.MEMSET_KIND)}
+    copies = [canonical.COPIES.table(memcpys), canonical.COPIES.table(memsets)]
     return Operations(
         kernels=pa.concat_tables([kernels.table, graphs]),
         copies=pa.concat_tables(copies),

@@ -211,9 +211,9 @@ class Payloads:
     Attributes
     ----------
     table
-        `schema.PAYLOADS`.
+        `canonical.PAYLOADS`.
     comm_sizes
-        `schema.COMM_SIZES`.
+        `canonical.COMM_SIZES`.
     comm_ranks
         Rank and size by process. A process may be in several communicators: the largest tells its
         rank, unless two of that size disagree.

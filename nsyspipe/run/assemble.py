@@ -14,6 +14,7 @@ from nsyspipe.analysis.steps import Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
+from nsyspipe.model.table import TableSchema, conform
 from nsyspipe.run.collectives import (
     collective_figures,
     collectives_table,
@@ -79,7 +80,7 @@ def host_steps_table(
     merged = pa.concat_tables(tables)
     # Nulls come last.
     ordered = merged.sort_by([(name, "ascending") for name in schema.HOST_STEPS.key])
-    return schema.conform(ordered, schema.HOST_STEPS)
+    return conform(ordered, schema.HOST_STEPS)
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def merge(
 
 _ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
 _DERIVED = {"in_summary", *_ACROSS, *(name for name in schema.FIGURES)}
-_WINDOWS = schema.TableSchema(
+_WINDOWS = TableSchema(
     "windows",
     "Steps before selection.",
     schema.STEPS.key,
@@ -246,9 +247,7 @@ def _windows(
     tables = [
         _rank_steps(one, rank, own) for one, rank, own in zip(placed, ranks, numbering, strict=True)
     ]
-    table = pa.concat_tables(
-        [schema.conform(one, _WINDOWS) for one in tables] or [_WINDOWS.empty()]
-    )
+    table = pa.concat_tables([conform(one, _WINDOWS) for one in tables] or [_WINDOWS.empty()])
     return table, np.repeat(np.arange(len(tables)), [one.num_rows for one in tables])
 
 
@@ -371,7 +370,7 @@ def _phases_table(
         )
         tables.append(schema.PHASES.table(columns))
     merged = pa.concat_tables(tables or [schema.PHASES.empty()])
-    return schema.conform(
+    return conform(
         merged.sort_by([(name, "ascending") for name in schema.PHASES.key]), schema.PHASES
     )
 
@@ -400,7 +399,7 @@ def _kernels_table(
         columns["in_summary_ns"] = pa.array(inside.total_ns, mask=inside.is_unknown)
         tables.append(schema.KERNEL_COSTS.table(columns))
     merged = pa.concat_tables(tables)
-    return schema.conform(
+    return conform(
         merged.sort_by([(name, "ascending") for name in schema.KERNEL_COSTS.key]),
         schema.KERNEL_COSTS,
     )

@@ -22,7 +22,7 @@ from nsyspipe.analysis.step_families import (
     members_of,
 )
 from nsyspipe.analysis.steps import Windows, capture_window, step_windows
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, step_number
 from nsyspipe.model.problems import Problem, problem
@@ -377,4 +377,4 @@ def _members(
 
 def _no_operations() -> ProcessOperations:
     never = np.empty(0, np.int64)
-    return operations_of(schema.KERNELS.empty(), never, schema.COPIES.empty(), never)
+    return operations_of(canonical.KERNELS.empty(), never, canonical.COPIES.empty(), never)

@@ -211,13 +211,13 @@ class ProcessEvents:
     Attributes
     ----------
     ranges
-        `schema.RANGES` of the process.
+        `canonical.RANGES` of the process.
     devices
         Operations by device, the device with most first (tie: the lowest).
     blocking_calls
-        `schema.BLOCKING_CALLS` of the process; None when not recorded.
+        `canonical.BLOCKING_CALLS` of the process; None when not recorded.
     payloads
-        `schema.PAYLOADS` of the process.
+        `canonical.PAYLOADS` of the process.
     clocks
         As `clock.device_clocks` gives them.
     """
@@ -267,11 +267,11 @@ class ProcessEvents:
         Parameters
         ----------
         kernels, copies
-            `schema.KERNELS` and `schema.COPIES` of the process.
+            `canonical.KERNELS` and `canonical.COPIES` of the process.
         launch
             Their launch times, as `attribution.launch_times` gives them.
         waits, calls
-            `schema.HOST_WAITS` and `schema.HOST_CALLS` of the process.
+            `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process.
         """
         devices = pc.value_counts(
             pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())

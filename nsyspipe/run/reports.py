@@ -17,6 +17,7 @@ from nsyspipe.findings.link_evidence import LinkVerdict, judge_link
 from nsyspipe.findings.model import Evidence
 from nsyspipe.model import schema
 from nsyspipe.model.problems import problem
+from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.nccl_log import read_nccl_logs
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
@@ -292,7 +293,7 @@ class ReportRun(Run):
 
     @cached_property
     def _collectives(self) -> pa.Table:
-        return schema.conform(self._tables.all_collectives(), schema.COLLECTIVES)
+        return conform(self._tables.all_collectives(), schema.COLLECTIVES)
 
     def stragglers(self) -> pa.Table:
         return self._tables.stragglers

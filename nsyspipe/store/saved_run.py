@@ -14,6 +14,7 @@ from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
 from nsyspipe.model import schema
+from nsyspipe.model.table import conform
 from nsyspipe.run.run import Run, steps_source
 from nsyspipe.store.details import Details, parse_details
 from nsyspipe.store.find import find_saved
@@ -232,7 +233,7 @@ class SavedRun(Run):
         return self._table("kernels")
 
     def summary(self) -> pa.Table:
-        return schema.conform(self._table("runs"), schema.SUMMARY)
+        return conform(self._table("runs"), schema.SUMMARY)
 
     def rank_summary(self) -> pa.Table:
         return self._table("rank_summary")

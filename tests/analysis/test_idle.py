@@ -6,7 +6,7 @@ import numpy as np
 
 from nsyspipe.analysis.idle import idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.intervals import EMPTY, union
-from nsyspipe.model.step_tables import IDLE_CAUSES as CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
 from tests.build.make import calls, comm, compute, dtod, ints, listed, operations, windows
 
 SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"

@@ -37,7 +37,7 @@ class Kernel(NamedTuple):
 
 
 def table(calls):
-    """Build `schema.PAYLOADS` from calls of one process."""
+    """Build `canonical.PAYLOADS` from calls of one process."""
     columns = {
         "process_id": [1 for _ in calls],
         "thread_id": [one.thread for one in calls],

@@ -11,7 +11,7 @@ import pytest
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
 from nsyspipe.analysis.operations import CATEGORIES, device_operations, overlapping_rows
 from nsyspipe.analysis.phases import launched_in
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.again import _in_whole_steps
 from tests.build.make import PROCESS, ints
@@ -38,7 +38,7 @@ def operations(kernels=(), memcpys=(), memsets=(), launches=None):
     sorts = (kernels, memcpys, memsets)
     launches = launches or [range(len(rows)) for rows in sorts]
     return device_operations(
-        schema.KERNELS.from_rows(kernels),
+        canonical.KERNELS.from_rows(kernels),
         table(memcpys, ("bytes", "copy_kind")),
         table(memsets, ("bytes",)),
         [ints(*one) for one in launches],
@@ -55,7 +55,7 @@ def named(found):
 
 def test_kernels_memcpys_and_memsets_stand_side_by_side():
     found = operations(
-        [kernel(10, 20), kernel(20, 30, 2, is_comm=True), kernel(5, 6, schema.GRAPH_NAME_ID)],
+        [kernel(10, 20), kernel(20, 30, 2, is_comm=True), kernel(5, 6, canonical.GRAPH_NAME_ID)],
         [copy(30, 40)],
         [copy(40, 50, n_bytes=8)],
     )

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import nsyspipe
-from nsyspipe.model.operation_tables import KERNEL_COSTS
-from nsyspipe.model.step_tables import PHASES
+from nsyspipe.model.schema import KERNEL_COSTS, PHASES
 from tests.property import oracle, oracle_costs
 from tests.property.strategies import build, processes, trains, workloads
 

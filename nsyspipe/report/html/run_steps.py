@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model.operation_tables import LANES
+from nsyspipe.model.schema import LANES
 from nsyspipe.report.html.page import Column, Table
 from nsyspipe.report.units import absent, ms_text, percent_text
 
