@@ -90,11 +90,11 @@ def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
 
 
 def table(text: str) -> TableSchema:
-    """Read a table as it is written down: its name and key, what a row is, an empty line, then its `columns`.
+    r"""Read a table as it is written down: its name and key, what a row is, an empty line, then its `columns`.
 
     Examples
     --------
-    >>> table("steps by rank, start_ns: One row per step.\\n\\n wall_ns ns end - start <- derived").key
+    >>> table("steps by rank, start_ns: One row per step.\n\n wall_ns ns end - start <- derived").key
     ('rank', 'start_ns')
     """
     head, _, body = text.partition("\n\n")
