@@ -37,33 +37,23 @@ _SPARSE = 8
 
 @dataclass(frozen=True)
 class ProcessOperations:
-    """The device operations of one process, as numpy columns; kernels and copies each in order of launch.
+    """The device operations of one process, as numpy columns; kernels and copies each in order of launch."""
 
-    Attributes
-    ----------
-    kernel_start, kernel_end, kernel_launch, is_comm
-        Compute and comm operations; those without a launch come last, with `NEVER`.
-    copy_start, copy_end, copy_launch, copy_kind, copy_bytes
-        Memcpys and memsets; an unknown kind is -1, unknown bytes are 0.
-    n_launched
-        Kernels with a launch.
-    kernel_order
-        Row of each kernel among the process's; None when they stand in order of launch already.
-    kernel_rows
-        Columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`.
-    """
-
+    # compute and comm operations; those without a launch come last, with `NEVER`
     kernel_start: Int64
     kernel_end: Int64
     kernel_launch: Int64
     is_comm: Flags
+    # memcpys and memsets; an unknown kind is -1, unknown bytes are 0
     copy_start: Int64
     copy_end: Int64
     copy_launch: Int64
     copy_kind: Int64
     copy_bytes: Int64
-    n_launched: int
+    n_launched: int  # kernels with a launch
+    # row of each kernel among the process's; None when they stand in order of launch already
     kernel_order: Int64 | None
+    # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
     kernel_rows: pa.Table
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:

@@ -20,19 +20,13 @@ NO_SEQ = -1
 
 @dataclass(frozen=True)
 class Pieces:
-    """Disjoint pieces of time in order, each with its operations.
+    """Disjoint pieces of time in order, each with its operations."""
 
-    Attributes
-    ----------
-    starts, ends
-        Of each piece, ns.
-    owner, names, lengths, seqs
-        Of each operation that has a part in the window: its piece, a code of its name, the length of that part, and
-        its row of `collectives` (`NO_SEQ` for none).
-    """
-
+    # of each piece, ns
     starts: Int64
     ends: Int64
+    # of each operation that has a part in the window: its piece, a code of its name, the length of that part, and its
+    # row of `collectives` (`NO_SEQ` for none)
     owner: Int64
     names: Int64
     lengths: Int64

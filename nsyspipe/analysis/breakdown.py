@@ -29,20 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Unions of a rank's operations, report time, ns.
+    """Unions of a rank's operations, report time, ns."""
 
-    Attributes
-    ----------
-    compute, comm, memory
-        C, M and P of the definitions: compute kernels, communication kernels, memcpys and memsets.
-    hidden
-        ``C n M``.
-    """
-
+    # C, M and P of the definitions: compute kernels, communication kernels, memcpys and memsets
     compute: IntervalSet
     comm: IntervalSet
     memory: IntervalSet
-    hidden: IntervalSet
+    hidden: IntervalSet  # ``C n M``
 
     def exposed(self, covered: IntervalSet) -> tuple[IntervalSet, ...]:
         r"""Return sets whose lengths, the first and last less the two others, sum to ``|X \ (C u M)|``."""

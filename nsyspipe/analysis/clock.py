@@ -37,17 +37,10 @@ _MAD_SCALE = 1.4826
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """The correction of one report's clock.
+    """The correction of one report's clock."""
 
-    Attributes
-    ----------
-    offset_ns
-        Subtracted from its times; 0 unless it exceeds the error.
-    error_ns
-        Spread of the differences it rests on; None when there are fewer than three.
-    """
-
-    offset_ns: int
+    offset_ns: int  # subtracted from its times; 0 unless it exceeds the error
+    # spread of the differences it rests on; None when there are fewer than three
     error_ns: int | None
 
 
@@ -114,17 +107,10 @@ _NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class DeviceClock:
-    """The clock of one device against its host's.
+    """The clock of one device against its host's."""
 
-    Attributes
-    ----------
-    offset_ns
-        How much later it is, as far as it is corrected; 0 where the two may agree.
-    early_ns, late_ns
-        The least and the most that the difference device - host can be; None where nothing says it.
-    """
-
-    offset_ns: int
+    offset_ns: int  # how much later it is, as far as it is corrected; 0 where the two may agree
+    # the least and the most that the difference device - host can be; None where nothing says it
     early_ns: int | None
     late_ns: int | None
 

@@ -39,18 +39,10 @@ class CommKind:
 
 @dataclass(frozen=True)
 class CommOperations:
-    """The communication of one rank.
+    """The communication of one rank."""
 
-    Attributes
-    ----------
-    kinds
-        What the column ``kind`` of the table counts.
-    table
-        `canonical.COMM_OPERATIONS`.
-    """
-
-    kinds: tuple[CommKind, ...]
-    table: pa.Table
+    kinds: tuple[CommKind, ...]  # what the column ``kind`` of the table counts
+    table: pa.Table  # `canonical.COMM_OPERATIONS`
 
 
 def comm_operations(

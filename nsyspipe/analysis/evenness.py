@@ -21,33 +21,19 @@ _LEAST_OF_A_LEVEL = 2
 
 @dataclass(frozen=True)
 class Evenness:
-    """How alike a run's steps are, in the unit of the values.
+    """How alike a run's steps are, in the unit of the values."""
 
-    Attributes
-    ----------
-    n_steps
-        How many steps there are.
-    mean, median
-        Over steps.
-    is_uneven
-        |mean - median| is more than 10 % of the mean, or fewer than half of the steps are within 10 % of the median.
-    is_median_nobodys
-        Whether no step is within 10 % of the median.
-    levels
-        Medians of the shorter and of the longer steps, where they are of two kinds; None else.
-    n_long
-        How many are longer; None without levels.
-    period
-        Every so many steps comes one of the rarer kind; None where they come irregularly.
-    """
-
-    n_steps: int
+    n_steps: int  # how many steps there are
+    # over steps
     mean: float
     median: float
+    # |mean - median| is more than 10 % of the mean, or fewer than half of the steps are within 10 % of the median
     is_uneven: bool
-    is_median_nobodys: bool
+    is_median_nobodys: bool  # whether no step is within 10 % of the median
+    # medians of the shorter and of the longer steps, where they are of two kinds; None else
     levels: tuple[float, float] | None
-    n_long: int | None
+    n_long: int | None  # how many are longer; None without levels
+    # every so many steps comes one of the rarer kind; None where they come irregularly
     period: int | None
 
 

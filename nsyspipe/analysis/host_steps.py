@@ -21,37 +21,24 @@ MUCH_RATIO = 0.05
 
 @dataclass(frozen=True)
 class HostFigures:
-    """The steps of one process, over those whose range was closed.
-
-    Attributes
-    ----------
-    is_alone
-        Whether its report holds no other process with steps.
-    n_steps, n_open
-        Steps with an end, and those whose range was never closed.
-    median_ns
-        Of `host_ns`; of an even number floored. None without a closed step, as all of the following.
-    slowest_step, slowest_ns
-        The longest step (tie: the lowest number).
-    phase_ns
-        Median by phase; None where the process has none of it.
-    other_ns
-        Median of what is in no phase; None where the process has no phase at all.
-    between_ns
-        Median of the time from the end of a step to the start of the next one; None with fewer than two steps.
-    """
+    """The steps of one process, over those whose range was closed."""
 
     rank: int | None
     report: str
     pid: int
-    is_alone: bool
+    is_alone: bool  # whether its report holds no other process with steps
+    # steps with an end, and those whose range was never closed
     n_steps: int
     n_open: int
+    # of `host_ns`; of an even number floored. None without a closed step, as all of the following.
     median_ns: int | None
+    # the longest step (tie: the lowest number)
     slowest_step: int | None
     slowest_ns: int | None
-    phase_ns: Mapping[str, int | None]
+    phase_ns: Mapping[str, int | None]  # median by phase; None where the process has none of it
+    # median of what is in no phase; None where the process has no phase at all
     other_ns: int | None
+    # median of the time from the end of a step to the start of the next one; None with fewer than two steps
     between_ns: int | None
 
 

@@ -29,25 +29,17 @@ _LONGEST_LATENCY_NS = 20_000
 
 @dataclass(frozen=True)
 class Gaps:
-    """The gaps between operations of one rank, in order of time, report time, ns.
+    """The gaps between operations of one rank, in order of time, report time, ns."""
 
-    Attributes
-    ----------
-    starts, ends
-        Where the last operation before ended, and where the next one starts.
-    launch
-        Launch of the operation that explains the gap, on the device's clock; `attribution.NEVER` where it has none.
-    operation
-        Which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends
-        the gap; where that is a copy of unified memory, which nothing launches, the next to start that is none.
-    latency_ns
-        The shortest time from a launch to the start of its kernel on this rank; at least 0, at most 20 us.
-    """
-
+    # where the last operation before ended, and where the next one starts
     starts: Int64
     ends: Int64
+    # launch of the operation that explains the gap, on the device's clock; `attribution.NEVER` where it has none
     launch: Int64
+    # which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends the
+    # gap; where that is a copy of unified memory, which nothing launches, the next to start that is none.
     operation: Int64
+    # the shortest time from a launch to the start of its kernel on this rank; at least 0, at most 20 us
     latency_ns: int
 
     def __len__(self) -> int:
@@ -109,20 +101,13 @@ def _latency(operations: ProcessOperations, offset_ns: int | Int64) -> int:
 
 @dataclass(frozen=True)
 class IdleCauses:
-    """The idle time of each window by cause.
+    """The idle time of each window by cause."""
 
-    Attributes
-    ----------
-    columns
-        `schema.IDLE_CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
-    blocked_ns_by_call
-        ``idle_blocked_ns`` by the API call that the host was blocked in; calls without any are left out.
-    between_steps_ns
-        Of ``idle_input_ns`` the part between two steps; None where that is.
-    """
-
+    # `schema.IDLE_CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
     columns: dict[str, Int64 | None]
+    # ``idle_blocked_ns`` by the API call that the host was blocked in; calls without any are left out
     blocked_ns_by_call: dict[str, Int64]
+    # of ``idle_input_ns`` the part between two steps; None where that is
     between_steps_ns: Int64 | None = None
 
 

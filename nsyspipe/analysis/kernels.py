@@ -45,21 +45,13 @@ class InWindows:
 
 @dataclass(frozen=True)
 class WindowSums:
-    """Sums by (group of windows, row), only those that are not 0.
+    """Sums by (group of windows, row), only those that are not 0."""
 
-    Attributes
-    ----------
-    n_windows, n_rows
-        How many there are.
-    first_window
-        First window of each group; mostly each window is a group.
-    group, row, n_kernels, total_ns
-        One value per sum.
-    """
-
+    # how many there are
     n_windows: int
     n_rows: int
-    first_window: Int64
+    first_window: Int64  # first window of each group; mostly each window is a group
+    # one value per sum
     group: Int32
     row: Int32
     n_kernels: Int32

@@ -68,30 +68,17 @@ _GPUS = (
 
 @dataclass(frozen=True)
 class NamedLink:
-    """A link that can be asked about by name.
+    """A link that can be asked about by name."""
 
-    Attributes
-    ----------
-    name
-        For options.
-    gpus
-        Other names: the GPUs that have it.
-    bus_bytes_per_s
-        Bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it.
-    nominal_bytes_per_s
-        What its data sheet says, per direction; None for host memory.
-    is_measured
-        Whether it was measured; else the same part of the data sheet as of the NVLink that was.
-    source
-        Where the figure is from.
-    """
-
-    name: str
-    gpus: tuple[str, ...]
+    name: str  # for options
+    gpus: tuple[str, ...]  # other names: the GPUs that have it
+    # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
     bus_bytes_per_s: float
+    # what its data sheet says, per direction; None for host memory
     nominal_bytes_per_s: float | None
+    # whether it was measured; else the same part of the data sheet as of the NVLink that was
     is_measured: bool
-    source: str
+    source: str  # where the figure is from
 
     @property
     def within(self) -> float:

@@ -284,32 +284,21 @@ LinkRow: TypeAlias = "Mapping[str, str | int | float | None]"
 
 @dataclass(frozen=True)
 class SlowestLink:
-    """The slowest of the links of a run.
+    """The slowest of the links of a run."""
 
-    Attributes
-    ----------
-    kind
-        Of `schema.links.LINK_KINDS`; ``unknown`` only if that is all that is known of every link.
-    from_rank, to_rank
-        The first edge of that kind with the least nominal bandwidth.
-    nominal_bytes_per_s
-        Of that edge; null if it is not known of every edge of that kind.
-    text
-        What it crosses, in words.
-    n_links, n_unknown, n_edges
-        Edges that the text holds for; edges of which no line says what they use; all.
-    is_of_ring
-        Whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names.
-    """
-
+    # of `schema.links.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
     kind: str
+    # the first edge of that kind with the least nominal bandwidth
     from_rank: int
     to_rank: int
+    # of that edge; null if it is not known of every edge of that kind
     nominal_bytes_per_s: float | None
-    text: str
+    text: str  # what it crosses, in words
+    # edges that the text holds for; edges of which no line says what they use; all
     n_links: int
     n_unknown: int
     n_edges: int
+    # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
     is_of_ring: bool
 
     @property

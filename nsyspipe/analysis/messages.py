@@ -39,27 +39,15 @@ ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
 @dataclass(frozen=True)
 class Messages:
-    """What NCCL reported of calls or of kernels; a value counts only where its flag is set.
+    """What NCCL reported of calls or of kernels; a value counts only where its flag is set."""
 
-    Attributes
-    ----------
-    comm_id
-        Communicator: 64 bits as a signed number.
-    seq
-        NCCL's own number of the call; of calls that were fused, the first one's.
-    message_bytes
-        As NCCL reports it; of calls that were fused, the sum.
-    kind
-        Number of the collective that was called, or `ANY`.
-    """
-
-    comm_id: Int64
+    comm_id: Int64  # communicator: 64 bits as a signed number
     has_comm_id: Flags
-    seq: Int64
+    seq: Int64  # NCCL's own number of the call; of calls that were fused, the first one's
     has_seq: Flags
-    message_bytes: Int64
+    message_bytes: Int64  # as NCCL reports it; of calls that were fused, the sum
     has_bytes: Flags
-    kind: Int64
+    kind: Int64  # number of the collective that was called, or `ANY`
 
     def take(self, rows: Int64) -> Messages:
         """Return some rows, in any order and number."""
@@ -81,23 +69,14 @@ class Messages:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls that may have launched a kernel.
+    """Calls that may have launched a kernel."""
 
-    Attributes
-    ----------
-    start, end
-        Host time of the call; the end of one that never ended is before all times.
-    is_receive
-        Whether it is ncclRecv.
-    says
-        What the payload says.
-    """
-
+    # host time of the call; the end of one that never ended is before all times
     start: Int64
     end: Int64
     thread: Int64
-    is_receive: Flags
-    says: Messages
+    is_receive: Flags  # whether it is ncclRecv
+    says: Messages  # what the payload says
 
     @property
     def kind(self) -> Int64:

@@ -48,26 +48,14 @@ _COPY, _MEMSET = "memcpy", "memset"
 
 @dataclass(frozen=True)
 class DeviceOperations:
-    """Columns of equal length; times are the report's, ns; `attribution.UNKNOWN` stands for null.
-
-    Attributes
-    ----------
-    launch
-        Host start of the launch; `attribution.NEVER` without one.
-    category
-        Index into `CATEGORIES`.
-    name
-        Index into `names`, which stand in order of the alphabet.
-    collective
-        Index into `names.COLLECTIVES`; -1 for what does not communicate.
-    """
+    """Columns of equal length; times are the report's, ns; `attribution.UNKNOWN` stands for null."""
 
     start: Int64
     end: Int64
-    launch: Int64
-    category: Int64
-    name: Int64
-    collective: Int64
+    launch: Int64  # host start of the launch; `attribution.NEVER` without one
+    category: Int64  # index into `CATEGORIES`
+    name: Int64  # index into `names`, which stand in order of the alphabet
+    collective: Int64  # index into `names.COLLECTIVES`; -1 for what does not communicate
     device_id: Int64
     stream_id: Int64
     correlation_id: Int64
@@ -189,40 +177,23 @@ _STEP_ITSELF = -1
 
 @dataclass(frozen=True)
 class RankSteps:
-    """What the run's first reading says of one rank; times are the report's, ns.
-
-    Attributes
-    ----------
-    shift_ns
-        Added to report time to get aligned time.
-    has_launches
-        Whether any operation of the process has a launch.
-    is_one_window
-        Whether the capture is the only window, which holds all operations.
-    thread_id, starts, ends, numbers
-        The step ranges: thread, host times, and step numbers.
-    windows
-        Their windows on the device.
-    is_chosen
-        By step range: whether its ranges are asked for.
-    span
-        Device time ``[first, last)`` whose operations are asked for; None asks for all.
-    comm_starts, comm_ends, seqs
-        The communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step.
-    """
+    """What the run's first reading says of one rank; times are the report's, ns."""
 
     rank: int
     process_id: int
-    shift_ns: int
-    has_launches: bool
-    is_one_window: bool
+    shift_ns: int  # added to report time to get aligned time
+    has_launches: bool  # whether any operation of the process has a launch
+    is_one_window: bool  # whether the capture is the only window, which holds all operations
+    # the step ranges: thread, host times, and step numbers
     thread_id: int
     starts: Int64
     ends: Int64
     numbers: Int64
-    windows: Windows
-    is_chosen: Flags
+    windows: Windows  # their windows on the device
+    is_chosen: Flags  # by step range: whether its ranges are asked for
+    # device time ``[first, last)`` whose operations are asked for; None asks for all
     span: tuple[int, int] | None
+    # the communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step
     comm_starts: Int64
     comm_ends: Int64
     seqs: Int64

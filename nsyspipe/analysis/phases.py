@@ -31,17 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaunchedIn:
-    """One value per host range.
+    """One value per host range."""
 
-    Attributes
-    ----------
-    counts
-        Operations launched inside.
-    starts, ends
-        First start and last end of those, report time, ns; meaningless without any.
-    """
-
-    counts: Int64
+    counts: Int64  # operations launched inside
+    # first start and last end of those, report time, ns; meaningless without any
     starts: Int64
     ends: Int64
 
@@ -174,33 +167,20 @@ _DATA = PHASES.index("data")
 
 @dataclass(frozen=True)
 class PhaseRanges:
-    """The ranges of one phase of one rank: in order of start, none inside another.
+    """The ranges of one phase of one rank: in order of start, none inside another."""
 
-    Attributes
-    ----------
-    member
-        Index of the step range that holds each.
-    """
-
-    member: Int64
+    member: Int64  # index of the step range that holds each
     starts: Int64
     ends: Int64
 
 
 @dataclass(frozen=True)
 class BetweenSteps:
-    """What the host of one rank does after the end of a step range and before the start of the next; its own times.
+    """What the host of one rank does after the end of a step range and before the start of the next; its own times."""
 
-    Attributes
-    ----------
-    data
-        Ranges of the data phase that lie there, on the thread of the steps.
-    quiet
-        Between each two steps the longest stretch in which that thread is in no range and no CUDA call: probably in
-        the data loader.
-    """
-
-    data: IntervalSet
+    data: IntervalSet  # ranges of the data phase that lie there, on the thread of the steps
+    # between each two steps the longest stretch in which that thread is in no range and no CUDA call: probably in the
+    # data loader
     quiet: IntervalSet
 
     def with_data(self, phase: PhaseRanges) -> IntervalSet:

@@ -67,20 +67,11 @@ def most_assumed(bytes_per_s: float | None) -> float:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Kernels that ran beside communication, all or in part, and have equal ones that ran free.
+    """Kernels that ran beside communication, all or in part, and have equal ones that ran free."""
 
-    Attributes
-    ----------
-    kernel
-        Index of each such kernel.
-    covered_ns
-        How much of it was beside communication.
-    free_ns
-        What that part would have taken free: covered - (duration - median of the free equals), from 0 on.
-    """
-
-    kernel: Int64
-    covered_ns: Int64
+    kernel: Int64  # index of each such kernel
+    covered_ns: Int64  # how much of it was beside communication
+    # what that part would have taken free: covered - (duration - median of the free equals), from 0 on
     free_ns: Int64
 
 

@@ -34,20 +34,11 @@ _MIN_MEMBERS = 2
 
 @dataclass(frozen=True)
 class TextFamilies:
-    """The families of a report's range texts.
+    """The families of a report's range texts."""
 
-    Attributes
-    ----------
-    names
-        Family names: normalised texts, or `STEP_OPTION` alone.
-    of_text
-        Family of each text of the ranges' dictionary; -1 for none.
-    is_named
-        Whether a user named it: then libraries' and operators' ranges are steps too.
-    """
-
-    names: list[str]
-    of_text: Int64
+    names: list[str]  # family names: normalised texts, or `STEP_OPTION` alone
+    of_text: Int64  # family of each text of the ranges' dictionary; -1 for none
+    # whether a user named it: then libraries' and operators' ranges are steps too
     is_named: bool = False
 
     @classmethod
@@ -101,33 +92,21 @@ def largest_families(
 
 @dataclass(frozen=True)
 class Candidate:
-    """One family on one rank.
-
-    Attributes
-    ----------
-    union_ns
-        Union of its ranges on its best thread: the one with the largest (tie: the lowest id).
-    first_start_ns
-        Start of its first member, report time.
-    n_members
-        Ranges of that thread that do not start inside an earlier one.
-    n_launched_inside, n_launched
-        Kernels launched inside the members; kernels with a launch.
-    is_part
-        Whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
-        than half of them launched a kernel of the optimizer that this rank has.
-    holders
-        Families of as much time and with the same first start in whose members all of its members lie.
-    """
+    """One family on one rank."""
 
     name: str
     thread_id: int
+    # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
     union_ns: int
-    first_start_ns: int
-    n_members: int
+    first_start_ns: int  # start of its first member, report time
+    n_members: int  # ranges of that thread that do not start inside an earlier one
+    # kernels launched inside the members; kernels with a launch
     n_launched_inside: int
     n_launched: int
+    # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
+    # than half of them launched a kernel of the optimizer that this rank has
     is_part: bool = False
+    # families of as much time and with the same first start in whose members all of its members lie
     holders: tuple[str, ...] = ()
 
     @property
@@ -144,16 +123,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Members:
-    """The step ranges of one rank: disjoint, in order of start.
-
-    Attributes
-    ----------
-    rows
-        Their rows in the ranges table of the process.
-    """
+    """The step ranges of one rank: disjoint, in order of start."""
 
     thread_id: int
-    rows: Int64
+    rows: Int64  # their rows in the ranges table of the process
     starts: Int64
     ends: Int64
 

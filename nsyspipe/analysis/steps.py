@@ -27,19 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selection:
-    """The summary steps of a run, in order of time.
-
-    Attributes
-    ----------
-    skipped
-        Complete steps that were dropped at the start.
-    is_fallback
-        True when no step is complete on every rank, so that cut-off steps are used.
-    """
+    """The summary steps of a run, in order of time."""
 
     steps: Int64
-    skipped: Int64
-    is_fallback: bool
+    skipped: Int64  # complete steps that were dropped at the start
+    is_fallback: bool  # true when no step is complete on every rank, so that cut-off steps are used
 
 
 def select_steps(
@@ -114,21 +106,13 @@ def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
 
 @dataclass(frozen=True)
 class Windows:
-    """The step windows of one rank: they tile time, neither overlapping nor leaving a gap.
+    """The step windows of one rank: they tile time, neither overlapping nor leaving a gap."""
 
-    Attributes
-    ----------
-    member
-        Index of each window's step range among the rank's members.
-    starts, ends
-        Report time, ns.
-    is_complete
-        False for the last window, and for a first one whose step began before the capture.
-    """
-
-    member: Int64
+    member: Int64  # index of each window's step range among the rank's members
+    # report time, ns
     starts: Int64
     ends: Int64
+    # false for the last window, and for a first one whose step began before the capture
     is_complete: Flags
 
     def __len__(self) -> int:

@@ -173,22 +173,15 @@ def problem(
 
 @dataclass(frozen=True)
 class Recorded:
-    """False means that there was something, and the report lacks it.
+    """False means that there was something, and the report lacks it."""
 
-    Attributes
-    ----------
-    kernels, memcpy, memset
-        The operations themselves.
-    names
-        What kernels are called, without which communication cannot be told from compute.
-    kinds, sizes
-        The kind of every copy, and the bytes of every device-to-device copy.
-    """
-
+    # the operations themselves
     kernels: bool = True
+    # what kernels are called, without which communication cannot be told from compute
     names: bool = True
     memcpy: bool = True
     memset: bool = True
+    # the kind of every copy, and the bytes of every device-to-device copy
     kinds: bool = True
     sizes: bool = True
 
