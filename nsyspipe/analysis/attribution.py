@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.intervals import Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class ProcessOperations:
         column = self.kernel_rows[name]
         if self.kernel_order is None:
             column = column.slice(first, None if last is None else last - first)
-        values: Int64 = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
+        values = filled(column)
         return values if self.kernel_order is None else values[self.kernel_order[first:last]]
 
     @property
@@ -105,40 +106,7 @@ class ProcessOperations:
 
     def kernels_launched_in(self, starts: Int64, ends: Int64) -> Slices:
         """Return, for each host range, the slice of kernels that it launched."""
-        launches = self.kernel_launch[: self.n_launched]
-        return Slices(np.searchsorted(launches, starts), np.searchsorted(launches, ends))
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Slices ``[first, last)`` of a sorted column, one per range."""
-
-    first: Int64
-    last: Int64
-
-    @property
-    def counts(self) -> Int64:
-        """Number of elements of each slice."""
-        return self.last - self.first
-
-    def mask(self, size: int) -> Flags:
-        """Return a flag per element: whether it lies in any slice."""
-        steps = np.zeros(size + 1, np.int32)
-        np.add.at(steps, self.first, 1)
-        np.add.at(steps, self.last, -1)
-        return np.cumsum(steps[:-1], out=steps[:-1]) > 0
-
-    def minimum(self, values: Int64) -> Int64:
-        """Return the smallest value of each slice; no slice may be empty."""
-        return np.minimum.reduceat(np.append(values, NEVER), self._edges)[::2]
-
-    def maximum(self, values: Int64) -> Int64:
-        """Return the largest value of each slice; no slice may be empty."""
-        return np.maximum.reduceat(np.append(values, UNKNOWN), self._edges)[::2]
-
-    @property
-    def _edges(self) -> Int64:
-        return np.stack((self.first, self.last), axis=1).ravel()
+        return Slices.within(self.kernel_launch[: self.n_launched], starts, ends)
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
@@ -176,6 +144,12 @@ def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
                 times = np.where(batch["process_id"].to_numpy() == process, times, found[own])
             found[own] = times
     return found
+
+
+def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
+    """Return a column of integers, with a number in the place of null."""
+    values: Int64 = (pc.fill_null(column, null) if column.null_count else column).to_numpy()
+    return values
 
 
 def distinct(column: pa.ChunkedArray) -> Int64:
@@ -258,7 +232,7 @@ def operations_of(
     kernel_launch, copy_launch
         Their launch times, as `launch_times` gives them.
     """
-    order = None if _is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
+    order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
 
     def in_order(values: Int64) -> Int64:
         return values if order is None else values[order]
@@ -279,7 +253,3 @@ def operations_of(
         kernel_order=order,
         kernel_rows=kernels.select(_RARE_COLUMNS),
     )
-
-
-def _is_sorted(values: Int64) -> bool:
-    return bool((values[1:] >= values[:-1]).all())

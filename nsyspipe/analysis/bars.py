@@ -100,7 +100,7 @@ def painted_pieces(
 
 def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
     """Return what `busy` leaves of painted pieces; each part counts as one operation, the one its piece belongs to."""
-    parts = IntervalSet(pieces.starts, pieces.ends).intersect(busy.complement())
+    parts = IntervalSet(pieces.starts, pieces.ends).without(busy)
     # The operation that a piece belongs to comes before those that only count in it.
     _, operations = np.unique(pieces.owner, return_index=True)
     operation = operations[np.searchsorted(pieces.starts, parts.starts, side="right") - 1]

@@ -37,23 +37,18 @@ class DeviceTime:
     memory: IntervalSet
     hidden: IntervalSet  # ``C n M``
 
-    def exposed(self, covered: IntervalSet) -> tuple[IntervalSet, ...]:
-        r"""Return sets whose lengths, the first and last less the two others, sum to ``|X \ (C u M)|``."""
-        return (
-            covered,
-            covered.intersect(self.compute),
-            covered.intersect(self.comm),
-            covered.intersect(self.hidden),
-        )
+    def exposed(self, covered: IntervalSet) -> IntervalSet:
+        r"""Return ``X \ (C u M)``: the times beside neither compute nor communication."""
+        return covered.without(self.compute).without(self.comm)
 
 
 def device_time(operations: ProcessOperations) -> DeviceTime:
     """Merge the operations of one rank by category."""
     comm = operations.is_comm
-    compute_set = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
-    comm_set = union(operations.kernel_start[comm], operations.kernel_end[comm])
-    memory_set = union(operations.copy_start, operations.copy_end)
-    return DeviceTime(compute_set, comm_set, memory_set, comm_set.intersect(compute_set))
+    compute = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
+    communication = union(operations.kernel_start[comm], operations.kernel_end[comm])
+    memory = union(operations.copy_start, operations.copy_end)
+    return DeviceTime(compute, communication, memory, communication.intersect(compute))
 
 
 def breakdown(
@@ -103,18 +98,15 @@ def breakdown(
     device = device or device_time(operations)
     comm = operations.is_comm
     is_dtod = operations.copy_kind == DTOD_KIND
-
-    def in_windows(covered: IntervalSet) -> Int64:
-        return covered.lengths(windows.starts, windows.ends)
-
-    def exposed(covered: IntervalSet) -> Int64:
-        whole, under_compute, under_comm, under_both = map(in_windows, device.exposed(covered))
-        return whole - under_compute - under_comm + under_both
-
-    dtod_set = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
+    dtod = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
+    n_dtod, dtod_bytes = started_in(
+        operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows
+    )
     wall = windows.ends - windows.starts
-    compute, comm_ns = in_windows(device.compute), in_windows(device.comm)
-    overlap, exposed_memory = in_windows(device.hidden), exposed(device.memory)
+    compute, comm_ns, overlap, exposed_memory = map(
+        windows.covered,
+        (device.compute, device.comm, device.hidden, device.exposed(device.memory)),
+    )
     columns: dict[str, Int64 | None] = {
         "wall_ns": wall,
         "compute_ns": compute,
@@ -122,69 +114,43 @@ def breakdown(
         "exposed_comm_ns": comm_ns - overlap,
         "exposed_memory_ns": exposed_memory,
         "idle_ns": wall - compute - (comm_ns - overlap) - exposed_memory,
-        "dtod_ns": in_windows(dtod_set),
-        **_dtod_started(operations, is_dtod, windows),
-        "exposed_dtod_ns": exposed(dtod_set),
+        "dtod_ns": windows.covered(dtod),
+        "dtod_bytes": dtod_bytes,
+        "n_dtod": n_dtod,
+        "exposed_dtod_ns": windows.covered(device.exposed(dtod)),
         "overlap_compute_ns": overlap,
         "overlap_backward_ns": None,
-        "n_collectives": _count_started(np.sort(operations.kernel_start[comm]), windows),
+        "n_collectives": windows.slices(np.sort(operations.kernel_start[comm])).counts,
     }
     if backward is not None:
         kernels = backward & ~comm
         backward_set = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
-        columns["overlap_backward_ns"] = in_windows(device.comm.intersect(backward_set))
-    for name in _unrecorded(recorded):
-        columns[name] = None
+        columns["overlap_backward_ns"] = windows.covered(device.comm.intersect(backward_set))
+    for name, facts in _NEEDS.items():
+        if not all(getattr(recorded, fact) for fact in facts):
+            columns[name] = None
     return columns
 
 
-_NEED_COMM = (
-    "compute_ns",
-    "comm_ns",
-    "exposed_comm_ns",
-    "overlap_compute_ns",
-    "overlap_backward_ns",
-    "n_collectives",
-)
-_NEED_DTOD = ("dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns")
-
-
-def _unrecorded(recorded: Recorded) -> set[str]:
-    """Return the figures that cannot be told from what the report holds."""
-    names: set[str] = set()
-    if not (recorded.kernels and recorded.names):
-        names |= set(_NEED_COMM)
-    if not recorded.kernels:
-        names |= {"exposed_memory_ns", "idle_ns", "exposed_dtod_ns"}
-    if not (recorded.memcpy and recorded.kinds):
-        names |= set(_NEED_DTOD)
-    if not recorded.sizes:
-        names |= {"dtod_bytes"}
-    if not (recorded.memcpy and recorded.memset):
-        names |= {"exposed_memory_ns", "idle_ns"}
-    return names
-
-
-def _dtod_started(
-    operations: ProcessOperations, is_dtod: NDArray[np.bool_], windows: Windows
-) -> dict[str, Int64 | None]:
-    found = started_in(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows)
-    return {"dtod_bytes": found[1], "n_dtod": found[0]}
+# What each figure needs of `Recorded`.
+_NEEDS = {
+    **dict.fromkeys(
+        ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives"),
+        ("kernels", "names"),
+    ),
+    **dict.fromkeys(("exposed_memory_ns", "idle_ns"), ("kernels", "memcpy", "memset")),
+    **dict.fromkeys(("dtod_ns", "n_dtod"), ("memcpy", "kinds")),
+    "dtod_bytes": ("memcpy", "kinds", "sizes"),
+    "exposed_dtod_ns": ("kernels", "memcpy", "kinds"),
+}  # fmt: skip
 
 
 def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, Int64]:
     """Return number and bytes of the copies that start in each window."""
     order = np.argsort(starts, kind="stable")
-    starts = starts[order]
+    found = windows.slices(starts[order])
     before = np.concatenate(([0], np.cumsum(n_bytes[order])))
-    first, last = np.searchsorted(starts, windows.starts), np.searchsorted(starts, windows.ends)
-    return last - first, before[last] - before[first]
-
-
-def _count_started(sorted_starts: Int64, windows: Windows) -> Int64:
-    return np.searchsorted(sorted_starts, windows.ends) - np.searchsorted(
-        sorted_starts, windows.starts
-    )
+    return found.counts, before[found.last] - before[found.first]
 
 
 # Copies of gradients out of their buckets: DtoD copies that are launched one right after the other.
@@ -235,24 +201,18 @@ def grad_copies(
         chosen &= in_backward
     starts, ends = operations.copy_start[chosen], operations.copy_end[chosen]
     covered = union(starts, ends)
-    whole, under_compute, under_comm, under_both = (
-        one.lengths(windows.starts, windows.ends) for one in device.exposed(covered)
-    )
     number, n_bytes = started_in(starts, operations.copy_bytes[chosen], windows)
     return {
-        "grad_copy_ns": whole,
-        "exposed_grad_copy_ns": whole - under_compute - under_comm + under_both,
-        "grad_copy_span_ns": _spans(starts, ends, windows.starts).lengths(
-            windows.starts, windows.ends
-        ),
+        "grad_copy_ns": windows.covered(covered),
+        "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
+        "grad_copy_span_ns": windows.covered(_spans(covered, windows.starts)),
         "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
     }
 
 
-def _spans(starts: Int64, ends: Int64, steps: Int64) -> IntervalSet:
+def _spans(closed: IntervalSet, steps: Int64) -> IntervalSet:
     """Merge the copies of each step, and the time that the device takes from one to the next."""
-    closed = union(starts, ends)
     short = closed.starts[1:] - closed.ends[:-1] <= _LONGEST_LATENCY_NS
     step = np.searchsorted(steps, closed.ends[:-1], side="left")
     short &= step == np.searchsorted(steps, closed.starts[1:], side="right")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union_of
 from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
@@ -153,19 +153,14 @@ def idle_causes(
     starts, ends = gaps.starts[known], gaps.ends[known]
     ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
     late = _nonempty(starts, ready)
-    inputs = union(np.append(data.starts, between.starts), np.append(data.ends, between.ends))
-    waiting = late.intersect(inputs.complement())
-
-    def in_windows(covered: IntervalSet) -> Int64:
-        return covered.lengths(windows.starts, windows.ends)
-
-    late_ns, waiting_ns = in_windows(late), in_windows(waiting)
-    dependency_ns = in_windows(_nonempty(ready, ends))
+    waiting = late.without(union_of(data, between))
+    late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
+    dependency_ns = windows.covered(_nonempty(ready, ends))
     blocked_ns: Int64 | None = None
     by_call: dict[str, Int64] = {}
     if calls is not None:
         blocked, since = _blocked(late, waiting, calls)
-        blocked_ns = in_windows(blocked)
+        blocked_ns = windows.covered(blocked)
         by_call = _by_call(blocked, since, calls, windows)
     columns = {
         "idle_input_ns": late_ns - waiting_ns,
@@ -174,7 +169,7 @@ def idle_causes(
         "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
     }
-    return IdleCauses(columns, by_call, in_windows(late.intersect(between)))
+    return IdleCauses(columns, by_call, windows.covered(late.intersect(between)))
 
 
 def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:
@@ -185,12 +180,8 @@ def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: 
     phase
         Phase of the operation that ends each gap, negative for none.
     """
-    found = []
-    for code in range(n_phases):
-        own = phase == code
-        gone = IntervalSet(gaps.starts[own], gaps.ends[own])
-        found.append(gone.lengths(windows.starts, windows.ends))
-    return found
+    owned = [phase == code for code in range(n_phases)]
+    return [windows.covered(IntervalSet(gaps.starts[own], gaps.ends[own])) for own in owned]
 
 
 def _nonempty(starts: Int64, ends: Int64) -> IntervalSet:
@@ -236,9 +227,7 @@ def _by_call(
     found = {}
     for code, name in enumerate(names.dictionary.to_pylist()):  # a few, whatever the trace
         own = codes == code
-        lengths = IntervalSet(blocked.starts[own], blocked.ends[own]).lengths(
-            windows.starts, windows.ends
-        )
+        lengths = windows.covered(IntervalSet(blocked.starts[own], blocked.ends[own]))
         if lengths.any():
             found[name] = lengths
     return found

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, Slices
-from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, union, union_of
 from nsyspipe.model.names import PHASES, phase_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
         np.full(starts.size, -NEVER),
     )
     for launch, begin, finish in operations:
-        slices = Slices(np.searchsorted(launch, starts), np.searchsorted(launch, ends))
+        slices = Slices.within(launch, starts, ends)
         some = np.flatnonzero(slices.counts)
         if not some.size:
             continue
@@ -117,18 +117,16 @@ def phase_costs(
     launched = operations.kernels_launched_in(pieces.starts, pieces.ends)
     costs["n_kernels"] = _sum_by(owner, launched.counts, members.starts.size)[member]
     compute, comm, copies = _of_phase(operations, belongs)
-    hidden = comm.intersect(device.compute)
-    for name, covered in (
-        ("compute_ns", compute),
-        ("comm_ns", comm),
-        ("device_ns", _merged(compute, comm, copies)),
-    ):
-        costs[name] = covered.lengths(windows.starts, windows.ends)
-    costs["exposed_comm_ns"] = costs["comm_ns"] - hidden.lengths(windows.starts, windows.ends)  # type: ignore[operator]  # just set
-    costs["idle_ns"] = idle_ns
-    for name in _MEASURED:
+    measured = {
+        "compute_ns": windows.covered(compute),
+        "comm_ns": windows.covered(comm),
+        "device_ns": windows.covered(union_of(compute, comm, copies)),
+        "exposed_comm_ns": windows.covered(comm.without(device.compute)),
+        "idle_ns": idle_ns,
+    }
+    for name, values in measured.items():
         by_member = np.full(members.starts.size, NO_WINDOW)
-        by_member[windows.member] = costs[name]  # type: ignore[assignment]  # all were set above
+        by_member[windows.member] = values
         costs[name] = by_member[member]
     return costs
 
@@ -144,15 +142,6 @@ def _of_phase(
         for own in (rows[~is_comm], rows[is_comm])
     )
     return compute, comm, union(operations.copy_start[copies], operations.copy_end[copies])
-
-
-def _merged(*sets: IntervalSet) -> IntervalSet:
-    some = [one for one in sets if len(one)]
-    if len(some) == 1:
-        return some[0]
-    return union(
-        np.concatenate([one.starts for one in sets]), np.concatenate([one.ends for one in sets])
-    )
 
 
 def _sum_by(owner: Int64, values: Int64, size: int) -> Int64:
@@ -185,8 +174,7 @@ class BetweenSteps:
 
     def with_data(self, phase: PhaseRanges) -> IntervalSet:
         """Return when the host is in the data phase, between steps and inside."""
-        starts = np.append(phase.starts, self.data.starts)
-        return union(starts, np.append(phase.ends, self.data.ends))
+        return union_of(union(phase.starts, phase.ends), self.data)
 
 
 def between_steps(
@@ -225,7 +213,7 @@ def between_steps(
         np.append(starts[own], called["start_ns"].to_numpy()),
         np.append(ends[own], called["end_ns"].to_numpy()),
     )
-    free = gaps.intersect(busy.complement())
+    free = gaps.without(busy)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
     order = np.lexsort((free.starts, free.starts - free.ends, gap))
     longest = order[np.flatnonzero(np.diff(gap[order], prepend=-1))]
@@ -299,16 +287,15 @@ def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> ND
     codes = np.repeat(np.arange(len(phases)), [one.starts.size for one in phases.values()])
     order = np.argsort(starts, kind="stable")
     starts, ends, codes = starts[order], ends[order], codes[order]
-    first, last = np.searchsorted(launches, starts), np.searchsorted(launches, ends)
+    inside = Slices.within(launches, starts, ends)
     found = np.full(launches.size, NO_PHASE, np.int8)
     if (starts[1:] >= ends[:-1]).all():  # no two overlap: fill piece by piece
         pieces = np.full(2 * codes.size + 1, NO_PHASE, np.int8)
         pieces[1::2] = codes
-        edges = np.stack((first, last), axis=1).ravel()
-        return np.repeat(pieces, np.diff(edges, prepend=0, append=launches.size))
+        return np.repeat(pieces, np.diff(inside.edges, prepend=0, append=launches.size))
     for code in range(len(phases) - 1, -1, -1):
         own = codes == code
-        found[Slices(first[own], last[own]).mask(launches.size)] = code
+        found[Slices(inside.first[own], inside.last[own]).mask(launches.size)] = code
     return found
 
 

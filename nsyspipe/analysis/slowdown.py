@@ -161,17 +161,12 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
         return None
     begun = start[comm.lengths(start, start + 1) > 0]
     sums = np.append(0, np.cumsum(gap[beside]))
-    chosen, n_begun = (_in_windows(one, windows) for one in (start[beside], begun))
-    number = chosen[1] - chosen[0]
-    means = (sums[chosen[1]] - sums[chosen[0]]) / np.maximum(number, 1)
+    chosen = windows.slices(start[beside])
+    number = chosen.counts
+    means = (sums[chosen.last] - sums[chosen.first]) / np.maximum(number, 1)
     late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
-    found: Int64 = np.rint(late * (n_begun[1] - n_begun[0])).astype(np.int64)
+    found: Int64 = np.rint(late * windows.slices(begun).counts).astype(np.int64)
     return found
-
-
-def _in_windows(times: Int64, windows: Windows) -> tuple[Int64, Int64]:
-    """Return the places of the first of sorted times in each window, and after the last."""
-    return np.searchsorted(times, windows.starts), np.searchsorted(times, windows.ends)
 
 
 def compared_share(kernels: pa.Table) -> float:

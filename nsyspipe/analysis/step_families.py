@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import grouped_lengths, outermost
+from nsyspipe.analysis.intervals import Slices, grouped_lengths, outermost
 from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator
 
 if TYPE_CHECKING:
@@ -214,9 +214,7 @@ def _are_parts(
     starts: Int64, ends: Int64, others: tuple[Int64, Int64], optimizer_launches: Int64
 ) -> bool:
     """Tell whether several members lie inside one other range, and less than half of them update weights."""
-    n_updates = np.searchsorted(optimizer_launches, ends) - np.searchsorted(
-        optimizer_launches, starts
-    )
+    n_updates = Slices.within(optimizer_launches, starts, ends).counts
     if 2 * int(np.count_nonzero(n_updates)) >= starts.size:
         return False
     inside = np.searchsorted(ends, others[1], side="right") - np.searchsorted(starts, others[0])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, Slices
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.intervals import Slices
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.analysis.attribution import ProcessOperations
+    from nsyspipe.analysis.intervals import IntervalSet
     from nsyspipe.analysis.step_families import Members
     from nsyspipe.model.types import Flags, Int64
 
@@ -117,6 +119,14 @@ class Windows:
 
     def __len__(self) -> int:
         return int(self.starts.size)
+
+    def covered(self, times: IntervalSet) -> Int64:
+        """Return how much of each window some times cover, ns."""
+        return times.lengths(self.starts, self.ends)
+
+    def slices(self, times: Int64) -> Slices:
+        """Return which of some sorted times lie in each window."""
+        return Slices.within(times, self.starts, self.ends)
 
 
 def step_numbers(in_texts: Sequence[pa.ChunkedArray]) -> list[Int64]:

@@ -22,7 +22,7 @@ from nsyspipe.analysis.bars import (
     pieces_outside,
     times,
 )
-from nsyspipe.analysis.intervals import grouped_lengths, run_starts, union
+from nsyspipe.analysis.intervals import Slices, grouped_lengths, run_starts, union
 from nsyspipe.model import schema
 
 if TYPE_CHECKING:
@@ -255,10 +255,8 @@ def _busy(
     )
     launched = launched.sort_by("launch_ns")
     launch = launched["launch_ns"].to_numpy()
-    first, last = np.searchsorted(launch, starts), np.searchsorted(launch, ends)
-    counts = last - first
-    owner = np.repeat(group, counts)
-    rows = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    rows, of_range = Slices.within(launch, starts, ends).rows()
+    owner = group[of_range]
     begin, finish = (column[rows] for column in times(launched))
     begin, finish = np.maximum(begin, window[0]), np.minimum(finish, window[1])
     kept = finish > begin

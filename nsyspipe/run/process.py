@@ -105,9 +105,7 @@ def measure(
     is_known = recorded.kernels and recorded.names
     parts["comm_delay_ns"] = comm_delays(operations, device.comm, windows) if is_known else None
     parts["graph_ns"] = _graphs_ns(operations, windows)
-    parts["overhead_ns"] = (
-        None if overhead is None else overhead.lengths(windows.starts, windows.ends)
-    )
+    parts["overhead_ns"] = None if overhead is None else windows.covered(overhead)
     idle = phase_idle(
         gaps,
         windows,
@@ -141,8 +139,7 @@ def measure(
 def _graphs_ns(operations: ProcessOperations, windows: Windows) -> Int64:
     """Return how long CUDA graphs that were captured as a whole run in each window."""
     own = operations.kernel_column("name_id") == GRAPH_NAME_ID
-    found = union(operations.kernel_start[own], operations.kernel_end[own])
-    return found.lengths(windows.starts, windows.ends)
+    return windows.covered(union(operations.kernel_start[own], operations.kernel_end[own]))
 
 
 def _shifted(calls: pa.Table | None, by_ns: int) -> pa.Table | None:

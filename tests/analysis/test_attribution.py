@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN, Slices, launch_times, operations_of
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, launch_times, operations_of
+from nsyspipe.analysis.intervals import Slices
 from nsyspipe.model import canonical
 from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
 

@@ -130,7 +130,7 @@ def busy_time(events: pa.Table, category: str) -> IntervalSet:
 
 def exposed_time(compute: IntervalSet, comm: IntervalSet, inside: IntervalSet) -> IntervalSet:
     r"""Return ``(M \ C) n windows``: its length in a window is the step's ``exposed_comm_ns``."""
-    return comm.intersect(inside).intersect(compute.complement())
+    return comm.intersect(inside).without(compute)
 
 
 def waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
