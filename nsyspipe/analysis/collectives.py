@@ -194,6 +194,12 @@ def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: I
     )
 
 
+def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
+    """Return until when an operation waits, from its start on: ``min(last start, own end)``, which is what waiting is."""
+    until: Int64 = np.minimum(ends, starts + wait_ns)
+    return until
+
+
 _COLUMNS = (
     "n_ranks",
     "first_start_ns",

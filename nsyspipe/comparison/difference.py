@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.analysis.evenness import evenness
+from nsyspipe.analysis.summary import evenness
 from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.evenness import Evenness
+    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.run.run import Run
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsyspipe.analysis.evenness import levels_of, period_of
+from nsyspipe.analysis.summary import levels_of, period_of
 from nsyspipe.comparison.series import MeanSeries, inflation
 
 if TYPE_CHECKING:

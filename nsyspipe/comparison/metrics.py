@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nsyspipe.analysis.evenness import evenness
-from nsyspipe.analysis.summary import RATIOS
+from nsyspipe.analysis.summary import RATIOS, evenness
 from nsyspipe.comparison.decision import (
     is_opposed,
     is_worse_excluded,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.analysis.evenness import evenness
+from nsyspipe.analysis.summary import evenness
 from nsyspipe.comparison.changes import StepTable, mean_step_time, step_parts
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, per_step
 from nsyspipe.comparison.ranking import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from nsyspipe.analysis.evenness import Evenness
+    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.comparison.comparability import Check
     from nsyspipe.comparison.difference import Side
 

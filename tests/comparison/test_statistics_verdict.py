@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nsyspipe.analysis.evenness import evenness
+from nsyspipe.analysis.summary import evenness
 from nsyspipe.comparison.decision import is_worse_excluded, settled_by, verdict
 from nsyspipe.comparison.statistics import difference_of_centres, ratio_of_means
 

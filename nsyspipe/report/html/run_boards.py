@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.host_steps import host_figures
+from nsyspipe.analysis.summary import host_figures
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report.host_steps import PARTS, host_cells, host_notes, slowest_first
 from nsyspipe.report.html.page import Column, Table, bars, cut
