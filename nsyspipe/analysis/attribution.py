@@ -110,21 +110,10 @@ class ProcessOperations:
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
-    """Return the host start of each operation's launch; `NEVER` where there is none.
+    """Return the host start of each operation's launch; `NEVER` where there is none, or where calls were not recorded.
 
-    An operation's launch is the API call of the same process with the same correlation id (it is
-    unique per process only); of several the earliest.
-
-    Parameters
-    ----------
-    operations
-        `canonical.KERNELS` or `canonical.COPIES`.
-    launches
-        `canonical.LAUNCHES`, or None when API calls were not recorded.
-
-    Notes
-    -----
-    Works batch by batch on the columns as they were read, so that a million rows need no second copy.
+    An operation's launch is the API call of the same process with the same correlation id (it is unique per process only);
+    of several the earliest. Works batch by batch on the columns as they were read: a million rows need no second copy.
     """
     found = np.full(operations.num_rows, NEVER)
     if launches is None or not launches.num_rows or not operations.num_rows:
@@ -162,13 +151,7 @@ def distinct(column: pa.ChunkedArray) -> Int64:
 
 
 def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
-    """Return the rows of each of some processes, in their order: one pass over the table for all of them.
-
-    Parameters
-    ----------
-    processes
-        In ascending order, each once.
-    """
+    """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them."""
     if (
         len(processes) == 1
         and pc.all(pc.equal(table["process_id"], processes[0]), min_count=0).as_py()
@@ -223,15 +206,7 @@ class _FirstCalls:
 def operations_of(
     kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64
 ) -> ProcessOperations:
-    """Bring one process's operations into order of launch.
-
-    Parameters
-    ----------
-    kernels, copies
-        `canonical.KERNELS` and `canonical.COPIES` of one process.
-    kernel_launch, copy_launch
-        Their launch times, as `launch_times` gives them.
-    """
+    """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
     order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
 
     def in_order(values: Int64) -> Int64:

@@ -69,31 +69,23 @@ def breakdown(
         exposed_memory = |P \ (C u M)|          exposed_dtod     = |D \ (C u M)|
         idle           = wall - |C u M u P|
 
+    Exactly: ``compute + exposed_comm + exposed_memory + idle = wall`` and ``exposed_comm + overlap_compute = comm``.
+
     Parameters
     ----------
-    operations
-        Device operations of the rank, report time, ns.
-    windows
-        Disjoint windows of the rank, in order.
+    operations, windows
+        Of the rank, report time, ns; windows are disjoint and in order.
     backward
         Flag per kernel: launched inside a backward range. None when the rank has no such range.
     recorded
-        Figures that need a lacking fact are null: all of compute and comm without kernels or their
-        names, DtoD copies without memcpys or their kinds, memory and idle without any of them.
+        Figures that need a lacking fact are null: see `_NEEDS`.
     device
         The unions of the operations, when the caller has them already.
 
     Returns
     -------
     dict
-        Columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where
-        nothing was recorded. Exactly:
-        ``compute + exposed_comm + exposed_memory + idle = wall`` and
-        ``exposed_comm + overlap_compute = comm``.
-
-    Notes
-    -----
-    Cost O(n log n): one union of the compute kernels, all else is measured on the few.
+        Columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where not recorded.
     """
     device = device or device_time(operations)
     comm = operations.is_comm
@@ -182,17 +174,9 @@ def grad_copies(
     They are DtoD copies in runs of at least eight, launched with nothing else between them, inside
     a backward range where the rank has any. What is launched in the same nanosecond comes after.
 
-    Parameters
-    ----------
-    in_backward
-        Flag per copy: launched inside a backward range; None when the rank has no such range.
-
-    Returns
-    -------
-    dict
-        `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm, the union with
-        the gaps of up to 20 us between two of one window,
-        bytes and number of those that start in it. None where copies or their kinds were not recorded.
+    Returns `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm, the union with the
+    gaps of up to 20 us between two of one window, bytes and number of those that start in it. None where copies or their
+    kinds were not recorded.
     """
     if not (recorded.kernels and recorded.memcpy and recorded.kinds):
         return dict.fromkeys(GRAD_COPY_COLUMNS)

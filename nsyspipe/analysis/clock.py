@@ -52,23 +52,11 @@ def clock_offsets(
     *,
     is_one_clock: bool = False,
 ) -> list[ClockOffset]:
-    """Return each report's offset: the median of (own end - median end over ranks).
+    """Return each report's offset: the median of (own end - median end over ranks), of matched collectives of `ALIGNING`.
 
-    Parameters
-    ----------
-    matched
-        Matrices of operations, one collective per row, as `collectives.match` gives them; only
-        collectives of `ALIGNING`.
-    ends, report
-        End of each operation (ns, on the clocks as they are) and the report it comes from.
-    is_one_clock
-        Whether one report holds all ranks: they share its clock.
-
-    Returns
-    -------
-    list of ClockOffset
-        One per report. The error is 1.4826 times the median absolute deviation, to the nearest ns.
-        On one clock offset and error are 0.
+    The error is 1.4826 times the median absolute deviation, to the nearest ns. Where one report holds all ranks, they share
+    its clock: offset and error are 0. `matched` has matrices of operations, one collective per row, as `collectives.match`
+    gives them; `ends` and `report` one value per operation.
     """
     if is_one_clock:
         return [ClockOffset(0, 0)] * n_reports
@@ -126,18 +114,11 @@ AGREED = DeviceClock(0, None, None)
 
 
 def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
-    """Compare two clocks.
+    """Compare two clocks by start - launch of operations (of those that one call launched the first alone) and end - return.
 
     The difference device - host lies in [early, late], where late is the smallest lag and early the largest lead. It is
     corrected where 0 lies outside by more than 20 us and at least three operations say so, by the nearer end and 5 us.
     Where fewer than three lie within 20 us of the end, it is the end of the third that counts.
-
-    Parameters
-    ----------
-    lags
-        Start of operations - their launch, ns; of those that one call launched the first alone.
-    leads
-        End of operations - return of a call that waited for them, ns.
     """
     late, early = _end(lags, least=True), _end(leads, least=False)
     offset = 0
@@ -168,13 +149,8 @@ def device_clocks(
 ) -> dict[int | None, DeviceClock]:
     """Compare the clocks of a process's devices with its host's; by device, None for a process that has none or one.
 
-    Parameters
-    ----------
-    waits
-        `canonical.HOST_WAITS` of the process.
-    calls
-        `canonical.HOST_CALLS` of the process: a wait that began while another thread was in a call is left out, as it
-        may have launched something that was not waited for.
+    A wait that began while another thread was in a call is left out, as that may have launched something that was not
+    waited for. `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process.
     """
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))

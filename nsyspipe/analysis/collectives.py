@@ -31,25 +31,11 @@ UNGROUPED = -1
 def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     """Match the k-th operation of a group on each of its ranks with the k-th on the others.
 
-    Parameters
-    ----------
-    group
-        Group of each operation (a communicator within one step), from 0; `UNGROUPED` is left out.
-    rank
-        Its rank. Operations of one rank stand in order of start.
-    n_required
-        By group: how many ranks must take part. A group with fewer, with counts that differ between
-        ranks, or of a single rank, is not matched.
+    A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts that differ between ranks,
+    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start.
 
-    Returns
-    -------
-    list of numpy.ndarray
-        One matrix per number of ranks, smallest first: a row per collective (in order of group, then
-        k), a column per rank in ascending order, holding indices of operations.
-
-    Notes
-    -----
-    Cost O(n log n): one stable sort.
+    Returns one matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per
+    rank in ascending order, holding indices of operations. Cost O(n log n): one stable sort.
     """
     chosen = np.flatnonzero(group != UNGROUPED)
     if not chosen.size:
@@ -92,14 +78,7 @@ PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
     """Return the size of the whole array that a collective moves, as nccl-tests counts.
 
-    NCCL reports the part of one rank for all_gather, reduce_scatter and all_to_all.
-
-    Parameters
-    ----------
-    reported_bytes
-        As NCCL's payload says.
-    n_ranks
-        Size of the communicator.
+    NCCL reports the part of one rank for all_gather, reduce_scatter and all_to_all; `n_ranks` is the communicator's.
     """
     return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
 
@@ -140,17 +119,7 @@ class Waiting:
 
 
 def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64) -> Waiting:
-    """Measure matched collectives.
-
-    Parameters
-    ----------
-    matched
-        Matrices of operations, one collective per row, one column per rank.
-    starts, ends
-        Of each operation, aligned time, ns.
-    clock_error
-        Of the clock of each operation's report, ns.
-    """
+    """Measure matched collectives, one per row of `matched`: times are aligned, `clock_error` is of each operation's report, ns."""
     n_rows = starts.size
     columns = {name: np.zeros(n_rows, np.int64) for name in _COLUMNS}
     is_matched, significant, late_significant = (np.zeros(n_rows, np.bool_) for _ in range(3))
@@ -220,22 +189,12 @@ def _error_at(time: Int64, own_start: Int64, error: Int64) -> Int64:
 
 
 def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
-    """Sum by step and rank how long others waited for it, the largest wait of each collective.
+    """Sum by step and rank how long others waited for it, the largest wait of each collective; of `schema.COLLECTIVES`.
 
     Operations of pairs (send_recv) are left out: a stage of a pipeline waits by design. Collectives of several
     communicators may be waited for at once, so a step counts at most its own time, shared out in proportion.
 
-    Parameters
-    ----------
-    collectives
-        With ``step``, ``rank``, ``collective``, ``late_by_ns`` and ``held_up_ns`` of `schema.COLLECTIVES`.
-    steps
-        `schema.STEPS`, at least those of the collectives.
-
-    Returns
-    -------
-    pyarrow.Table
-        ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
+    Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
     """
     is_late = pc.fill_null(pc.greater(collectives["held_up_ns"], 0), fill_value=False)
     in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")

@@ -51,12 +51,8 @@ def idle_gaps(
 ) -> Gaps:
     """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
 
-    Parameters
-    ----------
-    offset_ns
-        How much later the device's clock is than the host's: launches are put on the device's clock.
-    of_kernels_ns
-        The same of each kernel's own device, where a process uses several.
+    Launches are put on the device's clock, which is later than the host's by `offset_ns`, or by what is given for each
+    kernel's own device, where a process uses several.
     """
     starts = np.concatenate((operations.kernel_start, operations.copy_start))
     ends = np.concatenate((operations.kernel_end, operations.copy_end))
@@ -135,17 +131,8 @@ def idle_causes(
                                         or for the device to start it
         unknown    = idle - all of these            gaps that an operation without a launch ends
 
-    Parameters
-    ----------
-    idle_ns
-        Idle time of each window; None makes all causes None.
-    data
-        Host ranges of the data phase, on the clock of the gaps, as all times of the host.
-    calls
-        `canonical.BLOCKING_CALLS` of the process, sorted by start; None makes blocked and launch None.
-    between
-        When the host was between two steps, in no range and no call: probably in the data loader. None of it
-        in `data`.
+    All times of the host are on the clock of the gaps, and none of `between` is in `data`. All causes are None where
+    `idle_ns` is; blocked and launch without `calls`, `canonical.BLOCKING_CALLS` of the process, sorted by start.
     """
     if idle_ns is None:
         return IdleCauses(dict.fromkeys(IDLE_CAUSES), {})
@@ -173,13 +160,7 @@ def idle_causes(
 
 
 def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:
-    """Return for each phase the idle time of each window whose gaps an operation of that phase ends.
-
-    Parameters
-    ----------
-    phase
-        Phase of the operation that ends each gap, negative for none.
-    """
+    """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
     owned = [phase == code for code in range(n_phases)]
     return [windows.covered(IntervalSet(gaps.starts[own], gaps.ends[own])) for own in owned]
 

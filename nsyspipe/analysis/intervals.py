@@ -187,12 +187,7 @@ class Slices:
 def outermost(starts: Int64, ends: Int64) -> Int64:
     """Pick intervals greedily: in order of (start, longest first), each that begins after the last pick ended.
 
-    For nested intervals these are the outermost ones.
-
-    Returns
-    -------
-    numpy.ndarray
-        Indices of the picks, in that order.
+    For nested intervals these are the outermost ones. Returns indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
     start, end = starts[order], ends[order]
@@ -210,13 +205,7 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
 
 
 def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> Int64:
-    """Return the union length of each group's intervals, ns.
-
-    Parameters
-    ----------
-    groups
-        Group of each interval, 0 to ``n_groups - 1``; any order.
-    """
+    """Return the union length of each group's intervals, ns; groups from 0 in any order."""
     totals = np.zeros(n_groups, np.int64)
     if not starts.size:
         return totals

@@ -154,19 +154,9 @@ def _gpu(name: str | None) -> tuple[str, _Gpu] | None:
 
 
 def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Speed | None:
-    """Return the bandwidth of bonded NVLinks between two GPUs, by the slower model.
+    """Return the bandwidth of bonded NVLinks between two GPUs, by the slower model; None when one is not known or has none.
 
-    Parameters
-    ----------
-    names
-        Models of both GPUs, as drivers name them.
-    n_links
-        As ``NV#`` says; None for all links of the model, as through a switch.
-
-    Returns
-    -------
-    Speed or None
-        None when a model is not known or has no NVLink.
+    Models are named as drivers name them; `n_links` is as ``NV#`` says, None for all of the model, as through a switch.
     """
     found = []
     for name in names:

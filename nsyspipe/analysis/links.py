@@ -54,28 +54,16 @@ def links(
     hosts: Mapping[int, str | None] | None = None,
     pids: Collection[int] = (),
 ) -> pa.Table:
-    """Say for each edge of the largest communicator what it crosses.
+    """Say for each edge of the largest communicator what it crosses: `schema.LINKS`, sorted by its key.
 
-    Parameters
-    ----------
-    log
-        Of its communicators, those with a process among `pids` if any; then the largest, then the first.
-    topology
-        Of a host of the run; for edges inside a host, as all hosts are taken to be alike. GPUs are found by
-        NVML index, else CUDA index, as logged, else by `local_ranks`.
-    gpu_names, local_ranks, hosts
-        By rank of the run. Ranks of a communicator that does not span the run have other numbers: for it,
-        only a name that all ranks share is used.
-    n_ranks
-        Of the run; None for that of the communicator.
+    Of the log's communicators those with a process among `pids` count, if any; then the largest, then the first. Edges are
+    those of the rings, or all that NCCL connected when no ring was logged. A transport that another communicator logged for
+    the same two GPUs holds for this one too. With neither, one row per pair of GPUs of a host, of which nothing says that it
+    is used: transport null, kind unknown.
 
-    Returns
-    -------
-    pyarrow.Table
-        `schema.links.LINKS`, sorted by its key. Edges are those of the rings, or all that NCCL connected
-        when no ring was logged. A transport that another communicator logged for the same two GPUs
-        holds for this one too. With neither, one row per pair of GPUs of a host, of which nothing says
-        that it is used: transport null, kind unknown.
+    The topology is of a host of the run, as all are taken to be alike; GPUs are found by NVML index, else CUDA index, as
+    logged, else by `local_ranks`. Names, local ranks and hosts are by rank of the run. Ranks of a communicator that does not
+    span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
     """
     comm = _largest(log, pids)
     edges = _edges(comm) if comm else []
@@ -314,19 +302,9 @@ class SlowestLink:
 
 
 def slowest(links: pa.Table) -> SlowestLink | None:
-    """Pick the worst kind of link, and of that kind the one with the least nominal bandwidth.
+    """Pick the worst kind of link, and of that kind the one with the least nominal bandwidth; None for a table without rows.
 
     A ring is as fast as its slowest edge. Kinds count from ``nvlink`` to ``net``.
-
-    Parameters
-    ----------
-    links
-        `schema.links.LINKS`, in any order.
-
-    Returns
-    -------
-    SlowestLink or None
-        None for a table without rows.
     """
     rows: list[LinkRow] = sorted(
         links.to_pylist(), key=lambda row: (row["from_rank"], row["to_rank"], row["comm_id"] or "")

@@ -108,17 +108,7 @@ def device_operations(
     launches: Sequence[Int64],
     texts: Mapping[int, str],
 ) -> DeviceOperations:
-    """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row.
-
-    Parameters
-    ----------
-    kernels, memcpys, memsets
-        As `again.SecondReading` holds them, of one process.
-    launches
-        Their launch times, as `attribution.launch_times` gives them.
-    texts
-        Text of each kernel name id.
-    """
+    """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row."""
     tables = (kernels, memcpys, memsets)
     sizes = [table.num_rows for table in tables]
     name_ids, is_comm = _filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
@@ -208,21 +198,10 @@ def events_table(
 ) -> pa.Table:
     """Return `schema.EVENTS` of what is asked for.
 
-    Parameters
-    ----------
-    path
-        The report, for the message if it has changed.
-    operations
-        At least those asked for.
-    phases
-        Those around their launches.
-    members
-        The step ranges.
-
     Raises
     ------
     DamagedReportError
-        If its communication is not what the first reading found.
+        If the report's communication is not what the first reading found.
     """
     phase = _phase_of_each(operations, phases)
     if rank.span is not None:
@@ -286,15 +265,7 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
 def phase_ranges_table(
     rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]
 ) -> pa.Table:
-    """Return `schema.PHASE_RANGES` of the steps asked for.
-
-    Parameters
-    ----------
-    operations
-        At least all that were launched in these steps.
-    phases
-        At least those of these steps.
-    """
+    """Return `schema.PHASE_RANGES` of the steps asked for."""
     code, member, starts, ends = _ranges(rank, phases)
     step = rank.numbers[member]
     word = np.array([*(sorted(PHASES).index(one) for one in PHASES), _STEP_ITSELF])[code]

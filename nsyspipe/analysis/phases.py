@@ -40,14 +40,9 @@ class LaunchedIn:
 
 
 def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> LaunchedIn:
-    """Measure what ranges launched.
+    """Measure what host ranges launched, in any order of theirs.
 
-    Parameters
-    ----------
-    starts, ends
-        The ranges, host time, ns; any order.
-    operations
-        Launch (sorted, `attribution.NEVER` for none), start and end of operations, one tuple per sort of them.
+    Operations are launch (sorted, `attribution.NEVER` for none), start and end, one tuple per sort of them.
     """
     found = LaunchedIn(
         np.zeros(starts.size, np.int64),
@@ -83,26 +78,13 @@ def phase_costs(
     device: DeviceTime,
     idle_ns: Int64,
 ) -> dict[str, Int64 | None]:
-    r"""Measure one phase of one rank, for every step that has it.
+    """Measure one phase of one rank, for every step that has it.
 
-    Parameters
-    ----------
-    belongs
-        Flag per kernel and per copy: launched in the phase.
-    device
-        The unions of the rank's operations.
-    idle_ns
-        Idle time of each window that the phase's operations end, as `idle.phase_idle` gives it.
-
-    Returns
-    -------
-    dict
-        ``member``: index of the step range. ``host_ns``: union of the phase's ranges in it.
-        ``n_kernels``: kernels launched in those ranges. ``compute_ns``, ``comm_ns``, ``device_ns``:
-        union of the phase's kernels of either sort, and of all its operations, clipped to the step's
-        window; ``exposed_comm_ns``: of its communication the part beside no compute of any phase;
-        ``idle_ns``. Without launches all from ``n_kernels`` on are None; where the step has no
-        window all after it are -1.
+    ``member``: index of the step range. ``host_ns``: union of the phase's ranges in it. ``n_kernels``: kernels launched in
+    those ranges. ``compute_ns``, ``comm_ns``, ``device_ns``: union of the phase's kernels of either sort, and of all its
+    operations, clipped to the step's window; ``exposed_comm_ns``: of its communication the part beside no compute of any
+    phase; ``idle_ns``, as `idle.phase_idle` gives it. Without launches all from ``n_kernels`` on are None; where the step
+    has no window all after it are -1. `belongs` flags kernels and copies that were launched in the phase.
     """
     member = np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
@@ -183,16 +165,8 @@ def between_steps(
     """Find what the host does between the steps of one rank.
 
     A range that holds a whole step (an epoch) does not count. Shorter stretches than the longest are what the loop
-    does between two calls (an optimizer, copies of the batch), which launches come late for.
-
-    Parameters
-    ----------
-    ranges
-        `canonical.RANGES` of one process.
-    codes
-        `phase_codes` of the ranges' text dictionary.
-    calls
-        `canonical.HOST_CALLS`; None when they were not recorded, which leaves nothing known to be quiet.
+    does between two calls (an optimizer, copies of the batch), which launches come late for. Without `canonical.HOST_CALLS`
+    nothing is known to be quiet.
     """
     apart = members.starts[1:] > members.ends[:-1]
     gaps = IntervalSet(members.ends[:-1][apart], members.starts[1:][apart])
@@ -221,36 +195,18 @@ def between_steps(
 
 
 def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:
-    """Return the phase of each text, as an index into `names.PHASES`; -1 for none.
-
-    Parameters
-    ----------
-    families
-        The texts by their normalised form, which is what the patterns are asked about.
-    """
+    """Return the phase of each text, as an index into `names.PHASES`; -1 for none."""
     named = [phase_of(name, patterns) for name in families.names]
     codes = [PHASES.index(phase) if phase else NO_PHASE for phase in named]
     return np.array([*codes, NO_PHASE])[families.of_text]  # no family is -1, the last
 
 
 def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, PhaseRanges]:
-    """Find the phase ranges of one rank.
+    """Find the phase ranges of one rank, by phase in `names.PHASES` order; every phase has an entry, maybe empty.
 
     They lie inside a step range, on its thread. A range without a phase, or one that contains a
     range of another phase (a ``train_batch`` around everything), is transparent; of nested ranges
     of one phase the outermost counts.
-
-    Parameters
-    ----------
-    ranges
-        `canonical.RANGES` of one process.
-    codes
-        `phase_codes` of the ranges' text dictionary.
-
-    Returns
-    -------
-    dict
-        By phase, in `names.PHASES` order; every phase has an entry, maybe empty.
     """
     if not ranges.num_rows or not members.starts.size:
         return {phase: _outer(*(np.empty(0, np.int64),) * 3) for phase in PHASES}
@@ -275,12 +231,9 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
-    """Return the phase whose range contains each launch, as an index into `names.PHASES`; -1 for none.
+    """Return the phase whose range contains each of sorted launches, as an index into `names.PHASES`; -1 for none.
 
-    Parameters
-    ----------
-    launches
-        Sorted. Where ranges of two phases overlap, the first phase in order has the launch.
+    Where ranges of two phases overlap, the first phase in order has the launch.
     """
     starts = np.concatenate([one.starts for one in phases.values()])
     ends = np.concatenate([one.ends for one in phases.values()])

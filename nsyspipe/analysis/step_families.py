@@ -71,15 +71,7 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
 def largest_families(
     ranges: pa.Table, families: TextFamilies, n_shown: int
 ) -> tuple[tuple[str, int], ...]:
-    """Return the families with most time and their number of ranges, for messages.
-
-    Parameters
-    ----------
-    ranges
-        `canonical.RANGES` of a report.
-    families
-        Its texts by their normalised form.
-    """
+    """Return the families with most time and their number of ranges, for messages."""
     family, _, starts, ends = _columns(ranges, families)
     known = family != _NOT_IN_FAMILY
     family, starts, ends = family[known], starts[known], ends[known]
@@ -137,19 +129,9 @@ def candidates(
     operations: ProcessOperations,
     optimizer_launches: Int64 | None = None,
 ) -> list[Candidate]:
-    """Measure every family on one rank.
+    """Measure every family on one rank: largest union first, ties by name.
 
-    Parameters
-    ----------
-    ranges
-        `canonical.RANGES` of one process.
-    optimizer_launches
-        When the kernels that update the weights were launched, sorted; None without any that is known.
-
-    Returns
-    -------
-    list of Candidate
-        Largest union first; ties by name.
+    `optimizer_launches` is when the kernels that update the weights were launched, sorted; None without any that is known.
     """
     family, thread, starts, ends = _columns(ranges, families)
     every = thread, starts, ends, family
@@ -251,14 +233,8 @@ def _lie_in(inner: tuple[Int64, Int64], outer: tuple[Int64, Int64]) -> bool:
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run, or None when no family qualifies on every rank.
 
-    What --step matches on any rank needs no vote.
-
-    Parameters
-    ----------
-    ranks
-        The candidates of each rank.
-    shifts
-        What turns each rank's report time into aligned time, ns; only ties look at it.
+    What --step matches on any rank needs no vote. `shifts` turn each rank's report time into aligned time, ns; only ties
+    look at it.
     """
     if any(one.name == STEP_OPTION for rank in ranks for one in rank):
         return STEP_OPTION
@@ -296,13 +272,7 @@ def choose_host(
 
     Nothing tells a rank from other processes here, so a family need not qualify on all of them: the one that
     qualifies in most reports wins, of several `choose` would take the same. What --step matches needs no vote.
-
-    Parameters
-    ----------
-    reports
-        The candidates of each process of each report.
-    shifts
-        As in `choose`, one per report.
+    There are candidates of each process of each report, and a shift per report.
     """
     where: dict[str, set[int]] = {}
     union: dict[str, int] = {}

@@ -39,20 +39,10 @@ class Selection:
 def select_steps(
     step: Int64, starts: Int64, is_complete: NDArray[np.bool_], n_ranks: int, skip_first: int | None
 ) -> Selection:
-    """Choose the steps that are complete on every rank, less the skipped.
+    """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
 
-    Parameters
-    ----------
-    step, starts, is_complete
-        One value per (rank, step) with a window.
-    skip_first
-        How many complete steps to drop at the start; None drops the first (it holds the ranks'
-        different profiler starts) when another one remains.
-
-    Returns
-    -------
-    Selection
-        When no step is complete on every rank: all steps that every rank has, none skipped.
+    There is one value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start; None
+    drops the first (it holds the ranks' different profiler starts) when another one remains.
 
     Raises
     ------
@@ -79,20 +69,7 @@ def select_steps(
 
 
 def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
-    """Raise unless some rank has one of the steps asked for.
-
-    Parameters
-    ----------
-    all_steps
-        `schema.STEPS`.
-    wanted
-        The first and the last, by number.
-
-    Raises
-    ------
-    OptionError
-        With the steps that there are.
-    """
+    """Raise an OptionError, with the steps that there are, unless some rank has one of those wanted, first to last."""
     first, last = wanted
     numbers = all_steps["step"].to_numpy()
     if ((numbers >= first) & (numbers <= last)).any():
@@ -130,13 +107,7 @@ class Windows:
 
 
 def step_numbers(in_texts: Sequence[pa.ChunkedArray]) -> list[Int64]:
-    """Return each rank's step numbers by member: the text's one integer if that works on every rank, else order.
-
-    Parameters
-    ----------
-    in_texts
-        The one integer in each member's text, by rank; null where there is not exactly one.
-    """
+    """Return each rank's step numbers by member: the text's one integer if that works on every rank, else order."""
     if all(not one.null_count and len(pc.unique(one)) == len(one) for one in in_texts):
         return [one.to_numpy() for one in in_texts]
     return [np.arange(len(one)) for one in in_texts]

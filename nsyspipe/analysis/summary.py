@@ -69,7 +69,7 @@ def step_times(steps: pa.Table) -> Int64:
 
 
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
-    """Return the run's figures over its summary steps.
+    """Return the run's figures over its summary steps: `schema.SUMMARY`, one row.
 
     ``step_time`` takes for each summary step the largest window over ranks, and the median of those;
     throughput is 1 over their mean. Ratios are pooled: the sum of numerators over all ranks and
@@ -77,17 +77,8 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
     Bandwidths are the sum of bytes over matched collectives of summary steps divided by the sum of
     their transfer times.
 
-    Parameters
-    ----------
-    steps, collectives
-        `schema.STEPS` and `schema.COLLECTIVES`.
-    is_capture
-        Whether the rows are captures without steps: then there are 0 steps, and what is of a step is null.
-
-    Returns
-    -------
-    pyarrow.Table
-        `schema.SUMMARY`, one row; a figure is null without summary steps, or where one of its parts is null.
+    A figure is null without summary steps, or where one of its parts is null. Of captures without steps (`is_capture`)
+    there are 0 steps, and what is of a step is null.
     """
     chosen = steps.filter(steps["in_summary"])
     of_steps = chosen.slice(0, 0) if is_capture else chosen
@@ -123,13 +114,7 @@ def rank_summary(
 
 
 def phase_summary(phases: pa.Table) -> pa.Table:
-    """Return the mean times of each phase: `schema.PHASE_SUMMARY`, sorted by phase; null where any is.
-
-    Parameters
-    ----------
-    phases
-        `schema.PHASES` of the summary steps.
-    """
+    """Return the mean times of each phase, of summary steps: `schema.PHASE_SUMMARY`, sorted by phase; null where any is."""
     rows = []
     for phase in sorted(phases["phase"].unique().to_pylist()):
         own = phases.filter(pc.equal(phases["phase"], phase))

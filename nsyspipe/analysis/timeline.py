@@ -241,7 +241,7 @@ def timeline(
     step: int,
     max_bars: int = MAX_BARS,
 ) -> pa.Table:
-    r"""Reduce one step to bars.
+    r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; none of ranks without it.
 
     Every bar is clipped to the rank's window. What a lane holds, and what is done where operations overlap:
 
@@ -254,26 +254,10 @@ def timeline(
     - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
 
     Then neighbours are joined, those with the smallest gap first (of equal gaps the earliest), until a lane has
-    `max_bars`.
+    `max_bars`, at least 1. For each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and,
+    where it is known, ``wait_ns`` of that step, and \|P\| in the memory lane; those of ``exposed_ns`` and ``wait_ns`` too.
 
-    Parameters
-    ----------
-    steps, collectives
-        `schema.STEPS`, `schema.COLLECTIVES`; the latter's texts may be dictionaries.
-    operations
-        Per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`: at least what overlaps the step's window; may be
-        an iterator.
-    step
-        The step to draw.
-    max_bars
-        Most bars of a lane, at least 1.
-
-    Returns
-    -------
-    pyarrow.Table
-        `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; no rows of ranks without the step. For
-        each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and, where it is known,
-        ``wait_ns`` of that step, and \|P\| in the memory lane; the sums of ``exposed_ns`` and ``wait_ns`` likewise.
+    `operations` has per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, at least what overlaps the window.
     """
     chosen = steps.filter(pc.equal(steps["step"], step))
     columns = (chosen[name].to_pylist() for name in ("rank", "start_ns", "end_ns", "wait_ns"))
