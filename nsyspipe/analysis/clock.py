@@ -120,28 +120,23 @@ def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
     corrected where 0 lies outside by more than 20 us and at least three operations say so, by the nearer end and 5 us.
     Where fewer than three lie within 20 us of the end, it is the end of the third that counts.
     """
-    late, early = _end(lags, least=True), _end(leads, least=False)
+    late, third_lag = _least(lags)
+    least, third_lead = _least(-leads)
+    early = None if least is None else -least
     offset = 0
-    if late is not None and lags.size >= _ENOUGH and _third(lags, least=True) < -_TOLERANCE_NS:
+    if late is not None and third_lag < -_TOLERANCE_NS:
         offset = late - _LEAST_LATENCY_NS
-    elif early is not None and leads.size >= _ENOUGH and _third(leads, least=False) > _TOLERANCE_NS:
+    elif early is not None and third_lead < -_TOLERANCE_NS:
         offset = early + _LEAST_LATENCY_NS
     return DeviceClock(offset, early, late)
 
 
-def _third(values: Int64, *, least: bool) -> int:
-    place = _ENOUGH - 1 if least else values.size - _ENOUGH
-    return int(np.partition(values, place)[place])
-
-
-def _end(values: Int64, *, least: bool) -> int | None:
-    """Return the smallest or the largest of some values, but for one or two far beyond the third."""
+def _least(values: Int64) -> tuple[int | None, int]:
+    """Return the smallest of some values, but for one or two far below the third, and the third; 0 for none."""
     if values.size < _ENOUGH:
-        return None if not values.size else int(values.min() if least else values.max())
-    third = _third(values, least=least)
-    if least:
-        return int(values[values >= third - _TOLERANCE_NS].min())
-    return int(values[values <= third + _TOLERANCE_NS].max())
+        return int(values.min()) if values.size else None, 0
+    third = int(np.partition(values, _ENOUGH - 1)[_ENOUGH - 1])
+    return int(values[values >= third - _TOLERANCE_NS].min()), third
 
 
 def device_clocks(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 _GB = 1e9
@@ -144,13 +144,22 @@ def named_link(word: str) -> NamedLink | None:
     return next((one for one in NAMED_LINKS if lowered in (one.name, *one.gpus)), None)
 
 
-def _gpu(name: str | None) -> tuple[str, _Gpu] | None:
-    """Find a model by its name; returns the words that matched."""
-    for gpu in _GPUS:
-        match = re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or "")
-        if match:
-            return match[0], gpu
-    return None
+def _slower(
+    names: Sequence[str | None], speed_of: Callable[[_Gpu, str], Speed | None]
+) -> Speed | None:
+    """Return the least speed of some models, found by their names; None where one is not known."""
+    speeds = []
+    for name in names:
+        found = (
+            (gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or ""))
+            for gpu in _GPUS
+        )
+        known = next(((gpu, match[0]) for gpu, match in found if match), None)
+        speed = speed_of(*known) if known else None
+        if speed is None:
+            return None
+        speeds.append(speed)
+    return min(speeds, key=lambda speed: (speed.bytes_per_s, speed.source), default=None)
 
 
 def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Speed | None:
@@ -158,16 +167,13 @@ def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Spe
 
     Models are named as drivers name them; `n_links` is as ``NV#`` says, None for all of the model, as through a switch.
     """
-    found = []
-    for name in names:
-        known = _gpu(name)
-        if known is None or known[1].nvlink is None:
-            return None
-        word, gpu = known
+
+    def speed(gpu: _Gpu, word: str) -> Speed | None:
         links = gpu.n_links if n_links is None else n_links
         source = f"NVLink {gpu.nvlink}, {links} x {gpu.bytes_per_link_s / _GB:g} GB/s ({word})"
-        found.append(Speed(links * gpu.bytes_per_link_s, source))
-    return min(found, key=lambda speed: (speed.bytes_per_s, speed.source), default=None)
+        return Speed(links * gpu.bytes_per_link_s, source) if gpu.nvlink else None
+
+    return _slower(names, speed)
 
 
 def pcie_speed(names: Sequence[str | None]) -> Speed | None:
@@ -175,11 +181,8 @@ def pcie_speed(names: Sequence[str | None]) -> Speed | None:
 
     A slot with fewer lanes, or an older host, gives less.
     """
-    found = []
-    for name in names:
-        known = _gpu(name)
-        if known is None or known[1].pcie is None:
-            return None
-        word, gpu = known
-        found.append(Speed(_PCIE_X16[known[1].pcie], f"PCIe {gpu.pcie}.0 x16 ({word})"))
-    return min(found, key=lambda speed: (speed.bytes_per_s, speed.source), default=None)
+
+    def speed(gpu: _Gpu, word: str) -> Speed | None:
+        return Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})") if gpu.pcie else None
+
+    return _slower(names, speed)

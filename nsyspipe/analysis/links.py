@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.model.fabric import CommMember, Communicator, NcclLog, Topology
+    from nsyspipe.model.fabric import Communicator, NcclLog, Topology
 
 
 _NO_NAMES: Mapping[int, str | None] = {}
@@ -71,8 +71,7 @@ def links(
         shared = set(gpu_names.values())
         gpu_names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
         local_ranks, hosts = {}, {}
-    members = comm.members if comm else ()
-    seats = _Seats(topology, gpu_names, local_ranks or {}, hosts or {}, members)
+    seats = _Seats(topology, gpu_names, local_ranks or {}, hosts or {}, comm)
     if log is None or comm is None or (not edges and comm.n_ranks > 1):
         return LINKS.from_rows(_pair_rows(seats))
     said = _transports(log, comm)
@@ -94,11 +93,9 @@ def absent_gpus(
     if topology is None:
         return []
     comm = _largest(log, pids)
-    is_of_run = comm is None or comm.n_ranks == n_ranks
-    members = comm.members if comm else ()
-    seats = _Seats(
-        topology, {}, local_ranks if is_of_run else {}, hosts if is_of_run else {}, members
-    )
+    if comm and comm.n_ranks != n_ranks:
+        local_ranks, hosts = {}, {}
+    seats = _Seats(topology, {}, local_ranks, hosts, comm)
     return sorted(seats.indices - set(topology.gpus))
 
 
@@ -140,8 +137,9 @@ class _Seats:
         names: Mapping[int, str | None],
         local_ranks: Mapping[int, int | None],
         hosts: Mapping[int, str | None],
-        members: Sequence[CommMember],
+        comm: Communicator | None,
     ) -> None:
+        members = comm.members if comm else ()
         self._topology = topology
         self._names = names
         self._hosts = dict(hosts) | {member.rank: member.host for member in members}
@@ -188,14 +186,7 @@ class _Seats:
 
 def _pair_rows(seats: _Seats) -> list[Row]:
     return [
-        _row(
-            None,
-            pair,
-            ((), None),
-            path=path,
-            kind="unknown",
-            speed=_wire_speed(path, seats.models(pair)),
-        )
+        _row(None, pair, ((), None), path, "unknown", _wire_speed(path, seats.models(pair)))
         for pair in combinations(seats.ranks, 2)
         if seats.are_together(pair) and (path := seats.path(pair))
     ]
@@ -210,8 +201,7 @@ def _edge_row(comm_id: str, pair: Pair, said: Said, seats: _Seats) -> Row:
     if "p2p" in kinds and path:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
-    speed = _speed(kind, words, path, seats.models(pair))
-    return _row(comm_id, pair, said, path=path, kind=kind, speed=speed)
+    return _row(comm_id, pair, said, path, kind, _speed(kind, words, path, seats.models(pair)))
 
 
 def _speed(kind: str, words: Sequence[str], path: str | None, models: Models) -> Speed | None:
@@ -232,14 +222,8 @@ def _wire_speed(path: str | None, models: Models) -> Speed | None:
     return nvlink_speed(models, int(path[2:])) if path.startswith("NV") else pcie_speed(models)
 
 
-def _row(
-    comm_id: str | None,
-    pair: Pair,
-    said: Said,
-    *,
-    path: str | None,
-    kind: str,
-    speed: Speed | None,
+def _row(  # noqa: PLR0917 - a row has that many parts
+    comm_id: str | None, pair: Pair, said: Said, path: str | None, kind: str, speed: Speed | None
 ) -> Row:
     transports, n_channels = said
     return {

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
 from nsyspipe.analysis.communication import NO_MEMBER, members_holding
 from nsyspipe.analysis.kernels import kernel_labels
 from nsyspipe.analysis.phases import launched_in, phases_of_launches
@@ -111,9 +110,9 @@ def device_operations(
     """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row."""
     tables = (kernels, memcpys, memsets)
     sizes = [table.num_rows for table in tables]
-    name_ids, is_comm = _filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
+    name_ids, is_comm = filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
     labels, label = kernel_labels(name_ids, texts)
-    kinds, kind = np.unique(_filled(memcpys["copy_kind"]), return_inverse=True)
+    kinds, kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
     words = [*labels, *(_COPY_NAMES.get(one, _COPY) for one in kinds.tolist()), _MEMSET]
     names = sorted(set(words))
     place = np.array([names.index(word) for word in words], np.int64)
@@ -153,12 +152,7 @@ def _collectives(name_ids: Int64, is_comm: NDArray[np.bool_], texts: Mapping[int
 
 
 def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
-    return np.concatenate([_filled(table[name]) for table in tables])
-
-
-def _filled(column: pa.ChunkedArray) -> Int64:
-    values: Int64 = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
-    return values
+    return np.concatenate([filled(table[name]) for table in tables])
 
 
 NO_SEQ = -1

@@ -253,16 +253,12 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
         return holds_steps(name), -union, first, name
 
     best = min(shared, key=preference)
-    while held_by := _held_by(best, by_name):
+    # Of equal ones the family that holds all ranges of the others on every rank.
+    while held_by := shared.intersection(*(rank[best].holders for rank in by_name)):
         if not (tied := [one for one in held_by if preference(one)[:3] == preference(best)[:3]]):
             break
         best = min(tied)
     return best
-
-
-def _held_by(name: str, by_name: Sequence[dict[str, Candidate]]) -> set[str]:
-    """Return the families that hold all ranges of one on every rank, and qualify."""
-    return set(by_name[0]).intersection(*(rank[name].holders for rank in by_name), *by_name[1:])
 
 
 def choose_host(
@@ -274,22 +270,19 @@ def choose_host(
     qualifies in most reports wins, of several `choose` would take the same. What --step matches needs no vote.
     There are candidates of each process of each report, and a shift per report.
     """
-    where: dict[str, set[int]] = {}
-    union: dict[str, int] = {}
-    first: dict[str, int] = {}
-    for at, (report, shift) in enumerate(zip(reports, shifts, strict=True)):
+    found: dict[str, list[tuple[int, Candidate]]] = {}
+    for at, report in enumerate(reports):
         for one in (one for process in report for one in process):
-            if not (one.qualifies or one.name == STEP_OPTION):
-                continue
-            where.setdefault(one.name, set()).add(at)
-            union[one.name] = union.get(one.name, 0) + one.union_ns
-            start = one.first_start_ns + shift
-            first[one.name] = min(first.get(one.name, start), start)
+            if one.qualifies or one.name == STEP_OPTION:
+                found.setdefault(one.name, []).append((at, one))
 
     def preference(name: str) -> tuple[bool, int, int, int, str]:
-        return holds_steps(name), -len(where[name]), -union[name], first[name], name
+        own = found[name]
+        union = sum(one.union_ns for _, one in own)
+        first = min(one.first_start_ns + shifts[at] for at, one in own)
+        return holds_steps(name), -len({at for at, _ in own}), -union, first, name
 
-    return min(where, key=preference, default=None)
+    return min(found, key=preference, default=None)
 
 
 def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:

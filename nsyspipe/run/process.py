@@ -10,9 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import ProcessOperations, operations_of
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies
+from nsyspipe.analysis.breakdown import (
+    breakdown,
+    device_time,
+    grad_copies,
+    idle_causes,
+    idle_gaps,
+    phase_idle,
+)
 from nsyspipe.analysis.clock import AGREED, device_clocks
-from nsyspipe.analysis.idle import idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.kernels import kernels_table
 from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, phase_costs, phases_of_launches

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nsyspipe.analysis.breakdown import idle_gaps
 from nsyspipe.analysis.clock import AGREED, device_clock, device_clocks
-from nsyspipe.analysis.idle import idle_gaps
 from nsyspipe.model import canonical
 from nsyspipe.run.process import ProcessEvents
 from tests.build.make import compute, dtod, ints, operations

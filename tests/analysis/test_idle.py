@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsyspipe.analysis.idle import idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis.breakdown import idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
 from tests.build.make import calls, comm, compute, dtod, ints, listed, operations, windows
