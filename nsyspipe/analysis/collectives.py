@@ -5,8 +5,8 @@ Waiting is told apart from transferring; sizes and bandwidths are those of nccl-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -120,47 +120,41 @@ class Waiting:
 
 def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64) -> Waiting:
     """Measure matched collectives, one per row of `matched`: times are aligned, `clock_error` is of each operation's report, ns."""
-    n_rows = starts.size
-    columns = {name: np.zeros(n_rows, np.int64) for name in _COLUMNS}
-    is_matched, significant, late_significant = (np.zeros(n_rows, np.bool_) for _ in range(3))
-    collective_id = np.full(n_rows, NOBODY)
+    found: dict[str, Any] = {
+        one.name: np.zeros(starts.size, np.bool_ if one.name.startswith("is_") else np.int64)
+        for one in fields(Waiting)
+    }
+    found["collective_id"][:] = NOBODY
     n_before = 0
     for rows in matched:
-        own_start = starts[rows]
+        own_start, error = starts[rows], clock_error[rows]
         ordered = np.sort(own_start, axis=1)
-        first, second_last, last = ordered[:, 0], ordered[:, -2], ordered[:, -1]
-        skew, late_by = last - first, last - second_last
-        error = clock_error[rows]
-        last_error = _error_at(last, own_start, error)
-        is_last = own_start == last[:, np.newaxis]
-        transfer = ends[rows] - last[:, np.newaxis]
-
-        is_matched[rows] = True
-        collective_id[rows] = n_before + np.arange(len(rows))[:, np.newaxis]
+        first, second_last, last = (ordered[:, [at]] for at in (0, -2, -1))
+        first_error, second_error, last_error = (
+            _error_at(time, own_start, error) for time in (first, second_last, last)
+        )
+        is_last, late_by = own_start == last, last - second_last
+        is_skewed = last - first > np.maximum(first_error, last_error)
+        columns = {
+            "is_matched": True,
+            "collective_id": n_before + np.arange(len(rows))[:, np.newaxis],
+            "n_ranks": rows.shape[1],
+            "first_start_ns": first,
+            "last_start_ns": last,
+            "arrival_skew_ns": last - first,
+            "wait_ns": last - own_start,
+            "transfer_ns": np.maximum(ends[rows] - last, 0),
+            "late_by_ns": np.where(is_last, late_by, 0),
+            "is_significant": is_skewed,
+            "is_late_significant": is_last & (late_by > np.maximum(second_error, last_error)),
+        }
+        for name, values in columns.items():
+            found[name][rows] = values
         n_before += len(rows)
-        columns["n_ranks"][rows] = rows.shape[1]
-        columns["first_start_ns"][rows] = first[:, np.newaxis]
-        columns["last_start_ns"][rows] = last[:, np.newaxis]
-        columns["arrival_skew_ns"][rows] = skew[:, np.newaxis]
-        columns["wait_ns"][rows] = last[:, np.newaxis] - own_start
-        columns["transfer_ns"][rows] = transfer
-        columns["late_by_ns"][rows] = np.where(is_last, late_by[:, np.newaxis], 0)
-        of_skew = np.maximum(_error_at(first, own_start, error), last_error)
-        is_skewed = skew > of_skew
-        significant[rows] = is_skewed[:, np.newaxis]
-        waited = np.minimum(ends[rows], last[:, np.newaxis]) - own_start
+        waited = waited_until(own_start, ends[rows], last - own_start) - own_start
         first_of_last = rows[np.arange(len(rows)), is_last.argmax(axis=1)]
-        columns["held_up_ns"][first_of_last] = np.where(is_skewed, waited.max(axis=1), 0)
-        of_late = np.maximum(_error_at(second_last, own_start, error), last_error)
-        late_significant[rows] = is_last & (late_by > of_late)[:, np.newaxis]
-    columns["transfer_ns"] = np.maximum(columns["transfer_ns"], 0)
-    return Waiting(
-        is_matched=is_matched,
-        collective_id=collective_id,
-        is_significant=significant,
-        is_late_significant=late_significant,
-        **columns,
-    )
+        found["held_up_ns"][first_of_last] = np.where(is_skewed[:, 0], waited.max(axis=1), 0)
+    return Waiting(**found)
 
 
 def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
@@ -169,22 +163,9 @@ def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
     return until
 
 
-_COLUMNS = (
-    "n_ranks",
-    "first_start_ns",
-    "last_start_ns",
-    "arrival_skew_ns",
-    "wait_ns",
-    "transfer_ns",
-    "late_by_ns",
-    "held_up_ns",
-)
-
-
 def _error_at(time: Int64, own_start: Int64, error: Int64) -> Int64:
     """Return for each collective the clock error of the rank that arrived then; of several the largest."""
-    arrived = own_start == time[:, np.newaxis]
-    found: Int64 = np.where(arrived, error, 0).max(axis=1)
+    found: Int64 = np.where(own_start == time, error, 0).max(axis=1, keepdims=True)
     return found
 
 

@@ -35,15 +35,6 @@ _LEAST_GROUPS = 8
 
 
 @dataclass(frozen=True)
-class InWindows:
-    """Number and total duration by row, and which rows are not known exactly."""
-
-    n_kernels: Int64
-    total_ns: Int64
-    is_unknown: Flags
-
-
-@dataclass(frozen=True)
 class WindowSums:
     """Sums by (group of windows, row), only those that are not 0."""
 
@@ -57,8 +48,8 @@ class WindowSums:
     n_kernels: Int32
     total_ns: Int64
 
-    def over(self, is_chosen: Flags) -> InWindows:
-        """Return the sums over some windows; unknown for rows in a group of which only a part is chosen."""
+    def over(self, is_chosen: Flags) -> tuple[Int64, Int64, Flags]:
+        """Return number and total duration by row over some windows, and whether only a part of a row's group is chosen."""
         n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[self._edges])
         is_whole = n_chosen == np.diff(self._edges)
         number, total = np.zeros((2, self.n_rows), np.int64)
@@ -67,7 +58,7 @@ class WindowSums:
         np.add.at(total, self.row[counts], self.total_ns[counts])
         is_unknown = np.zeros(self.n_rows, np.bool_)
         is_unknown[self.row[((n_chosen > 0) & ~is_whole)[self.group]]] = True
-        return InWindows(number, total, is_unknown)
+        return number, total, is_unknown
 
     @property
     def _edges(self) -> Int64:

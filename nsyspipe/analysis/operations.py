@@ -268,8 +268,8 @@ def phase_ranges_table(
     starts, ends = starts[order], ends[order]
     rows = operations.by_launch
     launched = operations.launch[rows], operations.start[rows], operations.end[rows]
-    found = launched_in(starts, ends, launched)
-    nothing = found.counts == 0
+    counts, device_starts, device_ends = launched_in(starts, ends, launched)
+    nothing = counts == 0
     return schema.PHASE_RANGES.table(
         {
             "rank": np.full(order.size, rank.rank),
@@ -277,9 +277,9 @@ def phase_ranges_table(
             "phase": _words(code[order], PHASES),
             "start_ns": starts + rank.shift_ns,
             "end_ns": ends + rank.shift_ns,
-            "n_operations": pa.array(found.counts, mask=nothing & (not rank.has_launches)),
-            "device_start_ns": pa.array(found.starts + rank.shift_ns, mask=nothing),
-            "device_end_ns": pa.array(found.ends + rank.shift_ns, mask=nothing),
+            "n_operations": pa.array(counts, mask=nothing & (not rank.has_launches)),
+            "device_start_ns": pa.array(device_starts + rank.shift_ns, mask=nothing),
+            "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
         }
     )
 

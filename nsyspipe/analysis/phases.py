@@ -29,36 +29,24 @@ if TYPE_CHECKING:
 # What the devices ran of what each host range launched.
 
 
-@dataclass(frozen=True)
-class LaunchedIn:
-    """One value per host range."""
-
-    counts: Int64  # operations launched inside
-    # first start and last end of those, report time, ns; meaningless without any
-    starts: Int64
-    ends: Int64
-
-
-def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> LaunchedIn:
-    """Measure what host ranges launched, in any order of theirs.
+def launched_in(
+    starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]
+) -> tuple[Int64, Int64, Int64]:
+    """Return how many operations each host range launched, and the first start and last end of those (meaningless of none).
 
     Operations are launch (sorted, `attribution.NEVER` for none), start and end, one tuple per sort of them.
     """
-    found = LaunchedIn(
-        np.zeros(starts.size, np.int64),
-        np.full(starts.size, NEVER),
-        np.full(starts.size, -NEVER),
-    )
+    counts, first = np.zeros(starts.size, np.int64), np.full(starts.size, NEVER)
+    last = -first
     for launch, begin, finish in operations:
         slices = Slices.within(launch, starts, ends)
         some = np.flatnonzero(slices.counts)
-        if not some.size:
-            continue
-        own = Slices(slices.first[some], slices.last[some])
-        found.counts[some] += own.counts
-        found.starts[some] = np.minimum(found.starts[some], own.minimum(begin))
-        found.ends[some] = np.maximum(found.ends[some], own.maximum(finish))
-    return found
+        if some.size:
+            own = Slices(slices.first[some], slices.last[some])
+            counts[some] += own.counts
+            first[some] = np.minimum(first[some], own.minimum(begin))
+            last[some] = np.maximum(last[some], own.maximum(finish))
+    return counts, first, last
 
 
 # What each phase of each step costs on the host and on the device.

@@ -385,7 +385,8 @@ def _kernels_table(
     tables = [schema.KERNEL_COSTS.empty()]
     for one, rank, numbers in zip(placed, ranks, numbering, strict=True):
         found = one.process.kernels
-        inside = one.process.kernels_by_window.over(_in_summary(one, numbers, selection))
+        by_window = one.process.kernels_by_window
+        n_inside, inside_ns, is_unknown = by_window.over(_in_summary(one, numbers, selection))
         free = pc.cast(found["free_ns"], pa.float64(), safe=False)
         ratio = pc.subtract(
             pc.divide(pc.cast(found["slowed_ns"], pa.float64(), safe=False), free), 1
@@ -395,8 +396,8 @@ def _kernels_table(
         columns["mean_ns"] = pc.divide(found["total_ns"], found["n_kernels"])
         columns["not_overlapped_ns"] = pc.subtract(found["total_ns"], found["overlapped_ns"])
         columns["slowdown_ratio"] = pc.if_else(pc.greater(found["free_ns"], 0), ratio, None)
-        columns["n_in_summary"] = pa.array(inside.n_kernels, mask=inside.is_unknown)
-        columns["in_summary_ns"] = pa.array(inside.total_ns, mask=inside.is_unknown)
+        columns["n_in_summary"] = pa.array(n_inside, mask=is_unknown)
+        columns["in_summary_ns"] = pa.array(inside_ns, mask=is_unknown)
         tables.append(schema.KERNEL_COSTS.table(columns))
     merged = pa.concat_tables(tables)
     return conform(

@@ -171,20 +171,20 @@ def step_members(
 def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
     texts = events.ranges["text"].take(pa.array(members.rows)).to_pylist()
     operations = events.operations
-    launched = launched_in(
+    counts, starts, ends = launched_in(
         members.starts,
         members.ends,
         (operations.kernel_launch, operations.kernel_start, operations.kernel_end),
         (operations.copy_launch, operations.copy_start, operations.copy_end),
     )
-    nothing = launched.counts == 0
+    nothing = counts == 0
     return pa.table(
         {
             "number": pa.array([step_number(text) for text in texts], pa.int64()),
             "start_ns": members.starts,
             "end_ns": members.ends,
-            "device_start_ns": pa.array(launched.starts, mask=nothing),
-            "device_end_ns": pa.array(launched.ends, mask=nothing),
+            "device_start_ns": pa.array(starts, mask=nothing),
+            "device_end_ns": pa.array(ends, mask=nothing),
         }
     )
 

@@ -134,9 +134,9 @@ def test_operations_overlap_a_span_that_they_begin_in_even_without_length():
 def test_ranges_launch_what_is_launched_from_their_start_to_before_their_end():
     kernels = ints(1, 5, 9, NEVER), ints(10, 30, 50, 0), ints(20, 40, 60, 99)
     copies = ints(5), ints(25), ints(80)
-    found = launched_in(ints(1, 5, 6, 6), ints(9, 10, 9, 6), kernels, copies)
-    assert found.counts.tolist() == [3, 3, 0, 0]
-    assert (found.starts[:2].tolist(), found.ends[:2].tolist()) == ([10, 25], [80, 80])
+    counts, first, last = launched_in(ints(1, 5, 6, 6), ints(9, 10, 9, 6), kernels, copies)
+    assert counts.tolist() == [3, 3, 0, 0]
+    assert (first[:2].tolist(), last[:2].tolist()) == ([10, 25], [80, 80])
 
 
 # --- ranges to read -------------------------------------------------------------------------
