@@ -21,26 +21,18 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Flags, Float64, Int64
 
 
-# Ratio -> numerator, denominator; all columns of `schema.STEPS`.
-RATIOS = {
-    "comm_share": ("comm_ns", "wall_ns"),
-    "exposed_comm_share": ("exposed_comm_ns", "wall_ns"),
-    "overlap_ratio": ("overlap_compute_ns", "comm_ns"),
-    "backward_overlap_ratio": ("overlap_backward_ns", "comm_ns"),
-    "idle_share": ("idle_ns", "wall_ns"),
-    "compute_share": ("compute_ns", "wall_ns"),
-    "exposed_memory_share": ("exposed_memory_ns", "wall_ns"),
-    "wait_share": ("wait_ns", "wall_ns"),
-    "transfer_share": ("transfer_ns", "wall_ns"),
+# Ratio -> numerator, denominator: columns of `schema.STEPS`, whose formulas say so.
+RATIOS: dict[str, tuple[str, str]] = {
+    column.name: (f"{above}_ns", f"{below}_ns")
+    for column in schema.STEPS.columns
+    if column.unit == "ratio"
+    for above, below in [column.doc.split(" / ")]
 }
-
-# Mean per (rank, step) -> column.
-MEANS = {
-    "dtod_ns_per_step": "dtod_ns",
-    "dtod_bytes_per_step": "dtod_bytes",
-    "collectives_per_step": "n_collectives",
-    **{f"{name}_per_step": name for name in schema.IDLE_CAUSES},
-    "message_bytes_per_step": "message_bytes",
+# Mean per (rank, step) -> column, likewise.
+MEANS: dict[str, str] = {
+    column.name: column.doc.split()[1]
+    for column in schema.SUMMARY.columns
+    if column.name in schema.FIGURES and column.doc.startswith("mean ")
 }
 
 # Rate over transfer time -> column of `schema.COLLECTIVES`.
