@@ -225,6 +225,8 @@ def _in_runs(operations: ProcessOperations) -> Flags:
 # When a rank's devices do nothing, and which operation ends each such gap.
 
 
+# A host that launches one operation after the other never takes so long for the next one.
+PAUSE_NS = 2_000_000
 # No launch takes longer to reach an idle device: a larger least time means that it never was idle.
 _LONGEST_LAUNCH_NS = 20_000
 
@@ -307,6 +309,8 @@ class IdleCauses:
     blocked_ns_by_call: dict[str, Int64]
     # of ``idle_input_ns`` the part between two steps; None where that is
     between_steps_ns: Int64 | None = None
+    # of ``idle_launch_ns`` the part in stretches of `PAUSE_NS` and more; None where that is
+    pause_ns: Int64 | None = None
 
 
 def idle_causes(
@@ -346,11 +350,17 @@ def idle_causes(
     late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
     dependency_ns = windows.covered(_nonempty(ready, ends))
     blocked_ns: Int64 | None = None
+    pause_ns: Int64 | None = None
     by_call: dict[str, Int64] = {}
     if calls is not None:
         blocked, since = _blocked(late, waiting, calls)
         blocked_ns = windows.covered(blocked)
         by_call = _by_call(blocked, since, calls, windows)
+        launching = waiting.without(blocked)
+        is_pause = launching.ends - launching.starts >= PAUSE_NS
+        pause_ns = windows.covered(
+            IntervalSet(launching.starts[is_pause], launching.ends[is_pause])
+        )
     columns = {
         "idle_input_ns": late_ns - waiting_ns,
         "idle_launch_ns": None if blocked_ns is None else waiting_ns - blocked_ns,
@@ -358,7 +368,7 @@ def idle_causes(
         "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
     }
-    return IdleCauses(columns, by_call, windows.covered(late.intersect(between)))
+    return IdleCauses(columns, by_call, windows.covered(late.intersect(between)), pause_ns)
 
 
 def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:

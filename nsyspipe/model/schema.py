@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from nsyspipe.model.table import TableSchema, table
 
-_RANK = (
-    "rank  id  global rank <- the first of rank map, environment, NCCL payload, MPI thread name, file name, order that "
-    "numbers every rank"
-)
+_RANK = "rank  id  global rank <- the first of rank map, environment, NCCL payload, MPI thread name, file name, order that numbers every rank"
 _STEP = "step  id  step number, the same on every rank <- NVTX range text, or its ordinal"
 _CALLS_NULL = "null without API calls, or without their names and ends"
 
@@ -51,6 +48,8 @@ STEPS = table(rf"""
     idle_between_steps_ns   ns?     of idle_input the part in which the host was between two steps: after the end of one step range and before the start of the
         next, the longest stretch in which the thread of the steps was in no range (those around several steps apart) and in no CUDA call: probably the data
         loader <- RUNTIME, NVTX_EVENTS
+    idle_pause_ns           ns?     of idle_launch the part in pauses: stretches of 2 ms and more in which the host launched nothing that the device could have
+        started, while it was in no data phase and in no synchronisation or memory call <- RUNTIME, NVTX_EVENTS
     grad_copy_ns            ns?     union of DtoD copies launched in runs of at least 8 with nothing between, inside backward ranges where there are any:
         gradients copied out of their buckets <- MEMCPY, RUNTIME
     exposed_grad_copy_ns    ns?     of that the part beside neither compute nor comm <- MEMCPY, RUNTIME

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import nsyspipe
+from nsyspipe.analysis import breakdown
 from nsyspipe.model.schema import KERNEL_COSTS, PHASES
 from tests.property import oracle, oracle_costs
 from tests.property.strategies import build, processes, trains, workloads
@@ -29,8 +30,10 @@ def loaded(found):
     with tempfile.TemporaryDirectory() as folder:
         for rank, process in enumerate(found):
             build(process, pid=1000 + rank).write(Path(folder, f"r_{rank}.sqlite"))
-        run = nsyspipe.load(folder)
-        run.steps()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(breakdown, "PAUSE_NS", oracle_costs.PAUSE)
+            run = nsyspipe.load(folder, jobs=1)
+            run.steps()
     family = oracle.choose_family(found)
     if family is not None and not any(oracle.windows(process, family) for process in found):
         family = None
