@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.intervals import Slices, is_sorted
 from nsyspipe.model.canonical import UNIFIED_KINDS
 
 if TYPE_CHECKING:
@@ -37,33 +38,23 @@ _SPARSE = 8
 
 @dataclass(frozen=True)
 class ProcessOperations:
-    """The device operations of one process, as numpy columns; kernels and copies each in order of launch.
+    """The device operations of one process, as numpy columns; kernels and copies each in order of launch."""
 
-    Attributes
-    ----------
-    kernel_start, kernel_end, kernel_launch, is_comm
-        Compute and comm operations; those without a launch come last, with `NEVER`.
-    copy_start, copy_end, copy_launch, copy_kind, copy_bytes
-        Memcpys and memsets; an unknown kind is -1, unknown bytes are 0.
-    n_launched
-        Kernels with a launch.
-    kernel_order
-        Row of each kernel among the process's; None when they stand in order of launch already.
-    kernel_rows
-        Columns of `schema.KERNELS` that few ask for, in order of row: see `kernel_column`.
-    """
-
+    # compute and comm operations; those without a launch come last, with `NEVER`
     kernel_start: Int64
     kernel_end: Int64
     kernel_launch: Int64
     is_comm: Flags
+    # memcpys and memsets; an unknown kind is -1, unknown bytes are 0
     copy_start: Int64
     copy_end: Int64
     copy_launch: Int64
     copy_kind: Int64
     copy_bytes: Int64
-    n_launched: int
+    n_launched: int  # kernels with a launch
+    # row of each kernel among the process's; None when they stand in order of launch already
     kernel_order: Int64 | None
+    # columns of `canonical.KERNELS` that few ask for, in order of row: see `kernel_column`
     kernel_rows: pa.Table
 
     def kernel_column(self, name: str, first: int = 0, last: int | None = None) -> Int64:
@@ -71,7 +62,7 @@ class ProcessOperations:
         column = self.kernel_rows[name]
         if self.kernel_order is None:
             column = column.slice(first, None if last is None else last - first)
-        values: Int64 = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
+        values = filled(column)
         return values if self.kernel_order is None else values[self.kernel_order[first:last]]
 
     @property
@@ -115,58 +106,14 @@ class ProcessOperations:
 
     def kernels_launched_in(self, starts: Int64, ends: Int64) -> Slices:
         """Return, for each host range, the slice of kernels that it launched."""
-        launches = self.kernel_launch[: self.n_launched]
-        return Slices(np.searchsorted(launches, starts), np.searchsorted(launches, ends))
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Slices ``[first, last)`` of a sorted column, one per range."""
-
-    first: Int64
-    last: Int64
-
-    @property
-    def counts(self) -> Int64:
-        """Number of elements of each slice."""
-        return self.last - self.first
-
-    def mask(self, size: int) -> Flags:
-        """Return a flag per element: whether it lies in any slice."""
-        steps = np.zeros(size + 1, np.int32)
-        np.add.at(steps, self.first, 1)
-        np.add.at(steps, self.last, -1)
-        return np.cumsum(steps[:-1], out=steps[:-1]) > 0
-
-    def minimum(self, values: Int64) -> Int64:
-        """Return the smallest value of each slice; no slice may be empty."""
-        return np.minimum.reduceat(np.append(values, NEVER), self._edges)[::2]
-
-    def maximum(self, values: Int64) -> Int64:
-        """Return the largest value of each slice; no slice may be empty."""
-        return np.maximum.reduceat(np.append(values, UNKNOWN), self._edges)[::2]
-
-    @property
-    def _edges(self) -> Int64:
-        return np.stack((self.first, self.last), axis=1).ravel()
+        return Slices.within(self.kernel_launch[: self.n_launched], starts, ends)
 
 
 def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
-    """Return the host start of each operation's launch; `NEVER` where there is none.
+    """Return the host start of each operation's launch; `NEVER` where there is none, or where calls were not recorded.
 
-    An operation's launch is the API call of the same process with the same correlation id (it is
-    unique per process only); of several the earliest.
-
-    Parameters
-    ----------
-    operations
-        `schema.KERNELS` or `schema.COPIES`.
-    launches
-        `schema.LAUNCHES`, or None when API calls were not recorded.
-
-    Notes
-    -----
-    Works batch by batch on the columns as they were read, so that a million rows need no second copy.
+    An operation's launch is the API call of the same process with the same correlation id (it is unique per process only);
+    of several the earliest. Works batch by batch on the columns as they were read: a million rows need no second copy.
     """
     found = np.full(operations.num_rows, NEVER)
     if launches is None or not launches.num_rows or not operations.num_rows:
@@ -188,6 +135,12 @@ def launch_times(operations: pa.Table, launches: pa.Table | None) -> Int64:
     return found
 
 
+def filled(column: pa.ChunkedArray, null: int = UNKNOWN) -> Int64:
+    """Return a column of integers, with a number in the place of null."""
+    values: Int64 = (pc.fill_null(column, null) if column.null_count else column).to_numpy()
+    return values
+
+
 def distinct(column: pa.ChunkedArray) -> Int64:
     """Return a column's distinct values in order; most columns of processes hold one, which needs no sort."""
     bounds = pc.min_max(column).as_py()
@@ -198,13 +151,7 @@ def distinct(column: pa.ChunkedArray) -> Int64:
 
 
 def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
-    """Return the rows of each of some processes, in their order: one pass over the table for all of them.
-
-    Parameters
-    ----------
-    processes
-        In ascending order, each once.
-    """
+    """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them."""
     if (
         len(processes) == 1
         and pc.all(pc.equal(table["process_id"], processes[0]), min_count=0).as_py()
@@ -259,16 +206,8 @@ class _FirstCalls:
 def operations_of(
     kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64
 ) -> ProcessOperations:
-    """Bring one process's operations into order of launch.
-
-    Parameters
-    ----------
-    kernels, copies
-        `schema.KERNELS` and `schema.COPIES` of one process.
-    kernel_launch, copy_launch
-        Their launch times, as `launch_times` gives them.
-    """
-    order = None if _is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
+    """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
+    order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
 
     def in_order(values: Int64) -> Int64:
         return values if order is None else values[order]
@@ -289,7 +228,3 @@ def operations_of(
         kernel_order=order,
         kernel_rows=kernels.select(_RARE_COLUMNS),
     )
-
-
-def _is_sorted(values: Int64) -> bool:
-    return bool((values[1:] >= values[:-1]).all())

@@ -1,7 +1,7 @@
-"""Where each step's wall time goes: compute, exposed and hidden communication, copies, idle.
+"""Where each step's wall time goes: compute, exposed and hidden communication, copies; and why devices idle the rest of it.
 
-What exposed communication means stands here: `breakdown` splits each window exactly. The copies between gradients and
-buckets are measured here too.
+What exposed communication means stands here: `breakdown` splits each window exactly. Each gap is explained by the launch of
+the operation that ends it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.intervals import IntervalSet, union
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union, union_of
 from nsyspipe.model.canonical import DTOD_KIND
+from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.steps import Windows
     from nsyspipe.model.problems import Recorded
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.types import Flags, Int64
 
 
 # When a rank's devices compute, communicate and copy: the unions that every figure is measured on.
@@ -29,44 +31,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """Unions of a rank's operations, report time, ns.
+    """Unions of a rank's operations, report time, ns."""
 
-    Attributes
-    ----------
-    compute, comm, memory
-        C, M and P of the definitions: compute kernels, communication kernels, memcpys and memsets.
-    hidden
-        ``C n M``.
-    """
-
+    # C, M and P of the definitions: compute kernels, communication kernels, memcpys and memsets
     compute: IntervalSet
     comm: IntervalSet
     memory: IntervalSet
-    hidden: IntervalSet
+    hidden: IntervalSet  # ``C n M``
 
-    def exposed(self, covered: IntervalSet) -> tuple[IntervalSet, ...]:
-        r"""Return sets whose lengths, the first and last less the two others, sum to ``|X \ (C u M)|``."""
-        return (
-            covered,
-            covered.intersect(self.compute),
-            covered.intersect(self.comm),
-            covered.intersect(self.hidden),
-        )
+    def exposed(self, covered: IntervalSet) -> IntervalSet:
+        r"""Return ``X \ (C u M)``: the times beside neither compute nor communication."""
+        return covered.without(self.compute).without(self.comm)
 
 
 def device_time(operations: ProcessOperations) -> DeviceTime:
     """Merge the operations of one rank by category."""
     comm = operations.is_comm
-    compute_set = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
-    comm_set = union(operations.kernel_start[comm], operations.kernel_end[comm])
-    memory_set = union(operations.copy_start, operations.copy_end)
-    return DeviceTime(compute_set, comm_set, memory_set, comm_set.intersect(compute_set))
+    compute = union(operations.kernel_start[~comm], operations.kernel_end[~comm])
+    communication = union(operations.kernel_start[comm], operations.kernel_end[comm])
+    memory = union(operations.copy_start, operations.copy_end)
+    return DeviceTime(compute, communication, memory, communication.intersect(compute))
 
 
 def breakdown(
     operations: ProcessOperations,
     windows: Windows,
-    backward: NDArray[np.bool_] | None,
+    backward: Flags | None,
     recorded: Recorded,
     device: DeviceTime | None = None,
 ) -> dict[str, Int64 | None]:
@@ -81,47 +71,36 @@ def breakdown(
         exposed_memory = |P \ (C u M)|          exposed_dtod     = |D \ (C u M)|
         idle           = wall - |C u M u P|
 
+    Exactly: ``compute + exposed_comm + exposed_memory + idle = wall`` and ``exposed_comm + overlap_compute = comm``.
+
     Parameters
     ----------
-    operations
-        Device operations of the rank, report time, ns.
-    windows
-        Disjoint windows of the rank, in order.
+    operations, windows
+        Of the rank, report time, ns; windows are disjoint and in order.
     backward
         Flag per kernel: launched inside a backward range. None when the rank has no such range.
     recorded
-        Figures that need a lacking fact are null: all of compute and comm without kernels or their
-        names, DtoD copies without memcpys or their kinds, memory and idle without any of them.
+        Figures that need a lacking fact are null: see `_NEEDS`.
     device
         The unions of the operations, when the caller has them already.
 
     Returns
     -------
     dict
-        Columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where
-        nothing was recorded. Exactly:
-        ``compute + exposed_comm + exposed_memory + idle = wall`` and
-        ``exposed_comm + overlap_compute = comm``.
-
-    Notes
-    -----
-    Cost O(n log n): one union of the compute kernels, all else is measured on the few.
+        Columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where not recorded.
     """
     device = device or device_time(operations)
     comm = operations.is_comm
     is_dtod = operations.copy_kind == DTOD_KIND
-
-    def in_windows(covered: IntervalSet) -> Int64:
-        return covered.lengths(windows.starts, windows.ends)
-
-    def exposed(covered: IntervalSet) -> Int64:
-        whole, under_compute, under_comm, under_both = map(in_windows, device.exposed(covered))
-        return whole - under_compute - under_comm + under_both
-
-    dtod_set = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
+    dtod = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
+    n_dtod, dtod_bytes = started_in(
+        operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows
+    )
     wall = windows.ends - windows.starts
-    compute, comm_ns = in_windows(device.compute), in_windows(device.comm)
-    overlap, exposed_memory = in_windows(device.hidden), exposed(device.memory)
+    compute, comm_ns, overlap, exposed_memory = map(
+        windows.covered,
+        (device.compute, device.comm, device.hidden, device.exposed(device.memory)),
+    )
     columns: dict[str, Int64 | None] = {
         "wall_ns": wall,
         "compute_ns": compute,
@@ -129,69 +108,43 @@ def breakdown(
         "exposed_comm_ns": comm_ns - overlap,
         "exposed_memory_ns": exposed_memory,
         "idle_ns": wall - compute - (comm_ns - overlap) - exposed_memory,
-        "dtod_ns": in_windows(dtod_set),
-        **_dtod_started(operations, is_dtod, windows),
-        "exposed_dtod_ns": exposed(dtod_set),
+        "dtod_ns": windows.covered(dtod),
+        "dtod_bytes": dtod_bytes,
+        "n_dtod": n_dtod,
+        "exposed_dtod_ns": windows.covered(device.exposed(dtod)),
         "overlap_compute_ns": overlap,
         "overlap_backward_ns": None,
-        "n_collectives": _count_started(np.sort(operations.kernel_start[comm]), windows),
+        "n_collectives": windows.slices(np.sort(operations.kernel_start[comm])).counts,
     }
     if backward is not None:
         kernels = backward & ~comm
         backward_set = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
-        columns["overlap_backward_ns"] = in_windows(device.comm.intersect(backward_set))
-    for name in _unrecorded(recorded):
-        columns[name] = None
+        columns["overlap_backward_ns"] = windows.covered(device.comm.intersect(backward_set))
+    for name, facts in _NEEDS.items():
+        if not all(getattr(recorded, fact) for fact in facts):
+            columns[name] = None
     return columns
 
 
-_NEED_COMM = (
-    "compute_ns",
-    "comm_ns",
-    "exposed_comm_ns",
-    "overlap_compute_ns",
-    "overlap_backward_ns",
-    "n_collectives",
-)
-_NEED_DTOD = ("dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns")
-
-
-def _unrecorded(recorded: Recorded) -> set[str]:
-    """Return the figures that cannot be told from what the report holds."""
-    names: set[str] = set()
-    if not (recorded.kernels and recorded.names):
-        names |= set(_NEED_COMM)
-    if not recorded.kernels:
-        names |= {"exposed_memory_ns", "idle_ns", "exposed_dtod_ns"}
-    if not (recorded.memcpy and recorded.kinds):
-        names |= set(_NEED_DTOD)
-    if not recorded.sizes:
-        names |= {"dtod_bytes"}
-    if not (recorded.memcpy and recorded.memset):
-        names |= {"exposed_memory_ns", "idle_ns"}
-    return names
-
-
-def _dtod_started(
-    operations: ProcessOperations, is_dtod: NDArray[np.bool_], windows: Windows
-) -> dict[str, Int64 | None]:
-    found = started_in(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows)
-    return {"dtod_bytes": found[1], "n_dtod": found[0]}
+# What each figure needs of `Recorded`.
+_NEEDS = {
+    **dict.fromkeys(
+        ("compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives"),
+        ("kernels", "names"),
+    ),
+    **dict.fromkeys(("exposed_memory_ns", "idle_ns"), ("kernels", "memcpy", "memset")),
+    **dict.fromkeys(("dtod_ns", "n_dtod"), ("memcpy", "kinds")),
+    "dtod_bytes": ("memcpy", "kinds", "sizes"),
+    "exposed_dtod_ns": ("kernels", "memcpy", "kinds"),
+}  # fmt: skip
 
 
 def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, Int64]:
     """Return number and bytes of the copies that start in each window."""
     order = np.argsort(starts, kind="stable")
-    starts = starts[order]
+    found = windows.slices(starts[order])
     before = np.concatenate(([0], np.cumsum(n_bytes[order])))
-    first, last = np.searchsorted(starts, windows.starts), np.searchsorted(starts, windows.ends)
-    return last - first, before[last] - before[first]
-
-
-def _count_started(sorted_starts: Int64, windows: Windows) -> Int64:
-    return np.searchsorted(sorted_starts, windows.ends) - np.searchsorted(
-        sorted_starts, windows.starts
-    )
+    return found.counts, before[found.last] - before[found.first]
 
 
 # Copies of gradients out of their buckets: DtoD copies that are launched one right after the other.
@@ -215,7 +168,7 @@ def grad_copies(
     operations: ProcessOperations,
     windows: Windows,
     device: DeviceTime,
-    in_backward: NDArray[np.bool_] | None,
+    in_backward: Flags | None,
     recorded: Recorded,
 ) -> dict[str, Int64 | None]:
     """Measure the copies between gradients and buckets in each window.
@@ -223,17 +176,9 @@ def grad_copies(
     They are DtoD copies in runs of at least eight, launched with nothing else between them, inside
     a backward range where the rank has any. What is launched in the same nanosecond comes after.
 
-    Parameters
-    ----------
-    in_backward
-        Flag per copy: launched inside a backward range; None when the rank has no such range.
-
-    Returns
-    -------
-    dict
-        `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm, the union with
-        the gaps of up to 20 us between two of one window,
-        bytes and number of those that start in it. None where copies or their kinds were not recorded.
+    Returns `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm, the union with the
+    gaps of up to 20 us between two of one window, bytes and number of those that start in it. None where copies or their
+    kinds were not recorded.
     """
     if not (recorded.kernels and recorded.memcpy and recorded.kinds):
         return dict.fromkeys(GRAD_COPY_COLUMNS)
@@ -242,24 +187,18 @@ def grad_copies(
         chosen &= in_backward
     starts, ends = operations.copy_start[chosen], operations.copy_end[chosen]
     covered = union(starts, ends)
-    whole, under_compute, under_comm, under_both = (
-        one.lengths(windows.starts, windows.ends) for one in device.exposed(covered)
-    )
     number, n_bytes = started_in(starts, operations.copy_bytes[chosen], windows)
     return {
-        "grad_copy_ns": whole,
-        "exposed_grad_copy_ns": whole - under_compute - under_comm + under_both,
-        "grad_copy_span_ns": _spans(starts, ends, windows.starts).lengths(
-            windows.starts, windows.ends
-        ),
+        "grad_copy_ns": windows.covered(covered),
+        "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
+        "grad_copy_span_ns": windows.covered(_spans(covered, windows.starts)),
         "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
     }
 
 
-def _spans(starts: Int64, ends: Int64, steps: Int64) -> IntervalSet:
+def _spans(closed: IntervalSet, steps: Int64) -> IntervalSet:
     """Merge the copies of each step, and the time that the device takes from one to the next."""
-    closed = union(starts, ends)
     short = closed.starts[1:] - closed.ends[:-1] <= _LONGEST_LATENCY_NS
     step = np.searchsorted(steps, closed.ends[:-1], side="left")
     short &= step == np.searchsorted(steps, closed.starts[1:], side="right")
@@ -267,7 +206,7 @@ def _spans(starts: Int64, ends: Int64, steps: Int64) -> IntervalSet:
     return IntervalSet(closed.starts[begins[: len(closed)]], closed.ends[stops[: len(closed)]])
 
 
-def _in_runs(operations: ProcessOperations) -> NDArray[np.bool_]:
+def _in_runs(operations: ProcessOperations) -> Flags:
     """Tell which copies are DtoD and in a long run of such; copies without a launch never are."""
     launch, is_dtod = operations.copy_launch, operations.copy_kind == DTOD_KIND
     chosen = np.flatnonzero(is_dtod & (launch != NEVER))
@@ -281,3 +220,215 @@ def _in_runs(operations: ProcessOperations) -> NDArray[np.bool_]:
     found = np.zeros(launch.size, np.bool_)
     found[chosen[is_long]] = True
     return found
+
+
+# When a rank's devices do nothing, and which operation ends each such gap.
+
+
+# A host that launches one operation after the other never takes so long for the next one.
+PAUSE_NS = 2_000_000
+# No launch takes longer to reach an idle device: a larger least time means that it never was idle.
+_LONGEST_LAUNCH_NS = 20_000
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The gaps between operations of one rank, in order of time, report time, ns."""
+
+    # where the last operation before ended, and where the next one starts
+    starts: Int64
+    ends: Int64
+    # launch of the operation that explains the gap, on the device's clock; `attribution.NEVER` where it has none
+    launch: Int64
+    # which operation that is: kernels in order of launch, then copies in order of launch. It is the one that ends the
+    # gap; where that is a copy of unified memory, which nothing launches, the next to start that is none.
+    operation: Int64
+    # the shortest time from a launch to the start of its kernel on this rank; at least 0, at most 20 us
+    latency_ns: int
+
+    def __len__(self) -> int:
+        return int(self.starts.size)
+
+
+def idle_gaps(
+    operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: Int64 | None = None
+) -> Gaps:
+    """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
+
+    Launches are put on the device's clock, which is later than the host's by `offset_ns`, or by what is given for each
+    kernel's own device, where a process uses several.
+    """
+    starts = np.concatenate((operations.kernel_start, operations.copy_start))
+    ends = np.concatenate((operations.kernel_end, operations.copy_end))
+    order = np.argsort(starts, kind="stable")  # nearly sorted, which makes this cheap
+    starts = starts[order]
+    reached = np.maximum.accumulate(ends[order])
+    before = np.flatnonzero(starts[1:] > reached[:-1])
+    n_kernels = operations.kernel_start.size
+    ending = order[_launchable_from(before + 1, order, operations)]
+    is_kernel = ending < n_kernels
+    launch = np.empty(ending.size, np.int64)
+    launch[is_kernel] = operations.kernel_launch[ending[is_kernel]]
+    launch[~is_kernel] = operations.copy_launch[ending[~is_kernel] - n_kernels]
+    offset = np.full(ending.size, offset_ns)
+    if of_kernels_ns is not None:
+        offset[is_kernel] = of_kernels_ns[ending[is_kernel]]
+    launch = np.where(launch == NEVER, NEVER, launch + offset)
+    latency = _latency(operations, offset_ns if of_kernels_ns is None else of_kernels_ns)
+    return Gaps(reached[before], starts[before + 1], launch, ending, latency)
+
+
+def _launchable_from(places: Int64, order: Int64, operations: ProcessOperations) -> Int64:
+    """Return the first place from each on that holds an operation which something launched; itself where none does."""
+    is_unified = np.concatenate(
+        (np.zeros(operations.kernel_start.size, np.bool_), operations.is_unified)
+    )[order]
+    if not is_unified.any():
+        return places
+    launchable = np.append(np.flatnonzero(~is_unified), order.size)
+    found = launchable[np.searchsorted(launchable, places)]
+    return np.where(found < order.size, found, places)
+
+
+def _latency(operations: ProcessOperations, offset_ns: int | Int64) -> int:
+    n_launched = operations.n_launched
+    if not n_launched:
+        return 0
+    times = operations.kernel_start[:n_launched] - operations.kernel_launch[:n_launched]
+    own = offset_ns if isinstance(offset_ns, int) else offset_ns[:n_launched]
+    return min(max(int((times - own).min()), 0), _LONGEST_LAUNCH_NS)
+
+
+@dataclass(frozen=True)
+class IdleCauses:
+    """The idle time of each window by cause."""
+
+    # `schema.IDLE_CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
+    columns: dict[str, Int64 | None]
+    # ``idle_blocked_ns`` by the API call that the host was blocked in; calls without any are left out
+    blocked_ns_by_call: dict[str, Int64]
+    # of ``idle_input_ns`` the part between two steps; None where that is
+    between_steps_ns: Int64 | None = None
+    # of ``idle_launch_ns`` the part in stretches of `PAUSE_NS` and more; None where that is
+    pause_ns: Int64 | None = None
+
+
+def idle_causes(
+    gaps: Gaps,
+    windows: Windows,
+    idle_ns: Int64 | None,
+    data: IntervalSet,
+    calls: pa.Table | None,
+    *,
+    between: IntervalSet = EMPTY,
+) -> IdleCauses:
+    r"""Split the idle time of each window by what held up the operation that ends each gap.
+
+    A gap ``[g0, g1)`` is ended by an operation launched at ``L``; ``R = min(max(L + latency, g0), g1)``
+    is when it could have started, latency being the rank's shortest time from launch to start::
+
+        late       = [g0, R)            the operation was not there yet
+        input      = |late n D|                     D = host ranges of the data phase, and when the host was
+                                                    between two steps, in no range and no call
+        blocked    = |late \ D| if a blocking call was under way at g0, else |(late \ D) n S|
+                                                    S = synchronising and memory calls of the host
+        launch     = |late \ D| - blocked           the host was busy with anything else
+        dependency = g1 - R             launched in time: it waited for an event of another stream,
+                                        or for the device to start it
+        unknown    = idle - all of these            gaps that an operation without a launch ends
+
+    All times of the host are on the clock of the gaps, and none of `between` is in `data`. All causes are None where
+    `idle_ns` is; blocked and launch without `calls`, `canonical.BLOCKING_CALLS` of the process, sorted by start.
+    """
+    if idle_ns is None:
+        return IdleCauses(dict.fromkeys(IDLE_CAUSES), {})
+    known = gaps.launch != NEVER
+    starts, ends = gaps.starts[known], gaps.ends[known]
+    ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
+    late = _nonempty(starts, ready)
+    waiting = late.without(union_of(data, between))
+    late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
+    dependency_ns = windows.covered(_nonempty(ready, ends))
+    blocked_ns: Int64 | None = None
+    pause_ns: Int64 | None = None
+    by_call: dict[str, Int64] = {}
+    if calls is not None:
+        blocked, since = _blocked(late, waiting, calls)
+        blocked_ns = windows.covered(blocked)
+        by_call = _by_call(blocked, since, calls, windows)
+        launching = waiting.without(blocked)
+        is_pause = launching.ends - launching.starts >= PAUSE_NS
+        pause_ns = windows.covered(
+            IntervalSet(launching.starts[is_pause], launching.ends[is_pause])
+        )
+    columns = {
+        "idle_input_ns": late_ns - waiting_ns,
+        "idle_launch_ns": None if blocked_ns is None else waiting_ns - blocked_ns,
+        "idle_blocked_ns": blocked_ns,
+        "idle_dependency_ns": dependency_ns,
+        "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
+    }
+    return IdleCauses(columns, by_call, windows.covered(late.intersect(between)), pause_ns)
+
+
+def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:
+    """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
+    owned = [phase == code for code in range(n_phases)]
+    return [windows.covered(IntervalSet(gaps.starts[own], gaps.ends[own])) for own in owned]
+
+
+def _nonempty(starts: Int64, ends: Int64) -> IntervalSet:
+    kept = ends > starts
+    return IntervalSet(starts[kept], ends[kept])
+
+
+def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
+    """Return the parts of the waiting time that calls explain, and a time at which the call was under way."""
+    blocking = _one_after_another(calls)
+    if not len(blocking) or not len(waiting):
+        return EMPTY, EMPTY.starts
+    # Each part of the waiting time lies in one late stretch, and belongs to whatever began that.
+    owner = np.searchsorted(late.starts, waiting.starts, side="right") - 1
+    began = late.starts[owner]
+    whole = blocking.contains(began)
+    rest = IntervalSet(waiting.starts[~whole], waiting.ends[~whole]).intersect(blocking)
+    starts = np.concatenate((waiting.starts[whole], rest.starts))
+    ends = np.concatenate((waiting.ends[whole], rest.ends))
+    since = np.concatenate((began[whole], rest.starts))
+    order = np.argsort(starts, kind="stable")
+    return IntervalSet(starts[order], ends[order]), since[order]
+
+
+def _one_after_another(calls: pa.Table) -> IntervalSet:
+    """Return when any call was under way, cut where one ends and a later one goes on."""
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    fresh = starts.copy()
+    fresh[1:] = np.maximum(starts[1:], np.maximum.accumulate(ends)[:-1])
+    return _nonempty(fresh, ends)
+
+
+def _by_call(
+    blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windows
+) -> dict[str, Int64]:
+    """Split the blocked time of each window by the call that lasted longest of those under way."""
+    if not len(blocked) or not len(windows):
+        return {}
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    call = _longest_so_far(ends)[np.searchsorted(starts, since, side="right") - 1]
+    names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()
+    codes = names.indices.to_numpy()
+    found = {}
+    for code, name in enumerate(names.dictionary.to_pylist()):  # a few, whatever the trace
+        own = codes == code
+        lengths = windows.covered(IntervalSet(blocked.starts[own], blocked.ends[own]))
+        if lengths.any():
+            found[name] = lengths
+    return found
+
+
+def _longest_so_far(ends: Int64) -> Int64:
+    """Return for each place the index of the largest end up to it (the first of equal ones)."""
+    reached = np.maximum.accumulate(ends)
+    is_new = np.ones(ends.size, np.bool_)
+    is_new[1:] = ends[1:] > reached[:-1]
+    return np.maximum.accumulate(np.where(is_new, np.arange(ends.size), 0))

@@ -37,17 +37,10 @@ _MAD_SCALE = 1.4826
 
 @dataclass(frozen=True)
 class ClockOffset:
-    """The correction of one report's clock.
+    """The correction of one report's clock."""
 
-    Attributes
-    ----------
-    offset_ns
-        Subtracted from its times; 0 unless it exceeds the error.
-    error_ns
-        Spread of the differences it rests on; None when there are fewer than three.
-    """
-
-    offset_ns: int
+    offset_ns: int  # subtracted from its times; 0 unless it exceeds the error
+    # spread of the differences it rests on; None when there are fewer than three
     error_ns: int | None
 
 
@@ -59,23 +52,11 @@ def clock_offsets(
     *,
     is_one_clock: bool = False,
 ) -> list[ClockOffset]:
-    """Return each report's offset: the median of (own end - median end over ranks).
+    """Return each report's offset: the median of (own end - median end over ranks), of matched collectives of `ALIGNING`.
 
-    Parameters
-    ----------
-    matched
-        Matrices of operations, one collective per row, as `collectives.match` gives them; only
-        collectives of `ALIGNING`.
-    ends, report
-        End of each operation (ns, on the clocks as they are) and the report it comes from.
-    is_one_clock
-        Whether one report holds all ranks: they share its clock.
-
-    Returns
-    -------
-    list of ClockOffset
-        One per report. The error is 1.4826 times the median absolute deviation, to the nearest ns.
-        On one clock offset and error are 0.
+    The error is 1.4826 times the median absolute deviation, to the nearest ns. Where one report holds all ranks, they share
+    its clock: offset and error are 0. `matched` has matrices of operations, one collective per row, as `collectives.match`
+    gives them; `ends` and `report` one value per operation.
     """
     if is_one_clock:
         return [ClockOffset(0, 0)] * n_reports
@@ -114,17 +95,10 @@ _NOTHING = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class DeviceClock:
-    """The clock of one device against its host's.
+    """The clock of one device against its host's."""
 
-    Attributes
-    ----------
-    offset_ns
-        How much later it is, as far as it is corrected; 0 where the two may agree.
-    early_ns, late_ns
-        The least and the most that the difference device - host can be; None where nothing says it.
-    """
-
-    offset_ns: int
+    offset_ns: int  # how much later it is, as far as it is corrected; 0 where the two may agree
+    # the least and the most that the difference device - host can be; None where nothing says it
     early_ns: int | None
     late_ns: int | None
 
@@ -140,41 +114,29 @@ AGREED = DeviceClock(0, None, None)
 
 
 def device_clock(lags: Int64, leads: Int64) -> DeviceClock:
-    """Compare two clocks.
+    """Compare two clocks by start - launch of operations (of those that one call launched the first alone) and end - return.
 
     The difference device - host lies in [early, late], where late is the smallest lag and early the largest lead. It is
     corrected where 0 lies outside by more than 20 us and at least three operations say so, by the nearer end and 5 us.
     Where fewer than three lie within 20 us of the end, it is the end of the third that counts.
-
-    Parameters
-    ----------
-    lags
-        Start of operations - their launch, ns; of those that one call launched the first alone.
-    leads
-        End of operations - return of a call that waited for them, ns.
     """
-    late, early = _end(lags, least=True), _end(leads, least=False)
+    late, third_lag = _least(lags)
+    least, third_lead = _least(-leads)
+    early = None if least is None else -least
     offset = 0
-    if late is not None and lags.size >= _ENOUGH and _third(lags, least=True) < -_TOLERANCE_NS:
+    if late is not None and third_lag < -_TOLERANCE_NS:
         offset = late - _LEAST_LATENCY_NS
-    elif early is not None and leads.size >= _ENOUGH and _third(leads, least=False) > _TOLERANCE_NS:
+    elif early is not None and third_lead < -_TOLERANCE_NS:
         offset = early + _LEAST_LATENCY_NS
     return DeviceClock(offset, early, late)
 
 
-def _third(values: Int64, *, least: bool) -> int:
-    place = _ENOUGH - 1 if least else values.size - _ENOUGH
-    return int(np.partition(values, place)[place])
-
-
-def _end(values: Int64, *, least: bool) -> int | None:
-    """Return the smallest or the largest of some values, but for one or two far beyond the third."""
+def _least(values: Int64) -> tuple[int | None, int]:
+    """Return the smallest of some values, but for one or two far below the third, and the third; 0 for none."""
     if values.size < _ENOUGH:
-        return None if not values.size else int(values.min() if least else values.max())
-    third = _third(values, least=least)
-    if least:
-        return int(values[values >= third - _TOLERANCE_NS].min())
-    return int(values[values <= third + _TOLERANCE_NS].max())
+        return int(values.min()) if values.size else None, 0
+    third = int(np.partition(values, _ENOUGH - 1)[_ENOUGH - 1])
+    return int(values[values >= third - _TOLERANCE_NS].min()), third
 
 
 def device_clocks(
@@ -182,13 +144,8 @@ def device_clocks(
 ) -> dict[int | None, DeviceClock]:
     """Compare the clocks of a process's devices with its host's; by device, None for a process that has none or one.
 
-    Parameters
-    ----------
-    waits
-        `schema.HOST_WAITS` of the process.
-    calls
-        `schema.HOST_CALLS` of the process: a wait that began while another thread was in a call is left out, as it
-        may have launched something that was not waited for.
+    A wait that began while another thread was in a call is left out, as that may have launched something that was not
+    waited for. `waits` and `calls` are `canonical.HOST_WAITS` and `canonical.HOST_CALLS` of the process.
     """
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))

@@ -5,8 +5,8 @@ Waiting is told apart from transferring; sizes and bandwidths are those of nccl-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,25 +31,11 @@ UNGROUPED = -1
 def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     """Match the k-th operation of a group on each of its ranks with the k-th on the others.
 
-    Parameters
-    ----------
-    group
-        Group of each operation (a communicator within one step), from 0; `UNGROUPED` is left out.
-    rank
-        Its rank. Operations of one rank stand in order of start.
-    n_required
-        By group: how many ranks must take part. A group with fewer, with counts that differ between
-        ranks, or of a single rank, is not matched.
+    A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts that differ between ranks,
+    or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start.
 
-    Returns
-    -------
-    list of numpy.ndarray
-        One matrix per number of ranks, smallest first: a row per collective (in order of group, then
-        k), a column per rank in ascending order, holding indices of operations.
-
-    Notes
-    -----
-    Cost O(n log n): one stable sort.
+    Returns one matrix per number of ranks, smallest first: a row per collective (in order of group, then k), a column per
+    rank in ascending order, holding indices of operations. Cost O(n log n): one stable sort.
     """
     chosen = np.flatnonzero(group != UNGROUPED)
     if not chosen.size:
@@ -92,14 +78,7 @@ PER_RANK = ("all_gather", "reduce_scatter", "all_to_all")
 def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int64:
     """Return the size of the whole array that a collective moves, as nccl-tests counts.
 
-    NCCL reports the part of one rank for all_gather, reduce_scatter and all_to_all.
-
-    Parameters
-    ----------
-    reported_bytes
-        As NCCL's payload says.
-    n_ranks
-        Size of the communicator.
+    NCCL reports the part of one rank for all_gather, reduce_scatter and all_to_all; `n_ranks` is the communicator's.
     """
     return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
 
@@ -117,140 +96,86 @@ NOBODY = -1
 
 @dataclass(frozen=True)
 class Waiting:
-    """One value per communication operation, aligned time; zero where it is not matched.
+    """One value per communication operation, aligned time; zero where it is not matched."""
 
-    Attributes
-    ----------
-    is_matched
-        Whether the operation has its counterparts on the other ranks.
-    collective_id
-        Number of its collective; -1 unmatched.
-    n_ranks
-        Ranks that take part.
-    first_start_ns, last_start_ns
-        When the first and the last rank arrived.
-    arrival_skew_ns
-        last start - first start.
-    wait_ns
-        last start - own start.
-    transfer_ns
-        own end - last start, at least 0.
-    late_by_ns
-        For the rank that arrived last (alone): last start - second-last start; else 0.
-    held_up_ns
-        For the rank that arrived last (of several the lowest): the longest that another waited for it, until it came
-        or the other's own end, if that was sooner; else 0, as where the skew is within clock error.
-    is_significant
-        The skew exceeds the larger clock error of the first and the last rank (of several that tie, of all).
-    is_late_significant
-        The same of ``late_by_ns`` and the errors of the last rank and the second-last.
-    """
-
-    is_matched: Flags
-    collective_id: Int64
-    n_ranks: Int64
+    is_matched: Flags  # whether the operation has its counterparts on the other ranks
+    collective_id: Int64  # number of its collective; -1 unmatched
+    n_ranks: Int64  # ranks that take part
+    # when the first and the last rank arrived
     first_start_ns: Int64
     last_start_ns: Int64
-    arrival_skew_ns: Int64
-    wait_ns: Int64
-    transfer_ns: Int64
+    arrival_skew_ns: Int64  # last start - first start
+    wait_ns: Int64  # last start - own start
+    transfer_ns: Int64  # own end - last start, at least 0
+    # for the rank that arrived last (alone): last start - second-last start; else 0
     late_by_ns: Int64
+    # for the rank that arrived last (of several the lowest): the longest that another waited for it, until it came or
+    # the other's own end, if that was sooner; else 0, as where the skew is within clock error
     held_up_ns: Int64
+    # the skew exceeds the larger clock error of the first and the last rank (of several that tie, of all)
     is_significant: Flags
+    # the same of ``late_by_ns`` and the errors of the last rank and the second-last
     is_late_significant: Flags
 
 
 def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64) -> Waiting:
-    """Measure matched collectives.
-
-    Parameters
-    ----------
-    matched
-        Matrices of operations, one collective per row, one column per rank.
-    starts, ends
-        Of each operation, aligned time, ns.
-    clock_error
-        Of the clock of each operation's report, ns.
-    """
-    n_rows = starts.size
-    columns = {name: np.zeros(n_rows, np.int64) for name in _COLUMNS}
-    is_matched, significant, late_significant = (np.zeros(n_rows, np.bool_) for _ in range(3))
-    collective_id = np.full(n_rows, NOBODY)
+    """Measure matched collectives, one per row of `matched`: times are aligned, `clock_error` is of each operation's report, ns."""
+    found: dict[str, Any] = {
+        one.name: np.zeros(starts.size, np.bool_ if one.name.startswith("is_") else np.int64)
+        for one in fields(Waiting)
+    }
+    found["collective_id"][:] = NOBODY
     n_before = 0
     for rows in matched:
-        own_start = starts[rows]
+        own_start, error = starts[rows], clock_error[rows]
         ordered = np.sort(own_start, axis=1)
-        first, second_last, last = ordered[:, 0], ordered[:, -2], ordered[:, -1]
-        skew, late_by = last - first, last - second_last
-        error = clock_error[rows]
-        last_error = _error_at(last, own_start, error)
-        is_last = own_start == last[:, np.newaxis]
-        transfer = ends[rows] - last[:, np.newaxis]
-
-        is_matched[rows] = True
-        collective_id[rows] = n_before + np.arange(len(rows))[:, np.newaxis]
+        first, second_last, last = (ordered[:, [at]] for at in (0, -2, -1))
+        first_error, second_error, last_error = (
+            _error_at(time, own_start, error) for time in (first, second_last, last)
+        )
+        is_last, late_by = own_start == last, last - second_last
+        is_skewed = last - first > np.maximum(first_error, last_error)
+        columns = {
+            "is_matched": True,
+            "collective_id": n_before + np.arange(len(rows))[:, np.newaxis],
+            "n_ranks": rows.shape[1],
+            "first_start_ns": first,
+            "last_start_ns": last,
+            "arrival_skew_ns": last - first,
+            "wait_ns": last - own_start,
+            "transfer_ns": np.maximum(ends[rows] - last, 0),
+            "late_by_ns": np.where(is_last, late_by, 0),
+            "is_significant": is_skewed,
+            "is_late_significant": is_last & (late_by > np.maximum(second_error, last_error)),
+        }
+        for name, values in columns.items():
+            found[name][rows] = values
         n_before += len(rows)
-        columns["n_ranks"][rows] = rows.shape[1]
-        columns["first_start_ns"][rows] = first[:, np.newaxis]
-        columns["last_start_ns"][rows] = last[:, np.newaxis]
-        columns["arrival_skew_ns"][rows] = skew[:, np.newaxis]
-        columns["wait_ns"][rows] = last[:, np.newaxis] - own_start
-        columns["transfer_ns"][rows] = transfer
-        columns["late_by_ns"][rows] = np.where(is_last, late_by[:, np.newaxis], 0)
-        of_skew = np.maximum(_error_at(first, own_start, error), last_error)
-        is_skewed = skew > of_skew
-        significant[rows] = is_skewed[:, np.newaxis]
-        waited = np.minimum(ends[rows], last[:, np.newaxis]) - own_start
+        waited = waited_until(own_start, ends[rows], last - own_start) - own_start
         first_of_last = rows[np.arange(len(rows)), is_last.argmax(axis=1)]
-        columns["held_up_ns"][first_of_last] = np.where(is_skewed, waited.max(axis=1), 0)
-        of_late = np.maximum(_error_at(second_last, own_start, error), last_error)
-        late_significant[rows] = is_last & (late_by > of_late)[:, np.newaxis]
-    columns["transfer_ns"] = np.maximum(columns["transfer_ns"], 0)
-    return Waiting(
-        is_matched=is_matched,
-        collective_id=collective_id,
-        is_significant=significant,
-        is_late_significant=late_significant,
-        **columns,
-    )
+        found["held_up_ns"][first_of_last] = np.where(is_skewed[:, 0], waited.max(axis=1), 0)
+    return Waiting(**found)
 
 
-_COLUMNS = (
-    "n_ranks",
-    "first_start_ns",
-    "last_start_ns",
-    "arrival_skew_ns",
-    "wait_ns",
-    "transfer_ns",
-    "late_by_ns",
-    "held_up_ns",
-)
+def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
+    """Return until when an operation waits, from its start on: ``min(last start, own end)``, which is what waiting is."""
+    until: Int64 = np.minimum(ends, starts + wait_ns)
+    return until
 
 
 def _error_at(time: Int64, own_start: Int64, error: Int64) -> Int64:
     """Return for each collective the clock error of the rank that arrived then; of several the largest."""
-    arrived = own_start == time[:, np.newaxis]
-    found: Int64 = np.where(arrived, error, 0).max(axis=1)
+    found: Int64 = np.where(own_start == time, error, 0).max(axis=1, keepdims=True)
     return found
 
 
 def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
-    """Sum by step and rank how long others waited for it, the largest wait of each collective.
+    """Sum by step and rank how long others waited for it, the largest wait of each collective; of `schema.COLLECTIVES`.
 
     Operations of pairs (send_recv) are left out: a stage of a pipeline waits by design. Collectives of several
     communicators may be waited for at once, so a step counts at most its own time, shared out in proportion.
 
-    Parameters
-    ----------
-    collectives
-        With ``step``, ``rank``, ``collective``, ``late_by_ns`` and ``held_up_ns`` of `schema.COLLECTIVES`.
-    steps
-        `schema.STEPS`, at least those of the collectives.
-
-    Returns
-    -------
-    pyarrow.Table
-        ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
+    Returns ``step``, ``rank``, ``is_alone`` (whether it was the only one to come last) and ``held_up_ns`` above 0, sorted.
     """
     is_late = pc.fill_null(pc.greater(collectives["held_up_ns"], 0), fill_value=False)
     in_pairs = pc.equal(collectives["collective"].cast(pa.string()), "send_recv")

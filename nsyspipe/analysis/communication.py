@@ -1,28 +1,30 @@
-"""The communication operations of one rank, each with its step, its kind and its communicator."""
+"""The communication operations of one rank, each with its step, its kind, its communicator, and what NCCL's payloads say of it.
+
+A kernel and its call share no id, but an order: each call comes before its launch, inside the call's own range or, when calls
+are grouped, in the ``ncclGroupEnd`` behind them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.attribution import NEVER, filled
 from nsyspipe.analysis.intervals import places_in_runs
-from nsyspipe.analysis.messages import ALL_TO_ALL, assign_messages
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.step_families import Members
     from nsyspipe.analysis.steps import Windows
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.types import Flags, Float64, Int64
 
 
 NO_MEMBER = -1
@@ -39,18 +41,10 @@ class CommKind:
 
 @dataclass(frozen=True)
 class CommOperations:
-    """The communication of one rank.
+    """The communication of one rank."""
 
-    Attributes
-    ----------
-    kinds
-        What the column ``kind`` of the table counts.
-    table
-        `schema.COMM_OPERATIONS`.
-    """
-
-    kinds: tuple[CommKind, ...]
-    table: pa.Table
+    kinds: tuple[CommKind, ...]  # what the column ``kind`` of the table counts
+    table: pa.Table  # `canonical.COMM_OPERATIONS`
 
 
 def comm_operations(
@@ -62,20 +56,7 @@ def comm_operations(
     payloads: pa.Table,
     is_one_window: bool,
 ) -> CommOperations:
-    """List the communication operations of one rank in order of start.
-
-    An operation belongs to the step range that holds its launch; one without a launch to the window
-    that its start falls in.
-
-    Parameters
-    ----------
-    names
-        Text by name id.
-    payloads
-        `schema.PAYLOADS` of the process.
-    is_one_window
-        Whether the rank's capture is its only window, which holds all of them.
-    """
+    """List the communication operations of one rank in order of start; `names` are texts by name id."""
     rows = np.flatnonzero(operations.is_comm)
     rows = rows[np.argsort(operations.kernel_start[rows], kind="stable")]
     start, launch = operations.kernel_start[rows], operations.kernel_launch[rows]
@@ -88,40 +69,22 @@ def comm_operations(
         collective[kind] if kinds else kind,
         *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
     )
-    told = _messages(payloads, launch, [one.collective for one in kinds], kind)
-    table = schema.COMM_OPERATIONS.table(
+    said = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+    all_to_all = np.full(launch.size, COLLECTIVES.index("all_to_all"))
+    table = canonical.COMM_OPERATIONS.table(
         {
             "start_ns": start,
             "end_ns": operations.kernel_end[rows],
             "member": member,
             "kind": kind,
             "stream_order": order,
-            **told,
+            "comm_id": pa.array(said.comm_id, mask=~said.has_comm_id),
+            "seq_number": pa.array(said.seq, mask=~said.has_seq),
+            "message_bytes": pa.array(said.message_bytes, mask=~said.has_bytes),
+            "called": pa.array(all_to_all, mask=said.kind != ALL_TO_ALL),
         }
     )
     return CommOperations(tuple(kinds), table)
-
-
-def _messages(
-    payloads: pa.Table, launch: Int64, collectives: list[str], kind: Int64
-) -> dict[str, pa.Array]:
-    """Return what NCCL's payload says of each operation; null where nothing is certain."""
-    if not payloads.num_rows:
-        unknown = pa.nulls(launch.size, pa.int64())
-        names = "comm_id", "seq_number", "message_bytes", "called"
-        return dict.fromkeys(names, unknown)
-    texts = pa.DictionaryArray.from_arrays(
-        pa.array(kind.astype(np.int32)), pa.array(collectives, pa.string())
-    )
-    found = assign_messages(payloads, launch, None, texts)
-    return {
-        "comm_id": pa.array(found.comm_id, mask=~found.has_comm_id),
-        "seq_number": pa.array(found.seq, mask=~found.has_seq),
-        "message_bytes": pa.array(found.message_bytes, mask=~found.has_bytes),
-        "called": pa.array(
-            np.full(launch.size, COLLECTIVES.index("all_to_all")), mask=found.kind != ALL_TO_ALL
-        ),
-    }
 
 
 def members_holding(
@@ -129,12 +92,8 @@ def members_holding(
 ) -> Int64:
     """Return the step range that each operation belongs to, as an index; `NO_MEMBER` for none.
 
-    Parameters
-    ----------
-    launch, start
-        Of each operation, report time, ns; a launch is `attribution.NEVER` where there is none.
-    is_one_window
-        Whether the rank's capture is its only window, which holds all operations.
+    It is the one that holds its launch; without a launch that of the window that its start falls in. If the rank's capture
+    is its only window, that holds all of them.
     """
     if is_one_window:
         return np.zeros(launch.size, np.int64)
@@ -188,7 +147,7 @@ def _stream_order(
 
 def _places_in_steps(
     used: Int64, member: Int64, pair: Int64, of_pair: Int64
-) -> tuple[NDArray[np.float64], Int64]:
+) -> tuple[Float64, Int64]:
     """Return when steps begin to use each stream, among its collective's: the mean place, and that in the last step.
 
     A capture that begins inside a step changes the order there; at its end streams are only missing.
@@ -211,3 +170,243 @@ def _places_in_steps(
     mean[known] = total[known] / count[known]
     last[own_pair[order]] = places  # steps come in order, so the last one stays
     return mean, last
+
+
+# What NCCL's payloads say of its calls, and which of these calls a communication kernel came from.
+
+# Kinds are counted through these. Sends and receives meet in one kernel.
+_COLLECTIVES = (
+    *("allgather", "allreduce", "alltoall", "broadcast", "gather", "reduce"),
+    *("reducescatter", "scatter", "sendrecv"),
+)
+_ALIASES = {"bcast": "broadcast", "send": "sendrecv", "recv": "sendrecv"}
+SEND_RECV, N_KINDS = _COLLECTIVES.index("sendrecv"), len(_COLLECTIVES)
+ALL_TO_ALL = _COLLECTIVES.index("alltoall")
+# NCCL makes sends and receives of these.
+_AS_SENDS = (ALL_TO_ALL, _COLLECTIVES.index("gather"), _COLLECTIVES.index("scatter"))
+ANY, _NONE = -1, -2  # fits each kind; launches no kernel
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What NCCL reported of calls or of kernels; a value counts only where its flag is set."""
+
+    comm_id: Int64  # communicator: 64 bits as a signed number
+    has_comm_id: Flags
+    seq: Int64  # NCCL's own number of the call; of calls that were fused, the first one's
+    has_seq: Flags
+    message_bytes: Int64  # as NCCL reports it; of calls that were fused, the sum
+    has_bytes: Flags
+    kind: Int64  # number of the collective that was called, or `ANY`
+
+    def take(self, rows: Int64) -> Messages:
+        """Return some rows, in any order and number."""
+        return Messages(*(column[rows] for column in vars(self).values()))
+
+    def followed_by(self, *others: Messages) -> Messages:
+        """Return all rows of this and of others, one after the other."""
+        columns: Iterator[tuple[Any, ...]] = zip(
+            *(vars(part).values() for part in (self, *others)), strict=True
+        )
+        return Messages(*map(np.concatenate, columns))
+
+    @classmethod
+    def unknown(cls, n_rows: int) -> Messages:
+        """Return rows of which nothing is known."""
+        value, flag = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.bool_)
+        return cls(value, flag, value, flag, value, flag, np.full(n_rows, ANY))
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Calls that may have launched a kernel."""
+
+    # host time of the call; the end of one that never ended is before all times
+    start: Int64
+    end: Int64
+    is_receive: Flags  # whether it is ncclRecv
+    says: Messages  # what the payload says
+
+
+def calls_of(payloads: pa.Table) -> Calls:
+    """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
+
+    That leaves out what makes or destroys communicators and what NCCL does not name as a
+    collective, such as its notes of single tasks. A group's call, or one without a name, fits any
+    kind, and counts if it has a size or a number.
+    """
+    call = payloads["call"].combine_chunks()  # a null fits any kind
+    names = call.dictionary.to_pylist()
+    code = pc.fill_null(call.indices, len(names)).to_numpy()
+    kind = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
+    is_receive = np.array([*("recv" in name.lower() for name in names), False])[code]
+
+    def column(name: str, null: int = 0) -> tuple[Int64, Flags]:
+        return filled(payloads[name], null), pc.is_valid(payloads[name]).to_numpy()
+
+    says = Messages(*column("comm_id"), *column("seq"), *column("message_bytes"), kind)
+    is_call = (kind >= 0) | ((kind == ANY) & (says.has_bytes | says.has_seq))
+    rows = np.flatnonzero(is_call)
+    return Calls(
+        start=column("start_ns")[0][rows],
+        end=column("end_ns", -NEVER)[0][rows],
+        is_receive=is_receive[rows],
+        says=says.take(rows),
+    )
+
+
+def kernel_kinds(collectives: Iterable[str]) -> Int64:
+    """Return the kind of kernels by the name of their collective, ``all_reduce``; what names none (``other``) is `ANY`."""
+    names = map(_bare, collectives)
+    return np.array(
+        [_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64
+    )
+
+
+def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:
+    """Tell whether each call may have launched the kernel beside it."""
+    fit: Flags = (call_kind == kernel_kind) | (call_kind == ANY) | (kernel_kind == ANY)
+    fit |= (kernel_kind == SEND_RECV) & np.isin(call_kind, _AS_SENDS)
+    return fit
+
+
+def _kind_of_call(text: str) -> int:
+    bare = _bare(text).removeprefix("nccl")
+    if not bare or bare.startswith("group"):
+        return ANY
+    bare = _ALIASES.get(bare, bare)
+    return _COLLECTIVES.index(bare) if bare in _COLLECTIVES else _NONE
+
+
+def _bare(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
+
+
+# No sum of sizes beyond this is believed; int64 holds about twice as much.
+_LARGEST = 2.0**62
+
+
+def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messages:
+    """Assign NCCL's payloads to the communication kernels of one process; one entry per kernel, in their order.
+
+    Consecutive payloads and the consecutive launches behind them form a block. In it, as many kernels as payloads belong
+    together one to one, in order. One kernel behind several payloads of one communicator and one collective is NCCL's
+    fusion of a group: their sizes are summed. (Launched inside the last payload's own range, it is no group's but that
+    call's.) All else is ambiguous, a payload that names another collective than its kernel included: the kernels of that
+    block get nothing, like those without a launch or before any payload.
+
+    Sends and receives meet in one kernel: what is sent counts, and what is received only where that communicator sends
+    nothing in the block. A kernel whose launch is unknown may own any payload, so in a process that has one, nothing
+    counts as fused.
+
+    Parameters
+    ----------
+    payloads
+        `canonical.PAYLOADS` of one process, any row order.
+    launches, kinds
+        Host start of each kernel's launch, any order, `NEVER` where unknown; its kind, as `kernel_kinds` says.
+    """
+    if not payloads.num_rows:
+        return Messages.unknown(launches.size)
+    calls = calls_of(payloads)
+    blocks = _blocks(calls, launches)
+    # A row for each kernel: a call's, a fused group's, or the last, of which nothing is known.
+    source = np.full(launches.size, -1)
+    call, kernel = _one_to_one(calls, kinds, blocks)
+    source[kernel] = call
+    fused, kernel, last, is_fused = _fused(calls, kinds, blocks)
+    is_own = launches[kernel] < calls.end[last]
+    own = is_own & fits(calls.says.kind[last], kinds[kernel])
+    source[kernel[own]] = last[own]
+    if (launches < NEVER).all():
+        is_fused &= ~is_own
+        source[kernel[is_fused]] = calls.start.size + np.flatnonzero(is_fused)
+    return calls.says.followed_by(fused, Messages.unknown(1)).take(source)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Rows of calls and of kernels in order of block and time, each with its block."""
+
+    call: Int64
+    call_block: Int64
+    kernel: Int64
+    kernel_block: Int64
+    n_calls: Int64
+    n_kernels: Int64
+
+
+def _blocks(calls: Calls, launches: Int64) -> _Blocks:
+    """Sort calls and launches by time; where a call follows a launch, a block begins."""
+    kernel = np.flatnonzero(launches < NEVER)
+    n_calls = calls.start.size
+    time = np.concatenate((calls.start, launches[kernel]))
+    order = np.argsort(time, kind="stable")  # a call before a launch of the same time
+    is_kernel = order >= n_calls
+    begins = np.ones(order.size, np.bool_)
+    begins[1:] = is_kernel[:-1] & ~is_kernel[1:]
+    block = np.cumsum(begins) - 1
+    call, call_block = order[~is_kernel], block[~is_kernel]
+    counts = _is_counted(calls, call, call_block)
+    call, call_block = call[counts], call_block[counts]
+    n_blocks = int(np.count_nonzero(begins))
+    return _Blocks(
+        call=call,
+        call_block=call_block,
+        kernel=kernel[order[is_kernel] - n_calls],
+        kernel_block=block[is_kernel],
+        n_calls=np.bincount(call_block, minlength=n_blocks),
+        n_kernels=np.bincount(block[is_kernel], minlength=n_blocks),
+    )
+
+
+def _is_counted(calls: Calls, call: Int64, block: Int64) -> Flags:
+    """Leave out what a communicator receives in a block in which it also sends."""
+    says, is_receive = calls.says, calls.is_receive[call]
+    codes = np.unique(says.comm_id, return_inverse=True)[1] + 1
+    comm = np.where(says.has_comm_id, codes, 0)[call]
+    key = block * (codes.size + 1) + comm
+    is_send = (says.kind[call] == SEND_RECV) & ~is_receive
+    is_matched: Flags = is_receive & np.isin(key, key[is_send])
+    return ~is_matched
+
+
+def _one_to_one(calls: Calls, kinds: Int64, blocks: _Blocks) -> tuple[Int64, Int64]:
+    """Return calls and kernels of the blocks that have as many of both, all fitting."""
+    is_even = blocks.n_calls == blocks.n_kernels
+    call = blocks.call[is_even[blocks.call_block]]
+    is_mine = is_even[blocks.kernel_block]
+    kernel, block = blocks.kernel[is_mine], blocks.kernel_block[is_mine]
+    is_bad = np.zeros(is_even.size, np.bool_)
+    is_bad[block[~fits(calls.says.kind[call], kinds[kernel])]] = True
+    return call[~is_bad[block]], kernel[~is_bad[block]]
+
+
+def _fused(calls: Calls, kinds: Int64, blocks: _Blocks) -> tuple[Messages, Int64, Int64, Flags]:
+    """Sum up the calls of each block that has several of them and one kernel.
+
+    Returned with that kernel, the last call, and whether the calls can be one fused group.
+    """
+    is_wanted = (blocks.n_calls > 1) & (blocks.n_kernels == 1)
+    call = blocks.call[is_wanted[blocks.call_block]]
+    kernel = blocks.kernel[is_wanted[blocks.kernel_block]]
+    if not call.size:
+        return Messages.unknown(0), kernel, call, np.zeros(0, np.bool_)
+    n_calls = blocks.n_calls[is_wanted]
+    firsts = np.cumsum(n_calls) - n_calls
+    says = calls.says.take(call)
+    highest = np.maximum.reduceat(says.kind, firsts)  # unnamed calls are the lowest
+    lowest = np.minimum.reduceat(np.where(says.kind == ANY, N_KINDS, says.kind), firsts)
+    is_group = (highest == ANY) | (lowest == highest)
+    is_group &= fits(highest, kinds[kernel])
+    is_group &= np.logical_and.reduceat(says.has_comm_id, firsts)
+    comm = says.comm_id
+    is_group &= np.minimum.reduceat(comm, firsts) == np.maximum.reduceat(comm, firsts)
+    has_bytes = np.logical_and.reduceat(says.has_bytes, firsts)
+    has_bytes &= np.add.reduceat(says.message_bytes.astype(np.float64), firsts) < _LARGEST
+    fused = replace(
+        says.take(firsts),
+        message_bytes=np.add.reduceat(says.message_bytes, firsts),
+        has_bytes=has_bytes,
+    )
+    return fused, kernel, call[firsts + n_calls - 1], is_group

@@ -1,4 +1,4 @@
-"""Sets of half-open int64 nanosecond intervals, and runs of equal values in a column.
+"""Sets of half-open int64 nanosecond intervals, slices of sorted times, and runs of equal values in a column.
 
 Union, intersection, and how much of a window is covered: exact (no float), vectorised, and O(n log n).
 Zero-length intervals cover nothing and are dropped; the order of the input never matters.
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.types import Flags, Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +51,7 @@ class IntervalSet:
 
     def counts_up_to(self, times: Int64) -> Int64:
         """Return how many intervals have begun by each time; any order of times."""
-        if np.ndim(times) == 1 and times.size > max(len(self), _FEW) and _is_sorted(times):
+        if np.ndim(times) == 1 and times.size > max(len(self), _FEW) and is_sorted(times):
             # Many times in order: look the few starts up among them instead.
             places = np.searchsorted(times, self.starts, side="left")
             runs = np.diff(places, prepend=0, append=times.size)
@@ -64,7 +62,7 @@ class IntervalSet:
         """Return the covered length inside each window ``[starts, ends)``, ns."""
         return self.covered_until(ends) - self.covered_until(starts)
 
-    def contains(self, times: Int64) -> NDArray[np.bool_]:
+    def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
         if not len(self):
             return np.zeros(np.shape(times), np.bool_)
@@ -75,11 +73,10 @@ class IntervalSet:
         """Return the same intervals later by so much."""
         return IntervalSet(self.starts + by_ns, self.ends + by_ns)
 
-    def complement(self) -> IntervalSet:
-        """Return all times that lie in no interval, between ``-2**62`` and ``2**62``."""
-        starts = np.concatenate(([-_FOREVER], self.ends))
-        ends = np.concatenate((self.starts, [_FOREVER]))
-        return IntervalSet(starts, ends)
+    def without(self, other: IntervalSet) -> IntervalSet:
+        """Return the times that lie in this set and not in the other, all between ``-2**62`` and ``2**62``."""
+        starts = np.concatenate(([-_FOREVER], other.ends))
+        return self.intersect(IntervalSet(starts, np.concatenate((other.starts, [_FOREVER]))))
 
     def intersect(self, other: IntervalSet) -> IntervalSet:
         """Return the times that lie in both sets.
@@ -90,11 +87,7 @@ class IntervalSet:
         if not len(few):
             return EMPTY
         first = np.searchsorted(many.ends, few.starts, side="right")
-        last = np.searchsorted(many.starts, few.ends, side="left")
-        counts = last - first
-        owner = np.repeat(np.arange(len(few)), counts)
-        offset = np.cumsum(counts) - counts
-        partner = np.arange(owner.size) - np.repeat(offset - first, counts)
+        partner, owner = Slices(first, np.searchsorted(many.starts, few.ends, side="left")).rows()
         return IntervalSet(
             np.maximum(few.starts[owner], many.starts[partner]),
             np.minimum(few.ends[owner], many.ends[partner]),
@@ -129,24 +122,72 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     return IntervalSet(merged_starts[kept], merged_ends[kept])
 
 
+def union_of(*sets: IntervalSet) -> IntervalSet:
+    """Return the times that lie in any of some sets."""
+    starts = np.concatenate([one.starts for one in sets])
+    return union(starts, np.concatenate([one.ends for one in sets]))
+
+
 def _sorted(values: Int64) -> Int64:
     """Sort, unless in order already: operations of one stream are, and looking costs a tenth of sorting."""
-    return values if _is_sorted(values) else np.sort(values)
+    return values if is_sorted(values) else np.sort(values)
 
 
-def _is_sorted(values: Int64) -> bool:
+def is_sorted(values: Int64) -> bool:
+    """Tell whether no value is smaller than the one before."""
     return bool((values[1:] >= values[:-1]).all())
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Slices ``[first, last)`` of a sorted column, one per range."""
+
+    first: Int64
+    last: Int64
+
+    @classmethod
+    def within(cls, times: Int64, starts: Int64, ends: Int64) -> Slices:
+        """Return the sorted times that lie in each range ``[starts, ends)``."""
+        return cls(np.searchsorted(times, starts), np.searchsorted(times, ends))
+
+    @property
+    def counts(self) -> Int64:
+        """Number of elements of each slice."""
+        return self.last - self.first
+
+    def rows(self) -> tuple[Int64, Int64]:
+        """Return the place of each element of each slice, and which slice it is of."""
+        counts = self.counts
+        owner = np.repeat(np.arange(counts.size), counts)
+        return np.arange(owner.size) - np.repeat(
+            np.cumsum(counts) - counts - self.first, counts
+        ), owner
+
+    def mask(self, size: int) -> Flags:
+        """Return a flag per element: whether it lies in any slice."""
+        steps = np.zeros(size + 1, np.int32)
+        np.add.at(steps, self.first, 1)
+        np.add.at(steps, self.last, -1)
+        return np.cumsum(steps[:-1], out=steps[:-1]) > 0
+
+    def minimum(self, values: Int64) -> Int64:
+        """Return the smallest value of each slice; no slice may be empty."""
+        return np.minimum.reduceat(np.append(values, np.iinfo(np.int64).max), self.edges)[::2]
+
+    def maximum(self, values: Int64) -> Int64:
+        """Return the largest value of each slice; no slice may be empty."""
+        return np.maximum.reduceat(np.append(values, np.iinfo(np.int64).min), self.edges)[::2]
+
+    @property
+    def edges(self) -> Int64:
+        """First and last of each slice, one after the other."""
+        return np.stack((self.first, self.last), axis=1).ravel()
 
 
 def outermost(starts: Int64, ends: Int64) -> Int64:
     """Pick intervals greedily: in order of (start, longest first), each that begins after the last pick ended.
 
-    For nested intervals these are the outermost ones.
-
-    Returns
-    -------
-    numpy.ndarray
-        Indices of the picks, in that order.
+    For nested intervals these are the outermost ones. Returns indices of the picks, in that order.
     """
     order = np.lexsort((-ends, starts))
     start, end = starts[order], ends[order]
@@ -164,13 +205,7 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
 
 
 def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> Int64:
-    """Return the union length of each group's intervals, ns.
-
-    Parameters
-    ----------
-    groups
-        Group of each interval, 0 to ``n_groups - 1``; any order.
-    """
+    """Return the union length of each group's intervals, ns; groups from 0 in any order."""
     totals = np.zeros(n_groups, np.int64)
     if not starts.size:
         return totals

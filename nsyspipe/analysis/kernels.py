@@ -35,44 +35,21 @@ _LEAST_GROUPS = 8
 
 
 @dataclass(frozen=True)
-class InWindows:
-    """Number and total duration by row, and which rows are not known exactly."""
-
-    n_kernels: Int64
-    total_ns: Int64
-    is_unknown: Flags
-
-
-@dataclass(frozen=True)
 class WindowSums:
-    """Sums by (group of windows, row), only those that are not 0.
+    """Sums by (group of windows, row), only those that are not 0."""
 
-    Attributes
-    ----------
-    n_windows, n_rows
-        How many there are.
-    first_window
-        First window of each group; mostly each window is a group.
-    group, row, n_kernels, total_ns
-        One value per sum.
-    """
-
+    # how many there are
     n_windows: int
     n_rows: int
-    first_window: Int64
+    first_window: Int64  # first window of each group; mostly each window is a group
+    # one value per sum
     group: Int32
     row: Int32
     n_kernels: Int32
     total_ns: Int64
 
-    def over(self, is_chosen: Flags) -> InWindows:
-        """Return the sums over some windows; unknown for rows in a group of which only a part is chosen.
-
-        Parameters
-        ----------
-        is_chosen
-            Flag per window.
-        """
+    def over(self, is_chosen: Flags) -> tuple[Int64, Int64, Flags]:
+        """Return number and total duration by row over some windows, and whether only a part of a row's group is chosen."""
         n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[self._edges])
         is_whole = n_chosen == np.diff(self._edges)
         number, total = np.zeros((2, self.n_rows), np.int64)
@@ -81,7 +58,7 @@ class WindowSums:
         np.add.at(total, self.row[counts], self.total_ns[counts])
         is_unknown = np.zeros(self.n_rows, np.bool_)
         is_unknown[self.row[((n_chosen > 0) & ~is_whole)[self.group]]] = True
-        return InWindows(number, total, is_unknown)
+        return number, total, is_unknown
 
     @property
     def _edges(self) -> Int64:
@@ -91,24 +68,11 @@ class WindowSums:
 def window_sums(
     starts: Int64, durations: Int64, row: Int64, n_rows: int, windows: Windows
 ) -> tuple[WindowSums, Int64, Int64]:
-    """Sum kernels by row in each window that they start in, and over all.
+    """Sum kernels by row in each window that they start in, and over all: number and total duration, wherever they start.
 
-    A kernel counts in the window that holds its start, as `n_collectives` does, with its whole duration.
-
-    Parameters
-    ----------
-    row
-        What each kernel is summed into, below `n_rows`.
-
-    Returns
-    -------
-    tuple
-        The sums by window; number and total duration by row, wherever the kernels start.
-
-    Notes
-    -----
-    At most 2^18 sums are kept. With more windows times rows, the windows at either end, where steps are
-    skipped or cut off, have their own sums still, those between share theirs in runs of equal length.
+    A kernel counts in the window that holds its start, as `n_collectives` does, with its whole duration. At most 2^18 sums
+    are kept. With more windows times rows, the windows at either end, where steps are skipped or cut off, have their own
+    sums still, those between share theirs in runs of equal length.
     """
     first = _group_starts(len(windows), n_rows)
     edges = np.append(windows.starts[first], windows.ends[-1:])
@@ -162,26 +126,12 @@ def kernel_costs(
     n_phases: int,
     windows: Windows,
 ) -> tuple[dict[str, Int64], WindowSums]:
-    """Sum the kernels of one rank by phase and name.
+    """Sum the kernels of one rank by phase and name, and by the window that they start in.
 
-    Parameters
-    ----------
-    label
-        Code of each kernel's name, from 0; equal for names that are to be one.
-    phase
-        Phase of each kernel's launch, negative for none; `n_phases` are known.
-    comm
-        When communication was under way.
-
-    Returns
-    -------
-    tuple
-        The costs, and number and time of each row's kernels by the window that they start in.
-        One row per (phase, label) that occurs, sorted so: ``phase`` (`n_phases` for none), ``label``,
-        ``n_kernels``, ``total_ns``, ``min_ns``, ``max_ns``, ``overlapped_ns`` (the part of a compute
-        kernel's time with communication under way; 0 for communication itself), and of kernels that
-        ran under communication and have equal ones that did not: ``n_slowed``, ``slowed_ns`` and
-        ``free_ns``, which are that number times either median.
+    One row per (phase, label) that occurs, sorted so: ``phase`` (`n_phases` for none), ``label``, ``n_kernels``,
+    ``total_ns``, ``min_ns``, ``max_ns``, ``overlapped_ns`` (the part of a compute kernel's time with communication under
+    way; 0 for communication itself), and of kernels that ran under communication and have equal ones that did not:
+    ``n_slowed``, ``slowed_ns`` and ``free_ns``.
     """
     duration = operations.kernel_end - operations.kernel_start
     covered_rows, covered = _covered(operations, comm)

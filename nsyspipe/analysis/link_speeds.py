@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 _GB = 1e9
@@ -68,30 +68,17 @@ _GPUS = (
 
 @dataclass(frozen=True)
 class NamedLink:
-    """A link that can be asked about by name.
+    """A link that can be asked about by name."""
 
-    Attributes
-    ----------
-    name
-        For options.
-    gpus
-        Other names: the GPUs that have it.
-    bus_bytes_per_s
-        Bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it.
-    nominal_bytes_per_s
-        What its data sheet says, per direction; None for host memory.
-    is_measured
-        Whether it was measured; else the same part of the data sheet as of the NVLink that was.
-    source
-        Where the figure is from.
-    """
-
-    name: str
-    gpus: tuple[str, ...]
+    name: str  # for options
+    gpus: tuple[str, ...]  # other names: the GPUs that have it
+    # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
     bus_bytes_per_s: float
+    # what its data sheet says, per direction; None for host memory
     nominal_bytes_per_s: float | None
+    # whether it was measured; else the same part of the data sheet as of the NVLink that was
     is_measured: bool
-    source: str
+    source: str  # where the figure is from
 
     @property
     def within(self) -> float:
@@ -157,40 +144,36 @@ def named_link(word: str) -> NamedLink | None:
     return next((one for one in NAMED_LINKS if lowered in (one.name, *one.gpus)), None)
 
 
-def _gpu(name: str | None) -> tuple[str, _Gpu] | None:
-    """Find a model by its name; returns the words that matched."""
-    for gpu in _GPUS:
-        match = re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or "")
-        if match:
-            return match[0], gpu
-    return None
+def _slower(
+    names: Sequence[str | None], speed_of: Callable[[_Gpu, str], Speed | None]
+) -> Speed | None:
+    """Return the least speed of some models, found by their names; None where one is not known."""
+    speeds = []
+    for name in names:
+        found = (
+            (gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or ""))
+            for gpu in _GPUS
+        )
+        known = next(((gpu, match[0]) for gpu, match in found if match), None)
+        speed = speed_of(*known) if known else None
+        if speed is None:
+            return None
+        speeds.append(speed)
+    return min(speeds, key=lambda speed: (speed.bytes_per_s, speed.source), default=None)
 
 
 def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Speed | None:
-    """Return the bandwidth of bonded NVLinks between two GPUs, by the slower model.
+    """Return the bandwidth of bonded NVLinks between two GPUs, by the slower model; None when one is not known or has none.
 
-    Parameters
-    ----------
-    names
-        Models of both GPUs, as drivers name them.
-    n_links
-        As ``NV#`` says; None for all links of the model, as through a switch.
-
-    Returns
-    -------
-    Speed or None
-        None when a model is not known or has no NVLink.
+    Models are named as drivers name them; `n_links` is as ``NV#`` says, None for all of the model, as through a switch.
     """
-    found = []
-    for name in names:
-        known = _gpu(name)
-        if known is None or known[1].nvlink is None:
-            return None
-        word, gpu = known
+
+    def speed(gpu: _Gpu, word: str) -> Speed | None:
         links = gpu.n_links if n_links is None else n_links
         source = f"NVLink {gpu.nvlink}, {links} x {gpu.bytes_per_link_s / _GB:g} GB/s ({word})"
-        found.append(Speed(links * gpu.bytes_per_link_s, source))
-    return min(found, key=lambda speed: (speed.bytes_per_s, speed.source), default=None)
+        return Speed(links * gpu.bytes_per_link_s, source) if gpu.nvlink else None
+
+    return _slower(names, speed)
 
 
 def pcie_speed(names: Sequence[str | None]) -> Speed | None:
@@ -198,11 +181,8 @@ def pcie_speed(names: Sequence[str | None]) -> Speed | None:
 
     A slot with fewer lanes, or an older host, gives less.
     """
-    found = []
-    for name in names:
-        known = _gpu(name)
-        if known is None or known[1].pcie is None:
-            return None
-        word, gpu = known
-        found.append(Speed(_PCIE_X16[known[1].pcie], f"PCIe {gpu.pcie}.0 x16 ({word})"))
-    return min(found, key=lambda speed: (speed.bytes_per_s, speed.source), default=None)
+
+    def speed(gpu: _Gpu, word: str) -> Speed | None:
+        return Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})") if gpu.pcie else None
+
+    return _slower(names, speed)

@@ -8,14 +8,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsyspipe.analysis.link_speeds import Speed, nvlink_speed, pcie_speed
-from nsyspipe.model.operation_tables import LINK_KINDS, LINKS
+from nsyspipe.model.schema import LINK_KINDS, LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     import pyarrow as pa
 
-    from nsyspipe.model.fabric import CommMember, Communicator, NcclLog, Topology
+    from nsyspipe.model.fabric import Communicator, NcclLog, Topology
 
 
 _NO_NAMES: Mapping[int, str | None] = {}
@@ -54,28 +54,16 @@ def links(
     hosts: Mapping[int, str | None] | None = None,
     pids: Collection[int] = (),
 ) -> pa.Table:
-    """Say for each edge of the largest communicator what it crosses.
+    """Say for each edge of the largest communicator what it crosses: `schema.LINKS`, sorted by its key.
 
-    Parameters
-    ----------
-    log
-        Of its communicators, those with a process among `pids` if any; then the largest, then the first.
-    topology
-        Of a host of the run; for edges inside a host, as all hosts are taken to be alike. GPUs are found by
-        NVML index, else CUDA index, as logged, else by `local_ranks`.
-    gpu_names, local_ranks, hosts
-        By rank of the run. Ranks of a communicator that does not span the run have other numbers: for it,
-        only a name that all ranks share is used.
-    n_ranks
-        Of the run; None for that of the communicator.
+    Of the log's communicators those with a process among `pids` count, if any; then the largest, then the first. Edges are
+    those of the rings, or all that NCCL connected when no ring was logged. A transport that another communicator logged for
+    the same two GPUs holds for this one too. With neither, one row per pair of GPUs of a host, of which nothing says that it
+    is used: transport null, kind unknown.
 
-    Returns
-    -------
-    pyarrow.Table
-        `schema.links.LINKS`, sorted by its key. Edges are those of the rings, or all that NCCL connected
-        when no ring was logged. A transport that another communicator logged for the same two GPUs
-        holds for this one too. With neither, one row per pair of GPUs of a host, of which nothing says
-        that it is used: transport null, kind unknown.
+    The topology is of a host of the run, as all are taken to be alike; GPUs are found by NVML index, else CUDA index, as
+    logged, else by `local_ranks`. Names, local ranks and hosts are by rank of the run. Ranks of a communicator that does not
+    span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
     """
     comm = _largest(log, pids)
     edges = _edges(comm) if comm else []
@@ -83,8 +71,7 @@ def links(
         shared = set(gpu_names.values())
         gpu_names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
         local_ranks, hosts = {}, {}
-    members = comm.members if comm else ()
-    seats = _Seats(topology, gpu_names, local_ranks or {}, hosts or {}, members)
+    seats = _Seats(topology, gpu_names, local_ranks or {}, hosts or {}, comm)
     if log is None or comm is None or (not edges and comm.n_ranks > 1):
         return LINKS.from_rows(_pair_rows(seats))
     said = _transports(log, comm)
@@ -106,11 +93,9 @@ def absent_gpus(
     if topology is None:
         return []
     comm = _largest(log, pids)
-    is_of_run = comm is None or comm.n_ranks == n_ranks
-    members = comm.members if comm else ()
-    seats = _Seats(
-        topology, {}, local_ranks if is_of_run else {}, hosts if is_of_run else {}, members
-    )
+    if comm and comm.n_ranks != n_ranks:
+        local_ranks, hosts = {}, {}
+    seats = _Seats(topology, {}, local_ranks, hosts, comm)
     return sorted(seats.indices - set(topology.gpus))
 
 
@@ -152,8 +137,9 @@ class _Seats:
         names: Mapping[int, str | None],
         local_ranks: Mapping[int, int | None],
         hosts: Mapping[int, str | None],
-        members: Sequence[CommMember],
+        comm: Communicator | None,
     ) -> None:
+        members = comm.members if comm else ()
         self._topology = topology
         self._names = names
         self._hosts = dict(hosts) | {member.rank: member.host for member in members}
@@ -200,14 +186,7 @@ class _Seats:
 
 def _pair_rows(seats: _Seats) -> list[Row]:
     return [
-        _row(
-            None,
-            pair,
-            ((), None),
-            path=path,
-            kind="unknown",
-            speed=_wire_speed(path, seats.models(pair)),
-        )
+        _row(None, pair, ((), None), path, "unknown", _wire_speed(path, seats.models(pair)))
         for pair in combinations(seats.ranks, 2)
         if seats.are_together(pair) and (path := seats.path(pair))
     ]
@@ -222,8 +201,7 @@ def _edge_row(comm_id: str, pair: Pair, said: Said, seats: _Seats) -> Row:
     if "p2p" in kinds and path:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
-    speed = _speed(kind, words, path, seats.models(pair))
-    return _row(comm_id, pair, said, path=path, kind=kind, speed=speed)
+    return _row(comm_id, pair, said, path, kind, _speed(kind, words, path, seats.models(pair)))
 
 
 def _speed(kind: str, words: Sequence[str], path: str | None, models: Models) -> Speed | None:
@@ -244,14 +222,8 @@ def _wire_speed(path: str | None, models: Models) -> Speed | None:
     return nvlink_speed(models, int(path[2:])) if path.startswith("NV") else pcie_speed(models)
 
 
-def _row(
-    comm_id: str | None,
-    pair: Pair,
-    said: Said,
-    *,
-    path: str | None,
-    kind: str,
-    speed: Speed | None,
+def _row(  # noqa: PLR0917 - a row has that many parts
+    comm_id: str | None, pair: Pair, said: Said, path: str | None, kind: str, speed: Speed | None
 ) -> Row:
     transports, n_channels = said
     return {
@@ -284,32 +256,21 @@ LinkRow: TypeAlias = "Mapping[str, str | int | float | None]"
 
 @dataclass(frozen=True)
 class SlowestLink:
-    """The slowest of the links of a run.
+    """The slowest of the links of a run."""
 
-    Attributes
-    ----------
-    kind
-        Of `schema.links.LINK_KINDS`; ``unknown`` only if that is all that is known of every link.
-    from_rank, to_rank
-        The first edge of that kind with the least nominal bandwidth.
-    nominal_bytes_per_s
-        Of that edge; null if it is not known of every edge of that kind.
-    text
-        What it crosses, in words.
-    n_links, n_unknown, n_edges
-        Edges that the text holds for; edges of which no line says what they use; all.
-    is_of_ring
-        Whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names.
-    """
-
+    # of `schema.links.LINK_KINDS`; ``unknown`` only if that is all that is known of every link
     kind: str
+    # the first edge of that kind with the least nominal bandwidth
     from_rank: int
     to_rank: int
+    # of that edge; null if it is not known of every edge of that kind
     nominal_bytes_per_s: float | None
-    text: str
+    text: str  # what it crosses, in words
+    # edges that the text holds for; edges of which no line says what they use; all
     n_links: int
     n_unknown: int
     n_edges: int
+    # whether NCCL connected these edges; otherwise they are the pairs of GPUs that the topology names
     is_of_ring: bool
 
     @property
@@ -325,19 +286,9 @@ class SlowestLink:
 
 
 def slowest(links: pa.Table) -> SlowestLink | None:
-    """Pick the worst kind of link, and of that kind the one with the least nominal bandwidth.
+    """Pick the worst kind of link, and of that kind the one with the least nominal bandwidth; None for a table without rows.
 
     A ring is as fast as its slowest edge. Kinds count from ``nvlink`` to ``net``.
-
-    Parameters
-    ----------
-    links
-        `schema.links.LINKS`, in any order.
-
-    Returns
-    -------
-    SlowestLink or None
-        None for a table without rows.
     """
     rows: list[LinkRow] = sorted(
         links.to_pylist(), key=lambda row: (row["from_rank"], row["to_rank"], row["comm_id"] or "")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, filled
 from nsyspipe.analysis.communication import NO_MEMBER, members_holding
 from nsyspipe.analysis.kernels import kernel_labels
 from nsyspipe.analysis.phases import launched_in, phases_of_launches
@@ -48,26 +47,14 @@ _COPY, _MEMSET = "memcpy", "memset"
 
 @dataclass(frozen=True)
 class DeviceOperations:
-    """Columns of equal length; times are the report's, ns; `attribution.UNKNOWN` stands for null.
-
-    Attributes
-    ----------
-    launch
-        Host start of the launch; `attribution.NEVER` without one.
-    category
-        Index into `CATEGORIES`.
-    name
-        Index into `names`, which stand in order of the alphabet.
-    collective
-        Index into `names.COLLECTIVES`; -1 for what does not communicate.
-    """
+    """Columns of equal length; times are the report's, ns; `attribution.UNKNOWN` stands for null."""
 
     start: Int64
     end: Int64
-    launch: Int64
-    category: Int64
-    name: Int64
-    collective: Int64
+    launch: Int64  # host start of the launch; `attribution.NEVER` without one
+    category: Int64  # index into `CATEGORIES`
+    name: Int64  # index into `names`, which stand in order of the alphabet
+    collective: Int64  # index into `names.COLLECTIVES`; -1 for what does not communicate
     device_id: Int64
     stream_id: Int64
     correlation_id: Int64
@@ -120,22 +107,12 @@ def device_operations(
     launches: Sequence[Int64],
     texts: Mapping[int, str],
 ) -> DeviceOperations:
-    """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row.
-
-    Parameters
-    ----------
-    kernels, memcpys, memsets
-        As `again.SecondReading` holds them, of one process.
-    launches
-        Their launch times, as `attribution.launch_times` gives them.
-    texts
-        Text of each kernel name id.
-    """
+    """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row."""
     tables = (kernels, memcpys, memsets)
     sizes = [table.num_rows for table in tables]
-    name_ids, is_comm = _filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
+    name_ids, is_comm = filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
     labels, label = kernel_labels(name_ids, texts)
-    kinds, kind = np.unique(_filled(memcpys["copy_kind"]), return_inverse=True)
+    kinds, kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
     words = [*labels, *(_COPY_NAMES.get(one, _COPY) for one in kinds.tolist()), _MEMSET]
     names = sorted(set(words))
     place = np.array([names.index(word) for word in words], np.int64)
@@ -175,12 +152,7 @@ def _collectives(name_ids: Int64, is_comm: NDArray[np.bool_], texts: Mapping[int
 
 
 def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
-    return np.concatenate([_filled(table[name]) for table in tables])
-
-
-def _filled(column: pa.ChunkedArray) -> Int64:
-    values: Int64 = (pc.fill_null(column, UNKNOWN) if column.null_count else column).to_numpy()
-    return values
+    return np.concatenate([filled(table[name]) for table in tables])
 
 
 NO_SEQ = -1
@@ -189,40 +161,23 @@ _STEP_ITSELF = -1
 
 @dataclass(frozen=True)
 class RankSteps:
-    """What the run's first reading says of one rank; times are the report's, ns.
-
-    Attributes
-    ----------
-    shift_ns
-        Added to report time to get aligned time.
-    has_launches
-        Whether any operation of the process has a launch.
-    is_one_window
-        Whether the capture is the only window, which holds all operations.
-    thread_id, starts, ends, numbers
-        The step ranges: thread, host times, and step numbers.
-    windows
-        Their windows on the device.
-    is_chosen
-        By step range: whether its ranges are asked for.
-    span
-        Device time ``[first, last)`` whose operations are asked for; None asks for all.
-    comm_starts, comm_ends, seqs
-        The communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step.
-    """
+    """What the run's first reading says of one rank; times are the report's, ns."""
 
     rank: int
     process_id: int
-    shift_ns: int
-    has_launches: bool
-    is_one_window: bool
+    shift_ns: int  # added to report time to get aligned time
+    has_launches: bool  # whether any operation of the process has a launch
+    is_one_window: bool  # whether the capture is the only window, which holds all operations
+    # the step ranges: thread, host times, and step numbers
     thread_id: int
     starts: Int64
     ends: Int64
     numbers: Int64
-    windows: Windows
-    is_chosen: Flags
+    windows: Windows  # their windows on the device
+    is_chosen: Flags  # by step range: whether its ranges are asked for
+    # device time ``[first, last)`` whose operations are asked for; None asks for all
     span: tuple[int, int] | None
+    # the communication operations asked for, in order of (start, launch); `NO_SEQ` for those of no step
     comm_starts: Int64
     comm_ends: Int64
     seqs: Int64
@@ -237,21 +192,10 @@ def events_table(
 ) -> pa.Table:
     """Return `schema.EVENTS` of what is asked for.
 
-    Parameters
-    ----------
-    path
-        The report, for the message if it has changed.
-    operations
-        At least those asked for.
-    phases
-        Those around their launches.
-    members
-        The step ranges.
-
     Raises
     ------
     DamagedReportError
-        If its communication is not what the first reading found.
+        If the report's communication is not what the first reading found.
     """
     phase = _phase_of_each(operations, phases)
     if rank.span is not None:
@@ -315,15 +259,7 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
 def phase_ranges_table(
     rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]
 ) -> pa.Table:
-    """Return `schema.PHASE_RANGES` of the steps asked for.
-
-    Parameters
-    ----------
-    operations
-        At least all that were launched in these steps.
-    phases
-        At least those of these steps.
-    """
+    """Return `schema.PHASE_RANGES` of the steps asked for."""
     code, member, starts, ends = _ranges(rank, phases)
     step = rank.numbers[member]
     word = np.array([*(sorted(PHASES).index(one) for one in PHASES), _STEP_ITSELF])[code]
@@ -332,8 +268,8 @@ def phase_ranges_table(
     starts, ends = starts[order], ends[order]
     rows = operations.by_launch
     launched = operations.launch[rows], operations.start[rows], operations.end[rows]
-    found = launched_in(starts, ends, launched)
-    nothing = found.counts == 0
+    counts, device_starts, device_ends = launched_in(starts, ends, launched)
+    nothing = counts == 0
     return schema.PHASE_RANGES.table(
         {
             "rank": np.full(order.size, rank.rank),
@@ -341,9 +277,9 @@ def phase_ranges_table(
             "phase": _words(code[order], PHASES),
             "start_ns": starts + rank.shift_ns,
             "end_ns": ends + rank.shift_ns,
-            "n_operations": pa.array(found.counts, mask=nothing & (not rank.has_launches)),
-            "device_start_ns": pa.array(found.starts + rank.shift_ns, mask=nothing),
-            "device_end_ns": pa.array(found.ends + rank.shift_ns, mask=nothing),
+            "n_operations": pa.array(counts, mask=nothing & (not rank.has_launches)),
+            "device_start_ns": pa.array(device_starts + rank.shift_ns, mask=nothing),
+            "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
         }
     )
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, Slices
-from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, union, union_of
 from nsyspipe.model.names import PHASES, phase_of
 
 if TYPE_CHECKING:
@@ -29,48 +29,24 @@ if TYPE_CHECKING:
 # What the devices ran of what each host range launched.
 
 
-@dataclass(frozen=True)
-class LaunchedIn:
-    """One value per host range.
+def launched_in(
+    starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]
+) -> tuple[Int64, Int64, Int64]:
+    """Return how many operations each host range launched, and the first start and last end of those (meaningless of none).
 
-    Attributes
-    ----------
-    counts
-        Operations launched inside.
-    starts, ends
-        First start and last end of those, report time, ns; meaningless without any.
+    Operations are launch (sorted, `attribution.NEVER` for none), start and end, one tuple per sort of them.
     """
-
-    counts: Int64
-    starts: Int64
-    ends: Int64
-
-
-def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> LaunchedIn:
-    """Measure what ranges launched.
-
-    Parameters
-    ----------
-    starts, ends
-        The ranges, host time, ns; any order.
-    operations
-        Launch (sorted, `attribution.NEVER` for none), start and end of operations, one tuple per sort of them.
-    """
-    found = LaunchedIn(
-        np.zeros(starts.size, np.int64),
-        np.full(starts.size, NEVER),
-        np.full(starts.size, -NEVER),
-    )
+    counts, first = np.zeros(starts.size, np.int64), np.full(starts.size, NEVER)
+    last = -first
     for launch, begin, finish in operations:
-        slices = Slices(np.searchsorted(launch, starts), np.searchsorted(launch, ends))
+        slices = Slices.within(launch, starts, ends)
         some = np.flatnonzero(slices.counts)
-        if not some.size:
-            continue
-        own = Slices(slices.first[some], slices.last[some])
-        found.counts[some] += own.counts
-        found.starts[some] = np.minimum(found.starts[some], own.minimum(begin))
-        found.ends[some] = np.maximum(found.ends[some], own.maximum(finish))
-    return found
+        if some.size:
+            own = Slices(slices.first[some], slices.last[some])
+            counts[some] += own.counts
+            first[some] = np.minimum(first[some], own.minimum(begin))
+            last[some] = np.maximum(last[some], own.maximum(finish))
+    return counts, first, last
 
 
 # What each phase of each step costs on the host and on the device.
@@ -90,26 +66,13 @@ def phase_costs(
     device: DeviceTime,
     idle_ns: Int64,
 ) -> dict[str, Int64 | None]:
-    r"""Measure one phase of one rank, for every step that has it.
+    """Measure one phase of one rank, for every step that has it.
 
-    Parameters
-    ----------
-    belongs
-        Flag per kernel and per copy: launched in the phase.
-    device
-        The unions of the rank's operations.
-    idle_ns
-        Idle time of each window that the phase's operations end, as `idle.phase_idle` gives it.
-
-    Returns
-    -------
-    dict
-        ``member``: index of the step range. ``host_ns``: union of the phase's ranges in it.
-        ``n_kernels``: kernels launched in those ranges. ``compute_ns``, ``comm_ns``, ``device_ns``:
-        union of the phase's kernels of either sort, and of all its operations, clipped to the step's
-        window; ``exposed_comm_ns``: of its communication the part beside no compute of any phase;
-        ``idle_ns``. Without launches all from ``n_kernels`` on are None; where the step has no
-        window all after it are -1.
+    ``member``: index of the step range. ``host_ns``: union of the phase's ranges in it. ``n_kernels``: kernels launched in
+    those ranges. ``compute_ns``, ``comm_ns``, ``device_ns``: union of the phase's kernels of either sort, and of all its
+    operations, clipped to the step's window; ``exposed_comm_ns``: of its communication the part beside no compute of any
+    phase; ``idle_ns``, as `breakdown.phase_idle` gives it. Without launches all from ``n_kernels`` on are None; where the step
+    has no window all after it are -1. `belongs` flags kernels and copies that were launched in the phase.
     """
     member = np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
@@ -124,18 +87,16 @@ def phase_costs(
     launched = operations.kernels_launched_in(pieces.starts, pieces.ends)
     costs["n_kernels"] = _sum_by(owner, launched.counts, members.starts.size)[member]
     compute, comm, copies = _of_phase(operations, belongs)
-    hidden = comm.intersect(device.compute)
-    for name, covered in (
-        ("compute_ns", compute),
-        ("comm_ns", comm),
-        ("device_ns", _merged(compute, comm, copies)),
-    ):
-        costs[name] = covered.lengths(windows.starts, windows.ends)
-    costs["exposed_comm_ns"] = costs["comm_ns"] - hidden.lengths(windows.starts, windows.ends)  # type: ignore[operator]  # just set
-    costs["idle_ns"] = idle_ns
-    for name in _MEASURED:
+    measured = {
+        "compute_ns": windows.covered(compute),
+        "comm_ns": windows.covered(comm),
+        "device_ns": windows.covered(union_of(compute, comm, copies)),
+        "exposed_comm_ns": windows.covered(comm.without(device.compute)),
+        "idle_ns": idle_ns,
+    }
+    for name, values in measured.items():
         by_member = np.full(members.starts.size, NO_WINDOW)
-        by_member[windows.member] = costs[name]  # type: ignore[assignment]  # all were set above
+        by_member[windows.member] = values
         costs[name] = by_member[member]
     return costs
 
@@ -153,15 +114,6 @@ def _of_phase(
     return compute, comm, union(operations.copy_start[copies], operations.copy_end[copies])
 
 
-def _merged(*sets: IntervalSet) -> IntervalSet:
-    some = [one for one in sets if len(one)]
-    if len(some) == 1:
-        return some[0]
-    return union(
-        np.concatenate([one.starts for one in sets]), np.concatenate([one.ends for one in sets])
-    )
-
-
 def _sum_by(owner: Int64, values: Int64, size: int) -> Int64:
     sums = np.zeros(size, np.int64)
     np.add.at(sums, owner, values)
@@ -174,39 +126,25 @@ _DATA = PHASES.index("data")
 
 @dataclass(frozen=True)
 class PhaseRanges:
-    """The ranges of one phase of one rank: in order of start, none inside another.
+    """The ranges of one phase of one rank: in order of start, none inside another."""
 
-    Attributes
-    ----------
-    member
-        Index of the step range that holds each.
-    """
-
-    member: Int64
+    member: Int64  # index of the step range that holds each
     starts: Int64
     ends: Int64
 
 
 @dataclass(frozen=True)
 class BetweenSteps:
-    """What the host of one rank does after the end of a step range and before the start of the next; its own times.
+    """What the host of one rank does after the end of a step range and before the start of the next; its own times."""
 
-    Attributes
-    ----------
-    data
-        Ranges of the data phase that lie there, on the thread of the steps.
-    quiet
-        Between each two steps the longest stretch in which that thread is in no range and no CUDA call: probably in
-        the data loader.
-    """
-
-    data: IntervalSet
+    data: IntervalSet  # ranges of the data phase that lie there, on the thread of the steps
+    # between each two steps the longest stretch in which that thread is in no range and no CUDA call: probably in the
+    # data loader
     quiet: IntervalSet
 
     def with_data(self, phase: PhaseRanges) -> IntervalSet:
         """Return when the host is in the data phase, between steps and inside."""
-        starts = np.append(phase.starts, self.data.starts)
-        return union(starts, np.append(phase.ends, self.data.ends))
+        return union_of(union(phase.starts, phase.ends), self.data)
 
 
 def between_steps(
@@ -215,16 +153,8 @@ def between_steps(
     """Find what the host does between the steps of one rank.
 
     A range that holds a whole step (an epoch) does not count. Shorter stretches than the longest are what the loop
-    does between two calls (an optimizer, copies of the batch), which launches come late for.
-
-    Parameters
-    ----------
-    ranges
-        `schema.RANGES` of one process.
-    codes
-        `phase_codes` of the ranges' text dictionary.
-    calls
-        `schema.HOST_CALLS`; None when they were not recorded, which leaves nothing known to be quiet.
+    does between two calls (an optimizer, copies of the batch), which launches come late for. Without `canonical.HOST_CALLS`
+    nothing is known to be quiet.
     """
     apart = members.starts[1:] > members.ends[:-1]
     gaps = IntervalSet(members.ends[:-1][apart], members.starts[1:][apart])
@@ -245,7 +175,7 @@ def between_steps(
         np.append(starts[own], called["start_ns"].to_numpy()),
         np.append(ends[own], called["end_ns"].to_numpy()),
     )
-    free = gaps.intersect(busy.complement())
+    free = gaps.without(busy)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
     order = np.lexsort((free.starts, free.starts - free.ends, gap))
     longest = order[np.flatnonzero(np.diff(gap[order], prepend=-1))]
@@ -253,36 +183,18 @@ def between_steps(
 
 
 def phase_codes(families: TextFamilies, patterns: Mapping[str, re.Pattern[str]]) -> Int64:
-    """Return the phase of each text, as an index into `names.PHASES`; -1 for none.
-
-    Parameters
-    ----------
-    families
-        The texts by their normalised form, which is what the patterns are asked about.
-    """
+    """Return the phase of each text, as an index into `names.PHASES`; -1 for none."""
     named = [phase_of(name, patterns) for name in families.names]
     codes = [PHASES.index(phase) if phase else NO_PHASE for phase in named]
     return np.array([*codes, NO_PHASE])[families.of_text]  # no family is -1, the last
 
 
 def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, PhaseRanges]:
-    """Find the phase ranges of one rank.
+    """Find the phase ranges of one rank, by phase in `names.PHASES` order; every phase has an entry, maybe empty.
 
     They lie inside a step range, on its thread. A range without a phase, or one that contains a
     range of another phase (a ``train_batch`` around everything), is transparent; of nested ranges
     of one phase the outermost counts.
-
-    Parameters
-    ----------
-    ranges
-        `schema.RANGES` of one process.
-    codes
-        `phase_codes` of the ranges' text dictionary.
-
-    Returns
-    -------
-    dict
-        By phase, in `names.PHASES` order; every phase has an entry, maybe empty.
     """
     if not ranges.num_rows or not members.starts.size:
         return {phase: _outer(*(np.empty(0, np.int64),) * 3) for phase in PHASES}
@@ -307,28 +219,24 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
 
 
 def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> NDArray[np.int8]:
-    """Return the phase whose range contains each launch, as an index into `names.PHASES`; -1 for none.
+    """Return the phase whose range contains each of sorted launches, as an index into `names.PHASES`; -1 for none.
 
-    Parameters
-    ----------
-    launches
-        Sorted. Where ranges of two phases overlap, the first phase in order has the launch.
+    Where ranges of two phases overlap, the first phase in order has the launch.
     """
     starts = np.concatenate([one.starts for one in phases.values()])
     ends = np.concatenate([one.ends for one in phases.values()])
     codes = np.repeat(np.arange(len(phases)), [one.starts.size for one in phases.values()])
     order = np.argsort(starts, kind="stable")
     starts, ends, codes = starts[order], ends[order], codes[order]
-    first, last = np.searchsorted(launches, starts), np.searchsorted(launches, ends)
+    inside = Slices.within(launches, starts, ends)
     found = np.full(launches.size, NO_PHASE, np.int8)
     if (starts[1:] >= ends[:-1]).all():  # no two overlap: fill piece by piece
         pieces = np.full(2 * codes.size + 1, NO_PHASE, np.int8)
         pieces[1::2] = codes
-        edges = np.stack((first, last), axis=1).ravel()
-        return np.repeat(pieces, np.diff(edges, prepend=0, append=launches.size))
+        return np.repeat(pieces, np.diff(inside.edges, prepend=0, append=launches.size))
     for code in range(len(phases) - 1, -1, -1):
         own = codes == code
-        found[Slices(first[own], last[own]).mask(launches.size)] = code
+        found[Slices(inside.first[own], inside.last[own]).mask(launches.size)] = code
     return found
 
 

@@ -67,43 +67,25 @@ def most_assumed(bytes_per_s: float | None) -> float:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Kernels that ran beside communication, all or in part, and have equal ones that ran free.
+    """Kernels that ran beside communication, all or in part, and have equal ones that ran free."""
 
-    Attributes
-    ----------
-    kernel
-        Index of each such kernel.
-    covered_ns
-        How much of it was beside communication.
-    free_ns
-        What that part would have taken free: covered - (duration - median of the free equals), from 0 on.
-    """
-
-    kernel: Int64
-    covered_ns: Int64
+    kernel: Int64  # index of each such kernel
+    covered_ns: Int64  # how much of it was beside communication
+    # what that part would have taken free: covered - (duration - median of the free equals), from 0 on
     free_ns: Int64
 
 
 def kernel_slowdown(
     name_id: Int64, grid: Int64, block: Int64, duration: Int64, covered: Int64
 ) -> Slowdown:
-    """Compare kernels beside communication with equal ones that ran free.
+    """Compare kernels beside communication with equal ones that ran free, of which there must be three that agree.
 
     What a kernel takes longer than its free equals, it lost while communication was under way: of two kernels of
     100 us, one takes 110 beside communication, the other 105, half of it beside communication; both lost 10 %.
+    The slowdown of any of them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
 
-    Parameters
-    ----------
-    name_id, grid, block
-        Identity of each compute kernel, in order of launch; `UNKNOWN` grids are not compared.
-    duration, covered
-        Its duration, and how much of that communication was under way, ns.
-
-    Returns
-    -------
-    Slowdown
-        One entry per kernel beside communication of which at least three equal ones ran free, and agree. The slowdown of any of
-        them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
+    Compute kernels stand in order of launch; `UNKNOWN` grids are not compared. `covered` is how much of each `duration`
+    communication was under way, ns.
     """
     own = _mixed(
         _mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64)
@@ -135,21 +117,12 @@ def kernel_slowdown(
 
 
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
-    """Return by window how much later operations begin beside communication than without, all together.
+    """Return by window how much later operations begin beside communication than without, all together, ns, 0 or more.
 
-    The operations, but communication, that begin beside it x (mean gap before those of the window - mean gap without communication). Gaps are the times from
-    the end of what ran before to the start of compute kernels that were launched before that end, so that nothing but
-    the device is waited for, of up to 100 us, which leaves out most waits for a collective.
-
-    Parameters
-    ----------
-    comm
-        When communication was under way.
-
-    Returns
-    -------
-    numpy.ndarray or None
-        ns, 0 or more; 0 without communication, None where fewer than 100 gaps are beside it or without it.
+    The operations, but communication, that begin beside it x (mean gap before those of the window - mean gap without
+    communication). Gaps are the times from the end of what ran before to the start of compute kernels that were launched
+    before that end, so that nothing but the device is waited for, of up to 100 us, which leaves out most waits for a
+    collective. 0 without communication, None where fewer than 100 gaps are beside it or without it.
     """
     if not len(comm):
         return np.zeros(len(windows), np.int64)
@@ -170,17 +143,12 @@ def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windo
         return None
     begun = start[comm.lengths(start, start + 1) > 0]
     sums = np.append(0, np.cumsum(gap[beside]))
-    chosen, n_begun = (_in_windows(one, windows) for one in (start[beside], begun))
-    number = chosen[1] - chosen[0]
-    means = (sums[chosen[1]] - sums[chosen[0]]) / np.maximum(number, 1)
+    chosen = windows.slices(start[beside])
+    number = chosen.counts
+    means = (sums[chosen.last] - sums[chosen.first]) / np.maximum(number, 1)
     late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
-    found: Int64 = np.rint(late * (n_begun[1] - n_begun[0])).astype(np.int64)
+    found: Int64 = np.rint(late * windows.slices(begun).counts).astype(np.int64)
     return found
-
-
-def _in_windows(times: Int64, windows: Windows) -> tuple[Int64, Int64]:
-    """Return the places of the first of sorted times in each window, and after the last."""
-    return np.searchsorted(times, windows.starts), np.searchsorted(times, windows.ends)
 
 
 def compared_share(kernels: pa.Table) -> float:

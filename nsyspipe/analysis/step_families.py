@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import grouped_lengths, outermost
+from nsyspipe.analysis.intervals import Slices, grouped_lengths, outermost
 from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator
 
 if TYPE_CHECKING:
@@ -34,20 +34,11 @@ _MIN_MEMBERS = 2
 
 @dataclass(frozen=True)
 class TextFamilies:
-    """The families of a report's range texts.
+    """The families of a report's range texts."""
 
-    Attributes
-    ----------
-    names
-        Family names: normalised texts, or `STEP_OPTION` alone.
-    of_text
-        Family of each text of the ranges' dictionary; -1 for none.
-    is_named
-        Whether a user named it: then libraries' and operators' ranges are steps too.
-    """
-
-    names: list[str]
-    of_text: Int64
+    names: list[str]  # family names: normalised texts, or `STEP_OPTION` alone
+    of_text: Int64  # family of each text of the ranges' dictionary; -1 for none
+    # whether a user named it: then libraries' and operators' ranges are steps too
     is_named: bool = False
 
     @classmethod
@@ -80,15 +71,7 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
 def largest_families(
     ranges: pa.Table, families: TextFamilies, n_shown: int
 ) -> tuple[tuple[str, int], ...]:
-    """Return the families with most time and their number of ranges, for messages.
-
-    Parameters
-    ----------
-    ranges
-        `schema.RANGES` of a report.
-    families
-        Its texts by their normalised form.
-    """
+    """Return the families with most time and their number of ranges, for messages."""
     family, _, starts, ends = _columns(ranges, families)
     known = family != _NOT_IN_FAMILY
     family, starts, ends = family[known], starts[known], ends[known]
@@ -101,33 +84,21 @@ def largest_families(
 
 @dataclass(frozen=True)
 class Candidate:
-    """One family on one rank.
-
-    Attributes
-    ----------
-    union_ns
-        Union of its ranges on its best thread: the one with the largest (tie: the lowest id).
-    first_start_ns
-        Start of its first member, report time.
-    n_members
-        Ranges of that thread that do not start inside an earlier one.
-    n_launched_inside, n_launched
-        Kernels launched inside the members; kernels with a launch.
-    is_part
-        Whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
-        than half of them launched a kernel of the optimizer that this rank has.
-    holders
-        Families of as much time and with the same first start in whose members all of its members lie.
-    """
+    """One family on one rank."""
 
     name: str
     thread_id: int
+    # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
     union_ns: int
-    first_start_ns: int
-    n_members: int
+    first_start_ns: int  # start of its first member, report time
+    n_members: int  # ranges of that thread that do not start inside an earlier one
+    # kernels launched inside the members; kernels with a launch
     n_launched_inside: int
     n_launched: int
+    # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
+    # than half of them launched a kernel of the optimizer that this rank has
     is_part: bool = False
+    # families of as much time and with the same first start in whose members all of its members lie
     holders: tuple[str, ...] = ()
 
     @property
@@ -144,16 +115,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Members:
-    """The step ranges of one rank: disjoint, in order of start.
-
-    Attributes
-    ----------
-    rows
-        Their rows in the ranges table of the process.
-    """
+    """The step ranges of one rank: disjoint, in order of start."""
 
     thread_id: int
-    rows: Int64
+    rows: Int64  # their rows in the ranges table of the process
     starts: Int64
     ends: Int64
 
@@ -164,19 +129,9 @@ def candidates(
     operations: ProcessOperations,
     optimizer_launches: Int64 | None = None,
 ) -> list[Candidate]:
-    """Measure every family on one rank.
+    """Measure every family on one rank: largest union first, ties by name.
 
-    Parameters
-    ----------
-    ranges
-        `schema.RANGES` of one process.
-    optimizer_launches
-        When the kernels that update the weights were launched, sorted; None without any that is known.
-
-    Returns
-    -------
-    list of Candidate
-        Largest union first; ties by name.
+    `optimizer_launches` is when the kernels that update the weights were launched, sorted; None without any that is known.
     """
     family, thread, starts, ends = _columns(ranges, families)
     every = thread, starts, ends, family
@@ -241,9 +196,7 @@ def _are_parts(
     starts: Int64, ends: Int64, others: tuple[Int64, Int64], optimizer_launches: Int64
 ) -> bool:
     """Tell whether several members lie inside one other range, and less than half of them update weights."""
-    n_updates = np.searchsorted(optimizer_launches, ends) - np.searchsorted(
-        optimizer_launches, starts
-    )
+    n_updates = Slices.within(optimizer_launches, starts, ends).counts
     if 2 * int(np.count_nonzero(n_updates)) >= starts.size:
         return False
     inside = np.searchsorted(ends, others[1], side="right") - np.searchsorted(starts, others[0])
@@ -280,14 +233,8 @@ def _lie_in(inner: tuple[Int64, Int64], outer: tuple[Int64, Int64]) -> bool:
 def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run, or None when no family qualifies on every rank.
 
-    What --step matches on any rank needs no vote.
-
-    Parameters
-    ----------
-    ranks
-        The candidates of each rank.
-    shifts
-        What turns each rank's report time into aligned time, ns; only ties look at it.
+    What --step matches on any rank needs no vote. `shifts` turn each rank's report time into aligned time, ns; only ties
+    look at it.
     """
     if any(one.name == STEP_OPTION for rank in ranks for one in rank):
         return STEP_OPTION
@@ -306,16 +253,12 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
         return holds_steps(name), -union, first, name
 
     best = min(shared, key=preference)
-    while held_by := _held_by(best, by_name):
+    # Of equal ones the family that holds all ranges of the others on every rank.
+    while held_by := shared.intersection(*(rank[best].holders for rank in by_name)):
         if not (tied := [one for one in held_by if preference(one)[:3] == preference(best)[:3]]):
             break
         best = min(tied)
     return best
-
-
-def _held_by(name: str, by_name: Sequence[dict[str, Candidate]]) -> set[str]:
-    """Return the families that hold all ranges of one on every rank, and qualify."""
-    return set(by_name[0]).intersection(*(rank[name].holders for rank in by_name), *by_name[1:])
 
 
 def choose_host(
@@ -325,30 +268,21 @@ def choose_host(
 
     Nothing tells a rank from other processes here, so a family need not qualify on all of them: the one that
     qualifies in most reports wins, of several `choose` would take the same. What --step matches needs no vote.
-
-    Parameters
-    ----------
-    reports
-        The candidates of each process of each report.
-    shifts
-        As in `choose`, one per report.
+    There are candidates of each process of each report, and a shift per report.
     """
-    where: dict[str, set[int]] = {}
-    union: dict[str, int] = {}
-    first: dict[str, int] = {}
-    for at, (report, shift) in enumerate(zip(reports, shifts, strict=True)):
+    found: dict[str, list[tuple[int, Candidate]]] = {}
+    for at, report in enumerate(reports):
         for one in (one for process in report for one in process):
-            if not (one.qualifies or one.name == STEP_OPTION):
-                continue
-            where.setdefault(one.name, set()).add(at)
-            union[one.name] = union.get(one.name, 0) + one.union_ns
-            start = one.first_start_ns + shift
-            first[one.name] = min(first.get(one.name, start), start)
+            if one.qualifies or one.name == STEP_OPTION:
+                found.setdefault(one.name, []).append((at, one))
 
     def preference(name: str) -> tuple[bool, int, int, int, str]:
-        return holds_steps(name), -len(where[name]), -union[name], first[name], name
+        own = found[name]
+        union = sum(one.union_ns for _, one in own)
+        first = min(one.first_start_ns + shifts[at] for at, one in own)
+        return holds_steps(name), -len({at for at, _ in own}), -union, first, name
 
-    return min(where, key=preference, default=None)
+    return min(found, key=preference, default=None)
 
 
 def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import NEVER, Slices
+from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.intervals import Slices
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.analysis.attribution import ProcessOperations
+    from nsyspipe.analysis.intervals import IntervalSet
     from nsyspipe.analysis.step_families import Members
     from nsyspipe.model.types import Flags, Int64
 
@@ -27,38 +29,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selection:
-    """The summary steps of a run, in order of time.
-
-    Attributes
-    ----------
-    skipped
-        Complete steps that were dropped at the start.
-    is_fallback
-        True when no step is complete on every rank, so that cut-off steps are used.
-    """
+    """The summary steps of a run, in order of time."""
 
     steps: Int64
-    skipped: Int64
-    is_fallback: bool
+    skipped: Int64  # complete steps that were dropped at the start
+    is_fallback: bool  # true when no step is complete on every rank, so that cut-off steps are used
 
 
 def select_steps(
     step: Int64, starts: Int64, is_complete: NDArray[np.bool_], n_ranks: int, skip_first: int | None
 ) -> Selection:
-    """Choose the steps that are complete on every rank, less the skipped.
+    """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
 
-    Parameters
-    ----------
-    step, starts, is_complete
-        One value per (rank, step) with a window.
-    skip_first
-        How many complete steps to drop at the start; None drops the first (it holds the ranks'
-        different profiler starts) when another one remains.
-
-    Returns
-    -------
-    Selection
-        When no step is complete on every rank: all steps that every rank has, none skipped.
+    There is one value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start; None
+    drops the first (it holds the ranks' different profiler starts) when another one remains.
 
     Raises
     ------
@@ -85,20 +69,7 @@ def select_steps(
 
 
 def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
-    """Raise unless some rank has one of the steps asked for.
-
-    Parameters
-    ----------
-    all_steps
-        `schema.STEPS`.
-    wanted
-        The first and the last, by number.
-
-    Raises
-    ------
-    OptionError
-        With the steps that there are.
-    """
+    """Raise an OptionError, with the steps that there are, unless some rank has one of those wanted, first to last."""
     first, last = wanted
     numbers = all_steps["step"].to_numpy()
     if ((numbers >= first) & (numbers <= last)).any():
@@ -114,35 +85,29 @@ def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
 
 @dataclass(frozen=True)
 class Windows:
-    """The step windows of one rank: they tile time, neither overlapping nor leaving a gap.
+    """The step windows of one rank: they tile time, neither overlapping nor leaving a gap."""
 
-    Attributes
-    ----------
-    member
-        Index of each window's step range among the rank's members.
-    starts, ends
-        Report time, ns.
-    is_complete
-        False for the last window, and for a first one whose step began before the capture.
-    """
-
-    member: Int64
+    member: Int64  # index of each window's step range among the rank's members
+    # report time, ns
     starts: Int64
     ends: Int64
+    # false for the last window, and for a first one whose step began before the capture
     is_complete: Flags
 
     def __len__(self) -> int:
         return int(self.starts.size)
 
+    def covered(self, times: IntervalSet) -> Int64:
+        """Return how much of each window some times cover, ns."""
+        return times.lengths(self.starts, self.ends)
+
+    def slices(self, times: Int64) -> Slices:
+        """Return which of some sorted times lie in each window."""
+        return Slices.within(times, self.starts, self.ends)
+
 
 def step_numbers(in_texts: Sequence[pa.ChunkedArray]) -> list[Int64]:
-    """Return each rank's step numbers by member: the text's one integer if that works on every rank, else order.
-
-    Parameters
-    ----------
-    in_texts
-        The one integer in each member's text, by rank; null where there is not exactly one.
-    """
+    """Return each rank's step numbers by member: the text's one integer if that works on every rank, else order."""
     if all(not one.null_count and len(pc.unique(one)) == len(one) for one in in_texts):
         return [one.to_numpy() for one in in_texts]
     return [np.arange(len(one)) for one in in_texts]

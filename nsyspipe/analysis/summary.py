@@ -1,41 +1,38 @@
-"""A run's figures and each rank's: pooled ratios, step time, means per step."""
+"""A run's figures and each rank's, whether one number can stand for its steps, and what steps cost on their hosts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.clock import floor_median
 from nsyspipe.model import schema
+from nsyspipe.model.names import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from nsyspipe.model.types import Flags, Float64, Int64
 
 
-# Ratio -> numerator, denominator; all columns of `schema.STEPS`.
-RATIOS = {
-    "comm_share": ("comm_ns", "wall_ns"),
-    "exposed_comm_share": ("exposed_comm_ns", "wall_ns"),
-    "overlap_ratio": ("overlap_compute_ns", "comm_ns"),
-    "backward_overlap_ratio": ("overlap_backward_ns", "comm_ns"),
-    "idle_share": ("idle_ns", "wall_ns"),
-    "compute_share": ("compute_ns", "wall_ns"),
-    "exposed_memory_share": ("exposed_memory_ns", "wall_ns"),
-    "wait_share": ("wait_ns", "wall_ns"),
-    "transfer_share": ("transfer_ns", "wall_ns"),
+# Ratio -> numerator, denominator: columns of `schema.STEPS`, whose formulas say so.
+RATIOS: dict[str, tuple[str, str]] = {
+    column.name: (f"{above}_ns", f"{below}_ns")
+    for column in schema.STEPS.columns
+    if column.unit == "ratio"
+    for above, below in [column.doc.split(" / ")]
 }
-
-# Mean per (rank, step) -> column.
-MEANS = {
-    "dtod_ns_per_step": "dtod_ns",
-    "dtod_bytes_per_step": "dtod_bytes",
-    "collectives_per_step": "n_collectives",
-    **{f"{name}_per_step": name for name in schema.IDLE_CAUSES},
-    "message_bytes_per_step": "message_bytes",
+# Mean per (rank, step) -> column, likewise.
+MEANS: dict[str, str] = {
+    column.name: column.doc.split()[1]
+    for column in schema.SUMMARY.columns
+    if column.name in schema.FIGURES and column.doc.startswith("mean ")
 }
 
 # Rate over transfer time -> column of `schema.COLLECTIVES`.
@@ -56,15 +53,15 @@ def with_ratios(
     return {**columns, **ratios}
 
 
-def step_times(steps: pa.Table) -> NDArray[np.int64]:
+def step_times(steps: pa.Table) -> Int64:
     """Return each step's largest window over ranks, ns, in the order in which the steps began."""
     found = steps.group_by("step").aggregate([("wall_ns", "max"), ("start_ns", "min")])
-    times: NDArray[np.int64] = found.sort_by("start_ns_min")["wall_ns_max"].to_numpy()
+    times: Int64 = found.sort_by("start_ns_min")["wall_ns_max"].to_numpy()
     return times
 
 
 def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False) -> pa.Table:
-    """Return the run's figures over its summary steps.
+    """Return the run's figures over its summary steps: `schema.SUMMARY`, one row.
 
     ``step_time`` takes for each summary step the largest window over ranks, and the median of those;
     throughput is 1 over their mean. Ratios are pooled: the sum of numerators over all ranks and
@@ -72,17 +69,8 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
     Bandwidths are the sum of bytes over matched collectives of summary steps divided by the sum of
     their transfer times.
 
-    Parameters
-    ----------
-    steps, collectives
-        `schema.STEPS` and `schema.COLLECTIVES`.
-    is_capture
-        Whether the rows are captures without steps: then there are 0 steps, and what is of a step is null.
-
-    Returns
-    -------
-    pyarrow.Table
-        `schema.SUMMARY`, one row; a figure is null without summary steps, or where one of its parts is null.
+    A figure is null without summary steps, or where one of its parts is null. Of captures without steps (`is_capture`)
+    there are 0 steps, and what is of a step is null.
     """
     chosen = steps.filter(steps["in_summary"])
     of_steps = chosen.slice(0, 0) if is_capture else chosen
@@ -112,25 +100,13 @@ def rank_summary(
         wall = own["wall_ns"].to_numpy()
         step_time = float(np.median(wall)) if wall.size and not is_capture else None
         rates = _rates(transferring.filter(pc.equal(transferring["rank"], rank)))
-        rows.append(
-            {
-                "rank": rank,
-                "step_time_ns": step_time,
-                **_figures(own, is_capture=is_capture),
-                **rates,
-            }
-        )
+        figures = _figures(own, is_capture=is_capture)
+        rows.append({"rank": rank, "step_time_ns": step_time, **figures, **rates})
     return schema.RANK_SUMMARY.from_rows(rows)
 
 
 def phase_summary(phases: pa.Table) -> pa.Table:
-    """Return the mean times of each phase: `schema.PHASE_SUMMARY`, sorted by phase; null where any is.
-
-    Parameters
-    ----------
-    phases
-        `schema.PHASES` of the summary steps.
-    """
+    """Return the mean times of each phase, of summary steps: `schema.PHASE_SUMMARY`, sorted by phase; null where any is."""
     rows = []
     for phase in sorted(phases["phase"].unique().to_pylist()):
         own = phases.filter(pc.equal(phases["phase"], phase))
@@ -143,14 +119,12 @@ def phase_summary(phases: pa.Table) -> pa.Table:
 
 
 def _figures(chosen: pa.Table, *, is_capture: bool) -> dict[str, float | None]:
-    sums = {name: _sum(chosen[name]) for pair in RATIOS.values() for name in pair}
-    means = {name: _sum(chosen[column]) for name, column in MEANS.items()}
+    columns = {*MEANS.values(), *(name for pair in RATIOS.values() for name in pair)}
+    sums = {name: _sum(chosen[name]) for name in columns}
+    n_rows = None if is_capture else chosen.num_rows
     return {
         **{name: _divide(sums[above], sums[below]) for name, (above, below) in RATIOS.items()},
-        **{
-            name: None if is_capture else _divide(total, chosen.num_rows)
-            for name, total in means.items()
-        },
+        **{name: _divide(sums[column], n_rows) for name, column in MEANS.items()},
     }
 
 
@@ -175,3 +149,209 @@ def _sum(column: pa.ChunkedArray) -> float | None:
 
 def _divide(above: float | None, below: float | None) -> float | None:
     return above / below if above is not None and below else None
+
+
+# Whether one number can stand for the steps: mean, median, and the pattern where steps are of two kinds.
+
+# definitions.md, section 4.
+_NEAR = 0.1
+_HALF = 0.5
+# Two levels: the gap between them is so many times the spread within; fewer where they come regularly.
+_GAP, _REGULAR_GAP = 4.0, 2.5
+_LEAST_OF_A_LEVEL = 2
+
+
+@dataclass(frozen=True)
+class Evenness:
+    """How alike a run's steps are, in the unit of the values."""
+
+    n_steps: int  # how many steps there are
+    # over steps
+    mean: float
+    median: float
+    # |mean - median| is more than 10 % of the mean, or fewer than half of the steps are within 10 % of the median
+    is_uneven: bool
+    is_median_nobodys: bool  # whether no step is within 10 % of the median
+    # medians of the shorter and of the longer steps, where they are of two kinds; None else
+    levels: tuple[float, float] | None
+    n_long: int | None  # how many are longer; None without levels
+    # every so many steps comes one of the rarer kind; None where they come irregularly
+    period: int | None
+
+
+def evenness(values: Float64) -> Evenness | None:
+    """Judge the steps of one capture, in step order; None without a step."""
+    if not values.size:
+        return None
+    mean, median = float(values.mean()), float(np.median(values))
+    near = np.abs(values - median) <= _NEAR * abs(median)
+    is_uneven = abs(mean - median) > _NEAR * abs(mean) or float(near.mean()) < _HALF
+    is_long = levels_of(values)
+    if is_long is not None and period_of(is_long) is None and levels_of(values, _GAP) is None:
+        is_long = None
+    levels = None
+    if is_long is not None:
+        levels = float(np.median(values[~is_long])), float(np.median(values[is_long]))
+    return Evenness(
+        n_steps=int(values.size),
+        mean=mean,
+        median=median,
+        is_uneven=is_uneven,
+        is_median_nobodys=not bool(near.any()),
+        levels=levels,
+        n_long=None if is_long is None else int(is_long.sum()),
+        period=None if is_long is None else period_of(is_long),
+    )
+
+
+def levels_of(values: Float64, times: float = _REGULAR_GAP) -> Flags | None:
+    """Return which steps are of the longer kind; None where there are not two."""
+    ordered = np.sort(values)
+    if ordered.size < 2 * _LEAST_OF_A_LEVEL:
+        return None
+    apart = np.diff(ordered)[_LEAST_OF_A_LEVEL - 1 : ordered.size - _LEAST_OF_A_LEVEL]
+    at = int(np.argmax(apart)) + _LEAST_OF_A_LEVEL
+    low, high = ordered[:at], ordered[at:]
+    spread = np.sqrt((low.var() * low.size + high.var() * high.size) / ordered.size)
+    gap = float(high[0] - low[-1])
+    if gap <= times * spread:
+        return None
+    found: Flags = values >= high[0]
+    return found
+
+
+def period_of(is_long: Flags) -> int | None:
+    """Return the distance of the steps of the rarer kind if it is always the same, from end to end."""
+    rarer = is_long if 2 * int(is_long.sum()) <= is_long.size else ~is_long
+    at = np.flatnonzero(rarer)
+    apart = np.unique(np.diff(at))
+    if apart.size != 1:
+        return None
+    period = int(apart[0])
+    is_whole = period > 1 and at[0] < period and at[-1] + period >= is_long.size
+    return period if is_whole else None
+
+
+# What the steps of each process cost on its host.
+
+# A smaller part of a step is chance: median steps of equal processes differ by 1 or 2 %.
+MUCH_RATIO = 0.05
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """The steps of one process, over those whose range was closed."""
+
+    rank: int | None
+    report: str
+    pid: int
+    is_alone: bool  # whether its report holds no other process with steps
+    # steps with an end, and those whose range was never closed
+    n_steps: int
+    n_open: int
+    # of `host_ns`; of an even number floored. None without a closed step, as all of the following.
+    median_ns: int | None
+    # the longest step (tie: the lowest number)
+    slowest_step: int | None
+    slowest_ns: int | None
+    phase_ns: Mapping[str, int | None]  # median by phase; None where the process has none of it
+    # median of what is in no phase; None where the process has no phase at all
+    other_ns: int | None
+    # median of the time from the end of a step to the start of the next one; None with fewer than two steps
+    between_ns: int | None
+
+
+def host_figures(host_steps: pa.Table) -> list[HostFigures]:
+    """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
+    rows = host_steps.to_pylist()
+    groups = [
+        list(own)
+        for _, own in groupby(rows, key=lambda row: (row["rank"], row["report"], row["pid"]))
+    ]
+    per_report = Counter(own[0]["report"] for own in groups)
+    return [_of_process(own, is_alone=per_report[own[0]["report"]] == 1) for own in groups]
+
+
+def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
+    """Return the processes with the lowest and the highest median; None unless these differ by `MUCH_RATIO`."""
+    return _apart([one for one in figures if one.median_ns is not None], _median)
+
+
+def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
+    """Return the processes with the least and the most backward where steps are of equal length; else None.
+
+    Ranks that wait for each other do so in backward, where they communicate: then all steps take equally long, and the
+    rank that is waited for has the shortest backward. The difference must be `MUCH_RATIO` of a step.
+    """
+    known = [one for one in figures if one.median_ns is not None]
+    if fastest_and_slowest(figures) or any(one.phase_ns["backward"] is None for one in known):
+        return None
+    return _apart(known, _backward, of_most=True)
+
+
+def _apart(
+    figures: Sequence[HostFigures], value: Callable[[HostFigures], int], *, of_most: bool = False
+) -> tuple[HostFigures, HostFigures] | None:
+    """Return those with the least and the most (of equal ones the first), if that is `MUCH_RATIO` of a median apart."""
+    if not figures:
+        return None
+    least, most = min(figures, key=value), max(figures, key=value)
+    spread = value(most) - value(least)
+    is_much = spread >= MUCH_RATIO * _median(most if of_most else least)
+    return (least, most) if spread and is_much else None
+
+
+def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
+    """Return the process with most time between its steps; None where that is less than `MUCH_RATIO` of a step."""
+    known = [one for one in figures if one.between_ns is not None and one.median_ns is not None]
+    most = max(known, key=_between, default=None)  # of equal ones the first
+    return most if most and _between(most) >= max(MUCH_RATIO * _median(most), 1) else None
+
+
+def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:
+    closed = [row for row in rows if row["is_complete"]]
+    slowest = max(closed, key=lambda row: (row["host_ns"], -row["step"]), default=None)
+    return HostFigures(
+        rank=rows[0]["rank"],
+        report=rows[0]["report"],
+        pid=rows[0]["pid"],
+        is_alone=is_alone,
+        n_steps=len(closed),
+        n_open=len(rows) - len(closed),
+        median_ns=_floored_median([row["host_ns"] for row in closed]),
+        slowest_step=slowest["step"] if slowest else None,
+        slowest_ns=slowest["host_ns"] if slowest else None,
+        phase_ns={
+            phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES
+        },
+        other_ns=_floored_median([_in_no_phase(row) for row in closed]),
+        between_ns=_floored_median(
+            [
+                after["host_start_ns"] - before["host_end_ns"]
+                for before, after in pairwise(rows)
+                if before["is_complete"]
+            ]
+        ),
+    )
+
+
+def _in_no_phase(row: Mapping[str, Any]) -> int | None:
+    own = [length for phase in PHASES if (length := row[f"{phase}_ns"]) is not None]
+    return row["host_ns"] - sum(own) if own else None
+
+
+def _backward(one: HostFigures) -> int:
+    return one.phase_ns["backward"] or 0
+
+
+def _between(one: HostFigures) -> int:
+    return one.between_ns or 0
+
+
+def _median(one: HostFigures) -> int:
+    return one.median_ns or 0
+
+
+def _floored_median(values: Sequence[int | None]) -> int | None:
+    known = sorted(value for value in values if value is not None)
+    return int(floor_median(np.array(known))) if known and len(known) == len(values) else None

@@ -1,28 +1,19 @@
-"""The step that stands for the others, and its operations reduced to what can be drawn."""
+"""The step that stands for the others, and its operations reduced to few bars that can be drawn.
+
+What overlaps in a lane is told apart or merged, what is close is joined.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.bars import (
-    NO_SEQ,
-    Bars,
-    Pieces,
-    coded,
-    joined,
-    joins,
-    longest_names,
-    merged_pieces,
-    painted_pieces,
-    pieces_outside,
-    times,
-)
-from nsyspipe.analysis.intervals import grouped_lengths, run_starts, union
+from nsyspipe.analysis.collectives import waited_until
+from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, union
 from nsyspipe.model import schema
 
 if TYPE_CHECKING:
@@ -31,7 +22,145 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Int64
 
 
-# Communication of one step reduced to bars: when it runs, where no compute runs beside it, where it waits.
+NO_SEQ = -1
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Disjoint pieces of time in order, each with its operations."""
+
+    # of each piece, ns
+    starts: Int64
+    ends: Int64
+    # of each operation that has a part in the window: its piece, a code of its name, the length of that part, and its
+    # row of `collectives` (`NO_SEQ` for none)
+    owner: Int64
+    names: Int64
+    lengths: Int64
+    seqs: Int64
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What is drawn, in order of start; `names` and `seqs` as in `Pieces`, the last two None where they say nothing."""
+
+    starts: Int64
+    ends: Int64
+    busy_ns: Int64
+    n_operations: Int64
+    names: Int64
+    seqs: Int64
+    exposed_ns: Int64 | None = None
+    wait_ns: Int64 | None = None
+
+
+def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, int]) -> Pieces:
+    """Merge operations that overlap into one piece; those that only touch stay apart."""
+    rows, begin, finish, reached = _clipped(starts, ends, window)
+    opens = begin >= reached
+    first = np.flatnonzero(opens)
+    last = np.maximum.reduceat(finish, first) if first.size else finish
+    owner, seqs = np.cumsum(opens) - 1, np.full(rows.size, NO_SEQ)
+    return Pieces(begin[first], last, owner, names[rows], finish - begin, seqs)
+
+
+def painted_pieces(
+    starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]
+) -> Pieces:
+    """Give each time to the operation that began first of those that run (of equal starts the longest).
+
+    An operation gets one piece: what is left of it when the earlier ones have ended. One that lies within earlier ones
+    gets none, and counts in the piece that it begins in.
+    """
+    rows, begin, finish, reached = _clipped(starts, ends, window)
+    is_seen = finish > reached
+    first = np.maximum(begin, reached)[is_seen]
+    owner = np.searchsorted(first, begin, side="right") - 1
+    owner[is_seen] = np.arange(first.size)
+    return Pieces(first, finish[is_seen], owner, names[rows], finish - begin, seqs[rows])
+
+
+def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
+    """Return what `busy` leaves of painted pieces; each part counts as one operation, the one its piece belongs to."""
+    parts = IntervalSet(pieces.starts, pieces.ends).without(busy)
+    # The operation that a piece belongs to comes before those that only count in it.
+    _, operations = np.unique(pieces.owner, return_index=True)
+    operation = operations[np.searchsorted(pieces.starts, parts.starts, side="right") - 1]
+    owner, lengths = np.arange(len(parts)), parts.ends - parts.starts
+    names, seqs = pieces.names[operation], pieces.seqs[operation]
+    return Pieces(parts.starts, parts.ends, owner, names, lengths, seqs)
+
+
+def _clipped(
+    starts: Int64, ends: Int64, window: tuple[int, int]
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """Return the rows that have a part in the window, by (start, longest first), those parts, and what ended before."""
+    order = np.lexsort((-ends, starts))
+    begin, finish = np.maximum(starts[order], window[0]), np.minimum(ends[order], window[1])
+    kept = finish > begin
+    reached = np.maximum.accumulate(np.append(window[0], finish[kept]))[:-1]
+    return order[kept], begin[kept], finish[kept], reached
+
+
+def joined(pieces: Pieces, max_bars: int) -> Bars:
+    """Join neighbouring pieces, those with the smallest gap first (of equal gaps the earliest), until few enough are left.
+
+    A bar has the name of the operations with most time (tie: the lowest code), and the seq of its only operation.
+    """
+    group = joins(pieces.starts, pieces.ends, max_bars)
+    first, owner = run_starts(group), group[pieces.owner]
+    counts = np.bincount(owner, minlength=first.size)
+    seqs = np.full(first.size, NO_SEQ)
+    seqs[owner] = pieces.seqs
+    if not first.size:
+        return Bars(*(group,) * 6)
+    return Bars(
+        starts=pieces.starts[first],
+        ends=np.maximum.reduceat(pieces.ends, first),
+        busy_ns=np.add.reduceat(pieces.ends - pieces.starts, first),
+        n_operations=counts,
+        names=longest_names(owner, pieces.names, pieces.lengths),
+        seqs=np.where(counts == 1, seqs, NO_SEQ),
+    )
+
+
+def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
+    """Return the bar of each piece, from 0; pieces in order of start.
+
+    The gap before a piece is counted from the last end of all before it, and negative where it begins earlier.
+    """
+    group = np.arange(starts.size)
+    if starts.size <= max_bars:
+        return group
+    gaps = starts[1:] - np.maximum.accumulate(ends)[:-1]
+    is_open = np.ones(starts.size, np.bool_)
+    is_open[1 + np.argsort(gaps, kind="stable")[: starts.size - max_bars]] = False
+    return np.cumsum(is_open) - 1
+
+
+def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
+    """Return for each owner the name with the largest sum of lengths; of equal ones the lowest code."""
+    width = int(names.max()) + 1
+    keys, index = np.unique(owner * width + names, return_inverse=True)
+    totals = np.zeros(keys.size, np.int64)
+    np.add.at(totals, index, lengths)
+    order = np.lexsort((keys, -totals, keys // width))
+    most: Int64 = keys[order[run_starts(keys[order] // width)]] % width
+    return most
+
+
+def times(table: pa.Table) -> tuple[Int64, Int64]:
+    """Return start and end of each row."""
+    return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+
+
+def coded(column: pa.ChunkedArray) -> tuple[Int64, pa.Array]:
+    """Return a code for each text, in order of the alphabet, and the text of each code; null comes last."""
+    texts = column.cast(pa.string())
+    words = pc.unique(texts).sort()
+    words = words if words.null_count else pa.concat_arrays([words, pa.nulls(1, pa.string())])
+    codes = pc.fill_null(pc.index_in(texts, value_set=words.drop_null()), len(words) - 1)
+    return codes.to_numpy().astype(np.int64), words
 
 
 def comm_lanes(
@@ -44,21 +173,8 @@ def comm_lanes(
 ) -> dict[str, tuple[Bars, pa.Array]]:
     """Return the lanes ``comm``, ``exposed`` and ``wait`` of one rank, each as bars and the texts of their names.
 
-    All sums are taken from the operations, before any bars are joined.
-
-    Parameters
-    ----------
-    events
-        `schema.EVENTS` of the rank.
-    waiting
-        Of its matched rows of `schema.COLLECTIVES` at least ``start_ns``, ``end_ns``, ``wait_ns``, ``collective``,
-        ``seq``.
-    window
-        What all is clipped to.
-    max_bars
-        Most bars of a lane.
-    is_wait_known
-        Whether the step has a ``wait_ns``; without it the bars of ``comm`` have none.
+    All sums are taken from the operations, before any bars are joined. Where the step has no ``wait_ns`` the bars of
+    ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched ones of `schema.COLLECTIVES`.
     """
     comm, names = _comm(events, window)
     compute = events.filter(pc.equal(events["category"], "compute"))
@@ -88,7 +204,7 @@ def _comm(events: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
 
 def _waits(waiting: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
     starts, ends = times(waiting)
-    until = np.minimum(ends, starts + waiting["wait_ns"].to_numpy())
+    until = waited_until(starts, ends, waiting["wait_ns"].to_numpy())
     codes, words = coded(waiting["collective"])
     return painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window), words
 
@@ -101,17 +217,7 @@ def representative_step(steps: pa.Table) -> int | None:
     """Return the step whose step time is closest to the median, of equally close ones the lowest.
 
     A step's time is its largest window over ranks. The median is over the summary steps; where there are none over the
-    steps that all ranks have, else over all.
-
-    Parameters
-    ----------
-    steps
-        `schema.STEPS`.
-
-    Returns
-    -------
-    int or None
-        A step number; None without any window.
+    steps that all ranks have, else over all. None without any window.
     """
     step, rank = steps["step"].to_numpy(), steps["rank"].to_numpy()
     numbers, index = np.unique(step, return_inverse=True)
@@ -135,7 +241,7 @@ def timeline(
     step: int,
     max_bars: int = MAX_BARS,
 ) -> pa.Table:
-    r"""Reduce one step to bars.
+    r"""Reduce one step to bars: `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; none of ranks without it.
 
     Every bar is clipped to the rank's window. What a lane holds, and what is done where operations overlap:
 
@@ -148,26 +254,10 @@ def timeline(
     - ``phase``: from the first start to the last end of what each phase range launched; bars may overlap.
 
     Then neighbours are joined, those with the smallest gap first (of equal gaps the earliest), until a lane has
-    `max_bars`.
+    `max_bars`, at least 1. For each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and,
+    where it is known, ``wait_ns`` of that step, and \|P\| in the memory lane; those of ``exposed_ns`` and ``wait_ns`` too.
 
-    Parameters
-    ----------
-    steps, collectives
-        `schema.STEPS`, `schema.COLLECTIVES`; the latter's texts may be dictionaries.
-    operations
-        Per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`: at least what overlaps the step's window; may be
-        an iterator.
-    step
-        The step to draw.
-    max_bars
-        Most bars of a lane, at least 1.
-
-    Returns
-    -------
-    pyarrow.Table
-        `schema.TIMELINE`, sorted by (rank, lane, start), then end and name; no rows of ranks without the step. For
-        each rank the sums of ``busy_ns`` are ``compute_ns``, ``comm_ns``, ``exposed_comm_ns`` and, where it is known,
-        ``wait_ns`` of that step, and \|P\| in the memory lane; the sums of ``exposed_ns`` and ``wait_ns`` likewise.
+    `operations` has per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`, at least what overlaps the window.
     """
     chosen = steps.filter(pc.equal(steps["step"], step))
     columns = (chosen[name].to_pylist() for name in ("rank", "start_ns", "end_ns", "wait_ns"))
@@ -255,10 +345,8 @@ def _busy(
     )
     launched = launched.sort_by("launch_ns")
     launch = launched["launch_ns"].to_numpy()
-    first, last = np.searchsorted(launch, starts), np.searchsorted(launch, ends)
-    counts = last - first
-    owner = np.repeat(group, counts)
-    rows = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
+    rows, of_range = Slices.within(launch, starts, ends).rows()
+    owner = group[of_range]
     begin, finish = (column[rows] for column in times(launched))
     begin, finish = np.maximum(begin, window[0]), np.minimum(finish, window[1])
     kept = finish > begin

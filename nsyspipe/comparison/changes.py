@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.comparison.tables import IDLE_CAUSE_PARTS, KERNEL_CHANGES, STEP_TIME_PARTS
 from nsyspipe.errors import DatasetError
-from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

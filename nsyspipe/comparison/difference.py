@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.evenness import Evenness
+    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.run.run import Run
 
     # Topic, what, unit.

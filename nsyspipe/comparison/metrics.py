@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from nsyspipe.analysis.evenness import evenness
-from nsyspipe.analysis.summary import RATIOS
+from nsyspipe.analysis.summary import RATIOS, evenness
 from nsyspipe.comparison.statistics import (
     MEAN,
     MEDIAN,
@@ -20,14 +19,14 @@ from nsyspipe.comparison.statistics import (
     difference_of_centres,
 )
 from nsyspipe.comparison.tables import METRIC_ROWS
-from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.evenness import Evenness
+    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.comparison.changes import StepTable
     from nsyspipe.comparison.statistics import Better
     from nsyspipe.model.types import Float64

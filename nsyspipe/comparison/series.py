@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nsyspipe.analysis.evenness import levels_of, period_of
+from nsyspipe.analysis.summary import levels_of, period_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

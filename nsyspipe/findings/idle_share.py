@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Evidence

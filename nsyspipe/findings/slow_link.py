@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LEAST_SHARE = 0.05
-# What a user may have set that decides what NCCL uses.
 # What to say when nothing tells.
 LACKING = (
     "neither NCCL's log nor message sizes say how fast the link is",

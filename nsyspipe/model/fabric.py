@@ -11,72 +11,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, order=True)
 class Edge:
-    """What NCCL set up from one rank to another.
+    """What NCCL set up from one rank to another."""
 
-    Attributes
-    ----------
-    from_rank, to_rank
-        Ranks in the communicator.
-    transports
-        As NCCL names them (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``), sorted; several when channels differ.
-        The sender's words; the receiver's only where the sender logged none.
-    n_channels
-        Channels of collectives; of point-to-point calls when there are no others.
-    """
-
+    # ranks in the communicator
     from_rank: int
     to_rank: int
+    # as NCCL names them (``P2P/CUMEM``, ``NET/IB/0/GDRDMA``), sorted; several when channels differ. The sender's
+    # words; the receiver's only where the sender logged none.
     transports: tuple[str, ...]
-    n_channels: int
+    n_channels: int  # channels of collectives; of point-to-point calls when there are no others
 
 
 @dataclass(frozen=True, order=True)
 class CommMember:
-    """One rank of a communicator, as its process logged it; None is "not logged".
-
-    Attributes
-    ----------
-    cuda_device, nvml_device
-        Index among the GPUs that the process sees, and among those of the host.
-    bus_id
-        PCI address of the GPU as NCCL writes it, hexadecimal.
-    """
+    """One rank of a communicator, as its process logged it; None is "not logged"."""
 
     rank: int
     host: str
     pid: int
+    # index among the GPUs that the process sees, and among those of the host
     cuda_device: int | None = None
     nvml_device: int | None = None
-    bus_id: str | None = None
+    bus_id: str | None = None  # PCI address of the GPU as NCCL writes it, hexadecimal
 
 
 @dataclass(frozen=True)
 class Communicator:
-    """One NCCL communicator; None is "not logged".
+    """One NCCL communicator; None is "not logged"."""
 
-    Attributes
-    ----------
-    comm_id
-        NCCL's ``commId``; of a split its parent's with ``/count.color``.
-    members
-        Ranks whose process logged, sorted; fewer than `n_ranks` when files are missing.
-    rings
-        Ranks in ring order by channel; rank 0 logs them. A ring that was cut is left out.
-    n_channels
-        Channels of collectives.
-    is_nvls_on
-        Whether channels for NVLink SHARP were set up.
-    edges
-        Sorted; None when no line says what any edge uses.
-    """
-
-    comm_id: str
+    comm_id: str  # NCCL's ``commId``; of a split its parent's with ``/count.color``
     n_ranks: int
+    # ranks whose process logged, sorted; fewer than `n_ranks` when files are missing
     members: tuple[CommMember, ...] = ()
+    # ranks in ring order by channel; rank 0 logs them. A ring that was cut is left out.
     rings: dict[int, tuple[int, ...]] | None = None
-    n_channels: int | None = None
-    is_nvls_on: bool | None = None
-    edges: tuple[Edge, ...] | None = None
+    n_channels: int | None = None  # channels of collectives
+    is_nvls_on: bool | None = None  # whether channels for NVLink SHARP were set up
+    edges: tuple[Edge, ...] | None = None  # sorted; None when no line says what any edge uses
 
     def ring_edges(self) -> list[tuple[int, int]] | None:
         """Return the directed edges of all rings, sorted; None when no ring was logged."""
@@ -90,14 +61,9 @@ class Communicator:
 
 @dataclass(frozen=True)
 class NcclFacts:
-    """What NCCL says of itself.
+    """What NCCL says of itself."""
 
-    Attributes
-    ----------
-    version, settings, nvls
-        As `NcclLog` has them; nvls: whether NVLink SHARP is on, None when nothing says.
-    """
-
+    # as `NcclLog` has them; nvls: whether NVLink SHARP is on, None when nothing says
     version: str | None
     settings: dict[str, str]
     nvls: bool | None
@@ -105,21 +71,13 @@ class NcclFacts:
 
 @dataclass(frozen=True)
 class NcclLog:
-    """What the logs of a run say.
+    """What the logs of a run say."""
 
-    Attributes
-    ----------
-    version
-        Of NCCL; several, separated by commas, when processes differ.
-    communicators
-        By the order in which their processes made them, then by process.
-    settings
-        ``NCCL_*`` variables that NCCL says it took from the environment; values that differ between
-        processes are separated by `` | ``.
-    """
-
-    version: str | None = None
+    version: str | None = None  # of NCCL; several, separated by commas, when processes differ
+    # by the order in which their processes made them, then by process
     communicators: tuple[Communicator, ...] = ()
+    # ``NCCL_*`` variables that NCCL says it took from the environment; values that differ between processes are
+    # separated by `` | ``
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -163,18 +121,11 @@ class NcclLog:
 
 @dataclass(frozen=True)
 class Topology:
-    """The matrix of ``nvidia-smi topo -m``.
+    """The matrix of ``nvidia-smi topo -m``."""
 
-    Attributes
-    ----------
-    gpus
-        Indices as NVML counts them, sorted.
-    paths
-        Between two devices (``GPU0``, ``NIC0``) of the matrix: ``NV#``, ``PIX``, ``PXB``, ``PHB``,
-        ``NODE`` or ``SYS``; what the file does not say in these words is left out.
-    """
-
-    gpus: tuple[int, ...]
+    gpus: tuple[int, ...]  # indices as NVML counts them, sorted
+    # between two devices (``GPU0``, ``NIC0``) of the matrix: ``NV#``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``;
+    # what the file does not say in these words is left out
     paths: dict[tuple[str, str], str]
 
     def link(self, one: int, other: int) -> str | None:

@@ -20,23 +20,14 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True)
 class Reading:
-    """Patterns that decide what an event is.
+    """Patterns that decide what an event is."""
 
-    Attributes
-    ----------
-    step
-        Texts that are steps; None lets the step family be detected.
-    is_capture
-        Whether no range is to be a step: the figures are of the capture as a whole.
-    comm_kernel
-        Kernel names that are communication besides NCCL's.
-    phases
-        Pattern by phase, every phase of `names.PHASES`.
-    """
-
+    # texts that are steps; None lets the step family be detected
     step: re.Pattern[str] | None = None
+    # whether no range is to be a step: the figures are of the capture as a whole
     is_capture: bool = False
-    comm_kernel: re.Pattern[str] | None = None
+    comm_kernel: re.Pattern[str] | None = None  # kernel names that are communication besides NCCL's
+    # pattern by phase, every phase of `names.PHASES`
     phases: dict[str, re.Pattern[str]] = field(
         default_factory=lambda: {phase: re.compile(text) for phase, text in PHASE_PATTERNS.items()}
     )

@@ -16,267 +16,111 @@ class Kind:
     fix: str | None = None
 
 
-_CUDA = "capture with nsys profile --trace=cuda,nvtx and export without --tables"
-_ANNOTATE = "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX"
-_WITH_BLOBS = "export again with nsys 2025.3 or newer: --include-blobs=true"
-_EXPORT_ALL = "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
-
-_GRAPH_NODES = "capture with nsys profile --cuda-graph-trace=node"
-
-CATALOGUE: dict[str, Kind] = {
-    "no-gpu-activity": Kind(
-        "warning", "no GPU activity recorded: {what} has no kernel, copy or memset", _CUDA
-    ),
-    "captured-without-gpu": Kind(
-        "info", "captured without a GPU: only the steps on the host and their phases are known"
-    ),
-    "no-comm-kernels": Kind(
-        "error",
-        "no communication kernel on the {n} rank(s) looked at: communication and compute cannot be told apart, both are "
-        "null",
-        "name your kernels with --comm-kernel REGEX (NCCL's are known by their names)",
-    ),
-    "no-steps": Kind(
-        "warning",
-        "there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and "
-        "backward figures are null",
-        _ANNOTATE,
-    ),
-    "no-nvtx": Kind(
-        "warning",
-        "NVTX ranges were not recorded: no steps, no phases",
-        "capture with nsys profile --trace=cuda,nvtx",
-    ),
-    "no-launches": Kind(
-        "warning",
-        "no launch of any of the {n} operations was recorded: they are placed by their device times, "
-        "backward figures are null",
-        _CUDA,
-    ),
-    "launch-missing": Kind(
-        "warning",
-        "{n} of {total} operations have no launch: they are placed by their device times",
-        _CUDA,
-    ),
-    "device-clock-apart": Kind(
-        "info",
-        "the clock of {device} is {us} us apart from its host's: device times are corrected by that where they are "
-        "compared with host times (why it idles)",
-    ),
-    "device-clock-uncertain": Kind(
-        "info",
-        "the clock of {device} may be apart from its host's by {us} us: what compares device with host times (why it "
-        "idles) may be wrong by as much",
-    ),
-    "no-backward": Kind(
-        "warning",
-        "no backward range inside the steps: overlap with backward is null",
-        "wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX",
-    ),
-    "no-complete-step": Kind(
-        "warning",
-        "no step is complete on every rank: figures rest on cut-off steps, nothing is skipped",
-        "capture at least 4 steps",
-    ),
-    "capture-start-in-figures": Kind(
-        "info",
-        "the figures include the step in which the capture began, which ranks reach at different times: waiting and "
-        "communication may be too high",
-        "capture 3 steps or more, or leave --skip-first out",
-    ),
-    "no-common-step": Kind(
-        "error",
-        "no step has a window on every rank: there are no run figures",
-        "name the steps with --step REGEX",
-    ),
-    "slowest-rank-changes": Kind(
-        "info",
-        "ranks are slowest in turn: what delays one lengthens its own step and the others' next, and step time, the "
-        "longest of the ranks in each step, has both: in the mean {percent} % more than any rank takes, and throughput is too "
-        "low accordingly",
-    ),
-    "few-steps": Kind(
-        "info",
-        "steps in the figures: {n}, too few to show how much they vary",
-        "capture 10 steps or more",
-    ),
-    "step-missing": Kind(
-        "warning",
-        "no window of step {step} on rank {missing}: left out of figures across ranks",
-        "start and stop the capture at the same step on every rank",
-    ),
-    "steps-missing-on-rank": Kind(
-        "warning",
-        "no step range matches on this rank",
-        "check the --step pattern against this report",
-    ),
-    "step-without-window": Kind(
-        "info",
-        "step ranges without a window, because no kernel of theirs starts after the step before: {n}",
-    ),
-    "dropped-operations": Kind(
-        "warning",
-        "{n} device operations end before they start or have no time: left out",
-        _EXPORT_ALL,
-    ),
-    "dropped-ranges": Kind("info", "{n} NVTX ranges end before they start: left out"),
-    "graphs-as-a-whole": Kind(
-        "warning",
-        "{n} CUDA graphs were captured as a whole and count as compute: what ran inside them is not seen, so copies are "
-        "null, and idle time inside them is missing from idle",
-        _GRAPH_NODES,
-    ),
-    "comm-in-graphs": Kind(
-        "error",
-        "{n} CUDA graphs were captured as a whole: communication inside them is not seen, so communication, waiting, "
-        "compute and copies are null, and idle time inside them is missing from idle",
-        _GRAPH_NODES,
-    ),
-    "no-kernels": Kind(
-        "error",
-        "kernels were launched, but the report has no table of them: figures that need them are null",
-        _EXPORT_ALL,
-    ),
-    "no-kernel-names": Kind(
-        "error",
-        "no kernel has a name: communication cannot be told from compute, both are null",
-        _EXPORT_ALL,
-    ),
-    "no-memcpy": Kind(
-        "warning",
-        "calls that copy were made, but the report has no table of copies: copy, memory and idle figures are null",
-        _EXPORT_ALL,
-    ),
-    "no-memset": Kind(
-        "warning",
-        "calls that set memory were made, but the report has no table of them, and does not say that its export is "
-        "whole: memory and idle figures are null",
-        _EXPORT_ALL,
-    ),
-    "memset-calls-only": Kind(
-        "info",
-        "{n} calls that set memory ran nothing on the device that nsys recorded, and nothing was left out of the export: "
-        "they were captured into CUDA graphs, of no bytes, or of the host's memory; memory and idle figures count none",
-    ),
-    "no-copy-kind": Kind(
-        "warning", "copies without a kind: figures of device-to-device copies are null", _EXPORT_ALL
-    ),
-    "no-copy-bytes": Kind("warning", "copies without a size: bytes are null", _EXPORT_ALL),
-    "no-session-start": Kind(
-        "warning",
-        "the report lacks the time its session started: ranks are not on one clock",
-        "export with nsys 2022.1 or newer",
-    ),
-    "no-common-clock": Kind(
-        "warning",
-        "nothing puts the ranks on one clock (no session start, fewer than 3 matching collectives): waiting and "
-        "transfer are null",
-        "export with nsys 2022.1 or newer",
-    ),
-    "clock-error-unknown": Kind(
-        "info",
-        "fewer than 3 collectives match across ranks: times of different ranks are as good as their sessions' starts",
-        "capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as "
-        "torch.distributed.barrier()",
-    ),
-    "unmatched-collectives": Kind(
-        "warning",
-        "{n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in "
-        "their steps",
-        f"capture whole steps on every rank; with several process groups {_WITH_BLOBS}, so that NCCL's payload names "
-        "the communicator",
-    ),
-    "different-runs": Kind(
-        "error",
-        "none of the {total} communication operations has a counterpart on another rank: the reports may be of "
-        "different runs, then all figures across ranks mean nothing; waiting is null",
-        "pass the reports of one run; if they are, capture the same whole steps on every rank",
-    ),
-    "more-ranks-than-world": Kind(
-        "error",
-        "{n} processes, but the job had {world_size} ranks: the reports may be of different runs, then all figures "
-        "across ranks mean nothing",
-        "pass the reports of one run",
-    ),
-    "ended-before-last-arrived": Kind(
-        "warning",
-        "{n} communication operations end before their last rank arrives: they may be of different process groups, "
-        "their transfer counts as 0",
-        f"{_WITH_BLOBS}, so that NCCL's payload names the communicator",
-    ),
-    "rank-by-order": Kind(
-        "warning",
-        "nothing names the ranks: numbered by order of argument, device and process",
-        '--rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes',
-    ),
-    "ranks-missing": Kind(
-        "warning",
-        "{n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present",
-        "pass the reports of all ranks",
-    ),
-    "ranks-not-captured": Kind(
-        "info",
-        "{n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present",
-    ),
-    "capture-failed": Kind(
-        "warning",
-        "rank {which}: {outcome}; the report may be cut short",
-        "see what the training program printed, and capture again",
-    ),
-    "unusable-sidecar": Kind(
-        "warning",
-        "{file} cannot be used ({reason}): what it says of the capture is not known",
-        "remove it, or capture again",
-    ),
-    "stale-sidecar": Kind(
-        "warning",
-        "{file} is of another capture of that name ({reason}): not used",
-        "keep the sidecar with the reports that it was written for",
-    ),
-    "conflicting-sidecars": Kind(
-        "warning",
-        "{files} say different things of {of}: none of them is used",
-        "keep only the sidecar that was written with the reports",
-    ),
-    "sidecar-file-unusable": Kind(
-        "warning",
-        "{file}, which the capture's sidecar names, is not used: {reason}",
-        "name the files with --nccl-log and --topology",
-    ),
-    "step-pattern-ignored": Kind(
-        "info",
-        "the capture's sidecar says that the steps match {pattern}, but {why}: they were detected by their names",
-        "--step REGEX, if they are not the ones that you mean",
-    ),
-    "no-gpu-name": Kind("info", "the report does not say which GPU model rank {rank} ran on"),
-    "untested-version": Kind(
-        "info",
-        "export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats",
-    ),
-    "no-message-size": Kind(
-        "info",
-        "message sizes were not recorded ({why}): bytes and bandwidths of collectives are null",
-        "{how}",
-    ),
-    "few-message-sizes": Kind(
-        "info",
-        "the message sizes of {n} of {total} communication operations are not known: bytes and bandwidths over them are null",
-    ),
-    "log-of-another-run": Kind(
-        "warning",
-        "the NCCL log names no process of the run and no communicator of its size ({sizes}): "
-        "it is of another run, and not used",
-        "pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log",
-    ),
-    "topology-of-another-machine": Kind(
-        "warning",
-        "the topology has no GPU {gpus}, on which the run has ranks: it is of another machine, and says nothing of them",
-        "nvidia-smi topo -m > topo.txt on a host of the run, and --topology topo.txt",
-    ),
-    "not-judged": Kind("info", "not judged: {rules} ({reason})", "{how}"),
-    "undecoded-payload": Kind("info", "{n} NVTX payloads do not fit their description: ignored"),
+# What mends several of them.
+_MENDS = {
+    "CUDA": "capture with nsys profile --trace=cuda,nvtx and export without --tables",
+    "ANNOTATE": "wrap each step in torch.cuda.nvtx.range_push('step N') / range_pop(), or name it with --step REGEX",
+    "WITH_BLOBS": "export again with nsys 2025.3 or newer: --include-blobs=true",
+    "EXPORT_ALL": "export again without --tables: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep",
+    "GRAPH_NODES": "capture with nsys profile --cuda-graph-trace=node",
 }
 
+# A kind per line: its code, severity, message, and what mends it behind ``->``.
+_KINDS = """
+    no-gpu-activity (warning): no GPU activity recorded: {what} has no kernel, copy or memset -> <CUDA>
+    captured-without-gpu (info): captured without a GPU: only the steps on the host and their phases are known
+    no-comm-kernels (error): no communication kernel on the {n} rank(s) looked at: communication and compute cannot be told apart, both are null
+        -> name your kernels with --comm-kernel REGEX (NCCL's are known by their names)
+    no-steps (warning): there are no steps ({why}): the figures are of the capture as a whole; step time, throughput, savings and backward figures are
+        null -> <ANNOTATE>
+    no-nvtx (warning): NVTX ranges were not recorded: no steps, no phases -> capture with nsys profile --trace=cuda,nvtx
+    no-launches (warning): no launch of any of the {n} operations was recorded: they are placed by their device times, backward figures are null
+        -> <CUDA>
+    launch-missing (warning): {n} of {total} operations have no launch: they are placed by their device times -> <CUDA>
+    device-clock-apart (info): the clock of {device} is {us} us apart from its host's: device times are corrected by that where they are compared with
+        host times (why it idles)
+    device-clock-uncertain (info): the clock of {device} may be apart from its host's by {us} us: what compares device with host times (why it idles)
+        may be wrong by as much
+    no-backward (warning): no backward range inside the steps: overlap with backward is null
+        -> wrap loss.backward() in an NVTX range named 'backward', or name yours with --backward REGEX
+    no-complete-step (warning): no step is complete on every rank: figures rest on cut-off steps, nothing is skipped -> capture at least 4 steps
+    capture-start-in-figures (info): the figures include the step in which the capture began, which ranks reach at different times: waiting and
+        communication may be too high -> capture 3 steps or more, or leave --skip-first out
+    no-common-step (error): no step has a window on every rank: there are no run figures -> name the steps with --step REGEX
+    slowest-rank-changes (info): ranks are slowest in turn: what delays one lengthens its own step and the others' next, and step time, the longest of
+        the ranks in each step, has both: in the mean {percent} % more than any rank takes, and throughput is too low accordingly
+    few-steps (info): steps in the figures: {n}, too few to show how much they vary -> capture 10 steps or more
+    step-missing (warning): no window of step {step} on rank {missing}: left out of figures across ranks
+        -> start and stop the capture at the same step on every rank
+    steps-missing-on-rank (warning): no step range matches on this rank -> check the --step pattern against this report
+    step-without-window (info): step ranges without a window, because no kernel of theirs starts after the step before: {n}
+    dropped-operations (warning): {n} device operations end before they start or have no time: left out -> <EXPORT_ALL>
+    dropped-ranges (info): {n} NVTX ranges end before they start: left out
+    graphs-as-a-whole (warning): {n} CUDA graphs were captured as a whole and count as compute: what ran inside them is not seen, so copies are null,
+        and idle time inside them is missing from idle -> <GRAPH_NODES>
+    comm-in-graphs (error): {n} CUDA graphs were captured as a whole: communication inside them is not seen, so communication, waiting, compute and
+        copies are null, and idle time inside them is missing from idle -> <GRAPH_NODES>
+    no-kernels (error): kernels were launched, but the report has no table of them: figures that need them are null -> <EXPORT_ALL>
+    no-kernel-names (error): no kernel has a name: communication cannot be told from compute, both are null -> <EXPORT_ALL>
+    no-memcpy (warning): calls that copy were made, but the report has no table of copies: copy, memory and idle figures are null -> <EXPORT_ALL>
+    no-memset (warning): calls that set memory were made, but the report has no table of them, and does not say that its export is whole: memory and
+        idle figures are null -> <EXPORT_ALL>
+    memset-calls-only (info): {n} calls that set memory ran nothing on the device that nsys recorded, and nothing was left out of the export: they
+        were captured into CUDA graphs, of no bytes, or of the host's memory; memory and idle figures count none
+    no-copy-kind (warning): copies without a kind: figures of device-to-device copies are null -> <EXPORT_ALL>
+    no-copy-bytes (warning): copies without a size: bytes are null -> <EXPORT_ALL>
+    no-session-start (warning): the report lacks the time its session started: ranks are not on one clock -> export with nsys 2022.1 or newer
+    no-common-clock (warning): nothing puts the ranks on one clock (no session start, fewer than 3 matching collectives): waiting and transfer are
+        null -> export with nsys 2022.1 or newer
+    clock-error-unknown (info): fewer than 3 collectives match across ranks: times of different ranks are as good as their sessions' starts
+        -> capture more steps; where ranks only send and receive, capture 3 collectives of all ranks too, such as torch.distributed.barrier()
+    unmatched-collectives (warning): {n} of {total} communication operations have no certain counterpart on the other ranks: waiting is null in their
+        steps -> capture whole steps on every rank; with several process groups <WITH_BLOBS>, so that NCCL's payload names the communicator
+    different-runs (error): none of the {total} communication operations has a counterpart on another rank: the reports may be of different runs, then
+        all figures across ranks mean nothing; waiting is null -> pass the reports of one run; if they are, capture the same whole steps on every rank
+    more-ranks-than-world (error): {n} processes, but the job had {world_size} ranks: the reports may be of different runs, then all figures across
+        ranks mean nothing -> pass the reports of one run
+    ended-before-last-arrived (warning): {n} communication operations end before their last rank arrives: they may be of different process groups,
+        their transfer counts as 0 -> <WITH_BLOBS>, so that NCCL's payload names the communicator
+    rank-by-order (warning): nothing names the ranks: numbered by order of argument, device and process
+        -> --rank-map "REPORT=RANK,...", with REPORT:PID=RANK for a report of several processes
+    ranks-missing (warning): {n} of {world_size} ranks are not among the reports ({missing}): figures hold for those present
+        -> pass the reports of all ranks
+    ranks-not-captured (info): {n} of {world_size} ranks were left out of the capture ({missing}): figures hold for those present
+    capture-failed (warning): rank {which}: {outcome}; the report may be cut short -> see what the training program printed, and capture again
+    unusable-sidecar (warning): {file} cannot be used ({reason}): what it says of the capture is not known -> remove it, or capture again
+    stale-sidecar (warning): {file} is of another capture of that name ({reason}): not used
+        -> keep the sidecar with the reports that it was written for
+    conflicting-sidecars (warning): {files} say different things of {of}: none of them is used
+        -> keep only the sidecar that was written with the reports
+    sidecar-file-unusable (warning): {file}, which the capture's sidecar names, is not used: {reason} -> name the files with --nccl-log and --topology
+    step-pattern-ignored (info): the capture's sidecar says that the steps match {pattern}, but {why}: they were detected by their names
+        -> --step REGEX, if they are not the ones that you mean
+    no-gpu-name (info): the report does not say which GPU model rank {rank} ran on
+    untested-version (info): export schema {version} is newer than any nsyspipe was tested on: compare with nsys stats
+    no-message-size (info): message sizes were not recorded ({why}): bytes and bandwidths of collectives are null -> {how}
+    few-message-sizes (info): the message sizes of {n} of {total} communication operations are not known: bytes and bandwidths over them are null
+    log-of-another-run (warning): the NCCL log names no process of the run and no communicator of its size ({sizes}): it is of another run, and not
+        used -> pass the log of this run, made with NCCL_DEBUG=INFO NCCL_DEBUG_FILE=nccl_%h_%p.log
+    topology-of-another-machine (warning): the topology has no GPU {gpus}, on which the run has ranks: it is of another machine, and says nothing of
+        them -> nvidia-smi topo -m > topo.txt on a host of the run, and --topology topo.txt
+    not-judged (info): not judged: {rules} ({reason}) -> {how}
+    undecoded-payload (info): {n} NVTX payloads do not fit their description: ignored
+"""
+
+
+def _kind(line: str) -> tuple[str, Kind]:
+    head, _, rest = line.strip().partition(": ")
+    code, severity = head.removesuffix(")").split(" (")
+    message, _, fix = rest.partition(" -> ")
+    for name, text in _MENDS.items():
+        fix = fix.replace(f"<{name}>", text)
+    return code, Kind(severity, message, fix or None)
+
+
+CATALOGUE: dict[str, Kind] = dict(
+    map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines())
+)
 
 _BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
 TRACE_NVTX = "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), NCCL_NVTX_DISABLE not set"
@@ -329,22 +173,15 @@ def problem(
 
 @dataclass(frozen=True)
 class Recorded:
-    """False means that there was something, and the report lacks it.
+    """False means that there was something, and the report lacks it."""
 
-    Attributes
-    ----------
-    kernels, memcpy, memset
-        The operations themselves.
-    names
-        What kernels are called, without which communication cannot be told from compute.
-    kinds, sizes
-        The kind of every copy, and the bytes of every device-to-device copy.
-    """
-
+    # the operations themselves
     kernels: bool = True
+    # what kernels are called, without which communication cannot be told from compute
     names: bool = True
     memcpy: bool = True
     memset: bool = True
+    # the kind of every copy, and the bytes of every device-to-device copy
     kinds: bool = True
     sizes: bool = True
 

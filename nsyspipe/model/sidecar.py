@@ -15,47 +15,28 @@ SIDECAR_SUFFIX = ".capture.json"
 
 @dataclass(frozen=True)
 class CapturedRank:
-    """One rank of a capture; None is "not known".
-
-    Attributes
-    ----------
-    pid
-        Of the training program's process.
-    report
-        Stem of its report; None: this rank was not captured.
-    status
-        With which its program ended.
-    is_complete
-        Whether its report was whole before the program was ended, so that its status says nothing of the capture.
-    """
+    """One rank of a capture; None is "not known"."""
 
     rank: int
     local_rank: int | None = None
-    pid: int | None = None
-    report: str | None = None
-    status: int | None = None
+    pid: int | None = None  # of the training program's process
+    report: str | None = None  # stem of its report; None: this rank was not captured
+    status: int | None = None  # with which its program ended
     problem: str | None = None
     gpu_name: str | None = None
+    # whether its report was whole before the program was ended, so that its status says nothing of the capture
     is_complete: bool | None = None
 
 
 @dataclass(frozen=True)
 class RunCapture:
-    """How a run was captured, for whoever compares two: ``run.capture`` of the JSON document, field by field.
-
-    Attributes
-    ----------
-    command
-        What is known to be harmless; other values are hashed (``hmac:``), or ``***`` where they were not by us.
-    hash_key
-        What tells hashes by one key from those by another: ``capture`` for a key of this capture alone.
-    environment
-        Those of `VARIABLES`, likewise.
-    """
+    """How a run was captured, for whoever compares two: ``run.capture`` of the JSON document, field by field."""
 
     name: str | None = None
     captured_at_utc: str | None = None
+    # what is known to be harmless; other values are hashed (``hmac:``), or ``***`` where they were not by us
     command: list[str] | None = None
+    # what tells hashes by one key from those by another: ``capture`` for a key of this capture alone
     hash_key: str | None = None
     git_commit: str | None = None
     git_is_dirty: bool | None = None
@@ -67,35 +48,23 @@ class RunCapture:
     python_version: str | None = None
     trace: list[str] | None = None
     capture_range: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)  # those of `VARIABLES`, likewise
 
 
 @dataclass(frozen=True)
 class Sidecar:
-    """One sidecar of the reports of a run.
+    """One sidecar of the reports of a run."""
 
-    Attributes
-    ----------
-    path
-        Where it was read.
-    facts
-        What it says of the capture as a whole.
-    captured_at_utc_ns
-        Of the facts' time, for comparison with reports.
-    step_pattern, family
-        What it says of the steps' texts, and the normalised text (``step #``) that this means; None when it is more
-        than a text with numbers.
-    log_names, topology_name
-        Files of its directory, not looked at yet.
-    """
-
-    path: Path
-    facts: RunCapture
-    captured_at_utc_ns: int | None = None
+    path: Path  # where it was read
+    facts: RunCapture  # what it says of the capture as a whole
+    captured_at_utc_ns: int | None = None  # of the facts' time, for comparison with reports
     host: str | None = None
     world_size: int | None = None
     ranks: tuple[CapturedRank, ...] = ()
+    # what it says of the steps' texts, and the normalised text (``step #``) that this means; None when it is more
+    # than a text with numbers
     step_pattern: str | None = None
     family: str | None = None
+    # files of its directory, not looked at yet
     log_names: tuple[str, ...] = ()
     topology_name: str | None = None

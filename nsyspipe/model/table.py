@@ -1,4 +1,4 @@
-"""What a table is: its grain, its key, and for each column type, unit, formula and source."""
+"""What a table is: its grain, its key, and for each column type, unit, formula and source; and how one is written down."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 INT, FLOAT, TEXT, FLAG = pa.int64(), pa.float64(), pa.string(), pa.bool_()
+
+# `word` is a dictionary, since that is what pandas makes of a directory's `run_id=`: the two must agree.
+_TYPES = {"float": FLOAT, "text": TEXT, "word": pa.dictionary(pa.int32(), TEXT)}
+# The type that goes without saying with a unit.
+_BY_UNIT = {
+    **dict.fromkeys(("ns", "id", "count", "bytes", "enum"), INT),
+    **dict.fromkeys(("ratio", "bytes/s", "1/s"), FLOAT),
+    **dict.fromkeys(("text", "json"), TEXT),
+    "flag": FLAG,
+    "time": pa.timestamp("us", tz="UTC"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,31 +89,33 @@ def conform(table: pa.Table, schema: TableSchema) -> pa.Table:
     return table.select(schema.names).cast(schema.arrow)
 
 
-# Columns that several tables share, and short ways to declare the common sorts.
+def table(text: str) -> TableSchema:
+    r"""Read a table as it is written down: its name and key, what a row is, an empty line, then its `columns`.
+
+    Examples
+    --------
+    >>> table("steps by rank, start_ns: One row per step.\n\n wall_ns ns end - start <- derived").key
+    ('rank', 'start_ns')
+    """
+    head, _, body = text.partition("\n\n")
+    title, _, doc = " ".join(head.split()).partition(": ")
+    name, _, key = title.partition(" by ")
+    return TableSchema(name, doc, tuple(key.split(", ")) if key else (), columns(body))
 
 
-RANK = Column(
-    "rank",
-    INT,
-    "id",
-    "global rank",
-    "the first of rank map, environment, NCCL payload, MPI thread name, file name, order that numbers every rank",
-)
-STEP = Column(
-    "step", INT, "id", "step number, the same on every rank", "NVTX range text, or its ordinal"
-)
+def columns(text: str) -> tuple[Column, ...]:
+    """Read columns, one per line: name, kind, meaning, and its source behind ``<-``.
+
+    A kind is a unit that implies its type, or ``TYPE:UNIT`` (``_`` for a space); with ``?`` the column may be null. A line
+    that is indented by eight spaces goes on the one before.
+    """
+    lines = text.replace("\n" + 8 * " ", " ").splitlines()
+    return tuple(_column(line) for line in lines if line.strip())
 
 
-def ns(name: str, doc: str, *, source: str = "", nullable: bool = False) -> Column:
-    """Declare a column of nanoseconds."""
-    return Column(name, INT, "ns", doc, source, nullable)
-
-
-def count(name: str, doc: str, source: str = "", *, nullable: bool = False) -> Column:
-    """Declare a column of numbers of things."""
-    return Column(name, INT, "count", doc, source, nullable)
-
-
-def ratio(name: str, doc: str) -> Column:
-    """Declare a derived ratio; null where its denominator is 0 or its numerator null."""
-    return Column(name, FLOAT, "ratio", doc, "derived", nullable=True)
+def _column(line: str) -> Column:
+    name, kind, meaning = line.split(maxsplit=2)
+    doc, _, source = meaning.partition(" <- ")
+    typed, _, unit = kind.removesuffix("?").rpartition(":")
+    arrow = _TYPES[typed] if typed else _BY_UNIT[unit]
+    return Column(name, arrow, unit.replace("_", " "), doc, source, nullable=kind.endswith("?"))

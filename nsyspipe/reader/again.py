@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.reader.calls import read_launches, read_strings
 from nsyspipe.reader.operations import read_operations_again
 from nsyspipe.reader.ranges import read_ranges_again
@@ -51,8 +51,8 @@ class SecondReading:
     memcpys: pa.Table
     memsets: pa.Table
     names: dict[int, str]
-    launches: pa.Table | None  # `schema.LAUNCHES`; None when API calls were not recorded
-    ranges: pa.Table  # `schema.RANGES`
+    launches: pa.Table | None  # `canonical.LAUNCHES`; None when API calls were not recorded
+    ranges: pa.Table  # `canonical.RANGES`
 
 
 def read_again(path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted) -> SecondReading:
@@ -91,7 +91,7 @@ def _ranges(
         bounds = pc.min_max(launches["start_ns"]).as_py()
         spans.append((bounds["min"], bounds["max"]))
     if not (spans and wanted.threads):
-        return schema.RANGES.empty()
+        return canonical.RANGES.empty()
     hull = min(one[0] for one in spans), max(one[1] for one in spans)
     return read_ranges_again(
         report,

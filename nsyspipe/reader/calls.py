@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.intervals import EMPTY
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.operations import process_of
 from nsyspipe.reader.report import as_int
@@ -51,7 +51,7 @@ _API_VERSION = re.compile(r"(?:_v[0-9]+|_ptsz|_ptds)+$")
 
 
 def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Table | None:
-    """Read the CUDA API calls as `schema.LAUNCHES`; None when they were not recorded.
+    """Read the CUDA API calls as `canonical.LAUNCHES`; None when they were not recorded.
 
     What runs on a device was launched, so a table without rows is one that was not recorded. `ids`
     limits them to correlation ids from the first to the second, inclusive.
@@ -62,7 +62,7 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Tabl
     where = None if ids is None else f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}'
     found = report.select(versions.RUNTIME, dict.fromkeys(columns, "int"), where=where).drop_null()
     process = process_of(found["globalTid"].to_numpy())
-    return schema.LAUNCHES.table(
+    return canonical.LAUNCHES.table(
         {
             "process_id": process,
             "start_ns": found["start"],
@@ -75,19 +75,19 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Tabl
 class Calls:
     """The CUDA API calls of a report."""
 
-    # launches, all: `schema.LAUNCHES` and `schema.HOST_CALLS`; None as `read_launches` tells
+    # launches, all: `canonical.LAUNCHES` and `canonical.HOST_CALLS`; None as `read_launches` tells
     launches: pa.Table | None
     all: pa.Table | None
-    # `schema.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded
+    # `canonical.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded
     blocking: pa.Table | None
-    # `schema.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
+    # `canonical.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
     # and copies to the host that block: into pageable memory, or by a call without Async in its name
     waits: pa.Table
 
 
 def read_calls(report: Report, strings: Strings) -> Calls:
     """Read the CUDA API calls, all kinds in one pass."""
-    nothing = Calls(None, None, None, schema.HOST_WAITS.empty())
+    nothing = Calls(None, None, None, canonical.HOST_WAITS.empty())
     if not (report.has(versions.RUNTIME, *_CALL[:2]) and report.has_rows(versions.RUNTIME)):
         return nothing
     found = report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int"))
@@ -101,20 +101,20 @@ def read_calls(report: Report, strings: Strings) -> Calls:
 
 
 def _all_calls(found: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return `schema.LAUNCHES` and `schema.HOST_CALLS`."""
+    """Return `canonical.LAUNCHES` and `canonical.HOST_CALLS`."""
     columns = ("start", "globalTid", "correlationId")
     if any(found[name].null_count for name in columns):
         known = [pc.is_valid(found[name]) for name in columns]
         found = found.filter(functools.reduce(pc.and_, known))
     thread = found["globalTid"].to_numpy()
     times = {"process_id": process_of(thread), "start_ns": found["start"]}
-    launches = schema.LAUNCHES.table(times | {"correlation_id": found["correlationId"]})
+    launches = canonical.LAUNCHES.table(times | {"correlation_id": found["correlationId"]})
     end = found["end"]
     ends = {
         "thread_id": thread,
         "end_ns": pc.coalesce(end, found["start"]) if end.null_count else end,
     }
-    return launches, schema.HOST_CALLS.table(times | ends)
+    return launches, canonical.HOST_CALLS.table(times | ends)
 
 
 def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
@@ -122,11 +122,11 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
         found, "nameId", pa.array(strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM))
     ).drop_null()
     if not calls.num_rows:
-        return schema.HOST_WAITS.empty()
+        return canonical.HOST_WAITS.empty()
     thread = calls["globalTid"].to_numpy()
     whole = pc.is_in(calls["nameId"], value_set=pa.array(strings.ids_beginning(*_OF_DEVICE)))
     device, stream = _waited_for(report, process_of(thread), calls["correlationId"].to_numpy())
-    return schema.HOST_WAITS.table(
+    return canonical.HOST_WAITS.table(
         {
             "process_id": process_of(thread),
             "thread_id": thread,
@@ -158,12 +158,12 @@ def _waited_for(
 def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     names = ("correlationId", "globalPid", "end")
     if not report.has(versions.MEMCPY, *names, "deviceId", "copyKind"):
-        return schema.HOST_WAITS.empty()
+        return canonical.HOST_WAITS.empty()
     columns = dict.fromkeys((*names, "deviceId", "dstKind"), "int")
     copies = report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}")
     copies = copies.filter(functools.reduce(pc.and_, (pc.is_valid(copies[name]) for name in names)))
     if not copies.num_rows:
-        return schema.HOST_WAITS.empty()
+        return canonical.HOST_WAITS.empty()
     copies = copies.sort_by("end")  # a call waited for the last of its copies
     calls = _timed(found, "correlationId", pc.unique(copies["correlationId"])).drop_null()
     thread = calls["globalTid"].to_numpy()
@@ -175,7 +175,7 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
     kept = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
     calls, copies = calls.filter(kept), copies.take(rows.filter(kept.combine_chunks()))
     thread = calls["globalTid"].to_numpy()
-    return schema.HOST_WAITS.table(
+    return canonical.HOST_WAITS.table(
         {
             "process_id": process_of(thread),
             "thread_id": thread,
@@ -214,7 +214,7 @@ def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     found = _timed(found, "nameId", numbers)
     found = found.filter(pc.is_valid(found["globalTid"]))
     texts = pa.array(names.values(), pa.string())
-    return schema.BLOCKING_CALLS.table(
+    return canonical.BLOCKING_CALLS.table(
         {
             "process_id": process_of(found["globalTid"].to_numpy()),
             "start_ns": found["start"],

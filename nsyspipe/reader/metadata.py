@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
@@ -180,7 +180,7 @@ class Capture:
     def without_events(self) -> Capture:
         """Return the same without operations and launches, which hold most of its memory."""
         empty = replace(
-            self.operations, kernels=schema.KERNELS.empty(), copies=schema.COPIES.empty()
+            self.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty()
         )
         return replace(self, operations=empty, calls=replace(self.calls, launches=None, all=None))
 
@@ -229,7 +229,7 @@ def _recorded(
     report: Report, facts: ReportFacts, strings: Strings, operations: Operations
 ) -> Recorded:
     copies = operations.copies
-    dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], schema.DTOD_KIND))
+    dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], canonical.DTOD_KIND))
 
     def is_there(table: str, *calls: str) -> bool:
         return report.has_rows(table) or not _was_recordable(report, facts, strings, table, calls)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ def _table(
 ) -> pa.Table:
     if name_column is None:
         nothing = {"name_id": rows["start_ns"], "is_comm": constant(rows, value=False)}
-        return schema.KERNELS.table(rows | nothing)
+        return canonical.KERNELS.table(rows | nothing)
     comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
     sources = [name for name in ("shortName", "demangledName") if name in rows]
     flags = [_in_set(rows[name], comm_ids, strings, comm_pattern) for name in sources]
     is_comm = pc.or_(*flags) if len(flags) > 1 else flags[0]
-    return schema.KERNELS.table(rows | {"name_id": rows[name_column], "is_comm": is_comm})
+    return canonical.KERNELS.table(rows | {"name_id": rows[name_column], "is_comm": is_comm})
 
 
 def _read_rows(report: Report, columns: dict[str, str]) -> tuple[dict[str, pa.ChunkedArray], int]:
@@ -184,12 +184,12 @@ def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, in
     rows, n_dropped = valid_rows(report, versions.GRAPH, _KERNEL_COLUMNS, where=where)
     unknown = pa.nulls(len(rows["start_ns"]), pa.int64())
     rows |= {
-        "name_id": constant(rows, schema.GRAPH_NAME_ID),
+        "name_id": constant(rows, canonical.GRAPH_NAME_ID),
         "grid": unknown,
         "block": unknown,
         "is_comm": constant(rows, value=False),
     }
-    return schema.KERNELS.table(rows), n_dropped
+    return canonical.KERNELS.table(rows), n_dropped
 
 
 def _with_shapes(report: Report, found: pa.Table) -> pa.Table:
@@ -225,7 +225,7 @@ _COPY_COLUMNS = _SET_COLUMNS | {"copy_kind": "copyKind"}
 class Operations:
     """What ran on the devices."""
 
-    # kernels, copies: `schema.KERNELS` and `schema.COPIES`
+    # kernels, copies: `canonical.KERNELS` and `canonical.COPIES`
     kernels: pa.Table
     copies: pa.Table
     n_dropped: int  # rows that ended before they started, or had no time
@@ -253,8 +253,8 @@ def read_operations(
     graphs, bad_graphs = _read_graphs(report)
     memcpys, bad_memcpys = valid_rows(report, versions.MEMCPY, _COLUMNS | _COPY_COLUMNS)
     memsets, bad_memsets = valid_rows(report, versions.MEMSET, _COLUMNS | _SET_COLUMNS)
-    memsets |= {"copy_kind": constant(memsets, schema.MEMSET_KIND)}
-    copies = [schema.COPIES.table(memcpys), schema.COPIES.table(memsets)]
+    memsets |= {"copy_kind": constant(memsets, canonical.MEMSET_KIND)}
+    copies = [canonical.COPIES.table(memcpys), canonical.COPIES.table(memsets)]
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
         copies=pa.concat_tables(copies),

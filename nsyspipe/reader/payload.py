@@ -189,8 +189,8 @@ class CommRank:
 class Payloads:
     """The payloads of NCCL's ranges in one report."""
 
-    table: pa.Table  # `schema.PAYLOADS`
-    comm_sizes: pa.Table  # `schema.COMM_SIZES`
+    table: pa.Table  # `canonical.PAYLOADS`
+    comm_sizes: pa.Table  # `canonical.COMM_SIZES`
     # Rank and size by process. A process may be in several communicators: the largest tells its rank, unless two of
     # that size disagree.
     comm_ranks: dict[int, CommRank]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.names import is_library_domain
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.operations import TIME_LIMIT, process_of, process_of_thread
@@ -41,7 +41,7 @@ _ABSENT = -1
 class Ranges:
     """What NVTX recorded."""
 
-    table: pa.Table  # `schema.RANGES`: ranges of all domains but NCCL's and MPI's
+    table: pa.Table  # `canonical.RANGES`: ranges of all domains but NCCL's and MPI's
     mpi_ranks: dict[int, int]  # rank by process, from thread-name rows ``MPI Rank N``
     n_dropped: int  # ranges that ended before they started, or at impossible times
     open_end_ns: int | None  # the end of ranges that were never closed; None when all were
@@ -56,7 +56,7 @@ def read_ranges(
 ) -> Ranges:
     """Read the ranges; one that was never closed ends 1 ns after the report's last event, operations included."""
     if not report.has(versions.NVTX, *_NEEDED):
-        return Ranges(schema.RANGES.empty(), {}, 0, None, is_recorded=False)
+        return Ranges(canonical.RANGES.empty(), {}, 0, None, is_recorded=False)
     found = _events(report, strings, _WANTED)
     ranges = _of_kinds(found, _PUSH_POP, _START_END)
     open_end = _open_end(report, ranges, operation_ends) if ranges["end"].null_count else None
@@ -85,7 +85,7 @@ def read_ranges_again(
     span: tuple[int, int] | None,
     open_end_ns: int | None,
 ) -> pa.Table:
-    """Read the ranges of some threads as `schema.RANGES`.
+    """Read the ranges of some threads as `canonical.RANGES`.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def read_ranges_again(
         As the first reading found it.
     """
     if not report.has(versions.NVTX, *_NEEDED):
-        return schema.RANGES.empty()
+        return canonical.RANGES.empty()
     where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({', '.join(map(str, threads))})"
     if span is not None:
         where += f' AND "start" <= {span[1]} AND ("end" >= {span[0]} OR "end" IS NULL)'
@@ -116,13 +116,13 @@ def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
 
 
 def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[pa.Table, int]:
-    """Return `schema.RANGES`, and how many of all ranges were dropped for their times."""
+    """Return `canonical.RANGES`, and how many of all ranges were dropped for their times."""
     starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
     ends = as_int(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
     is_never, is_library = _of_libraries(ranges, domains)
     kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
-    table = schema.RANGES.table(
+    table = canonical.RANGES.table(
         {
             "process_id": process_of(threads[kept]),
             "thread_id": threads[kept],

@@ -320,7 +320,7 @@ def _rank_markers(
     stalls = union(
         np.concatenate((begin[own], removed_starts)), np.concatenate((finish[own], removed_ends))
     )
-    beside = union(comm.start, comm.end).intersect(stalls.complement())
+    beside = union(comm.start, comm.end).without(stalls)
     is_beside = beside.counts_up_to(rank.start) > np.searchsorted(beside.ends, rank.start, "right")
     return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[is_beside])
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.model.figures import FIGURES
+from nsyspipe.model.schema import FIGURES
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.version import __version__
 

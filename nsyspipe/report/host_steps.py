@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group
 from rich.text import Text
 
-from nsyspipe.analysis.host_steps import (
+from nsyspipe.analysis.summary import (
     MUCH_RATIO,
     fastest_and_slowest,
     host_figures,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.host_steps import HostFigures
+    from nsyspipe.analysis.summary import HostFigures
     from nsyspipe.model.sidecar import RunCapture
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.host_steps import host_figures
+from nsyspipe.analysis.summary import host_figures
 from nsyspipe.model.text import printable
 from nsyspipe.report.blocks import Facts, Heading, Items, Sentence, Table, Troubles, words_of
 from nsyspipe.report.files import head_of

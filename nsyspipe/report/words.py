@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.text import printable
 from nsyspipe.report.units import absent, ms_text, percent_text
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.evenness import Evenness
+    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.run.run import Run
 
 

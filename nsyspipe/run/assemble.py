@@ -14,6 +14,7 @@ from nsyspipe.analysis.steps import Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
+from nsyspipe.model.table import TableSchema, conform
 from nsyspipe.run.collectives import (
     collective_figures,
     collectives_table,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.fabric import NcclLog
     from nsyspipe.model.problems import Problem
-    from nsyspipe.model.table import TableSchema
     from nsyspipe.model.types import Int64
     from nsyspipe.run.digest import HostDigest, ProcessDigest
     from nsyspipe.run.gather import Gathered, Placed, ReportDigest
@@ -155,7 +155,7 @@ def merge(
 
 _ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
 _DERIVED = {"in_summary", *_ACROSS, *(name for name in schema.FIGURES)}
-_WINDOWS = schema.TableSchema(
+_WINDOWS = TableSchema(
     "windows",
     "Steps before selection.",
     schema.STEPS.key,
@@ -187,7 +187,7 @@ def _rank_columns(
 def _joined(tables: Iterable[pa.Table], of: TableSchema) -> pa.Table:
     """Put tables of all ranks together, sorted by their key; nulls come last."""
     merged = pa.concat_tables([of.empty(), *tables])
-    return schema.conform(merged.sort_by([(name, "ascending") for name in of.key]), of)
+    return conform(merged.sort_by([(name, "ascending") for name in of.key]), of)
 
 
 def _windows(
@@ -195,7 +195,7 @@ def _windows(
 ) -> tuple[pa.Table, Int64]:
     """Return all windows, and for each the place of its rank among the run's."""
     tables = [
-        schema.conform(pa.table(_rank_columns(one, rank, own, one.process.windows)), _WINDOWS)
+        conform(pa.table(_rank_columns(one, rank, own, one.process.windows)), _WINDOWS)
         for one, rank, own in zip(placed, ranks, numbering, strict=True)
     ]
     counts = [one.num_rows for one in tables]
@@ -330,7 +330,8 @@ def _kernels_table(
     tables = []
     for one, rank, numbers in zip(placed, ranks, numbering, strict=True):
         found = one.process.kernels
-        inside = one.process.kernels_by_window.over(_in_summary(one, numbers, selection))
+        by_window = one.process.kernels_by_window
+        n_inside, inside_ns, is_unknown = by_window.over(_in_summary(one, numbers, selection))
         slowed, free = (
             pc.cast(found[n], pa.float64(), safe=False) for n in ("slowed_ns", "free_ns")
         )
@@ -339,8 +340,8 @@ def _kernels_table(
             "mean_ns": pc.divide(found["total_ns"], found["n_kernels"]),
             "not_overlapped_ns": pc.subtract(found["total_ns"], found["overlapped_ns"]),
             "slowdown_ratio": pc.if_else(pc.greater(found["free_ns"], 0), ratio, None),
-            "n_in_summary": pa.array(inside.n_kernels, mask=inside.is_unknown),
-            "in_summary_ns": pa.array(inside.total_ns, mask=inside.is_unknown),
+            "n_in_summary": pa.array(n_inside, mask=is_unknown),
+            "in_summary_ns": pa.array(inside_ns, mask=is_unknown),
         }
         tables.append(schema.KERNEL_COSTS.table(columns))
     return _joined(tables, schema.KERNEL_COSTS)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
-from nsyspipe.analysis.collectives import UNGROUPED, Waiting, match, waiting
+from nsyspipe.analysis.collectives import UNGROUPED, Waiting, match, waited_until, waiting
 from nsyspipe.analysis.communication import NO_MEMBER, CommKind
 from nsyspipe.analysis.intervals import union
 from nsyspipe.model.names import COLLECTIVES
@@ -277,7 +277,7 @@ def step_waits(
     rows, found = across.rows, across.waiting
     if found is None:
         return *(np.zeros(rank.size, np.int64),) * 2, np.zeros(rank.size, np.bool_)
-    until = np.minimum(found.last_start_ns, rows.end_ns)
+    until = waited_until(rows.start_ns, rows.end_ns, found.wait_ns)
     is_wait = found.is_matched & (until > rows.start_ns)
     edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1))
     waits, exposed = np.zeros(rank.size, np.int64), np.zeros(rank.size, np.int64)

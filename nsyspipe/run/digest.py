@@ -21,7 +21,7 @@ from nsyspipe.analysis.step_families import (
     members_of,
 )
 from nsyspipe.analysis.steps import Windows, capture_window, step_windows
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, step_number
 from nsyspipe.model.problems import Problem, problem
@@ -120,20 +120,20 @@ def step_members(
 def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
     texts = events.ranges["text"].take(pa.array(members.rows)).to_pylist()
     operations = events.operations
-    launched = launched_in(
+    counts, starts, ends = launched_in(
         members.starts,
         members.ends,
         (operations.kernel_launch, operations.kernel_start, operations.kernel_end),
         (operations.copy_launch, operations.copy_start, operations.copy_end),
     )
-    nothing = launched.counts == 0
+    nothing = counts == 0
     return pa.table(
         {
             "number": pa.array([step_number(text) for text in texts], pa.int64()),
             "start_ns": members.starts,
             "end_ns": members.ends,
-            "device_start_ns": pa.array(launched.starts, mask=nothing),
-            "device_end_ns": pa.array(launched.ends, mask=nothing),
+            "device_start_ns": pa.array(starts, mask=nothing),
+            "device_end_ns": pa.array(ends, mask=nothing),
         }
     )
 
@@ -207,7 +207,7 @@ def host_candidates(
 ) -> dict[int, tuple[pa.Table, list[Candidate]]]:
     """Return the ranges and families of each process of a report without device activity that has any."""
     never = np.empty(0, np.int64)
-    nothing = operations_of(schema.KERNELS.empty(), never, schema.COPIES.empty(), never)
+    nothing = operations_of(canonical.KERNELS.empty(), never, canonical.COPIES.empty(), never)
     found = {}
     for process in sorted(distinct(ranges["process_id"]).tolist()):
         own = ranges.filter(pc.equal(ranges["process_id"], process))

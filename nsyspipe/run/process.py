@@ -10,9 +10,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import ProcessOperations, operations_of
-from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies
+from nsyspipe.analysis.breakdown import (
+    breakdown,
+    device_time,
+    grad_copies,
+    idle_causes,
+    idle_gaps,
+    phase_idle,
+)
 from nsyspipe.analysis.clock import AGREED, device_clocks
-from nsyspipe.analysis.idle import idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.kernels import kernels_table
 from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, phase_costs, phases_of_launches
@@ -191,12 +197,12 @@ class ProcessEvents:
 
     process_id: int
     operations: ProcessOperations
-    ranges: pa.Table  # `schema.RANGES` of the process
+    ranges: pa.Table  # `canonical.RANGES` of the process
     devices: tuple[int, ...]  # operations by device, the device with most first (tie: the lowest)
     has_launches: bool
-    # `schema.BLOCKING_CALLS` of the process; None when not recorded
+    # `canonical.BLOCKING_CALLS` of the process; None when not recorded
     blocking_calls: pa.Table | None
-    payloads: pa.Table  # `schema.PAYLOADS` of the process
+    payloads: pa.Table  # `canonical.PAYLOADS` of the process
     clocks: Mapping[int | None, DeviceClock]  # as `clock.device_clocks` gives them
 
     @property
@@ -233,8 +239,8 @@ class ProcessEvents:
     ) -> ProcessEvents:
         """Collect the events of one process from its share of each canonical table.
 
-        Launch times are those that `attribution.launch_times` gives; `waits` and `calls` are `schema.HOST_WAITS` and
-        `schema.HOST_CALLS`.
+        Launch times are those that `attribution.launch_times` gives; `waits` and `calls` are `canonical.HOST_WAITS` and
+        `canonical.HOST_CALLS`.
         """
         devices = pc.value_counts(
             pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())

@@ -17,6 +17,7 @@ from nsyspipe.findings.model import Evidence
 from nsyspipe.findings.slow_link import LinkVerdict, judge_link
 from nsyspipe.model import schema
 from nsyspipe.model.problems import problem
+from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
@@ -193,7 +194,7 @@ class ReportRun(Run):
         merged = self._tables
         figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
         makers: dict[str, Callable[[], pa.Table]] = {
-            "collectives": lambda: schema.conform(merged.all_collectives(), schema.COLLECTIVES),
+            "collectives": lambda: conform(merged.all_collectives(), schema.COLLECTIVES),
             "summary": lambda: summary(*figures, is_capture=is_capture),
             "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
             "phase_summary": lambda: phase_summary(self._summary_phases),

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.evenness import evenness
 from nsyspipe.analysis.kernels import costliest
-from nsyspipe.analysis.summary import step_times
+from nsyspipe.analysis.summary import evenness, step_times
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from nsyspipe.analysis.evenness import Evenness
+    from nsyspipe.analysis.summary import Evenness
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.fabric import NcclFacts
     from nsyspipe.model.sidecar import RunCapture

@@ -15,6 +15,7 @@ from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
 from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.table import conform
 from nsyspipe.model.text import decoded
 from nsyspipe.run.run import Run, RunHeader, steps_source
 from nsyspipe.store.details import Details, parse_details
@@ -91,7 +92,7 @@ class SavedRun(Run):
 
     def _table(self, name: str) -> pa.Table:
         if name == "summary":
-            return schema.conform(self._table("runs"), schema.SUMMARY)
+            return conform(self._table("runs"), schema.SUMMARY)
         if name not in self._read:
             if name == "host_steps" and self._details.n_host_steps is None:
                 return schema.HOST_STEPS.empty()  # saved before there was this table

@@ -6,15 +6,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.attribution import NEVER, UNKNOWN, Slices, launch_times, operations_of
-from nsyspipe.model import schema
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN, launch_times, operations_of
+from nsyspipe.analysis.intervals import Slices
+from nsyspipe.model import canonical
 from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
 
 
 def launches(*rows):
-    """Build `schema.LAUNCHES` from (process, start, correlation id)."""
+    """Build `canonical.LAUNCHES` from (process, start, correlation id)."""
     names = ("process_id", "start_ns", "correlation_id")
-    return schema.LAUNCHES.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
+    return canonical.LAUNCHES.table(
+        {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    )
 
 
 def found(ops, calls):
@@ -24,13 +27,13 @@ def found(ops, calls):
 
 
 def called(ops):
-    """Build `schema.COPIES` of which only process and correlation id matter."""
-    columns = dict.fromkeys(schema.COPIES.names, [0] * len(ops))
+    """Build `canonical.COPIES` of which only process and correlation id matter."""
+    columns = dict.fromkeys(canonical.COPIES.names, [0] * len(ops))
     columns |= {
         "process_id": [process for process, _ in ops],
         "correlation_id": [one for _, one in ops],
     }
-    return schema.COPIES.table(columns)
+    return canonical.COPIES.table(columns)
 
 
 # --- launch_times --------------------------------------------------------------------------
@@ -180,10 +183,10 @@ def test_the_span_of_one_kind_of_operations_alone():
 
 def test_a_process_with_copies_only_has_no_launched_kernels():
     ops = operations_of(
-        schema.KERNELS.empty(),
+        canonical.KERNELS.empty(),
         ints(),
-        schema.COPIES.table(
-            {name: [1] for name in schema.COPIES.names}
+        canonical.COPIES.table(
+            {name: [1] for name in canonical.COPIES.names}
         ),
         ints(4),
     )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from nsyspipe.analysis.communication import NO_MEMBER, CommKind, comm_operations
 from nsyspipe.analysis.steps import Windows
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.canonical import PAYLOADS
 from tests.build.make import comm, compute, ints, members, operations, windows
 
@@ -46,7 +46,7 @@ def rows(*ops, columns=("start_ns", "member"), **options):
 
 def test_operations_are_listed_in_order_of_start_and_compute_is_not():
     made = found(comm(50, 60, 5), compute(20, 30, 2), comm(40, 90, 7))
-    assert made.table.schema == schema.COMM_OPERATIONS.arrow
+    assert made.table.schema == canonical.COMM_OPERATIONS.arrow
     assert made.table.select(["start_ns", "end_ns"]).to_pylist() == [
         {"start_ns": 40, "end_ns": 90},
         {"start_ns": 50, "end_ns": 60},
@@ -117,7 +117,7 @@ def test_an_operation_without_a_known_name_is_of_another_kind(name_id):
 def test_no_operations_have_no_kinds():
     made = found(compute(10, 20, 1))
     assert (made.kinds, made.table.num_rows) == ((), 0)
-    assert made.table.schema == schema.COMM_OPERATIONS.arrow
+    assert made.table.schema == canonical.COMM_OPERATIONS.arrow
 
 
 # --- streams -------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from nsyspipe.analysis.breakdown import idle_gaps
 from nsyspipe.analysis.clock import AGREED, device_clock, device_clocks
-from nsyspipe.analysis.idle import idle_gaps
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.run.process import ProcessEvents
 from tests.build.make import compute, dtod, ints, operations
 
@@ -59,8 +59,8 @@ def test_one_bad_correlation_decides_nothing():
 
 
 def waits(*rows):
-    """Build `schema.HOST_WAITS` from (start, end, stream or None for all or "?" for one unknown, end of its copy)."""
-    return schema.HOST_WAITS.table(
+    """Build `canonical.HOST_WAITS` from (start, end, stream or None for all or "?" for one unknown, end of its copy)."""
+    return canonical.HOST_WAITS.table(
         {
             "process_id": [1] * len(rows),
             "thread_id": [1] * len(rows),
@@ -110,7 +110,7 @@ def test_of_a_stream_that_is_not_known_the_earliest_one_counts():
 def test_what_another_thread_may_have_launched_meanwhile_is_no_evidence():
     def calls(thread):
         columns = {"process_id": [1], "thread_id": [thread], "start_ns": [38], "end_ns": [45]}
-        return schema.HOST_CALLS.table({name: pa.array(own) for name, own in columns.items()})
+        return canonical.HOST_CALLS.table({name: pa.array(own) for name, own in columns.items()})
 
     assert lead(OPS, (40, 165, None), calls=calls(2)) is None
     assert lead(OPS, (40, 165, None), calls=calls(1)) == -5
@@ -134,7 +134,7 @@ def test_every_device_of_a_process_is_compared_and_its_launches_corrected_by_its
     clocks = device_clocks(ops, (0, 1), waits(), None)
     assert {device: one.offset_ns for device, one in clocks.items()} == {0: 0, 1: -(10**6) - 5 * US}
     events = ProcessEvents(
-        1, ops, schema.RANGES.empty(), (0, 1), True, None, schema.PAYLOADS.empty(), clocks
+        1, ops, canonical.RANGES.empty(), (0, 1), True, None, canonical.PAYLOADS.empty(), clocks
     )
     assert events.clock == clocks[0]
     launches = idle_gaps(ops, 0, events.offsets_of_kernels_ns).launch.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.idle import idle_gaps
+from nsyspipe.analysis.breakdown import idle_gaps
 from tests.build.make import comm, compute, dtod, htod, memset, operations, unified
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsyspipe.analysis import idle
-from nsyspipe.analysis.idle import idle_causes, idle_gaps, phase_idle
+from nsyspipe.analysis import breakdown
+from nsyspipe.analysis.breakdown import idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.intervals import EMPTY, union
-from nsyspipe.model.step_tables import IDLE_CAUSES as CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
 from tests.build.make import calls, comm, compute, dtod, ints, listed, operations, windows
 
 SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
@@ -128,7 +128,7 @@ def test_a_zero_length_operation_parts_the_gap_and_with_it_the_causes():
     ],
 )
 def test_a_pause_is_a_long_stretch_in_which_nothing_is_launched(monkeypatch, late, blocking, pause):
-    monkeypatch.setattr(idle, "PAUSE_NS", 40)
+    monkeypatch.setattr(breakdown, "PAUSE_NS", 40)
     # Launched with no latency, each kernel starts when it comes; windows cut the gap in two.
     ops = (compute(0, 10, 0), compute(10 + late, 20 + late, 10 + late))
     half = 10 + late // 2

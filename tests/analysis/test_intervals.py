@@ -114,11 +114,12 @@ def test_the_intersection_is_what_both_hold_whichever_is_asked(other, common):
     assert pairs(found.intersect(TWO)) == common
 
 
-def test_the_complement_is_every_other_time():
+def test_what_others_leave_is_every_other_time():
     far = 2**62
-    assert pairs(TWO.complement()) == [(-far, 0), (10, 20), (30, far)]
-    assert pairs(EMPTY.complement()) == [(-far, far)]
-    assert pairs(TWO.complement().complement())[1:-1] == pairs(TWO)
+    always = union_of([(-far, far)])
+    assert pairs(always.without(TWO)) == [(-far, 0), (10, 20), (30, far)]
+    assert pairs(always.without(EMPTY)) == [(-far, far)]
+    assert pairs(TWO.without(always.without(TWO))) == pairs(TWO)
 
 
 def test_of_nested_intervals_the_outermost_is_picked():
@@ -227,6 +228,7 @@ def test_measures_of_a_set_equal_counting(spans, times):
 @given(SPANS, SPANS)
 def test_an_intersection_is_the_common_ticks(one, other):
     assert ticks(pairs(union_of(one).intersect(union_of(other)))) == ticks(one) & ticks(other)
+    assert ticks(pairs(union_of(one).without(union_of(other)))) == ticks(one) - ticks(other)
 
 
 @quick

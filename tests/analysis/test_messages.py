@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.messages import assign_messages
+from nsyspipe.analysis.communication import assign_messages, kernel_kinds
 from nsyspipe.model.canonical import PAYLOADS
 
 A, B = 5 - 2**63, 7
@@ -25,7 +25,6 @@ class Call(NamedTuple):
     comm: int | None = A
     seq: int | None = None
     end: int | None = None
-    thread: int = 1
 
 
 class Kernel(NamedTuple):
@@ -33,14 +32,13 @@ class Kernel(NamedTuple):
 
     launch: int | None
     collective: str = "all_reduce"
-    thread: int = 1
 
 
 def table(calls):
-    """Build `schema.PAYLOADS` from calls of one process."""
+    """Build `canonical.PAYLOADS` from calls of one process."""
     columns = {
         "process_id": [1 for _ in calls],
-        "thread_id": [one.thread for one in calls],
+        "thread_id": [1 for _ in calls],
         "start_ns": [one.start for one in calls],
         "end_ns": [one.end for one in calls],
         "call": pa.array([one.call for one in calls], pa.string()).dictionary_encode(),
@@ -53,14 +51,13 @@ def table(calls):
     return PAYLOADS.table(columns)
 
 
-def assigned(calls, kernels, *, threads=True):
+def assigned(calls, kernels):
     """Return (communicator, number, size) of each kernel; None for what is unknown."""
     times = [NEVER if one.launch is None else one.launch for one in kernels]
     found = assign_messages(
         table(calls),
         np.array(times, np.int64),
-        np.array([one.thread for one in kernels], np.int64) if threads else None,
-        [one.collective for one in kernels],
+        kernel_kinds(one.collective for one in kernels),
     )
     columns = [
         (found.comm_id, found.has_comm_id),
@@ -115,27 +112,6 @@ def test_without_payloads_or_kernels_there_is_nothing_to_assign():
 def test_values_are_exact():
     calls = [Call(2**60 + 1, 2**62 + 1, comm=-(2**63), seq=2**53 + 1)]
     assert assigned(calls, [Kernel(2**60 + 2)]) == [(-(2**63), 2**53 + 1, 2**62 + 1)]
-
-
-def test_a_dictionary_of_collectives_will_do():
-    collectives = pa.DictionaryArray.from_arrays([1, 0], ["all_gather", "all_reduce"])
-    calls = table([Call(10, 1), Call(20, 2, "ncclAllGather")])
-    found = assign_messages(calls, np.array([12, 22]), None, collectives)
-    assert found.message_bytes.tolist() == [1, 2]
-
-
-# --- threads --------------------------------------------------------------------------------------
-
-
-def test_threads_do_not_share_payloads():
-    calls = [Call(10, 100, thread=1), Call(11, 200, thread=2)]
-    kernels = [Kernel(12, thread=2), Kernel(13, thread=1), Kernel(14, thread=3)]
-    assert sizes(calls, kernels) == [200, 100, None]
-
-
-def test_without_threads_the_process_is_one_sequence():
-    calls = [Call(10, 100, thread=1), Call(20, 200, thread=2)]
-    assert sizes(calls, [Kernel(12, thread=9), Kernel(23, thread=9)], threads=False) == [100, 200]
 
 
 # --- fused groups ---------------------------------------------------------------------------------
@@ -302,20 +278,15 @@ def test_communicators_send_and_receive_apart():
 
 def blocks(calls, kernels):
     """Yield the payloads and kernels of each block."""
-    for thread in {one.thread for one in (*calls, *kernels)}:
-        events = [(one.start, 0, n) for n, one in enumerate(calls) if one.thread == thread]
-        events += [
-            (one.launch, 1, n)
-            for n, one in enumerate(kernels)
-            if one.thread == thread and one.launch is not None
-        ]
-        mine, own = [], []
-        for _, is_kernel, n in sorted(events):
-            if not is_kernel and own:
-                yield mine, own
-                mine, own = [], []
-            (own if is_kernel else mine).append(n)
-        yield mine, own
+    events = [(one.start, 0, n) for n, one in enumerate(calls)]
+    events += [(one.launch, 1, n) for n, one in enumerate(kernels) if one.launch is not None]
+    mine, own = [], []
+    for _, is_kernel, n in sorted(events):
+        if not is_kernel and own:
+            yield mine, own
+            mine, own = [], []
+        (own if is_kernel else mine).append(n)
+    yield mine, own
 
 
 NAMES = {"ncclAllReduce": "all_reduce", "ncclAllGather": "all_gather", None: None}
@@ -358,11 +329,8 @@ def events(draw):
     pick = st.sampled_from
     calls, kernels = [], []
     for at in draw(TIMES):
-        thread = draw(pick([1, 1, 1, 2]))
         if draw(st.booleans()):
-            kernels.append(
-                Kernel(at, draw(pick(["all_reduce", "all_reduce", "all_gather"])), thread)
-            )
+            kernels.append(Kernel(at, draw(pick(["all_reduce", "all_reduce", "all_gather"]))))
             continue
         name = draw(pick(["ncclAllReduce", "ncclAllReduce", "ncclAllGather", None]))
         size = draw(st.integers(0, 9) if name is None else pick([None, 0, 1, 2**50]))
@@ -375,7 +343,6 @@ def events(draw):
                 draw(pick([A, A, B, None])),
                 draw(st.none() | st.integers(0, 5)),
                 end,
-                thread,
             )
         )
     if kernels and draw(st.integers(0, 9)) == 0:

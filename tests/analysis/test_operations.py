@@ -11,7 +11,7 @@ import pytest
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
 from nsyspipe.analysis.operations import CATEGORIES, device_operations, overlapping_rows
 from nsyspipe.analysis.phases import launched_in
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES
 from nsyspipe.reader.again import _in_whole_steps
 from tests.build.make import PROCESS, ints
@@ -38,7 +38,7 @@ def operations(kernels=(), memcpys=(), memsets=(), launches=None):
     sorts = (kernels, memcpys, memsets)
     launches = launches or [range(len(rows)) for rows in sorts]
     return device_operations(
-        schema.KERNELS.from_rows(kernels),
+        canonical.KERNELS.from_rows(kernels),
         table(memcpys, ("bytes", "copy_kind")),
         table(memsets, ("bytes",)),
         [ints(*one) for one in launches],
@@ -55,7 +55,7 @@ def named(found):
 
 def test_kernels_memcpys_and_memsets_stand_side_by_side():
     found = operations(
-        [kernel(10, 20), kernel(20, 30, 2, is_comm=True), kernel(5, 6, schema.GRAPH_NAME_ID)],
+        [kernel(10, 20), kernel(20, 30, 2, is_comm=True), kernel(5, 6, canonical.GRAPH_NAME_ID)],
         [copy(30, 40)],
         [copy(40, 50, n_bytes=8)],
     )
@@ -134,9 +134,9 @@ def test_operations_overlap_a_span_that_they_begin_in_even_without_length():
 def test_ranges_launch_what_is_launched_from_their_start_to_before_their_end():
     kernels = ints(1, 5, 9, NEVER), ints(10, 30, 50, 0), ints(20, 40, 60, 99)
     copies = ints(5), ints(25), ints(80)
-    found = launched_in(ints(1, 5, 6, 6), ints(9, 10, 9, 6), kernels, copies)
-    assert found.counts.tolist() == [3, 3, 0, 0]
-    assert (found.starts[:2].tolist(), found.ends[:2].tolist()) == ([10, 25], [80, 80])
+    counts, first, last = launched_in(ints(1, 5, 6, 6), ints(9, 10, 9, 6), kernels, copies)
+    assert counts.tolist() == [3, 3, 0, 0]
+    assert (first[:2].tolist(), last[:2].tolist()) == ([10, 25], [80, 80])
 
 
 # --- ranges to read -------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsyspipe.analysis.evenness import evenness
+from nsyspipe.analysis.summary import evenness
 from nsyspipe.report.words import verdict
 
 

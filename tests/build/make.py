@@ -11,7 +11,7 @@ from nsyspipe.analysis.attribution import NEVER, ProcessOperations, operations_o
 from nsyspipe.analysis.phases import PhaseRanges
 from nsyspipe.analysis.step_families import Members
 from nsyspipe.analysis.steps import Windows
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 
 PROCESS = 1
 
@@ -41,7 +41,7 @@ def comm(start: int, end: int, launch: int | None = None, **more: int | None) ->
 
 
 def dtod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
-    return Op("copy", start, end, launch, schema.DTOD_KIND, n_bytes)
+    return Op("copy", start, end, launch, canonical.DTOD_KIND, n_bytes)
 
 
 def htod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
@@ -50,11 +50,11 @@ def htod(start: int, end: int, launch: int | None = None, n_bytes: int | None = 
 
 def unified(start: int, end: int) -> Op:
     """Return a copy of unified memory, which nothing launches."""
-    return Op("copy", start, end, None, schema.UNIFIED_KINDS[0], 100)
+    return Op("copy", start, end, None, canonical.UNIFIED_KINDS[0], 100)
 
 
 def memset(start: int, end: int, launch: int | None = None, n_bytes: int | None = 100) -> Op:
-    return Op("copy", start, end, launch, schema.MEMSET_KIND, n_bytes)
+    return Op("copy", start, end, launch, canonical.MEMSET_KIND, n_bytes)
 
 
 def ints(*values: int) -> np.ndarray:
@@ -66,13 +66,13 @@ def operations(*ops: Op) -> ProcessOperations:
     copies = [op for op in ops if op.category == "copy"]
     nothing = [None] * len(ops)
     rare = ("device_id", "stream_id", "name_id", "grid", "block")
-    kernel_table = schema.KERNELS.table(
+    kernel_table = canonical.KERNELS.table(
         _times(kernels)
         | {name: [getattr(op, name) for op in kernels] for name in rare}
         | {"correlation_id": nothing[: len(kernels)]}
         | {"is_comm": np.array([op.category == "comm" for op in kernels], np.bool_)}
     )
-    copy_table = schema.COPIES.table(
+    copy_table = canonical.COPIES.table(
         _times(copies)
         | {name: nothing[: len(copies)] for name in ("device_id", "correlation_id")}
         | {"copy_kind": [op.copy_kind for op in copies], "bytes": [op.n_bytes for op in copies]}
@@ -81,13 +81,13 @@ def operations(*ops: Op) -> ProcessOperations:
 
 
 def ranges(*rows: tuple[int, int, int, str | None], libraries: tuple[int, ...] = ()):
-    """Build `schema.RANGES` from (thread, start, end, text); the text's dictionary may hold a null, as when read.
+    """Build `canonical.RANGES` from (thread, start, end, text); the text's dictionary may hold a null, as when read.
 
     `libraries` are the places of those in a library's domain.
     """
     texts = list(dict.fromkeys(row[3] for row in rows))
     index = pa.array([texts.index(row[3]) for row in rows], pa.int32())
-    return schema.RANGES.table(
+    return canonical.RANGES.table(
         {
             "process_id": [PROCESS] * len(rows),
             "thread_id": [row[0] for row in rows],
@@ -128,8 +128,8 @@ def phase(*rows: tuple[int, int, int]) -> PhaseRanges:
 
 
 def calls(*rows: tuple[int, int, str]) -> pa.Table:
-    """Build `schema.BLOCKING_CALLS` from (start, end, call)."""
-    return schema.BLOCKING_CALLS.table(
+    """Build `canonical.BLOCKING_CALLS` from (start, end, call)."""
+    return canonical.BLOCKING_CALLS.table(
         {
             "process_id": [PROCESS] * len(rows),
             "start_ns": [row[0] for row in rows],

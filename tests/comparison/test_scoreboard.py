@@ -10,7 +10,7 @@ from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.errors import OptionError
-from nsyspipe.model.figures import SUMMARY
+from nsyspipe.model.schema import SUMMARY
 from nsyspipe.store.layout import find_saved
 from nsyspipe.store.saved_run import SavedRun
 from nsyspipe.store.write import save

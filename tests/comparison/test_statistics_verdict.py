@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nsyspipe.analysis.evenness import evenness
+from nsyspipe.analysis.summary import evenness
 from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.findings.launch_bound import launch_bound
-from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.model.schema import IDLE_CAUSES
 from tests.findings.make import evidence, fired, not_judged, phase, silent, step, steps
 
 DATA = [phase("data"), phase("forward")]

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import nsyspipe
-from nsyspipe.analysis.host_steps import host_figures
+from nsyspipe.analysis.summary import host_figures
 from nsyspipe.errors import DatasetError, OptionError, RankConflictError
 from nsyspipe.model import schema
 from nsyspipe.report.document import document, dumps

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nsyspipe
-from nsyspipe.model import schema
+from nsyspipe.model import canonical
 from nsyspipe.reader import operations as read_kernels_module
 from nsyspipe.reader.calls import read_calls, read_overhead, read_strings
 from nsyspipe.reader.metadata import read_facts
@@ -44,7 +44,7 @@ def blocking(path):
         found = read_calls(report, read_strings(report)).blocking
     if found is None:
         return None
-    assert found.schema == schema.BLOCKING_CALLS.arrow
+    assert found.schema == canonical.BLOCKING_CALLS.arrow
     assert set(found["process_id"].to_pylist()) <= {TraceBuilder().global_pid()}
     return [tuple(row.values())[1:] for row in found.to_pylist()]
 
@@ -102,7 +102,7 @@ def test_without_a_column_of_the_shape_there_are_none(tmp_path, column):
     builder = nullable(with_shapes((3, 2, 1, 128, 4, 2)))
     del builder.schema[KERNEL][column]
     table = kernels(builder.write(tmp_path / "a.sqlite"))
-    assert table.schema == schema.KERNELS.arrow
+    assert table.schema == canonical.KERNELS.arrow
     assert [table[name].to_pylist() for name in ("grid", "block")] == [[None], [None]]
     run = nsyspipe.load(tmp_path)
     assert (run.kernels()["n_kernels"].to_pylist(), run.kernels()["n_slowed"].to_pylist()) == ([1], [0])  # fmt: skip
@@ -245,7 +245,7 @@ def waits(builder, path):
     """Return the calls that waited as (start, end, device, stream, whether for all, end of the copy)."""
     with open_report(builder.write(path)) as report:
         found = read_calls(report, read_strings(report)).waits
-    assert found.schema == schema.HOST_WAITS.arrow
+    assert found.schema == canonical.HOST_WAITS.arrow
     return [tuple(row.values())[2:] for row in found.to_pylist()]
 
 

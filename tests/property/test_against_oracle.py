@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import nsyspipe
-from nsyspipe.analysis import idle
-from nsyspipe.model.operation_tables import KERNEL_COSTS
-from nsyspipe.model.step_tables import PHASES
+from nsyspipe.analysis import breakdown
+from nsyspipe.model.schema import KERNEL_COSTS, PHASES
 from tests.property import oracle, oracle_costs
 from tests.property.strategies import build, processes, trains, workloads
 
@@ -32,7 +31,7 @@ def loaded(found):
         for rank, process in enumerate(found):
             build(process, pid=1000 + rank).write(Path(folder, f"r_{rank}.sqlite"))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(idle, "PAUSE_NS", oracle_costs.PAUSE)
+            patch.setattr(breakdown, "PAUSE_NS", oracle_costs.PAUSE)
             run = nsyspipe.load(folder, jobs=1)
             run.steps()
     family = oracle.choose_family(found)

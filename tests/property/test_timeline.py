@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from nsyspipe.analysis.timeline import representative_step, timeline
 from nsyspipe.model import schema
+from nsyspipe.model.table import TableSchema
 from tests.property import timeline_oracle as oracle
 
 SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
@@ -116,7 +117,7 @@ def windows(*rows):
     columns = ("rank", "step", "start_ns", "end_ns", "in_summary", "wait_ns")
     found = [dict(zip(columns, row, strict=False)) for row in rows]
     names = [column for column in schema.STEPS.columns if column.name in columns]
-    part = schema.TableSchema("part", "Some columns of steps.", schema.STEPS.key, tuple(names))
+    part = TableSchema("part", "Some columns of steps.", schema.STEPS.key, tuple(names))
     return part.from_rows(found)
 
 

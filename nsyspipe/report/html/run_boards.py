@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.host_steps import host_figures
-from nsyspipe.model.step_tables import IDLE_CAUSES
+from nsyspipe.analysis.summary import host_figures
+from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.report.blocks import Column, Field, Table, barred, bars, of, table_of
 from nsyspipe.report.host_steps import LOOP, PARTS, host_cells, host_notes, slowest_first
 from nsyspipe.report.html.page import cut

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.model.operation_tables import TIMELINE
-from nsyspipe.model.schema import DESCRIBED
+from nsyspipe.model.schema import DESCRIBED, TIMELINE
 from nsyspipe.report.blocks import Column, Field, Table, of, table_of
 from nsyspipe.report.host_steps import capture_rows
 from nsyspipe.report.html.page import RUN_ID, Page, render

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.model.operation_tables import LANES
+from nsyspipe.model.schema import LANES
 from nsyspipe.report.blocks import Field, Table, of, table_of
 from nsyspipe.report.host_steps import LOOP
 from nsyspipe.report.units import absent, ms_text, percent_text

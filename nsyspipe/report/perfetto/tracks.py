@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.report.perfetto.packets import Slices, Values, disjoint_lanes, values_of
 
@@ -100,7 +101,7 @@ def busy_time(events: pa.Table, category: str) -> IntervalSet:
 
 def exposed_time(compute: IntervalSet, comm: IntervalSet, inside: IntervalSet) -> IntervalSet:
     r"""Return ``(M \ C) n windows``: its length in a window is the step's ``exposed_comm_ns``."""
-    return comm.intersect(inside).intersect(compute.complement())
+    return comm.intersect(inside).without(compute)
 
 
 def waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
@@ -110,10 +111,8 @@ def waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
     """
     matched = collectives.filter(collectives["is_matched"])
     matched = matched.filter(pc.is_valid(matched["wait_ns"]))
-    starts = matched["start_ns"].to_numpy()
-    last_starts = starts + matched["wait_ns"].to_numpy()
-    waits = union(starts, np.minimum(last_starts, matched["end_ns"].to_numpy()))
-    return waits.intersect(inside)
+    starts, ends, waits = (matched[name].to_numpy() for name in ("start_ns", "end_ns", "wait_ns"))
+    return union(starts, waited_until(starts, ends, waits)).intersect(inside)
 
 
 def bin_edges(steps: pa.Table) -> Int64:
