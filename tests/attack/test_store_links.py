@@ -26,7 +26,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.store import commit
 from nsyspipe.store.write import save
 from tests.cli.tools import nsyspipe_here
-from tests.integration.store_tools import (
+from tests.store.store_tools import (
     OTHER_ID,
     RUN_ID,
     TABLES,

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import nsyspipe
 from nsyspipe.cli.app import app
 from tests.build.programs import GPUS, HELP, TOPOLOGY, VERSION, printing, program
+from tests.build.tools import edit
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
 from tests.cli.tools import assert_refused, environment, nsyspipe_here, nsyspipe_run, terminal_run
-from tests.integration.tools import edit
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10[0-7])(?:;\d+)*m")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"

@@ -8,10 +8,10 @@ import re
 
 import pytest
 
+from tests.build.tools import edit
 from tests.build.trace import KERNEL
 from tests.cli.redacting import hosts, names, private_reports, refused, run
 from tests.cli.tools import nsyspipe_here, terminal_run
-from tests.integration.tools import edit
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 import nsyspipe
 from nsyspipe.cli.app import app
+from tests.build.tools import edit
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.tools import nsyspipe_here, nsyspipe_run, terminal_run
-from tests.integration.tools import edit
 
 ESCAPE = "\x1b"
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10[0-7])(?:;\d+)*m")

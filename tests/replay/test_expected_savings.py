@@ -15,7 +15,7 @@ from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, first_of
-from tests.integration.tools import edit
+from tests.build.tools import edit
 
 LATE = 15 * MS
 
