@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import lzma
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.build.trace import steady_rank
 from tests.pairs import Captures
 
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
+
+
+def examples(number):
+    """Return the settings of a property: tried on so many examples in CI, at a desk on a quarter, others each time."""
+    number = number if "CI" in os.environ else max(10, number // 4)
+    return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def pytest_addoption(parser):
@@ -43,6 +51,17 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{'all':<28} {n_attempts:>9} {n_failures:>9}")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Let one worker run what shares something expensive: the tests of a module with a fixture of its own, all on captures."""
+    for item in items:
+        fixtures = [one for found in item._fixtureinfo.name2fixturedefs.values() for one in found]
+        if "captures" in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("captures"))
+        elif any(one.scope == "module" for one in fixtures):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _state_directory(tmp_path_factory):
     """Keep the user's own state directory out of the tests: captures make a key there."""
@@ -57,13 +76,12 @@ def real(tmp_path_factory):
     base, is_shared = tmp_path_factory.getbasetemp(), "PYTEST_XDIST_WORKER" in os.environ
     folder = (base.parent if is_shared else base) / "real"
     folder.mkdir(exist_ok=True)
-    for packed in sorted(REAL.glob("*.xz")):
-        if (folder / packed.stem).exists():
-            continue
-        unfinished = base / packed.stem
-        with lzma.open(packed) as source, unfinished.open("wb") as target:
-            shutil.copyfileobj(source, target)
-        unfinished.replace(folder / packed.stem)
+    with (folder.parent / "real.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for packed in sorted(REAL.glob("*.xz")):
+            if not (folder / packed.stem).exists():
+                with lzma.open(packed) as source, (folder / packed.stem).open("wb") as target:
+                    shutil.copyfileobj(source, target)
     return folder
 
 

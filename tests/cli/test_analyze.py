@@ -20,6 +20,7 @@ def read(path):
 # --- the JSON document --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_json_on_stdout_is_one_document_and_nothing_else(steady):
     done = nsyspipe_run("analyze", steady, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")

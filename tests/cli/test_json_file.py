@@ -18,6 +18,7 @@ def read(path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_a_json_file_is_written_beside_the_printed_summary(steady, tmp_path):
     done = nsyspipe_run("analyze", steady, "--json", tmp_path / "run.json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -106,6 +107,7 @@ def test_a_file_that_cannot_be_written_is_refused(steady, tmp_path, invoke, name
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--force"]])
 def test_a_pipe_is_neither_read_nor_replaced(steady, tmp_path, options):
     target = tmp_path / "pipe"

@@ -40,6 +40,7 @@ def listed(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_all_outputs_are_written_and_then_the_summary_is_printed(steady, results):
     done = nsyspipe_run("analyze", steady, *outputs(results), "--out", results / "runs", "--events")
     assert (done.returncode, done.stderr) == (0, "")

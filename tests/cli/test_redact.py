@@ -66,6 +66,7 @@ def test_quiet_prints_nothing(reports, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_progress_and_the_summary(reports, tmp_path):
     code, text = terminal_run("redact", reports, tmp_path / "out")
     assert code == 0

@@ -111,6 +111,7 @@ def test_captures_of_one_label_stay_together(folder):
     assert [run.header.run_id for run in runs][1] == "two"
 
 
+@pytest.mark.slow
 def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
     script = (
         "import sys; from nsyspipe.cli.inputs import opened_runs; from nsyspipe.cli.inputs import parse_runs\n"

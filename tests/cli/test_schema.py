@@ -27,6 +27,7 @@ def schema(*arguments, columns=100):
     return CliRunner().invoke(app, ["schema", *arguments], env={"COLUMNS": str(columns)})
 
 
+@pytest.mark.slow
 def test_without_a_table_all_of_them_are_described():
     done = nsyspipe_run("schema")
     assert (done.returncode, done.stderr) == (0, "")
@@ -85,6 +86,7 @@ def test_an_unknown_table_is_refused_with_those_there_are(table):
     assert done.exception.found == ", ".join(TABLES)
 
 
+@pytest.mark.slow
 def test_the_program_refuses_an_unknown_table_in_one_line():
     assert_refused(nsyspipe_run("schema", "nope"))
 

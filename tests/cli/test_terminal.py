@@ -181,6 +181,7 @@ def test_control_characters_in_names_never_reach_the_terminal(tmp_path):
         assert control_characters(done.stdout + done.stderr) == set(), options
 
 
+@pytest.mark.slow
 def test_control_characters_of_a_foreign_database_never_reach_the_terminal(tmp_path):
     path = edit(tmp_path / "a.sqlite", f'CREATE TABLE "a{EVIL}b" ("c{EVIL}" INT)')
     _, shown = terminal_run("analyze", path, "--no-progress", TERM="dumb", NO_COLOR="1")
@@ -188,6 +189,7 @@ def test_control_characters_of_a_foreign_database_never_reach_the_terminal(tmp_p
     assert "\x07" not in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exists", [True, False])
 def test_control_characters_in_a_file_name_never_reach_the_terminal(tmp_path, exists):
     path = tmp_path / f"a{EVIL}\nb.sqlite"

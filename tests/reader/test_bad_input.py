@@ -129,6 +129,7 @@ def test_a_name_with_a_zero_byte_is_refused():
     refuse(nsyspipe.NsyspipeError, "a\0b.sqlite")
 
 
+@pytest.mark.slow
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.sqlite")
     try:

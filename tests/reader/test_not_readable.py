@@ -74,6 +74,7 @@ def test_a_report_that_is_being_written_is_refused_and_left_alone(report, hold, 
     assert {path.name: path.stat().st_mtime_ns for path in report.parent.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_the_program_refuses_a_locked_report_in_one_line(report, hold):
     hold("BEGIN EXCLUSIVE")
     assert_refused(nsyspipe_run("analyze", report))

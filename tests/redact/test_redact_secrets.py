@@ -8,13 +8,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.errors import NsyspipeError
 from nsyspipe.redact.redact import redact
 from tests.build.planted import found_in, plant, planted_rank
 from tests.build.tools import edit
 from tests.build.trace import KERNEL, NVTX, STRINGS, steady_rank
+from tests.conftest import examples
 
 SECRET = "hunter-2-Pa55phrase"
 
@@ -137,9 +138,7 @@ CELLS = text_cells()
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(40)
 @given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=6), as_blob=st.booleans())
 def test_a_secret_in_any_cell_is_not_in_the_copy(tmp_path, cells, as_blob):
     """Any cell of any column, numbers too: a copy is made without it, or no copy is made."""
