@@ -92,6 +92,12 @@ def captures(real):
 
 
 @pytest.fixture
+def runs(captures):
+    """Return a function that loads a capture, once for all tests."""
+    return captures.run
+
+
+@pytest.fixture
 def steady(tmp_path):
     """Return the folder of a built run: two ranks, four equal steps."""
     for rank in range(2):

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-import nsyspipe
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
 from nsyspipe.report.difference import difference_document_text
 from nsyspipe.report.difference_words import verdict_text
 from nsyspipe.store.write import save
-from tests.conftest import SAMPLES
 
 
 @pytest.fixture(scope="module")
-def runs():
+def runs(captures):
     """Return the sample runs: one all-reduce after the backward pass, then buckets of 25 MB."""
-    return {
-        name: nsyspipe.load(SAMPLES / f"ddp-4gpu-{name}_*.sqlite", jobs=1)
-        for name in ("before", "after")
-    }
+    return {name: captures.run(f"ddp-4gpu-{name}") for name in ("before", "after")}
 
 
 @pytest.fixture(scope="module")
@@ -104,15 +99,15 @@ def test_swapped_sides_negate_every_difference(change, runs):
     assert back.verdict == "regression"
 
 
+@pytest.mark.slow
 def test_reports_and_the_saved_runs_give_the_same_json(change, runs, store):
     ids = [runs[name].header.run_id for name in ("before", "after")]
     saved = diff(*(store / "runs" / f"run_id={run_id}" for run_id in ids))
     assert difference_document_text(saved) == difference_document_text(change)
 
 
-def test_one_step_is_too_few_and_more_are_asked_for(real):
-    sides = [nsyspipe.load(real / f"{name}_*.sqlite", jobs=1) for name in ("ddp-4gpu", "ddp-4gpu-shm")]  # fmt: skip
-    found = diff(*sides)
+def test_one_step_is_too_few_and_more_are_asked_for(captures):
+    found = diff(captures.run("ddp-4gpu"), captures.run("ddp-4gpu-shm"))
     assert found.verdict == "inconclusive"
     row = rows(found.metrics, "metric")["step_time"]
     assert (row["n_baseline"], row["n_candidate"]) == (1, 1)
@@ -123,14 +118,14 @@ def test_one_step_is_too_few_and_more_are_asked_for(real):
     assert "few-steps" in found.comparability["check"].to_pylist()
 
 
-def test_other_world_sizes_are_not_compared(real):
-    sides = [nsyspipe.load(real / f"{name}_*.sqlite", jobs=1) for name in ("ddp-4gpu", "ddp-2gpu")]
-    found = diff(*sides)
+def test_other_world_sizes_are_not_compared(captures):
+    found = diff(captures.run("ddp-4gpu"), captures.run("ddp-2gpu"))
     assert not found.is_comparable
     assert set(found.metrics["verdict"].to_pylist()) == {"inconclusive"}
 
 
-def test_two_captures_of_one_side_put_their_spread_into_the_interval(real, runs):
+@pytest.mark.slow
+def test_two_captures_of_one_side_put_their_spread_into_the_interval(runs):
     both = Side("both", (runs["before"], runs["after"]))
     found = diff(both, runs["after"])
     row = rows(found.metrics, "metric")["step_time"]

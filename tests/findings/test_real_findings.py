@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-import nsyspipe
 from tests.conftest import REAL, SAMPLES
 from tests.findings.make import IDS, LONGEST_ACTION, assert_named_with_units
 
@@ -17,37 +16,22 @@ SHM = {"nccl_log": LOGS / "ddp-4gpu-shm.nccl.log", "topology": TOPOLOGY}
 NVLINK = {"nccl_log": LOGS / "ddp-4gpu.nccl.log", "topology": TOPOLOGY}
 AFTER = {"nccl_log": SAMPLES / "ddp-4gpu-after.nccl.log", "topology": SAMPLES / "topo-4gpu.txt"}
 GLOBS = (
-    "baseline.sqlite",
-    "ddp-1gpu_?.sqlite",
-    "ddp-2gpu_?.sqlite",
-    "ddp-2gpu-straggler_?.sqlite",
-    "ddp-2gpu-bucket100_?.sqlite",
-    "ddp-4gpu_?.sqlite",
-    "ddp-4gpu-shm_?.sqlite",
-    "ddp-4gpu-shm-bucket100_?.sqlite",
-    "ddp-4gpu-shm-powersgd_?.sqlite",
-    "ddp-4gpu-onefile.sqlite",
-    "fsdp-4gpu_?.sqlite",
+    "baseline",
+    "ddp-1gpu",
+    "ddp-2gpu",
+    "ddp-2gpu-straggler",
+    "ddp-2gpu-bucket100",
+    "ddp-4gpu",
+    "ddp-4gpu-shm",
+    "ddp-4gpu-shm-bucket100",
+    "ddp-4gpu-shm-powersgd",
+    "ddp-4gpu-onefile",
+    "fsdp-4gpu",
 )
 OF_COMMUNICATION = {
     *("comm-bound", "single-bucket", "too-many-buckets", "grad-copy"),
     *("compress-gradients", "slow-link", "straggler", "comm-slows-compute"),
 }
-
-
-@pytest.fixture(scope="module")
-def loaded(real):
-    """Return a function that loads each run once."""
-    runs = {}
-
-    def load(name, **options):
-        key = (name, *sorted(options))
-        if key not in runs:
-            folder = SAMPLES if name.startswith("ddp-4gpu-after") else real
-            runs[key] = nsyspipe.load(str(folder / name), jobs=1, **options)
-        return runs[key]
-
-    return load
 
 
 def findings(run):
@@ -66,8 +50,8 @@ def left_open(run):
 
 
 @pytest.mark.parametrize("name", GLOBS)
-def test_every_finding_keeps_to_the_contract(loaded, name):
-    run = loaded(name)
+def test_every_finding_keeps_to_the_contract(runs, name):
+    run = runs(name)
     found = findings(run)
     (figures,) = run.summary().to_pylist()
     assert set(found) <= set(IDS)
@@ -91,8 +75,8 @@ def test_every_finding_keeps_to_the_contract(loaded, name):
 
 
 @pytest.mark.parametrize("options", [{}, SHM], ids=["reports alone", "log and topology"])
-def test_one_bucket_over_shared_memory(loaded, options):
-    run = loaded("ddp-4gpu-shm_?.sqlite", **options)
+def test_one_bucket_over_shared_memory(runs, options):
+    run = runs("ddp-4gpu-shm", **options)
     found = findings(run)
     assert {"comm-bound", "single-bucket", "slow-link", "grad-copy"} <= set(found)
     assert "straggler" not in found
@@ -122,8 +106,8 @@ def test_one_bucket_over_shared_memory(loaded, options):
 # --- buckets of 100 MB over shared memory ---------------------------------------------------------
 
 
-def test_buckets_without_copies_over_a_link_that_nothing_tells_of(loaded):
-    run = loaded("ddp-4gpu-shm-bucket100_?.sqlite")
+def test_buckets_without_copies_over_a_link_that_nothing_tells_of(runs):
+    run = runs("ddp-4gpu-shm-bucket100")
     found = findings(run)
     assert next(iter(found)) == "comm-bound"
     assert not {"single-bucket", "grad-copy", "slow-link", "compress-gradients"} & set(found)
@@ -133,8 +117,8 @@ def test_buckets_without_copies_over_a_link_that_nothing_tells_of(loaded):
     assert "--nccl-log" in row["fix"]
 
 
-def test_the_log_settles_what_the_link_is(loaded):
-    run = loaded("ddp-4gpu-shm-bucket100_?.sqlite", **SHM)
+def test_the_log_settles_what_the_link_is(runs):
+    run = runs("ddp-4gpu-shm-bucket100", **SHM)
     found = findings(run)
     assert left_open(run) == set()
     assert {"slow-link", "compress-gradients"} <= set(found)
@@ -146,8 +130,8 @@ def test_the_log_settles_what_the_link_is(loaded):
 
 
 @pytest.mark.parametrize("options", [{}, AFTER], ids=["reports alone", "log and topology"])
-def test_small_buckets_hide_a_slow_link_but_slow_compute(loaded, options):
-    run = loaded("ddp-4gpu-after_?.sqlite", **options)
+def test_small_buckets_hide_a_slow_link_but_slow_compute(runs, options):
+    run = runs("ddp-4gpu-after", **options)
     found = findings(run)
     (figures,) = run.summary().to_pylist()
     assert figures["overlap_ratio"] > 0.9
@@ -166,16 +150,16 @@ def test_small_buckets_hide_a_slow_link_but_slow_compute(loaded, options):
 
 
 @pytest.mark.parametrize("options", [{}, NVLINK], ids=["reports alone", "log and topology"])
-def test_nvlink_is_not_slow(loaded, options):
-    run = loaded("ddp-4gpu_?.sqlite", **options)
+def test_nvlink_is_not_slow(runs, options):
+    run = runs("ddp-4gpu", **options)
     found = findings(run)
     assert not {"slow-link", "compress-gradients", "straggler"} & set(found)
     assert {"single-bucket", "grad-copy"} <= set(found)
     assert left_open(run) == set()
 
 
-def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(loaded):
-    link = loaded("ddp-4gpu_?.sqlite", **NVLINK).link
+def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_changed(runs):
+    link = runs("ddp-4gpu", **NVLINK).link
     assert (link.is_slow, link.slowest.kind, link.slowest.edges) == (False, "nvlink", "all 4 edges")
     # 1.226 GB of gradients times 2 x 3/4 over 5.18 ms.
     assert link.busbw_bytes_per_s == pytest.approx(355e9, rel=0.01)
@@ -184,27 +168,27 @@ def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_change
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("ddp-4gpu_?.sqlite", {}), ("baseline.sqlite", {"topology": TOPOLOGY})]
+    ("name", "options"), [("ddp-4gpu", {}), ("baseline", {"topology": TOPOLOGY})]
 )
-def test_without_links_there_is_no_slowest(loaded, name, options):
-    assert loaded(name, **options).link is None
+def test_without_links_there_is_no_slowest(runs, name, options):
+    assert runs(name, **options).link is None
 
 
-@pytest.mark.parametrize("name", ["ddp-2gpu_?.sqlite", "ddp-4gpu_?.sqlite", "fsdp-4gpu_?.sqlite"])
-def test_even_ranks_have_no_straggler(loaded, name):
-    run = loaded(name)
+@pytest.mark.parametrize("name", ["ddp-2gpu", "ddp-4gpu", "fsdp-4gpu"])
+def test_even_ranks_have_no_straggler(runs, name):
+    run = runs(name)
     assert "straggler" not in findings(run)
     assert "straggler" not in left_open(run)
 
 
-def test_sharded_training_is_not_told_to_change_buckets(loaded):
-    found = findings(loaded("fsdp-4gpu_?.sqlite"))
+def test_sharded_training_is_not_told_to_change_buckets(runs):
+    found = findings(runs("fsdp-4gpu"))
     of_ddp = {"single-bucket", "too-many-buckets", "grad-copy", "compress-gradients"}
     assert not of_ddp & set(found)
 
 
-def test_the_slow_rank_comes_first(loaded):
-    found = findings(loaded("ddp-2gpu-straggler_?.sqlite"))
+def test_the_slow_rank_comes_first(runs):
+    found = findings(runs("ddp-2gpu-straggler"))
     assert next(iter(found)) == "straggler"
     slow = found["straggler"]
     assert (slow["evidence"]["rank"], slow["evidence"]["phase"]) == (1, "forward")
@@ -220,21 +204,21 @@ def test_the_slow_rank_comes_first(loaded):
 
 PAIRS = {
     "smaller buckets that are views": (
-        ("ddp-4gpu-shm_?.sqlite", {}, ("single-bucket", "grad-copy")),
-        "ddp-4gpu-shm-bucket100_?.sqlite",
+        ("ddp-4gpu-shm", {}, ("single-bucket", "grad-copy")),
+        "ddp-4gpu-shm-bucket100",
     ),
-    "NVLink": (("ddp-4gpu-shm_?.sqlite", SHM, ("slow-link",)), "ddp-4gpu_?.sqlite"),
+    "NVLink": (("ddp-4gpu-shm", SHM, ("slow-link",)), "ddp-4gpu"),
     "NVLink, 100 MB buckets": (
-        ("ddp-4gpu-shm-bucket100_?.sqlite", SHM, ("slow-link",)),
-        "ddp-4gpu-onefile.sqlite",
+        ("ddp-4gpu-shm-bucket100", SHM, ("slow-link",)),
+        "ddp-4gpu-onefile",
     ),
 }
 
 
 @pytest.mark.parametrize("what", PAIRS)
-def test_following_the_advice_brought_most_of_the_bound_and_no_more(loaded, what):
+def test_following_the_advice_brought_most_of_the_bound_and_no_more(runs, what):
     (name, options, followed), name_after = PAIRS[what]
-    before, after = loaded(name, **options), loaded(name_after)
+    before, after = runs(name, **options), runs(name_after)
     brought = (
         before.summary()["step_time_ns"][0].as_py() - after.summary()["step_time_ns"][0].as_py()
     )
@@ -246,16 +230,16 @@ def test_following_the_advice_brought_most_of_the_bound_and_no_more(loaded, what
 # --- one GPU --------------------------------------------------------------------------------------
 
 
-def test_ddp_of_one_process_is_told_to_drop_it(loaded):
-    run = loaded("ddp-1gpu_?.sqlite")
+def test_ddp_of_one_process_is_told_to_drop_it(runs):
+    run = runs("ddp-1gpu")
     found = findings(run)
     assert found["ddp-single-gpu"]["evidence"]["grad_copies_per_step"] == 296
     assert not OF_COMMUNICATION & set(found)
     assert not OF_COMMUNICATION & left_open(run)
 
 
-def test_one_gpu_without_ddp_hears_nothing_of_communication(loaded):
-    run = loaded("baseline.sqlite")
+def test_one_gpu_without_ddp_hears_nothing_of_communication(runs):
+    run = runs("baseline")
     assert not (OF_COMMUNICATION | {"ddp-single-gpu"}) & set(findings(run))
     assert left_open(run) == set()
     said = " ".join(row["message"] for row in run.problems.to_pylist())
@@ -266,9 +250,9 @@ def test_one_gpu_without_ddp_hears_nothing_of_communication(loaded):
 # --- exports --------------------------------------------------------------------------------------
 
 
-def test_two_exporters_give_the_same_findings(loaded):
-    old = loaded("ddp-2gpu-bucket100_?.sqlite")
-    new = loaded("ddp-2gpu-bucket100-nsys2025_?.sqlite")
+def test_two_exporters_give_the_same_findings(runs):
+    old = runs("ddp-2gpu-bucket100")
+    new = runs("ddp-2gpu-bucket100-nsys2025")
     assert old.findings().num_rows > 0
     assert old.findings().equals(new.findings())
     assert left_open(old) == left_open(new)

@@ -32,8 +32,8 @@ BYTES_PER_STEP = {
 
 
 @pytest.mark.parametrize(("name", "n_bytes"), BYTES_PER_STEP.items())
-def test_message_bytes_are_what_the_program_sends(real, name, n_bytes):
-    run = nsyspipe.load(str(real / f"{name}_*.sqlite"))
+def test_message_bytes_are_what_the_program_sends(runs, name, n_bytes):
+    run = runs(name)
     assert run.summary()["message_bytes_per_step"][0].as_py() == n_bytes
     assert run.summary()["busbw_bytes_per_s"][0].as_py() > 0
     codes = run.problems["code"].to_pylist()
@@ -45,22 +45,24 @@ def test_message_bytes_are_what_the_program_sends(real, name, n_bytes):
     } & set(codes)
 
 
-def test_bandwidth_is_that_of_the_payload(real):
-    run = nsyspipe.load(str(real / "2gpu-gpt-b25-shm_*.sqlite"))
+def test_bandwidth_is_that_of_the_payload(runs):
+    run = runs("2gpu-gpt-b25-shm")
     assert round(run.summary()["busbw_bytes_per_s"][0].as_py() / 1e9, 2) == 25.49
 
 
-def test_an_all_to_all_that_ran_as_sends_and_receives_is_one(real):
-    rows = nsyspipe.load(str(real / "2gpu-moe_*.sqlite")).collectives()
+def test_an_all_to_all_that_ran_as_sends_and_receives_is_one(runs):
+    rows = runs("2gpu-moe").collectives()
     rows = rows.filter(pc.equal(rows["collective"], "all_to_all"))
     assert rows.num_rows == 2 * 8 * 32
     assert set(rows["message_bytes"].to_pylist()) == {16 * MIB}
     assert pc.all(rows["is_matched"]).as_py()
 
 
-@pytest.mark.parametrize("name", ["2gpu-gpt-b25-shm", "2gpu-moe", "2gpu-fsdp2"])
-@pytest.mark.parametrize("shift", [1, 6, 2**31])
-def test_the_number_of_the_domain_changes_no_figure(real, tmp_path, name, shift):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shift"), [("2gpu-gpt-b25-shm", 1), ("2gpu-moe", 6), ("2gpu-fsdp2", 2**31)]
+)
+def test_the_number_of_the_domain_changes_no_figure(runs, real, tmp_path, name, shift):
     for rank in range(2):
         path = shutil.copyfile(real / f"{name}_{rank}.sqlite", tmp_path / f"{name}_{rank}.sqlite")
         with closing(sqlite3.connect(path)) as report:
@@ -73,7 +75,7 @@ def test_the_number_of_the_domain_changes_no_figure(real, tmp_path, name, shift)
                     f"UPDATE {table} SET domainId = domainId + ? WHERE domainId > 0", (shift,)
                 )
             report.commit()
-    before, after = (nsyspipe.load(str(folder / f"{name}_*.sqlite")) for folder in (real, tmp_path))
+    before, after = runs(name), nsyspipe.load(str(tmp_path / f"{name}_*.sqlite"))
     assert after.summary().equals(before.summary())
     assert after.collectives().equals(before.collectives())
     assert after.problems["code"].to_pylist() == before.problems["code"].to_pylist()

@@ -64,8 +64,8 @@ def test_it_is_what_whatif_answers(load):
 
 
 @pytest.mark.parametrize("name", ["ddp-4gpu-shm", "ddp-2gpu-straggler", "ddp-4gpu-shm-bucket100"])
-def test_it_is_what_whatif_answers_of_a_real_run(real, name):
-    check_against_whatif(nsyspipe.load(real / f"{name}_?.sqlite", jobs=1))
+def test_it_is_what_whatif_answers_of_a_real_run(runs, name):
+    check_against_whatif(runs(name))
 
 
 def check_against_whatif(run):

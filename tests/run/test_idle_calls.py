@@ -83,8 +83,8 @@ def test_a_run_without_ranks_has_no_rows(tmp_path):
     assert run.to_pandas("idle_calls").shape == (0, 2)
 
 
-def test_calls_of_a_real_run_sum_to_its_blocked_time(real):
-    run = nsyspipe.load(real / "ddp-4gpu-shm-powersgd_*.sqlite", jobs=1)
+def test_calls_of_a_real_run_sum_to_its_blocked_time(runs):
+    run = runs("ddp-4gpu-shm-powersgd")
     total = sum(ns for _, ns in calls(run))
     assert total > 0
     assert total == pytest.approx(run.summary()["idle_blocked_ns_per_step"][0].as_py())

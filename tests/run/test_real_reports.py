@@ -13,25 +13,26 @@ import nsyspipe
 from nsyspipe.report.document import document, dumps
 from tests.build.tools import codes, problem_of
 from tests.build.trace import steady_rank
+from tests.pairs import reports
 
-# Glob -> ranks, collectives per step, DtoD copies and bytes per step: no step differs on any rank.
+# Capture -> ranks, collectives per step, DtoD copies and bytes per step: no step differs on any rank.
 GROUPS = {
-    "baseline.sqlite": (1, 0, 72, 471_859_200),
-    "ddp-1gpu_0.sqlite": (1, 0, 368, 1_698_000_800),
-    "ddp-2gpu_?.sqlite": (2, 1, 368, 1_698_000_800),
-    "ddp-2gpu-straggler_?.sqlite": (2, 11, 368, 1_698_000_800),
-    "ddp-2gpu-bucket100_?.sqlite": (2, 11, 72, 471_859_200),
-    "ddp-2gpu-bucket100-nsys2025_?.sqlite": (2, 11, 72, 471_859_200),
-    "ddp-4gpu_?.sqlite": (4, 1, 368, 1_698_000_800),
-    "ddp-4gpu-shm_?.sqlite": (4, 1, 368, 1_698_000_800),
-    "ddp-4gpu-shm-bucket100_?.sqlite": (4, 11, 72, 471_859_200),
-    "ddp-4gpu-shm-powersgd_?.sqlite": (4, 3, 567, 2_925_645_536),
-    "ddp-4gpu-onefile.sqlite": (4, 11, 368, 1_698_000_800),
-    "fsdp-4gpu_?.sqlite": (4, 74, 72, 3_774_873_600),
+    "baseline": (1, 0, 72, 471_859_200),
+    "ddp-1gpu": (1, 0, 368, 1_698_000_800),
+    "ddp-2gpu": (2, 1, 368, 1_698_000_800),
+    "ddp-2gpu-straggler": (2, 11, 368, 1_698_000_800),
+    "ddp-2gpu-bucket100": (2, 11, 72, 471_859_200),
+    "ddp-2gpu-bucket100-nsys2025": (2, 11, 72, 471_859_200),
+    "ddp-4gpu": (4, 1, 368, 1_698_000_800),
+    "ddp-4gpu-shm": (4, 1, 368, 1_698_000_800),
+    "ddp-4gpu-shm-bucket100": (4, 11, 72, 471_859_200),
+    "ddp-4gpu-shm-powersgd": (4, 3, 567, 2_925_645_536),
+    "ddp-4gpu-onefile": (4, 11, 368, 1_698_000_800),
+    "fsdp-4gpu": (4, 74, 72, 3_774_873_600),
 }
 # Of other programs: their steps are named otherwise, or not all of them do the same.
 OTHERS = tuple(
-    f"2gpu-{name}_?.sqlite"
+    f"2gpu-{name}"
     for name in (
         "fsdp2", "gpt-accum", "gpt-accum-shm", "gpt-b25", "gpt-b25-shm", "gpt-b25-shm-bf16hook", "gpt-one-shm",
         "graph", "graph-node", "moe", "pp", "tp",
@@ -40,30 +41,17 @@ OTHERS = tuple(
 N_RANKS = {name: counts[0] for name, counts in GROUPS.items()} | dict.fromkeys(OTHERS, 2)
 
 
-@pytest.fixture(scope="module")
-def runs(real):
-    """Return a function that loads each group once."""
-    loaded = {}
-
-    def load(name):
-        if name not in loaded:
-            loaded[name] = nsyspipe.load(str(real / name), jobs=1)
-        return loaded[name]
-
-    return load
-
-
 def query(path, statement):
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         return database.execute(statement).fetchall()
 
 
 def test_every_real_report_is_in_one_of_the_groups(real):
-    assert {path for name in N_RANKS for path in real.glob(name)} == set(real.iterdir())
+    assert {path for name in N_RANKS for path in reports(name, real)} == set(real.iterdir())
 
 
 # What whole graphs hold is not told apart: comm and compute are null there.
-@pytest.mark.parametrize("name", [name for name in N_RANKS if name != "2gpu-graph_?.sqlite"])
+@pytest.mark.parametrize("name", [name for name in N_RANKS if name != "2gpu-graph"])
 def test_the_parts_of_every_step_sum_to_its_wall_time(runs, name):
     rows = runs(name).steps().to_pylist()
     assert len(rows) >= 3 * N_RANKS[name]
@@ -106,7 +94,7 @@ def test_every_step_makes_the_same_collectives_and_copies(runs, name):
 @pytest.mark.parametrize("name", GROUPS)
 def test_operations_are_as_many_as_sqlite_counts(runs, real, name):
     counted = []
-    for path in sorted(real.glob(name)):
+    for path in reports(name, real):
         counted += query(
             path,
             "SELECT count(*), sum(value LIKE 'nccl%') FROM CUPTI_ACTIVITY_KIND_KERNEL "
@@ -145,9 +133,7 @@ def test_a_step_starts_with_the_first_kernel_that_any_thread_launched_in_it(runs
 
 
 def test_two_exporters_give_one_document(runs):
-    old, new = (
-        document(runs(f"ddp-2gpu-bucket100{suffix}_?.sqlite")) for suffix in ("", "-nsys2025")
-    )
+    old, new = (document(runs(f"ddp-2gpu-bucket100{suffix}")) for suffix in ("", "-nsys2025"))
     assert old["run"].pop("nsys_versions") != new["run"].pop("nsys_versions")
     assert old["run"].pop("export_schema_versions") != new["run"].pop("export_schema_versions")
     for found in (old, new):
@@ -162,7 +148,7 @@ def test_two_exporters_give_one_document(runs):
 
 
 def test_one_file_holds_four_ranks_on_four_devices(runs):
-    ranks = runs("ddp-4gpu-onefile.sqlite").ranks
+    ranks = runs("ddp-4gpu-onefile").ranks
     assert ranks["rank_source"].to_pylist() == ["order"] * 4
     assert len(set(ranks["pid"].to_pylist())) == 4
     assert ranks["device_ids"].to_pylist() == ["0", "1", "2", "3"]
@@ -170,7 +156,7 @@ def test_one_file_holds_four_ranks_on_four_devices(runs):
 
 
 def test_a_run_without_communication_has_none(runs):
-    run = runs("baseline.sqlite")
+    run = runs("baseline")
     summary = run.summary().to_pylist()[0]
     assert (summary["comm_share"], summary["collectives_per_step"]) == (0, 0)
     assert (summary["overlap_ratio"], summary["backward_overlap_ratio"]) == (None, None)
@@ -209,7 +195,7 @@ def test_no_value_of_the_environment_but_the_allowed_reaches_the_document(tmp_pa
 
 
 def test_real_reports_say_which_gpu_and_host_they_ran_on(runs):
-    run = runs("ddp-4gpu-shm_?.sqlite")
+    run = runs("ddp-4gpu-shm")
     assert run.header.gpu_names == ["NVIDIA H200"]
     assert run.ranks["local_rank"].to_pylist() == [0, 1, 2, 3]
     assert problem_of(run, "few-steps")["severity"] == "info"
