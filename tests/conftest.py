@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import lzma
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from tests.build.trace import steady_rank
@@ -63,10 +65,11 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _state_directory(tmp_path_factory):
-    """Keep the user's own state directory out of the tests: captures make a key there."""
+def _shared(tmp_path_factory):
+    """Keep the user's own state directory out of the tests, where captures make a key; make the commands' options once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
 
 

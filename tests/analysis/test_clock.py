@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ NONE = ClockOffset(0, None)
 def offsets(*collectives: tuple[int, ...], reports: tuple[int, ...] | None = None, n_reports=None):
     """Return (offset, error) of each report; a collective is its end on each rank, rank i being of `reports[i]`."""
     reports = tuple(range(len(collectives[0]))) if reports is None else reports
-    blocks, ends, owner = [], [], []
+    blocks: list[Any] = []
+    ends: list[int] = []
+    owner: list[int] = []
     for one in collectives:
         blocks.append(np.arange(len(ends), len(ends) + len(one))[np.newaxis, :])
         ends += one

@@ -50,7 +50,7 @@ SHOWN = (
     "2gpu-fsdp2", "2gpu-gpt-b25-shm", "2gpu-graph", "baseline", "ddp-2gpu-straggler", "ddp-4gpu-before",
     "ddp-4gpu-onefile",
 )  # fmt: skip
-BESIDE = {
+BESIDE: dict[str, list[tuple[str, ...]]] = {
     "diff": [
         ("ddp-4gpu-before", "ddp-4gpu-after"),
         ("2gpu-gpt-b25-shm", "2gpu-gpt-b25"),

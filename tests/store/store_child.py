@@ -70,7 +70,7 @@ def _save(run: Any, request: dict[str, Any]) -> int:
     return 0
 
 
-def _answer(runs: dict[str, Any], request: dict[str, Any]) -> dict[str, int]:
+def _answer(runs: dict[str, Any], request: dict[str, Any]) -> dict[str, float]:
     """Save in a child, killed after a time if asked for; return its status, negative if it was killed."""
     child = os.fork()
     if child == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pandas as pd
@@ -66,7 +66,7 @@ def other_run(folder: Path) -> Run:
     return nsyspipe.load(write_reports(folder / "other", 3), run_id=OTHER_ID, jobs=1)
 
 
-def stored(folder: Path, run: Run, **options: bool) -> Path:
+def stored(folder: Path, run: Run, **options: Any) -> Path:
     """Save a run alone; return the store."""
     save(run, folder, **options)
     return folder

@@ -69,8 +69,8 @@ def check_saves(run, store):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in GROUPS])
-def test_real_runs_come_back_as_they_are(real, tmp_path, name):
-    check_saves(nsyspipe.load(str(real / name), jobs=1), tmp_path / "store")
+def test_real_runs_come_back_as_they_are(runs, tmp_path, name):
+    check_saves(runs(name), tmp_path / "store")
 
 
 @pytest.mark.parametrize("name", ["ddp-4gpu-before", pytest.param("ddp-4gpu-after", marks=pytest.mark.slow)])  # fmt: skip
