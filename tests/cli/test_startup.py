@@ -41,6 +41,7 @@ def imported(*arguments):
     return {name.partition(".")[0] for name in rows if "." in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 # Glob -> ranks, collectives per step by kind, how far the ends of one collective may be apart (ns).
@@ -23,20 +25,26 @@ STRAGGLER, EVEN = "ddp-2gpu-straggler", "ddp-2gpu"
 MS = 1_000_000
 
 
-def by_collective(run):
-    """Return the rows of each collective by (step, seq)."""
-    found = {}
-    for row in run.collectives().to_pylist():
-        found.setdefault((row["step"], row["seq"]), []).append(row)
-    return found
+@pytest.fixture(scope="module")
+def by_collective(captures):
+    """Return a function that gives the rows of each collective of a run by (step, seq)."""
+
+    @functools.cache
+    def grouped(name):
+        found = {}
+        for row in captures.run(name).collectives().to_pylist():
+            found.setdefault((row["step"], row["seq"]), []).append(row)
+        return found
+
+    return grouped
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_every_collective_is_matched_on_all_ranks(runs, name):
+def test_every_collective_is_matched_on_all_ranks(runs, by_collective, name):
     n_ranks, kinds, _ = GROUPS[name]
     run = runs(name)
     steps = sorted(set(run.steps()["step"].to_pylist()))
-    found = by_collective(run)
+    found = by_collective(name)
     assert sorted(found) == [(step, seq) for step in steps for seq in range(sum(kinds.values()))]
     for rows in found.values():
         assert [row["rank"] for row in rows] == list(range(n_ranks))
@@ -49,8 +57,8 @@ def test_every_collective_is_matched_on_all_ranks(runs, name):
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_waiting_and_transfer_make_up_each_operation(runs, name):
-    for rows in by_collective(runs(name)).values():
+def test_waiting_and_transfer_make_up_each_operation(by_collective, name):
+    for rows in by_collective(name).values():
         first, *_, last = sorted(row["start_ns"] for row in rows)
         for row in rows:
             assert row["arrival_skew_ns"] == last - first
@@ -61,10 +69,10 @@ def test_waiting_and_transfer_make_up_each_operation(runs, name):
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_ends_agree_and_clocks_are_known_to_50_us(runs, name):
+def test_ends_agree_and_clocks_are_known_to_50_us(runs, by_collective, name):
     _, _, apart = GROUPS[name]
     run = runs(name)
-    for rows in by_collective(run).values():
+    for rows in by_collective(name).values():
         ends = [row["end_ns"] for row in rows]
         assert max(ends) - min(ends) < apart
     for row in run.ranks.to_pylist():
@@ -88,9 +96,9 @@ def test_the_waiting_of_a_step_is_that_of_its_collectives(runs, name):
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_stragglers_are_the_sums_of_what_collectives_say(runs, name):
+def test_stragglers_are_the_sums_of_what_collectives_say(runs, by_collective, name):
     run = runs(name)
-    chosen = [row for row in run.collectives().to_pylist() if row["in_summary"]]
+    chosen = [row for rows in by_collective(name).values() for row in rows if row["in_summary"]]
     steps = {row["step"] for row in chosen}
     lateness = dict.fromkeys(range(GROUPS[name][0]), 0)
     for step in steps:
