@@ -20,6 +20,11 @@ REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
 
 
+if "CI" not in os.environ:
+    settings.register_profile("desk", max_examples=25, deadline=None)
+    settings.load_profile("desk")
+
+
 def examples(number):
     """Return the settings of a property: tried on so many examples in CI, at a desk on a quarter, others each time."""
     number = number if "CI" in os.environ else max(10, number // 4)

@@ -206,6 +206,7 @@ def test_several_processes_in_a_report_say_the_same(tmp_path):
     assert len(original["ranks"]) == 2
 
 
+@pytest.mark.slow
 def test_hosts_are_numbered_over_all_reports_as_they_appear(tmp_path):
     ranks = [steady_rank(rank, world_size=4) for rank in range(4)]
     for rank, host in zip(ranks, ["zeta", "alpha", "zeta", "mid"], strict=True):

@@ -178,6 +178,7 @@ def warmed_up():
     return builder
 
 
+@pytest.mark.slow
 def test_the_doctor_and_the_analysis_say_alike_why_sizes_are_missing(real):
     # Graphs were captured before the capture began: no call of NCCL is seen. The other's export lacks the payloads.
     for name, why in (
@@ -216,6 +217,7 @@ def test_the_doctor_and_the_analysis_agree_on_what_an_option_names(tmp_path, ste
     assert run.is_capture == (step == "none")
 
 
+@pytest.mark.slow
 def test_reports_of_several_runs_may_be_examined_together(real):
     found = capabilities(real / "ddp-2gpu_*.sqlite", real / "ddp-4gpu_*.sqlite")
     assert found["ranks"].status == "partly"
@@ -440,6 +442,7 @@ def test_missing_ranks_are_counted(tmp_path):
     assert found.fix == "pass the reports of all ranks"
 
 
+@pytest.mark.slow
 def test_many_ranks_with_gaps_are_listed_in_part(tmp_path):
     for rank in range(0, 20, 2):
         steady_rank(rank, world_size=20).write(tmp_path / f"a_{rank}.sqlite")

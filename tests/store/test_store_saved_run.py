@@ -74,7 +74,8 @@ def test_real_runs_come_back_as_they_are(runs, tmp_path, name):
     check_saves(runs(name), tmp_path / "store")
 
 
-@pytest.mark.parametrize("name", ["ddp-4gpu-before", pytest.param("ddp-4gpu-after", marks=pytest.mark.slow)])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddp-4gpu-before", "ddp-4gpu-after"])
 def test_sample_runs_come_back_as_they_are(tmp_path, name):
     run = nsyspipe.load(
         str(SAMPLES / f"{name}_*.sqlite"),
@@ -237,6 +238,7 @@ def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
     assert caught.value.fix == "--run-id r-1"
 
 
+@pytest.mark.slow
 def test_of_many_runs_the_last_are_shown(made, tmp_path):
     for number in range(9):
         save(nsyspipe.load(stored(tmp_path / "alone", made[0]), label=str(number)), tmp_path / f"{number}")  # fmt: skip
@@ -500,6 +502,7 @@ def test_a_runs_table_without_its_one_row_is_an_error(damaged, tmp_path, n_rows)
         _ = nsyspipe.load(tmp_path / "store").header
 
 
+@pytest.mark.slow
 def test_a_changed_footer_is_refused_or_read_and_never_ends_the_process():
     path = next((SAMPLES / "dataset" / "steps").rglob("*.parquet"))
     whole = path.read_bytes()
