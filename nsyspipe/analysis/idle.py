@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # When a rank's devices do nothing, and which operation ends each such gap.
 
 
+# A host that launches one operation after the other never takes so long for the next one.
+PAUSE_NS = 2_000_000
 # No launch takes longer to reach an idle device: a larger least time means that it never was idle.
 _LONGEST_LATENCY_NS = 20_000
 
@@ -119,11 +121,14 @@ class IdleCauses:
         ``idle_blocked_ns`` by the API call that the host was blocked in; calls without any are left out.
     between_steps_ns
         Of ``idle_input_ns`` the part between two steps; None where that is.
+    pause_ns
+        Of ``idle_launch_ns`` the part in stretches of `PAUSE_NS` and more; None where that is.
     """
 
     columns: dict[str, Int64 | None]
     blocked_ns_by_call: dict[str, Int64]
     between_steps_ns: Int64 | None = None
+    pause_ns: Int64 | None = None
 
 
 def idle_causes(
@@ -177,11 +182,15 @@ def idle_causes(
     late_ns, waiting_ns = in_windows(late), in_windows(waiting)
     dependency_ns = in_windows(_nonempty(ready, ends))
     blocked_ns: Int64 | None = None
+    pause_ns: Int64 | None = None
     by_call: dict[str, Int64] = {}
     if calls is not None:
         blocked, since = _blocked(late, waiting, calls)
         blocked_ns = in_windows(blocked)
         by_call = _by_call(blocked, since, calls, windows)
+        launching = waiting.intersect(blocked.complement())
+        is_pause = launching.ends - launching.starts >= PAUSE_NS
+        pause_ns = in_windows(IntervalSet(launching.starts[is_pause], launching.ends[is_pause]))
     columns = {
         "idle_input_ns": late_ns - waiting_ns,
         "idle_launch_ns": None if blocked_ns is None else waiting_ns - blocked_ns,
@@ -189,7 +198,7 @@ def idle_causes(
         "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
     }
-    return IdleCauses(columns, by_call, in_windows(late.intersect(between)))
+    return IdleCauses(columns, by_call, in_windows(late.intersect(between)), pause_ns)
 
 
 def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:

@@ -32,6 +32,7 @@ _CAPTURES = (".nsys-rep", ".qdstrm")
 _SHORT = "/tmp"  # noqa: S108 - every user's; mkdtemp makes what is ours in it
 _PREFIX, _LOCK = "nsyspipe-", "lock"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
+_LOCK_MODE = 0o600
 # Between its making and its lock, a directory looks abandoned.
 _YOUNG_S = 60.0
 
@@ -91,7 +92,9 @@ def _is_abandoned(path: Path) -> bool:
     status = path.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     is_ours &= stat.S_IMODE(status.st_mode) == stat.S_IRWXU and bool(_OURS.fullmatch(path.name))
-    if not is_ours or (path / _LOCK).lstat().st_size or time.time() - claimed_at(path) <= _YOUNG_S:
+    lock = (path / _LOCK).lstat()
+    is_ours &= stat.S_ISREG(lock.st_mode) and stat.S_IMODE(lock.st_mode) == _LOCK_MODE
+    if not is_ours or lock.st_size or time.time() - claimed_at(path) <= _YOUNG_S:
         return False
     inner = [one for one in path.glob(f"{_PREFIX}*") if one.is_dir() and not one.is_symlink()]
     return not any(is_claimed(one) for one in [path, *inner])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from nsyspipe.findings.idle_share import idle_evidence, idle_of, on_rank
 from nsyspipe.findings.model import Finding, NotJudged
 
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
 
 ID = "launch-bound"
 _LEAST_SHARE = 0.02
+_FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
+_PAUSES = (
+    "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "
+    "garbage collection, sleeping; launching faster makes no pause shorter"
+)
 _UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
 
 
@@ -21,7 +28,8 @@ def launch_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time because launches come late.
 
     Saving: as `idle_share.idle_of` has it. Not judged where more idle time than that has no known cause. Where no
-    range marks the data phase, the host may have been waiting for data, and the finding says so. What keeps it from being
+    range marks the data phase, the host may have been waiting for data, and the finding says so. Where at least half of that
+    idle time lies in pauses of 2 ms and more, the host was not launching but at something else. What keeps it from being
     judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
     """
     idle, unknown = (idle_of(evidence, name) for name in ("idle_launch_ns", "idle_unknown_ns"))
@@ -34,17 +42,29 @@ def launch_bound(evidence: Evidence) -> Answer:
     if idle is None or evidence.share(idle.judged_ns) < _LEAST_SHARE:
         return None
     has_data = "data" in evidence.phases["phase"].unique().to_pylist()
+    if is_pausing := _is_pausing(evidence, idle):
+        title, action = "the GPU idles while the host pauses between launches", "find what the host does when it launches nothing"  # fmt: skip
+    else:
+        title = "the GPU idles because kernels are launched late"
+        action = "launch less: torch.compile, CUDA graphs, fused=True" if has_data else "launch less (torch.compile), or load data faster"  # fmt: skip
     return Finding(
         id=ID,
-        title=f"the GPU idles because kernels are launched late{on_rank(idle)}",
-        action="launch less: torch.compile, CUDA graphs, fused=True"
-        if has_data
-        else "launch less (torch.compile), or load data faster",
-        advice='launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers '
-        f"(fused=True), larger batches{'' if has_data else _UNMARKED}",
+        title=title + on_rank(idle),
+        action=action,
+        advice=(_PAUSES if is_pausing else _FASTER) + ("" if has_data else _UNMARKED),
         saving_ns_per_step=idle.saving_ns,
-        evidence=idle_evidence(evidence, idle, "idle_launch_ns"),
+        evidence=idle_evidence(evidence, idle, "idle_launch_ns")
+        | {"idle_pause_ns_per_step": evidence.mean("idle_pause_ns")},
     )
+
+
+def _is_pausing(evidence: Evidence, idle: IdleOf) -> bool:
+    """Tell whether pauses are at least half of the judged rank's idle time, or of all ranks' where none is judged."""
+    steps = evidence.steps
+    if idle.rank is not None:
+        steps = steps.filter(pc.equal(steps["rank"], idle.rank))
+    pauses, launch = (pc.sum(steps[name]).as_py() for name in ("idle_pause_ns", "idle_launch_ns"))
+    return bool(2 * (pauses or 0) >= launch)
 
 
 def _missing(evidence: Evidence, idle: IdleOf | None, unknown: IdleOf | None) -> str | None:

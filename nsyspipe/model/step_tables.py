@@ -54,6 +54,14 @@ BETWEEN_STEPS = ns(
     nullable=True,
 )
 
+IDLE_PAUSES = ns(
+    "idle_pause_ns",
+    "of idle_launch the part in pauses: stretches of 2 ms and more in which the host launched nothing that the device "
+    "could have started, while it was in no data phase and in no synchronisation or memory call",
+    source="RUNTIME, NVTX_EVENTS",
+    nullable=True,
+)
+
 IDLE_CALLS = TableSchema(
     "idle_calls",
     "One row per API call that hosts were blocked in while their devices idled in summary steps, largest first, "
@@ -203,6 +211,7 @@ STEPS = TableSchema(
         ),
         *IDLE_COLUMNS,
         BETWEEN_STEPS,
+        IDLE_PAUSES,
         *_GRAD_COPIES,
         ns(
             "comm_delay_ns",

@@ -162,6 +162,9 @@ def _target(folder: Path, source: Path, nsys: Nsys | None, sources: Sequence[Pat
     entry = folder / f"{report}-{nsys.version_text}-{options[:_OPTIONS_LENGTH]}"
     with contextlib.suppress(OSError):  # exporting into it says what is wrong
         entry.mkdir(mode=0o700, exist_ok=True)
+    if entry.is_symlink():
+        problem = "is a link, where the cache of exports has a directory"
+        raise OutputError(str(entry), problem, fix=f"rm {shlex.quote(str(entry))}")
     return target_of(source, entry)
 
 

@@ -72,6 +72,8 @@ _NO_PATH = re.compile(r"[^\w./~+\-]|:", re.ASCII)
 # Longer runs are made by machines: identifiers, keys, hashes.
 _LONGEST_RUN, _LONGEST_RUN_WITH_DIGITS, _MOST_DIGITS_OF_NAME = 20, 12, 8
 _RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
+# From letters to digits or back: h100x8 has three.
+_CHANGE, _MOST_CHANGES = re.compile(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", re.ASCII), 3
 # How services' tokens begin; what follows in a file's name is words then.
 _TOKEN = re.compile(
     r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)",
@@ -352,6 +354,7 @@ def _is_plain(stem: str) -> bool:
     return n_digits <= _MOST_DIGITS_OF_NAME and all(
         len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS)
         and (not _is_mixed(run) or _CLEAN_PART.fullmatch(run))  # words that begin with capitals
+        and len(_CHANGE.findall(run)) <= _MOST_CHANGES
         for run in runs
     )
 

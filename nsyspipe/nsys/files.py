@@ -39,13 +39,14 @@ _RECENT_S = 86_400.0
 
 
 def claim(directory: Path) -> int | None:
-    """Say that this process uses a directory, and return the open lock; None where locks are not to be had.
+    """Say that this process uses a directory, and return the open lock; None where locks are not to be had, or a link is.
 
     The lock is shared, and its time is that of the last claim. It lasts until it is closed with `os.close`,
     or the process ends.
     """
     try:
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        lock = os.open(directory / _LOCK, flags, _FILE_MODE)
     except OSError:
         return None
     try:

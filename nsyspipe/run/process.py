@@ -101,7 +101,8 @@ def measure(
     in_backward = _in_backward(phases, copy_phase)
     copies = grad_copies(operations, windows, device, in_backward, recorded)
     overhead = context.overhead
-    parts |= causes.columns | copies | {"idle_between_steps_ns": causes.between_steps_ns}
+    parts |= causes.columns | copies
+    parts |= {"idle_between_steps_ns": causes.between_steps_ns, "idle_pause_ns": causes.pause_ns}
     is_known = recorded.kernels and recorded.names
     parts["comm_delay_ns"] = comm_delays(operations, device.comm, windows) if is_known else None
     parts["graph_ns"] = _graphs_ns(operations, windows)

@@ -1,7 +1,7 @@
 """Whether a Parquet file can be as large, once it is read, as it says: told from its footer, before anything is read.
 
 A few bytes can stand for as many rows as somebody likes. What a file of ours becomes in memory is at most
-some dozens of its own size; here a file may become `_SMALL_BYTES`, or `_LARGEST_RATIO` times its size.
+some dozens of its own size; here its rows may become `_SMALL_ROWS`, or `_LARGEST_RATIO` times its size.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 _MAGIC = b"PAR1"
 _LARGEST_FOOTER = 64 * 2**20
-_SMALL_BYTES = 512 * 2**20
+# Rows are grouped and compared once they are read, which takes some times as much as they do; pages are not.
+_SMALL_ROWS, _SMALL_PAGES = 64 * 2**20, 512 * 2**20
 _LARGEST_RATIO = 200
 _BYTES_PER_VALUE = 8
-# Zstandard makes at most about this many bytes of one.
+# Zstandard makes at most about this many bytes of one; Brotli, which is refused, many more.
 _LARGEST_EXPANSION = 40_000
+_CODECS = (0, 1, 2, 5, 6, 7)  # none, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
 
 
 def check_size(file: BinaryIO) -> int:
@@ -64,12 +66,9 @@ def check_size(file: BinaryIO) -> int:
 
 
 def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> None:
-    most = max(_SMALL_BYTES, _LARGEST_RATIO * size)
+    most = max(_SMALL_PAGES, _LARGEST_RATIO * size)
     chunks, n_rows, n_columns = _column_chunks(footer)
-    if n_rows * n_columns * _BYTES_PER_VALUE > most:
-        raise ValueError(
-            f"{n_rows} rows of {n_columns} columns are more than a file of {size} bytes has"
-        )
+    check_rows(n_rows, n_columns, size)
     n_stored = sum(chunk["stored"] for chunk in chunks)
     if n_stored > size:
         raise ValueError(f"its columns claim {n_stored} of its {size} bytes")
@@ -77,7 +76,7 @@ def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> 
         raise ValueError(f"of its {size} bytes {n_stored} hold columns")
     if sum(chunk["plain"] for chunk in chunks) > most:
         raise ValueError("its columns claim to be larger than a file of its size has them")
-    if n_stored * _LARGEST_EXPANSION <= _SMALL_BYTES:  # whatever is in its pages
+    if n_stored * _LARGEST_EXPANSION <= _SMALL_PAGES:  # whatever is in its pages
         return
     n_bytes, end_of_rows = 0, size - n_footer - len(_MAGIC) - 4
     for chunk in chunks:
@@ -85,6 +84,20 @@ def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> 
             n_bytes += n_page
             if n_bytes > most:
                 raise ValueError("its pages claim to be larger than a file of its size has them")
+
+
+def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
+    """Refuse a table that is larger than a file of that size has.
+
+    Raises
+    ------
+    ValueError
+        If it is.
+    """
+    if n_rows * n_columns * _BYTES_PER_VALUE > max(_SMALL_ROWS, _LARGEST_RATIO * n_file):
+        raise ValueError(
+            f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has"
+        )
 
 
 def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
@@ -104,6 +117,8 @@ def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:
         if len(found) != len(columns) or any(chunk["values"] != group["rows"] for chunk in found):
             raise ValueError("its numbers of columns contradict each other")
         chunks += found
+    if any(chunk["codec"] not in _CODECS for chunk in chunks):
+        raise ValueError("its columns are compressed as none of ours is")
     return chunks, n_rows, len(columns)
 
 
@@ -141,13 +156,15 @@ _BITS = {_BYTE: 8, _I16: 16, _I32: 32, _I64: 64}
 _DEEPEST = 8
 _LONG_LIST = 15
 _MOST_FIELDS = 32
+# Some dozens for each column of a million rows; many more would take long.
+_MOST_VALUES = 400_000
 _REPEATED = 2
 _PAGES = (0, 2, 3)  # data, dictionary, data of version 2
 
 # Fields by number: name, type, what is in a list or struct of ours; without a name it is read and dropped. Fields that
 # are not here may have any type, but for those of encryption and of other files, which are refused.
 _CHUNK = {
-    1: (None, _I32, None), 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: (None, _I32, None),
+    1: (None, _I32, None), 2: (None, _LIST, _I32), 3: (None, _LIST, _BINARY), 4: ("codec", _I32, None),
     5: ("values", _I64, None), 6: ("plain", _I64, None), 7: ("stored", _I64, None), 8: (None, _LIST, _STRUCT),
     9: ("pages", _I64, None), 10: (None, _I64, None), 11: ("dictionary", _I64, None), 12: (None, _STRUCT, None),
     13: (None, _LIST, _STRUCT),
@@ -177,7 +194,7 @@ class _Thrift:
     """Structs in Thrift's compact protocol: each field once, in order, of its type, within its width, or none at all."""
 
     def __init__(self, content: bytes, place: str) -> None:
-        self.content, self.place, self.at = content, place, 0
+        self.content, self.place, self.at, self.n_values = content, place, 0, 0
 
     def struct(self, fields: _Fields | None, depth: int = 0) -> _Struct:
         """Return the fields of the struct at `at` that have names, by name; `at` is then behind it."""
@@ -208,6 +225,9 @@ class _Thrift:
         found[name] = value
 
     def _value(self, kind: int, inner: _Inner, depth: int) -> Any:  # noqa: ANN401 - what the kind says
+        self.n_values += 1
+        if self.n_values > _MOST_VALUES:
+            raise self._odd("has too many parts")
         if kind in (_TRUE, _FALSE):
             return kind == _TRUE
         if kind == _BYTE:
@@ -286,6 +306,6 @@ def as_plain_text(column: pa.ChunkedArray, n_file: int) -> pa.ChunkedArray:
     for chunk in column.chunks:
         lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
         n_bytes += pc.sum(lengths).as_py() or 0
-    if n_bytes > max(_SMALL_BYTES, _LARGEST_RATIO * n_file):
+    if n_bytes > max(_SMALL_ROWS, _LARGEST_RATIO * n_file):
         raise ValueError(f"{n_bytes} bytes of text are more than a file of {n_file} bytes has")
     return column.cast(pa.string())

@@ -28,7 +28,7 @@ from nsyspipe.store.layout import (
     links_fix,
     published,
 )
-from nsyspipe.store.parquet_size import as_plain_text, check_size
+from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -296,13 +296,16 @@ def table_of(content: pa.Buffer, name: str, path: Path) -> pa.Table:
     DatasetError
         As `RunFiles.table` does.
     """
-    texts = [one.name for one in DATASET[name].columns if pa.types.is_string(one.type)]
+    wanted = DATASET[name]
+    texts = {one.name for one in wanted.columns if _is_text(one.type)}
     try:
         with pq.ParquetFile(
-            pa.BufferReader(content), page_checksum_verification=True, read_dictionary=texts
+            pa.BufferReader(content), page_checksum_verification=True, read_dictionary=[*texts]
         ) as file:
             _check_version(path, file.schema_arrow)
-            found = file.read(use_threads=content.size > _SMALL)
+            check_rows(file.metadata.num_rows, len(wanted.columns), content.size)
+            _check_columns(path, file.schema, {*wanted.names} - texts)
+            found = file.read(wanted.names, use_threads=content.size > _SMALL)
         found = _conformed(path, found, name, content.size)
         found.validate(full=content.size < _SMALL)
         check_values(found, name)
@@ -344,6 +347,20 @@ def check_steps_known(table: pa.Table, steps: pa.Table, path: Path) -> None:
         raise DatasetError(str(path), "has rows of steps that the run has not", fix=AGAIN)
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_dictionary(kind))
+
+
+def _check_columns(path: Path, found: pq.ParquetSchema, numbers: set[str]) -> None:
+    """Refuse columns that are there twice, and texts in place of numbers: a few bytes can stand for many long ones."""
+    twice = sorted({one for one in found.names if found.names.count(one) > 1})
+    if twice:
+        raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
+    for column in found:
+        if column.name in numbers and column.physical_type.endswith("BYTE_ARRAY"):
+            raise ValueError(f"{column.name} is no number")
+
+
 def _check_version(path: Path, found: pa.Schema) -> None:
     version = (found.metadata or {}).get(b"schema_version", b"").decode(errors="replace")
     if not version.isdecimal() or int(version) > SCHEMA_VERSION:
@@ -356,9 +373,6 @@ def _check_version(path: Path, found: pa.Schema) -> None:
 
 def _conformed(path: Path, found: pa.Table, name: str, n_file: int) -> pa.Table:
     wanted, there = DATASET[name], found.column_names
-    twice = sorted({one for one in there if there.count(one) > 1})
-    if twice:
-        raise DatasetError(str(path), f"has columns twice: {', '.join(twice)}", fix=AGAIN)
     lacking = [one.name for one in wanted.columns if not (one.nullable or one.name in there)]
     if lacking:
         raise DatasetError(str(path), f"lacks the columns {', '.join(lacking)}", fix=AGAIN)

@@ -152,12 +152,12 @@ class SavedRun(Run):
 
     @cached_property
     def _row(self) -> dict[str, Any]:
-        rows = self._table("runs").to_pylist()
-        if len(rows) != 1:
+        rows = self._table("runs")
+        if rows.num_rows != 1:
             raise DatasetError(
-                str(self._path("runs")), f"holds {len(rows)} rows of the run, not 1", fix=AGAIN
+                str(self._path("runs")), f"holds {rows.num_rows} rows of the run, not 1", fix=AGAIN
             )
-        found: dict[str, Any] = rows[0]
+        found: dict[str, Any] = rows.to_pylist()[0]
         return found
 
     @cached_property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from nsyspipe.analysis import idle
 from nsyspipe.analysis.idle import idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.step_tables import IDLE_CAUSES as CAUSES
@@ -113,6 +115,26 @@ def test_a_zero_length_operation_parts_the_gap_and_with_it_the_causes():
     # [10, 50) ended by a kernel launched at 12: late until 17; [50, 100) late until 85.
     ops = FIRST, compute(50, 50, 12), LAST
     assert parts(*ops, blocking=[(5, 11, SYNC)]) == [0, 35, 7, 33 + 15, 0]
+
+
+@pytest.mark.parametrize(
+    ("late", "blocking", "pause"),
+    [
+        (40, (), 40),
+        (39, (), 0),
+        # A call in between parts the stretch.
+        (60, ((30, 31, SYNC),), 0),
+        (90, ((50, 60, SYNC),), 80),
+    ],
+)
+def test_a_pause_is_a_long_stretch_in_which_nothing_is_launched(monkeypatch, late, blocking, pause):
+    monkeypatch.setattr(idle, "PAUSE_NS", 40)
+    # Launched with no latency, each kernel starts when it comes; windows cut the gap in two.
+    ops = (compute(0, 10, 0), compute(10 + late, 20 + late, 10 + late))
+    half = 10 + late // 2
+    found = causes(*ops, blocking=blocking, spans=((0, half), (half, 20 + late)))
+    assert found.pause_ns.sum() == pause
+    assert (found.pause_ns <= found.columns["idle_launch_ns"]).all()
 
 
 def test_causes_are_clipped_to_windows():

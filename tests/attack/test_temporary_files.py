@@ -202,7 +202,7 @@ def test_a_capture_that_a_killed_job_left_stays(job_left):
         assert (job_left / "rank0.nsys-rep").exists()
 
 
-@pytest.mark.parametrize("change", ["mode", "name", "lock", "no lock", "link"])
+@pytest.mark.parametrize("change", ["mode", "name", "lock", "lock's mode", "no lock", "link"])
 def test_what_is_no_job_s_directory_stays(job_left, change):
     kept = job_left
     if change == "mode":
@@ -212,6 +212,8 @@ def test_what_is_no_job_s_directory_stays(job_left, change):
     elif change == "lock":
         (job_left / "lock").write_text("a user's")
         aged(job_left / "lock")
+    elif change == "lock's mode":
+        (job_left / "lock").chmod(0o644)
     elif change == "no lock":
         (job_left / "lock").unlink()
     else:

@@ -32,7 +32,25 @@ def test_idle_time_for_want_of_launches_is_the_saving():
         "idle_blocked_ns_per_step": 0,
         "idle_dependency_ns_per_step": 30,
         "idle_unknown_ns_per_step": 0,
+        "idle_pause_ns_per_step": 0,
     }
+
+
+@pytest.mark.parametrize(("pause", "is_pausing"), [(125, True), (124, False), (None, False)])
+def test_who_pauses_is_not_told_to_launch_faster(pause, is_pausing):
+    found = fired(launch_bound, late(250, idle_pause_ns=pause))
+    assert ("torch.compile" in found.advice) != is_pausing
+    assert found.action.startswith("find what the host does" if is_pausing else "launch less")
+    assert found.saving_ns_per_step == 250
+
+
+def test_the_pauses_of_the_judged_rank_count():
+    rows = [
+        step(0, idle_launch_ns=100, idle_pause_ns=0),
+        step(1, exposed=100, wait=100, idle_pause_ns=0),
+    ]
+    rows[1] |= {"idle_launch_ns": 50, "idle_pause_ns": 50, "compute_ns": 850, "idle_ns": 50}
+    assert fired(launch_bound, evidence(rows, phases=DATA)).action.startswith("launch less")
 
 
 @pytest.mark.parametrize(("idle", "fires"), [(20, True), (19, False)])

@@ -53,7 +53,7 @@ def test_numbers_switches_files_and_words_of_training_stand(text):
     [
         *("1234", "4712", "1234567", "1234,5", "-4711", "12345678", "1.23456789", "007", "00", "1234567891", "[1,2", "(1,2]", "1,2,", "1-2-3", "1234-5678", "1.2.3", "0x1f"),
         *("4111,1111,1111,1111", "word", "adamw2", "adamw;sgd", "runs/model.pt", "a.txt", "x.yaml.bak", "a b.yaml", "١٢"),
-        *("deadbeefdeadbeefdeadbeef.yaml", "20261121-083012-4711.json", "x:y.json", "$HOME", "*", "{}", "hmac:0123abcd0"),
+        *("deadbeefdeadbeefdeadbeef.yaml", "20261121-083012-4711.json", "04d1ae4e.json", "x:y.json", "$HOME", "*", "{}", "hmac:0123abcd0"),
     ],
 )  # fmt: skip
 def test_everything_else_does_not(text):
@@ -79,7 +79,7 @@ def test_files_stand_without_their_directory():
     "name",
     [
         *("hf_train.py", "hf_llama3_8b.yaml", "hf_config.json", "npm_run.json", "sk-learn.py", "ResNet50.py"),
-        *("Llama3_8B_Pretrain.yaml", "trainDDPModel.yaml", "ds_zero3.json", "train_v2.py"),
+        *("Llama3_8B_Pretrain.yaml", "trainDDPModel.yaml", "h100x8_bs4k.yaml", "ds_zero3.json", "train_v2.py"),
     ],
 )  # fmt: skip
 def test_files_that_people_name_stand(name):

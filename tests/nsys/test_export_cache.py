@@ -171,6 +171,19 @@ def test_a_directory_that_others_can_write_is_refused(reports, tool, cache):
     assert list(folder.iterdir()) == []
 
 
+def test_links_in_the_cache_are_not_followed(reports, tool, cache, tmp_path):
+    (export, *_) = exported_reports([reports])
+    lock, outside = export.parent / "lock", tmp_path / "outside"
+    lock.unlink()
+    lock.symlink_to(outside)
+    exported_reports([reports])
+    assert not outside.exists()
+    export.parent.rename(outside)
+    export.parent.symlink_to(outside)
+    with pytest.raises(OutputError, match="is a link"):
+        exported_reports([reports])
+
+
 def test_a_cache_that_is_made_is_private_too(reports, tool, cache):
     exported_reports([reports])
     assert (cache / "exports").stat().st_mode & 0o777 == 0o700

@@ -21,6 +21,8 @@ from tests.property.oracle import (
 )
 
 LABELS = {"comm": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
+# Built runs are of some hundred ns: a pause is as short there.
+PAUSE = 12
 MEASURED = ("compute_ns", "comm_ns", "exposed_comm_ns", "device_ns", "idle_ns")
 
 
@@ -123,6 +125,26 @@ def _can_block(process: Process) -> bool:
     return bool(process.calls) or any(op.launch is not None for op in process.ops)
 
 
+def _pauses(process: Process, data: list[tuple[int, int]]) -> list[int]:
+    """Return the ticks of long stretches in which a launch is late and nothing else is to blame, each of one gap."""
+    if not process.ops:
+        return []
+    idle = sorted(
+        idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops))
+    )
+    stretches: list[list[int]] = [[]]
+    for tick in idle:
+        if cause(process, tick, data) != "launch":
+            continue
+        last = stretches[-1]
+        is_next = (
+            last and last[-1] == tick - 1 and gap_at(process, tick) == gap_at(process, tick - 1)
+        )
+        stretches += [] if is_next else [[]]
+        stretches[-1].append(tick)
+    return [tick for one in stretches if len(one) >= PAUSE for tick in one]
+
+
 def idle_ticks(process: Process, start: int, end: int) -> set[int]:
     return set(range(start, end)) - ticks((op.start, op.end) for op in process.ops)
 
@@ -132,6 +154,7 @@ def idle_causes(process: Process, family: str | None) -> list[dict[str, int | No
     more, quiet = between_steps(process, family)
     data = roles(process, family)["data"] + more + quiet
     can_block = _can_block(process)
+    pauses = _pauses(process, data)
     rows = []
     for _, start, end, _ in windows(process, family):
         idle = idle_ticks(process, start, end)
@@ -141,8 +164,9 @@ def idle_causes(process: Process, family: str | None) -> list[dict[str, int | No
         row["idle_between_steps_ns"] = sum(
             cause(process, tick, data) == "input" and holds(quiet, tick) for tick in idle
         )
+        row["idle_pause_ns"] = sum(pauses.count(tick) for tick in idle)
         if not can_block:  # no call of the API was recorded
-            row |= {"idle_launch_ns": None, "idle_blocked_ns": None}
+            row |= {"idle_launch_ns": None, "idle_blocked_ns": None, "idle_pause_ns": None}
         rows.append(row)
     return rows
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import nsyspipe
+from nsyspipe.analysis import idle
 from nsyspipe.model.operation_tables import KERNEL_COSTS
 from nsyspipe.model.step_tables import PHASES
 from tests.conftest import examples
@@ -27,8 +28,10 @@ def loaded(found):
     with tempfile.TemporaryDirectory() as folder:
         for rank, process in enumerate(found):
             build(process, pid=1000 + rank).write(Path(folder, f"r_{rank}.sqlite"))
-        run = nsyspipe.load(folder)
-        run.steps()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(idle, "PAUSE_NS", oracle_costs.PAUSE)
+            run = nsyspipe.load(folder, jobs=1)
+            run.steps()
     family = oracle.choose_family(found)
     if family is not None and not any(oracle.windows(process, family) for process in found):
         family = None

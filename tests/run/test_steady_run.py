@@ -66,6 +66,7 @@ def test_idle_time_is_explained_by_the_launch_that_ends_each_gap(steady):
         "idle_input_ns": 100,
         "idle_between_steps_ns": 100,
         "idle_launch_ns": 650,
+        "idle_pause_ns": 0,
         "idle_blocked_ns": 0,
         "idle_dependency_ns": 10,
         "idle_unknown_ns": 0,

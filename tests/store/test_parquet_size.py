@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from nsyspipe.store.parquet_size import _CHUNK, _FILE, _PAGE, _Thrift
+from nsyspipe.errors import DatasetError
+from nsyspipe.model.schema import DATASET
+from nsyspipe.store import parquet_size
+from nsyspipe.store.details import parsed_object
+from nsyspipe.store.parquet_size import _ANY, _CHUNK, _FILE, _PAGE, _Thrift, check_size
+from nsyspipe.store.read import table_of
 
 # Field headers: the step to the field's number in the high half, its type in the low one (5 is i32, 6 i64, 9 a list).
 TYPE, PLAIN, STORED, STOP = "1500", "15c801", "15c801", "00"
@@ -60,3 +70,81 @@ def test_lists_have_the_type_and_the_length_that_they_should(text, why):
 def test_encryption_and_other_files_are_refused():
     with pytest.raises(ValueError, match="encryption"):
         read("8c 00 00", _FILE)
+
+
+def test_a_footer_of_too_many_parts_is_refused_before_it_takes_long(monkeypatch):
+    monkeypatch.setattr(parquet_size, "_MOST_VALUES", 20)
+    assert read(f"{TYPE} {PLAIN} {STORED} {STOP}")
+    with pytest.raises(ValueError, match="too many parts"):
+        read("29 f5 18" + "00" * 24 + STOP, {**_CHUNK, 5: _ANY, 6: _ANY, 7: _ANY, 9: _ANY})
+
+
+def content(table, **options):
+    """Return the bytes of a file of a table as nsyspipe writes it, but for options."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **{"compression": "zstd", **options})
+    return sink.getvalue()
+
+
+def stragglers(n_rows, **columns):
+    wanted = DATASET["stragglers"]
+    nulls = {one.name: pa.nulls(n_rows, one.type) for one in wanted.columns}
+    filled = {
+        "rank": pa.array(range(n_rows)),
+        "run_id": pa.array(["r"] * n_rows).dictionary_encode(),
+    }
+    table = pa.table({**nulls, **filled, **columns})
+    return table.replace_schema_metadata(wanted.arrow.metadata)
+
+
+def test_a_file_that_brotli_compressed_is_refused():
+    # It makes a million bytes of one.
+    with pytest.raises(ValueError, match="compressed"):
+        check_size_of(content(stragglers(2), compression="brotli"))
+    check_size_of(content(stragglers(2), compression="snappy"))
+
+
+def check_size_of(found):
+    with tempfile.TemporaryFile() as file:
+        file.write(found)
+        file.flush()
+        return check_size(file)
+
+
+def test_columns_that_a_file_leaves_out_count_as_well(monkeypatch):
+    monkeypatch.setattr(parquet_size, "_SMALL_ROWS", 2**19)
+    n_rows = 20_000  # times two columns of 8 bytes is allowed, times seven is not
+    table = stragglers(n_rows).select(["rank", "run_id"])
+    found = content(
+        table, column_encoding={"rank": "DELTA_BINARY_PACKED"}, use_dictionary=["run_id"]
+    )
+    assert check_size_of(found) == found.size < 5_000
+    with pytest.raises(DatasetError, match="rows of 7 columns are more than a file"):
+        table_of(found, "stragglers", Path("it"))
+
+
+def test_a_text_in_place_of_a_number_is_refused_before_it_is_read():
+    found = content(stragglers(2, wait_ns=pa.array(["1", "2"])))
+    with pytest.raises(DatasetError, match="wait_ns is no number"):
+        table_of(found, "stragglers", Path("it"))
+
+
+def test_columns_of_others_are_not_read_and_the_id_is_read_as_a_dictionary(monkeypatch):
+    asked, plain = [], pq.ParquetFile.read
+
+    def read_and_tell(self, columns=None, **options):
+        asked.append((columns, plain(self, columns, **options)))
+        return asked[-1][1]
+
+    monkeypatch.setattr(pq.ParquetFile, "read", read_and_tell)
+    ids = pa.array(["r", "r"])
+    table = stragglers(2, others=pa.array(["a", "b"]), run_id=ids)
+    assert table_of(content(table), "stragglers", Path("it")).num_rows == 2
+    ((columns, found),) = asked
+    assert "others" not in columns
+    assert pa.types.is_dictionary(found["run_id"].type)
+
+
+def test_a_json_text_that_would_fill_the_memory_as_objects_is_refused():
+    with pytest.raises(ValueError, match="more than a run has"):
+        parsed_object('{"a":[' + "[]," * (6 << 20) + "0]}")
