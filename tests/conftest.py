@@ -61,7 +61,7 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Let one worker run what shares something expensive: the tests of a module with a fixture of its own, all on captures."""
-    for item in items:
+    for item in (one for one in items if not one.get_closest_marker("nsys")):
         fixtures = [one for found in item._fixtureinfo.name2fixturedefs.values() for one in found]
         if "captures" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("captures"))

@@ -159,9 +159,10 @@ def test_kernels_that_were_launched_are_unknown_in_a_table_without_rows_too(tmp_
     assert run.ranks["n_kernels"].to_pylist() == [None]
 
 
-def test_a_table_of_kernels_without_rows_is_right_where_none_was_launched(tmp_path):
+@pytest.mark.parametrize("lazy", [True, False])
+def test_without_rows_of_kernels_there_were_none_where_none_was_launched(tmp_path, lazy):
     builder = TraceBuilder().copy(100, 140, launch=5).range(0, 50, "step 1")
-    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite", lazy=False))
+    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite", lazy=lazy))
     row = run.steps().to_pylist()[0]
     assert (row["compute_ns"], row["comm_ns"], row["idle_ns"], row["dtod_ns"]) == (0, 0, 0, 40)
     assert "no-kernels" not in codes(run)
@@ -268,12 +269,6 @@ def test_without_kernels_copies_alone_are_one_window(tmp_path):
     assert (row["wall_ns"], row["compute_ns"], row["dtod_ns"]) == (3350 - 340, None, 40)
     assert (row["comm_ns"], row["idle_ns"], row["exposed_dtod_ns"]) == (None, None, None)
     assert {"no-kernels", "no-steps"} <= set(codes(run))
-
-
-def test_a_program_that_launched_no_kernel_has_none(tmp_path):
-    builder = TraceBuilder().copy(100, 140, launch=5).range(0, 50, "step 1")
-    row = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite")).steps().to_pylist()[0]
-    assert (row["compute_ns"], row["comm_ns"], row["idle_ns"], row["dtod_ns"]) == (0, 0, 0, 40)
 
 
 def test_an_export_limited_to_some_tables_answers_from_those(tmp_path):
