@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.build.trace import steady_rank
 from tests.pairs import Captures
@@ -58,15 +59,17 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{'all':<28} {n_attempts:>9} {n_failures:>9}")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Let one worker run what shares something expensive: the tests of a module with a fixture of its own, all on captures."""
-    for item in (one for one in items if not one.get_closest_marker("nsys")):
-        fixtures = [one for found in item._fixtureinfo.name2fixturedefs.values() for one in found]
-        if "captures" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("captures"))
-        elif any(one.scope == "module" for one in fixtures):
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give the tests of a file to one worker, which makes what they share once, and all with a real nsys to one."""
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = nodeid.partition("::")[0]
+            # Several nsys at once on two cores lose their agents.
+            return "nsys" if path.startswith("tests/with_nsys/") else path
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
