@@ -115,13 +115,12 @@ def _examined(
     """Examine reports; files beside them are read first, since a wrong one is told before long work."""
     from nsyspipe.cli.inputs import exports_of
     from nsyspipe.nsys.find_reports import find_logs, source_of
-    from nsyspipe.reader.nccl_log import read_nccl_logs
-    from nsyspipe.reader.topology import read_topology
+    from nsyspipe.reader.fabric import read_nccl_logs, read_topology
     from nsyspipe.report.doctor import reports_document, reports_text
     from nsyspipe.run.doctor import examine
-    from nsyspipe.run.doctor_runs import Beside
-    from nsyspipe.run.parallel import executor_for
+    from nsyspipe.run.doctor_rules import Beside
     from nsyspipe.run.ranks import parse_rank_map
+    from nsyspipe.run.workers import PRELOAD, executor_for
 
     logs = find_logs(nccl_log)
     with progress(shown=True) as stage:
@@ -131,7 +130,7 @@ def _examined(
         log=read_nccl_logs(logs) if logs else None,
         topology=None if topology is None else read_topology(Path(topology)),
     )
-    with executor_for(paths, jobs, preload="nsyspipe.reader.contents") as executor:
+    with executor_for(paths, jobs, preload=PRELOAD) as executor:
         found = examine(paths, told, beside, executor=executor)
     sources = [source_of(path) for path in paths]
     inputs = [*paths, *sources, *logs, *([] if topology is None else [Path(topology)])]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.errors import OptionError
 from nsyspipe.nsys.cache import exported_reports
 from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_logs, find_named, split_logs
-from nsyspipe.run.parallel import PRELOAD, executor_for
+from nsyspipe.run.workers import PRELOAD, executor_for
 from nsyspipe.store.find import is_saved
 from nsyspipe.store.layout import run_ids
 
@@ -199,7 +199,7 @@ def opened_runs(
         return
     from nsyspipe.nsys.cache import exported_reports
     from nsyspipe.nsys.find_reports import find_logs
-    from nsyspipe.run.parallel import PRELOAD, executor_for
+    from nsyspipe.run.workers import PRELOAD, executor_for
 
     found_logs = {label: find_logs(files) for label, files in logs.items()}
     paths = {

@@ -57,8 +57,7 @@ class Communicator:
     Attributes
     ----------
     comm_id
-        NCCL's ``commId``; of a split its parent's with ``/count.color``; else ``comm0``, ``comm1`` ... by
-        process and order.
+        NCCL's ``commId``; of a split its parent's with ``/count.color``.
     members
         Ranks whose process logged, sorted; fewer than `n_ranks` when files are missing.
     rings

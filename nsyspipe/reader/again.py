@@ -10,126 +10,77 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.model import schema
-from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import read_launches, read_strings
-from nsyspipe.reader.operations import (
-    OPERATION_COLUMNS,
-    overlapping,
-    read_graphs,
-    read_kernels_again,
-    valid_rows,
-)
+from nsyspipe.reader.operations import read_operations_again
 from nsyspipe.reader.ranges import read_ranges_again
 from nsyspipe.reader.report import open_report
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Iterable
 
     from nsyspipe.model.types import Int64
     from nsyspipe.reader.calls import Strings
     from nsyspipe.reader.report import Report
 
 
-_MEMSET_COLUMNS = OPERATION_COLUMNS | {"stream_id": "streamId", "bytes": "bytes"}
-_MEMCPY_COLUMNS = _MEMSET_COLUMNS | {"copy_kind": "copyKind"}
-
-
 @dataclass(frozen=True)
 class Wanted:
-    """What to read; times are the report's, ns.
+    """What to read; times are the report's, ns."""
 
-    Attributes
-    ----------
-    span
-        Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
-        and the ranges around those calls; None takes everything.
-    steps
-        Starts and ends of step ranges, host time. Of each that holds such a call or touches one that does, all ranges
-        are read.
-    host_span
-        Host time of which the ranges are read in any case; None for none.
-    threads
-        Threads whose ranges are read.
-    name_column, open_end_ns
-        As the first reading found them: see `gather.ReportDigest`.
-    """
-
+    # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
+    # and the ranges around those calls; None takes everything
     span: tuple[int, int] | None
+    # Starts and ends of step ranges, host time. Of each that holds such a call or touches one that does, all ranges
+    # are read.
     steps: tuple[Int64, Int64]
+    # Host time of which the ranges are read in any case; None for none
     host_span: tuple[int, int] | None
-    threads: tuple[int, ...]
+    threads: tuple[int, ...]  # threads whose ranges are read
+    # name_column, open_end_ns: as the first reading found them: see `gather.ReportDigest`
     name_column: str | None
     open_end_ns: int | None
 
 
 @dataclass(frozen=True)
 class SecondReading:
-    """Events of a report, as they stand in it.
+    """Events of a report, as they stand in it."""
 
-    Attributes
-    ----------
-    kernels
-        `schema.KERNELS` without shapes, graphs last.
-    memcpys, memsets
-        Columns of `schema.COPIES` and ``stream_id``; memsets have no ``copy_kind``.
-    names
-        Text of every name id among the kernels.
-    launches
-        `schema.LAUNCHES`; None when API calls were not recorded.
-    ranges
-        `schema.RANGES`.
-    """
-
+    # kernels, memcpys, memsets, names: as `operations.read_operations_again` gives them
     kernels: pa.Table
     memcpys: pa.Table
     memsets: pa.Table
     names: dict[int, str]
-    launches: pa.Table | None
-    ranges: pa.Table
+    launches: pa.Table | None  # `schema.LAUNCHES`; None when API calls were not recorded
+    ranges: pa.Table  # `schema.RANGES`
 
 
 def read_again(path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted) -> SecondReading:
-    """Read the operations of a report one by one.
+    """Read the operations of a report one by one; `InputError` if it is missing by now, or cannot be read.
 
-    Raises
-    ------
-    InputError
-        If it is missing by now, or cannot be read.
-
-    Notes
-    -----
     nsys makes no indexes: a span costs one pass over each table, of which few columns are looked at.
     """
     with open_report(path) as report:
         strings = read_strings(report)
-        kernels = read_kernels_again(
-            report, strings, comm_kernel, name_column=wanted.name_column, span=wanted.span
+        kernels, memcpys, memsets, names = read_operations_again(
+            report, strings, comm_kernel, wanted.name_column, wanted.span
         )
-        graphs, _ = read_graphs(report, wanted.span)
-        table = pa.concat_tables([kernels.table, graphs])
-        memcpys = _copies(report, versions.MEMCPY, _MEMCPY_COLUMNS, wanted)
-        memsets = _copies(report, versions.MEMSET, _MEMSET_COLUMNS, wanted)
-        launches = _launches(report, wanted, table, memcpys, memsets)
+        launches = _launches(report, wanted, (kernels, memcpys, memsets))
         ranges = _ranges(report, strings, wanted, launches)
-    return SecondReading(table, memcpys, memsets, kernels.names, launches, ranges)
+    return SecondReading(kernels, memcpys, memsets, names, launches, ranges)
 
 
-def _copies(report: Report, table: str, columns: dict[str, str], wanted: Wanted) -> pa.Table:
-    rows, _ = valid_rows(report, table, columns, where=overlapping(wanted.span))
-    return pa.table(rows)
-
-
-def _launches(report: Report, wanted: Wanted, *operations: pa.Table) -> pa.Table | None:
+def _launches(report: Report, wanted: Wanted, operations: Iterable[pa.Table]) -> pa.Table | None:
     """Read the calls whose correlation ids are those of the operations, or lie between them."""
     if wanted.span is None:
         return read_launches(report)
     bounds = [pc.min_max(table["correlation_id"]).as_py() for table in operations]
     known = [one for one in bounds if one["min"] is not None]
-    if not known:
-        return read_launches(report, (1, 0))
-    return read_launches(
-        report, (min(one["min"] for one in known), max(one["max"] for one in known))
+    ids = (
+        min((one["min"] for one in known), default=1),
+        max((one["max"] for one in known), default=0),
     )
+    return read_launches(report, ids)
 
 
 def _ranges(

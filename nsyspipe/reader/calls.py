@@ -73,22 +73,15 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Tabl
 
 @dataclass(frozen=True)
 class Calls:
-    """The CUDA API calls of a report.
+    """The CUDA API calls of a report."""
 
-    Attributes
-    ----------
-    launches, all
-        `schema.LAUNCHES` and `schema.HOST_CALLS`; None as `read_launches` tells.
-    blocking
-        `schema.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded.
-    waits
-        `schema.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
-        and copies to the host that block: into pageable memory, or by a call without Async in its name.
-    """
-
+    # launches, all: `schema.LAUNCHES` and `schema.HOST_CALLS`; None as `read_launches` tells
     launches: pa.Table | None
     all: pa.Table | None
+    # `schema.BLOCKING_CALLS`; None when calls have no end or name, or were not recorded
     blocking: pa.Table | None
+    # `schema.HOST_WAITS`: calls that synchronise a device or a stream (whose event another waits for is not told),
+    # and copies to the host that block: into pageable memory, or by a call without Async in its name
     waits: pa.Table
 
 

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from nsyspipe.model import schema
 from nsyspipe.model.problems import NOT_RECORDED, Problem, Recorded, problem
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.calls import Strings, read_calls, read_overhead, read_strings
+from nsyspipe.reader.calls import Calls, Strings, read_calls, read_overhead, read_strings
 from nsyspipe.reader.operations import Operations, read_operations
 from nsyspipe.reader.payload import Payloads, read_payloads
 from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import Report, open_report
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pathlib import Path
 
     from nsyspipe.model.types import Int64
 
@@ -52,32 +52,21 @@ _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """Facts that hold for a whole report; None is "not recorded".
-
-    Attributes
-    ----------
-    variables
-        Values of the allow-listed environment variables; one that was captured with two values is left out.
-    gpu_names
-        Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone.
-    exported_tables
-        What ``nsys export --tables`` was limited to; empty when it was not.
-    is_lazy
-        Whether the export left out tables without events.
-    tells_export
-        Whether the report says how it was exported at all; old exports do not.
-    """
+    """Facts that hold for a whole report; None is "not recorded"."""
 
     nsys_version: str | None = None
     schema_version: str | None = None
     session_start_utc_ns: int | None = None
     host: str | None = None
+    # Values of the allow-listed environment variables; one that was captured with two values is left out
     variables: dict[str, str] = field(default_factory=dict)
+    # Model by GPU id, and the id of each CUDA ordinal by (pid, ordinal) and by ordinal alone
     gpu_names: dict[int, str] = field(default_factory=dict)
     gpu_of_ordinal: dict[tuple[int, int], int] = field(default_factory=dict)
     gpu_of_device: dict[int, int] = field(default_factory=dict)
-    exported_tables: str = ""
-    is_lazy: bool = True
+    exported_tables: str = ""  # what ``nsys export --tables`` was limited to; empty when it was not
+    is_lazy: bool = True  # whether the export left out tables without events
+    # Whether the report says how it was exported at all; old exports do not
     tells_export: bool = False
 
     def leaves_out_empty(self, table: str) -> bool:
@@ -113,16 +102,24 @@ class ReportFacts:
 
 def read_facts(report: Report) -> ReportFacts:
     """Read a report's facts; whatever its version does not have stays None or empty."""
-    meta = _export_meta(report)
+    texts = {"name": "text", "value": "text"}
+    tables = versions.EXPORT_META_OLD, versions.EXPORT_META
+    meta = {row["name"]: row["value"] for one in tables for row in report.few(one, texts)}
+    hosts = report.few(versions.SYSTEM_ENV, texts, "name = 'Hostname'")
+    of_devices = report.few(versions.CUDA_DEVICE, dict.fromkeys(("pid", "cudaId", "gpuId"), "int"))
     names, of_device = _gpus(report)
     return ReportFacts(
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"),
         schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=_session_start(report),
-        host=_host(report),
+        host=hosts[0]["value"] if hosts else None,
         variables=_variables(report),
         gpu_names=names,
-        gpu_of_ordinal=_ordinals(report),
+        gpu_of_ordinal={
+            (row["pid"], row["cudaId"]): row["gpuId"]
+            for row in of_devices
+            if row["gpuId"] is not None
+        },
         gpu_of_device=of_device,
         exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
@@ -130,52 +127,31 @@ def read_facts(report: Report) -> ReportFacts:
     )
 
 
-def _export_meta(report: Report) -> dict[str, str]:
-    table = report.catalog.export_meta
-    if table is None or not report.has(table, "name", "value"):
-        return {}
-    found = report.select(table, {"name": "text", "value": "text"})
-    return dict(zip(found["name"].to_pylist(), found["value"].to_pylist(), strict=True))
-
-
 def _session_start(report: Report) -> int | None:
-    if not report.has(versions.SESSION_START, "utcEpochNs"):
-        return None
-    found = report.select(versions.SESSION_START, {"utcEpochNs": "int"})["utcEpochNs"].drop_null()
-    start = int(found[0].as_py()) if len(found) else None
+    rows = report.few(versions.SESSION_START, {"utcEpochNs": "int"})
+    start: int | None = next(
+        (row["utcEpochNs"] for row in rows if row["utcEpochNs"] is not None), None
+    )
     return start if start is not None and abs(start) < _LATEST_START else None
 
 
-def _host(report: Report) -> str | None:
-    if not report.has(versions.SYSTEM_ENV, "name", "value"):
-        return None
-    found = report.select(versions.SYSTEM_ENV, {"value": "text"}, where="name = 'Hostname'")[
-        "value"
-    ].to_pylist()
-    return found[0] if found else None
-
-
 def _variables(report: Report) -> dict[str, str]:
-    if not report.has(versions.CAPTURE_META, "name", "value"):
-        return {}
     wanted = " OR ".join(f"value LIKE '{name}=%'" for name in _VARIABLES)
     where = f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
     found: dict[str, set[str]] = {}
-    for text in report.select(versions.CAPTURE_META, {"value": "text"}, where=where)[
-        "value"
-    ].to_pylist():
+    for row in report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, where):
         # LIKE takes _ for any letter and ignores case, so compare the name again.
-        if (match := _ASSIGNMENT.match(text)) and match["name"] in _VARIABLES:
+        if (match := _ASSIGNMENT.match(row["value"])) and match["name"] in _VARIABLES:
             found.setdefault(match["name"], set()).add(match["value"])
     return {name: values.pop() for name, values in found.items() if len(values) == 1}
 
 
 def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
     """Return model by GPU id, and GPU id by CUDA device number; the id column was renamed."""
-    id_column = report.catalog.first(versions.GPU, "id", "deviceId")
+    id_column = report.first(versions.GPU, "id", "deviceId")
     if id_column is None or not report.has(versions.GPU, "name"):
         return {}, {}
-    device_column = report.catalog.first(versions.GPU, "cuDevice", id_column) or id_column
+    device_column = report.first(versions.GPU, "cuDevice", id_column) or id_column
     columns = {id_column: "int", device_column: "int", "name": "text"}
     rows = report.select(versions.GPU, columns).to_pylist()
     names = {row[id_column]: row["name"] for row in rows if row["name"]}
@@ -184,49 +160,21 @@ def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
     }
 
 
-def _ordinals(report: Report) -> dict[tuple[int, int], int]:
-    columns = ("pid", "cudaId", "gpuId")
-    if not report.has(versions.CUDA_DEVICE, *columns):
-        return {}
-    rows = report.select(versions.CUDA_DEVICE, dict.fromkeys(columns, "int")).to_pylist()
-    return {(row["pid"], row["cudaId"]): row["gpuId"] for row in rows if row["gpuId"] is not None}
-
-
 # Everything that one report holds for the analysis, in one pass over each table.
 
 
 @dataclass(frozen=True)
 class Capture:
-    """One report, read and closed again.
-
-    Attributes
-    ----------
-    launches
-        `schema.LAUNCHES`; None when API calls were not recorded.
-    calls
-        `schema.HOST_CALLS`; None where launches are.
-    waits
-        `schema.HOST_WAITS`.
-    blocking_calls
-        `schema.BLOCKING_CALLS`; None when calls have no end or no name.
-    overhead
-        Starts and ends of the profiler's own work, report time, ns; None when not recorded.
-    payloads
-        What NCCL's calls say of themselves.
-    recorded
-        Which facts the report lacks although there was something to record.
-    """
+    """One report, read and closed again."""
 
     facts: ReportFacts
     operations: Operations
-    launches: pa.Table | None
-    calls: pa.Table | None
-    waits: pa.Table
-    blocking_calls: pa.Table | None
+    calls: Calls
+    # Starts and ends of the profiler's own work, report time, ns; None when not recorded
     overhead: tuple[Int64, Int64] | None
     ranges: Ranges
-    payloads: Payloads
-    recorded: Recorded
+    payloads: Payloads  # what NCCL's calls say of themselves
+    recorded: Recorded  # which facts the report lacks although there was something to record
     problems: tuple[Problem, ...]
 
     def without_events(self) -> Capture:
@@ -234,27 +182,18 @@ class Capture:
         empty = replace(
             self.operations, kernels=schema.KERNELS.empty(), copies=schema.COPIES.empty()
         )
-        return replace(self, operations=empty, launches=None, calls=None)
+        return replace(self, operations=empty, calls=replace(self.calls, launches=None, all=None))
 
 
 def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
-    """Read one report.
-
-    Raises
-    ------
-    InputError
-        If it is missing, damaged, no nsys export, or lacks a column that every answer needs.
-    """
+    """Read one report; `InputError` if it is missing, damaged, no nsys export, or lacks what every answer needs."""
     with open_report(path) as report:
         facts = read_facts(report)
         strings = read_strings(report)
         calls = read_calls(report, strings)
         operations = read_operations(report, strings, comm_kernel)
         overhead = read_overhead(report, facts)
-        ends = [
-            operations.kernels["end_ns"],
-            operations.copies["end_ns"],
-        ]
+        ends = [operations.kernels["end_ns"], operations.copies["end_ns"]]
         ranges = read_ranges(report, strings, ends)
         payloads = read_payloads(report, strings)
         recorded = _recorded(report, facts, strings, operations)
@@ -277,10 +216,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     return Capture(
         facts=facts,
         operations=operations,
-        launches=calls.launches,
-        calls=calls.all,
-        waits=calls.waits,
-        blocking_calls=calls.blocking,
+        calls=calls,
         overhead=overhead,
         ranges=ranges,
         payloads=payloads,
@@ -335,3 +271,41 @@ def _n_calls(report: Report, strings: Strings, calls: tuple[str, ...]) -> int:
     if not names or not report.has(versions.RUNTIME, "nameId"):
         return 0
     return report.count(versions.RUNTIME, f"nameId IN ({names})")
+
+
+# What one report holds, by counting.
+
+
+_COUNTED = (
+    versions.KERNEL, versions.MEMCPY, versions.MEMSET, versions.GRAPH, versions.RUNTIME, versions.NVTX,
+    versions.STRINGS, versions.OVERHEAD, versions.SYNCHRONIZATION, versions.OS_RUNTIME, versions.CPU_SAMPLES,
+    versions.GPU_METRICS,
+)  # fmt: skip
+_SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one report holds."""
+
+    rows: dict[str, int]  # rows by table; 0 for a table that is absent
+    n_launches: int  # calls that have all that ties them to what they launched
+    n_timed_calls: int  # calls with a name and an end
+    n_graph_kernels: int  # kernels of CUDA graphs that were captured node by node
+    has_shapes: bool  # whether kernels have their grid and block
+
+
+def read_counts(path: str | Path) -> Counts:
+    """Count what a report holds; `InputError` if it is missing, damaged, or no nsys export."""
+    with open_report(path) as report:
+        rows = {table: report.count(table) if report.has(table) else 0 for table in _COUNTED}
+        is_node = report.has(versions.KERNEL, "graphNodeId")
+        is_tied = report.has(versions.RUNTIME, "start", "globalTid", "correlationId")
+        is_timed = report.has(versions.RUNTIME, "start", "end", "globalTid", "nameId")
+        return Counts(
+            rows=rows,
+            n_launches=rows[versions.RUNTIME] * is_tied,
+            n_timed_calls=rows[versions.RUNTIME] * is_timed,
+            n_graph_kernels=report.count(versions.KERNEL, "graphNodeId != 0") if is_node else 0,
+            has_shapes=report.has(versions.KERNEL, *_SHAPE),
+        )

@@ -227,10 +227,7 @@ class PrintedLine(NamedTuple):
 def printed_lines(path: Path, *, most: int | None = None) -> Iterator[PrintedLine]:
     """Yield the first lines of a text file, one after the other; bytes that are not UTF-8 are replaced.
 
-    Raises
-    ------
-    InputError
-        If the file is missing, not readable or no ordinary file.
+    `InputError` if the file is missing, not readable or no ordinary file.
     """
     with readable(path):
         if not stat.S_ISREG(path.stat().st_mode):

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from nsyspipe.reader.report import Report
 
 
-# Rows of the tables of device operations: typed, with a valid time and a process.
-
-
 # globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
 _THREAD_BITS = _PID_BITS = 0xFFFFFF
 _PID_SHIFT = 24
@@ -33,7 +30,7 @@ _PID_SHIFT = 24
 TIME_LIMIT = 2**61
 
 # Canonical column -> nsys's.
-OPERATION_COLUMNS = {
+_COLUMNS = {
     "process_id": "globalPid",
     "start_ns": "start",
     "end_ns": "end",
@@ -94,14 +91,6 @@ def valid_rows(
     return rows, n_rows - found.num_rows
 
 
-def overlapping(span: tuple[int, int] | None) -> str | None:
-    """Return the SQL condition for rows that run in a span ``[first, last)``, or begin in it; none for None."""
-    if span is None:
-        return None
-    first, last = span
-    return f'"start" < {last} AND ("end" > {first} OR "start" = {first})'
-
-
 def constant(rows: Mapping[str, pa.ChunkedArray], value: int) -> pa.Array:
     """Return a column of one value, as long as the others."""
     return pa.array(np.full(len(rows["start_ns"]), value))
@@ -119,7 +108,8 @@ def _only_process(report: Report) -> int:
 
 
 _COMM_PREFIX = "nccl"
-_KERNEL_COLUMNS = OPERATION_COLUMNS | {"stream_id": "streamId"}
+_OVERLAPPING = '"start" < {last} AND ("end" > {first} OR "start" = {first})'
+_KERNEL_COLUMNS = _COLUMNS | {"stream_id": "streamId"}
 
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
 _SHAPES = {
@@ -132,69 +122,6 @@ _PLACE = {"place": "(deviceId << 32) | streamId"}
 _PLACE_COLUMNS = {"device_id": "deviceId", "stream_id": "streamId"}
 # Dimensions only serve to compare equal kernels, for which this many are enough.
 _MOST_SHAPES = 50_000
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """The kernels of a report.
-
-    Attributes
-    ----------
-    table
-        `schema.KERNELS`.
-    n_dropped
-        Rows without a valid time.
-    names
-        Text by name id.
-    name_column
-        The column that name ids come from; None when there is none.
-    """
-
-    table: pa.Table
-    n_dropped: int
-    names: dict[int, str]
-    name_column: str | None
-
-
-def read_kernels(report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None) -> Kernels:
-    """Read the kernels."""
-    sources = _name_columns(report)
-    if report.has(versions.KERNEL) and not sources:
-        report.require(versions.KERNEL, "shortName")
-    rows, n_dropped = _read_rows(report, _KERNEL_COLUMNS | {name: name for name in sources})
-    if not sources:
-        return Kernels(_table(rows, None, strings, comm_pattern), n_dropped, {}, None)
-    column = sources[-1]
-    names = _names(rows[column], strings)
-    if not names and len(sources) > 1:  # demangled names may be left out
-        column = sources[0]
-        names = _names(rows[column], strings)
-    return Kernels(_table(rows, column, strings, comm_pattern), n_dropped, names, column)
-
-
-def read_kernels_again(
-    report: Report,
-    strings: Strings,
-    comm_pattern: re.Pattern[str] | None,
-    *,
-    name_column: str | None,
-    span: tuple[int, int] | None,
-) -> Kernels:
-    """Read the kernels of a span without their shapes.
-
-    Parameters
-    ----------
-    name_column
-        As the first reading found it.
-    span
-        Report time, ns: kernels that overlap it; None takes all.
-    """
-    columns = _KERNEL_COLUMNS | {name: name for name in _name_columns(report)}
-    rows, n_dropped = _packed_rows(report, columns, where=overlapping(span))
-    rows |= dict.fromkeys(_SHAPES, pa.nulls(len(rows["start_ns"]), pa.int64()))
-    names = {} if name_column is None else _names(rows[name_column], strings)
-    table = _table(rows, name_column, strings, comm_pattern)
-    return Kernels(table, n_dropped, names, name_column)
 
 
 def _name_columns(report: Report) -> list[str]:
@@ -252,13 +179,9 @@ def _packed_rows(
     return valid_rows(report, versions.KERNEL, columns, beside=beside, where=where)
 
 
-def read_graphs(report: Report, span: tuple[int, int] | None = None) -> tuple[pa.Table, int]:
-    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped.
-
-    `span` limits them to those that overlap it, in report time.
-    """
-    columns = OPERATION_COLUMNS | {"stream_id": "streamId"}
-    rows, n_dropped = valid_rows(report, versions.GRAPH, columns, where=overlapping(span))
+def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
+    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
+    rows, n_dropped = valid_rows(report, versions.GRAPH, _KERNEL_COLUMNS, where=where)
     unknown = pa.nulls(len(rows["start_ns"]), pa.int64())
     rows |= {
         "name_id": constant(rows, schema.GRAPH_NAME_ID),
@@ -294,40 +217,22 @@ def _in_set(
     return pc.is_in(ids, value_set=pa.array(comm_ids))
 
 
-# Device operations of a report as canonical Arrow tables.
-
-
-# Canonical column -> nsys's.
-_MEMSET_COLUMNS = OPERATION_COLUMNS | {"bytes": "bytes"}
-_COPY_COLUMNS = _MEMSET_COLUMNS | {"copy_kind": "copyKind"}
+_SET_COLUMNS = {"bytes": "bytes"}
+_COPY_COLUMNS = _SET_COLUMNS | {"copy_kind": "copyKind"}
 
 
 @dataclass(frozen=True)
 class Operations:
-    """What ran on the devices.
+    """What ran on the devices."""
 
-    Attributes
-    ----------
-    kernels, copies
-        `schema.KERNELS` and `schema.COPIES`.
-    n_dropped
-        Rows that ended before they started, or had no time.
-    n_graphs
-        CUDA graphs that were captured as a whole: their kernels cannot be told apart.
-    names
-        Text of every `name_id` among the kernels.
-    name_column
-        nsys's column that the kernels' names come from; None when there is none.
-    has_names
-        Whether any kernel's name is known; true without kernels.
-    """
-
+    # kernels, copies: `schema.KERNELS` and `schema.COPIES`
     kernels: pa.Table
     copies: pa.Table
-    n_dropped: int
-    n_graphs: int
-    has_names: bool
-    names: dict[int, str]
+    n_dropped: int  # rows that ended before they started, or had no time
+    n_graphs: int  # CUDA graphs that were captured as a whole: their kernels cannot be told apart
+    has_names: bool  # whether any kernel's name is known; true without kernels
+    names: dict[int, str]  # text of every `name_id` among the kernels
+    # nsys's column that the kernels' names come from; None when there is none
     name_column: str | None
 
 
@@ -335,18 +240,50 @@ def read_operations(
     report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> Operations:
     """Read all device operations; a table that the lazy export left out has no rows."""
-    kernels = read_kernels(report, strings, comm_pattern)
-    graphs, bad_graphs = read_graphs(report)
-    memcpys, bad_memcpys = valid_rows(report, versions.MEMCPY, _COPY_COLUMNS)
-    memsets, bad_memsets = valid_rows(report, versions.MEMSET, _MEMSET_COLUMNS)
+    sources = _name_columns(report)
+    if report.has(versions.KERNEL) and not sources:
+        report.require(versions.KERNEL, "shortName")
+    rows, bad_kernels = _read_rows(report, _KERNEL_COLUMNS | {name: name for name in sources})
+    names: dict[int, str] = {}
+    column = None
+    for column in reversed(sources):  # demangled names may be left out
+        if names := _names(rows[column], strings):
+            break
+    kernels = _table(rows, column, strings, comm_pattern)
+    graphs, bad_graphs = _read_graphs(report)
+    memcpys, bad_memcpys = valid_rows(report, versions.MEMCPY, _COLUMNS | _COPY_COLUMNS)
+    memsets, bad_memsets = valid_rows(report, versions.MEMSET, _COLUMNS | _SET_COLUMNS)
     memsets |= {"copy_kind": constant(memsets, schema.MEMSET_KIND)}
     copies = [schema.COPIES.table(memcpys), schema.COPIES.table(memsets)]
     return Operations(
-        kernels=pa.concat_tables([kernels.table, graphs]),
+        kernels=pa.concat_tables([kernels, graphs]),
         copies=pa.concat_tables(copies),
-        n_dropped=kernels.n_dropped + bad_graphs + bad_memcpys + bad_memsets,
+        n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
         n_graphs=graphs.num_rows,
-        names=kernels.names,
-        name_column=kernels.name_column,
-        has_names=not kernels.table.num_rows or bool(kernels.names),
+        names=names,
+        name_column=column,
+        has_names=not kernels.num_rows or bool(names),
     )
+
+
+def read_operations_again(
+    report: Report,
+    strings: Strings,
+    comm_pattern: re.Pattern[str] | None,
+    name_column: str | None,
+    span: tuple[int, int] | None,
+) -> tuple[pa.Table, pa.Table, pa.Table, dict[int, str]]:
+    """Read kernels (without shapes, graphs last), copies, memsets, and the text of every name id among the kernels.
+
+    `span` limits them to those that run in ``[first, last)`` of report time, ns, or begin in it. Copies have a
+    ``stream_id`` too, memsets no ``copy_kind``. The name column is that of the first reading.
+    """
+    where = None if span is None else _OVERLAPPING.format(first=span[0], last=span[1])
+    columns = _KERNEL_COLUMNS | {name: name for name in _name_columns(report)}
+    rows, _ = _packed_rows(report, columns, where=where)
+    rows |= dict.fromkeys(_SHAPES, pa.nulls(len(rows["start_ns"]), pa.int64()))
+    names = {} if name_column is None else _names(rows[name_column], strings)
+    kernels = [_table(rows, name_column, strings, comm_pattern), _read_graphs(report, where)[0]]
+    memcpys, _ = valid_rows(report, versions.MEMCPY, _KERNEL_COLUMNS | _COPY_COLUMNS, where=where)
+    memsets, _ = valid_rows(report, versions.MEMSET, _KERNEL_COLUMNS | _SET_COLUMNS, where=where)
+    return pa.concat_tables(kernels), pa.table(memcpys), pa.table(memsets), names

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from nsyspipe.reader.report import Report
 
 
-# The numbers in NCCL's payloads, found by the names that NCCL's releases gave them.
-
-
 # Each blob starts with this. NVIDIA does not document it. The first number is 1 in all that were seen, whatever
 # their domain: so many payloads, it seems. Whether the high word of the schema belongs to its id or is a flag is
 # unknown, so that it counts only for ids that need it.
@@ -67,22 +64,13 @@ _LARGEST = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Fields:
-    """What each of some blobs holds.
+    """What each of some blobs holds."""
 
-    Attributes
-    ----------
-    is_decoded
-        Whether the blob fits a layout.
-    values
-        By field: ``comm_id``, ``seq``, ``message_bytes``, ``count``, ``datatype``, ``n_ranks``,
-        ``rank``; 64-bit ids as signed numbers.
-    known
-        By field: where its value is one.
-    """
-
-    is_decoded: Flags
+    is_decoded: Flags  # whether the blob fits a layout
+    # By field: ``comm_id``, ``seq``, ``message_bytes``, ``count``, ``datatype``, ``n_ranks``, ``rank``; 64-bit ids as
+    # signed numbers
     values: dict[str, Int64]
-    known: dict[str, Flags]
+    known: dict[str, Flags]  # by field: where its value is one
 
 
 def names_in(layout: Layout) -> dict[str, str]:
@@ -99,16 +87,9 @@ def names_in(layout: Layout) -> dict[str, str]:
 def decode_fields(
     blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]
 ) -> Fields:
-    """Decode the fields of all blobs, layout by layout.
+    """Decode the fields of all blobs, by the layouts of each domain and schema.
 
     A blob fits a layout of its range's domain if it names its schema, and is as long as both say.
-
-    Parameters
-    ----------
-    domains
-        Domain of the range of each blob.
-    layouts
-        By domain and schema.
     """
     fields = Fields(
         np.zeros(len(blobs), np.bool_),
@@ -206,45 +187,23 @@ class CommRank:
 
 @dataclass(frozen=True)
 class Payloads:
-    """The payloads of NCCL's ranges in one report.
+    """The payloads of NCCL's ranges in one report."""
 
-    Attributes
-    ----------
-    table
-        `schema.PAYLOADS`.
-    comm_sizes
-        `schema.COMM_SIZES`.
-    comm_ranks
-        Rank and size by process. A process may be in several communicators: the largest tells its
-        rank, unless two of that size disagree.
-    n_undecoded
-        Payloads of NCCL that do not fit their description.
-    size_gap
-        Why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`; None where one does.
-    """
-
-    table: pa.Table
-    comm_sizes: pa.Table
+    table: pa.Table  # `schema.PAYLOADS`
+    comm_sizes: pa.Table  # `schema.COMM_SIZES`
+    # Rank and size by process. A process may be in several communicators: the largest tells its rank, unless two of
+    # that size disagree.
     comm_ranks: dict[int, CommRank]
-    n_undecoded: int
+    n_undecoded: int  # payloads of NCCL that do not fit their description
+    # Why no payload says how many bytes are sent: a key of `problems.SIZE_GAPS`; None where one does
     size_gap: str | None
 
 
 def read_payloads(report: Report, strings: Strings | None = None) -> Payloads:
     """Read and decode the payloads of NCCL's ranges, in one pass over the report's NVTX rows.
 
-    A range is NCCL's if its text or its domain says so; one without a text, in a domain that has no
-    name, is if it can be decoded into what NCCL reports.
-
-    Parameters
-    ----------
-    strings
-        The report's string table, if it was read already.
-
-    Returns
-    -------
-    Payloads
-        Empty for an export without blobs or without their description.
+    A range is NCCL's if its text or its domain says so; one without a text, in a domain that has no name, is if it can
+    be decoded into what NCCL reports. There are none in an export without blobs or without their description.
     """
     layouts = read_layouts(report)
     is_described = any(names_in(layout) for layout in layouts.values())
@@ -284,12 +243,6 @@ def _size_gap(table: pa.Table, layouts: Iterable[Layout], *, has_payloads: bool)
     fields = [names_in(layout).keys() for layout in layouts]
     is_described = any(needed <= names for names in fields for needed in _SIZE_FIELDS)
     return "not-exported" if is_described else "no-payloads"
-
-
-def read_comm_ranks(report: Report) -> tuple[dict[int, CommRank], int]:
-    """Read each process's rank, and the number of payloads that do not fit their description."""
-    payloads = read_payloads(report)
-    return payloads.comm_ranks, payloads.n_undecoded
 
 
 def _calls(rows: pa.Table, strings: Strings) -> pa.ChunkedArray:

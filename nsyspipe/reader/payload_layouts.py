@@ -53,19 +53,12 @@ _STATIC, _UNIONS = 1, (3, 4)  # nvtxPayloadSchemaType
 
 @dataclass(frozen=True)
 class Layout:
-    """One payload schema.
+    """One payload schema."""
 
-    Attributes
-    ----------
-    n_bytes
-        Size of the payload; if not `is_exact`, the least that holds all fields.
-    fields
-        Numpy format and offset by `bare_name`. Entries that are no single number, or whose place is
-        unknown, are left out.
-    """
-
-    n_bytes: int
+    n_bytes: int  # size of the payload; if not `is_exact`, the least that holds all fields
     is_exact: bool
+    # Numpy format and offset by `bare_name`. Entries that are no single number, or whose place is unknown, are left
+    # out.
     fields: dict[str, tuple[str, int]]
 
     def dtype(self, names: Iterable[str]) -> np.dtype[np.void]:
@@ -93,17 +86,21 @@ def read_layouts(report: Report) -> dict[tuple[int, int], Layout]:
     One process describes each schema once, so several processes repeat it; where they contradict
     each other (domain ids are per process), nothing tells whose a payload is, and it has no layout.
     """
-    columns = ("domainId", "schemaId", "payloadSize")
-    entry_columns = ("domainId", "schemaId", "idx", "type", "offset")
-    if not report.has(versions.PAYLOAD_SCHEMAS, *columns) or not report.has(
-        versions.PAYLOAD_ENTRIES, *entry_columns, "name"
+    needed, names = (
+        ("domainId", "schemaId", "payloadSize"),
+        ("domainId", "schemaId", "idx", "type", "offset"),
+    )
+    if not report.has(versions.PAYLOAD_SCHEMAS, *needed) or not report.has(
+        versions.PAYLOAD_ENTRIES, *names, "name"
     ):
         return {}
-    kinds = dict.fromkeys((*columns, "type", "alignTo"), "int")
+    kinds = dict.fromkeys((*needed, "type", "alignTo"), "int")
     schemas = _by_key(report.select(versions.PAYLOAD_SCHEMAS, kinds).to_pylist())
-    kinds = dict.fromkeys((*entry_columns, "flags", "arrayOrUnionDetail"), "int") | {"name": "text"}
+    kinds = dict.fromkeys((*names, "flags", "arrayOrUnionDetail"), "int") | {"name": "text"}
     entries = _by_key(report.select(versions.PAYLOAD_ENTRIES, kinds).to_pylist())
-    enums = _enum_sizes(report)
+    columns = dict.fromkeys(("domainId", "schemaId", "size"), "int")
+    sizes = _by_key(report.few(versions.PAYLOAD_ENUMS, columns))
+    enums = {key: rows[0]["size"] for key, rows in sizes.items() if len(rows) == 1}
     layouts = {}
     for key, rows in schemas.items():
         described = {row["idx"]: row for row in entries.get(key, [])}
@@ -124,14 +121,6 @@ def _by_key(rows: list[dict[str, Any]]) -> dict[Key, list[Row]]:
         key = full["domainId"], full["schemaId"]
         found.setdefault(key, {})[tuple(full.values())] = full
     return {key: list(distinct.values()) for key, distinct in found.items()}
-
-
-def _enum_sizes(report: Report) -> dict[Key, int]:
-    if not report.has(versions.PAYLOAD_ENUMS, "domainId", "schemaId", "size"):
-        return {}
-    columns = dict.fromkeys(("domainId", "schemaId", "size"), "int")
-    rows = _by_key(report.select(versions.PAYLOAD_ENUMS, columns).to_pylist())
-    return {key: found[0]["size"] for key, found in rows.items() if len(found) == 1}
 
 
 def _layout(schema: Row, described: Mapping[int, Row], enums: Mapping[int, int]) -> Layout:

@@ -39,45 +39,22 @@ _ABSENT = -1
 
 @dataclass(frozen=True)
 class Ranges:
-    """What NVTX recorded.
+    """What NVTX recorded."""
 
-    Attributes
-    ----------
-    table
-        `schema.RANGES`: ranges of all domains but NCCL's and MPI's.
-    mpi_ranks
-        Rank by process, from thread-name rows ``MPI Rank N``.
-    n_dropped
-        Ranges that ended before they started, or at impossible times.
-    open_end_ns
-        The end of ranges that were never closed; None when all were.
-    is_recorded
-        Whether the report has the table at all.
-    has_communication
-        Whether NCCL or MPI opened a domain or a range: then something may have communicated.
-    has_nccl
-        Whether any range is NCCL's.
-    """
-
-    table: pa.Table
-    mpi_ranks: dict[int, int]
-    n_dropped: int
-    open_end_ns: int | None
-    is_recorded: bool
+    table: pa.Table  # `schema.RANGES`: ranges of all domains but NCCL's and MPI's
+    mpi_ranks: dict[int, int]  # rank by process, from thread-name rows ``MPI Rank N``
+    n_dropped: int  # ranges that ended before they started, or at impossible times
+    open_end_ns: int | None  # the end of ranges that were never closed; None when all were
+    is_recorded: bool  # whether the report has the table at all
+    # Whether NCCL or MPI opened a domain or a range: then something may have communicated
     has_communication: bool = False
-    has_nccl: bool = False
+    n_nccl: int = 0  # ranges of NCCL, by their text or their domain
 
 
 def read_ranges(
     report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]
 ) -> Ranges:
-    """Read the ranges; one that was never closed ends 1 ns after the report's last event.
-
-    Parameters
-    ----------
-    operation_ends
-        End times of all device operations, for that last event.
-    """
+    """Read the ranges; one that was never closed ends 1 ns after the report's last event, operations included."""
     if not report.has(versions.NVTX, *_NEEDED):
         return Ranges(schema.RANGES.empty(), {}, 0, None, is_recorded=False)
     found = _events(report, strings, _WANTED)
@@ -96,7 +73,7 @@ def read_ranges(
         open_end,
         is_recorded=True,
         has_communication=has_communication,
-        has_nccl=_has_texts(ranges, _NCCL_TEXT) or _is_used(ranges, domains, _NEVER_DOMAINS[0]),
+        n_nccl=_n_nccl(ranges, domains),
     )
 
 
@@ -213,10 +190,13 @@ def _has_texts(ranges: pa.Table, pattern: str) -> bool:
     return bool(pc.any(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
 
 
-def _is_used(ranges: pa.Table, domains: pa.Table, prefix: str) -> bool:
-    """Tell whether any range is of a domain whose name begins so."""
-    own = domains.filter(pc.starts_with(domains["text"].cast(pa.string()), prefix))["domainId"]
-    return bool(pc.any(pc.is_in(ranges["domainId"], own.drop_null()), min_count=0).as_py())
+def _n_nccl(ranges: pa.Table, domains: pa.Table) -> int:
+    """Count NCCL's ranges: by their text, and by the domain where a release names them otherwise."""
+    texts = ranges["text"].combine_chunks()
+    by_text = pc.match_substring_regex(texts.dictionary, _NCCL_TEXT).take(texts.indices)
+    own = domains.filter(pc.starts_with(domains["text"].cast(pa.string()), _NEVER_DOMAINS[0]))
+    by_domain = pc.is_in(ranges["domainId"], own["domainId"].drop_null())
+    return pc.sum(pc.or_kleene(by_text, by_domain)).as_py() or 0
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:

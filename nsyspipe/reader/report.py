@@ -1,13 +1,12 @@
 """Open one report, read-only, see what its export version has, and select typed columns from it.
 
-The names that nsys gives to tables are here, and `Catalog` finds by looking which of them a file has.
+The names that nsys gives to tables are here; which of them a file has, it finds by looking.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +39,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-
-
-# What each nsys export version has, found by looking: table and column names, never version numbers alone.
 
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -85,45 +81,6 @@ _VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
 NEWEST_TESTED = (3, 25)
 # Every export looked at knows `OVERHEAD`; this is the oldest of them that says its version.
 _OLDEST_WITH_OVERHEAD = (2, 9)
-
-
-@dataclass(frozen=True)
-class Catalog:
-    """The tables and columns that one report really has.
-
-    Parameters
-    ----------
-    columns
-        Column names by table name, as reflected.
-    """
-
-    columns: Mapping[str, frozenset[str]]
-
-    def physical(self, table: str) -> str | None:
-        """Return the name under which a table exists (``_V3`` suffixes included), or None."""
-        if table in self.columns:
-            return table
-        matches = [m for m in map(_VERSIONED.match, self.columns) if m and m["table"] == table]
-        return max(matches, key=lambda m: int(m["version"])).group() if matches else None
-
-    def has(self, table: str, *names: str) -> bool:
-        """Tell whether a table exists and has all of these columns."""
-        physical = self.physical(table)
-        return physical is not None and self.columns[physical].issuperset(names)
-
-    def first(self, table: str, *names: str) -> str | None:
-        """Return the first of these columns that a table has, or None."""
-        return next((name for name in names if self.has(table, name)), None)
-
-    @property
-    def is_nsys(self) -> bool:
-        """Whether Nsight Systems wrote this database."""
-        return any(self.physical(table) for table in _SIGNS)
-
-    @property
-    def export_meta(self) -> str | None:
-        """Name of the table that describes the export, or None."""
-        return self.physical(EXPORT_META) or self.physical(EXPORT_META_OLD)
 
 
 def is_read(table: str) -> bool:
@@ -171,10 +128,8 @@ _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
 def open_report(path: str | Path) -> Iterator[Report]:
     """Open a report for reading and close it again; its file and folder stay as they were.
 
-    Raises
-    ------
-    ReportNotFoundError, NotAReportError, DamagedReportError
-        If the file is missing, no SQLite, not nsys's, truncated, locked or being written.
+    Raises a `ReportNotFoundError`, `NotAReportError` or `DamagedReportError` if the file is missing, no SQLite, not
+    nsys's, truncated, locked or being written.
     """
     path = Path(path)
     before, flags = check_file(path)
@@ -202,10 +157,7 @@ class Report:
         self._n_bytes = path.stat().st_size
         self._weighed: set[tuple[str, str]] = set()
         self.tables, self.views = self._tables(pages)
-        self.catalog = Catalog(
-            {table: frozenset(columns) for table, columns in self.tables.items()}
-        )
-        if not self.catalog.is_nsys:
+        if not any(self.physical(table) for table in _SIGNS):
             raise NotAReportError(
                 str(path),
                 "an SQLite database that Nsight Systems did not export",
@@ -227,9 +179,21 @@ class Report:
         views = {one.name for one in entries if one.type in {"table", "view"}} - plain
         return columns, frozenset(one for one in views if not one.startswith("sqlite_"))
 
+    def physical(self, table: str) -> str | None:
+        """Return the name under which a table exists (``_V3`` suffixes included), or None."""
+        if table in self.tables:
+            return table
+        matches = [m for m in map(_VERSIONED.match, self.tables) if m and m["table"] == table]
+        return max(matches, key=lambda m: int(m["version"])).group() if matches else None
+
     def has(self, table: str, *columns: str) -> bool:
         """Tell whether the report has a table with all of these columns."""
-        return self.catalog.has(table, *columns)
+        physical = self.physical(table)
+        return physical is not None and {*columns} <= {*self.tables[physical]}
+
+    def first(self, table: str, *names: str) -> str | None:
+        """Return the first of these columns that a table has, or None."""
+        return next((name for name in names if self.has(table, name)), None)
 
     def require(self, table: str, *columns: str) -> None:
         """Raise `MissingColumnError` unless a table has all of these columns."""
@@ -254,7 +218,7 @@ class Report:
         Parameters
         ----------
         table
-            A name known to `versions`; it must exist.
+            One of the names above; it must exist.
         columns
             Kind by column: ``int`` (int64, nulls kept), ``text`` or ``blob`` (null becomes empty).
             A column that the table lacks comes back all null (int) or empty.
@@ -283,6 +247,13 @@ class Report:
             arrays = [_pinned(found.column(name), kind) for name, kind in kinds.items()]
         return pa.Table.from_arrays(arrays, names=list(kinds))
 
+    def few(
+        self, table: str, columns: Mapping[str, str], where: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
+        has_all = self.has(table, *columns)
+        return self.select(table, columns, where=where).to_pylist() if has_all else []
+
     def _weigh(self, source: sa.TableClause, names: list[str]) -> None:
         """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
         new = [
@@ -300,37 +271,31 @@ class Report:
 
     def maximum(self, table: str, column: str) -> int | None:
         """Return a column's largest value; None without rows."""
-        source = self._source(table)
-        largest = sa.cast(sa.func.max(source.c[column]), sa.Integer)
-        with _translated(self.path):
-            return self._connection.execute(sa.select(largest)).scalar()
+        return self._number(table, f'CAST(max("{column}") AS INTEGER)')
 
     def last_row(self, table: str) -> int:
         """Return the largest row number of a table, which costs one look; 0 without rows."""
-        largest: sa.ColumnElement[int] = sa.func.max(sa.literal_column("rowid", sa.Integer))
-        statement = sa.select(sa.cast(largest, sa.Integer)).select_from(self._source(table))
-        with _translated(self.path):
-            return int(self._connection.execute(statement).scalar() or 0)
+        return self._number(table, "CAST(max(rowid) AS INTEGER)") or 0
 
     def has_rows(self, table: str) -> bool:
         """Tell whether a table exists and has rows."""
-        if not self.has(table):
-            return False
-        one: sa.ColumnElement[int] = sa.literal_column("1", sa.Integer)
-        statement = sa.select(one).select_from(self._source(table)).limit(1)
-        with _translated(self.path):
-            return self._connection.execute(statement).first() is not None
+        return self.has(table) and self._number(table, "1") is not None
 
-    def count(self, table: str, where: str) -> int:
-        """Return how many rows of a table meet an SQL condition."""
-        statement = (
-            sa.select(sa.func.count()).select_from(self._source(table)).where(sa.text(where))
-        )
+    def count(self, table: str, where: str | None = None) -> int:
+        """Return how many rows of a table meet an SQL condition, or how many there are."""
+        return self._number(table, "count(*)", where) or 0
+
+    def _number(self, table: str, sql: str, where: str | None = None) -> int | None:
+        """Return the first of one column of integers that an SQL expression gives; None for none."""
+        what: sa.ColumnElement[int] = sa.literal_column(sql, sa.Integer)
+        statement = sa.select(what).select_from(self._source(table)).limit(1)
+        if where is not None:
+            statement = statement.where(sa.text(where))
         with _translated(self.path):
-            return int(self._connection.execute(statement).scalar() or 0)
+            return self._connection.execute(statement).scalar()
 
     def _source(self, table: str) -> sa.TableClause:
-        physical = self.catalog.physical(table) or table
+        physical = self.physical(table) or table
         return sa.table(physical, *(sa.column(name) for name in self.tables[physical]))
 
 

@@ -13,7 +13,7 @@ import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import DIGITS_PATTERN
@@ -27,8 +27,7 @@ from nsyspipe.model.sidecar import (
 )
 from nsyspipe.model.text import decoded, printable
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
-from nsyspipe.reader.nccl_log import read_nccl_logs
-from nsyspipe.reader.topology import read_topology
+from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 _LONGEST_TEXT = 500
 _MOST_RANKS, _MOST_WORDS, _MOST_NAMES = 100_000, 10_000, 4096
 _LARGEST = 2**31 - 1
-_COMMIT = re.compile(r"[0-9a-f]{7,64}")
-_HASH_KEY = re.compile(r"[0-9a-f]{8}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_YEAR, _LAST_YEAR = 2000, 2200
 _NUMBER_PATTERNS = re.compile(r"\[0-9\]\+|\\d\+")
@@ -52,18 +49,120 @@ class UnusableError(ValueError):
     """A sidecar that says something impossible; the message says what."""
 
 
+class Field(NamedTuple):
+    """What a field must be: a number from `least`, a text of a `form`, a list of not too many texts or objects.
+
+    Texts are short and fit to be shown, but for those that are `masked` afterwards.
+    """
+
+    kind: type[Any]
+    least: int = 0
+    form: re.Pattern[str] | None = None
+    what: str = ""
+    of: type[Any] = str
+    most: int = _MOST_NAMES
+    is_masked: bool = False
+
+
+_TEXT, _TEXTS, _FLAG = Field(str), Field(list), Field(bool)
+_OF_FACTS = {
+    "name": _TEXT,
+    "captured_at_utc": _TEXT,
+    "command": Field(list, most=_MOST_WORDS, is_masked=True),
+    "hash_key": Field(str, form=re.compile(rf"[0-9a-f]{{8}}|{PER_CAPTURE}"), what="name of a key"),
+    "git_commit": Field(str, form=re.compile(r"[0-9a-f]{7,64}"), what="commit"),
+    "git_is_dirty": _FLAG,
+    "torch_version": _TEXT,
+    "cuda_version": _TEXT,
+    "nccl_version": _TEXT,
+    "driver_version": _TEXT,
+    "nsys_version": _TEXT,
+    "python_version": _TEXT,
+    "trace": _TEXTS,
+    "capture_range": _TEXT,
+    "environment": Field(dict, is_masked=True),
+}
+_OF_SIDECAR = {
+    "host": _TEXT,
+    "world_size": Field(int, least=1),
+    "ranks": Field(list, of=dict, most=_MOST_RANKS),
+    "step_pattern": _TEXT,
+    "nccl_log_files": _TEXTS,
+    "topology_file": _TEXT,
+}
+_OF_RANK = {
+    "rank": Field(int),
+    "local_rank": Field(int),
+    "pid": Field(int, least=1),
+    "report": _TEXT,
+    "status": Field(int, least=-_LARGEST),
+    "problem": _TEXT,
+    "gpu_name": _TEXT,
+    "is_complete": _FLAG,
+}
+
+
+def _checked(found: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+    """Return those of some fields that are there, each checked."""
+    return {
+        name: _check(name, found[name], field)
+        for name, field in fields.items()
+        if found.get(name) is not None
+    }
+
+
+def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
+    if not isinstance(value, field.kind):
+        raise UnusableError(f"{name} has another type")
+    if field.kind is int and (isinstance(value, bool) or not field.least <= value <= _LARGEST):
+        raise UnusableError(f"{name} is no number from {field.least}")
+    if field.kind is str:
+        if len(value) > _LONGEST_TEXT:
+            raise UnusableError(f"{name} has more than {_LONGEST_TEXT} characters")
+        if field.form is not None and not field.form.fullmatch(value):
+            raise UnusableError(f"{name} is no {field.what}")
+        return printable(value)
+    if field.kind is list and len(value) > field.most:
+        raise UnusableError(f"{name} has more than {field.most} entries")
+    if field.kind in {list, dict}:
+        each = value.values() if field.kind is dict else value
+        if not all(isinstance(one, field.of) for one in each):
+            raise UnusableError(f"{name} holds more than {_MANY[field.of]}")
+        if field.of is str and not field.is_masked:
+            return [_check(name, one, _TEXT) for one in each]
+    return value
+
+
+_MANY: dict[type[Any], str] = {str: "texts", dict: "objects"}
+
+
+def _moment(name: str, value: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError as error:
+        raise UnusableError(f"{name} is no time") from error
+    if moment.tzinfo is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        raise UnusableError(f"{name} is no time in UTC")
+    return moment.astimezone(UTC)
+
+
+def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
+    fields = [_checked(row, _OF_RANK) for row in rows]
+    if not all("rank" in one for one in fields):
+        raise UnusableError("ranks holds an entry without rank")
+    ranks = tuple(CapturedRank(**one | {"report": one.get("report") or None}) for one in fields)
+    if len({one.rank for one in ranks}) < len(ranks):
+        raise UnusableError("ranks names one rank twice")
+    pids = [(one.report, one.pid) for one in ranks if one.report and one.pid]
+    if len(set(pids)) < len(pids):
+        raise UnusableError("ranks gives one process two ranks")
+    return ranks
+
+
 def parse_sidecar(content: bytes, path: Path) -> Sidecar:
-    """Read a sidecar.
+    """Read a sidecar, its file's bytes.
 
-    Parameters
-    ----------
-    content
-        The file's bytes.
-
-    Raises
-    ------
-    UnusableError
-        If it is no JSON object, of a later version, or a field of it has another type or is out of range.
+    `UnusableError` if it is no JSON object, of a later version, or a field of it has another type or is out of range.
     """
     try:
         found = json.loads(content)
@@ -71,23 +170,34 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         raise UnusableError("no JSON") from error
     if not isinstance(found, dict):
         raise UnusableError("no JSON object")
-    version = _number(found, "capture_version", 1)
-    if version is not None and version > CAPTURE_VERSION:
+    version = _checked(found, {"capture_version": Field(int, least=1)}).get("capture_version", 1)
+    if version > CAPTURE_VERSION:
         raise UnusableError(f"of version {version}, which only a later nsyspipe reads")
-    moment = _moment(found)
-    pattern = _text(found, "step_pattern")
+    facts, told = _checked(found, _OF_FACTS), _checked(found, _OF_SIDECAR)
+    captured_at, pattern = facts.get("captured_at_utc"), told.get("step_pattern")
+    moment = None if captured_at is None else _moment("captured_at_utc", captured_at)
+    if moment is not None:
+        facts["captured_at_utc"] = moment.isoformat().replace("+00:00", "Z")
+    if "command" in facts:
+        facts["command"] = recorded_command(facts["command"], Mask())
+    facts["environment"] = recorded_environment(facts.get("environment", {}), Mask())
     return Sidecar(
         path=path,
-        facts=_facts(found, moment),
+        facts=RunCapture(**facts),
         captured_at_utc_ns=None if moment is None else _ns(moment),
-        host=_text(found, "host"),
-        world_size=_number(found, "world_size", 1),
-        ranks=_ranks(found),
+        host=told.get("host"),
+        world_size=told.get("world_size"),
+        ranks=_ranks(told.get("ranks", ())),
         step_pattern=pattern,
         family=None if pattern is None else family_of_pattern(pattern),
-        log_names=tuple(_texts(found, "nccl_log_files") or ()),
-        topology_name=_text(found, "topology_file"),
+        log_names=tuple(told.get("nccl_log_files", ())),
+        topology_name=told.get("topology_file"),
     )
+
+
+def _ns(moment: datetime) -> int:
+    since = moment - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def family_of_pattern(pattern: str) -> str | None:
@@ -111,138 +221,6 @@ def family_of_pattern(pattern: str) -> str | None:
     return None if re.search(DIGITS_PATTERN, name) else name
 
 
-def _facts(found: Mapping[str, Any], moment: datetime | None) -> RunCapture:
-    command = _texts(found, "command", _MOST_WORDS, longest=None)
-    environment = _field(found, "environment", dict) or {}
-    if not all(isinstance(value, str) for value in environment.values()):
-        raise UnusableError("environment holds more than texts")
-    return RunCapture(
-        name=_text(found, "name"),
-        captured_at_utc=None if moment is None else moment.isoformat().replace("+00:00", "Z"),
-        command=None if command is None else recorded_command(command, Mask()),
-        hash_key=_hash_key(found),
-        git_commit=_commit(found),
-        git_is_dirty=_field(found, "git_is_dirty", bool),
-        torch_version=_text(found, "torch_version"),
-        cuda_version=_text(found, "cuda_version"),
-        nccl_version=_text(found, "nccl_version"),
-        driver_version=_text(found, "driver_version"),
-        nsys_version=_text(found, "nsys_version"),
-        python_version=_text(found, "python_version"),
-        trace=_texts(found, "trace"),
-        capture_range=_text(found, "capture_range"),
-        environment=recorded_environment(environment, Mask()),
-    )
-
-
-def _ranks(found: Mapping[str, Any]) -> tuple[CapturedRank, ...]:
-    rows = _field(found, "ranks", list) or []
-    if len(rows) > _MOST_RANKS:
-        raise UnusableError(f"ranks has more than {_MOST_RANKS} entries")
-    ranks = tuple(_rank(row) for row in rows)
-    if len({one.rank for one in ranks}) < len(ranks):
-        raise UnusableError("ranks names one rank twice")
-    pids = [(one.report, one.pid) for one in ranks if one.report and one.pid]
-    if len(set(pids)) < len(pids):
-        raise UnusableError("ranks gives one process two ranks")
-    return ranks
-
-
-def _rank(row: object) -> CapturedRank:
-    if not isinstance(row, dict):
-        raise UnusableError("ranks holds more than objects")
-    rank = _number(row, "rank", 0)
-    if rank is None:
-        raise UnusableError("ranks holds an entry without rank")
-    report = _text(row, "report")
-    return CapturedRank(
-        rank=rank,
-        local_rank=_number(row, "local_rank", 0),
-        pid=_number(row, "pid", 1),
-        report=report or None,
-        status=_number(row, "status", -_LARGEST),
-        problem=_text(row, "problem"),
-        gpu_name=_text(row, "gpu_name"),
-        is_complete=_field(row, "is_complete", bool),
-    )
-
-
-def _field(found: Mapping[str, Any], name: str, kind: type) -> Any:  # noqa: ANN401 - of that kind, or None
-    value = found.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise UnusableError(f"{name} has another type")
-    return value
-
-
-def _number(found: Mapping[str, Any], name: str, least: int) -> int | None:
-    value = _field(found, name, int)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not least <= value <= _LARGEST:
-        raise UnusableError(f"{name} is no number from {least}")
-    return int(value)
-
-
-def _text(found: Mapping[str, Any], name: str) -> str | None:
-    value = _field(found, name, str)
-    return None if value is None else _checked(value, name, _LONGEST_TEXT)
-
-
-def _texts(
-    found: Mapping[str, Any],
-    name: str,
-    most: int = _MOST_NAMES,
-    *,
-    longest: int | None = _LONGEST_TEXT,
-) -> list[str] | None:
-    values = _field(found, name, list)
-    if values is None:
-        return None
-    if len(values) > most:
-        raise UnusableError(f"{name} has more than {most} entries")
-    if not all(isinstance(value, str) for value in values):
-        raise UnusableError(f"{name} holds more than texts")
-    return [_checked(value, name, longest) for value in values]
-
-
-def _checked(value: str, name: str, longest: int | None) -> str:
-    if longest is not None and len(value) > longest:
-        raise UnusableError(f"{name} has more than {longest} characters")
-    return printable(value) if longest is not None else value
-
-
-def _hash_key(found: Mapping[str, Any]) -> str | None:
-    value = _text(found, "hash_key")
-    if value not in (None, PER_CAPTURE) and not _HASH_KEY.fullmatch(value):
-        raise UnusableError("hash_key is no name of a key")
-    return value
-
-
-def _commit(found: Mapping[str, Any]) -> str | None:
-    value = _text(found, "git_commit")
-    if value is not None and not _COMMIT.fullmatch(value):
-        raise UnusableError("git_commit is no commit")
-    return value
-
-
-def _moment(found: Mapping[str, Any]) -> datetime | None:
-    value = _text(found, "captured_at_utc")
-    if value is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError as error:
-        raise UnusableError("captured_at_utc is no time") from error
-    if moment.tzinfo is None or not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
-        raise UnusableError("captured_at_utc is no time in UTC")
-    return moment.astimezone(UTC)
-
-
-def _ns(moment: datetime) -> int:
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-
-
 # Find the sidecars of a run's reports: ``NAME.capture.json`` beside ``NAME_<rank>``, as the launchers leave them.
 
 
@@ -255,15 +233,10 @@ _RANK_OR_NODE = re.compile(r"(?i)(?:[._-]?(?:rank|node)?[0-9]+)?$")
 
 @dataclass(frozen=True)
 class FoundSidecar:
-    """A sidecar, and what it says of each report that it names.
-
-    Attributes
-    ----------
-    by_argument
-        Its ranks by the position of their report among the run's.
-    """
+    """A sidecar, and what it says of each report that it names."""
 
     sidecar: Sidecar
+    # Its ranks by the position of their report among the run's
     by_argument: dict[int, tuple[CapturedRank, ...]]
 
 
@@ -285,15 +258,8 @@ class FoundSidecars:
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
     """Read the sidecars that lie beside some reports; what is wrong with one is a problem, never an error.
 
-    Parameters
-    ----------
-    reports
-        Where the reports lie, or lay before their export went to a cache.
-
-    Returns
-    -------
-    FoundSidecars
-        In order of directory and name.
+    The reports lie, or lay before their export went to a cache, where the paths say. Sidecars come by directory and
+    name.
     """
     by_place: dict[Path, dict[str, list[int]]] = {}
     for argument, report in enumerate(reports):

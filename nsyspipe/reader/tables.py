@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# SQLAlchemy over ADBC: statements are built and reports reflected as usual, results come as Arrow.
-
-
 # What a file says of itself is not believed: its schema calls no functions, and pages are looked at before they are used.
 _DISTRUST = ("PRAGMA trusted_schema = OFF", "PRAGMA cell_size_check = ON")
 _BATCH_ROWS = "65536"
@@ -176,17 +173,8 @@ def plain_tables(
 ) -> frozenset[str]:
     """Return the names of the tables that hold their rows themselves.
 
-    Parameters
-    ----------
-    is_needed
-        Whether a table of that name is to be read: nothing else may stand in its place.
-
-    Raises
-    ------
-    NotAReportError
-        If a view or a virtual table does.
-    DamagedReportError
-        If the schema contradicts itself, as SQLite's own never does.
+    `NotAReportError` if a view or a virtual table stands in the place of one that `is_needed`; `DamagedReportError` if
+    the schema contradicts itself, as SQLite's own never does.
     """
     plain, seen = set(), set()
     for number, entry in enumerate(entries):
@@ -231,19 +219,10 @@ def _name_in(made: re.Match[str]) -> str:
 def check_columns(
     path: Path, columns: Iterable[tuple[str, str, int, int]], is_needed: Callable[[str], bool]
 ) -> None:
-    """Refuse columns that hold no values of their own.
+    """Refuse columns that hold no values of their own: computed ones, and defaults that fill rows with text.
 
-    Parameters
-    ----------
-    columns
-        Table, name, what `COLUMNS` says of computing, and the length of the default value.
-
-    Raises
-    ------
-    NotAReportError
-        If a column of a table that is to be read computes its values, or has a default that fills rows with text.
-    DamagedReportError
-        If there are more columns than any export has.
+    Each comes with its table, name, what `COLUMNS` says of computing, and the length of the default value. Only tables
+    that are needed count; `DamagedReportError` if there are more columns than any export has.
     """
     for number, (table, name, hidden, default) in enumerate(columns):
         if number >= _MOST_COLUMNS:
@@ -268,16 +247,10 @@ class Pages:
         self._seen = np.zeros(n_pages, np.bool_)
 
     def add(self, roots: Iterable[int]) -> None:
-        """Follow trees from their first pages down.
+        """Follow trees from their first pages down; `DamagedReportError` if two ways lead to one page.
 
-        Raises
-        ------
-        DamagedReportError
-            If two ways lead to one page: a query could go round for ever.
-
-        Notes
-        -----
-        Of most pages only the kind is looked at; what else is wrong with them, SQLite finds itself.
+        A query could go round for ever. Of most pages only the kind is looked at; what else is wrong, SQLite finds
+        itself.
         """
         with self._path.open("rb", buffering=0) as file:
             level = self._new(np.array(list(roots), np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,16 @@ from nsyspipe.run.collectives import (
     stragglers_table,
 )
 from nsyspipe.run.cross_rank import CrossRank, communicator_sizes, cross_rank, step_waits
-from nsyspipe.run.placing import PlacedProcess, place, place_hosts, told_world_size, world_size
+from nsyspipe.run.gather import place, place_hosts
 from nsyspipe.run.problems import lacks_comm, of_messages, of_ranks, of_reports, of_steps, of_world
-from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table
-from nsyspipe.run.sidecars import NOTHING_CAPTURED
+from nsyspipe.run.ranks import (
+    is_surely_one_run,
+    launcher_size,
+    number_ranks,
+    ranks_table,
+    told_world_size,
+    world_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,92 +39,35 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.fabric import NcclLog
     from nsyspipe.model.problems import Problem
+    from nsyspipe.model.table import TableSchema
     from nsyspipe.model.types import Int64
-    from nsyspipe.run.gather import ReportDigest
-    from nsyspipe.run.placing import PlacedHost
-    from nsyspipe.run.sidecars import Captured
-
-
-# The steps of a run without device activity: one table of what its hosts saw.
-
-
-def host_steps_table(
-    placed: Sequence[PlacedHost], ranks: Sequence[int] | None, names: Sequence[str]
-) -> pa.Table:
-    """Return `schema.HOST_STEPS`.
-
-    Parameters
-    ----------
-    placed
-        The processes with steps, of a run without device activity.
-    ranks
-        The rank of each; None when they are not known.
-    names
-        What to call each report.
-    """
-    numbers = step_numbers([one.process.members["number"] for one in placed])
-    tables = [schema.HOST_STEPS.empty()]
-    for at, (one, steps) in enumerate(zip(placed, numbers, strict=True)):
-        members = one.process.members
-        n_steps = members.num_rows
-        tables.append(
-            schema.HOST_STEPS.table(
-                {
-                    "rank": pa.array([None if ranks is None else ranks[at]] * n_steps, pa.int64()),
-                    "report": pa.array([names[one.argument]] * n_steps, pa.string()),
-                    "pid": pa.array(np.full(n_steps, one.process.pid)),
-                    "step": pa.array(steps),
-                    "host_start_ns": pc.add(members["start_ns"], one.shift_ns),
-                    "host_end_ns": pc.add(members["end_ns"], one.shift_ns),
-                    "host_ns": pc.subtract(members["end_ns"], members["start_ns"]),
-                    "is_complete": members["is_complete"],
-                    **{f"{phase}_ns": members[f"{phase}_ns"] for phase in PHASES},
-                }
-            )
-        )
-    merged = pa.concat_tables(tables)
-    # Nulls come last.
-    ordered = merged.sort_by([(name, "ascending") for name in schema.HOST_STEPS.key])
-    return schema.conform(ordered, schema.HOST_STEPS)
+    from nsyspipe.run.digest import HostDigest, ProcessDigest
+    from nsyspipe.run.gather import Gathered, Placed, ReportDigest
 
 
 @dataclass(frozen=True)
 class RunTables:
-    """The tables of one run, and how its steps were selected.
+    """The tables of one run, and how its steps were selected."""
 
-    Attributes
-    ----------
-    ranks, steps, phases, stragglers, kernels
-        The tables of `schema` by the same names; kernels are `schema.KERNEL_COSTS`.
-    collectives
-        As `collectives.collective_figures` returns them.
-    all_collectives
-        Returns `collectives.collectives_table`, which few ask for.
-    idle_calls, host_steps
-        `schema.IDLE_CALLS`, `schema.HOST_STEPS`.
-    across
-        The ranks in the order of the table, on one clock, with their communication.
-    step_numbers
-        For each rank the step number of each of its step ranges.
-    is_capture
-        Whether the ranks have no steps: the one row of each is its capture.
-    """
-
+    # ranks, steps, phases, stragglers, kernels: the tables of `schema` by the same names; kernels are
+    # `schema.KERNEL_COSTS`
     ranks: pa.Table
     steps: pa.Table
     phases: pa.Table
-    collectives: pa.Table
+    collectives: pa.Table  # as `collectives.collective_figures` returns them
+    # Returns `collectives.collectives_table`, which few ask for
     all_collectives: Callable[[], pa.Table]
     stragglers: pa.Table
     kernels: pa.Table
+    # idle_calls, host_steps: `schema.IDLE_CALLS`, `schema.HOST_STEPS`
     idle_calls: pa.Table
     host_steps: pa.Table
     problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
-    across: CrossRank
-    step_numbers: tuple[Int64, ...]
-    is_capture: bool
+    across: CrossRank  # the ranks in the order of the table, on one clock, with their communication
+    step_numbers: tuple[Int64, ...]  # for each rank the step number of each of its step ranges
+    is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
 
     @property
     def blocked_ns_by_call(self) -> dict[str, float]:
@@ -128,35 +77,19 @@ class RunTables:
 
 
 def merge(
-    digests: Sequence[ReportDigest],
+    gathered: Gathered,
     names: Sequence[str],
     *,
     rank_map: Mapping[str, int] | None,
     skip_first: int | None,
-    why_no_steps: str | None,
     log: NcclLog | None = None,
-    captured: Captured = NOTHING_CAPTURED,
 ) -> RunTables:
-    """Join the digests of a run's reports.
+    """Join the digests of a run's reports; `names` is what to call each.
 
-    Parameters
-    ----------
-    digests
-        One per report, all on the same step family.
-    names
-        What to call each report.
-    why_no_steps
-        Why the run has no step family; None when it has one.
-    log
-        What NCCL logged, for the size of the world when nothing else says it.
-    captured
-        What the sidecars of the reports say.
-
-    Raises
-    ------
-    RankConflictError, OptionError
-        As `ranks.number_ranks` and `steps.select_steps` do.
+    NCCL's log tells the size of the world when nothing else does. Raises what `ranks.number_ranks` and
+    `steps.select_steps` raise.
     """
+    digests, captured, why_no_steps = gathered.digests, gathered.captured, gathered.why_no_steps
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
     ranks, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, captured)
@@ -180,9 +113,7 @@ def merge(
     selection = select_steps(
         table["step"].to_numpy(),
         table["start_ns"].to_numpy(),
-        table["is_complete"].to_numpy(zero_copy_only=False)
-        if table.num_rows
-        else np.empty(0, np.bool_),
+        np.asarray(table["is_complete"], np.bool_),
         len(placed),
         skip_first,
     )
@@ -232,24 +163,67 @@ _WINDOWS = schema.TableSchema(
 )
 
 
-def _step_numbers(placed: Sequence[PlacedProcess], *, has_family: bool) -> list[Int64]:
+def _step_numbers(placed: Sequence[Placed[ProcessDigest]], *, has_family: bool) -> list[Int64]:
     """Return each rank's step number by member; the one window of a run without steps is step 0."""
     if not has_family:
         return [np.zeros(1, np.int64) for _ in placed]
     return step_numbers([one.process.members["number"] for one in placed])
 
 
+def _rank_columns(
+    placed: Placed[ProcessDigest], rank: int, numbers: Int64, table: pa.Table
+) -> dict[str, Any]:
+    """Return the columns of one table of a rank, with its number and its steps', times aligned."""
+    columns = {name: table[name] for name in table.column_names}
+    columns["rank"] = np.full(table.num_rows, rank)
+    if "member" in columns:
+        member = columns.pop("member").to_numpy()
+        columns["step"] = numbers[member] if member.size else np.empty(0, np.int64)
+    if "start_ns" in columns:
+        columns |= {n: pc.add(table[n], placed.shift_ns) for n in ("start_ns", "end_ns")}
+    return columns
+
+
+def _joined(tables: Iterable[pa.Table], of: TableSchema) -> pa.Table:
+    """Put tables of all ranks together, sorted by their key; nulls come last."""
+    merged = pa.concat_tables([of.empty(), *tables])
+    return schema.conform(merged.sort_by([(name, "ascending") for name in of.key]), of)
+
+
 def _windows(
-    placed: Sequence[PlacedProcess], ranks: Sequence[int], numbering: Sequence[Int64]
+    placed: Sequence[Placed[ProcessDigest]], ranks: Sequence[int], numbering: Sequence[Int64]
 ) -> tuple[pa.Table, Int64]:
     """Return all windows, and for each the place of its rank among the run's."""
     tables = [
-        _rank_steps(one, rank, own) for one, rank, own in zip(placed, ranks, numbering, strict=True)
+        schema.conform(pa.table(_rank_columns(one, rank, own, one.process.windows)), _WINDOWS)
+        for one, rank, own in zip(placed, ranks, numbering, strict=True)
     ]
-    table = pa.concat_tables(
-        [schema.conform(one, _WINDOWS) for one in tables] or [_WINDOWS.empty()]
-    )
-    return table, np.repeat(np.arange(len(tables)), [one.num_rows for one in tables])
+    counts = [one.num_rows for one in tables]
+    return pa.concat_tables([_WINDOWS.empty(), *tables]), np.repeat(np.arange(len(tables)), counts)
+
+
+def host_steps_table(
+    placed: Sequence[Placed[HostDigest]], ranks: Sequence[int] | None, names: Sequence[str]
+) -> pa.Table:
+    """Return `schema.HOST_STEPS` of a run without device activity; ranks are None when they are not known."""
+    numbers = step_numbers([one.process.members["number"] for one in placed])
+    tables = []
+    for at, (one, steps) in enumerate(zip(placed, numbers, strict=True)):
+        members = one.process.members
+        n_steps = members.num_rows
+        columns = {
+            "rank": pa.array([None if ranks is None else ranks[at]] * n_steps, pa.int64()),
+            "report": pa.array([names[one.argument]] * n_steps, pa.string()),
+            "pid": np.full(n_steps, one.process.pid),
+            "step": steps,
+            "host_start_ns": pc.add(members["start_ns"], one.shift_ns),
+            "host_end_ns": pc.add(members["end_ns"], one.shift_ns),
+            "host_ns": pc.subtract(members["end_ns"], members["start_ns"]),
+            "is_complete": members["is_complete"],
+            **{f"{phase}_ns": members[f"{phase}_ns"] for phase in PHASES},
+        }
+        tables.append(schema.HOST_STEPS.table(columns))
+    return _joined(tables, schema.HOST_STEPS)
 
 
 # What communication that was not seen makes unknown: it may have counted as compute.
@@ -265,14 +239,14 @@ _COPIES_IN_GRAPHS = (
 _HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
 
 
-def _has_whole_graphs(placed: Sequence[PlacedProcess]) -> NDArray[np.bool_]:
+def _has_whole_graphs(placed: Sequence[Placed[ProcessDigest]]) -> NDArray[np.bool_]:
     """Flag the windows in which a CUDA graph runs that was captured as a whole."""
     graphs = [one.process.windows["graph_ns"].to_numpy() > 0 for one in placed]
     return np.concatenate([np.zeros(0, np.bool_), *graphs])
 
 
 def _may_hide_comm(
-    placed: Sequence[PlacedProcess], digests: Sequence[ReportDigest], size: int | None
+    placed: Sequence[Placed[ProcessDigest]], digests: Sequence[ReportDigest], size: int | None
 ) -> bool:
     """Tell whether a CUDA graph may hold communication: several ranks run, or NCCL or MPI is in use."""
     is_several = len(placed) > 1 or (size or 1) > 1
@@ -280,7 +254,7 @@ def _may_hide_comm(
 
 
 def _hidden_comm(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     size: int | None,
     is_graph: NDArray[np.bool_],
     *,
@@ -313,12 +287,8 @@ def _without_comm_of_phases(
         return phases
     own = windows.filter(pa.array(hidden))
     width = max(pc.max(windows["step"]).as_py(), pc.max(phases["step"]).as_py()) + 1
-    keys = [pc.add(pc.multiply(one["rank"], width), one["step"]) for one in (phases, own)]
-    is_hidden = pc.is_in(keys[0], value_set=keys[1].combine_chunks())
-    for name in _HIDDEN_OF_PHASES:
-        at = phases.column_names.index(name)
-        phases = phases.set_column(at, phases.field(at), pc.if_else(is_hidden, None, phases[name]))
-    return phases
+    keys = [one["rank"].to_numpy() * width + one["step"].to_numpy() for one in (phases, own)]
+    return _without(phases, _HIDDEN_OF_PHASES, np.isin(*keys))
 
 
 def _steps(
@@ -340,79 +310,51 @@ def _steps(
     return schema.STEPS.table(with_ratios(columns))
 
 
-def _rank_steps(placed: PlacedProcess, rank: int, numbers: Int64) -> pa.Table:
-    windows = placed.process.windows
-    columns = {
-        name: windows[name]
-        for name in windows.column_names
-        if name not in ("member", "start_ns", "end_ns")
-    }
-    return pa.table(
-        {
-            "rank": pa.array(np.full(windows.num_rows, rank)),
-            "step": pa.array(numbers[windows["member"].to_numpy()]),
-            "start_ns": pa.array(windows["start_ns"].to_numpy() + placed.shift_ns),
-            "end_ns": pa.array(windows["end_ns"].to_numpy() + placed.shift_ns),
-            **columns,
-        }
-    )
-
-
 def _phases_table(
-    placed: Sequence[PlacedProcess], ranks: Sequence[int], numbering: Sequence[Int64]
+    placed: Sequence[Placed[ProcessDigest]], ranks: Sequence[int], numbering: Sequence[Int64]
 ) -> pa.Table:
-    tables = []
-    for one, rank, numbers in zip(placed, ranks, numbering, strict=True):
-        phases = one.process.phases
-        columns = {name: phases[name] for name in phases.column_names if name != "member"}
-        columns["rank"] = pa.array(np.full(phases.num_rows, rank))
-        columns["step"] = pa.array(
-            numbers[phases["member"].to_numpy()] if phases.num_rows else np.empty(0, np.int64)
-        )
-        tables.append(schema.PHASES.table(columns))
-    merged = pa.concat_tables(tables or [schema.PHASES.empty()])
-    return schema.conform(
-        merged.sort_by([(name, "ascending") for name in schema.PHASES.key]), schema.PHASES
-    )
+    tables = [
+        schema.PHASES.table(_rank_columns(one, rank, numbers, one.process.phases))
+        for one, rank, numbers in zip(placed, ranks, numbering, strict=True)
+    ]
+    return _joined(tables, schema.PHASES)
 
 
 def _kernels_table(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     ranks: Sequence[int],
     numbering: Sequence[Int64],
     selection: Selection,
 ) -> pa.Table:
     """Return `schema.KERNEL_COSTS`; rows without a phase come last."""
-    tables = [schema.KERNEL_COSTS.empty()]
+    tables = []
     for one, rank, numbers in zip(placed, ranks, numbering, strict=True):
         found = one.process.kernels
         inside = one.process.kernels_by_window.over(_in_summary(one, numbers, selection))
-        free = pc.cast(found["free_ns"], pa.float64(), safe=False)
-        ratio = pc.subtract(
-            pc.divide(pc.cast(found["slowed_ns"], pa.float64(), safe=False), free), 1
+        slowed, free = (
+            pc.cast(found[n], pa.float64(), safe=False) for n in ("slowed_ns", "free_ns")
         )
-        columns = {name: found[name] for name in found.column_names}
-        columns["rank"] = pa.array(np.full(found.num_rows, rank))
-        columns["mean_ns"] = pc.divide(found["total_ns"], found["n_kernels"])
-        columns["not_overlapped_ns"] = pc.subtract(found["total_ns"], found["overlapped_ns"])
-        columns["slowdown_ratio"] = pc.if_else(pc.greater(found["free_ns"], 0), ratio, None)
-        columns["n_in_summary"] = pa.array(inside.n_kernels, mask=inside.is_unknown)
-        columns["in_summary_ns"] = pa.array(inside.total_ns, mask=inside.is_unknown)
+        ratio = pc.subtract(pc.divide(slowed, free), 1)
+        columns = _rank_columns(one, rank, numbers, found) | {
+            "mean_ns": pc.divide(found["total_ns"], found["n_kernels"]),
+            "not_overlapped_ns": pc.subtract(found["total_ns"], found["overlapped_ns"]),
+            "slowdown_ratio": pc.if_else(pc.greater(found["free_ns"], 0), ratio, None),
+            "n_in_summary": pa.array(inside.n_kernels, mask=inside.is_unknown),
+            "in_summary_ns": pa.array(inside.total_ns, mask=inside.is_unknown),
+        }
         tables.append(schema.KERNEL_COSTS.table(columns))
-    merged = pa.concat_tables(tables)
-    return schema.conform(
-        merged.sort_by([(name, "ascending") for name in schema.KERNEL_COSTS.key]),
-        schema.KERNEL_COSTS,
-    )
+    return _joined(tables, schema.KERNEL_COSTS)
 
 
-def _in_summary(one: PlacedProcess, numbers: Int64, selection: Selection) -> NDArray[np.bool_]:
+def _in_summary(
+    one: Placed[ProcessDigest], numbers: Int64, selection: Selection
+) -> NDArray[np.bool_]:
     """Flag the windows of a rank that are summary steps."""
     return np.isin(numbers[one.process.windows["member"].to_numpy()], selection.steps)
 
 
 def _idle_calls(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     numbering: Sequence[Int64],
     steps: pa.Table,
     selection: Selection,

@@ -35,14 +35,8 @@ def collectives_table(
 ) -> pa.Table:
     """Return one row per operation that belongs to a step, sorted by (step, seq, rank).
 
-    It is `schema.COLLECTIVES` but for its texts, which are dictionaries: a million equal words cost.
-
-    Parameters
-    ----------
-    ranks
-        Rank numbers in ascending order.
-    sizes
-        Ranks of each communicator; 0 where it is not known.
+    It is `schema.COLLECTIVES` but for its texts, which are dictionaries: a million equal words cost. Ranks are numbers
+    in ascending order; sizes are the ranks of each communicator, 0 where that is not known.
     """
     rows = across.rows
     chosen = np.flatnonzero(rows.in_step)

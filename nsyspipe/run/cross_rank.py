@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.model.types import Int64
-    from nsyspipe.run.placing import PlacedProcess
+    from nsyspipe.run.digest import ProcessDigest
+    from nsyspipe.run.gather import Placed
 
 
 # What stands for null: no size, and no id that NCCL makes, is that low.
@@ -31,44 +32,25 @@ ABSENT = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class CommRows:
-    """Columns of equal length, ordered by (rank, start).
+    """Columns of equal length, ordered by (rank, start)."""
 
-    Attributes
-    ----------
-    rank
-        Place of the rank among the run's ranks in ascending order.
-    report
-        Place of its report among the arguments.
-    step
-        Step number; meaningless where `in_step` is false.
-    start_ns, end_ns
-        On the clocks that sessions started by.
-    kind
-        Index into `kinds`. What NCCL runs as sends and receives is there as what was called, if all calls are known.
-    collective
-        Index into `names.COLLECTIVES`.
-    communicator
-        Index into `communicators`, the names of the run's communicators.
-    seq_number, message_bytes
-        From NCCL's payload, `ABSENT` where there is none; bytes as NCCL reports them.
-    has_ids
-        Whether communicators are NCCL's own rather than orders of first use.
-    """
-
-    rank: Int64
-    report: Int64
-    step: Int64
+    rank: Int64  # place of the rank among the run's ranks in ascending order
+    report: Int64  # place of its report among the arguments
+    step: Int64  # step number; meaningless where `in_step` is false
     in_step: NDArray[np.bool_]
+    # start_ns, end_ns: on the clocks that sessions started by
     start_ns: Int64
     end_ns: Int64
+    # Index into `kinds`. What NCCL runs as sends and receives is there as what was called, if all calls are known.
     kind: Int64
     kinds: tuple[CommKind, ...]
-    collective: Int64
-    communicator: Int64
+    collective: Int64  # index into `names.COLLECTIVES`
+    communicator: Int64  # index into `communicators`, the names of the run's communicators
     communicators: tuple[str, ...]
+    # seq_number, message_bytes: from NCCL's payload, `ABSENT` where there is none; bytes as NCCL reports them
     seq_number: Int64
     message_bytes: Int64
-    has_ids: bool
+    has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
 
     def __len__(self) -> int:
         return int(self.rank.size)
@@ -111,16 +93,8 @@ def _dense(values: Int64) -> tuple[Int64, int]:
     return index, distinct.size
 
 
-def comm_rows(placed: Sequence[PlacedProcess], step_numbers: Sequence[Int64]) -> CommRows:
-    """Put the communication of all ranks side by side.
-
-    Parameters
-    ----------
-    placed
-        The ranks in ascending order.
-    step_numbers
-        For each rank the step number of each member.
-    """
+def comm_rows(placed: Sequence[Placed[ProcessDigest]], step_numbers: Sequence[Int64]) -> CommRows:
+    """Put the communication of all ranks, in ascending order, side by side, with the step number of each member."""
     tables = [one.process.comm.table for one in placed]
     sizes = [table.num_rows for table in tables]
     kinds = tuple(dict.fromkeys(kind for one in placed for kind in one.process.comm.kinds))
@@ -219,45 +193,27 @@ _SEND_RECV = COLLECTIVES.index("send_recv")
 
 @dataclass(frozen=True)
 class CrossRank:
-    """A run's ranks on one clock, and its communication operations on it.
+    """A run's ranks on one clock, and its communication operations on it."""
 
-    Attributes
-    ----------
-    placed
-        The ranks in ascending order, with their shifts corrected by the clock offsets.
-    offsets
-        One per report.
-    rows
-        All communication operations, times aligned.
-    waiting
-        What matched operations say; None in a run of one rank, or without a common clock.
-    """
-
-    placed: tuple[PlacedProcess, ...]
-    offsets: tuple[ClockOffset, ...]
-    rows: CommRows
+    # The ranks in ascending order, with their shifts corrected by the clock offsets
+    placed: tuple[Placed[ProcessDigest], ...]
+    offsets: tuple[ClockOffset, ...]  # one per report
+    rows: CommRows  # all communication operations, times aligned
+    # What matched operations say; None in a run of one rank, or without a common clock
     waiting: Waiting | None
     problems: tuple[Problem, ...]
 
 
 def cross_rank(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     step_numbers: Sequence[Int64],
     n_reports: int,
     *,
     is_one_run: bool = True,
 ) -> CrossRank:
-    """Put the ranks of a run on one clock and match their collectives.
+    """Put the ranks of a run, in ascending order, on one clock and match their collectives.
 
-    Parameters
-    ----------
-    placed
-        The ranks in ascending order, on the clocks that sessions started by.
-    step_numbers
-        For each rank the step number of each member.
-    is_one_run
-        Whether it is certain that the reports are of one run; if not, collectives of which none matches speak against
-        it.
+    Unless the reports are certainly of one run, collectives of which none matches speak against it.
     """
     rows = comm_rows(placed, step_numbers)
     group, n_required = rows.groups(len(placed))
@@ -314,14 +270,9 @@ def step_waits(
 ) -> tuple[Int64, Int64, NDArray[np.bool_]]:
     """Return each step's waiting time, the part of it beside no compute, ns, and whether they are known.
 
-    The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped
-    to the window; not known where an operation of the step is unmatched.
-
-    Parameters
-    ----------
-    rank, step, starts, ends
-        One value per window: place of the rank, step number, aligned times; windows of a rank stand
-        together.
+    The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped to the window;
+    not known where an operation of the step is unmatched. One value per window: place of the rank, step number, aligned
+    times; windows of a rank stand together.
     """
     rows, found = across.rows, across.waiting
     if found is None:
@@ -344,7 +295,9 @@ def step_waits(
     return waits, exposed, ~np.isin(step * width + rank, bad)
 
 
-def _has_common_clock(placed: Sequence[PlacedProcess], offsets: Sequence[ClockOffset]) -> bool:
+def _has_common_clock(
+    placed: Sequence[Placed[ProcessDigest]], offsets: Sequence[ClockOffset]
+) -> bool:
     """Tell whether times of different ranks can be compared: by session starts, or by collectives."""
     used = {one.argument for one in placed}
     return all(one.report.facts.session_start_utc_ns is not None for one in placed) or all(
@@ -353,7 +306,7 @@ def _has_common_clock(placed: Sequence[PlacedProcess], offsets: Sequence[ClockOf
 
 
 def _clock_problems(
-    placed: Sequence[PlacedProcess], offsets: Sequence[ClockOffset]
+    placed: Sequence[Placed[ProcessDigest]], offsets: Sequence[ClockOffset]
 ) -> list[Problem]:
     if len(placed) < 2 or not any(one.process.n_comm for one in placed):  # noqa: PLR2004 - two make a comparison
         return []

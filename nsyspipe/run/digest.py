@@ -18,7 +18,6 @@ from nsyspipe.analysis.step_families import (
     Members,
     TextFamilies,
     candidates,
-    choose_host,
     members_of,
 )
 from nsyspipe.analysis.steps import Windows, capture_window, step_windows
@@ -27,17 +26,13 @@ from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, step_number
 from nsyspipe.model.problems import Problem, problem
 from nsyspipe.reader.operations import pid_of
-from nsyspipe.run.process import measure
+from nsyspipe.run.process import Measured, measure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.intervals import IntervalSet
-    from nsyspipe.analysis.kernels import WindowSums
     from nsyspipe.analysis.phases import BetweenSteps
     from nsyspipe.model.types import Int64
-    from nsyspipe.reader.ranges import Ranges
     from nsyspipe.run.process import ProcessEvents, ReportContext
 
 
@@ -48,55 +43,23 @@ _NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
 
 
 @dataclass(frozen=True)
-class ProcessDigest:
-    """One process with device activity, that is, one rank.
-
-    Attributes
-    ----------
-    device_id, device_ids
-        The device with most operations, and all of them in order.
-    span
-        First start and last end of its operations, report time, ns.
-    candidates
-        Every family of ranges on it, largest first.
-    has_launches
-        Whether any operation has a launch.
-    members
-        One row per step range: ``number`` (null: not exactly one integer in the text), its host ``start_ns`` and
-        ``end_ns``, and the hull of what was launched in it, ``device_start_ns`` and ``device_end_ns`` (null: nothing).
-    windows
-        One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete`` and the breakdown.
-    phases
-        One row per (phase, member): ``phase``, ``member`` and the costs.
-    comm
-        Its communication operations.
-    kernels
-        One row per (phase, name): ``phase`` (null for none), ``name`` and the costs.
-    kernels_by_window
-        Number and time of each of those rows' kernels by the window that they start in.
-    blocked_ns_by_call
-        Idle time by the API call that the host was blocked in, one value per window.
-    hidden
-        When communication ran beside compute, report time.
-    """
+class ProcessDigest(Measured):
+    """One process with device activity, that is, one rank."""
 
     process_id: int
+    # device_id, device_ids: the device with most operations, and all of them in order
     device_id: int | None
     device_ids: tuple[int, ...]
     n_kernels: int | None
     n_comm: int | None
     n_dtod: int | None
-    span: tuple[int, int]
-    candidates: tuple[Candidate, ...]
-    has_launches: bool
+    span: tuple[int, int]  # first start and last end of its operations, report time, ns
+    candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
+    has_launches: bool  # whether any operation has a launch
+    # One row per step range: ``number`` (null: not exactly one integer in the text), its host ``start_ns`` and
+    # ``end_ns``, and the hull of what was launched in it, ``device_start_ns`` and ``device_end_ns`` (null: nothing)
     members: pa.Table
-    windows: pa.Table
-    phases: pa.Table
-    comm: CommOperations
-    kernels: pa.Table
-    kernels_by_window: WindowSums
-    blocked_ns_by_call: dict[str, Int64]
-    hidden: IntervalSet
+    comm: CommOperations  # its communication operations
 
     @property
     def pid(self) -> int:
@@ -113,37 +76,27 @@ def digest_process(
     *,
     family: str | None,
 ) -> tuple[ProcessDigest, list[Problem]]:
-    """Reduce one process to its digest.
+    """Reduce one process to its digest, and say what it lacks.
 
-    Parameters
-    ----------
-    found
-        The process's candidates.
-    members, between
-        Its step ranges, and what its host does between them.
-    family
-        The step family; None makes the capture one window. A family that this process lacks gives no window.
+    Without a step family the capture is one window; a family that this process lacks gives no window.
     """
     operations, recorded = events.operations, context.recorded
     windows = capture_window(operations) if family is None else step_windows(members, operations)
     phases = phase_ranges(events.ranges, context.codes, members)
     has_comm = recorded.kernels and recorded.names
-    measured = measure(events, context, windows, phases, members, between=between)
+    has_copies = recorded.memcpy and recorded.kinds
     digest = ProcessDigest(
+        **vars(measure(events, context, windows, phases, members, between=between)),
         process_id=events.process_id,
         device_id=events.devices[0] if events.devices else None,
         device_ids=tuple(sorted(events.devices)),
         n_kernels=operations.kernel_start.size if recorded.kernels else None,
         n_comm=int(np.count_nonzero(operations.is_comm)) if has_comm else None,
-        n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND))
-        if recorded.memcpy and recorded.kinds
-        else None,
+        n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND)) if has_copies else None,
         span=operations.span,
         candidates=tuple(found),
         has_launches=events.has_launches,
         members=_members_table(events, members),
-        windows=measured.windows,
-        phases=measured.phases,
         comm=comm_operations(
             operations,
             context.names,
@@ -152,10 +105,6 @@ def digest_process(
             payloads=events.payloads,
             is_one_window=family is None,
         ),
-        kernels=measured.kernels,
-        kernels_by_window=measured.kernels_by_window,
-        blocked_ns_by_call=measured.blocked_ns_by_call,
-        hidden=measured.hidden,
     )
     return digest, _problems(events, members, windows, phases, family)
 
@@ -198,26 +147,15 @@ def _problems(
 ) -> list[Problem]:
     operations, process = events.operations, events.process_id
     n_missing, total = operations.n_without_launch, operations.n_launchable
-    found = [
-        problem(
-            "device-clock-apart",
-            process_id=process,
-            device=_named(device),
-            us=f"{clock.offset_ns / _NS_PER_US:+,.0f}",
-        )
-        for device, clock in events.clocks.items()
-        if clock.offset_ns
-    ]
-    found += [
-        problem(
-            "device-clock-uncertain",
-            process_id=process,
-            device=_named(device),
-            us=f"{clock.span_ns / _NS_PER_US:,.0f}",
-        )
-        for device, clock in events.clocks.items()
-        if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS
-    ]
+    found = []
+    for device, clock in events.clocks.items():
+        which = "the device" if device is None else f"device {device}"
+        if clock.offset_ns:
+            us = f"{clock.offset_ns / _NS_PER_US:+,.0f}"
+            found.append(problem("device-clock-apart", process_id=process, device=which, us=us))
+        if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
+            us = f"{clock.span_ns / _NS_PER_US:,.0f}"
+            found.append(problem("device-clock-uncertain", process_id=process, device=which, us=us))
     if not events.has_launches:
         found.append(problem("no-launches", process_id=process, n=total))
     elif n_missing:
@@ -235,28 +173,17 @@ def _problems(
     return found
 
 
-def _named(device: int | None) -> str:
-    return "the device" if device is None else f"device {device}"
-
-
 # What a process without device activity comes down to: its step ranges and the phases in them, on the host.
 
 
 @dataclass(frozen=True)
 class HostDigest:
-    """One process with ranges of its own and without device activity.
-
-    Attributes
-    ----------
-    candidates
-        Every family of ranges on it, largest first.
-    members
-        One row per step range: ``number`` (null: not exactly one integer in the text), ``start_ns`` and ``end_ns`` in
-        report time, ``is_complete``, and for each phase ``<phase>_ns`` (null: none of it on this process).
-    """
+    """One process with ranges of its own and without device activity."""
 
     process_id: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
+    # One row per step range: ``number`` (null: not exactly one integer in the text), ``start_ns`` and ``end_ns`` in
+    # report time, ``is_complete``, and for each phase ``<phase>_ns`` (null: none of it on this process)
     members: pa.Table
 
     @property
@@ -275,58 +202,38 @@ class HostDigest:
         return bounds[0]["min"].as_py(), bounds[1]["max"].as_py()
 
 
-@dataclass(frozen=True)
-class HostFamilies:
-    """The ranges of each process of a report without device activity, and the families that they form."""
-
-    ranges: dict[int, pa.Table]
-    candidates: dict[int, list[Candidate]]
-
-    @property
-    def best(self) -> str | None:
-        """The step family if this report were alone."""
-        return choose_host([list(self.candidates.values())], [0])
-
-
-def host_families(ranges: Ranges, families: TextFamilies) -> HostFamilies:
-    """Measure every family on every process of a report without device activity."""
-    nothing = _no_operations()
-    processes = sorted(distinct(ranges.table["process_id"]).tolist())
-    split = {
-        process: ranges.table.filter(pc.equal(ranges.table["process_id"], process))
-        for process in processes
-    }
-    found = {process: candidates(own, families, nothing) for process, own in split.items()}
-    kept = {process: own for process, own in found.items() if own}
-    return HostFamilies({process: split[process] for process in kept}, kept)
+def host_candidates(
+    ranges: pa.Table, families: TextFamilies
+) -> dict[int, tuple[pa.Table, list[Candidate]]]:
+    """Return the ranges and families of each process of a report without device activity that has any."""
+    never = np.empty(0, np.int64)
+    nothing = operations_of(schema.KERNELS.empty(), never, schema.COPIES.empty(), never)
+    found = {}
+    for process in sorted(distinct(ranges["process_id"]).tolist()):
+        own = ranges.filter(pc.equal(ranges["process_id"], process))
+        if measured := candidates(own, families, nothing):
+            found[process] = own, measured
+    return found
 
 
 def digest_hosts(
-    found: HostFamilies,
+    found: Mapping[int, tuple[pa.Table, list[Candidate]]],
     families: TextFamilies,
     codes: Int64,
-    *,
     family: str | None,
     open_end_ns: int | None,
 ) -> tuple[HostDigest, ...]:
-    """Reduce each process to its digest.
+    """Reduce each process of `host_candidates` to its digest; one that lacks the step family has no members.
 
-    Parameters
-    ----------
-    codes
-        `phases.phase_codes` of the ranges' dictionary.
-    family
-        The step family; a process that lacks it has no members.
-    open_end_ns
-        The end that ranges got which were never closed; None when all were.
+    `codes` are `phases.phase_codes` of the ranges' dictionary; ranges that were never closed got `open_end_ns`.
     """
     digests = []
-    for process, own in found.candidates.items():
+    for process, (ranges, own) in found.items():
         candidate = next((one for one in own if one.name == family), None)
         members = (
             _NO_HOST_MEMBERS
             if candidate is None
-            else _members(found.ranges[process], families, codes, candidate, open_end_ns)
+            else _members(ranges, families, codes, candidate, open_end_ns)
         )
         digests.append(HostDigest(process, tuple(own), members))
     return tuple(digests)
@@ -373,8 +280,3 @@ def _members(
             **phases,
         }
     )
-
-
-def _no_operations() -> ProcessOperations:
-    never = np.empty(0, np.int64)
-    return operations_of(schema.KERNELS.empty(), never, schema.COPIES.empty(), never)

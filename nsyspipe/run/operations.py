@@ -30,7 +30,7 @@ from nsyspipe.analysis.step_families import Members, TextFamilies
 from nsyspipe.analysis.steps import Windows, check_steps
 from nsyspipe.reader.again import SecondReading, Wanted, read_again
 from nsyspipe.run.collectives import numbered
-from nsyspipe.run.parallel import SerialExecutor, jobs_for, telling_shortage
+from nsyspipe.run.workers import SerialExecutor, jobs_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,44 +40,27 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Flags, Int64
     from nsyspipe.run.assemble import RunTables
     from nsyspipe.run.cross_rank import CrossRank
-    from nsyspipe.run.placing import PlacedProcess
+    from nsyspipe.run.digest import ProcessDigest
+    from nsyspipe.run.gather import Placed
 
     Result = tuple[int, pa.Table, pa.Table]
 
 
-# The work on one report's operations: a plain function of what a run knows, which returns them one by one.
-
-
 @dataclass(frozen=True)
 class ReportTask:
-    """One report's share of the work.
-
-    Attributes
-    ----------
-    family
-        The run's step family; None when each rank's capture is one window.
-    """
+    """One report's share of the work."""
 
     path: str
     reading: Reading
-    family: str | None
+    family: str | None  # the run's step family; None when each rank's capture is one window
     wanted: Wanted
     ranks: tuple[RankSteps, ...]
 
 
 def report_operations(task: ReportTask) -> list[tuple[int, pa.Table, pa.Table]]:
-    """Read the operations of one report.
+    """Return of each rank of one report its number, `schema.EVENTS` and `schema.PHASE_RANGES`, sorted by all columns.
 
-    Returns
-    -------
-    list
-        Per rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`; both sorted by their keys, ties by the other
-        columns.
-
-    Raises
-    ------
-    InputError
-        If the report cannot be read any more, or has changed.
+    `InputError` if the report cannot be read any more, or has changed.
     """
     found = read_again(task.path, task.reading.comm_kernel, task.wanted)
     texts = found.ranges["text"].combine_chunks()
@@ -146,28 +129,13 @@ def run_operations(
     jobs: int | None = None,
     executor: Executor | None = None,
 ) -> Iterator[Result]:
-    """Read the reports of a run again, and yield the operations of each rank in order of rank.
+    """Read the reports of a run again: in order of rank its number, `schema.EVENTS` and `schema.PHASE_RANGES`.
 
-    Parameters
-    ----------
-    tables
-        What the first reading came to.
-    reading
-        The patterns that it used.
-    steps
-        The first and the last step, by number: of each rank the operations that run, or begin, between the first start
-        and the last end of its windows of these steps, whatever step they belong to, and the phases of these steps.
-        None takes everything captured.
-    jobs
-        Reports to read at once; None takes what cores, memory and the reports' sizes suggest.
-    executor
-        Runs the work on each report; None, and one that was shut down since the first reading, starts threads, which
-        hand results over without a copy.
-
-    Yields
-    ------
-    tuple
-        Rank, `schema.EVENTS` and `schema.PHASE_RANGES`. A rank without a window in these steps has no operations.
+    Of some steps: of each rank the operations that run, or begin, between the first start and the last end of its
+    windows of these steps, whatever step they belong to, and the phases of these steps. A rank without such a window
+    has no operations. At most one result more than there are jobs is held, besides those of a report whose ranks are
+    not all next in turn. An executor that was shut down since the first reading is replaced by threads, which hand
+    results over without a copy.
 
     Raises
     ------
@@ -175,10 +143,6 @@ def run_operations(
         At once, if no rank has such a step.
     InputError
         While it is consumed, if a report cannot be read any more or has changed.
-
-    Notes
-    -----
-    At most one result more than there are jobs is held, besides those of a report whose ranks are not all next in turn.
     """
     if steps is not None:
         check_steps(tables.steps, steps)
@@ -238,7 +202,7 @@ def _takes_work(executor: Executor) -> bool:
 def _tasks(tables: RunTables, reading: Reading, steps: tuple[int, int] | None) -> list[ReportTask]:
     """Return the work on each report that holds a rank, in order of its lowest rank."""
     across, numbers = tables.across, tables.ranks["rank"].to_pylist()
-    found: dict[int, list[tuple[PlacedProcess, RankSteps]]] = {}
+    found: dict[int, list[tuple[Placed[ProcessDigest], RankSteps]]] = {}
     rows = zip(across.placed, numbers, tables.step_numbers, _seqs(across), strict=True)
     for placed, rank, own_numbers, seqs in rows:
         own = _rank_steps(placed, rank, own_numbers, seqs, steps)
@@ -255,7 +219,7 @@ def _seqs(across: CrossRank) -> list[Int64]:
 
 
 def _rank_steps(
-    placed: PlacedProcess,
+    placed: Placed[ProcessDigest],
     rank: int,
     numbers: Int64,
     seqs: Int64,
@@ -303,7 +267,7 @@ def _hull(windows: Windows, chosen: Flags) -> tuple[int, int]:
     return int(windows.starts[chosen].min()), int(windows.ends[chosen].max())
 
 
-def _task(ranks: Sequence[tuple[PlacedProcess, RankSteps]], reading: Reading) -> ReportTask:
+def _task(ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]], reading: Reading) -> ReportTask:
     report = ranks[0][0].report
     steps = [one for _, one in ranks]
     starts, ends, chosen = (
@@ -323,7 +287,7 @@ def _task(ranks: Sequence[tuple[PlacedProcess, RankSteps]], reading: Reading) ->
 
 
 def _device_span(
-    ranks: Sequence[tuple[PlacedProcess, RankSteps]],
+    ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]],
 ) -> tuple[int, int] | None:
     """Return the hull of what is asked for and of what was launched in the steps asked for; None for all."""
     spans = []

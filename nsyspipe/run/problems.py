@@ -11,15 +11,14 @@ import pyarrow.compute as pc
 
 from nsyspipe.model import schema
 from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
-from nsyspipe.run.sidecars import NOTHING_CAPTURED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from nsyspipe.analysis.steps import Selection
     from nsyspipe.model.types import Int64
-    from nsyspipe.run.gather import ReportDigest
-    from nsyspipe.run.placing import PlacedProcess
+    from nsyspipe.run.digest import ProcessDigest
+    from nsyspipe.run.gather import Placed, ReportDigest
     from nsyspipe.run.sidecars import Captured
 
 
@@ -37,9 +36,9 @@ _SHOWN = 8
 def of_reports(
     digests: Sequence[ReportDigest],
     names: Sequence[str],
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     ranks: Sequence[int],
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
     *,
     is_hidden: bool = False,
 ) -> list[Problem]:
@@ -79,10 +78,10 @@ def of_reports(
 
 
 def of_ranks(
-    placed: Sequence[PlacedProcess],
+    placed: Sequence[Placed[ProcessDigest]],
     ranks: Sequence[int],
     size: int | None,
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
 ) -> list[Problem]:
     """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
     found = []
@@ -96,7 +95,7 @@ def of_ranks(
     return found
 
 
-def lacks_comm(placed: Sequence[PlacedProcess], size: int | None) -> bool:
+def lacks_comm(placed: Sequence[Placed[ProcessDigest]], size: int | None) -> bool:
     """Tell whether several ranks ran, and no kernel is known to communicate."""
     is_several = len(placed) > 1 or (size or 0) > 1
     return bool(placed) and is_several and all(one.process.n_comm == 0 for one in placed)

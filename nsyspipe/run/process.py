@@ -37,31 +37,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """The tables of one process.
+    """The tables of one process."""
 
-    Attributes
-    ----------
-    windows
-        One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
-        long CUDA graphs that were captured as a whole run in it.
-    phases
-        One row per (phase, member): ``phase``, ``member`` and the costs.
-    kernels
-        One row per (phase, name): ``phase`` (null for none), ``name`` and the costs.
-    kernels_by_window
-        Number and time of each of those rows' kernels by the window that they start in.
-    blocked_ns_by_call
-        Idle time by the API call that the host was blocked in, one value per window.
-    hidden
-        When communication ran beside compute, report time.
-    """
-
+    # One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
+    # long CUDA graphs that were captured as a whole run in it
     windows: pa.Table
-    phases: pa.Table
+    phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
+    # One row per (phase, name): ``phase`` (null for none), ``name`` and the costs
     kernels: pa.Table
+    # Number and time of each of those rows' kernels by the window that they start in
     kernels_by_window: WindowSums
+    # Idle time by the API call that the host was blocked in, one value per window
     blocked_ns_by_call: dict[str, Int64]
-    hidden: IntervalSet
+    hidden: IntervalSet  # when communication ran beside compute, report time
 
 
 def measure(
@@ -73,15 +61,7 @@ def measure(
     *,
     between: BetweenSteps,
 ) -> Measured:
-    """Apply every metric to one process.
-
-    Parameters
-    ----------
-    members
-        Its step ranges, to which phases belong.
-    between
-        What its host does between them.
-    """
+    """Apply every metric to one process: its step ranges, to which phases belong, and what its host does between them."""
     operations, recorded = events.operations, context.recorded
     device = device_time(operations)
     kernel_phase = phases_of_launches(phases, operations.kernel_launch)
@@ -207,30 +187,17 @@ def _phases_table(names: list[str], costs: list[dict[str, Int64 | None]]) -> pa.
 
 @dataclass(frozen=True)
 class ProcessEvents:
-    """One process's share of a capture.
-
-    Attributes
-    ----------
-    ranges
-        `schema.RANGES` of the process.
-    devices
-        Operations by device, the device with most first (tie: the lowest).
-    blocking_calls
-        `schema.BLOCKING_CALLS` of the process; None when not recorded.
-    payloads
-        `schema.PAYLOADS` of the process.
-    clocks
-        As `clock.device_clocks` gives them.
-    """
+    """One process's share of a capture."""
 
     process_id: int
     operations: ProcessOperations
-    ranges: pa.Table
-    devices: tuple[int, ...]
+    ranges: pa.Table  # `schema.RANGES` of the process
+    devices: tuple[int, ...]  # operations by device, the device with most first (tie: the lowest)
     has_launches: bool
+    # `schema.BLOCKING_CALLS` of the process; None when not recorded
     blocking_calls: pa.Table | None
-    payloads: pa.Table
-    clocks: Mapping[int | None, DeviceClock]
+    payloads: pa.Table  # `schema.PAYLOADS` of the process
+    clocks: Mapping[int | None, DeviceClock]  # as `clock.device_clocks` gives them
 
     @property
     def clock(self) -> DeviceClock:
@@ -253,26 +220,21 @@ class ProcessEvents:
     def of(
         cls,
         process_id: int,
+        kernel_launch: Int64,
+        copy_launch: Int64,
+        *,
         kernels: pa.Table,
         copies: pa.Table,
-        launch: tuple[Int64, Int64],
-        *,
         ranges: pa.Table,
         blocking_calls: pa.Table | None,
         payloads: pa.Table,
         waits: pa.Table,
         calls: pa.Table | None,
     ) -> ProcessEvents:
-        """Collect the events of one process.
+        """Collect the events of one process from its share of each canonical table.
 
-        Parameters
-        ----------
-        kernels, copies
-            `schema.KERNELS` and `schema.COPIES` of the process.
-        launch
-            Their launch times, as `attribution.launch_times` gives them.
-        waits, calls
-            `schema.HOST_WAITS` and `schema.HOST_CALLS` of the process.
+        Launch times are those that `attribution.launch_times` gives; `waits` and `calls` are `schema.HOST_WAITS` and
+        `schema.HOST_CALLS`.
         """
         devices = pc.value_counts(
             pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())
@@ -280,7 +242,7 @@ class ProcessEvents:
         counts = {
             row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None
         }
-        operations = operations_of(kernels, launch[0], copies, launch[1])
+        operations = operations_of(kernels, kernel_launch, copies, copy_launch)
         used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
         return cls(
             process_id,
@@ -296,22 +258,10 @@ class ProcessEvents:
 
 @dataclass(frozen=True)
 class ReportContext:
-    """What the processes of one report share.
+    """What the processes of one report share."""
 
-    Attributes
-    ----------
-    families
-        The families of the ranges' texts.
-    codes
-        `phases.phase_codes` of the ranges' dictionary.
-    names
-        Text of each kernel name id.
-    overhead
-        When the profiler did its own work; None when not recorded.
-    """
-
-    families: TextFamilies
-    codes: Int64
-    names: Mapping[int, str]
+    families: TextFamilies  # the families of the ranges' texts
+    codes: Int64  # `phases.phase_codes` of the ranges' dictionary
+    names: Mapping[int, str]  # text of each kernel name id
     recorded: Recorded
-    overhead: IntervalSet | None
+    overhead: IntervalSet | None  # when the profiler did its own work; None when not recorded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -18,84 +18,28 @@ from nsyspipe.findings.model import Evidence
 from nsyspipe.model import schema
 from nsyspipe.model.problems import problem
 from nsyspipe.nsys.find_reports import display_names, source_of
-from nsyspipe.reader.nccl_log import read_nccl_logs
+from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
-from nsyspipe.reader.topology import read_topology
 from nsyspipe.run.assemble import RunTables, merge
 from nsyspipe.run.gather import Gathered, gather
-from nsyspipe.run.placing import own_log, run_sizes
 from nsyspipe.run.problems import problems_table
+from nsyspipe.run.ranks import own_log, run_sizes
 from nsyspipe.run.run import Run, RunHeader, header_of, steps_source
-from nsyspipe.run.sidecars import Captured, believe_of_run, with_captured_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
     from nsyspipe.model.fabric import NcclFacts, NcclLog, Topology
     from nsyspipe.model.options import Reading
     from nsyspipe.model.problems import Problem
-    from nsyspipe.run.gather import ReportDigest
-
-
-# From a run's tables to what its rules look at.
-
-
-def evidence_of(
-    tables: RunTables,
-    summary: pa.Table,
-    phases: pa.Table,
-    *,
-    gpu_names: Sequence[str],
-    links: pa.Table | None,
-    log: NcclLog | None,
-) -> Evidence:
-    """Collect what rules may ask about a run.
-
-    Parameters
-    ----------
-    summary
-        `schema.SUMMARY`.
-    phases
-        `schema.PHASES` of the summary steps.
-    links
-        `schema.LINKS`; None when nothing says anything about them.
-    log
-        What NCCL logged of the run.
-    """
-    return Evidence(
-        n_ranks=tables.ranks.num_rows,
-        world_size=tables.world_size,
-        summary=summary.to_pylist()[0],
-        steps=tables.steps.filter(tables.steps["in_summary"]),
-        is_capture=tables.is_capture,
-        all_steps=tables.steps,
-        phases=phases,
-        all_collectives=tables.collectives,
-        stragglers=tables.stragglers,
-        kernels=tables.kernels,
-        blocked_ns_by_call=tables.blocked_ns_by_call,
-        skipped_steps=tuple(int(step) for step in tables.selection.skipped),
-        n_hosts=max(pc.count_distinct(tables.ranks["host"]).as_py(), 1),
-        gpu_names=tuple(gpu_names),
-        links=links,
-        nccl_settings=None if log is None else log.settings,
-    )
 
 
 def links_of(
     log: NcclLog | None, topology: Topology | None, ranks: pa.Table, world_size: int | None
 ) -> tuple[pa.Table | None, list[Problem]]:
-    """Return `schema.LINKS` of a run, and what is wrong with the topology; None without it and a log.
-
-    Parameters
-    ----------
-    log
-        Of this run.
-    ranks
-        `schema.RANKS`.
-    """
+    """Return `schema.LINKS` of a run, and what is wrong with the topology; None without it and a log of this run."""
     if log is None and topology is None:
         return None, []
     rows = {row["rank"]: row for row in ranks.to_pylist()}
@@ -141,12 +85,8 @@ class ReportRun(Run):
     @property
     def inputs(self) -> tuple[Path, ...]:
         # An export in the cache stands for a report that must not be overwritten either.
-        given = (
-            *self.paths,
-            *map(source_of, self.paths),
-            *self.nccl_logs,
-            *filter(None, (self.topology,)),
-        )
+        sources = map(source_of, self.paths)
+        given = (*self.paths, *sources, *self.nccl_logs, *filter(None, (self.topology,)))
         return (*given, *self._sidecars.paths)
 
     @cached_property
@@ -162,75 +102,40 @@ class ReportRun(Run):
     @cached_property
     def _gathered(self) -> Gathered:
         _ = self._fabric
-        found = gather(
+        return gather(
             self.paths,
             self.reading,
+            self._sidecars,
             jobs=self.jobs,
             executor=self.executor,
             on_progress=self.on_progress,
-            named_family=lambda digests: self._believed(digests).family,
         )
-        return replace(
-            found, digests=with_captured_facts(found.digests, self._believed(found.digests))
-        )
-
-    def _believed(self, digests: Sequence[ReportDigest]) -> Captured:
-        return believe_of_run(
-            self._sidecars,
-            digests,
-            asks_for_steps=self.reading.step is None and not self.reading.is_capture,
-        )
-
-    @cached_property
-    def _captured(self) -> Captured:
-        return self._believed(self._gathered.digests)
 
     @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
         """The log and the topology, given or named by a sidecar, and what is wrong with the latter."""
         log, topology = self._fabric
         found_log, found_topology, problems = read_beside(
-            self._captured.sidecars, wants_log=log is None, wants_topology=topology is None
+            self._gathered.captured.sidecars,
+            wants_log=log is None,
+            wants_topology=topology is None,
         )
         return log or found_log, topology or found_topology, problems
 
     @cached_property
+    def _own_log(self) -> NcclLog | None:
+        log, gathered = self._beside[0], self._gathered
+        return log and own_log(gathered.digests, log, gathered.captured.world_size)
+
+    @cached_property
     def _tables(self) -> RunTables:
         return merge(
-            self._gathered.digests,
+            self._gathered,
             display_names(self.paths),
             rank_map=self.rank_map,
             skip_first=self.skip_first,
-            why_no_steps=self._gathered.why_no_steps,
-            log=self._own_log,
-            captured=self._captured,
-        )
-
-    @cached_property
-    def _own_log(self) -> NcclLog | None:
-        log = self._beside[0]
-        if log is None:
-            return None
-        return own_log(self._gathered.digests, log, self._captured.world_size)
-
-    @cached_property
-    def nccl(self) -> NcclFacts | None:
-        return None if self._own_log is None else self._own_log.facts
-
-    @cached_property
-    def _evidence(self) -> Evidence:
-        return evidence_of(
-            self._tables,
-            self._summary,
-            self._summary_phases,
-            gpu_names=self.header.gpu_names,
-            links=self._linked[0],
             log=self._own_log,
         )
-
-    @cached_property
-    def _judged(self) -> tuple[pa.Table, list[Problem]]:
-        return judge(self._evidence)
 
     @cached_property
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
@@ -238,99 +143,69 @@ class ReportRun(Run):
         log, topology, beside = self._beside
         found, problems = links_of(self._own_log, topology, self.ranks, self._tables.world_size)
         if log is not None and self._own_log is None and self.ranks.num_rows:
-            sizes = run_sizes(self._gathered.digests, self._captured.world_size)
+            sizes = run_sizes(self._gathered.digests, self._gathered.captured.world_size)
             shown = " or ".join(map(str, sizes))
             problems = [problem("log-of-another-run", sizes=shown), *problems]
         return found, [*problems, *beside]
 
     @cached_property
-    def header(self) -> RunHeader:
-        return header_of(
-            self._gathered.digests,
-            self._tables.ranks,
-            display_names(self.paths),
-            world_size=self._tables.world_size,
-            label=self.label,
-            run_id=self.run_id,
-            captured=self._captured,
-            steps_from=steps_source(
-                self._tables.ranks.num_rows,
-                self._tables.host_steps.num_rows,
-                has_family=self._gathered.family is not None,
-            ),
+    def _evidence(self) -> Evidence:
+        """What rules may ask about the run."""
+        merged, gpu_names, settings = self._tables, self.header.gpu_names, self._own_log
+        return Evidence(
+            n_ranks=merged.ranks.num_rows,
+            world_size=merged.world_size,
+            summary=self.summary().to_pylist()[0],
+            steps=self.breakdown(),
+            is_capture=merged.is_capture,
+            all_steps=merged.steps,
+            phases=self._summary_phases,
+            all_collectives=merged.collectives,
+            stragglers=merged.stragglers,
+            kernels=merged.kernels,
+            blocked_ns_by_call=merged.blocked_ns_by_call,
+            skipped_steps=tuple(self.skipped_steps),
+            n_hosts=max(pc.count_distinct(merged.ranks["host"]).as_py(), 1),
+            gpu_names=tuple(gpu_names),
+            links=self._linked[0],
+            nccl_settings=None if settings is None else settings.settings,
         )
 
-    @property
-    def ranks(self) -> pa.Table:
-        return self._tables.ranks
-
-    @property
-    def problems(self) -> pa.Table:
-        return self._problems
-
     @cached_property
-    def _problems(self) -> pa.Table:
-        return problems_table([*self._tables.problems, *self._linked[1], *self._judged[1]])
+    def _judged(self) -> tuple[pa.Table, list[Problem]]:
+        return judge(self._evidence)
 
     @property
-    def step_family(self) -> str | None:
-        family = self._gathered.family
-        return self.reading.step.pattern if family and self.reading.step else family
-
-    @property
-    def skipped_steps(self) -> list[int]:
-        return [int(step) for step in self._tables.selection.skipped]
-
-    def steps(self) -> pa.Table:
-        return self._tables.steps
-
-    def phases(self) -> pa.Table:
-        return self._tables.phases
-
-    def collectives(self) -> pa.Table:
-        return self._collectives
+    def _summary_phases(self) -> pa.Table:
+        phases, steps = self._tables.phases, self._tables.selection.steps
+        return phases.filter(pc.is_in(phases["step"], value_set=pa.array(steps, pa.int64())))
 
     @cached_property
-    def _collectives(self) -> pa.Table:
-        return schema.conform(self._tables.all_collectives(), schema.COLLECTIVES)
+    def _made(self) -> dict[str, pa.Table]:
+        return {}
 
-    def stragglers(self) -> pa.Table:
-        return self._tables.stragglers
+    def _table(self, name: str) -> pa.Table:
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
 
-    def links(self) -> pa.Table:
-        found = self._linked[0]
-        return schema.LINKS.empty() if found is None else found
+    def _make(self, name: str) -> pa.Table:
+        merged = self._tables
+        figures, is_capture = (merged.steps, merged.collectives), merged.is_capture
+        makers: dict[str, Callable[[], pa.Table]] = {
+            "collectives": lambda: schema.conform(merged.all_collectives(), schema.COLLECTIVES),
+            "summary": lambda: summary(*figures, is_capture=is_capture),
+            "rank_summary": lambda: rank_summary(*figures, merged.ranks, is_capture=is_capture),
+            "phase_summary": lambda: phase_summary(self._summary_phases),
+            "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
+            "findings": lambda: self._judged[0],
+            "problems": lambda: problems_table(
+                [*merged.problems, *self._linked[1], *self._judged[1]]
+            ),
+            "timeline": self._timeline,
+        }
+        return makers[name]() if name in makers else getattr(merged, name)
 
-    @cached_property
-    def link(self) -> LinkVerdict | None:
-        is_known = self.ranks.num_rows and self.links().num_rows
-        return judge_link(self._evidence) if is_known else None
-
-    def findings(self) -> pa.Table:
-        return self._judged[0]
-
-    def judged_findings(self) -> pa.Table:
-        return self._judged[0]
-
-    def _all_kernels(self) -> pa.Table:
-        return self._tables.kernels
-
-    def summary(self) -> pa.Table:
-        return self._summary
-
-    def phase_summary(self) -> pa.Table:
-        return phase_summary(self._summary_phases)
-
-    def idle_calls(self) -> pa.Table:
-        return self._tables.idle_calls
-
-    def timeline(self) -> pa.Table:
-        return self._timeline
-
-    def host_steps(self) -> pa.Table:
-        return self._tables.host_steps
-
-    @cached_property
     def _timeline(self) -> pa.Table:
         from nsyspipe.analysis.timeline import representative_step, timeline  # noqa: PLC0415 - few ask for it
 
@@ -343,6 +218,45 @@ class ReportRun(Run):
         found = itertools.chain(first, operations)
         return timeline(self.steps(), self.collectives(), found, step)
 
+    @cached_property
+    def header(self) -> RunHeader:
+        merged, gathered = self._tables, self._gathered
+        return header_of(
+            gathered.digests,
+            merged.ranks,
+            display_names(self.paths),
+            world_size=merged.world_size,
+            label=self.label,
+            run_id=self.run_id,
+            captured=gathered.captured,
+            steps_from=steps_source(
+                merged.ranks.num_rows,
+                merged.host_steps.num_rows,
+                has_family=gathered.family is not None,
+            ),
+        )
+
+    @property
+    def nccl(self) -> NcclFacts | None:
+        return None if self._own_log is None else self._own_log.facts
+
+    @cached_property
+    def link(self) -> LinkVerdict | None:
+        is_known = self.ranks.num_rows and self.links().num_rows
+        return judge_link(self._evidence) if is_known else None
+
+    @property
+    def step_family(self) -> str | None:
+        family = self._gathered.family
+        return self.reading.step.pattern if family and self.reading.step else family
+
+    @property
+    def skipped_steps(self) -> list[int]:
+        return [int(step) for step in self._tables.selection.skipped]
+
+    def judged_findings(self) -> pa.Table:
+        return self._judged[0]
+
     def operations(
         self, steps: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
@@ -350,24 +264,6 @@ class ReportRun(Run):
 
         return run_operations(
             self._tables, self.reading, steps=steps, jobs=self.jobs, executor=self.executor
-        )
-
-    @cached_property
-    def _summary_phases(self) -> pa.Table:
-        phases, steps = self._tables.phases, self._tables.selection.steps
-        return phases.filter(pc.is_in(phases["step"], value_set=pa.array(steps, pa.int64())))
-
-    def rank_summary(self) -> pa.Table:
-        return self._rank_summary
-
-    @cached_property
-    def _summary(self) -> pa.Table:
-        return summary(self.steps(), self._tables.collectives, is_capture=self._tables.is_capture)
-
-    @cached_property
-    def _rank_summary(self) -> pa.Table:
-        return rank_summary(
-            self.steps(), self._tables.collectives, self.ranks, is_capture=self._tables.is_capture
         )
 
     def __repr__(self) -> str:

@@ -18,7 +18,6 @@ from nsyspipe.analysis.evenness import evenness
 from nsyspipe.analysis.kernels import costliest
 from nsyspipe.analysis.summary import step_times
 from nsyspipe.errors import OptionError
-from nsyspipe.run.sidecars import NOTHING_CAPTURED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
     from nsyspipe.model.sidecar import RunCapture
     from nsyspipe.run.gather import ReportDigest
     from nsyspipe.run.sidecars import Captured
-
-
-# What identifies a run: id, label, sizes, versions, hosts, time of capture.
 
 
 # What the steps of a run come from.
@@ -92,18 +88,10 @@ def header_of(
     world_size: int | None,
     label: str | None,
     run_id: str | None,
-    captured: Captured = NOTHING_CAPTURED,
+    captured: Captured,
     steps_from: str | None = None,
 ) -> RunHeader:
-    """Describe a run.
-
-    Parameters
-    ----------
-    ranks
-        `schema.RANKS`.
-    names
-        What to call each report.
-    """
+    """Describe a run by its digests and `schema.RANKS`; `names` is what to call each report."""
     facts = [digest.facts for digest in digests]
     starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
     start = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
@@ -168,23 +156,9 @@ def _label(names: Sequence[str]) -> str:
 
 
 RUN_TABLES = (
-    "ranks",
-    "steps",
-    "breakdown",
-    "phases",
-    "collectives",
-    "stragglers",
-    "kernels",
-    "links",
-    "summary",
-    "rank_summary",
-    "phase_summary",
-    "idle_calls",
-    "timeline",
-    "host_steps",
-    "findings",
-    "problems",
-)
+    "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary",
+    "phase_summary", "idle_calls", "timeline", "host_steps", "findings", "problems",
+)  # fmt: skip
 
 
 class Run(ABC):
@@ -199,6 +173,10 @@ class Run(ABC):
     >>> run.summary().to_pylist()[0]["exposed_comm_share"]  # doctest: +SKIP
     0.12
     """
+
+    @abstractmethod
+    def _table(self, name: str) -> pa.Table:
+        """Return one of the tables, by its name among `RUN_TABLES`; made, or read, once."""
 
     @property
     @abstractmethod
@@ -236,47 +214,47 @@ class Run(ABC):
         """The slowest of the links and the bandwidth that was reached; None where no rank or no link is known."""
 
     @property
-    @abstractmethod
     def ranks(self) -> pa.Table:
         """`schema.RANKS`: one row per rank, sorted by it."""
+        return self._table("ranks")
 
     @property
-    @abstractmethod
     def problems(self) -> pa.Table:
         """`schema.PROBLEMS`: what could not be read or judged, which answers it costs; the gravest first."""
+        return self._table("problems")
 
-    @abstractmethod
     def steps(self) -> pa.Table:
         """`schema.STEPS`: one row per (rank, step) with window, breakdown and ratios, sorted by (rank, start)."""
+        return self._table("steps")
 
     def breakdown(self) -> pa.Table:
         """Return the rows of `steps` that the figures rest on: complete on every rank, less the skipped."""
         steps = self.steps()
         return steps.filter(steps["in_summary"])
 
-    @abstractmethod
     def phases(self) -> pa.Table:
         """`schema.PHASES`: one row per (rank, step, phase), sorted so."""
+        return self._table("phases")
 
-    @abstractmethod
     def collectives(self) -> pa.Table:
         """`schema.COLLECTIVES`: one row per (step, collective, rank) with wait, transfer and skew, sorted so."""
+        return self._table("collectives")
 
-    @abstractmethod
     def stragglers(self) -> pa.Table:
         """`schema.STRAGGLERS`: how the others waited for each rank, sorted by rank."""
+        return self._table("stragglers")
 
-    @abstractmethod
     def links(self) -> pa.Table:
         """`schema.LINKS`: what the ranks' communication crosses; no rows without NCCL's log and the topology."""
+        return self._table("links")
 
-    @abstractmethod
     def findings(self) -> pa.Table:
         """`schema.FINDINGS`: what to change first, by what it could bring."""
+        return self._table("findings")
 
     def judged_findings(self) -> pa.Table:
         """`schema.FINDINGS` as the rules gave them: what a replay expects may be missing, and takes no time."""
-        return self.findings()
+        return self._table("findings")
 
     def kernels(self, top: int | None = None) -> pa.Table:
         """`schema.KERNEL_COSTS`: one row per (rank, phase, name), sorted so.
@@ -293,15 +271,12 @@ class Run(ABC):
         """
         if top is not None and top < 1:
             raise OptionError(f"top={top}", "not a number from 1", fix="top=20")
-        found = self._all_kernels()
+        found = self._table("kernels")
         return found if top is None else costliest(found, top)
 
-    @abstractmethod
-    def _all_kernels(self) -> pa.Table: ...
-
-    @abstractmethod
     def summary(self) -> pa.Table:
         """`schema.SUMMARY`: the run's figures, one row."""
+        return self._table("summary")
 
     def evenness(self) -> Evenness | None:
         """How alike the step times of the summary steps are, in ns; None without steps (a capture, host steps)."""
@@ -309,25 +284,25 @@ class Run(ABC):
             None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
         )
 
-    @abstractmethod
     def rank_summary(self) -> pa.Table:
         """`schema.RANK_SUMMARY`: the same figures per rank, sorted by rank."""
+        return self._table("rank_summary")
 
-    @abstractmethod
     def phase_summary(self) -> pa.Table:
         """`schema.PHASE_SUMMARY`: the mean times of each phase, sorted by phase."""
+        return self._table("phase_summary")
 
-    @abstractmethod
     def idle_calls(self) -> pa.Table:
         """`schema.IDLE_CALLS`: the API calls that hosts were blocked in while devices idled, largest first."""
+        return self._table("idle_calls")
 
-    @abstractmethod
     def timeline(self) -> pa.Table:
         """`schema.TIMELINE`: the representative step, reduced to what can be drawn; sorted by (rank, lane, start)."""
+        return self._table("timeline")
 
-    @abstractmethod
     def host_steps(self) -> pa.Table:
         """`schema.HOST_STEPS`: the host times of the steps of a run without device activity; no rows in any other run."""
+        return self._table("host_steps")
 
     @abstractmethod
     def operations(

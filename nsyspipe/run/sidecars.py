@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.step_families import Candidate
     from nsyspipe.model.sidecar import CapturedRank, Sidecar
-    from nsyspipe.reader.metadata import ReportFacts
     from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
     from nsyspipe.run.gather import ReportDigest
-
-
-# What a run takes from its sidecars: only from those that fit its reports, and only what is not known better.
 
 
 T = TypeVar("T")
@@ -32,19 +28,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Captured:
-    """What the believed sidecars of a run say.
-
-    Attributes
-    ----------
-    by_argument
-        The sidecar of each report that has one, by the report's position, and its ranks in that report.
-    family
-        The step family that they name, if every rank has it.
-    """
+    """What the believed sidecars of a run say."""
 
     sidecars: tuple[Sidecar, ...] = ()
+    # The sidecar of each report that has one, by the report's position, and its ranks in that report
     by_argument: dict[int, tuple[Sidecar, tuple[CapturedRank, ...]]] = field(default_factory=dict)
-    family: str | None = None
+    family: str | None = None  # the step family that they name, if every rank has it
     problems: tuple[Problem, ...] = ()
 
     def rank_of(self, argument: int, pid: int, *, is_alone: bool) -> CapturedRank | None:
@@ -99,9 +88,6 @@ class Captured:
             return None
         first, *others = (one.facts for one in self.sidecars)
         return _joined(first, others)
-
-
-NOTHING_CAPTURED = Captured()
 
 
 def with_captured_facts(
@@ -163,57 +149,18 @@ _ONE_CAPTURE_NS = 86_400 * 10**9
 _LONGEST_REASON = 200
 
 
-@dataclass(frozen=True)
-class KnownReport:
-    """What tells one capture from another: the report's facts, and the processes that it has."""
-
-    facts: ReportFacts
-    pids: frozenset[int]
-
-
-def believe_of_run(
+def believe(
     found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool
 ) -> Captured:
-    """Choose which sidecars are of the reports of a run, and what family they say the steps are.
-
-    Parameters
-    ----------
-    digests
-        One per report, in the order in which their sidecars were looked for.
-    asks_for_steps
-        Whether a step family is wanted of them: no option names the steps.
-    """
-    reports = [
-        KnownReport(
-            digest.facts,
-            frozenset(one.pid for one in digest.processes) | {one.pid for one in digest.hosts},
-        )
-        for digest in digests
-    ]
-    captured = believe(found, reports)
-    if not asks_for_steps:
-        return captured
-    family, problems = _step_family(captured.sidecars, digests)
-    return replace(captured, family=family, problems=(*captured.problems, *problems))
-
-
-def believe(found: FoundSidecars, reports: Sequence[KnownReport]) -> Captured:
-    """Choose which sidecars are of these reports.
+    """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for.
 
     One is not when it was written more than a day before or after a report's session began, or when it knows the
     processes of a report and none of them is there; none of two is that say different things of one report.
-
-    Parameters
-    ----------
-    found
-        The sidecars beside the reports.
-    reports
-        In the order in which their sidecars were looked for.
     """
     problems = list(found.problems)
     fitting = []
     for one in found.found:
-        if reason := _misfit(one, reports):
+        if reason := _misfit(one, digests):
             problems.append(problem("stale-sidecar", file=_shown(one.sidecar), reason=reason))
         else:
             fitting.append(one)
@@ -226,18 +173,21 @@ def believe(found: FoundSidecars, reports: Sequence[KnownReport]) -> Captured:
         for argument, ranks in one.by_argument.items()
     }
     problems += _failures(sidecars)
-    return Captured(sidecars, by_argument, problems=tuple(problems))
+    family, ignored = _step_family(sidecars, digests) if asks_for_steps else (None, [])
+    return Captured(sidecars, by_argument, family, (*problems, *ignored))
 
 
-def _misfit(found: FoundSidecar, reports: Sequence[KnownReport]) -> str | None:
+def _misfit(found: FoundSidecar, digests: Sequence[ReportDigest]) -> str | None:
     """Say why a sidecar is not of these reports; None if it is."""
     captured = found.sidecar.captured_at_utc_ns
     for argument, ranks in found.by_argument.items():
-        start = reports[argument].facts.session_start_utc_ns
+        digest = digests[argument]
+        start = digest.facts.session_start_utc_ns
         if captured is not None and start is not None and abs(captured - start) > _ONE_CAPTURE_NS:
             return f"written for {found.sidecar.facts.captured_at_utc}, over a day from the report's session"
         known = {one.pid: one.rank for one in ranks if one.pid is not None}
-        if known and reports[argument].pids and not known.keys() & reports[argument].pids:
+        pids = {one.pid for one in digest.processes} | {one.pid for one in digest.hosts}
+        if known and pids and not known.keys() & pids:
             pid, rank = next(iter(known.items()))
             return f"rank {rank} was process {pid}, which the report does not have"
     return None

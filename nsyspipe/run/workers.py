@@ -1,4 +1,4 @@
-"""Worker processes: each a Python of its own, started with ``-P``, which gets calls and answers them through pipes.
+"""Where the work on reports runs: in this process, or in workers: each a Python of its own, started with ``-P``, which gets calls and answers them through pipes.
 
 They are no processes of `multiprocessing`: those start as ``python -c``, with the current directory first on their
 path, and import the main program of whoever calls. These import nothing but what the caller's installation has, never
@@ -19,15 +19,15 @@ import subprocess
 import sys
 import threading
 import traceback
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from nsyspipe.errors import InputError, NsyspipeError
+from nsyspipe.errors import InputError, NsyspipeError, shortage
 from nsyspipe.nsys.programs import import_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
     from importlib.machinery import ModuleSpec
 
 
@@ -203,13 +203,7 @@ class Workers(Executor):
 
 
 def dead_worker(status: int | None = None) -> InputError:
-    """Return the error for a worker process that ended by itself.
-
-    Parameters
-    ----------
-    status
-        Its exit status, negative for a signal; None if it is not known.
-    """
+    """Return the error for a worker process that ended by itself: its exit status, negative for a signal."""
     how = ""
     if status is not None:
         how = f" with status {status}"
@@ -221,13 +215,7 @@ def dead_worker(status: int | None = None) -> InputError:
 
 
 def _answer(call: _Call, requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Have one call made, and say what came of it.
-
-    Raises
-    ------
-    OSError, EOFError
-        If the process is gone.
-    """
+    """Have one call made, and say what came of it; `OSError` or `EOFError` if the process is gone."""
     _send(requests, call.request)
     payload = _received(answers)
     try:
@@ -262,13 +250,7 @@ def _send(file: IO[bytes], payload: bytes, *, framed: bool = True) -> None:
 
 
 def _received(file: IO[bytes]) -> bytes:
-    """Return what the other side has sent.
-
-    Raises
-    ------
-    EOFError
-        If it is gone, before or in the midst of it.
-    """
+    """Return what the other side has sent; `EOFError` if it is gone, before or in the midst of it."""
     head = file.read(_LENGTH.size)
     if len(head) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)
@@ -281,12 +263,7 @@ def _received(file: IO[bytes]) -> bytes:
 def serve(preload: str, parent: int) -> None:
     """Make the calls that come through standard input, until there are no more; run in a worker process.
 
-    Parameters
-    ----------
-    preload
-        A module to import meanwhile.
-    parent
-        The process that has started this one: without it this one ends.
+    Meanwhile `preload` is imported; without its parent this process ends.
     """
     _end_with(parent)
     without_other_frames()
@@ -352,3 +329,107 @@ class _NoOtherFrames:
             message = f"{name} is kept out of this process"
             raise ModuleNotFoundError(message, name=name)
         return None
+
+
+# Where the work on reports runs: in this process, or in workers, as many as cores and memory allow.
+
+
+# What workers run, and import before they are asked to.
+PRELOAD = "nsyspipe.run.gather"
+
+# Below this many bytes per extra process, starting it costs more than it saves.
+_WORTH_A_PROCESS = 96 * 2**20
+# A worker holds the imports, and at its peak about 1.7 times the bytes of a report (measured).
+_WORKER_BYTES = 100 * 2**20
+_BYTES_PER_REPORT_BYTE = 2
+
+
+class SerialExecutor(Executor):
+    """Runs each call at once, in this process."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call the function and return its finished future."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - an executor hands every error to the caller of result()
+            future.set_exception(error)
+        return future
+
+
+@contextlib.contextmanager
+def telling_shortage() -> Iterator[None]:
+    """Turn the end of a worker process, and what a machine has too little of, into an `InputError` that says so."""
+    try:
+        yield
+    except BrokenExecutor as error:
+        raise dead_worker() from error
+    except (ImportError, MemoryError, OSError, SystemError) as error:
+        if (told := shortage(error)) is None:
+            raise
+        raise told from error
+
+
+def jobs_for(
+    sizes: Sequence[int], requested: int | None = None, *, available: int | None = None
+) -> int:
+    """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once.
+
+    The user's number, else the cores there are, if the reports, bytes each, are worth it. Tests give free memory in
+    bytes.
+    """
+    if not sizes:
+        return 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
+    memory = _free_memory() if available is None else available
+    per_worker = _WORKER_BYTES + _BYTES_PER_REPORT_BYTE * max(sizes)
+    by_memory = memory // per_worker if memory else wanted
+    return max(1, min(wanted, len(sizes), by_memory))
+
+
+@contextlib.contextmanager
+def executor_for(
+    paths: Sequence[Path], requested: int | None, *, preload: str
+) -> Iterator[Executor]:
+    """Yield an executor for the work on some reports, with the user's number of processes; they end with the context.
+
+    Workers import `preload` at once, while the caller is still busy with its own imports.
+    """
+    jobs = jobs_for([_size(path) for path in paths], requested)
+    if jobs == 1 or not can_start():
+        yield SerialExecutor()
+        return
+    workers = Workers(jobs, preload=preload)
+    try:
+        yield workers
+    except BaseException:
+        workers.kill()
+        raise
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (OSError, ValueError):
+        return 0  # whoever reads it will say what is wrong
+
+
+def _free_memory() -> int:
+    """Return the memory in bytes that new processes may take; 0 when the system does not say."""
+    limits = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        limits += [
+            int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+        ]
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+        limits += [max(int(limit) - used, 1)] if limit.isdigit() else []
+    except (OSError, ValueError):
+        pass
+    return min(limits, default=0)

@@ -119,7 +119,11 @@ class SavedRun(Run):
     label: str | None = None
 
     def _table(self, name: str) -> pa.Table:
+        if name == "summary":
+            return schema.conform(self._table("runs"), schema.SUMMARY)
         if name not in self._read:
+            if name == "host_steps" and self._details.n_host_steps is None:
+                return schema.HOST_STEPS.empty()  # saved before there was this table
             table = self._files.table(name)
             if name not in _OF_OTHER_RANKS:
                 path = self._path(name)
@@ -201,55 +205,6 @@ class SavedRun(Run):
     @property
     def link(self) -> LinkVerdict | None:
         return self._details.link
-
-    @property
-    def ranks(self) -> pa.Table:
-        return self._table("ranks")
-
-    @property
-    def problems(self) -> pa.Table:
-        return self._table("problems")
-
-    def steps(self) -> pa.Table:
-        return self._table("steps")
-
-    def phases(self) -> pa.Table:
-        return self._table("phases")
-
-    def collectives(self) -> pa.Table:
-        return self._table("collectives")
-
-    def stragglers(self) -> pa.Table:
-        return self._table("stragglers")
-
-    def links(self) -> pa.Table:
-        return self._table("links")
-
-    def findings(self) -> pa.Table:
-        return self._table("findings")
-
-    def _all_kernels(self) -> pa.Table:
-        return self._table("kernels")
-
-    def summary(self) -> pa.Table:
-        return schema.conform(self._table("runs"), schema.SUMMARY)
-
-    def rank_summary(self) -> pa.Table:
-        return self._table("rank_summary")
-
-    def phase_summary(self) -> pa.Table:
-        return self._table("phase_summary")
-
-    def idle_calls(self) -> pa.Table:
-        return self._table("idle_calls")
-
-    def timeline(self) -> pa.Table:
-        return self._table("timeline")
-
-    def host_steps(self) -> pa.Table:
-        if self._details.n_host_steps is None:  # saved before there was this table
-            return schema.HOST_STEPS.empty()
-        return self._table("host_steps")
 
     def operations(
         self, steps: tuple[int, int] | None = None

@@ -10,8 +10,7 @@ from nsyspipe.analysis.link_speeds import nvlink_speed, pcie_speed
 from nsyspipe.analysis.links import SlowestLink, absent_gpus, classify_transport, links, slowest
 from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.model.operation_tables import LINK_KINDS, LINKS
-from nsyspipe.reader.nccl_log import read_nccl_logs
-from nsyspipe.reader.topology import read_topology
+from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
 H200 = "NVIDIA H200"

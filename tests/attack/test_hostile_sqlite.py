@@ -15,8 +15,7 @@ from contextlib import closing
 import pytest
 
 from nsyspipe.errors import DamagedReportError, InputError, NotAReportError
-from nsyspipe.reader.contents import read_contents
-from nsyspipe.reader.metadata import read_capture
+from nsyspipe.reader.metadata import read_capture, read_counts
 from nsyspipe.reader.report import open_report
 from nsyspipe.redact.redact import look_at
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
@@ -24,7 +23,7 @@ from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
 FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT {columns} FROM r"
 READ = [KERNEL, RUNTIME, NVTX, STRINGS, "CUPTI_ACTIVITY_KIND_MEMCPY", "META_DATA_CAPTURE", "META_DATA_EXPORT",
         "TARGET_INFO_GPU", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"]  # fmt: skip
-READERS = [lambda path: read_capture(str(path), None), read_contents, look_at]
+READERS = [lambda path: read_capture(str(path), None), read_counts, look_at]
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ def test_a_schema_that_sqlite_never_writes_is_refused(report, edit):
 def test_what_stands_beside_the_tables_that_are_read_does_no_harm(report, edit):
     path = report(edit)
     assert read_capture(str(path), None).operations.kernels.num_rows == 12
-    assert read_contents(path).n_comm == 4
+    assert read_counts(path).rows[KERNEL] == 12
     look_at(path)
 
 

@@ -18,8 +18,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import DamagedReportError, InputError, shortage
 from nsyspipe.reader.report import open_report
-from nsyspipe.run.parallel import telling_shortage
-from nsyspipe.run.workers import Workers
+from nsyspipe.run.workers import Workers, telling_shortage
 from tests.build.trace import steady_rank
 from tests.cli.test_ending import family, grow
 from tests.cli.tools import assert_refused, environment, program

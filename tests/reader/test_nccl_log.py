@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
 from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog
+from nsyspipe.reader.fabric import read_nccl_logs
 from nsyspipe.reader.nccl_lines import Connected, Line, parse_line
-from nsyspipe.reader.nccl_log import read_nccl_logs
 from tests.conftest import examples
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
@@ -219,54 +219,13 @@ def test_one_process_with_a_thread_per_gpu(read):
 # --- older releases -----------------------------------------------------------------------------
 
 
-def old(pid, rank, n_ranks, bus, lines, *, host="node0", thread=None):
-    """Return what a process of NCCL 2.10 logs: only the end has the name, GPUs are PCI addresses."""
-    end = f"comm 0x7f{pid} rank {rank} nranks {n_ranks} cudaDev {rank} busId {bus} - Init COMPLETE"
-    return [said(body, host=host, pid=pid, thread=thread, gpu=rank) for body in [*lines, end]]
-
-
-def test_an_old_log_without_ids_and_with_pci_addresses(read):
-    zero = ["Channel 00/02 :    0   1", "Channel 01/02 :    0   1"]
-    zero += [f"Channel {c:02d} : 0[1a000] -> 1[1b000] via P2P/IPC/read" for c in range(2)]
-    zero += ["2 coll channels, 2 p2p channels, 2 p2p channels per peer"]
-    one = [f"Channel {c:02d} : 1[1b000] -> 0[1a000] via P2P/IPC/read" for c in range(2)]
-    comm = only(read([*old(5, 0, 2, "1a000", zero), *old(6, 1, 2, "1b000", one)]))
-    assert (comm.comm_id, comm.n_channels, comm.is_nvls_on) == ("comm0", 2, None)
-    assert comm.edges == (Edge(0, 1, ("P2P/IPC/read",), 2), Edge(1, 0, ("P2P/IPC/read",), 2))
-    assert comm.members[1] == CommMember(1, "node0", 6, 1, None, "1b000")
-
-
-def test_old_pairs_of_one_host_are_told_apart_by_gpu_though_process_ids_are_mixed(read):
-    def process(pid, rank, bus, other):
-        line = f"Channel 00 : {rank}[{bus}] -> {1 - rank}[{other}] via SHM"
-        return old(pid, rank, 2, bus, [line])
-
-    # 1a000 with 1b000 are processes 5 and 8, 2a000 with 2b000 are 7 and 6.
-    files = process(5, 0, "1a000", "1b000"), process(8, 1, "1b000", "1a000")
-    log = read(*files, process(7, 0, "2a000", "2b000"), process(6, 1, "2b000", "2a000"))
-    members = [[member.pid for member in comm.members] for comm in log.communicators]
-    assert members == [[5, 8], [7, 6]]
-
-
-def test_old_pairs_on_equal_hosts_are_told_apart_by_host(read):
-    def process(host, rank):
-        line = f"Channel 00 : {rank}[{rank}a] -> {1 - rank}[{1 - rank}a] via P2P/IPC"
-        return old(5 + rank, rank, 2, f"{rank}a", [line], host=host)
-
-    log = read(*(process(host, rank) for rank in (1, 0) for host in ("b", "a")))
-    assert [[member.host for member in comm.members] for comm in log.communicators] == [
-        ["a", "a"],
-        ["b", "b"],
-    ]
-
-
-def test_an_old_process_that_makes_two_communicators_keeps_their_lines_apart(read):
-    first = ["Channel 00 : 0[1a] -> 1[1b] via P2P/IPC"]
-    second = ["Channel 00 : 0[1a] -> 1[2b] via SHM"]
-    lines = [*old(5, 0, 4, "1a", first), *old(5, 0, 2, "1a", second)]
-    world, pair = read(lines).communicators
-    assert (world.n_ranks, edges(world)) == (4, {(0, 1): "P2P/IPC"})
-    assert (pair.n_ranks, edges(pair)) == (2, {(0, 1): "SHM"})
+def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_known(read):
+    """NCCL 2.10 logs neither ids nor begins; GPUs are PCI addresses."""
+    bodies = ["NCCL version 2.10.3+cuda11.3", "NCCL_P2P_LEVEL set by environment to NVL"]
+    bodies += ["Channel 00/02 :    0   1", "Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC/read"]
+    bodies += ["comm 0x7f5 rank 0 nranks 2 cudaDev 0 busId 1a000 - Init COMPLETE"]
+    log = read([said(body) for body in bodies])
+    assert log == NcclLog("2.10.3+cuda11.3", (), {"NCCL_P2P_LEVEL": "NVL"})
 
 
 @pytest.mark.parametrize(
@@ -360,14 +319,6 @@ def test_warnings_alone_are_a_log(read):
 def test_a_communicator_that_did_not_connect_has_no_edges_and_no_rings(read):
     comm = only(read([said(init(0, 2, "START"))]))
     assert comm == Communicator(WORLD, 2, (CommMember(0, "node0", 10, 0, 0, "60"),))
-
-
-def test_a_log_without_the_lines_that_name_the_communicator(read):
-    zero = [said("Channel 00/01 : 0 1 2"), said(via(0, 1, "SHM"))]
-    one = [said(via(1, 2, "SHM"), pid=11, gpu=1)]
-    comm = only(read([*one, *zero]))
-    assert (comm.comm_id, comm.n_ranks, comm.rings) == ("comm0", 3, {0: (0, 1, 2)})
-    assert edges(comm) == {(0, 1): "SHM", (1, 2): "SHM"}
 
 
 def test_settings_are_nccls_only_and_all_their_values(read):

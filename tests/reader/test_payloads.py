@@ -13,7 +13,7 @@ import pytest
 import nsyspipe
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
 from nsyspipe.reader.calls import read_strings
-from nsyspipe.reader.payload import CommRank, read_comm_ranks, read_payloads
+from nsyspipe.reader.payload import CommRank, read_payloads
 from nsyspipe.reader.report import open_report
 from tests.build.nccl_layouts import (
     COMM_INIT,
@@ -201,7 +201,8 @@ def test_a_communicator_of_two_sizes_has_none(read):
 def test_ranks_are_read_as_before(tmp_path):
     built = steady_rank(0, version=NEW).comm_payload(10, n_ranks=4, rank=3)
     with open_report(built.write(tmp_path / "r.sqlite")) as report:
-        assert read_comm_ranks(report) == ({built.global_pid(): CommRank(3, 4)}, 0)
+        found = read_payloads(report)
+    assert (found.comm_ranks, found.n_undecoded) == ({built.global_pid(): CommRank(3, 4)}, 0)
 
 
 # --- exports without payloads -----------------------------------------------------------------------

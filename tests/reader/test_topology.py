@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
 from nsyspipe.model.fabric import Topology
-from nsyspipe.reader.topology import read_topology
+from nsyspipe.reader.fabric import read_topology
 from tests.conftest import examples
 
 REAL = Path(__file__).parent.parent / "real" / "logs"

@@ -9,7 +9,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import InputError
-from nsyspipe.run.parallel import SerialExecutor, jobs_for
+from nsyspipe.run.workers import SerialExecutor, jobs_for
 from tests.build.trace import TraceBuilder, steady_rank
 
 

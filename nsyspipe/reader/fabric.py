@@ -1,19 +1,19 @@
-"""From NCCL logs to communicators: whose line is whose, and what all processes say together.
+"""What connects the ranks: communicators from NCCL logs, whose line is whose, and paths from nvidia-smi's topology.
 
-NCCL says which processes were in one by ``commId``, and for a split by parent, count and colour. Logs of older releases
-tell only rank and size: there, processes belong together when their ranks differ and what they say of each other's
-GPUs and hosts agrees.
+NCCL says which processes were in one by ``commId``, and for a split by parent, count and colour. Old releases say
+neither: of their logs only version and settings are known.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsyspipe.errors import InputError
-from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog
+from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.model.text import decoded
 from nsyspipe.reader.nccl_lines import (
     Connected,
@@ -31,66 +31,46 @@ from nsyspipe.reader.nccl_lines import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 
 Process: TypeAlias = tuple[str, int]
 # Of one process, in its order: thread and what it logged.
 Facts: TypeAlias = "Sequence[tuple[int, Fact]]"
+Said: TypeAlias = Ring | Connected | Counts | Nvls
 
 
 @dataclass(eq=False)
 class Membership:
-    """A process's rank in a communicator, and what it logged of it.
-
-    Attributes
-    ----------
-    order
-        Among the memberships of its process.
-    begin, ready, end
-        Positions among the facts of its process: it is made from `begin` to `ready`, and unmade at `end`.
-    init
-        Its ``n_ranks`` is 0 when no line tells it.
-    connections
-        Transport by (receive side, connection, from, to, channel).
-    is_nvls_on
-        What its lines said of NVLink SHARP.
-    """
+    """A process's rank in a communicator, and what it logged of it."""
 
     process: Process
-    order: int
+    order: int  # among the memberships of its process
     thread: int
     init: Init
+    # begin, ready, end: positions among the facts of its process: it is made from `begin` to `ready`, and unmade at
+    # `end`
     begin: int
     ready: float = math.inf
     end: float = math.inf
     parent: Membership | None = None
     group: Group | None = None
     rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    # Transport by (receive side, connection, from, to, channel)
     connections: dict[tuple[bool, int, int, int, int], str] = field(default_factory=dict)
     counts: list[Counts] = field(default_factory=list)
-    is_nvls_on: set[bool] = field(default_factory=set)
+    is_nvls_on: set[bool] = field(default_factory=set)  # what its lines said of NVLink SHARP
 
 
 @dataclass(eq=False)
 class Group:
-    """The memberships of one communicator; `parent` and `split` where it has no id of its own."""
+    """The memberships of one communicator, and of two with one rank the first as the rank's."""
 
-    comm_id: str | None
+    name: str
     n_ranks: int
-    parent: Group | None = None
-    split: str | None = None
     members: list[Membership] = field(default_factory=list)
     by_rank: dict[int, Membership] = field(default_factory=dict)
-    gpus: dict[int, str] = field(default_factory=dict)
-    hosts: dict[int, str] = field(default_factory=dict)
-
-    def add(self, member: Membership) -> None:
-        """Take a membership in; of two with one rank the first is the rank's."""
-        member.group = self
-        self.members.append(member)
-        self.by_rank.setdefault(member.init.rank, member)
 
     @property
     def order(self) -> tuple[int, Process]:
@@ -101,8 +81,6 @@ class Group:
 def memberships(process: Process, facts: Facts) -> list[Membership]:
     """List the communicators that a process was in, in the order in which it made them."""
     found: list[Membership] = []
-    # Older releases log only the end: it began when its thread had ended the one before.
-    free_from: dict[int, int] = {}
     for at, (thread, fact) in enumerate(facts):
         if isinstance(fact, Gone):
             if gone := _latest(found, fact.pointer):
@@ -112,112 +90,45 @@ def memberships(process: Process, facts: Facts) -> list[Membership]:
             if begun and begun.ready == math.inf:
                 begun.ready = at
             else:
-                begin, ready = (
-                    (free_from.get(thread, 0), at) if fact.is_complete else (at, math.inf)
-                )
-                parent = _latest(found, fact.parent)
+                ready, parent = at if fact.is_complete else math.inf, _latest(found, fact.parent)
                 found.append(
-                    Membership(process, len(found), thread, fact, begin, ready, parent=parent)
+                    Membership(process, len(found), thread, fact, at, ready, parent=parent)
                 )
-            free_from[thread] = at + 1
-    return found or list(_unnamed(process, facts))
+    return found
 
 
 def _latest(found: Sequence[Membership], pointer: str | None) -> Membership | None:
-    if pointer is None:
-        return None
     of_pointer = (
         one for one in reversed(found) if one.init.pointer == pointer and one.end == math.inf
     )
     return next(of_pointer, None)
 
 
-def _unnamed(process: Process, facts: Facts) -> Iterator[Membership]:
-    """Make one membership for a log without the lines that name it: rank 0 logs the rings, a sender itself."""
-    for thread, fact in facts:
-        if isinstance(fact, Ring | Connected):
-            own = 0
-            if isinstance(fact, Connected):
-                own = fact.to_rank if fact.is_receive else fact.from_rank
-            yield Membership(process, 0, thread, Init(rank=own, n_ranks=0), 0)
-            return
-
-
-def group(members: Iterable[Membership], facts_of: dict[Process, Facts]) -> list[Group]:
-    """Put memberships of all processes together, by process and order; groups come in their order."""
-    groups: dict[object, Group] = {}
+def _grouped(members: Sequence[Membership]) -> list[Group]:
+    """Put memberships of all processes together, a parent's before its splits'; groups come in their order."""
+    groups: dict[tuple[str, int], Group] = {}
     for member in members:
         init, parent = member.init, member.parent.group if member.parent else None
-        if init.comm_id:
-            new = Group(init.comm_id, init.n_ranks)
-            groups.setdefault((init.comm_id, init.n_ranks), new).add(member)
-        elif parent and init.split:
-            new = Group(None, init.n_ranks, parent, init.split)
-            groups.setdefault((id(parent), init.split, init.n_ranks), new).add(member)
-        else:
-            _join(groups, member, facts_of[member.process])
+        name = init.comm_id
+        if name is None and parent and init.split:
+            name = f"{parent.name}/{init.split}"
+        if name is not None:
+            member.group = groups.setdefault((name, init.n_ranks), Group(name, init.n_ranks))
+            member.group.members.append(member)
+            member.group.by_rank.setdefault(init.rank, member)
     return sorted(groups.values(), key=lambda one: one.order)
 
 
-def _join(groups: dict[object, Group], member: Membership, facts: Facts) -> None:
-    """Add a membership without id to the first group that agrees with what it says, or to a new one."""
-    gpus, hosts = _claims(member, facts)
-    for one in groups.values():
-        if (
-            one.comm_id is None
-            and one.split is None
-            and one.n_ranks == member.init.n_ranks
-            and member.init.rank not in one.by_rank
-            and all(one.gpus.get(rank, gpu) == gpu for rank, gpu in gpus.items())
-            and all(one.hosts.get(rank, host) == host for rank, host in hosts.items())
-        ):
-            break
-    else:
-        one = groups[len(groups), "unnamed"] = Group(None, member.init.n_ranks)
-    one.add(member)
-    one.gpus.update(gpus)
-    one.hosts.update(hosts)
-
-
-def _claims(member: Membership, facts: Facts) -> tuple[dict[int, str], dict[int, str]]:
-    """Return what a membership's own connections say of its ranks: GPU labels, and hosts (only a network leaves one)."""
-    gpus: dict[int, str] = {}
-    hosts = {member.init.rank: member.process[0]}
-    last = len(facts) if member.ready == math.inf else int(member.ready)
-    for thread, fact in facts[member.begin : last]:
-        if thread != member.thread or not isinstance(fact, Connected):
-            continue
-        for rank, gpu in ((fact.from_rank, fact.from_gpu), (fact.to_rank, fact.to_gpu)):
-            if gpu:
-                gpus.setdefault(rank, gpu)
-            if not fact.transport.startswith("NET"):
-                hosts.setdefault(rank, member.process[0])
-    return gpus, hosts
-
-
-# From the facts of NCCL logs to communicators: whose line is whose, and what all say together.
-
-
-Said: TypeAlias = Ring | Connected | Counts | Nvls
-
-
 def communicators(facts_of: Mapping[Process, Facts]) -> tuple[Communicator, ...]:
-    """Put together what all processes logged; their order does not matter.
-
-    Parameters
-    ----------
-    facts_of
-        By process (host, pid): thread and fact, in the order of the log.
-    """
+    """Put together what all processes (host, pid) logged, each in its order; theirs does not matter."""
     facts_of = dict(sorted(facts_of.items()))
     members = {process: memberships(process, facts) for process, facts in facts_of.items()}
-    groups = group([one for ones in members.values() for one in ones], facts_of)
+    groups = _grouped([one for ones in members.values() for one in ones])
     for process, facts in facts_of.items():
         for at, (thread, fact) in enumerate(facts):
             if isinstance(fact, Ring | Connected | Counts | Nvls):
                 _give(members[process], at, thread, fact)
-    names = _names(groups)
-    return tuple(_communicator(names[id(one)], one) for one in groups)
+    return tuple(_communicator(one) for one in groups)
 
 
 def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> None:
@@ -240,7 +151,7 @@ def _fits(member: Membership, said: Said) -> bool:
     """Tell whether a line can be about this communicator: its ranks, on its GPUs."""
     n_ranks = member.init.n_ranks
     if isinstance(said, Ring):
-        is_whole = not n_ranks or (len(said.ranks) == n_ranks and max(said.ranks) < n_ranks)
+        is_whole = len(said.ranks) == n_ranks and max(said.ranks) < n_ranks
         return is_whole and len(set(said.ranks)) == len(said.ranks)
     if not isinstance(said, Connected):
         return True
@@ -249,8 +160,7 @@ def _fits(member: Membership, said: Said) -> bool:
     return (
         own == member.init.rank
         and said.from_rank != said.to_rank
-        and all(not n_ranks or rank < n_ranks for rank, _ in ends)
-        and all(_is_on(member.group, rank, gpu) for rank, gpu in ends)
+        and all(rank < n_ranks and _is_on(member.group, rank, gpu) for rank, gpu in ends)
     )
 
 
@@ -260,12 +170,9 @@ def _is_on(group_of: Group | None, rank: int, gpu: str | None) -> bool:
     if known is None or gpu is None:
         return True
     init = known.init
-    labels = {init.bus_id, _label(init.nvml_device), _label(init.cuda_device)} - {None}
+    indices = {str(index) for index in (init.nvml_device, init.cuda_device) if index is not None}
+    labels = indices | ({init.bus_id} if init.bus_id else set())
     return not labels or gpu in labels
-
-
-def _label(index: int | None) -> str | None:
-    return None if index is None else str(index)
 
 
 def _key(said: Connected) -> tuple[bool, int, int, int, int]:
@@ -292,36 +199,22 @@ def _take(member: Membership, said: Said) -> None:
             member.is_nvls_on.add(said.is_on)
 
 
-def _names(groups: Sequence[Group]) -> dict[int, str]:
-    """Name each group: its id, its parent's with the split, else by its place among those without either."""
-    names: dict[int, str] = {}
-    unnamed = [one for one in groups if one.comm_id is None and one.parent is None]
-    for one in groups:
-        suffix, root = "", one
-        while root.parent:
-            suffix, root = f"/{root.split}{suffix}", root.parent
-        names[id(one)] = (root.comm_id or f"comm{unnamed.index(root)}") + suffix
-    return names
-
-
-def _communicator(name: str, of: Group) -> Communicator:
+def _communicator(of: Group) -> Communicator:
     rings = {
         channel: ring
         for _, one in sorted(of.by_rank.items(), reverse=True)
         for channel, ring in one.rings.items()
     }
-    edges = _edges(of)
     said = {is_on for one in of.members for is_on in one.is_nvls_on}
     counts = [counted.n_channels for one in of.members for counted in one.counts]
-    seen = [*of.by_rank, *(max(edge.from_rank, edge.to_rank) for edge in edges)]
     return Communicator(
-        comm_id=name,
-        n_ranks=of.n_ranks or max([*seen, *(len(ring) - 1 for ring in rings.values())]) + 1,
+        comm_id=of.name,
+        n_ranks=of.n_ranks,
         members=tuple(_member(one) for _, one in sorted(of.by_rank.items())),
         rings=dict(sorted(rings.items())) or None,
         n_channels=max(counts, default=None) or len(rings) or None,
         is_nvls_on=(True in said) if said else None,
-        edges=edges or None,
+        edges=_edges(of) or None,
     )
 
 
@@ -344,38 +237,21 @@ def _edges(of: Group) -> tuple[Edge, ...]:
     )
 
 
-# Read the logs that NCCL writes with ``NCCL_DEBUG=INFO``: who talks to whom, and over what.
-
-
 _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
 
 
 def read_nccl_logs(paths: Sequence[Path]) -> NcclLog:
-    """Read what one or several logs of a run say.
+    """Read what the logs of a run say, in any order; each may hold lines of several ranks and of other programs.
 
-    Parameters
-    ----------
-    paths
-        Files in any order; each may hold the lines of several ranks and of other programs, mixed. A file
-        given twice counts once.
-
-    Returns
-    -------
-    NcclLog
-        The same for every order of the lines of different processes. What was not logged is None: with
-        ``NCCL_DEBUG=VERSION`` there is a version and no communicator, and a communicator that never
-        connected has no edges.
+    What was not logged is None: with ``NCCL_DEBUG=VERSION`` there is a version and no communicator, and a communicator
+    that never connected has no edges. NCCL names the communicator only where it is made and unmade. Its other lines
+    belong to the one that their thread makes at that time; since 2.22 connections follow later, and go to the youngest
+    communicator of the process that has these ranks on these GPUs and not yet this connection.
 
     Raises
     ------
     InputError
         If a file cannot be read or holds no line of NCCL's.
-
-    Notes
-    -----
-    NCCL names the communicator only where it is made and unmade. Its other lines belong to the one that
-    their thread makes at that time; since 2.22 connections follow later, and go to the youngest
-    communicator of the process that has these ranks on these GPUs and not yet this connection.
     """
     settings: dict[str, set[str]] = {}
     versions: set[str] = set()
@@ -410,3 +286,85 @@ def _nccl_lines(path: Path) -> list[Line]:
     if not is_of_nccl:
         raise InputError(decoded(str(path)), "no line of NCCL's in it", fix=_FIX)
     return found
+
+
+# What ``nvidia-smi topo -m`` prints: a matrix of paths, affinity columns, legends.
+
+
+_TOPOLOGY_FIX = "nvidia-smi topo -m > topo.txt, on the host of the run"
+_MOST_LINES = 10_000
+# Rows of NICs are labelled NIC0 or, by older drivers, with the device's name.
+_GPU = re.compile(r"GPU(\d{1,6})$")
+_DEVICE = re.compile(r"(?:GPU|NIC)\d{1,6}$|[a-z][a-z0-9]*_[a-z0-9_]*\d$")
+_PATH = re.compile(r"NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
+# SOC is what drivers before 387 called SYS.
+_RENAMED = {"SOC": "SYS"}
+_CELL = re.compile(rf"(?:{_PATH.pattern}|X|N/A|PSB)$")
+
+
+def read_topology(path: Path) -> Topology:
+    """Read the printed matrix of one host, perhaps among other output: the first matrix counts.
+
+    Only what the file says: a row that was cut leaves its last paths unknown. `InputError` if there is no such matrix.
+    """
+    lines = [line.text for line in printed_lines(path, most=_MOST_LINES)]
+    header = next((at for at, line in enumerate(lines) if _columns(line)), None)
+    if header is None:
+        raise InputError(
+            decoded(str(path)), "no matrix of nvidia-smi topo -m in it", fix=_TOPOLOGY_FIX
+        )
+    columns = _columns(lines[header])
+    rows = _rows(lines[header + 1 :])
+    paths = _paths(columns, rows)
+    if not rows or (not paths and len(columns) > 1):
+        raise InputError(
+            decoded(str(path)),
+            "a matrix without NV#, PIX, PXB, PHB, NODE or SYS, which nvidia-smi topo -m prints",
+            fix=_TOPOLOGY_FIX,
+        )
+    return Topology(
+        gpus=tuple(sorted({int(match[1]) for name in columns if (match := _GPU.match(name))})),
+        paths=paths,
+    )
+
+
+def _columns(line: str) -> list[str]:
+    """Return the devices that a header line names, or nothing: a row has its own name before an X."""
+    words = line.split()
+    names: list[str] = []
+    for word in words:
+        if not _DEVICE.match(word):
+            break
+        names.append(word)
+    rest = words[len(names) : len(names) + 1]
+    is_header = names and _GPU.match(names[0]) and rest in ([], ["CPU"], ["NUMA"])
+    return names if is_header and len(set(names)) == len(names) else []
+
+
+def _rows(lines: Iterable[str]) -> dict[str, str]:
+    """Return the rest of each device's row by its name, up to the legend."""
+    rows: dict[str, str] = {}
+    for line in lines:
+        words = line.split(maxsplit=1)
+        if words and words[0].lower().startswith("legend"):
+            break
+        # A second header ends the first matrix.
+        if _columns(line) and len(words) > 1:
+            break
+        if len(words) > 1 and _DEVICE.match(words[0]):
+            rows.setdefault(words[0], words[1])
+    return rows
+
+
+def _paths(columns: Sequence[str], rows: dict[str, str]) -> dict[tuple[str, str], str]:
+    """Pair the cells of each row with the columns; the matrix is symmetric, so a row stands in for one that was cut."""
+    found: dict[tuple[str, str], str] = {}
+    for name, rest in rows.items():
+        for column, cell in zip(columns, rest.split(), strict=False):
+            if not _CELL.match(cell):
+                break
+            if column != name and _PATH.fullmatch(cell):
+                found[name, column] = _RENAMED.get(cell, cell)
+    for (one, other), path in list(found.items()):
+        found.setdefault((other, one), path)
+    return dict(sorted(found.items()))
