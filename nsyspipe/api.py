@@ -14,6 +14,7 @@ from nsyspipe.comparison.gate import (
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT_PCT,
     check_confidence,
+    check_metrics,
     effect_ratio,
 )
 from nsyspipe.errors import OptionError
@@ -229,17 +230,12 @@ def diff(
     ('improvement', -11.2)
     """
     from nsyspipe.comparison.difference import RunDifference  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.metrics import DEFAULT_METRIC, METRICS  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.metrics import DEFAULT_METRIC  # noqa: PLC0415 - one run needs none
 
     least = effect_ratio(min_effect_pct, min_effect)
-    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
+    check_confidence(confidence)
     given = (metrics,) if isinstance(metrics, str) else metrics
-    judged = tuple(dict.fromkeys(given or (DEFAULT_METRIC,)))
-    for name in judged:
-        if name not in METRICS:
-            raise OptionError.no_such_name(
-                f"metric {name!r}", "there is no such metric", name, METRICS
-            )
+    judged = check_metrics(given or (DEFAULT_METRIC,))
     sides = _as_side(baseline), _as_side(candidate)
     for side in sides:
         check_captures(side)
@@ -299,11 +295,10 @@ def compare(
     >>> board.table.select(["label", "speedup", "verdict"]).to_pylist()[1]  # doctest: +SKIP
     {'label': 'bucket25', 'speedup': 1.12, 'verdict': 'improvement'}
     """
-    from nsyspipe.comparison.ranking import Rules, check_sort  # noqa: PLC0415 - one run needs none
-    from nsyspipe.comparison.scoreboard import Scoreboard  # noqa: PLC0415 - one run needs none
+    from nsyspipe.comparison.scoreboard import Rules, Scoreboard, check_sort  # noqa: PLC0415 - one run needs none
 
     least = effect_ratio(min_effect_pct, min_effect)
-    check_confidence(confidence, f"confidence={confidence!r}", "confidence=0.95")
+    check_confidence(confidence)
     if sort is not None:
         sort = check_sort(sort)
     sides = _sides(runs)

@@ -11,8 +11,13 @@ from nsyspipe.cli.inputs import opened_runs, parse_runs
 from nsyspipe.cli.options import Confidence, MinEffect, name_file, settled_here, shown_path
 from nsyspipe.cli.outputs import CompareOutputs
 from nsyspipe.cli.terminal import progress, write_stdout
-from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT_PCT
-from nsyspipe.comparison.gate_settings import GateSettings, parse_confidence, parse_min_effect
+from nsyspipe.comparison.gate import (
+    DEFAULT_CONFIDENCE,
+    DEFAULT_MIN_EFFECT_PCT,
+    GateSettings,
+    parse_confidence,
+    parse_min_effect,
+)
 from nsyspipe.model.options import AUTO
 
 
@@ -89,7 +94,7 @@ def compare(
     if quiet or outputs.takes_stdout:
         name_file(rules)
     if sort is not None:
-        from nsyspipe.comparison.ranking import check_sort
+        from nsyspipe.comparison.scoreboard import check_sort
 
         sort = check_sort(sort, "--sort")
     options = reading.chosen(locals())

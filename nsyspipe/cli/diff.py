@@ -15,11 +15,10 @@ from nsyspipe.comparison.gate import (
     ANY_CHANGE,
     DEFAULT_CONFIDENCE,
     DEFAULT_MIN_EFFECT_PCT,
-    FAIL_ON,
-    check_can_fail,
-)
-from nsyspipe.comparison.gate_settings import (
     GateSettings,
+    check_can_fail,
+    check_gate,
+    gate,
     parse_confidence,
     parse_metrics,
     parse_min_effect,
@@ -133,8 +132,6 @@ def _answer(
     difference: RunDifference, outputs: DiffOutputs, settings: GateSettings, *, quiet: bool
 ) -> None:
     """Write and print everything, then end as the gate says."""
-    from nsyspipe.comparison.gate import gate
-
     judged = gate(difference, settings.fail_on) if settings.fail_on else None
     path = shown_path(settings)
     outputs.write(difference, judged, settings_file=path)
@@ -159,10 +156,8 @@ def _settings(
     metric: list[str] | None,
 ) -> GateSettings:
     """Return what options say, else what the nearest file says."""
-    if fail_on is not None and fail_on not in FAIL_ON:
-        raise OptionError.no_such_name(f"--fail-on {fail_on!r}", "is no gate", fail_on, FAIL_ON)
     options = GateSettings(
-        fail_on=fail_on,
+        fail_on=None if fail_on is None else check_gate(fail_on),
         min_effect=None if min_effect is None else parse_min_effect(min_effect),
         confidence=None if confidence is None else parse_confidence(confidence),
         metrics=parse_metrics(",".join(metric)) if metric else None,

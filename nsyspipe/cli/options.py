@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.comparison.gate_settings import GateSettings, read_settings, settled
+from nsyspipe.comparison.gate import GateSettings, read_settings, settled
 from nsyspipe.model.names import PHASE_PATTERNS
 from nsyspipe.model.text import printable
 

@@ -18,8 +18,6 @@ from nsyspipe.model.step_tables import IDLE_CAUSES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from nsyspipe.model.types import Float64, Int64
     from nsyspipe.run.run import Run
 
@@ -53,25 +51,31 @@ def step_parts(
         is ``other``. Null where a side did not record what a part needs.
     """
     sides = [_side_means(side) for side in (baseline, candidate)]
-    shown = [_cells(means, ("wall",), PARTS) for means in sides]
+    shown = [_shown(means) for means in sides]
     causes = [one for one in IDLE_CAUSES if one != _UNKNOWN]
     known = [one for one in causes if all(means[one] is not None for means in sides)]
-    split = []
-    for means, cells in zip(sides, shown, strict=True):
-        idle, total = means["idle"], cells["idle"]
-        if idle is None or total is None or None in (one["idle"] for one in sides):
-            split.append(dict.fromkeys((*causes, _OTHER)))
-            continue
-        parts = {one: means[one] or Fraction(0) for one in known}
-        parts[_OTHER] = idle - sum(parts.values())
-        split.append(dict.fromkeys(causes) | apportioned(total, parts, _unit(means["wall"])))
+    split = [dict.fromkeys((*causes, _OTHER)) for _ in sides]
+    if all(means["idle"] is not None for means in sides):
+        for means, cells, found in zip(sides, shown, split, strict=True):
+            idle, total = means["idle"], cells["idle"]
+            if idle is not None and total is not None:
+                parts = {one: means[one] or Fraction(0) for one in known}
+                parts[_OTHER] = idle - sum(parts.values())
+                found.update(apportioned(total, parts, _unit(means["wall"])))
     names = {one: one.removeprefix("idle_").removesuffix("_ns") for one in causes}
     return (
-        STEP_TIME_PARTS.from_rows([_row("part", name, shown) for name in PARTS]),
+        STEP_TIME_PARTS.from_rows([{"part": name, **_cells(shown, name)} for name in PARTS]),
         IDLE_CAUSE_PARTS.from_rows(
-            [_row("cause", key, split, names.get(key, key)) for key in (*causes, _OTHER)]
+            [{"cause": names.get(key, key), **_cells(split, key)} for key in (*causes, _OTHER)]
         ),
     )
+
+
+def _cells(sides: Sequence[Means], name: str) -> dict[str, float | None]:
+    before, after = (side[name] for side in sides)
+    delta = None if before is None or after is None else after - before
+    cells = {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta}
+    return {column: None if value is None else float(value) for column, value in cells.items()}
 
 
 def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
@@ -95,14 +99,14 @@ def apportioned(
     return {name: floor * unit for name, floor in floors.items()}
 
 
-def _cells(means: Means, total: tuple[str], names: Sequence[str]) -> dict[str, Fraction | None]:
-    """Return what is shown of the parts: null, or summing to the total."""
-    whole = means[total[0]]
-    parts = {name: part for name in names if (part := means[name]) is not None}
-    if whole is None or len(parts) < len(names):
+def _shown(means: Means) -> Means:
+    """Return what is shown of the parts: null, or summing to the step time."""
+    whole = means["wall"]
+    parts = {name: part for name in PARTS if (part := means[name]) is not None}
+    if whole is None or len(parts) < len(PARTS):
         return {name: None if part is None else _rounded(part, _FINE) for name, part in means.items()}  # fmt: skip
     unit = _unit(whole)
-    return apportioned(_rounded(whole, unit), parts, unit)
+    return {**apportioned(_rounded(whole, unit), parts, unit)}
 
 
 def _side_means(side: Sequence[StepTable]) -> Means:
@@ -117,18 +121,14 @@ def _side_means(side: Sequence[StepTable]) -> Means:
 
 def _means(table: StepTable) -> Means:
     """Return the means over steps of each part on the slowest rank, exactly."""
-    columns = {"wall": "wall_ns", **{name: f"{name}_ns" for name in PARTS}}
-    columns |= {name: name for name in IDLE_CAUSES}
     found: Means = {}
-    for name, column in columns.items():
-        values = table.matrix(column)
+    for name in ("wall", *PARTS, *IDLE_CAUSES):
+        values = table.matrix(name if name in IDLE_CAUSES else f"{name}_ns")
         if values is None:
             found[name] = None
             continue
-        own = values[table.slowest, np.arange(table.n_steps)]
-        found[name] = Fraction(
-            sum(own.tolist()), table.n_steps
-        )  # of Python's integers: no overflow
+        own = values[table.slowest, np.arange(table.n_steps)].tolist()
+        found[name] = Fraction(sum(own), table.n_steps)  # of Python's integers: no overflow
     return found
 
 
@@ -138,17 +138,6 @@ def _unit(whole: Fraction | None) -> Fraction:
 
 def _rounded(value: Fraction, unit: Fraction) -> Fraction:
     return round(value / unit) * unit
-
-
-def _row(
-    key: str, name: str, sides: Sequence[Mapping[str, Fraction | None]], shown: str | None = None
-) -> dict[str, object]:
-    before, after = (side[name] for side in sides)
-    delta = None if before is None or after is None else after - before
-    cells = {"baseline_ns": before, "candidate_ns": after, "delta_ns": delta}
-    return {key: shown or name} | {
-        column: None if value is None else float(value) for column, value in cells.items()
-    }
 
 
 # The summary steps of one run as matrices: a row per rank, a column per step, in the order of time.
@@ -164,15 +153,10 @@ def has_whole_graphs(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class StepTable:
-    """The figures' steps of a run.
+    """The figures' steps of a run: every rank has every summary step, so that their rows make a matrix.
 
-    Every rank has every summary step, so that their rows make a matrix.
-
-    Attributes
-    ----------
-    hides_idle
-        Idle time is null: CUDA graphs were captured as a whole, and not so in what the run is compared with. Gaps inside
-        them are not seen.
+    If it `hides_idle`, idle time is null: CUDA graphs were captured as a whole, and not so in what the run is compared
+    with. Gaps inside them are not seen.
     """
 
     run: Run
@@ -234,46 +218,40 @@ class StepTable:
         if not n_ranks:
             return np.empty((0, 0), np.int64)
         cells = np.lexsort((step, rank))
-        if (
-            cells.size % n_ranks
-            or (step[cells.reshape(n_ranks, -1)] != step[cells[: cells.size // n_ranks]]).any()
-        ):
+        of_rank = cells.size // n_ranks
+        if cells.size % n_ranks or (step[cells] != np.tile(step[cells[:of_rank]], n_ranks)).any():
             raise DatasetError(
                 self.run.header.run_id,
                 "has figures of steps that not every rank has",
                 fix="analyze its reports again",
             )
-        cells = cells.reshape(n_ranks, -1)
+        cells = cells.reshape(n_ranks, of_rank)
         # Numbers need not ascend with time; statistics look at neighbours in time.
         by_time = np.argsort(self.rows["start_ns"].to_numpy()[cells[0]], kind="stable")
         return cells[:, by_time]
 
     @cached_property
-    def transfers(self) -> dict[str, NDArray[np.float64] | None]:
+    def transfers(self) -> dict[str, Float64 | None]:
         """Sums per step over matched collectives: transfer time, message bytes, bus bytes; None where one is null."""
         found = self.run.collectives()
         chosen = found.filter(pc.and_(found["in_summary"], found["is_matched"]))
-        ordered = np.sort(self.steps)
         place = np.argsort(self.steps, kind="stable")
-        at = np.searchsorted(ordered, chosen["step"].to_numpy())
-        sums: dict[str, NDArray[np.float64] | None] = {}
+        at = place[np.searchsorted(self.steps[place], chosen["step"].to_numpy())]
+        sums: dict[str, Float64 | None] = {}
         for name in ("transfer_ns", "message_bytes", "bus_bytes"):
-            values = chosen[name]
-            if values.null_count or not chosen.num_rows:
-                sums[name] = None
-                continue
-            total = np.zeros(self.n_steps)
-            np.add.at(total, place[at], values.to_numpy().astype(np.float64))
-            sums[name] = total
+            sums[name] = None
+            if chosen.num_rows and not chosen[name].null_count:
+                sums[name] = total = np.zeros(self.n_steps)
+                np.add.at(total, at, chosen[name].to_numpy().astype(np.float64))
         return sums
 
 
 TOP = 10
-_NCCL = "nccl"
 # Of the step time: a change that is worth a line, however long the kernel is.
 _LITTLE = 0.001
 # By phase and name: time and number per rank and step, mean duration.
-Costs = dict[tuple[str | None, str], tuple[float, float, float]]
+Costs = dict[tuple[str | None, str], tuple[float, float, float | None]]
+_NEVER = (0.0, 0.0, None)
 
 
 def kernel_changes(
@@ -331,25 +309,22 @@ def _order(row: dict[str, Any]) -> tuple[float, str, str]:
 def _kernel_row(
     key: tuple[str | None, str], before: Costs, after: Costs, min_effect: float, little: float
 ) -> dict[str, Any]:
-    old, new = before.get(key), after.get(key)
-    old_ns, new_ns = (side[0] if side else 0.0 for side in (old, new))
-    if old is None or new is None:
-        status = "appeared" if old is None else "vanished"
-    else:
-        apart = abs(new_ns - old_ns)
-        is_same = apart <= min_effect * min(old_ns, new_ns) and apart <= little
-        status = "same" if is_same else "changed"
+    (old, old_n, old_mean), (new, new_n, new_mean) = before.get(key, _NEVER), after.get(key, _NEVER)
+    is_same = abs(new - old) <= min(min_effect * min(old, new), little)
+    status = "same" if is_same else "changed"
+    if key not in before or key not in after:
+        status = "vanished" if key in before else "appeared"
     return {
         "phase": key[0],
         "name": key[1],
         "status": status,
-        "baseline_ns_per_step": old_ns,
-        "candidate_ns_per_step": new_ns,
-        "delta_ns_per_step": new_ns - old_ns,
-        "baseline_n_per_step": old[1] if old else 0.0,
-        "candidate_n_per_step": new[1] if new else 0.0,
-        "baseline_mean_ns": old[2] if old else None,
-        "candidate_mean_ns": new[2] if new else None,
+        "baseline_ns_per_step": old,
+        "candidate_ns_per_step": new,
+        "delta_ns_per_step": new - old,
+        "baseline_n_per_step": old_n,
+        "candidate_n_per_step": new_n,
+        "baseline_mean_ns": old_mean,
+        "candidate_mean_ns": new_mean,
     }
 
 
@@ -358,42 +333,31 @@ def _side_costs(side: Iterable[StepTable]) -> Costs:
     captures = [_costs(table) for table in side]
     found: Costs = {}
     for key in {key for costs in captures for key in costs}:
-        own = [costs[key] for costs in captures if key in costs]
-        ns, number = (sum(cost[at] for cost in own) / len(captures) for at in (0, 1))
-        found[key] = (ns, number, sum(cost[2] for cost in own) / len(own))
+        ns, n, mean = zip(*(costs[key] for costs in captures if key in costs), strict=True)
+        found[key] = (sum(ns) / len(captures), sum(n) / len(captures), sum(mean) / len(mean))
     return found
 
 
 def _costs(table: StepTable) -> Costs:
     """Return what each kernel that runs in a summary step costs there."""
     kernels = table.run.kernels()
-    ns, n = (
-        pc.cast(kernels[name], pa.float64(), safe=False)
-        for name in ("in_summary_ns", "n_in_summary")
-    )
+    columns = kernels["in_summary_ns"], kernels["n_in_summary"]
+    ns, n = (pc.cast(column, pa.float64(), safe=False) for column in columns)
     if ns.null_count or n.null_count:
         ns, n = (pc.coalesce(*pair) for pair in zip((ns, n), _estimated(table), strict=True))
     summed = pa.table({"phase": kernels["phase"], "name": kernels["name"], "ns": ns, "n": n})
-    rows = summed.group_by(["phase", "name"], use_threads=False).aggregate(
-        [("ns", "sum"), ("n", "sum")]
-    )
+    grouped = summed.group_by(["phase", "name"], use_threads=False)
+    rows = grouped.aggregate([("ns", "sum"), ("n", "sum")]).to_pylist()
     n_rows = len(table.ranks) * table.n_steps
-    return {
-        (row["phase"], row["name"]): (
-            row["ns_sum"] / n_rows,
-            row["n_sum"] / n_rows,
-            row["ns_sum"] / row["n_sum"],
-        )
-        for row in rows.to_pylist()
-        if row["n_sum"] > 0
-    }
+    sums = [((row["phase"], row["name"]), row["ns_sum"], row["n_sum"]) for row in rows]
+    return {key: (ns / n_rows, n / n_rows, ns / n) for key, ns, n in sums if n > 0}
 
 
 def _estimated(table: StepTable) -> tuple[pa.Array, pa.Array]:
     """Return time and number in the summary steps for each row of kernels, from those of the whole capture."""
     kernels = table.run.kernels()
     ranks = kernels["rank"].to_numpy()
-    is_comm = pc.starts_with(kernels["name"], _NCCL, ignore_case=True).to_numpy().astype(np.bool_)
+    is_comm = pc.starts_with(kernels["name"], "nccl", ignore_case=True).to_numpy().astype(np.bool_)
     compute, comm, calls = (
         _share_in_summary(table, column, ranks)
         for column in ("compute_ns", "comm_ns", "n_collectives")

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import re
+import shlex
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.analysis.evenness import evenness
-from nsyspipe.comparison.changes import StepTable, kernel_changes, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import check_comparable
+import pyarrow.compute as pc
+
+from nsyspipe.comparison.changes import (
+    StepTable,
+    has_whole_graphs,
+    kernel_changes,
+    mean_step_time,
+    step_parts,
+)
+from nsyspipe.comparison.comparability import check_comparable, mean_of, n_steps
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
-from nsyspipe.comparison.metrics import DEFAULT_METRIC, metric_rows, overall_verdict, per_step
-from nsyspipe.comparison.surroundings import surroundings
-from nsyspipe.comparison.tables import COMPARABILITY, PROBLEMS_OF_SIDES
+from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
+from nsyspipe.comparison.tables import CHANGES, COMPARABILITY, PROBLEMS_OF_SIDES
 from nsyspipe.errors import OptionError
+from nsyspipe.findings.straggler import ID as STRAGGLER
+from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.model.sidecar import RunCapture
+from nsyspipe.nsys.command_words import HASHED, MASK, PER_CAPTURE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from nsyspipe.analysis.evenness import Evenness
     from nsyspipe.run.run import Run
+
+    # Topic, what, unit.
+    Fact = tuple[str, str, str]
 
 
 # The two sides of a difference: each one or several captures of the same configuration.
@@ -56,27 +73,12 @@ class Side:
 
 
 def check_captures(side: Side) -> None:
-    """Refuse one capture that counts twice, since its spread between captures would be nothing.
-
-    Raises
-    ------
-    OptionError
-        If two runs of the side have one id.
-    """
-    twice = _first_double(run.header.run_id for run in side.runs)
-    if twice is not None:
-        raise OptionError(
-            side.label, f"has the capture {twice} twice", fix="name each capture of a side once"
-        )
-
-
-def _first_double(values: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for value in values:
-        if value in seen:
-            return value
-        seen.add(value)
-    return None
+    """Refuse one capture that counts twice, since its spread between captures would be nothing."""
+    ids = [run.header.run_id for run in side.runs]
+    for run_id in ids:
+        if ids.count(run_id) > 1:
+            problem = f"has the capture {run_id} twice"
+            raise OptionError(side.label, problem, fix="name each capture of a side once")
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class RunDifference:
     def comparability(self) -> pa.Table:
         """`tables.COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
         found = check_comparable(self.baseline, self.candidate)
-        return COMPARABILITY.from_rows([check.row() for check in found])
+        return COMPARABILITY.from_rows([asdict(check) for check in found])
 
     @property
     def is_comparable(self) -> bool:
@@ -150,9 +152,7 @@ class RunDifference:
     @cached_property
     def evenness(self) -> tuple[list[Evenness], list[Evenness]]:
         """How even the step times of each capture of baseline and candidate are; of those that have any."""
-        before, after = (
-            [found for table in side if (found := _evenness(table))] for side in self._tables
-        )
+        before, after = map(evenness_of, self._tables)
         return before, after
 
     @cached_property
@@ -183,7 +183,7 @@ class RunDifference:
     @cached_property
     def changes(self) -> pa.Table:
         """`tables.CHANGES`: collectives, copies, stragglers, link, versions and capture, where they differ."""
-        return surroundings(self.baseline, self.candidate, self._tables)
+        return surroundings(*self._tables)
 
     @cached_property
     def problems(self) -> pa.Table:
@@ -224,6 +224,178 @@ class RunDifference:
         return f"<RunDifference {self.baseline.name!r} -> {self.candidate.name!r}: {self.verdict}>"
 
 
-def _evenness(table: StepTable) -> Evenness | None:
-    values = per_step(table, DEFAULT_METRIC)
-    return None if isinstance(values, str) else evenness(values)
+# What changed around the step time.
+
+
+# Lateness of less of a step counts as none.
+_LATE_SHARE = 0.01
+# Means that differ by less look the same.
+_ALIKE = 1e-3
+# What stands for a value of which nobody can tell whether it changed.
+_HIDDEN = "hmac:?"
+_HIDDEN_VALUE = re.compile(rf"{re.escape(shlex.quote(MASK))}|{re.escape(MASK)}")
+_IN_ALL = ("collectives", "collectives per step", "count")
+_TOPICS = ("steps", "collectives", "copies", "stragglers", "link", "versions", "capture")
+# The topic of each of `_facts`, and whether these are settings.
+_TOLD = (
+    ("stragglers", False), ("link", False), ("versions", False), ("capture", False), ("link", True), ("capture", True),
+)  # fmt: skip
+
+
+def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
+    """Return `tables.CHANGES`: the facts that differ between baseline and candidate, by topic.
+
+    Numbers are means over rank and summary step, and over a side's captures. Words of several captures that differ
+    stand side by side. A fact that one side did not record is no change, but a setting that one side lacks is. Values that
+    were hashed are compared where one key hashed all of them, and else may have changed.
+    """
+    runs = [table.run for side in tables for table in side]
+    counts = (", ".join(str(n_steps(table.run)) for table in side) for side in tables)
+    rows = list(_word_row("steps", "summary steps", *counts))
+    if all(table.n_steps for side in tables for table in side):
+        before, after = map(_numbers, tables)
+        # A sort of collective that only one side has is 0 on the other; inside graphs as a whole it was not seen.
+        is_whole = any(map(has_whole_graphs, runs))
+        keys = before.keys() & after.keys() if is_whole else before.keys() | after.keys()
+        rows += _number_rows({key: (before.get(key, 0.0), after.get(key, 0.0)) for key in keys})
+    keys_of_hashes = {run.header.capture.hash_key for run in runs if run.header.capture is not None}
+    # One key, which is kept, has hashed the values of all captures.
+    is_told = len(keys_of_hashes) == 1 and keys_of_hashes.isdisjoint({None, PER_CAPTURE})
+    facts = [[_facts(table) for table in side] for side in tables]
+    for at, (topic, is_setting) in enumerate(_TOLD):
+        old, new = (_joined([words[at] for words in side], is_told=is_told) for side in facts)
+        for what in sorted({*old, *new}):
+            # Where both sides say any settings, one that is not there was not set.
+            if (is_setting and old and new) or (what in old and what in new):
+                rows += _word_row(topic, what, old.get(what), new.get(what))
+    rows.sort(key=lambda row: _TOPICS.index(row["topic"]))  # stable: within a topic as they came
+    return CHANGES.from_rows(rows)
+
+
+def _number_rows(
+    values: Mapping[Fact, tuple[float | None, float | None]],
+) -> Iterator[dict[str, Any]]:
+    for key in sorted(values, key=lambda key: (key[0], key != _IN_ALL, key)):
+        old, new = values[key]
+        is_in_all = key[0] == "collectives" and key != _IN_ALL and values[key] == values[_IN_ALL]
+        if not (old is None or new is None or is_in_all or _is_alike(key[2], old, new)):
+            numbers = {"baseline_value": old, "candidate_value": new, "delta": new - old}
+            yield {"topic": key[0], "what": key[1], "unit": key[2], **numbers}
+
+
+def _is_alike(unit: str, old: float, new: float) -> bool:
+    """Whether nobody would see the difference; one more of many that were counted is one."""
+    if unit == "count" and old.is_integer() and new.is_integer():
+        return old == new
+    return abs(new - old) <= _ALIKE * max(abs(old), abs(new))
+
+
+def _word_row(topic: str, what: str, old: str | None, new: str | None) -> Iterator[dict[str, Any]]:
+    is_hidden = old == new and _HIDDEN in (old or "")
+    if old != new or is_hidden:
+        what = f"{what}, which may have changed" if is_hidden else what
+        yield {"topic": topic, "what": what, "baseline": old, "candidate": new}
+
+
+def _joined(captures: Sequence[Mapping[str, str]], *, is_told: bool) -> dict[str, str]:
+    """Join what a side's captures say: one word where all say the same, else all of them.
+
+    Unless it `is_told` whether hashed values differ, those that are hidden all look alike, in a shell's quotes or not.
+    """
+    found = {}
+    for name in dict.fromkeys(chain(*captures)):
+        said = [words[name] for words in captures if name in words]
+        if not is_told:
+            said = [_HIDDEN_VALUE.sub(_HIDDEN, HASHED.sub(_HIDDEN, word)) for word in said]
+        found[name] = " | ".join(dict.fromkeys(said))
+    return found
+
+
+def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
+    """Return the numbers of a side; None where a capture did not record one."""
+    captures = [dict(_of_capture(table)) for table in tables]
+    # A sort of collective that a capture does not have is 0 there, not unknown.
+    return {key: mean_of([one.get(key, 0.0) for one in captures]) for key in chain(*captures)}
+
+
+def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:
+    figures = table.run.summary().to_pylist()[0]
+    yield _IN_ALL, figures["collectives_per_step"]
+    yield ("collectives", "message bytes per step", "bytes"), figures["message_bytes_per_step"]
+    yield ("copies", "DtoD copies per step", "count"), _mean(table, "n_dtod")
+    yield ("copies", "DtoD bytes per step", "bytes"), figures["dtod_bytes_per_step"]
+    yield ("copies", "gradient copies per step", "count"), _mean(table, "n_grad_copies")
+    yield ("stragglers", "lateness of the latest rank per step", "ns"), _latest(table)
+    if has_whole_graphs(table.run):
+        return  # some collectives may not have been seen
+    found = table.run.collectives()
+    chosen = found.filter(found["in_summary"]).group_by(["collective", "datatype"])
+    n_cells = table.n_steps * len(table.ranks)
+    for row in chosen.aggregate([([], "count_all")]).to_pylist():
+        name = " ".join(filter(None, (row["collective"], row["datatype"])))
+        yield ("collectives", f"{name} per step", "count"), row["count_all"] / n_cells
+
+
+def _mean(table: StepTable, column: str) -> float | None:
+    values = table.matrix(column)
+    return None if values is None else float(values.mean())
+
+
+def _latest(table: StepTable) -> float | None:
+    """Return how late the latest rank is per step, which counts from a hundredth of it on; None when not known."""
+    rows, wall = table.run.stragglers(), table.matrix("wall_ns")
+    if wall is None or not rows.num_rows or rows["lateness_ns"].null_count:
+        return None
+    per_step: float = max(rows["lateness_ns"].to_pylist()) / table.n_steps
+    return 0.0 if per_step < _LATE_SHARE * float(wall.max(axis=0).mean()) else per_step
+
+
+def _facts(table: StepTable) -> list[dict[str, str]]:
+    """Return the facts of a run in words by name, in the order of `_TOLD`; what is not known is not there."""
+    run, header = table.run, table.run.header
+    capture = header.capture or RunCapture()
+    nccl = run.nccl or NcclFacts(None, {}, None)
+    transports = filter(None, run.links()["transport"].unique().to_pylist())
+    is_dirty = " with changes" if capture.git_is_dirty else ""
+    is_whole = has_whole_graphs(run)
+    link = {
+        "slowest link": run.link and run.link.slowest and run.link.slowest.kind,
+        "transport": ", ".join(sorted(transports)),
+        "NVLink SHARP": {None: None, True: "on", False: "off"}[nccl.nvls],
+    }
+    versions = {
+        "nsys": ", ".join(header.nsys_versions),
+        "export schema": ", ".join(header.export_schema_versions),
+        "NCCL": nccl.version or capture.nccl_version,
+        "torch": capture.torch_version,
+        "CUDA": capture.cuda_version,
+        "driver": capture.driver_version,
+        "Python": capture.python_version,
+        "commit": capture.git_commit and f"{capture.git_commit}{is_dirty}",
+    }
+    how = {
+        "hosts": ", ".join(header.hosts),
+        "CUDA graphs": "as a whole: what is inside was not seen" if is_whole else "none as a whole",
+        "command": shlex.join(capture.command or []),
+        "trace": ", ".join(capture.trace or []),
+        "capture range": capture.capture_range,
+    }
+    known = (
+        {name: word for name, word in words.items() if word}
+        for words in ({"the others wait for": _straggler(table)}, link, versions, how)
+    )
+    return [*known, dict(nccl.settings), dict(capture.environment)]
+
+
+def _straggler(table: StepTable) -> str | None:
+    """Name whom the run's own finding names; None where that could not be judged."""
+    problems = table.run.problems
+    unjudged = problems.filter(pc.equal(problems["code"], "not-judged"))["message"].to_pylist()
+    is_judged = not any(STRAGGLER in message.partition(" (")[0] for message in unjudged)
+    if not is_judged or _latest(table) is None:
+        return None
+    rows = table.run.judged_findings().to_pylist()
+    late = next((json.loads(row["evidence"]) for row in rows if row["id"] == STRAGGLER), None)
+    named = list(late["held_up_ns_per_step_by_rank"]) if late else []
+    ranks = f"rank{'s' if len(named) > 1 else ''} {', '.join(named)}"
+    return ranks if named else "nobody"

@@ -1,8 +1,12 @@
-"""The gate of a comparison: what makes a job fail, and when it cannot be decided."""
+"""The gate of a comparison: what makes a job fail, when it cannot be decided, and thresholds from options or a file."""
 
 from __future__ import annotations
 
 import math
+import os
+import re
+import stat
+import tomllib
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -10,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from nsyspipe.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
-    from nsyspipe.comparison.decision import Better
     from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.statistics import Better
 
 
 REGRESSION, ANY_CHANGE = "regression", "any-change"
@@ -22,22 +27,11 @@ FAIL_ON = (REGRESSION, ANY_CHANGE)
 PASSED, FAILED, UNDECIDED = 0, 3, 4
 
 _FAILING = {REGRESSION: (REGRESSION,), ANY_CHANGE: (REGRESSION, "improvement", "change")}
-_NO_CHANGE, _IMPROVEMENT, _NEITHER = "no change", "improvement", "neither"
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a gate says.
-
-    Attributes
-    ----------
-    fail_on
-        `REGRESSION` or `ANY_CHANGE`.
-    exit_code
-        `PASSED`, `FAILED`, or `UNDECIDED`: none failed, but of a judged metric it is not sure.
-    failed, undecided
-        Rows of `tables.METRIC_ROWS` that failed, and of which it is not sure.
-    """
+    """What a gate says, and the rows of `tables.METRIC_ROWS` that failed, or of which it is not sure."""
 
     fail_on: str
     exit_code: int
@@ -48,44 +42,6 @@ class Gate:
     def outcome(self) -> str:
         """``passed``, ``failed`` or ``undecided``."""
         return {PASSED: "passed", FAILED: "failed", UNDECIDED: "undecided"}[self.exit_code]
-
-
-def _passes(row: Mapping[str, Any], fail_on: str) -> bool:
-    """Whether there is nothing to fail for, for sure: of regressions it is enough that the interval ends below what counts."""
-    if row["verdict"] == _NO_CHANGE:
-        return True
-    return fail_on == REGRESSION and (
-        row["verdict"] == _IMPROVEMENT or bool(row.get("no_regression"))
-    )
-
-
-def check_can_fail(
-    fail_on: str,
-    judged: Mapping[str, Better],
-    given: str = f"--fail-on {REGRESSION}",
-    fix: str = f"--fail-on {ANY_CHANGE}",
-) -> None:
-    """Refuse a gate that no run could ever fail: one for regressions of what cannot get worse.
-
-    Parameters
-    ----------
-    judged
-        By name of the metric, which way is better.
-    given, fix
-        How an error names the gate for regressions, and what could stand there.
-
-    Raises
-    ------
-    OptionError
-        If there is no such gate, or it is `REGRESSION` and a metric has no direction.
-    """
-    if fail_on not in FAIL_ON:
-        raise OptionError.no_such_name(f"--fail-on {fail_on!r}", "is no gate", fail_on, FAIL_ON)
-    without = [name for name, better in judged.items() if better == _NEITHER]
-    if fail_on == REGRESSION and without:
-        verb = "is" if len(without) == 1 else "are"
-        problem = f"can never fail: {', '.join(without)} {verb} neither better lower nor higher"
-        raise OptionError(given, problem, fix=fix)
 
 
 def gate(difference: RunDifference, fail_on: str) -> Gate:
@@ -106,9 +62,41 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
     rows = difference.judged_rows
     check_can_fail(fail_on, {row["metric"]: row["better"] for row in rows})
     failed = tuple(row for row in rows if row["verdict"] in _FAILING[fail_on])
-    undecided = tuple(row for row in rows if not _passes(row, fail_on) and row not in failed)
+    undecided = tuple(row for row in rows if row not in failed and not _passes(row, fail_on))
     code = FAILED if failed else UNDECIDED if undecided else PASSED
     return Gate(fail_on, code, failed, undecided)
+
+
+def _passes(row: Mapping[str, Any], fail_on: str) -> bool:
+    """Whether there is nothing to fail for, for sure: of regressions it is enough that the interval ends below what counts."""
+    if row["verdict"] == "no change":
+        return True
+    is_no_regression = row["verdict"] == "improvement" or bool(row.get("no_regression"))
+    return fail_on == REGRESSION and is_no_regression
+
+
+def check_gate(fail_on: object, name: str = "--fail-on") -> str:
+    """Return the name of a gate; an `OptionError` in which it is called `name` if there is none such."""
+    if fail_on not in FAIL_ON:
+        raise OptionError.no_such_name(f"{name} {fail_on!r}", "is no gate", str(fail_on), FAIL_ON)
+    return str(fail_on)
+
+
+def check_can_fail(
+    fail_on: str,
+    judged: Mapping[str, Better],
+    given: str = f"--fail-on {REGRESSION}",
+    fix: str = f"--fail-on {ANY_CHANGE}",
+) -> None:
+    """Refuse a gate that no run could ever fail: one for regressions of metrics that are neither better lower nor higher.
+
+    The error names the gate as `given`, and as `fix` what could stand there.
+    """
+    without = [name for name, better in judged.items() if better == "neither"]
+    if check_gate(fail_on) == REGRESSION and without:
+        verb = "is" if len(without) == 1 else "are"
+        problem = f"can never fail: {', '.join(without)} {verb} neither better lower nor higher"
+        raise OptionError(given, problem, fix=fix)
 
 
 # What counts as a change, unless something else is asked for.
@@ -117,54 +105,252 @@ def gate(difference: RunDifference, fail_on: str) -> Gate:
 DEFAULT_MIN_EFFECT_PCT, DEFAULT_CONFIDENCE = 2.0, 0.95
 DEFAULT_MIN_EFFECT = DEFAULT_MIN_EFFECT_PCT / 100
 _LEAST_CONFIDENCE = 0.5
+_PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
 
 
-def check_confidence(confidence: object, given: str, fix: str) -> float:
-    """Return a confidence above 0.5 and below 1.
-
-    Parameters
-    ----------
-    given, fix
-        How an error names it, and a value that could be used.
-
-    Raises
-    ------
-    OptionError
-        If it is not.
-    """
+def check_confidence(
+    confidence: object, given: str | None = None, fix: str = "confidence=0.95"
+) -> float:
+    """Return a confidence above 0.5 and below 1; an `OptionError` that names it as `given` if it is not."""
     value = _number(confidence)
     if not _LEAST_CONFIDENCE < value < 1:
+        given = given or f"confidence={confidence!r}"
         raise OptionError(given, f"is no number between {_LEAST_CONFIDENCE} and 1", fix=fix)
     return value
+
+
+def parse_confidence(
+    text: str, name: str = "--confidence", fix: str = "--confidence 0.95"
+) -> float:
+    """Return the same of a text, which an error calls `name`."""
+    return check_confidence(_float(text), f"{name} {text!r}", fix)
 
 
 def effect_ratio(min_effect_pct: object, min_effect: object = None) -> float:
     """Return a percentage from 0 as a ratio: 2 and "2%" are both 0.02.
 
-    Parameters
-    ----------
-    min_effect
-        What an earlier parameter was given, which took ratios: refused, since it may mean either.
-
-    Raises
-    ------
-    OptionError
-        If it is no percentage.
+    `min_effect` is what an earlier parameter was given, which took ratios: refused, since it may mean either.
     """
     fix = "min_effect_pct=2"
     if min_effect is not None:
         raise OptionError(f"min_effect={min_effect!r}", "may be a ratio or per cent", fix=fix)
-    text = min_effect_pct.strip().removesuffix("%") if isinstance(min_effect_pct, str) else None
-    try:
-        value = _number(min_effect_pct) if text is None else float(text)
-    except ValueError:
-        value = math.nan
+    is_text = isinstance(min_effect_pct, str)
+    value = _float(str(min_effect_pct).strip().removesuffix("%")) if is_text else _number(min_effect_pct)  # fmt: skip
     if not 0 <= value < math.inf:
         raise OptionError(f"min_effect_pct={min_effect_pct!r}", "is no percentage from 0", fix=fix)
     return value / 100
+
+
+def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-effect 2%") -> float:
+    """Return a percentage as a ratio: ``2%`` and ``2`` are both 0.02; ``0.02`` may be either, and has to say ``%``."""
+    found = _PERCENT.fullmatch(text.strip())
+    value = float(found[1]) / 100 if found else math.inf
+    if 0 < 100 * value < 1 and not text.strip().endswith("%"):
+        either = f"{10000 * value:.4g}%", f"{100 * value:.4g}%"
+        raise OptionError(
+            f"{name} {text!r}",
+            f"may mean {either[0]} (a ratio) or {either[1]} (per cent)",
+            fix=f"write {either[0]} or {either[1]}",
+        )
+    if not math.isfinite(value):
+        raise OptionError(f"{name} {text!r}", "is no percentage from 0", fix=fix)
+    return value
+
+
+def check_metrics(names: Iterable[str], name: str = "metric") -> tuple[str, ...]:
+    """Return names of metrics, each once; an `OptionError` in which it is called `name` if one is none."""
+    from nsyspipe.comparison.metrics import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
+
+    found = tuple(dict.fromkeys(names))
+    for one in found:
+        if one not in METRICS:
+            raise OptionError.no_such_name(f"{name} {one!r}", "there is no such metric", one, METRICS)  # fmt: skip
+    return found
+
+
+def parse_metrics(text: str, name: str = "--metric") -> tuple[str, ...]:
+    """Return the same of a comma-separated list."""
+    return check_metrics((one.strip() for one in text.split(",")), name)
 
 
 def _number(value: object) -> float:
     """Return a number of Python or numpy; NaN for a flag and for anything else."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     return float(value) if is_number else math.nan  # type: ignore[arg-type]  # a number
+
+
+def _float(text: str) -> float:
+    """Return the number that a text is; NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+# Thresholds from the nearest ``nsyspipe.toml`` or ``pyproject.toml``.
+
+
+_OWN, _PROJECT, _TABLE = "nsyspipe.toml", "pyproject.toml", "diff"
+_NAME = b"nsyspipe"
+_LARGEST_FILE = 2**20
+_LARGEST_INTEGER = 2**63
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """What is set, as ratios, and the file that says so; None is "not set"."""
+
+    fail_on: str | None = None
+    min_effect: float | None = None
+    confidence: float | None = None
+    metrics: tuple[str, ...] | None = None
+    path: Path | None = None
+
+
+def read_settings(directory: Path) -> GateSettings:
+    """Return the settings of the nearest file, from a directory upwards; nothing is set without one.
+
+    Of one directory ``nsyspipe.toml`` (table ``[diff]``) wins over ``pyproject.toml`` (``[tool.nsyspipe.diff]``), and
+    a ``pyproject.toml`` without ``[tool.nsyspipe]`` is passed by, whatever else it is. Settings may stand outside of ``diff``, too; those
+    inside win. A file that cannot be read, or sets what nothing reads or cannot be used, is an `OptionError`.
+    """
+    for folder in (directory, *directory.parents):
+        for path in (folder / _OWN, folder / _PROJECT):
+            table = _table(path) if _is_file(path) else None
+            if table is not None:
+                return _settings(table, path)
+    return GateSettings()
+
+
+def settled(options: GateSettings, file: GateSettings, names: Iterable[str]) -> GateSettings:
+    """Return what options say, and where they are silent a file; its path only if it says anything of that.
+
+    Only the attributes `names` count. Nothing is taken from a file that others than its user may write, who could loosen
+    the gate: that is an `OptionError`.
+    """
+    own = {name: getattr(options, name) for name in names}
+    of_file = {name: getattr(file, name) for name, value in own.items() if value is None}
+    taken = {name: value for name, value in of_file.items() if value is not None}
+    if taken and file.path is not None:
+        _check_owner(file.path, taken)
+    return GateSettings(**own | taken, path=file.path if taken else None)
+
+
+def _check_owner(path: Path, taken: Iterable[str]) -> None:
+    """Refuse a file that is not its user's own, or whose directories up to the root let others put another one there.
+
+    Others are all users but this one and root. What a group may write is left alone: most have one of their own.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    ours = {0, os.geteuid()}
+    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
+        ours.add(int(os.environ["SUDO_UID"]))
+    problem = _not_own(path.absolute(), ours) or _not_own(path.resolve(), ours)
+    if problem is not None:
+        options = " ".join(f"--{key}" for key, (name, _) in _SETTINGS.items() if name in taken)
+        problem = f"{problem}, who could loosen the gate with it: nothing is taken from it"
+        raise OptionError(
+            str(path), problem, fix=f"chown or chmod it and its directory, or {options}"
+        )
+
+
+def _not_own(path: Path, ours: set[int]) -> str | None:
+    """Return what lets others than `ours` change a file, itself or by one of its directories; None if nothing does."""
+    status = path.lstat()
+    if status.st_uid not in ours:
+        return "belongs to another user"
+    if status.st_mode & stat.S_IWOTH and not stat.S_ISLNK(status.st_mode):
+        return "may be written by anybody"
+    for folder in path.parents:
+        mode = folder.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return f"lies in a directory that anybody may write ({folder})"
+        if not {folder.stat().st_uid, folder.lstat().st_uid} <= ours:
+            return f"lies in a directory of another user ({folder})"
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # above a directory that may not be searched
+        return False
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    """Return what a file sets; None if it is not for nsyspipe."""
+    is_project = path.name == _PROJECT
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+        if is_project and _NAME not in content and len(content) <= _LARGEST_FILE:
+            return None  # another's: nothing to us, even if it is broken
+        if len(content) > _LARGEST_FILE:
+            raise OptionError(str(path), "is too large for a file of settings")
+        found: Any = tomllib.loads(content.decode())
+    except OSError as error:
+        raise OptionError(str(path), f"cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        problem = f"is no TOML ({' '.join(str(error).split())})"
+        raise OptionError(str(path), problem, fix="mend or remove it") from error
+    if is_project:
+        tool = found.get("tool", {})
+        found = tool.get(_NAME.decode()) if isinstance(tool, dict) else None
+        if found is None:
+            return None
+    if not isinstance(found, dict) or not isinstance(found.get(_TABLE, {}), dict):
+        fix = f"[tool.nsyspipe.{_TABLE}]" if is_project else f"[{_TABLE}]"
+        raise OptionError(str(path), "has no table of settings where one was needed", fix=fix)
+    inside = found.pop(_TABLE, {})
+    return _hyphened(found, path) | _hyphened(inside, path)
+
+
+def _hyphened(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a table whose keys have hyphens, as options do."""
+    names = [key.replace("_", "-") for key in table]
+    for name in names:
+        if names.count(name) > 1:
+            raise OptionError(str(path), f"sets {name!r} twice, with - and with _")
+    return dict(zip(names, table.values(), strict=True))
+
+
+def _settings(table: Mapping[str, Any], path: Path) -> GateSettings:
+    for key in sorted(set(table) - set(_SETTINGS)):
+        problem = f"sets {key!r}, which nothing reads"
+        raise OptionError.no_such_name(str(path), problem, key, _SETTINGS)
+    found = {}
+    for key, value in table.items():
+        name, checked = _SETTINGS[key]
+        found[name] = checked(value, f"{path}: {key} =")
+    return GateSettings(**found, path=path)
+
+
+def _number_text(value: object) -> str:
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        return "a number too large"  # Python writes no integers of thousands of digits
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number or isinstance(value, str) else type(value).__name__
+
+
+def _metrics(value: object, name: str) -> tuple[str, ...]:
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        value = ",".join(value)
+    if not isinstance(value, str):
+        raise OptionError(f"{name} {value!r}", "is no list of metrics", fix='metric = ["step_time"]')  # fmt: skip
+    return parse_metrics(value, name)
+
+
+# Key of a file, which is the option too -> attribute of `GateSettings`, and what checks its value.
+_SETTINGS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
+    "fail-on": ("fail_on", check_gate),
+    "min-effect": (
+        "min_effect",
+        lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"'),
+    ),
+    "confidence": (
+        "confidence",
+        lambda value, name: parse_confidence(_number_text(value), name, "confidence = 0.95"),
+    ),
+    "metric": ("metrics", _metrics),
+}

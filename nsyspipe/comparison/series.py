@@ -1,18 +1,23 @@
-"""What one side's steps say: a centre per capture, and how far it may be off for each correlation of neighbouring steps."""
+"""What one side's steps say: a centre per capture, and how far it may be off for each correlation of neighbouring steps.
+
+Steps of two kinds that come regularly (every fifth one slow, two in turn) are no spread: no chance is in which kind comes.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from nsyspipe.analysis.evenness import levels_of, period_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.model.types import Float64
+    from nsyspipe.model.types import Flags, Float64
 
 
 # A variance of two values is no estimate; definitions.md, section 7.
@@ -32,6 +37,8 @@ _GAP = 8.0
 _MEDIAN_COST = math.pi / 2
 # Of a correlation of 0.97 the thousandth neighbour has none.
 _FURTHEST = 1000
+# What comes by chance looks regular too, where it comes twice; unless it does so on both sides, so often is believed.
+_SURE = 4
 _TINY = 1e-300
 
 
@@ -44,7 +51,7 @@ class Series:
 
     values: Float64
 
-    @property
+    @cached_property
     def n(self) -> int:
         """Number of steps."""
         return int(self.values.size)
@@ -67,13 +74,32 @@ class Series:
         """Whether steps differ."""
         return bool(self.values.min() < self.values.max())
 
+    @cached_property
+    def is_long(self) -> Flags:
+        """Which steps are of the longer of two kinds; none where there are not two."""
+        is_long = levels_of(self.values)
+        return np.zeros(self.n, np.bool_) if is_long is None else is_long
+
+    @cached_property
+    def period(self) -> int:
+        """The distance of steps of the rarer kind; 0 without a pattern that comes twice and more."""
+        period = period_of(self.is_long) if self.is_long.any() else None
+        return period if period and 2 * period <= self.n else 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether each kind comes so often that a pattern is believed."""
+        return min(int(self.is_long.sum()), int((~self.is_long).sum())) >= _SURE
+
+    @property
+    def broken(self) -> float:
+        """How far the centre is from that of whole periods."""
+        return 0.0
+
     def squares(self, correlations: Float64, longer: float = 1.0) -> Float64:
         """Return the generalised sum of squares around the mean, (x - m)' R^-1 (x - m), of AR(1) steps.
 
-        Parameters
-        ----------
-        longer
-            As if the capture had gone on like this, to so many times its steps.
+        It is as if the capture had gone on like this, to so many times its steps (`longer`).
         """
         r, x, n = correlations, self.deviations, self.n * longer
         total, ends = float(x.sum()), float(x[0] + x[-1])
@@ -168,6 +194,30 @@ class MeanSeries(Series):
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class RegularSeries(MeanSeries):
+    """The mean of steps with a `period`: deviations are from the mean of their kind, which takes a degree of freedom more."""
+
+    @cached_property
+    def _means(self) -> tuple[float, float]:
+        return float(self.values[self.is_long].mean()), float(self.values[~self.is_long].mean())
+
+    @cached_property
+    def deviations(self) -> Float64:
+        """Values less the mean of their kind."""
+        own = np.where(self.is_long, *self._means)
+        apart: Float64 = (self.values - own) * ((self.n - 1) / max(self.n - 2, 1)) ** 0.5
+        return apart
+
+    @cached_property
+    def broken(self) -> float:
+        """How far the mean is from that of whole periods."""
+        long, short = self._means
+        share = 1 / self.period
+        whole = share if 2 * int(self.is_long.sum()) <= self.n else 1 - share
+        return (float(self.is_long.mean()) - whole) * (long - short)
+
+
 def inflation(n: float, correlation: Float64) -> Float64:
     """Return the variance of the mean of n AR(1) steps over that of independent ones: n / effective steps.
 
@@ -195,20 +245,6 @@ def _median_cost(n: float, correlations: tuple[float, ...]) -> Float64:
 # One side of a comparison: one or several captures of the same configuration.
 
 
-class Spread(NamedTuple):
-    """A variance, and the sum of squares over degrees of freedom that Welch's formula adds up."""
-
-    variance: float
-    per_freedom: float
-
-
-class Spreads(NamedTuple):
-    """The same for several correlations."""
-
-    variance: Float64
-    per_freedom: Float64
-
-
 @dataclass(frozen=True, eq=False)
 class Captures:
     """The per-step values of each capture of one configuration, as `Series`."""
@@ -217,13 +253,7 @@ class Captures:
 
     @classmethod
     def of(cls, captures: Sequence[Float64], kind: type[Series] = Series) -> Captures:
-        """Take one array per capture, in step order; captures without a step are left out.
-
-        Raises
-        ------
-        ValueError
-            If a value is not finite, or an array has more than one dimension.
-        """
+        """Take one array per capture, in step order and finite; captures without a step are left out."""
         arrays = [np.asarray(values, np.float64) for values in captures]
         if any(values.ndim != 1 or not np.isfinite(values).all() for values in arrays):
             msg = "per-step values must be finite and in one dimension"
@@ -233,10 +263,6 @@ class Captures:
     def of_kind(self, kind: type[Series]) -> Captures:
         """Return the same steps with another centre."""
         return Captures(tuple(kind(series.values) for series in self.series))
-
-    def scaled(self, factor: float) -> Captures:
-        """Return the same steps in another unit."""
-        return Captures(tuple(type(series)(series.values * factor) for series in self.series))
 
     @cached_property
     def n(self) -> int:
@@ -273,22 +299,22 @@ class Captures:
             return f"no capture of {MIN_STEPS} steps"
         return None
 
-    def variances(self, correlations: Float64, longer: float, times: int) -> Spreads:
-        """Return the variance of the centre for each correlation of neighbouring steps.
+    @property
+    def broken(self) -> float:
+        """How far the mean is from that of whole periods."""
+        return sum(series.broken for series in self.series) / len(self.series)
 
-        Parameters
-        ----------
-        longer, times
-            As if each capture had so many times its steps, and there were so many times the captures.
-        """
+    def variances(
+        self, correlations: Float64, longer: float, times: int
+    ) -> tuple[Float64, Float64]:
+        """Return the variance of the centre for each correlation, and what Welch's formula sums: squares over freedom."""
         share = 1 / max(len(self.long), 1)
-        variance = np.zeros_like(correlations)
-        per_freedom = np.zeros_like(correlations)
+        variance, squares = np.zeros_like(correlations), np.zeros_like(correlations)
         for series in self.long:
             own = series.variances(correlations, longer) * share**2 / times
             variance += own
-            per_freedom += own**2 / (series.n * longer - 1) / times
-        return Spreads(variance, per_freedom)
+            squares += own**2 / (series.n * longer - 1) / times
+        return variance, squares
 
     @cached_property
     def squares_between(self) -> float:
@@ -296,11 +322,11 @@ class Captures:
         return math.fsum((series.centre - self.centre) ** 2 for series in self.series)
 
     @cached_property
-    def between(self) -> Spread:
-        """Variance of the centre from the captures' centres; needs two captures at least."""
+    def between(self) -> tuple[float, float]:
+        """The same as `variances` from the captures' centres; needs two captures at least."""
         count = len(self.series)
         variance = self.squares_between / (count - 1) / count
-        return Spread(variance, variance**2 / (count - 1))
+        return variance, variance**2 / (count - 1)
 
 
 def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str | None:

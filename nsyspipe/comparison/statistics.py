@@ -1,17 +1,18 @@
-"""The difference of two centres over training steps, and the ratio of two means, with intervals.
+"""The difference of two centres over training steps, and the ratio of two means, with intervals; and what a difference means.
 
 Autocorrelated steps do not fool them. Where nothing differs, at 95 % and 2 % as the least that counts, simulated AR(1)
 steps (r up to 0.6, 8 to 100 of them) are called different in 1.2 % at most. Others are more often: AR(0.9) in 3 to 10 % of
 10 to 30 steps, and steps that stay at each of two levels for ten in the mean in up to 15 %:
 tests/comparison/test_gate_simulation.py prints and bounds them. One capture against several that spread less is not
-bounded by anything (`Difference.borrowed_spread`).
+bounded by anything (`Interval.is_borrowed`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from nsyspipe.comparison.interval import Interval, mean_interval
 from nsyspipe.comparison.series import Captures, MeanSeries, Series, why_undecided
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.types import Float64
 
-
 MEDIAN, MEAN = "median", "mean"
+Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
+Better = Literal["lower", "higher", "neither"]
+
 _METHOD = (
     "Student t over AR(1) steps, the likelihood integrated over correlations of 0 to 0.97 (Zellner and Tiao 1964, "
     "Berger et al. 1999)"
@@ -50,19 +53,12 @@ class Difference:
         The difference of the other statistic.
     low, high
         The interval; None if `undecided`.
-    n_baseline, n_candidate
-        Steps, of all captures together.
     undecided
         Why there is no interval, in words; None if there is one.
-    between_captures
-        Whether the spread between captures of one configuration is in the interval.
-    borrowed_spread
-        Whether one side has a single capture, whose spread between captures is taken from the other
-        side. If it spreads more than that, false alarms are many, and nothing here can show it.
     interval
-        What low and high come from; asked for what more steps or captures would give.
-    added
-        What else is in low and high: how far mean and median differ beside a gap, and broken periods.
+        What low and high come from; asked for what more steps or captures would give. If it `is_borrowed`, one side has a
+        single capture, whose spread between captures is taken from the other side: if it spreads more than that, false
+        alarms are many, and nothing here can show it.
     """
 
     statistic: str
@@ -72,20 +68,19 @@ class Difference:
     other_delta: float | None
     low: float | None
     high: float | None
-    n_baseline: int
-    n_candidate: int
-    confidence: float
-    method: str
     undecided: str | None
-    between_captures: bool
-    borrowed_spread: bool
     interval: Interval = field(compare=False)
-    added: float
 
-    def half(self, longer: float = 1.0, times_captures: int = 1) -> float:
+    @property
+    def method(self) -> str:
+        """How the interval came about, in words."""
+        if self.interval.is_borrowed:
+            return _BORROWED
+        return _BETWEEN if self.interval.has_between else _METHOD
+
+    def half(self, longer: float = 1.0, times: int = 1) -> float:
         """Return the half-width to expect of captures with so many times the steps, or of so many times the captures."""
-        again = replace(self.interval, longer=longer, times_captures=times_captures)
-        return again.half + self.added
+        return replace(self.interval, longer=longer, times=times).half
 
 
 def difference_of_centres(
@@ -115,7 +110,7 @@ def difference_of_centres(
     With several captures on a side the interval is not narrower than two-sample t intervals of the
     captures' centres: pooled, s sqrt(1/k1 + 1/k2) with k1 + k2 - 2 degrees of freedom, and Welch's,
     sqrt(s1^2/k1 + s2^2/k2) with Satterthwaite's, at least 1. With one capture on a side there is
-    only the former, with the spread of the other side (`borrowed_spread`).
+    only the former, with the spread of the other side (`Interval.is_borrowed`).
 
     Parameters
     ----------
@@ -162,13 +157,15 @@ def difference_of_centres(
     delta = other.centre - one.centre
     other_delta = other.of_kind(other_kind).centre - one.of_kind(other_kind).centre
     undecided = why_undecided(one, other, names)
-    interval = Interval(one, other, confidence)
-    added = 0.0
-    if not (undecided or interval.is_same) and (statistic == MEAN or interval.is_beside_gap):
-        means = mean_interval(one, other, confidence)
-        interval = means.interval
-        added = means.broken + (abs(delta - other_delta) if statistic == MEDIAN else 0.0)
-    half = math.nan if undecided else 0.0 if interval.is_same else interval.half + added
+    interval = Interval((one, other), confidence)
+    half = math.nan if undecided else 0.0
+    if not undecided and not interval.is_same:
+        if statistic == MEAN:
+            interval = mean_interval(one, other, confidence)
+        elif interval.is_beside_gap:
+            means = mean_interval(one, other, confidence)
+            interval = replace(means, added=means.added + abs(delta - other_delta))
+        half = interval.half
     return Difference(
         statistic=statistic,
         baseline=_known(one.centre),
@@ -177,58 +174,22 @@ def difference_of_centres(
         other_delta=_known(other_delta),
         low=None if undecided else delta - half,
         high=None if undecided else delta + half,
-        n_baseline=one.n,
-        n_candidate=other.n,
-        confidence=confidence,
-        method=method_words(interval),
         undecided=undecided,
-        between_captures=interval.has_between,
-        borrowed_spread=interval.is_borrowed,
         interval=interval,
-        added=added,
     )
-
-
-def method_words(interval: Interval) -> str:
-    """Return how an interval came about, in words."""
-    if interval.is_borrowed:
-        return _BORROWED
-    return _BETWEEN if interval.has_between else _METHOD
 
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-# How much faster one run is than another: the ratio of two means over steps, with its interval.
-
-
-@dataclass(frozen=True)
-class Speedup:
-    """Mean of the reference over mean of the run: above 1 the run is faster.
-
-    Attributes
-    ----------
-    ratio
-        None without steps, or where a mean is not above 0.
-    low, high
-        The interval; None if `undecided`.
-    undecided
-        Why there is no interval, in words.
-    between_captures, borrowed_spread
-        As in `Difference`.
-    """
+class Speedup(NamedTuple):
+    """Mean of the reference over mean of the run, above 1 if the run is faster; its interval, and why there is none."""
 
     ratio: float | None
     low: float | None
     high: float | None
-    n_reference: int
-    n_run: int
-    confidence: float
-    method: str
     undecided: str | None
-    between_captures: bool
-    borrowed_spread: bool
 
 
 def ratio_of_means(
@@ -259,26 +220,115 @@ def ratio_of_means(
         For values that are not finite, or a confidence outside 0 to 1.
     """
     one, other = Captures.of(reference, MeanSeries), Captures.of(run, MeanSeries)
-    is_positive = one.centre > 0 and other.centre > 0
-    ratio = one.centre / other.centre if is_positive else None
+    is_same = Interval((one, other), confidence).is_same
     undecided = why_undecided(one, other, ("reference", "run"))
-    if not undecided and not is_positive:
-        undecided = "a mean is not above 0"
-    is_same = Interval(one, other, confidence).is_same
-    if is_positive:
-        one, other = one.scaled(1 / one.centre), other.scaled(1 / other.centre)
-    means = mean_interval(one, other, confidence)
-    interval = means.interval
-    half = 0.0 if is_same else means.half if ratio is not None and not undecided else math.nan
-    return Speedup(
-        ratio=ratio,
-        low=None if undecided or ratio is None else ratio * math.exp(-half),
-        high=None if undecided or ratio is None else ratio * math.exp(half),
-        n_reference=one.n,
-        n_run=other.n,
-        confidence=confidence,
-        method=method_words(interval),
-        undecided=undecided,
-        between_captures=interval.has_between,
-        borrowed_spread=interval.is_borrowed,
+    ratio = one.centre / other.centre if one.centre > 0 and other.centre > 0 else None
+    if undecided or ratio is None:
+        return Speedup(ratio, None, None, undecided or "a mean is not above 0")
+    before, after = (
+        Captures.of([series.values * (1 / side.centre) for series in side.series], MeanSeries)
+        for side in (one, other)
     )
+    half = 0.0 if is_same else mean_interval(before, after, confidence).half
+    return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half), None)
+
+
+# What a difference means: a regression, an improvement, no change, or nothing that can be said yet.
+
+
+# Nobody captures more for one answer.
+_MOST_STEPS, _MOST_CAPTURES = 5000, 20
+_ROUNDS = 7
+# What more steps will show differs from what these show: aim a little higher.
+_MARGIN = 0.95
+
+
+class Settled(NamedTuple):
+    """What would settle an inconclusive difference, were the rest like these steps; None where nothing anybody captures is.
+
+    Steps per capture; or captures on each side, of as many steps as these have.
+    """
+
+    steps: int | None = None
+    captures: int | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A difference and what it means: what counts is a |delta| of `least`, in the unit of the values."""
+
+    difference: Difference
+    least: float
+    better: Better = "lower"
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What it is called.
+
+        "regression", "improvement" or "change" if the interval excludes 0 and |delta| is at least `least`;
+        "no change" if the whole interval lies within +/- `least`; else "inconclusive". So it is where mean and median
+        differ in sign, whatever the interval says, if one of them is at least `least`: signs of two differences that
+        are both too small to count say nothing.
+        """
+        delta, low, high = self.difference.delta, self.difference.low, self.difference.high
+        if delta is None or low is None or high is None or self._is_opposed:
+            return "inconclusive"
+        if not low <= 0 <= high and abs(delta) >= self.least:
+            if self.better == "neither":
+                return "change"
+            return "improvement" if (delta < 0) == (self.better == "lower") else "regression"
+        return "no change" if -self.least <= low and high <= self.least else "inconclusive"
+
+    @property
+    def why(self) -> str | None:
+        """Why it is inconclusive, in words; None if it is not."""
+        if self.difference.undecided or self.verdict != "inconclusive":
+            return self.difference.undecided
+        if self._is_opposed:
+            return "mean and median differ in sign"
+        return "the interval holds changes that count and such that do not"
+
+    @property
+    def is_worse_excluded(self) -> bool:
+        """Whether the worse end of the interval lies below what counts: no regression, whatever else it is."""
+        low, high = self.difference.low, self.difference.high
+        if low is None or high is None or self._is_opposed:
+            return False
+        worse = {"lower": high, "higher": -low, "neither": max(high, -low)}[self.better]
+        return worse < self.least or low == high == 0
+
+    @property
+    def _is_opposed(self) -> bool:
+        """Whether mean and median differ in sign, and one of them by as much as counts."""
+        delta, other = self.difference.delta, self.difference.other_delta
+        if delta is None or other is None:
+            return False
+        return delta * other < 0 and max(abs(delta), abs(other)) >= self.least
+
+    def settled(self, *, one_sided: bool = False) -> Settled:
+        """Say about how many more steps or captures would settle it, if delta stays what it is.
+
+        The half-width is computed again of captures that go on as these do, and of more captures like these.
+        If `one_sided`, it is enough to know that there is no regression.
+        """
+        delta, half = self.difference.delta, self.difference.half
+        if delta is None or self.difference.low is None or self._is_opposed:
+            return Settled()
+        worse = {"lower": delta, "higher": -delta, "neither": abs(delta)}[self.better]
+        away = worse if one_sided else abs(delta)
+        wanted = _MARGIN * (away if away >= self.least else self.least - away)
+        if wanted <= 0:
+            return Settled()
+        sides = [side.series for side in self.difference.interval.sides]
+        n = max(series.n for side in sides for series in side)
+        count = max(map(len, sides))
+        steps = None
+        if count == 1 and half(_MOST_STEPS / n) < wanted:
+            low, high = 1.0, _MOST_STEPS / n
+            for _ in range(_ROUNDS):
+                middle = math.sqrt(low * high)
+                low, high = (low, middle) if half(middle) < wanted else (middle, high)
+            steps = math.ceil(n * high)
+        most = max(_MOST_CAPTURES // count, 1)
+        times = next((times for times in range(2, most + 1) if half(1.0, times) < wanted), None)
+        return Settled(steps, None if times is None else times * count)

@@ -238,7 +238,7 @@ def scoreboard_document_text(board: Scoreboard) -> str:
 
 
 def scoreboard_csv(board: Scoreboard) -> str:
-    """Return the table as CSV: one row per run, the columns of `ranking.SCOREBOARD`, nothing where null.
+    """Return the table as CSV: one row per run, the columns of `tables.SCOREBOARD`, nothing where null.
 
     A name that a spreadsheet would take for a formula begins with an apostrophe.
     """

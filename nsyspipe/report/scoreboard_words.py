@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.comparison.ranking import REFERENCE
+from nsyspipe.comparison.scoreboard import REFERENCE
 from nsyspipe.report.units import (
     absent,
     bandwidth_text,
@@ -20,8 +20,7 @@ from nsyspipe.report.words import uneven_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nsyspipe.comparison.ranking import Kind
-    from nsyspipe.comparison.scoreboard import Scoreboard
+    from nsyspipe.comparison.scoreboard import Kind, Scoreboard
 
 
 # Names in a list before the rest is counted; and of the figures those that stand there even if no run has them.
@@ -30,7 +29,7 @@ _SHOWN, _ASKED_FOR = 4, 7
 
 @dataclass(frozen=True)
 class Figure:
-    """A column of `ranking.SCOREBOARD` with its words; a heading of two lines."""
+    """A column of `tables.SCOREBOARD` with its words; a heading of two lines."""
 
     column: str
     heading: str

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from nsyspipe.comparison.gate_settings import GateSettings, read_settings, settled
+from nsyspipe.comparison.gate import GateSettings, read_settings, settled
 from nsyspipe.errors import OptionError
 
 NAMES = ("fail_on", "min_effect", "confidence", "metrics")

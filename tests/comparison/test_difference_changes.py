@@ -9,8 +9,7 @@ import pytest
 import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.comparison.changes import StepTable
-from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.surroundings import _is_alike, surroundings
+from nsyspipe.comparison.difference import _is_alike, surroundings
 from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.model.sidecar import RunCapture
 from tests.build.changed_run import Changed
@@ -21,9 +20,7 @@ STEPS = [(1000, 100, 40, 60)] * 3
 
 def changes(*sides):
     sides = [side if isinstance(side, list) else [side] for side in sides]
-    named = [Side("x", tuple(side)) for side in sides]
-    tables = tuple([StepTable(run) for run in side] for side in sides)
-    rows = surroundings(*named, tables).to_pylist()
+    rows = surroundings(*([StepTable(run) for run in side] for side in sides)).to_pylist()
     return {
         (row["topic"], row["what"]): (row["baseline_value"], row["candidate_value"], row["delta"])
         if row["delta"] is not None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.comparison.gate import FAILED, PASSED, UNDECIDED, check_can_fail, gate
-from nsyspipe.comparison.gate_settings import (
+from nsyspipe.comparison.gate import (
+    FAILED,
+    PASSED,
+    UNDECIDED,
     GateSettings,
+    check_can_fail,
+    gate,
     parse_confidence,
     parse_metrics,
     parse_min_effect,

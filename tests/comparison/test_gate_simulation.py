@@ -16,10 +16,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nsyspipe.comparison.decision import is_worse_excluded, verdict
 from nsyspipe.comparison.interval import two_sided_tails
 from nsyspipe.comparison.series import Series, inflation
-from nsyspipe.comparison.statistics import difference_of_centres
+from nsyspipe.comparison.statistics import Judgement, difference_of_centres
 
 pytestmark = pytest.mark.slow
 
@@ -56,11 +55,11 @@ def judged(one, other, effect):
     """Return of one trial whether a change is found, none is called so, the gate passes, the truth is covered."""
     result = difference_of_centres([one], [other])
     least = 0.02 * result.baseline
-    said = verdict(result, least=least)
+    said = Judgement(result, least=least).verdict
     return (
         said in FOUND,
         said == "no change",
-        is_worse_excluded(result, least=least, better="lower"),
+        Judgement(result, least=least, better="lower").is_worse_excluded,
         result.low <= effect <= result.high,
     )
 

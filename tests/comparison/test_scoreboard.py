@@ -8,7 +8,7 @@ import pytest
 import nsyspipe
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import Side
-from nsyspipe.comparison.ranking import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
+from nsyspipe.comparison.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import SUMMARY
 from nsyspipe.store.find import find_saved

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nsyspipe.comparison.ranking import SCOREBOARD, SORTS, check_sort, sorted_rows
+from nsyspipe.comparison.scoreboard import SORTS, check_sort, sorted_rows
+from nsyspipe.comparison.tables import SCOREBOARD
 from nsyspipe.errors import OptionError
 
 

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.comparison.decision import verdict
-from nsyspipe.comparison.interval import two_sided_tail
-from nsyspipe.comparison.statistics import difference_of_centres
+from nsyspipe.comparison.interval import two_sided_tails
+from nsyspipe.comparison.statistics import Judgement, difference_of_centres
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 
@@ -45,7 +44,8 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
             variance += own
             squares += own**2 / (n - 1)
         half = found.high - found.delta
-        tails += weight * two_sided_tail(half / math.sqrt(variance), variance**2 / squares)
+        freedom = np.array([variance**2 / squares])
+        tails += weight * two_sided_tails(half / np.sqrt([variance]), freedom)[0][0]
         total += weight
     # 8 steps a side.
     assert tails / total == pytest.approx(0.05 / math.sqrt(0.275 * 8), rel=1e-6)
@@ -55,20 +55,20 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
 def test_constant_steps_give_a_point():
     result = difference([5, 5, 5], [6, 6, 6, 6])
     assert (result.delta, result.low, result.high) == (1, 1, 1)
-    assert verdict(result, least=0.02 * abs(result.baseline)) == "regression"
+    assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "regression"
 
 
 def test_equal_constants_are_no_change():
     result = difference([5, 5, 5], [5, 5, 5, 5])
     assert (result.delta, result.low, result.high) == (0, 0, 0)
-    assert verdict(result, least=0) == NO_CHANGE
+    assert Judgement(result, least=0).verdict == NO_CHANGE
 
 
 def test_a_trend_against_itself_is_exactly_no_change():
     steps = np.linspace(100, 140, 12)
     result = difference(steps, steps)
     assert (result.delta, result.low, result.high) == (0, 0, 0)
-    assert verdict(result, least=0) == NO_CHANGE
+    assert Judgement(result, least=0).verdict == NO_CHANGE
 
 
 def test_two_trends_are_not_told_apart_by_a_narrow_interval():
@@ -77,14 +77,14 @@ def test_two_trends_are_not_told_apart_by_a_narrow_interval():
     assert result.delta == pytest.approx(6)
     assert result.low < -10
     assert result.high > 22
-    assert verdict(result, least=2) == INCONCLUSIVE
+    assert Judgement(result, least=2).verdict == INCONCLUSIVE
 
 
 def test_a_stall_does_not_hide_a_difference():
     base = [100, 101, 99, 100, 102, 98, 100, 101, 99, 100]
     result = difference([*base, 500], [value + 20 for value in [*base, 350]])
     assert result.delta == 20
-    assert verdict(result, least=0.02 * abs(result.baseline)) == "regression"
+    assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "regression"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidat
     result = difference(baseline, candidate)
     assert result.undecided == reason
     assert (result.low, result.high) == (None, None)
-    assert verdict(result, least=0.02) == INCONCLUSIVE
+    assert Judgement(result, least=0.02).verdict == INCONCLUSIVE
 
 
 def test_the_sides_are_called_by_the_names_given():

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nsyspipe.analysis.evenness import evenness
-from nsyspipe.comparison.decision import is_worse_excluded, settled_by, verdict
-from nsyspipe.comparison.statistics import difference_of_centres, ratio_of_means
+from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 
@@ -32,7 +31,10 @@ def difference(baseline, candidate, **options):
     ],
 )
 def test_verdict_by_direction_and_size(candidate, better, expected):
-    assert verdict(difference([100] * 4, [candidate] * 4), least=2, better=better) == expected
+    assert (
+        Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,34 +53,33 @@ def test_verdict_by_direction_and_size(candidate, better, expected):
 def test_no_change_needs_all_of_the_interval_and_the_gate_its_worse_end(delta, half, said, passes):
     point = difference([100] * 3, [100 + delta] * 3)
     found = replace(point, low=delta - half, high=delta + half)
-    assert verdict(found, least=2) == said
-    assert is_worse_excluded(found, least=2, better="lower") == passes
+    assert Judgement(found, least=2).verdict == said
+    assert Judgement(found, least=2, better="lower").is_worse_excluded == passes
     mirrored = replace(found, delta=-delta, other_delta=-delta, low=-found.high, high=-found.low)
-    assert is_worse_excluded(mirrored, least=2, better="higher") == passes
+    assert Judgement(mirrored, least=2, better="higher").is_worse_excluded == passes
 
 
 def test_mean_and_median_that_point_in_opposite_directions_decide_nothing():
     point = difference([100] * 3, [95] * 3)
-    assert verdict(replace(point, other_delta=1.0), least=2) == INCONCLUSIVE
-    assert not is_worse_excluded(replace(point, other_delta=1.0), least=2, better="lower")
+    assert Judgement(replace(point, other_delta=1.0), least=2).verdict == INCONCLUSIVE
+    assert not Judgement(replace(point, other_delta=1.0), least=2, better="lower").is_worse_excluded
     small = difference([100] * 3, [99.9] * 3)
-    assert verdict(replace(small, other_delta=0.1), least=2) == NO_CHANGE
+    assert Judgement(replace(small, other_delta=0.1), least=2).verdict == NO_CHANGE
 
 
 def test_what_is_said_to_settle_it_does():
     noise = 4 * np.random.default_rng(1).standard_normal((2, 10))
     found = difference(*(100 + noise - np.median(noise, axis=1, keepdims=True)))
-    assert verdict(found, least=2) == INCONCLUSIVE
-    settled = settled_by(found, least=2)
+    assert Judgement(found, least=2).verdict == INCONCLUSIVE
+    settled = Judgement(found, least=2).settled()
     assert found.half(settled.steps / 10) < 2
     assert found.half(1.0, settled.captures) < 2
     assert found.half(0.8 * settled.steps / 10) > 1.9
-    assert settled.is_fewer_by_captures == (settled.captures * 10 < settled.steps)
 
 
 def test_what_no_number_of_steps_settles_has_no_number():
     found = replace(difference([100, 101, 99, 100], [102, 103, 101, 102]), delta=2 - 1e-9)
-    settled = settled_by(replace(found, other_delta=found.delta), least=2)
+    settled = Judgement(replace(found, other_delta=found.delta), least=2).settled()
     assert (settled.steps, settled.captures) == (None, None)
 
 
@@ -88,7 +89,7 @@ def test_levels_in_turn_that_vanish_are_an_improvement(n):
     before = np.where(np.arange(n) % 2, 1400.0, 132.0) + rng.standard_normal(n)
     after = 146 + rng.standard_normal(n)
     assert evenness(before).is_uneven
-    assert verdict(difference(before, after, statistic="mean"), least=15) == "improvement"
+    assert Judgement(difference(before, after, statistic="mean"), least=15).verdict == "improvement"
     speed = ratio_of_means([before], [after])
     assert speed.low > 3
     assert ratio_of_means([after], [before]).high < 1 / 3
@@ -101,7 +102,7 @@ def test_every_fifth_step_slow_hides_no_change_of_all(noise):
     found = difference(
         steps + noise * rng.standard_normal(10), 1.1 * steps + noise * rng.standard_normal(10)
     )
-    assert verdict(found, least=2) == "regression"
+    assert Judgement(found, least=2).verdict == "regression"
 
 
 def test_uneven_steps_say_their_pattern():

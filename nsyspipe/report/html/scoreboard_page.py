@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.comparison.ranking import SCOREBOARD
+from nsyspipe.comparison.tables import SCOREBOARD
 from nsyspipe.report.html.page import Column, Page, Table, render
 from nsyspipe.report.scoreboard import identity_of
 from nsyspipe.report.scoreboard_words import (
