@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import lzma
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+import typer.testing
+from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.build.trace import steady_rank
 from tests.pairs import Captures
 
 REAL = Path(__file__).with_name("real")
 SAMPLES = Path(__file__).parent.parent / "sample_reports"
+
+
+if "CI" not in os.environ:
+    settings.register_profile("desk", max_examples=25, deadline=None)
+    settings.load_profile("desk")
+
+
+def examples(number):
+    """Return the settings of a property: tried on so many examples in CI, at a desk on a quarter, others each time."""
+    number = number if "CI" in os.environ else max(10, number // 4)
+    return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def pytest_addoption(parser):
@@ -43,11 +59,25 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"{'all':<28} {n_attempts:>9} {n_failures:>9}")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give the tests of a file to one worker, which makes what they share once, and all with a real nsys to one."""
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = nodeid.partition("::")[0]
+            # Several nsys at once on two cores lose their agents.
+            return "nsys" if path.startswith("tests/with_nsys/") else path
+
+    return ByFile(config, log)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _state_directory(tmp_path_factory):
-    """Keep the user's own state directory out of the tests: captures make a key there."""
+def _shared(tmp_path_factory):
+    """Keep the user's own state directory out of the tests, where captures make a key; make the commands' options once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         yield
 
 
@@ -57,13 +87,12 @@ def real(tmp_path_factory):
     base, is_shared = tmp_path_factory.getbasetemp(), "PYTEST_XDIST_WORKER" in os.environ
     folder = (base.parent if is_shared else base) / "real"
     folder.mkdir(exist_ok=True)
-    for packed in sorted(REAL.glob("*.xz")):
-        if (folder / packed.stem).exists():
-            continue
-        unfinished = base / packed.stem
-        with lzma.open(packed) as source, unfinished.open("wb") as target:
-            shutil.copyfileobj(source, target)
-        unfinished.replace(folder / packed.stem)
+    with (folder.parent / "real.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for packed in sorted(REAL.glob("*.xz")):
+            if not (folder / packed.stem).exists():
+                with lzma.open(packed) as source, (folder / packed.stem).open("wb") as target:
+                    shutil.copyfileobj(source, target)
     return folder
 
 
@@ -71,6 +100,12 @@ def real(tmp_path_factory):
 def captures(real):
     """Return the captures of `tests.pairs`, each read once."""
     return Captures(real)
+
+
+@pytest.fixture
+def runs(captures):
+    """Return a function that loads a capture, once for all tests."""
+    return captures.run
 
 
 @pytest.fixture

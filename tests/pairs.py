@@ -137,13 +137,13 @@ def reports(name: str, real: Path) -> list[Path]:
     Parameters
     ----------
     name
-        As in `PAIRS`.
+        As in `PAIRS`, or of a sample.
     real
         What the fixture of that name gives.
     """
-    folder, stem = (SAMPLES, SAMPLES_BY_NAME[name]) if name in SAMPLES_BY_NAME else (real, name)
-    found = sorted(folder.glob(f"{stem}_[0-9].sqlite"))
-    return found or [folder / f"{stem}.sqlite"]
+    stem = SAMPLES_BY_NAME.get(name, name)
+    found = [one for folder in (real, SAMPLES) for one in folder.glob(f"{stem}_[0-9].sqlite")]
+    return sorted(found) or [real / f"{stem}.sqlite"]
 
 
 class Captures:
@@ -156,7 +156,9 @@ class Captures:
     """
 
     def __init__(self, real: Path) -> None:
-        self.run: Callable[[str], Run] = functools.cache(lambda name: nsyspipe.load(reports(name, real), jobs=1))  # fmt: skip
+        self.run: Callable[..., Run] = functools.cache(
+            lambda name, **options: nsyspipe.load(reports(name, real), jobs=1, **options)
+        )
         self.opened: Callable[[str, float | None], Replay | str] = functools.cache(
             lambda name, n_bytes: opened_replay(self.run(name), n_bytes)
         )

@@ -7,6 +7,7 @@ of a track count in order of time, and of the file where times are equal; an end
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     Trace,
@@ -33,7 +34,7 @@ class Track:
     number: int
     name: str
     parent: Track | None
-    descriptor: object
+    descriptor: Any
     slices: list = field(default_factory=list)
     values: list = field(default_factory=list)
     children: list = field(default_factory=list)

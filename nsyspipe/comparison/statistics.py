@@ -3,7 +3,7 @@
 Autocorrelated steps do not fool them. Where nothing differs, at 95 % and 2 % as the least that counts, simulated AR(1)
 steps (r up to 0.6, 8 to 100 of them) are called different in 1.2 % at most. Others are more often: AR(0.9) in 3 to 10 % of
 10 to 30 steps, and steps that stay at each of two levels for ten in the mean in up to 15 %:
-tests/integration/test_gate_simulation.py prints and bounds them. One capture against several that spread less is not
+tests/comparison/test_gate_simulation.py prints and bounds them. One capture against several that spread less is not
 bounded by anything (`Interval.is_borrowed`).
 """
 
@@ -141,7 +141,7 @@ def difference_of_centres(
     behavior of robust estimators on dependent data, Annals of Statistics 3 (1975), the median of autocorrelated steps.
     D. Bonett, R. Price: a linear function of medians, Psychological Methods 7 (2002), gaps by order statistics. The
     prior's end, that divisor and the gap's factor are ours, chosen by simulation. No random numbers; false alarms,
-    coverage and power are measured in tests/integration/test_gate_simulation.py.
+    coverage and power are measured in tests/comparison/test_gate_simulation.py.
 
     Examples
     --------

@@ -21,12 +21,13 @@ from adbc_driver_sqlite import StatementOptions
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.pool import NullPool
+from sqlalchemy.util import LRUCache
 
 from nsyspipe.errors import DamagedReportError, NotAReportError
 from nsyspipe.nsys.files import EXPORT_AGAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, MutableMapping
     from pathlib import Path
     from typing import BinaryIO
 
@@ -45,6 +46,13 @@ class AdbcSqliteDialect(SQLiteDialect):
 
     driver = "adbc"
     supports_statement_cache = True
+
+    # All are alike, so that reports share what was compiled.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AdbcSqliteDialect)
+
+    def __hash__(self) -> int:
+        return hash(AdbcSqliteDialect)
 
     @classmethod
     def import_dbapi(cls) -> ModuleType:
@@ -91,10 +99,15 @@ class AdbcSqliteDialect(SQLiteDialect):
         return "SERIALIZABLE"
 
 
+# Statements by what they say, for all reports of a process: compiling one takes longer than running it on a small report.
+_COMPILED: MutableMapping[Any, Any] = LRUCache(500)
+
+
 def read_only_engine(uri: str) -> sa.Engine:
     """Return an engine for an SQLite URI; nothing is opened yet."""
     registry.register("sqlite.adbc", __name__, AdbcSqliteDialect.__name__)
-    return sa.create_engine(sa.URL.create("sqlite+adbc", database=uri))
+    engine = sa.create_engine(sa.URL.create("sqlite+adbc", database=uri))
+    return engine.execution_options(compiled_cache=_COMPILED)
 
 
 def fetch_arrow(connection: sa.Connection, statement: sa.Select[Any]) -> pa.Table:

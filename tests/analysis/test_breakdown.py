@@ -6,11 +6,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.breakdown import breakdown
 from nsyspipe.model.problems import Recorded
 from tests.build.make import comm, compute, dtod, htod, ints, listed, memset, operations, windows
+from tests.conftest import examples
 
 ALL = Recorded()
 NAMES = [
@@ -185,7 +186,7 @@ def some_operations(draw):
 EDGES = st.lists(st.integers(0, 30), min_size=2, max_size=4, unique=True).map(sorted)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.lists(some_operations(), max_size=8), EDGES)
 def test_parts_sum_to_wall_and_comm_exactly(ops, edges):
     spans = list(itertools.pairwise(edges))

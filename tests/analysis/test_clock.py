@@ -1,11 +1,15 @@
-"""How far the clocks of reports are apart: medians of ends, their spread, and when they are applied."""
+"""Clocks of ranks: offsets told by collectives, matching, and waiting."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nsyspipe.analysis.clock import ClockOffset, clock_offsets, floor_median
+from nsyspipe.analysis.collectives import NOBODY, UNGROUPED, match, waiting
 from tests.build.make import ints
 
 NONE = ClockOffset(0, None)
@@ -14,7 +18,9 @@ NONE = ClockOffset(0, None)
 def offsets(*collectives: tuple[int, ...], reports: tuple[int, ...] | None = None, n_reports=None):
     """Return (offset, error) of each report; a collective is its end on each rank, rank i being of `reports[i]`."""
     reports = tuple(range(len(collectives[0]))) if reports is None else reports
-    blocks, ends, owner = [], [], []
+    blocks: list[Any] = []
+    ends: list[int] = []
+    owner: list[int] = []
     for one in collectives:
         blocks.append(np.arange(len(ends), len(ends) + len(one))[np.newaxis, :])
         ends += one
@@ -144,3 +150,223 @@ def test_ends_far_from_zero_are_exact():
         (0, 0),
         (2, 0),
     ]
+
+
+def matched(*rows: tuple[int, int], required: tuple[int, ...]):
+    """Match operations given as (group, rank); rows of the result are collectives, columns ranks."""
+    group, rank = ints(*(row[0] for row in rows)), ints(*(row[1] for row in rows))
+    return [block.tolist() for block in match(group, rank, ints(*required))]
+
+
+def test_the_kth_operation_of_each_rank_is_the_same_collective():
+    found = matched((0, 0), (0, 0), (0, 0), (0, 1), (0, 1), (0, 1), required=(2,))
+    assert found == [[[0, 3], [1, 4], [2, 5]]]
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 512])
+def test_columns_are_ranks_in_ascending_order(n_ranks):
+    # The highest rank's operation stands first.
+    found = matched(*((0, rank) for rank in reversed(range(n_ranks))), required=(n_ranks,))
+    assert found == [[list(reversed(range(n_ranks)))]]
+
+
+def test_rows_of_ranks_may_alternate():
+    found = matched((0, 1), (0, 0), (0, 1), (0, 0), required=(2,))
+    assert found == [[[1, 0], [3, 2]]]
+
+
+def test_groups_are_matched_each_by_itself():
+    # Rank 0 has groups 0 1 0, rank 1 has 1 0 0: order between groups does not count.
+    found = matched((0, 0), (1, 0), (0, 0), (1, 1), (0, 1), (0, 1), required=(2, 2))
+    assert found == [[[0, 4], [2, 5], [1, 3]]]
+
+
+def test_collectives_stand_in_order_of_group_and_then_of_place():
+    found = matched((7, 0), (7, 0), (2, 0), (7, 1), (7, 1), (2, 1), required=(2,) * 8)
+    assert found == [[[2, 5], [0, 3], [1, 4]]]
+
+
+def test_a_group_whose_counts_differ_is_not_matched_and_others_keep_theirs():
+    # Group 1 has two operations on rank 0 and one on rank 1.
+    found = matched((0, 0), (1, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), required=(2, 2, 2))
+    assert found == [[[0, 4], [3, 6]]]
+
+
+def test_equal_totals_do_not_hide_a_shift_between_groups():
+    # Both ranks have three operations: (2, 1) of groups 0 and 1 on rank 0, (1, 2) on rank 1.
+    assert matched((0, 0), (0, 0), (1, 0), (0, 1), (1, 1), (1, 1), required=(2, 2)) == []
+
+
+@pytest.mark.parametrize("absent", [0, 1, 2])
+def test_a_group_that_a_rank_lacks_is_not_matched(absent):
+    present = [rank for rank in range(3) if rank != absent]
+    rows = [(0, rank) for rank in present] + [(1, rank) for rank in range(3)]
+    assert matched(*rows, required=(3, 3)) == [[[2, 3, 4]]]
+
+
+def test_a_subgroup_needs_only_its_own_ranks():
+    # Groups 0 and 1 are of ranks (0, 2) and (1, 3).
+    found = matched((0, 0), (1, 1), (0, 2), (1, 3), required=(2, 2))
+    assert found == [[[0, 2], [1, 3]]]
+
+
+def test_groups_of_different_sizes_come_in_matrices_smallest_first():
+    # Group 0 is of four ranks, group 1 of ranks 0 and 1, group 2 of ranks 1, 2 and 3.
+    found = matched(
+        (0, 0), (1, 0), (1, 0),
+        (0, 1), (1, 1), (2, 1), (1, 1),
+        (0, 2), (2, 2),
+        (0, 3), (2, 3),
+        required=(4, 2, 3),
+    )  # fmt: skip
+    assert found == [[[1, 4], [2, 6]], [[5, 8, 10]], [[0, 3, 7, 9]]]
+
+
+def test_a_group_of_one_rank_has_nobody_to_wait_for():
+    assert matched((0, 0), (0, 0), (1, 0), (1, 1), required=(1, 2)) == [[[2, 3]]]
+
+
+def test_what_belongs_to_no_group_is_left_out():
+    found = matched((UNGROUPED, 0), (0, 0), (0, 1), (UNGROUPED, 1), (0, 1), (0, 0), required=(2,))
+    assert found == [[[1, 2], [5, 4]]]
+    assert matched((UNGROUPED, 0), (UNGROUPED, 1), required=()) == []
+
+
+def test_nothing_gives_nothing():
+    assert matched(required=()) == []
+
+
+NUMBERS = (
+    "collective_id", "n_ranks", "first_start_ns", "last_start_ns", "arrival_skew_ns", "wait_ns", "transfer_ns",
+    "late_by_ns",
+)  # fmt: skip
+FLAGS = ("is_matched", "is_significant", "is_late_significant")
+
+
+def measure(blocks, starts, ends, error=None):
+    """Return everything as lists; clocks are exact unless told."""
+    error = [0] * len(starts) if error is None else error
+    matched = [np.array(block, np.int64) for block in blocks]
+    found = asdict(waiting(matched, ints(*starts), ints(*ends), ints(*error)))
+    return {name: one.tolist() for name, one in found.items()}
+
+
+def test_two_ranks_wait_for_the_later_one():
+    # Arrivals at 100 and 140, both done at 200.
+    assert measure([[[0, 1]]], (100, 140), (200, 200)) == {
+        "is_matched": [True, True],
+        "collective_id": [0, 0],
+        "n_ranks": [2, 2],
+        "first_start_ns": [100, 100],
+        "last_start_ns": [140, 140],
+        "arrival_skew_ns": [40, 40],
+        "wait_ns": [40, 0],
+        "transfer_ns": [60, 60],
+        "late_by_ns": [0, 40],
+        "held_up_ns": [0, 40],
+        "is_significant": [True, True],
+        "is_late_significant": [False, True],
+    }
+
+
+def test_lateness_counts_from_the_second_last_and_skew_from_the_first():
+    # Arrivals 10, 90, 40, 70: the last is 90, the second-last 70, the first 10.
+    found = measure([[[0, 1, 2, 3]]], (10, 90, 40, 70), (100, 101, 102, 103))
+    assert found["arrival_skew_ns"] == [80] * 4
+    assert found["wait_ns"] == [80, 0, 50, 20]
+    assert found["transfer_ns"] == [10, 11, 12, 13]
+    assert found["late_by_ns"] == [0, 20, 0, 0]
+    assert found["held_up_ns"] == [0, 80, 0, 0]
+    assert found["is_late_significant"] == [False, True, False, False]
+
+
+def test_a_tie_for_the_last_place_counts_for_nobody():
+    found = measure([[[0, 1, 2]]], (10, 50, 50), (100, 100, 100))
+    assert found["late_by_ns"] == [0, 0, 0]
+    assert found["held_up_ns"] == [0, 40, 0]  # the lowest of those that came last
+    assert found["is_late_significant"] == [False] * 3
+    assert found["wait_ns"] == [40, 0, 0]
+    assert found["is_significant"] == [True] * 3
+
+
+def test_ranks_that_arrive_together_wait_for_nobody():
+    found = measure([[[0, 1]]], (10, 10), (30, 31))
+    assert (found["arrival_skew_ns"], found["wait_ns"], found["late_by_ns"]) == ([0, 0],) * 3
+    assert found["transfer_ns"] == [20, 21]
+    assert found["is_significant"] == [False, False]
+
+
+def test_an_operation_that_ends_before_the_last_arrives_transfers_0_and_is_counted():
+    # Rank 0 ends at 130, 10 before rank 1 arrives; rank 2 ends just then, which is no fault.
+    found = measure([[[0, 1, 2]]], (100, 140, 110), (130, 200, 140))
+    assert found["transfer_ns"] == [0, 60, 0]
+    assert found["wait_ns"] == [40, 0, 30]  # last start less own start, whatever the end
+
+
+def test_several_blocks_number_their_collectives_one_after_the_other():
+    # A collective of operations 4 and 0, two of (1, 5, 3) and (2, 6, 7); operation 8 is not matched.
+    starts = (10, 20, 30, 25, 12, 21, 31, 36, 99)
+    ends = (40, 50, 60, 50, 40, 50, 60, 60, 100)
+    found = measure([[[4, 0]], [[1, 5, 3], [2, 6, 7]]], starts, ends)
+    assert {name: found[name] for name in NUMBERS} == {
+        "collective_id": [0, 1, 2, 1, 0, 1, 2, 2, NOBODY],
+        "n_ranks": [2, 3, 3, 3, 2, 3, 3, 3, 0],
+        "first_start_ns": [10, 20, 30, 20, 10, 20, 30, 30, 0],
+        "last_start_ns": [12, 25, 36, 25, 12, 25, 36, 36, 0],
+        "arrival_skew_ns": [2, 5, 6, 5, 2, 5, 6, 6, 0],
+        "wait_ns": [2, 5, 6, 0, 0, 4, 5, 0, 0],
+        "transfer_ns": [28, 25, 24, 25, 28, 25, 24, 24, 0],
+        "late_by_ns": [0, 0, 0, 4, 2, 0, 0, 5, 0],
+    }
+    assert found["is_matched"] == [True] * 8 + [False]
+
+
+@pytest.mark.parametrize(
+    ("error", "significant", "late_significant"),
+    [
+        # Arrivals 100, 130, 160: skew 60 of ranks 0 and 2, lateness 30 of ranks 2 and 1.
+        ((0, 0, 0), True, True),
+        ((59, 29, 29), True, True),
+        ((60, 0, 0), False, True),  # equal is not more
+        ((0, 30, 0), True, False),
+        ((0, 1000, 0), True, False),  # rank 1 has no part in the skew
+        ((1000, 0, 0), False, True),  # nor rank 0 in the lateness
+        ((0, 0, 30), True, False),
+        ((0, 0, 60), False, False),
+        ((2**62, 2**62, 2**62), False, False),
+    ],
+)
+def test_a_skew_must_exceed_the_larger_error_of_the_two_ranks_concerned(
+    error, significant, late_significant
+):
+    found = measure([[[0, 1, 2]]], (100, 130, 160), (200, 200, 200), error)
+    assert found["is_significant"] == [significant] * 3
+    assert found["is_late_significant"] == [False, False, late_significant]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+@pytest.mark.parametrize(("skew", "is_significant"), [(50, False), (51, True)])
+def test_of_ranks_that_tie_the_larger_error_counts_whatever_their_numbers(
+    order, skew, is_significant
+):
+    # Two ranks arrive first, with errors 5 and 50, then the last. As second-last they tie as well.
+    error = np.array([5, 50, 0])[list(order)]
+    found = measure([[[0, 1, 2]]], (100, 100, 100 + skew), (200, 200, 200), error)
+    assert found["is_significant"] == [is_significant] * 3
+    assert found["is_late_significant"] == [False, False, is_significant]
+    # And two that arrive last.
+    found = measure([[[0, 1, 2]]], (100 + skew, 100 + skew, 100), (200, 200, 200), error)
+    assert found["is_significant"] == [is_significant] * 3
+
+
+def test_times_far_from_zero_are_exact():
+    at = 2**62
+    found = measure([[[0, 1]]], (at + 1, at + 4), (at + 9, at + 8))
+    assert (found["wait_ns"], found["transfer_ns"]) == ([3, 0], [5, 4])
+
+
+def test_nothing_matched_is_nothing_known():
+    found = measure([], (10, 20), (30, 30))
+    assert {name: found[name] for name in FLAGS} == {name: [False, False] for name in FLAGS}
+    assert found["collective_id"] == [NOBODY, NOBODY]
+    assert measure([], (), ())["wait_ns"] == []

@@ -6,10 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, grouped_lengths, outermost, union
 from tests.build.make import ints
+from tests.conftest import examples
 
 TWO = IntervalSet(ints(0, 20), ints(10, 30))
 
@@ -195,7 +196,7 @@ SPANS = st.lists(
     st.tuples(st.integers(-15, 15), st.integers(0, 8)).map(lambda x: (x[0], x[0] + x[1])),
     max_size=8,
 )
-quick = settings(deadline=None, max_examples=200)
+quick = examples(200)
 
 
 def ticks(spans):

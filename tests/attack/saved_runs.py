@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 
 from nsyspipe.model.schema import EVENT_TABLES
 
-ODD = [None, -1, 0, 1, 2**63 - 1, -(2**63), 10**400, 1e308, math.nan, math.inf, "", "x", "\ud800", "<script>", "9" * 5000,
+ODD: list[Any] = [None, -1, 0, 1, 2**63 - 1, -(2**63), 10**400, 1e308, math.nan, math.inf, "", "x", "\ud800", "<script>", "9" * 5000,
        True, [], {}, [[]], [None], {"a": None}, ["x", 1]]  # fmt: skip
 NUMBERS = [0, -1, 1, 7, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
 FLOATS = [0.0, -0.0, -1.5, 1e-300, 1e300, math.nan, math.inf, -math.inf, 2.0]

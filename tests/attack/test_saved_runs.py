@@ -16,7 +16,7 @@ from nsyspipe.errors import DatasetError
 from nsyspipe.store import details
 from tests.attack.saved_runs import changed
 from tests.cli.tools import nsyspipe_here
-from tests.integration.store_tools import (
+from tests.store.store_tools import (
     OTHER_ID,
     RUN_ID,
     old_run,
@@ -25,7 +25,7 @@ from tests.integration.store_tools import (
     stored,
     unlisted,
 )
-from tests.integration.test_store_saved_run import rewrite
+from tests.store.test_store_saved_run import rewrite
 
 # Each seed changes one table of a run in one way, and is read by every command.
 SEEDS = range(60)

@@ -26,7 +26,7 @@ from nsyspipe.model.schema import DATASET, EVENT_TABLES
 from nsyspipe.store import commit
 from nsyspipe.store.write import save
 from tests.cli.tools import nsyspipe_here
-from tests.integration.store_tools import (
+from tests.store.store_tools import (
     OTHER_ID,
     RUN_ID,
     TABLES,
@@ -327,6 +327,7 @@ def test_a_store_of_links_is_refused_and_what_to_do_is_said(runs, tmp_path, atte
         assert "cp -rL" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_way_out_of_a_store_of_links_works(runs, tmp_path):
     store = as_links(stored(tmp_path / "store", runs[0], events=True))
     subprocess.run(["cp", "-rL", store, tmp_path / "copy"], check=True)
@@ -394,6 +395,7 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, way
         assert len(list(found.operations())) == 2
 
 
+@pytest.mark.slow
 def test_one_table_alone_is_a_dataset_to_others(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0])
     subprocess.run(["cp", "-r", store / "steps", tmp_path / "elsewhere"], check=True)

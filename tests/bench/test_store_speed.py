@@ -17,7 +17,7 @@ import nsyspipe
 from nsyspipe.store.write import save
 from tests.bench.test_analyze_speed import _child
 from tests.build.synthetic import generate
-from tests.integration.store_tools import old_run, stored
+from tests.store.store_tools import old_run, stored
 
 pytestmark = pytest.mark.bench
 N_RUNS = 1000

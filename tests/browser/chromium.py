@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,13 +32,13 @@ def chromium_path() -> str:
 class Opened:
     """A page in a browser, with what it asked for and what it said."""
 
-    page: object
+    page: Any
     path: Path
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
 
-    def chart(self, expression: str, chart: str) -> object:
+    def chart(self, expression: str, chart: str) -> Any:
         """Evaluate an expression over ``chart``, an ECharts instance by the figure's id."""
         script = f"id => {{ const chart = nsyspipe.charts.get(id); return {expression}; }}"
         return self.page.evaluate(script, chart)
@@ -46,7 +46,8 @@ class Opened:
     def zoom(self, chart: str) -> tuple[float, float]:
         """Return the visible part of the x axis, per cent."""
         zoom = "chart.getOption().dataZoom[0]"
-        return tuple(self.chart(f"[{zoom}.start, {zoom}.end]", chart))
+        start, end = self.chart(f"[{zoom}.start, {zoom}.end]", chart)
+        return start, end
 
     def wait(self, expression: str) -> None:
         """Wait until an expression holds: Playwright's own way evaluates text, which the page's policy forbids."""

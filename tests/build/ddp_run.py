@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.trace import DEFAULT, TraceBuilder
@@ -42,7 +43,7 @@ class Ddp:
     has_payloads: bool = False
     n_micro_batches: int = 1
 
-    def changed(self, **fields: object) -> Ddp:
+    def changed(self, **fields: Any) -> Ddp:
         return dataclasses.replace(self, **fields)
 
     def write(self, folder, name="ddp"):

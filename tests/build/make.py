@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -139,7 +139,7 @@ def calls(*rows: tuple[int, int, str]) -> pa.Table:
     )
 
 
-def listed(columns: dict[str, object]) -> dict[str, object]:
+def listed(columns: dict[str, Any]) -> dict[str, Any]:
     """Turn columns of arrays into lists, which compare whole; None stays."""
     return {name: None if one is None else one.tolist() for name, one in columns.items()}
 

@@ -18,7 +18,7 @@ import argparse
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def generate(path: Path, n_kernels: int, n_steps: int, rank: int = 0, n_ranks: i
     n_bytes = rng.integers(4, 1 << 24, run.kind.size)
     times = rank_times(run, rank, n_ranks, 1500 + n_bytes // 500)
     session = 5_000_000 * rank
-    times = Times(*(column - session for column in times[:4]), times.loading)
+    times = times._replace(**{name: getattr(times, name) - session for name in times._fields[:4]})
 
     pid = 4000 + rank
     process = (1 << 56) + (pid << 24)
@@ -146,7 +146,7 @@ def _put_ranges(
         edge = np.flatnonzero(np.any([np.diff(key, prepend=-1) != 0 for key in keys], axis=0))
         return edge, np.append(edge[1:], run.step.size) - 1
 
-    def put(start: Int64, end: Int64, on: Int64 | int, **text: object) -> None:
+    def put(start: Int64, end: Int64, on: Int64 | int, **text: Any) -> None:
         _put(database, NVTX, start=start, end=end, eventType=59, globalTid=on, domainId=0, **text)
 
     called, returned = times.called, times.returned
@@ -173,7 +173,7 @@ def _put(
     database: sqlite3.Connection,
     table: str,
     where: NDArray[np.bool_] | None = None,
-    **columns: object,
+    **columns: Any,
 ) -> None:
     """Insert columns: arrays or lists of one length, and constants; what the table requires besides is 0."""
     required = {name: 0 for name, kind in schemas()[_VERSION][table].items() if "NOT NULL" in kind}

@@ -8,9 +8,9 @@ from contextlib import closing
 from typer.testing import CliRunner
 
 from nsyspipe.cli.app import app
+from tests.build.tools import edit
 from tests.build.trace import steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_here
-from tests.integration.tools import edit
 
 
 def private_reports(folder):

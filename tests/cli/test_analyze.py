@@ -8,9 +8,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.document import document
+from tests.build.tools import STEADY
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run
-from tests.integration.tools import STEADY
 
 
 def read(path):
@@ -20,6 +20,7 @@ def read(path):
 # --- the JSON document --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_json_on_stdout_is_one_document_and_nothing_else(steady):
     done = nsyspipe_run("analyze", steady, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")

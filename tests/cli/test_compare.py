@@ -83,6 +83,7 @@ def test_all_outputs_at_once(run, tmp_path):
     assert len(list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text())))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["json", "markdown", "csv", "html"])
 def test_a_file_of_other_runs_is_replaced_with_force_only(run, tmp_path, name):
     assert run("slow", "fast", f"--{name}", "a").exit_code == 0

@@ -179,6 +179,7 @@ def runs(pid):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("command", ["convert", "analyze"])
 def test_an_interrupt_ends_every_nsys_and_leaves_nothing(
@@ -208,6 +209,7 @@ def test_a_conversion_under_nohup_outlives_its_terminal(variables, reports, tool
     assert process.communicate(timeout=30)[1] == "3 exported\n"
 
 
+@pytest.mark.slow
 def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tmp_path):
     child = tmp_path / "child"
     tool(f'head -c 9000 "$report" > "$out"; sleep 2 & echo $! > "{child}"; wait')

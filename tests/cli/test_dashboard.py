@@ -166,6 +166,7 @@ def test_progress_is_for_terminals(store, tmp_path):
     assert shown.startswith("2 runs written to ")
 
 
+@pytest.mark.slow
 def test_a_reader_that_left_is_no_bug_of_ours(store):
     command = program("dashboard", store, "-o", "-")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as started:  # fmt: skip

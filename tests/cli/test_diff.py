@@ -286,6 +286,7 @@ def test_an_input_is_never_replaced(run, made):
     assert report.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_nothing_of_a_terminal_reaches_a_pipe_and_colours_reach_a_terminal(made):
     done = nsyspipe_here("diff", made / "store" / "slow", made / "store" / "fast", cwd=made)
     assert "\x1b" not in done.stdout

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import nsyspipe
 from nsyspipe.cli.app import app
 from tests.build.programs import GPUS, HELP, TOPOLOGY, VERSION, printing, program
+from tests.build.tools import edit
 from tests.build.trace import NVTX, RUNTIME, TraceBuilder, steady_rank
 from tests.cli.tools import assert_refused, environment, nsyspipe_here, nsyspipe_run, terminal_run
-from tests.integration.tools import edit
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10[0-7])(?:;\d+)*m")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
@@ -56,6 +56,7 @@ def good_programs(folder):
 # --- this machine -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_any_machine_is_described():
     done = nsyspipe_run("doctor")
     assert (done.returncode, done.stderr) == (0, "")
@@ -63,6 +64,7 @@ def test_any_machine_is_described():
     assert "nsyspipe" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_machine_with_nsys_and_gpus_is_described(machine):
     folder, variables = machine
     good_programs(folder)
@@ -75,6 +77,7 @@ def test_a_machine_with_nsys_and_gpus_is_described(machine):
     assert "--trace=cuda,nvtx,osrt" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_is_unclear_is_called_so(machine):
     folder, variables = machine
     good_programs(folder)
@@ -96,6 +99,7 @@ def test_a_hanging_nsys_costs_seconds_and_no_answer(machine):
     assert "2 x NVIDIA H200" in done.stdout
 
 
+@pytest.mark.slow
 def test_checks_are_json_for_programs(machine):
     folder, variables = machine
     good_programs(folder)
@@ -141,6 +145,7 @@ def test_one_report_lacking_something_is_named(tmp_path):
     assert "(for a_1.sqlite, a_2.sqlite, a_3.sqlite and 2 more)" in text
 
 
+@pytest.mark.slow
 def test_capabilities_are_json_for_programs(real):
     done = nsyspipe_run("doctor", real / "ddp-4gpu-shm_*.sqlite", "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
@@ -264,6 +269,7 @@ def test_no_environment_user_host_or_path_is_told(tmp_path, machine, options):
         assert not [word for word in (*SECRETS, str(tmp_path)) if word in done.stdout + done.stderr]
 
 
+@pytest.mark.slow
 def test_this_machine_is_checked_without_anything_heavy():
     script = (
         "import sys; from nsyspipe.nsys.machine import check_machine; check_machine(); "
@@ -279,6 +285,7 @@ def test_this_machine_is_checked_without_anything_heavy():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_help_gives_examples_and_every_option():
     done = nsyspipe_run("doctor", "--help", COLUMNS="80")
     assert (done.returncode, done.stderr) == (0, "")

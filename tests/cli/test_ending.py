@@ -169,6 +169,7 @@ def test_a_full_disk_behind_stdout_is_said_in_one_line(steady, options):
     assert_refused(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--json", "-"]])
 def test_a_closed_stdout_is_no_bug_of_ours(steady, options):
     command = ["/bin/sh", "-c", 'exec "$0" "$@" >&-', *program("analyze", steady, *options)]
@@ -179,6 +180,7 @@ def test_a_closed_stdout_is_no_bug_of_ours(steady, options):
     assert done.returncode in (0, 2)
 
 
+@pytest.mark.slow
 def test_no_reports_at_all_shows_how_to_use_it():
     done = nsyspipe_run("analyze")
     assert done.returncode == 2

@@ -120,6 +120,7 @@ def test_no_word_of_it_is_lost_on_any_terminal(sick, section, columns, n):
     assert not any("\N{HORIZONTAL ELLIPSIS}" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_five_lines_of_a_real_run(real, section):
     _, *lines = section(real / "ddp-4gpu-shm_*.sqlite", *LINK)
     # By what a replay gives: 67.1, 48.9 and, after these two causes of it, 60.3 ms; 34.2 and 1.4.

@@ -142,6 +142,7 @@ def problems(done):
     return {row["code"]: row for row in json.loads(done.stdout)["problems"]}
 
 
+@pytest.mark.slow
 def test_a_log_of_another_run_is_told_and_not_used(real, invoke):
     reports, log = real / "ddp-4gpu-shm_*.sqlite", LOGS / "ddp-2gpu.nccl.log"
     done = invoke(reports, "--nccl-log", log, "--json", "-")

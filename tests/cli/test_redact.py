@@ -8,10 +8,10 @@ import re
 
 import pytest
 
+from tests.build.tools import edit
 from tests.build.trace import KERNEL
 from tests.cli.redacting import hosts, names, private_reports, refused, run
 from tests.cli.tools import nsyspipe_here, terminal_run
-from tests.integration.tools import edit
 
 
 @pytest.fixture
@@ -66,6 +66,7 @@ def test_quiet_prints_nothing(reports, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_progress_and_the_summary(reports, tmp_path):
     code, text = terminal_run("redact", reports, tmp_path / "out")
     assert code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -22,12 +23,19 @@ def opened(arguments, options=None, **more):
         return open_runs()
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Return a directory, which is the current one, with two runs in it and a store of both."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
     for name in ("one", "two"):
-        write_run(tmp_path / name, [STEPS, STEPS])
-        save(nsyspipe.load(tmp_path / name, run_id=name, label=name, jobs=1), tmp_path / "store")
+        write_run(folder / name, [STEPS, STEPS])
+        save(nsyspipe.load(folder / name, run_id=name, label=name, jobs=1), folder / "store")
+    return folder
+
+
+@pytest.fixture
+def folder(made, tmp_path, monkeypatch):
+    """Return a directory, which is the current one, with two runs in it and a store of both."""
+    shutil.copytree(made, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -111,6 +119,7 @@ def test_captures_of_one_label_stay_together(folder):
     assert [run.header.run_id for run in runs][1] == "two"
 
 
+@pytest.mark.slow
 def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
     script = (
         "import sys; from nsyspipe.cli.inputs import opened_runs; from nsyspipe.cli.inputs import parse_runs\n"

@@ -13,6 +13,7 @@ from nsyspipe.cli.app import app
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import DESCRIBED
 from nsyspipe.run.run import RUN_TABLES
+from tests.build.trace import steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_run
 from tests.markdown_page import Page
 
@@ -27,6 +28,7 @@ def schema(*arguments, columns=100):
     return CliRunner().invoke(app, ["schema", *arguments], env={"COLUMNS": str(columns)})
 
 
+@pytest.mark.slow
 def test_without_a_table_all_of_them_are_described():
     done = nsyspipe_run("schema")
     assert (done.returncode, done.stderr) == (0, "")
@@ -44,12 +46,16 @@ def test_one_table_is_described_alone(table):
     assert not {line for line in lines[1:] if line in TABLES}
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return nsyspipe.load(steady_rank(0).write(tmp_path_factory.mktemp("r") / "r_0.sqlite"))
+
+
 @pytest.mark.parametrize("table", ANSWERS)
-@pytest.mark.parametrize("columns", [80, 100])
-def test_every_column_that_an_answer_has_is_described_with_its_type(steady, table, columns):
-    found = getattr(nsyspipe.load(steady), table)
+def test_every_column_that_an_answer_has_is_described_with_its_type(run, table):
+    found = getattr(run, table)
     answer = found if hasattr(found, "schema") else found()
-    lines = schema(table, columns=columns).stdout.splitlines()
+    lines = schema(table).stdout.splitlines()
     described = [
         match.groups()
         for line in lines
@@ -85,6 +91,7 @@ def test_an_unknown_table_is_refused_with_those_there_are(table):
     assert done.exception.found == ", ".join(TABLES)
 
 
+@pytest.mark.slow
 def test_the_program_refuses_an_unknown_table_in_one_line():
     assert_refused(nsyspipe_run("schema", "nope"))
 

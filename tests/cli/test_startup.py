@@ -41,6 +41,7 @@ def imported(*arguments):
     return {name.partition(".")[0] for name in rows if "." in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -71,6 +72,7 @@ def test_help_and_version_import_nothing_heavy(arguments):
     assert imported(*arguments) & heavy == set()
 
 
+@pytest.mark.slow
 def test_analysis_does_without_pandas_polars_and_torch(steady):
     found = imported("analyze", steady, "-j", 1)
     assert {"pyarrow", "sqlalchemy"} <= found
@@ -100,12 +102,14 @@ def test_the_version_is_one_line():
     )
 
 
+@pytest.mark.slow
 def test_help_names_every_command_and_gives_examples():
     text = nsyspipe_run("--help").stdout
     assert all(re.search(rf"(?m)^ +{command} ", text) for command in COMMANDS)
     assert "nsyspipe analyze ddp-8gpu_*.sqlite" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["80", "100"])
 def test_help_of_analysis_describes_every_option_within_the_terminal(columns):
     done = nsyspipe_run("analyze", "--help", COLUMNS=columns)
@@ -118,6 +122,7 @@ def test_help_of_analysis_describes_every_option_within_the_terminal(columns):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_completion_offers_the_tables_of_schema():
     done = nsyspipe_run(
         "schema",

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 import nsyspipe
 from nsyspipe.cli.app import app
+from tests.build.tools import edit
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.tools import nsyspipe_here, nsyspipe_run, terminal_run
-from tests.integration.tools import edit
 
 ESCAPE = "\x1b"
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d|10[0-7])(?:;\d+)*m")
@@ -181,6 +181,7 @@ def test_control_characters_in_names_never_reach_the_terminal(tmp_path):
         assert control_characters(done.stdout + done.stderr) == set(), options
 
 
+@pytest.mark.slow
 def test_control_characters_of_a_foreign_database_never_reach_the_terminal(tmp_path):
     path = edit(tmp_path / "a.sqlite", f'CREATE TABLE "a{EVIL}b" ("c{EVIL}" INT)')
     _, shown = terminal_run("analyze", path, "--no-progress", TERM="dumb", NO_COLOR="1")
@@ -188,6 +189,7 @@ def test_control_characters_of_a_foreign_database_never_reach_the_terminal(tmp_p
     assert "\x07" not in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exists", [True, False])
 def test_control_characters_in_a_file_name_never_reach_the_terminal(tmp_path, exists):
     path = tmp_path / f"a{EVIL}\nb.sqlite"

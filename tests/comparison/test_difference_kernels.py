@@ -12,7 +12,7 @@ from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.store.write import save
 from tests.build.plain_steps import plain_rank, plain_run
-from tests.integration.store_tools import places, unlisted
+from tests.store.store_tools import places, unlisted
 
 # Windows: [1000, 1600) skipped, then three of 1200, then one that is cut off.
 STEPS = [(1000, 100, 40, 60)] * 3

@@ -27,6 +27,7 @@ def test_the_first_screen_holds_exactly_two_command_lines():
     assert TESTS.endswith("pytest")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", [text for language, text in BLOCKS if language == "console"])
 def test_console_examples_are_real_output(example):
     command, expected = example.split("\n", maxsplit=1)

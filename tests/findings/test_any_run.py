@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.findings.judge import judge
 from nsyspipe.model import schema
+from tests.conftest import examples
 from tests.findings.make import (
     IDS,
     LONGEST_ACTION,
@@ -92,7 +93,7 @@ CAUSES_OF_EXPOSURE = ("straggler", "slow-link", "single-bucket")
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(runs())
 def test_findings_stay_within_the_step_and_are_sorted_and_said_in_units(run):
     table, problems = judge(run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -49,7 +50,7 @@ SHOWN = (
     "2gpu-fsdp2", "2gpu-gpt-b25-shm", "2gpu-graph", "baseline", "ddp-2gpu-straggler", "ddp-4gpu-before",
     "ddp-4gpu-onefile",
 )  # fmt: skip
-BESIDE = {
+BESIDE: dict[str, list[tuple[str, ...]]] = {
     "diff": [
         ("ddp-4gpu-before", "ddp-4gpu-after"),
         ("2gpu-gpt-b25-shm", "2gpu-gpt-b25"),
@@ -67,13 +68,22 @@ CHANGES = {
 }
 
 
+# The quickest of each kind: the others take a second each, and run with the slow tests.
+QUICK = ("baseline", "2gpu-graph", "ddp-2gpu-straggler")
+
+
+def some(names):
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 @pytest.fixture(scope="module")
 def reports(real, tmp_path_factory):
     """Return one folder with all reports, and nothing else, so that no log is found beside them."""
     folder = tmp_path_factory.mktemp("reports")
-    for source in (real, SAMPLES):
-        for report in source.glob("*.sqlite"):
-            shutil.copy(report, folder)
+    for report in SAMPLES.glob("*.sqlite"):
+        shutil.copy(report, folder)
+    for report in real.glob("*.sqlite"):
+        os.link(report, folder / report.name)
     return folder
 
 
@@ -142,13 +152,13 @@ def test_help_is_what_it_was(command, called, pinned):
     pinned(f"help/{command or 'nsyspipe'}.txt", called(*command.split(), "--help"))
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", some(RUNS))
 def test_what_a_run_says_is_what_it_was(run, called, pinned):
     pinned(f"analyze/{run}.txt", called("analyze", *inputs(run), "-j", "1"))
     pinned(f"doctor/{run}.txt", called("doctor", *inputs(run)))
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", some(RUNS))
 def test_every_table_of_a_run_is_what_it_was(run, called, digested):
     whole = nsyspipe.load(*inputs(run), jobs=1)
     tables = {name: getattr(whole, name) for name in TABLES}
@@ -166,7 +176,7 @@ def test_every_table_of_a_run_is_what_it_was(run, called, digested):
     digested(f"tables/{run}", parts)
 
 
-@pytest.mark.parametrize("run", SHOWN)
+@pytest.mark.parametrize("run", some(SHOWN))
 def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested, tmp_path):
     page, trace = tmp_path / "page.html", tmp_path / "trace.pftrace"
     pinned(f"markdown/{run}.md", called("analyze", *inputs(run), "-j", "1", "--markdown", "-"))
@@ -186,6 +196,7 @@ def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested
     digested(f"doctor/{run}", {"--html": page.read_bytes()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "runs"), [(name, runs) for name in BESIDE for runs in BESIDE[name]]
 )
@@ -200,6 +211,7 @@ def test_runs_beside_each_other_are_what_they_were(
     digested(f"{command}/{name}", parts_of(document) | {"--html": page.read_bytes()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", CHANGES)
 def test_what_if_answers_what_it_did(run, called, pinned, digested, tmp_path):
     page = tmp_path / "page.html"
@@ -220,11 +232,13 @@ def test_schema_is_what_it_was(called, pinned, digested):
     digested("schema/reference", {"markdown": called("schema", "--markdown")})
 
 
+@pytest.mark.slow
 def test_copies_without_secrets_are_what_they_were(called, pinned, tmp_path):
     printed = called("redact", "2gpu-gpt-b25_0.sqlite", tmp_path / "copy.sqlite")
     pinned("redact/2gpu-gpt-b25_0.txt", printed.replace(str(tmp_path), "TMP"))
 
 
+@pytest.mark.slow
 def test_a_dashboard_is_what_it_was(called, pinned, digested, tmp_path):
     store, page = tmp_path / "store", tmp_path / "dashboard.html"
     for run in ("ddp-4gpu-before", "ddp-4gpu-after", "ddp-4gpu-shm"):

@@ -11,6 +11,9 @@ import pytest
 from nsyspipe.nsys.programs import find_nsys
 from tests.launchers.jobs import CRASHING, ddp
 
+# Each starts a launcher, torchrun, and a program per rank.
+pytestmark = pytest.mark.slow
+
 
 def test_a_job_that_ends_well_leaves_reports_exports_and_a_sidecar(machine):
     answer = ddp(machine, "-o", "a/b/run")

@@ -1,12 +1,15 @@
-"""The NVTX vocabulary: step numbers, epochs, roles in their order."""
+"""Labels and settings."""
 
 from __future__ import annotations
 
+import pickle
 import re
 
 import pytest
 
+from nsyspipe.errors import OptionError
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES, holds_steps, phase_of, step_number
+from nsyspipe.model.options import Reading, compile_pattern, parse_skip_first
 
 DEFAULTS = {phase: re.compile(pattern) for phase, pattern in PHASE_PATTERNS.items()}
 
@@ -76,3 +79,57 @@ def test_patterns_of_ones_own_decide_alone():
     patterns = DEFAULTS | {"data": re.compile("^other$")}
     assert phase_of("other", patterns) == "data"
     assert phase_of("data", patterns) is None
+
+
+def patterns(reading):
+    return {phase: pattern.pattern for phase, pattern in reading.phases.items()}
+
+
+def test_the_default_detects_steps_and_knows_nccl_only():
+    reading = Reading()
+    assert (reading.step, reading.comm_kernel, patterns(reading)) == (None, None, PHASE_PATTERNS)
+    assert Reading.from_text() == reading
+
+
+def test_patterns_given_as_text_are_compiled_and_others_keep_their_default():
+    reading = Reading.from_text(step=r"^it \d+", comm_kernel="my_comm", forward="fp", data=None)
+    assert (reading.step.pattern, reading.comm_kernel.pattern) == (r"^it \d+", "my_comm")
+    assert patterns(reading) == PHASE_PATTERNS | {"forward": "fp"}
+
+
+def test_settings_survive_the_way_to_another_process():
+    reading = Reading.from_text(step="a", comm_kernel="b", backward="c")
+    assert pickle.loads(pickle.dumps(reading)) == reading
+
+
+@pytest.mark.parametrize(
+    "option", ["step", "comm_kernel", "backward", "forward", "optimizer", "data"]
+)
+def test_a_pattern_that_is_none_is_an_error_that_names_its_option(option):
+    with pytest.raises(OptionError) as caught:
+        Reading.from_text(**{option: "a(b"})
+    flag = "--" + option.replace("_", "-")
+    assert caught.value.subject == f"{flag} 'a(b'"
+    assert "not a regular expression" in caught.value.problem
+    assert "position 1" in caught.value.problem
+    assert caught.value.fix
+
+
+def test_compiled_patterns_are_pythons():
+    assert compile_pattern("--step", r"(?i)step \d").search("my STEP 3")
+
+
+@pytest.mark.parametrize(
+    ("value", "n"),
+    [("auto", None), (" AUTO ", None), ("0", 0), (0, 0), ("12", 12), (3, 3), (" 1 ", 1)],
+)
+def test_skip_first_is_auto_or_a_number(value, n):
+    assert parse_skip_first(value) == n
+
+
+@pytest.mark.parametrize("value", ["-1", -1, "1.5", 1.0, "", "two", "²", "٣", "1 2", "none", True])
+def test_skip_first_is_nothing_else(value):
+    with pytest.raises(OptionError) as caught:
+        parse_skip_first(value)
+    assert caught.value.subject == f"--skip-first {value}"
+    assert caught.value.lines()[-1] == "  fix: --skip-first auto"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 from rich.console import Console
 
 from nsyspipe.nsys.machine import ANALYZE, CAPTURE, STATUSES, Check, check_machine
@@ -27,6 +27,7 @@ from tests.build.programs import (
     program,
     put,
 )
+from tests.conftest import examples
 
 NAMES = [
     "nsyspipe", "disk_space", "nsys", "importer", "trace_values", "cpu_sampling", "cuda_driver", "topology", "torch",
@@ -356,9 +357,7 @@ def test_nothing_but_known_words_is_kept_of_what_programs_print(checks, place):
 
 
 @given(text=st.text(), status=st.sampled_from([0, 1, None]))
-@settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(50)
 def test_no_output_makes_a_probe_fail(checks, place, text, status):
     for name in ("nsys", "nvidia-smi"):
         program(place[1], name, "")

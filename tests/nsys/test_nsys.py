@@ -1,4 +1,4 @@
-"""The installed nsys: found, asked for its version, and for what it can do."""
+"""The nsys command: how it is found, which it is, what it lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.programs import find_nsys
+from nsyspipe.nsys.programs import find_nsys, telling_lines
 from tests.build.fake_nsys import NEW_OPTIONS, fake_nsys
 from tests.build.programs import HELP, program
 
@@ -110,3 +110,20 @@ def test_the_help_is_asked_for_once(tmp_path):
     assert found.export_has("--lazy")
     assert found.export_has("--quiet")
     assert (tmp_path / "nsys.asked").read_text().split() == ["--version", "export"]
+
+
+def test_lines_that_tell_go_before_those_that_came_last():
+    said = "Generating 'a'\n[1/1] [0%   ]\r[1/1] [=====  40%] a\nError: no space left\nbye\n"
+    assert telling_lines(said, 3) == ["Error: no space left"]
+    assert telling_lines("Generating 'a'\n[====100%] a\nbye\n", 1) == ["bye"]
+    assert telling_lines("\n[1/1] [0%   ]\n", 3) == []
+
+
+def test_of_many_the_last_are_told_each_once():
+    said = "cannot a\ncannot b\ncannot c\ncannot c\n"
+    assert telling_lines(said, 3) == ["cannot b", "cannot c"]
+
+
+def test_they_are_short_and_fit_to_print():
+    (line,) = telling_lines("\x1b[31mfailed\x1b[0m\x07 " + "x" * 900, 3)
+    assert line == "failed " + "x" * 193

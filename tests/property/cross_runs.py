@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
@@ -124,7 +124,7 @@ def load(run: Run, folder: Path, *, ranks=None, order=None):
             for pair, number, rank in zip(pairs, numbers, run.ranks, strict=True)
         ]
     arguments = paths if order is None else [paths[place] for place in order]
-    options = {} if has_own else {"rank_map": ",".join(pairs)}
+    options: dict[str, Any] = {} if has_own else {"rank_map": ",".join(pairs)}
     return nsyspipe.load(arguments, step=r"^step \d+$", jobs=1, **options)
 
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import nsyspipe
 from nsyspipe.analysis import breakdown
 from nsyspipe.model.schema import KERNEL_COSTS, PHASES
+from tests.conftest import examples
 from tests.property import oracle, oracle_costs
 from tests.property.strategies import build, processes, trains, workloads
 
@@ -19,10 +20,6 @@ CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
 KEYS = {"rank", "step", "phase", "name"}
 PROCESSES = st.one_of(processes(), workloads())
 RUNS = st.lists(PROCESSES, min_size=1, max_size=2)
-
-
-def examples(number):
-    return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def loaded(found):

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 
+from tests.conftest import examples
 from tests.property import cross_oracle as oracle
 from tests.property.cross_model import moved
 from tests.property.cross_runs import load, runs
 
-SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 COLLECTIVE = (
     "step", "rank", "collective", "comm_id", "start_ns", "end_ns", "is_matched", "in_summary", "n_ranks",
     "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "is_significant", "is_late_significant",
@@ -70,7 +70,7 @@ def in_order(rows):
 
 
 @pytest.mark.slow
-@settings(max_examples=50, **SLOW)
+@examples(50)
 @given(runs())
 def test_waiting_equals_the_plain_loops(run):
     # Several ranks without a single kernel that is known to communicate: then nothing is known of communication.
@@ -115,7 +115,7 @@ def check_places(rows, expected):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, **SLOW)
+@examples(25)
 @given(
     runs(),
     st.integers(0, 3),
@@ -134,7 +134,7 @@ def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run,
 
 
 @pytest.mark.slow
-@settings(max_examples=25, **SLOW)
+@examples(25)
 @given(runs(steady=True), st.integers(0, 3), st.integers(-(10**10), 10**10))
 def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, which, by):
     before, after = tables(run), tables(shifted(run, which, by))
@@ -148,7 +148,7 @@ def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, 
 
 
 @pytest.mark.slow
-@settings(max_examples=25, **SLOW)
+@examples(25)
 @given(runs(), st.randoms(use_true_random=False))
 def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random):
     numbers, order = list(range(len(run.ranks))), list(range(len(run.sessions)))
@@ -165,7 +165,7 @@ def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random
 
 
 @pytest.mark.slow
-@settings(max_examples=25, **SLOW)
+@examples(25)
 @given(runs(steady=True))
 def test_one_report_of_several_processes_says_what_a_report_per_rank_says(run):
     ranks = tuple(replace(rank, report=0) for rank in run.ranks)

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 
 import nsyspipe
 from nsyspipe.analysis.timeline import representative_step, timeline
 from nsyspipe.model import schema
 from nsyspipe.run.operations import run_operations
+from tests.conftest import examples
 from tests.property import cross_runs, oracle, oracle_costs
 from tests.property.strategies import build, processes, workloads
 
@@ -25,10 +26,6 @@ MEMORY = {
     "memset": "memset",
     "unified": "memcpy unified HtoD",
 }
-
-
-def examples(number):
-    return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @contextlib.contextmanager

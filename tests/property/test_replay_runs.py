@@ -6,12 +6,13 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import nsyspipe
 from nsyspipe.replay.answer import whatif
-from nsyspipe.report.whatif import whatif_document_text
+from nsyspipe.report.whatif import whatif_document
 from tests.build.ddp_run import MIB, MS, US, Ddp
+from tests.conftest import examples
 from tests.property import cross_runs
 
 # As assumed over host memory.
@@ -39,7 +40,7 @@ def runs(draw):
 
 @pytest.mark.slow
 @given(run=runs())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
     reports = run.write(tmp_path_factory.mktemp("run"))
     found = whatif(nsyspipe.load(reports), gradient_bytes=sum(run.gradients))
@@ -63,7 +64,7 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
 
 @pytest.mark.slow
 @given(run=cross_runs.runs())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
     loaded = cross_runs.load(run, tmp_path_factory.mktemp("run"))
     found = whatif(loaded)
@@ -74,4 +75,7 @@ def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
     for one in found.scenarios:
         assert (one.refused is None) == (one.step_time_ns is not None) == (one.low_ns is not None)
         assert one.refused is None or one.refused.strip()
-    assert json.loads(whatif_document_text(found))["step_time_ns"] == found.step_time_ns
+    assert (
+        json.loads(json.dumps(whatif_document(found), allow_nan=False))["step_time_ns"]
+        == found.step_time_ns
+    )

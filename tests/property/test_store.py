@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 import nsyspipe
 from nsyspipe.errors import OptionError
@@ -18,16 +18,13 @@ from nsyspipe.report.document import document_text
 from nsyspipe.run.run import RUN_TABLES
 from nsyspipe.store.layout import check_run_id, published
 from nsyspipe.store.write import save
+from tests.conftest import examples
 from tests.property import cross_runs
 from tests.property.strategies import build, processes, workloads
 
 RUNS = st.lists(st.one_of(processes(), workloads()), min_size=1, max_size=3)
 # What numbers and dates are made of, and a few letters.
 NAMES = st.text("0123456789-.eExTZ_+abinfnt", min_size=1, max_size=12)
-
-
-def examples(number):
-    return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def table_of(run, name):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.timeline import representative_step, timeline
 from nsyspipe.model import schema
 from nsyspipe.model.table import TableSchema
+from tests.conftest import examples
 from tests.property import timeline_oracle as oracle
 
-SLOW = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 WINDOW = (6, 30)
 STEP = 3
 TIMES, LENGTHS = st.integers(0, 32), st.integers(0, 7)
@@ -121,7 +121,7 @@ def windows(*rows):
     return part.from_rows(found)
 
 
-@settings(max_examples=100, **SLOW)
+@examples(100)
 @given(
     operations(),
     st.lists(waits(), max_size=6),
@@ -147,7 +147,7 @@ def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_kno
     ]
 
 
-@settings(max_examples=100, **SLOW)
+@examples(100)
 @given(operations(), st.integers(1, 4))
 def test_exposed_time_of_bars_adds_up_however_few_bars_there_are(found, most):
     ranks = [(0, events(found, 0), phase_ranges([], found, 0))]
@@ -163,7 +163,7 @@ def test_exposed_time_of_bars_adds_up_however_few_bars_there_are(found, most):
     assert all(row["exposed_ns"] is None for row in rows if row["lane"] != "comm")
 
 
-@settings(max_examples=100, **SLOW)
+@examples(100)
 @given(operations(), st.integers(1, 4))
 def test_bars_do_not_overlap_and_are_few_enough(found, most):
     steps = windows((0, STEP, *WINDOW, True))
@@ -185,7 +185,7 @@ def test_bars_do_not_overlap_and_are_few_enough(found, most):
         assert sum(row["busy_ns"] for row in own) == len(covered)
 
 
-@settings(max_examples=150, **SLOW)
+@examples(150)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=10))  # fmt: skip
 def test_the_representative_step_is_the_one_closest_to_the_median(drawn):
     cells = {(rank, step): (wall, flag) for rank, step, wall, flag in drawn}

@@ -6,12 +6,13 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
 from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog
 from nsyspipe.reader.fabric import read_nccl_logs
 from nsyspipe.reader.nccl_lines import Connected, Line, parse_line
+from tests.conftest import examples
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
 WORLD = "0x1111"
@@ -107,7 +108,7 @@ def test_a_file_per_rank_gives_the_same_in_any_order_and_twice(read, tmp_path):
     assert read_nccl_logs(paths) == TWO_RANKS
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_the_order_of_lines_of_different_ranks_does_not_matter(tmp_path_factory, data):
     ranks = [
@@ -367,7 +368,7 @@ def test_cut_rings_and_impossible_ranks_are_left_out(read):
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(range(10))), max_size=20))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_any_bytes_are_read_or_refused(tmp_path_factory, pieces):
     lines = [line.encode() for lines in two_ranks() for line in lines]
     path = tmp_path_factory.mktemp("logs") / "any.log"

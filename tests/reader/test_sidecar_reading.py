@@ -7,7 +7,7 @@ import os
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.capture.sidecar import (
     Surroundings,
@@ -27,7 +27,7 @@ from nsyspipe.reader.sidecar import (
     read_sidecars,
 )
 from tests.build.programs import TOPOLOGY
-from tests.conftest import REAL
+from tests.conftest import REAL, examples
 
 LOG = (REAL / "logs" / "ddp-2gpu.nccl.log").read_text()
 
@@ -284,7 +284,7 @@ JSON = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(100)
 @given(st.dictionaries(KEYS, JSON).map(json.dumps).map(str.encode) | st.binary())
 def test_no_content_crashes_the_reader(tmp_path, content):
     (tmp_path / "ddp.capture.json").write_bytes(content)

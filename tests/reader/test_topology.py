@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
 from nsyspipe.model.fabric import Topology
 from nsyspipe.reader.fabric import read_topology
+from tests.conftest import examples
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
 
@@ -133,7 +134,7 @@ def test_what_is_no_file_is_refused(tmp_path):
             read_topology(path)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.data())
 def test_any_change_of_the_text_is_read_or_refused(tmp_path_factory, data):
     raw = WITH_NICS.encode()

@@ -15,7 +15,7 @@ from nsyspipe.replay.answer import whatif
 from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, first_of
-from tests.integration.tools import edit
+from tests.build.tools import edit
 
 LATE = 15 * MS
 
@@ -64,8 +64,8 @@ def test_it_is_what_whatif_answers(load):
 
 
 @pytest.mark.parametrize("name", ["ddp-4gpu-shm", "ddp-2gpu-straggler", "ddp-4gpu-shm-bucket100"])
-def test_it_is_what_whatif_answers_of_a_real_run(real, name):
-    check_against_whatif(nsyspipe.load(real / f"{name}_?.sqlite", jobs=1))
+def test_it_is_what_whatif_answers_of_a_real_run(runs, name):
+    check_against_whatif(runs(name))
 
 
 def check_against_whatif(run):

@@ -6,9 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nsyspipe.replay.gradients import bucket_ends, is_alike, matched_in_order
+from tests.conftest import examples
 
 MIB = 1 << 20
 
@@ -47,7 +48,7 @@ def expected_lengths(lengths, sizes):
     return [base + size * per_byte for size in sizes]
 
 
-@settings(deadline=None)
+@examples(100)
 @given(
     st.lists(st.integers(1, 1000), min_size=2, max_size=6),
     st.lists(st.integers(1, 1000), max_size=2),

@@ -65,6 +65,7 @@ def test_the_axis_is_whole_unless_changes_would_be_too_small(change, tmp_path):
     assert waterfall(diff(before, before))["from"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [("ddp-2gpu-straggler", "ddp-2gpu-bucket100"), ("ddp-4gpu-shm", "ddp-4gpu"), ("ddp-4gpu-shm", "ddp-4gpu-shm-bucket100")],

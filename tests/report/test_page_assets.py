@@ -70,6 +70,7 @@ def colours(theme: int) -> dict[str, np.ndarray]:
     found = {}
     for name in (*(f"c-{one}" for one in CATEGORIES), "page", "ink", "ink-2", "ink-3", "accent", "bad", "warn", "surface"):  # fmt: skip
         both = re.search(rf"--{name}: light-dark\((#[0-9a-f]{{6}}), (#[0-9a-f]{{6}})\)", tokens)
+        assert both
         value = np.array([int(both[theme + 1][at : at + 2], 16) / 255 for at in (1, 3, 5)])
         linear = np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
         found[name.removeprefix("c-")] = linear

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.page import (
     MOST_LETTERS,
     RUN_ID,
     as_json,
     cut,
-    identity_of_page,
     run_id_of_page,
 )
 

@@ -115,6 +115,7 @@ def test_a_page_of_two_ranks_is_small(steady):
     assert len(run_page(load(steady)).encode()) < 1_400_000
 
 
+@pytest.mark.slow
 def test_templates_are_loaded_only_for_a_page():
     script = "import sys, nsyspipe.report.html.run_page; print('jinja2' in sys.modules)"
     done = subprocess.run(

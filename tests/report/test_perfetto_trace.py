@@ -149,6 +149,7 @@ def test_an_operation_tells_what_is_known_of_it_and_nothing_else():
     assert copy.notes == {"start_ns": 2**61 + 5, "bytes": 64}
 
 
+@pytest.mark.slow
 def test_more_operations_than_a_batch_are_all_there_in_order():
     (stream,) = only_rank([op(10 * i, 10 * i + 7, name=f"k{i % 3}") for i in range(40_000)]).threads
     assert stream.bars == [(10 * i, 10 * i + 7, f"k{i % 3}") for i in range(40_000)]

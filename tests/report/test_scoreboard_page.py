@@ -38,6 +38,7 @@ def test_the_page_says_of_which_runs_it_is(runs, tmp_path):
     assert identity_of_page(path, RUNS) == identity_of(board)
 
 
+@pytest.mark.slow
 def test_saved_runs_give_the_same_page(runs, tmp_path):
     for name, run in runs.items():
         save(run, tmp_path / name)

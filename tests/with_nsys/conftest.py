@@ -14,13 +14,6 @@ INSTALLER = Path(__file__).parents[2] / ".ci" / "install-nsys"
 _INSTALL_S = 900
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all of these to one worker: several nsys at once on two cores lose their agents."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group("nsys"))
-
-
 @pytest.fixture(scope="session")
 def nsys() -> Path:
     """Return an nsys that runs; skip where none can be had, but in CI fail."""

@@ -1,0 +1,76 @@
+"""What the tests of collectives share: runs of several ranks on one clock, and short forms of their tables."""
+
+from __future__ import annotations
+
+import nsyspipe
+from tests.build.tools import codes
+from tests.build.trace import TraceBuilder
+
+GATHER = "ncclDevKernel_AllGather_RING_LL"
+SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL"
+BROADCAST = "ncclDevKernel_Broadcast_RING_LL"
+CLOCK = "TARGET_INFO_SESSION_START_TIME"
+_CODES = (
+    "clock-error-unknown",
+    "ended-before-last-arrived",
+    "no-common-clock",
+    "no-session-start",
+    "ranks-missing",
+    "unmatched-collectives",
+)
+
+
+def reports(n_ranks, n_steps=4, world_size=None):
+    """Build ranks of 1000 ns steps, all on one clock: step i's window starts at 1000 i + 100 with a kernel.
+
+    Steps 0 to n - 2 are complete, step 0 is skipped; a step's range ends 100 ns before the next begins.
+    """
+    found = []
+    for rank in range(n_ranks):
+        builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu()
+        builder.env(RANK=rank, WORLD_SIZE=world_size or n_ranks)
+        for step in range(n_steps):
+            at = 1000 * step
+            builder.range(at, at + 900, f"step {step}")
+            builder.kernel(at + 100, at + 200, launch=at + 10)
+        found.append(builder)
+    return found
+
+
+def every_step(builders, *arrivals, end, steps=range(4), launch=20, **more):
+    """Add one collective to each step: when each rank arrives, and when all are done."""
+    for builder, arrival in zip(builders, arrivals, strict=True):
+        for at in (1000 * step for step in steps):
+            called = None if launch is None else at + launch
+            builder.nccl(at + arrival, at + end, launch=called, **more)
+    return builders
+
+
+def load(builders, folder, **options):
+    without = options.pop("without", ())
+    for place, builder in enumerate(builders):
+        builder.write(folder / f"report_{place}.sqlite", without=without)
+    return nsyspipe.load(folder, **options)
+
+
+def collectives(run, *names, step=1):
+    """Return some columns of the collectives of one step, in order of (collective, rank)."""
+    rows = [row for row in run.collectives().to_pylist() if row["step"] == step]
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+def waits(run, rank=None):
+    """Return the waiting time of each step, of one rank or rank by rank."""
+    rows = run.steps().to_pylist()
+    ranks = run.ranks["rank"].to_pylist() if rank is None else [rank]
+    found = [[row["wait_ns"] for row in rows if row["rank"] == one] for one in ranks]
+    return found if rank is None else found[0]
+
+
+def stragglers(run):
+    return [tuple(row.values()) for row in run.stragglers().to_pylist()]
+
+
+def said_of_clocks_and_matching(run):
+    """Return the codes of the problems that clocks or matching have."""
+    return [code for code in codes(run) if code in _CODES]

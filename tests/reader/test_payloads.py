@@ -1,0 +1,371 @@
+"""NCCL payloads in built and real reports."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow.compute as pc
+import pytest
+
+import nsyspipe
+from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
+from nsyspipe.reader.calls import read_strings
+from nsyspipe.reader.payload import CommRank, read_payloads
+from nsyspipe.reader.report import open_report
+from tests.build.nccl_layouts import (
+    COMM_INIT,
+    IMPLICIT,
+    INT,
+    NCCL_2_19,
+    NCCL_2_21,
+    NCCL_2_28,
+    REDUCTION,
+    SIZE,
+    UINT64,
+    Entry,
+    PayloadLayout,
+)
+from tests.build.trace import NVTX, TraceBuilder, schemas, steady_rank
+
+NEW = "3.25.0 2026.2.1 mfu"
+ENTRIES, ENUMS = "NVTX_PAYLOAD_SCHEMA_ENTRIES", "NVTX_PAYLOAD_ENUMS"
+COMM, BYTES = "NCCL communicator ID", "Message size [bytes]"
+NAMES = ["start_ns", "call", "comm_id", "seq", "message_bytes", "n_ranks", "rank"]
+
+
+def builder(version=NEW, **more):
+    return TraceBuilder(version, **more).domain("NCCL", 1)
+
+
+def reduced(at, size, *, comm=5, builder_=None, **more):
+    """Add ncclAllReduce as NCCL 2.21 describes it."""
+    fields = {COMM: comm, BYTES: size}
+    return (builder_ or builder()).nccl_payload(at, "ncclAllReduce", fields, NCCL_2_21, **more)
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Return a function that writes a report, edits it in SQL, and reads its payloads."""
+
+    def read_back(built, *edits, shared_strings=False, **options):
+        path = built.write(tmp_path / "r.sqlite", **options)
+        with closing(sqlite3.connect(path)) as database:
+            for edit in edits:
+                database.execute(edit)
+            database.commit()
+        with open_report(path) as report:
+            return read_payloads(report, read_strings(report) if shared_strings else None)
+
+    return read_back
+
+
+def rows(payloads, *names):
+    return [tuple(row.values()) for row in payloads.table.select(names or NAMES).to_pylist()]
+
+
+# --- any release ----------------------------------------------------------------------------------
+
+
+def test_all_releases_side_by_side_become_one_table(read):
+    built = builder()
+    built.nccl_payload(50, "ncclAllReduce", {BYTES: 4096}, NCCL_2_19)
+    built.nccl_payload(40, "ncclAllGather", {COMM: 2**63 + 5, BYTES: 2**40 + 1}, NCCL_2_21, end=48)
+    fields = {"commHash": 9, "dataType": 9, "count": 10, "seqNumber": 3, "commRank": 0, "nRanks": 2}
+    built.nccl_payload(30, "ncclReduceScatter", fields, NCCL_2_28, inline=True)
+    fields = {"my-rank": 1, "NCCL Communicator Id": 8, "n_ranks": 2, "message size (bytes)": 7}
+    built.nccl_payload(20, "ncclBroadcast", fields, IMPLICIT, thread="autograd")
+    fields = {COMM: 8, "No. of ranks": 2, "Rank": 1, "CUDA device": 0}
+    built.nccl_payload(10, "ncclCommInitRankConfig", fields, COMM_INIT)
+    found = read(built)
+    assert found.table.schema.equals(PAYLOADS.arrow)
+    assert rows(found) == [
+        (10, "ncclCommInitRankConfig", 8, None, None, 2, 1),
+        (20, "ncclBroadcast", 8, None, 7, 2, 1),
+        (30, "ncclReduceScatter", 9, 3, 20, 2, 0),
+        (40, "ncclAllGather", 5 - 2**63, None, 2**40 + 1, None, None),
+        (50, "ncclAllReduce", None, None, 4096, None, None),
+    ]
+    assert rows(found, "end_ns") == [(11,), (21,), (31,), (48,), (51,)]
+    threads = {thread for (thread,) in rows(found, "thread_id")}
+    assert threads == {built.global_tid(), built.global_tid("autograd")}
+    assert set(rows(found, "process_id")) == {(built.global_pid(),)}
+    assert found.n_undecoded == 0
+
+
+def test_the_strings_may_be_shared_and_texts_may_be_missing(read):
+    built = reduced(10, 1).nccl_payload(20, None, {COMM: 5, BYTES: 2}, NCCL_2_21)
+    assert rows(read(built, shared_strings=True), "call", "message_bytes") == [
+        ("ncclAllReduce", 1),
+        (None, 2),
+    ]
+    assert rows(read(built, "DELETE FROM StringIds"), "call", "message_bytes") == [
+        (None, 1),
+        (None, 2),
+    ]
+
+
+def test_a_range_that_never_ended_has_no_end(read):
+    built = reduced(10, 1, builder_=reduced(20, 2))
+    built.rows[NVTX][-1]["end"], built.rows[NVTX][-2]["end"] = None, 19
+    assert rows(read(built), "start_ns", "end_ns") == [(10, None), (20, None)]
+
+
+def test_a_blob_that_is_stored_as_text_is_read_byte_by_byte(read):
+    built = reduced(10, 2**63 - 2, comm=2**64 - 1)
+    found = read(built, f"UPDATE {NVTX} SET binaryData = CAST(binaryData AS TEXT)")
+    assert rows(found, "comm_id", "message_bytes") == [(-1, 2**63 - 2)]
+
+
+def test_more_rows_than_one_batch_are_read(read):
+    built = reduced(0, 64).nccl_payload(-10, "ncclAllGather", {BYTES: 1}, NCCL_2_19)
+    names = ", ".join(f'"{name}"' for name in built.schema[NVTX])
+    copied = names.replace('"start"', '"start" + n').replace('"end"', '"end" + n')
+    found = read(
+        built,
+        "CREATE TEMP TABLE numbers AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 70000) "
+        "SELECT n FROM r",
+        f"INSERT INTO {NVTX} ({names}) SELECT {copied} FROM {NVTX}, numbers WHERE start = 0",
+    )
+    assert found.table.num_rows == 70_002
+    assert found.table["start_ns"].to_pylist() == [-10, *range(70_001)]
+    assert found.table["message_bytes"].to_pylist() == [1] + [64] * 70_001
+    assert found.table["call"].to_pylist() == ["ncclAllGather"] + ["ncclAllReduce"] * 70_001
+
+
+# --- whose payload it is ------------------------------------------------------------------------------
+
+
+def test_payloads_of_other_libraries_are_left_alone(read):
+    theirs = PayloadLayout(2**24 + 5, 16, (Entry("Rank", INT, 0), Entry("bytes", SIZE, 8)))
+    built = reduced(10, 1).domain("mine", 2).domain("NCCL", 2, pid=77)
+    built.nccl_payload(20, "exchange", {"Rank": 1, "bytes": 2}, theirs, domain=2)
+    built.nccl_payload(30, None, {"Rank": 1, "bytes": 2}, theirs, domain=2)
+    built.nccl_payload(40, "exchange", {"Rank": 3, "bytes": 4}, theirs, domain=2, pid=77)
+    assert rows(read(built), "start_ns", "message_bytes") == [(40, 4), (10, 1)]  # by process
+
+
+def test_nccl_is_known_by_its_text_where_no_row_names_its_domain(read):
+    built = reduced(10, 1, builder_=TraceBuilder(NEW)).nccl_payload(
+        20, "other", {BYTES: 2}, NCCL_2_19
+    )
+    assert rows(read(built), "call") == [("ncclAllReduce",)]
+
+
+def test_the_domains_name_may_be_a_string_of_the_table(read):
+    built = TraceBuilder(NEW).range(-500, None, "NCCL", domain=1, kind=75)
+    built.nccl_payload(20, "SIMPLE", {BYTES: 2}, NCCL_2_19)
+    assert rows(read(built), "call") == [("SIMPLE",)]
+
+
+# --- communicators ----------------------------------------------------------------------------------
+
+
+def created(built, at, comm, n_ranks, rank, **more):
+    fields = {COMM: comm, "No. of ranks": n_ranks, "Rank": rank, "CUDA device": 0}
+    return built.nccl_payload(at, "ncclCommInitRank", fields, COMM_INIT, **more)
+
+
+def test_communicators_have_sizes_by_process(read):
+    built = builder()
+    for at, (comm, size, rank, pid) in enumerate(
+        [
+            (8, 4, 3, 1000),
+            (9, 2, 1, 1000),
+            (8, 4, 2, 77),
+            (9, 2, 1, 1000),
+            (0, 8, 7, 1000),
+            (6, 0, 0, 1000),
+        ]
+    ):
+        created(built, at, comm, size, rank, pid=pid)
+    found = read(built)
+    here, there = built.global_pid(), built.global_pid(77)
+    assert found.comm_sizes.schema.equals(COMM_SIZES.arrow)
+    assert [tuple(row.values()) for row in found.comm_sizes.to_pylist()] == [
+        (there, 8, 4),
+        (here, 8, 4),
+        (here, 9, 2),
+    ]
+    assert found.comm_ranks == {here: CommRank(7, 8), there: CommRank(2, 4)}
+
+
+def test_a_communicator_of_two_sizes_has_none(read):
+    found = read(created(created(builder(), 1, 8, 4, 3), 2, 8, 2, 1))
+    assert found.comm_sizes.num_rows == 0
+    assert found.comm_ranks == {builder().global_pid(): CommRank(3, 4)}
+
+
+def test_ranks_are_read_as_before(tmp_path):
+    built = steady_rank(0, version=NEW).comm_payload(10, n_ranks=4, rank=3)
+    with open_report(built.write(tmp_path / "r.sqlite")) as report:
+        found = read_payloads(report)
+    assert (found.comm_ranks, found.n_undecoded) == ({built.global_pid(): CommRank(3, 4)}, 0)
+
+
+# --- exports without payloads -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [one for one in schemas() if NVTX in schemas()[one]])
+def test_no_export_without_blobs_or_their_description_has_payloads(read, version):
+    built = reduced(10, 1, builder_=builder(version))
+    if ENTRIES in built.schema:
+        built.rows[NVTX][-1]["binaryData"] = None
+    found = read(built)
+    assert (found.table.num_rows, found.comm_sizes.num_rows) == (0, 0)
+    assert (found.comm_ranks, found.n_undecoded) == ({}, 0)
+
+
+@pytest.mark.parametrize("without", [NVTX, ENTRIES, "NVTX_PAYLOAD_SCHEMAS"])
+def test_a_missing_table_leaves_nothing_to_read(read, without):
+    found = read(reduced(10, 1), without=(without,))
+    assert (found.table.num_rows, found.n_undecoded) == (0, 0)
+
+
+# --- what does not fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE {nvtx} SET binaryData = substr(binaryData, 1, length(binaryData) - 1) WHERE start = 20",
+        "UPDATE {nvtx} SET binaryData = x'0102' WHERE start = 20",
+        "UPDATE {nvtx} SET domainId = 2 WHERE start = 20",
+        "UPDATE {nvtx} SET binaryData = zeroblob(56) WHERE start = 20",
+    ],
+)
+def test_blobs_that_do_not_fit_are_counted_and_ignored(read, edit):
+    built = reduced(10, 1).nccl_payload(20, "ncclAllReduce", {COMM: 5, BYTES: 9}, NCCL_2_21)
+    found = read(reduced(30, 3, builder_=built), edit.format(nvtx=NVTX))
+    assert rows(found, "message_bytes") == [(1,), (3,)]
+    assert found.n_undecoded == 1
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE {schemas} SET payloadSize = 16",
+        "UPDATE {schemas} SET schemaId = 3",
+        "UPDATE {schemas} SET type = 3",  # a union
+        "INSERT INTO {schemas} (domainId, schemaId, type, payloadSize) VALUES (1, 16777222, 1, 32)",
+        "INSERT INTO {entries} (domainId, schemaId, idx, type, name, offset) VALUES (1, 16777222, 1, 5, 'Root', 8)",
+    ],
+)
+def test_a_description_that_cannot_be_hides_its_payloads_only(read, edit):
+    built = reduced(10, 1).nccl_payload(20, "ncclAllGather", {BYTES: 9}, NCCL_2_19)
+    condition = " WHERE schemaId = 16777222" if edit.startswith("UPDATE") else ""
+    found = read(built, edit.format(schemas="NVTX_PAYLOAD_SCHEMAS", entries=ENTRIES) + condition)
+    assert rows(found, "message_bytes") == [(9,)]
+    assert found.n_undecoded == 1
+
+
+def test_each_process_may_repeat_the_description(read):
+    built = reduced(10, 1)
+    for table in ("NVTX_PAYLOAD_SCHEMAS", ENTRIES):
+        built.rows[table] = [dict(row) for row in built.rows[table] * 4]
+    assert rows(read(built), "message_bytes") == [(1,)]
+
+
+def test_a_field_that_sticks_out_of_the_payload_is_left_out(read):
+    entries = (Entry(COMM, UINT64, 0), Entry(BYTES, SIZE, 8))
+    layout = PayloadLayout(9, 16, entries)
+    found = read(
+        builder().nccl_payload(10, "ncclSend", {COMM: 1, BYTES: 2}, layout),
+        f"UPDATE {ENTRIES} SET offset = 9 WHERE idx = 1",
+    )
+    assert rows(found, "comm_id", "message_bytes") == [(1, None)]
+    assert found.n_undecoded == 0
+
+
+def test_an_enum_takes_the_room_that_its_table_says(read):
+    entries = (
+        Entry("Reduction operation", REDUCTION, 0, is_stated=False),
+        Entry("Root", INT, 4, is_stated=False),
+        Entry(BYTES, SIZE, 8, is_stated=False),
+    )
+    built = builder().nccl_payload(10, "ncclReduce", {BYTES: 6}, PayloadLayout(9, 16, entries))
+    assert rows(read(built)) == []
+    columns = {"domainId": "INTEGER", "schemaId": "INTEGER", "size": "INTEGER"}
+    built.schema = built.schema | {ENUMS: columns}
+    built.add(ENUMS, domainId=2, schemaId=REDUCTION, size=8)
+    assert rows(read(built)) == []
+    built.add(ENUMS, domainId=1, schemaId=REDUCTION, size=4)
+    assert rows(read(built), "message_bytes") == [(6,)]
+
+
+def test_fields_of_other_types_are_not_taken_for_numbers_of_nccl(read):
+    layout = replace(NCCL_2_21, entries=(Entry(COMM, UINT64, 0), Entry(BYTES, 20, 8)))
+    found = read(builder().nccl_payload(10, "ncclSend", {COMM: 1, BYTES: 2.5}, layout))
+    assert rows(found, "comm_id", "message_bytes") == [(1, None)]
+
+
+# Parameters of the GPT, f32; its all-gathers move bf16.
+GPT = 166_307_840
+MIB = 2**20
+# By capture: bytes of a step's messages.
+BYTES_PER_STEP = {
+    "2gpu-gpt-b25": 4 * GPT,
+    "2gpu-gpt-b25-shm": 4 * GPT,
+    "2gpu-gpt-b25-shm-bf16hook": 2 * GPT,
+    "2gpu-gpt-one-shm": 4 * GPT,
+    "2gpu-gpt-accum": 4 * GPT,
+    "2gpu-gpt-accum-shm": 4 * GPT,
+    "2gpu-tp": 32 * 16 * MIB,
+    "2gpu-pp": 8 * 4 * MIB,
+    # Of its blocks all-gathers in forward and in backward, of the rest once; reduce-scatters once.
+    "2gpu-fsdp2": 2 * (2 * 8 * 12_596_224 + 65_538_048) + 4 * GPT,
+    # Each rank sends 8 MiB to each; the rest is all-reduced.
+    "2gpu-moe": 32 * 2 * 8 * MIB + 131_072_000 + 131_080_192 + 4 * 33_619_968,
+}
+
+
+@pytest.mark.parametrize(("name", "n_bytes"), BYTES_PER_STEP.items())
+def test_message_bytes_are_what_the_program_sends(runs, name, n_bytes):
+    run = runs(name)
+    assert run.summary()["message_bytes_per_step"][0].as_py() == n_bytes
+    assert run.summary()["busbw_bytes_per_s"][0].as_py() > 0
+    codes = run.problems["code"].to_pylist()
+    assert not {
+        "no-message-size",
+        "few-message-sizes",
+        "undecoded-payload",
+        "ended-before-last-arrived",
+    } & set(codes)
+
+
+def test_bandwidth_is_that_of_the_payload(runs):
+    run = runs("2gpu-gpt-b25-shm")
+    assert round(run.summary()["busbw_bytes_per_s"][0].as_py() / 1e9, 2) == 25.49
+
+
+def test_an_all_to_all_that_ran_as_sends_and_receives_is_one(runs):
+    rows = runs("2gpu-moe").collectives()
+    rows = rows.filter(pc.equal(rows["collective"], "all_to_all"))
+    assert rows.num_rows == 2 * 8 * 32
+    assert set(rows["message_bytes"].to_pylist()) == {16 * MIB}
+    assert pc.all(rows["is_matched"]).as_py()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shift"), [("2gpu-gpt-b25-shm", 1), ("2gpu-moe", 6), ("2gpu-fsdp2", 2**31)]
+)
+def test_the_number_of_the_domain_changes_no_figure(runs, real, tmp_path, name, shift):
+    for rank in range(2):
+        path = shutil.copyfile(real / f"{name}_{rank}.sqlite", tmp_path / f"{name}_{rank}.sqlite")
+        with closing(sqlite3.connect(path)) as report:
+            tables = (
+                "NVTX_EVENTS",
+                *(f"NVTX_PAYLOAD_{one}" for one in ("SCHEMAS", "SCHEMA_ENTRIES", "ENUMS")),
+            )
+            for table in tables:
+                report.execute(
+                    f"UPDATE {table} SET domainId = domainId + ? WHERE domainId > 0", (shift,)
+                )
+            report.commit()
+    before, after = runs(name), nsyspipe.load(str(tmp_path / f"{name}_*.sqlite"))
+    assert after.summary().equals(before.summary())
+    assert after.collectives().equals(before.collectives())
+    assert after.problems["code"].to_pylist() == before.problems["code"].to_pylist()

@@ -1,0 +1,308 @@
+"""Analysis of a redacted run says what analysis of the run said, but for the names of hosts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import nsyspipe
+from nsyspipe.model.options import Reading
+from nsyspipe.reader.metadata import JOB_VARIABLES, LAUNCHER_SIZES, read_counts, read_facts
+from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, open_report
+from nsyspipe.redact.redact import redact
+from nsyspipe.report.document import document, dumps
+from nsyspipe.run.gather import digest_report
+from tests.build.nccl_layouts import (
+    COMM_INIT,
+    IMPLICIT,
+    NCCL_2_19,
+    NCCL_2_21,
+    NCCL_2_28,
+    Entry,
+    PayloadLayout,
+)
+from tests.build.planted import plant
+from tests.build.tools import edit, nullable
+from tests.build.trace import (
+    KERNEL,
+    MEMCPY,
+    NVTX,
+    RUNTIME,
+    STRINGS,
+    TraceBuilder,
+    schemas,
+    steady_rank,
+)
+from tests.conftest import SAMPLES
+from tests.run.test_real_reports import GROUPS
+
+NEW = "3.25.0 2026.2.1 mfu"
+COMM, BYTES, RANKS, RANK = "NCCL communicator ID", "Message size [bytes]", "No. of ranks", "Rank"
+QUICK = {"baseline", "ddp-2gpu-bucket100-nsys2025"}
+
+
+def answers(reports):
+    """Return everything that a run answers: the document as plain objects, and tables, down to every operation."""
+    run = nsyspipe.load([str(one) for one in reports], jobs=1)
+    tables = [run.kernels(), run.collectives(), run.phases(), run.idle_calls(), run.links()]
+    tables += [table for _, *pair in run.operations() for table in pair]
+    return json.loads(dumps(document(run))), tables
+
+
+def assert_same(folder, copies, hosts=("node0",), names="*.sqlite"):
+    """Redact a folder's reports, and compare what both say; hosts are those of the reports in order."""
+    reports = sorted(folder.glob(names))
+    redact(str(folder / names), copies if "?" in names or "*" in names else copies / names)
+    original, tables = answers(reports)
+    text = json.dumps(original)
+    for index, host in enumerate(hosts):
+        assert json.dumps(host) in text
+        text = text.replace(json.dumps(host), f'"host-{index}"')
+    redacted, tables_of_copy = answers([copies / report.name for report in reports])
+    renamed = json.loads(text)
+    renamed["run"]["hosts"].sort()
+    assert redacted == renamed
+    assert len(tables) == len(tables_of_copy)
+    assert all(one.equals(other) for one, other in zip(tables, tables_of_copy, strict=True))
+    for report in reports:
+        assert_same_contents(report, copies / report.name)
+    return original
+
+
+def assert_same_contents(report, redacted):
+    """Compare what doctor counts: all but what analysis does not read."""
+    before, after = read_counts(report), read_counts(redacted)
+    for table in (OS_RUNTIME, CPU_SAMPLES, GPU_METRICS, STRINGS):
+        before.rows[table] = after.rows[table]
+    assert before == after
+    assert _comparable(report) == _comparable(redacted)
+
+
+def _comparable(path):
+    """Return what a report says, without what a copy says in other words, but says."""
+    digest = digest_report(str(path), Reading())
+    facts = digest.facts
+    # A copy leaves out what identifies the job.
+    numbers = {name: facts.number(name) for name in facts.variables if name not in JOB_VARIABLES}
+    facts = replace(facts, host=facts.host is None, exported_tables="", variables=numbers)
+    names = ("families", "n_nccl_ranges", "n_message_bytes", "comm_ranks", "mpi_ranks")
+    return facts, [getattr(digest, name) for name in names]
+
+
+def facts_of(path):
+    with open_report(path) as report:
+        return read_facts(report)
+
+
+def write(folder, *builders):
+    folder.mkdir(exist_ok=True)
+    for number, builder in enumerate(builders):
+        builder.write(folder / f"run_{number}.sqlite")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in GROUPS]
+)
+def test_real_runs_say_the_same(real, tmp_path, name):
+    names = f"{name}.sqlite" if (real / f"{name}.sqlite").exists() else f"{name}_?.sqlite"
+    original = assert_same(real, tmp_path / "copies", names=names)
+    assert original["summary"]["step_time_ns"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["before", "after"])
+def test_the_sample_runs_say_the_same(tmp_path, name):
+    folder = tmp_path / "reports"  # without the logs that lie beside them
+    folder.mkdir()
+    for path in SAMPLES.glob(f"ddp-4gpu-{name}_?.sqlite"):
+        (folder / path.name).symlink_to(path)
+    assert_same(folder, tmp_path / "copies")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", sorted(schemas()))
+def test_exports_of_every_version_say_the_same(tmp_path, version):
+    ranks = [steady_rank(rank, version=version) for rank in range(2)]
+    for rank in ranks:
+        for row in rank.rows.get(
+            "META_DATA_EXPORT", []
+        ):  # a real version: no exporter is called "mfu"
+            if row["name"] == "EXPORT_PRODUCT_VERSION":
+                row["value"] = "2026.2.1.5-262133212345v0"
+    has_host = "TARGET_INFO_SYSTEM_ENV" in schemas()[version]
+    folder = write(tmp_path / "reports", *ranks)
+    assert_same(folder, tmp_path / "copies", hosts=("node0",) if has_host else ())
+
+
+@pytest.mark.parametrize(
+    ("layout", "fields"),
+    [
+        (NCCL_2_19, {BYTES: 4096}),
+        (NCCL_2_21, {COMM: 2**63 + 5, BYTES: 2**40 + 1}),
+        (NCCL_2_28, {"commHash": 11, "count": 1000, "dataType": 7, "seqNumber": 3}),
+        (IMPLICIT, {}),
+    ],
+    ids=["2.19", "2.21", "2.28", "implicit"],
+)
+def test_payloads_of_every_layout_say_the_same(tmp_path, layout, fields):
+    ranks = [steady_rank(rank, version=NEW).domain("NCCL", 1) for rank in range(2)]
+    for number, rank in enumerate(ranks):
+        _real_version(rank)
+        rank.nccl_payload(5, "ncclCommInitRank", {COMM: 7, RANKS: 2, RANK: number}, COMM_INIT)
+        for step in range(4):
+            rank.nccl_payload(1000 * step + 80, "ncclAllReduce", fields, layout)
+    original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
+    assert original["problems"] == [] or original["problems"][0]["code"] != "undecoded-payload"
+
+
+def _real_version(builder):
+    for row in builder.rows["META_DATA_EXPORT"]:
+        row["value"] = {"EXPORT_PRODUCT_VERSION": "2026.2.1.5"}.get(row["name"], row["value"])
+
+
+def test_payloads_that_cannot_be_decoded_are_counted_alike(tmp_path):
+    ranks = [
+        steady_rank(rank, version=NEW).domain("NCCL", 1).domain("mine", 4) for rank in range(2)
+    ]
+    foreign = PayloadLayout(9, 16, (Entry("rank", 5, 0), Entry("bytes", 18, 8)))
+    for rank in ranks:
+        _real_version(rank)
+        rank.nccl_payload(80, "ncclAllReduce", {COMM: 7, BYTES: 64}, NCCL_2_21)
+        rank.nccl_payload(1080, "ncclAllReduce", {COMM: 7, BYTES: 64}, NCCL_2_21)
+        rank.rows[NVTX][-1]["binaryData"] = b"cut"
+        rank.nccl_payload(2080, "mine", {"rank": 1, "bytes": 5}, foreign, domain=4)
+        rank.nccl_payload(2090, None, {"rank": 1, "bytes": 5}, foreign, domain=8)
+        rank.nccl_payload(2095, "ncclMark", {COMM: 7, BYTES: 32}, NCCL_2_21)
+        rank.rows[NVTX][-1]["eventType"] = 34
+    original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
+    assert "undecoded-payload" in {one["code"] for one in original["problems"]}
+
+
+def test_ranks_from_mpi_thread_names_stay(tmp_path):
+    ranks = []
+    for rank in (1, 0):
+        builder = steady_rank(rank)
+        builder.rows["META_DATA_CAPTURE"] = []
+        ranks.append(builder.range(-10, None, f"MPI Rank {rank}", kind=39, inline=bool(rank)))
+    original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
+    assert [one["report"] for one in original["ranks"]] == ["run_1.sqlite", "run_0.sqlite"]
+
+
+def test_graphs_memsets_marks_and_open_ranges_say_the_same(tmp_path):
+    ranks = [steady_rank(rank) for rank in range(2)]
+    for rank in ranks:
+        rank.graph(3400, 3450, launch=3390).memset(3460, 3470, launch=3455)
+        rank.range(3300, None, "never closed").range(3310, None, "a mark", kind=34)
+        rank.launch(3500, api="cudaStreamSynchronize_v3020")
+        rank.rows[RUNTIME][-1]["end"] = 3600
+    assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
+
+
+def test_several_processes_in_a_report_say_the_same(tmp_path):
+    builder = steady_rank(0)
+    for step in range(4):
+        at = 1000 * step
+        builder.range(at, at + 900, f"step {step}", pid=1001)
+        builder.kernel(at + 100, at + 300, launch=at + 10, pid=1001, device=1)
+        builder.nccl(at + 310, at + 330, launch=at + 20, pid=1001, device=1)
+    builder.gpu(1, "NVIDIA A100-SXM4-80GB")
+    original = assert_same(write(tmp_path / "reports", builder), tmp_path / "copies")
+    assert len(original["ranks"]) == 2
+
+
+@pytest.mark.slow
+def test_hosts_are_numbered_over_all_reports_as_they_appear(tmp_path):
+    ranks = [steady_rank(rank, world_size=4) for rank in range(4)]
+    for rank, host in zip(ranks, ["zeta", "alpha", "zeta", "mid"], strict=True):
+        rank.rows["TARGET_INFO_SYSTEM_ENV"][0]["value"] = host
+    folder = write(tmp_path / "reports", *ranks)
+    original = assert_same(folder, tmp_path / "copies", hosts=("zeta", "alpha", "mid"))
+    assert original["run"]["hosts"] == ["alpha", "mid", "zeta"]
+    redacted, _ = answers(sorted((tmp_path / "copies").iterdir()))
+    assert [one["host"] for one in redacted["ranks"]] == ["host-0", "host-1", "host-0", "host-2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tables", ["", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS", "secret_table", "NVTX_EVENTS CUPTI"]
+)
+@pytest.mark.parametrize("lazy", ["true", "FALSE", "odd"])
+def test_how_the_export_was_limited_means_the_same(tmp_path, tables, lazy):
+    ranks = [steady_rank(rank) for rank in range(2)]
+    for rank in ranks:
+        rank.meta(EXPORT_PARAM_TABLES_TO_EXPORT=tables, EXPORT_PARAM_LAZY=lazy)
+    assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies")
+
+
+def test_values_of_unexpected_forms_mean_the_same_without_their_words(tmp_path):
+    """Ranks that contradict each other, devices by serial number, a GPU that no pattern knows."""
+    ranks = [nullable(steady_rank(rank)) for rank in range(2)]
+    for rank in ranks:
+        rank.env(RANK="private", CUDA_VISIBLE_DEVICES="GPU-1234,GPU-5678", OMPI_COMM_WORLD_RANK="x")
+    folder = write(tmp_path / "reports", *ranks)
+    assert_same(folder, tmp_path / "copies")
+    data = b"".join(path.read_bytes() for path in (tmp_path / "copies").iterdir())
+    assert b"private" not in data
+    assert b"GPU-1234" not in data
+
+
+def test_models_that_no_pattern_knows_stay_apart_from_those_it_knows(tmp_path):
+    builder = steady_rank(0, world_size=1).gpu(1, "my secret prototype").gpu(2, "another one")
+    folder = write(tmp_path / "reports", builder)
+    redact(str(folder), tmp_path / "copies")
+    facts = facts_of(tmp_path / "copies" / "run_0.sqlite")
+    names = {0: "NVIDIA H200", 1: "unknown model 0", 2: "unknown model 1"}
+    assert facts.gpu_names == names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "RANK",
+        *LAUNCHER_SIZES,
+        *LAUNCHER_SIZES.values(),
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "CUDA_VISIBLE_DEVICES",
+    ],
+)
+def test_every_variable_that_analysis_reads_stays(tmp_path, name):
+    builder = TraceBuilder().kernel(0, 10, launch=0).env(**{name: 3, "SECRET": 4})
+    folder = write(tmp_path / "reports", builder)
+    redact(str(folder), tmp_path / "copies")
+    found = facts_of(tmp_path / "copies" / "run_0.sqlite").variables
+    assert found == {name: "3"} == facts_of(folder / "run_0.sqlite").variables
+
+
+def test_a_report_full_of_secrets_says_the_same(tmp_path):
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    secrets = plant(folder / "run_0.sqlite")
+    redact(str(folder), tmp_path / "copies")
+    original, _ = answers([folder / "run_0.sqlite"])
+    redacted, _ = answers([tmp_path / "copies" / "run_0.sqlite"])
+    text = json.dumps(original).replace(secrets["host"], "host-0")
+    # The one model there is has a name that no pattern knows.
+    before = json.loads(text.replace(secrets["GPU model"], "unknown model 0"))
+    assert redacted == before
+
+
+def test_reports_in_wal_mode_and_versioned_tables_are_copied(tmp_path):
+    folder = write(tmp_path / "reports", steady_rank(0), steady_rank(1))
+    for path in folder.iterdir():
+        edit(path, f"ALTER TABLE {RUNTIME} RENAME TO {RUNTIME}_V2", "PRAGMA journal_mode = WAL")
+    assert_same(folder, tmp_path / "copies")
+
+
+def test_runs_without_device_work_say_the_same(tmp_path):
+    ranks = []
+    for rank in range(2):
+        builder = steady_rank(rank)
+        for table in (KERNEL, MEMCPY, RUNTIME):
+            del builder.rows[table]
+        ranks.append(builder)
+    original = assert_same(write(tmp_path / "reports", *ranks), tmp_path / "copies", hosts=())
+    assert original["summary"]["step_time_ns"] is None

@@ -1,0 +1,193 @@
+"""`--markdown`: what one pastes into a pull request."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe.report.markdown import markdown
+from tests.build.across import every_step, load, reports
+from tests.build.changed_run import Changed, finding
+from tests.build.trace import KERNEL, TraceBuilder, steady_rank
+from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
+from tests.markdown_page import UNPARTED, Page
+
+MOST_LINES = 59
+RANK_HEADINGS = [
+    "rank", "step time", "compute", "exposed comm", "exposed copies", "idle", "comm in all", "hidden by backward", "waits for others", "others wait for it",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a run of two ranks and four equal steps, of which two count; see `tests.build.trace.steady_rank`."""
+    folder = tmp_path_factory.mktemp("steady")
+    for rank in range(2):
+        steady_rank(rank).write(folder / f"steady_{rank}.sqlite")
+    return nsyspipe.load(folder, run_id="r1")
+
+
+def test_a_run_is_verdict_figures_and_ranks(run):
+    # Of 1000 ns: compute 200, communication 60 of which 30 exposed, a copy of 10, 760 idle.
+    shares = "20.0 % | 3.0 % | 1.0 % | 76.0 % | 6.0 % | 50.0 % | 0.0 %"
+    expected = f"""\
+<!-- nsyspipe:analyze -->
+<!-- nsyspipe:run_id=r1 -->
+
+**Communication is 6 % of step time, 3 % exposed; 50 % of it hides under backward.**
+
+Run steady: 2 ranks, NVIDIA H200, 2 of 4 steps 'step #' (step 0 skipped)
+
+| step time | throughput | comm | exposed comm | hidden under backward | waiting | idle | gradient copies |
+| --: | --: | --: | --: | --: | --: | --: | --: |
+| 0.001000 ms | 1000000 steps/s | 6.0 % | 3.0 % | 50.0 % | 0.0 % | 76.0 % | 0 ms |
+
+Idle 76.0 %: launch 65.0 %, input 10.0 %, dependency 1.0 %
+
+| {" | ".join(RANK_HEADINGS)} |
+| --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |
+| 0 | 0.001000 ms | {shares} | 0 ms |
+| 1 | 0.001000 ms | {shares} | 0 ms |
+
+nsyspipe {nsyspipe.__version__}, run r1. More: `nsyspipe analyze REPORTS --html report.html`; \
+what the figures mean: `nsyspipe schema`.
+"""
+    source = markdown(Changed(run, findings=[], problems=[]))
+    assert source.replace(UNPARTED, " ") == expected
+
+
+def test_findings_are_a_table_with_options_in_code_font(tmp_path):
+    run = nsyspipe.load(write_sick(tmp_path), nccl_log=[LOG], topology=TOPOLOGY)
+    page = Page(markdown(run))
+    headings, *rows = page.tables[2]
+    assert headings == ["at most", "of step time", "what was found", "what to do"]
+    found = run.findings().to_pylist()
+    assert [row[2:] for row in rows] == [
+        [f"{one['id']}: {one['title']}", one["advice"]] for one in found
+    ]
+    # 385 ns of late launches and 300 of exposed communication, of steps of 1000.
+    assert [row[:2] for row in rows][:2] == [["<0.001 ms", "38.5 %"], ["<0.001 ms", "30.0 %"]]
+    assert {"comm-bound", "DistributedDataParallel(gradient_as_bucket_view=True)"} <= {*page.codes}
+    assert any(text.startswith("Link: SHM through host memory") for text in page.texts)
+
+
+def test_the_gradient_copies_of_a_step_are_their_mean(tmp_path):
+    # Eight copies of 1 ns each in a row.
+    page = Page(markdown(nsyspipe.load(write_sick(tmp_path))))
+    assert page.tables[0][1][-1] == "<0.001 ms"
+
+
+def test_a_finding_without_a_bound_has_none(run):
+    source = markdown(Changed(run, findings=[finding(1) | {"saving_ns_per_step": None}]))
+    assert Page(source).tables[2][1] == ["-", "-", "rule-1: found 1", "set option_1=1"]
+
+
+def test_equal_problems_of_several_ranks_are_one_line_with_what_mends_them(run):
+    rows = [{"message": "no x_y", "fix": "--trace=cuda", "rank": rank} for rank in range(6)]
+    rows += [{"message": "half a file", "severity": "error", "report": "a_b.sqlite"}]
+    rows += [{"message": f"by the way {n}", "severity": "info"} for n in range(3)]
+    lines = markdown(Changed(run, problems=rows)).splitlines()
+    at = lines.index("### Problems")
+    assert lines[at + 1 : at + 6] == [
+        "",
+        "- **warning** (rank 0, 1, 2, 3 and 2 more): no `x_y`. Fix: `--trace=cuda`.",
+        "- **error** (report a_b.sqlite): half a file.",
+        "",
+        "Problems left out: 3 of severity info (`nsyspipe analyze REPORTS` shows all).",
+    ]
+
+
+def test_remarks_alone_are_counted(run):
+    source = markdown(Changed(run, problems=[{"message": "by the way", "severity": "info"}]))
+    assert "No errors or warnings; left out: 1 of severity info" in source
+    assert "### Problems" not in source
+
+
+# --- runs of another shape -----------------------------------------------------------------------
+
+
+def test_a_run_of_one_rank_without_communication_has_no_columns_of_waiting(tmp_path):
+    builder = TraceBuilder().env(RANK=0).gpu()
+    for at in range(0, 4000, 1000):
+        builder.range(at, at + 900, f"step {at // 1000}")
+        builder.kernel(at + 100, at + 1050, launch=at + 10)
+    page = Page(markdown(load([builder], tmp_path)))
+    assert page.texts[0] == "No communication: compute is 95 % of step time, idle 5 %."
+    # No backward range: what hides under it is not known.
+    assert page.tables[0][1][2:] == ["0.0 %", "0.0 %", "-", "-", "5.0 %", "0 ms"]
+    assert page.tables[1] == [
+        RANK_HEADINGS[:-2],
+        ["0", "0.001000 ms", "95.0 %", "0.0 %", "0.0 %", "5.0 %", "0.0 %", "-"],
+    ]
+
+
+def test_a_run_without_steps_says_so_and_shows_the_whole_capture(tmp_path):
+    builder = TraceBuilder().env(RANK=0).gpu().kernel(0, 600, launch=-10).nccl(600, 1000, launch=-5)
+    page = Page(markdown(load([builder], tmp_path)))
+    # Nothing of a capture is a step's: no step time, no throughput.
+    assert "step time" not in page.tables[0][0]
+    assert page.tables[0][1][:2] == ["40.0 %", "40.0 %"]
+    assert any(text.startswith("warning") and "there are no steps" in text for text in page.texts)
+
+
+def test_a_run_without_gpu_activity_has_no_tables(tmp_path):
+    TraceBuilder().range(0, 10, "step 1").write(tmp_path / "x_0.sqlite")
+    page = Page(markdown(nsyspipe.load(tmp_path)))
+    assert page.texts[0] == "No GPU activity was recorded, so there is nothing to measure."
+    assert not page.tables
+    assert any(text.startswith("error (report x_0.sqlite): no GPU activity") for text in page.texts)
+
+
+# --- extremes ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Return a run of 20 ranks, three of which stand out.
+
+    Per step a kernel hides [400, 500) of the all-reduce [400, 520): 20 are exposed. Rank 3 arrives at 450, and the
+    others wait 50 for it. Rank 7 lacks that kernel: 120 are exposed. Step 3 of rank 11 starts 30 later than on the
+    others, so that its step 2 takes 1030 instead of 1000.
+    """
+    found = reports(20)
+    for rank, builder in enumerate(found):
+        for at in range(0, 4000, 1000) if rank != 7 else ():
+            builder.kernel(at + 400, at + 500, launch=at + 15)
+    found[11].rows[KERNEL][3]["start"] += 30
+    every_step(found, *(450 if rank == 3 else 400 for rank in range(20)), end=520)
+    return load(found, tmp_path_factory.mktemp("many"))
+
+
+def test_of_many_ranks_those_that_matter_are_shown(many):
+    page = Page(markdown(many))
+    # Backward is not marked: what hides under compute is said instead.
+    assert page.tables[1][0] == [one.replace("backward", "compute") for one in RANK_HEADINGS]
+    # In turn: 11, 7, 3, then the lowest numbers of those that are alike.
+    assert [row[0] for row in page.tables[1][1:]] == ["0", "1", "2", "3", "4", "5", "7", "11"]
+    assert [row[3] for row in page.tables[1][1:]][-3:] == ["2.0 %", "12.0 %", "2.0 %"]
+    assert [row[-1] for row in page.tables[1][1:]][3] == "<0.001 ms"  # 50 ns
+    assert (
+        "8 of 20 ranks: the slowest, the most exposed, the most waited for; --json has all."
+        in page.texts
+    )
+
+
+def test_the_longest_page_has_less_than_60_lines_and_says_what_it_left_out(many, tmp_path):
+    link = nsyspipe.load(write_sick(tmp_path), nccl_log=[LOG], topology=TOPOLOGY).link
+    findings = [finding(number) for number in range(30)]
+    problems = [{"message": f"problem {n}", "fix": "mend it", "rank": n} for n in range(40)]
+    problems += [{"message": "by the way", "severity": "info"}]
+    source = markdown(Changed(many, findings=findings, problems=problems, link=link))
+    assert len(source.splitlines()) <= MOST_LINES
+    page = Page(source)
+    assert [row[2] for row in page.tables[2][1:]] == [f"rule-{n}: found {n}" for n in range(8)]
+    assert "Left out: 22 more (nsyspipe analyze REPORTS --findings all shows all)." in page.texts
+    assert [text for text in page.texts if text.startswith("warning")] == [
+        f"warning (rank {n}): problem {n}. Fix: mend it." for n in range(8)
+    ]
+    assert any("left out: 32 more and 1 of severity info" in text for text in page.texts)
+
+
+def test_the_same_reports_give_the_same_page_in_any_order(tmp_path):
+    paths = [steady_rank(rank).write(tmp_path / f"r_{rank}.sqlite") for rank in range(2)]
+    assert markdown(nsyspipe.load(paths)) == markdown(nsyspipe.load(paths[::-1]))

@@ -1,0 +1,247 @@
+"""Traces of whole runs, read back and compared with the run's own tables."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import OptionError
+from nsyspipe.report.perfetto.trace import perfetto
+from tests.build.across import every_step, load, reports
+from tests.conftest import SAMPLES
+from tests.perfetto_reading import ReadTrace
+
+
+def trace_of(run, steps=None):
+    file = io.BytesIO()
+    perfetto(run, file, steps=steps)
+    return ReadTrace(file.getvalue())
+
+
+def rows_of(table, rank):
+    return [row for row in table.to_pylist() if row["rank"] == rank]
+
+
+def inside(track, row):
+    """Return how much of a step's window a track's slices cover, ns."""
+    window = (row["start_ns"], row["end_ns"])
+    return sum(max(min(end, window[1]) - max(start, window[0]), 0) for start, end in track.times)
+
+
+def check(run, steps=None):
+    """Compare each number that a trace shows with the run's tables; return the trace."""
+    found = trace_of(run, steps)
+    shift = found.run.slices[0].notes["time_shift_ns"]
+    first, last = steps or (-(2**63), 2**63)
+    assert [one.name.split(" · ")[0] for one in found.ranks] == [
+        f"rank {rank}" for rank in run.ranks["rank"].to_pylist()
+    ]
+    linked: Counter = Counter()
+    for track, (rank, events, ranges) in zip(found.ranks, run.operations(steps), strict=True):
+        shown = [row for row in rows_of(run.steps(), rank) if first <= row["step"] <= last]
+        check_operations(track, events.to_pylist(), shift)
+        check_steps(track, shown, shift)
+        check_ranges(track, ranges.to_pylist(), shift)
+        matched = {
+            (row["step"], row["seq"])
+            for row in rows_of(run.collectives(), rank)
+            if row["is_matched"]
+        }
+        linked.update(
+            key for row in events.to_pylist() if (key := (row["step"], row["seq"])) in matched
+        )
+    assert sorted(map(len, found.flows().values())) == sorted(linked.values())
+    check_flows(found)
+    return found
+
+
+def check_operations(track, events, shift):
+    """Every operation is there once, with its exact times, on a thread of its stream, beside no other."""
+    drawn = Counter(
+        (one.notes["start_ns"], one.end - shift, one.name, one.category, thread.name.split(" (")[0])
+        for thread in track.threads
+        for one in thread.slices
+    )
+    assert drawn == Counter(
+        (
+            row["start_ns"],
+            row["end_ns"],
+            row["name"],
+            row["category"],
+            f"device {row['device_id']} stream {row['stream_id']}",
+        )
+        for row in events
+    )
+    for thread in track.threads:
+        assert all(one.start == one.notes["start_ns"] + shift for one in thread.slices)
+        assert all(one.depth == 0 for one in thread.slices)
+
+
+def check_steps(track, shown, shift):
+    """Windows, and in each the exposed communication and the waiting of the steps table."""
+    steps = track.child("steps")
+    assert steps.times == [(row["start_ns"] + shift, row["end_ns"] + shift) for row in shown]
+    for name, figure in (
+        ("exposed communication", "exposed_comm_ns"),
+        ("waiting in communication", "wait_ns"),
+    ):
+        known = [row for row in shown if row[figure] is not None]
+        assert (name in steps.names) == bool(known)
+        if not known:
+            continue
+        derived = steps.child(name)
+        assert derived.total == sum(row[figure] for row in known)
+        for row in known:
+            moved = row | {key: row[key] + shift for key in ("start_ns", "end_ns")}
+            assert inside(derived, moved) == row[figure]
+
+
+def check_ranges(track, ranges, shift):
+    """Every host range is there once, phases inside of their step."""
+    hosts = [one for one in track.child("steps").children if one.name.startswith("phases on host")]
+    drawn = Counter((*bar,) for host in hosts for bar in host.bars)
+    assert drawn == Counter(
+        (row["start_ns"] + shift, row["end_ns"] + shift, row["phase"] or f"step {row['step']}")
+        for row in ranges
+    )
+    for host in hosts[:1]:
+        assert all(
+            one.parent is None or one.parent.notes["step"] == one.notes["step"]
+            for one in host.slices
+        )
+
+
+def check_flows(found):
+    """The slices of a flow are the same place of the same step, on different ranks."""
+    rank_of = {
+        id(one): rank.number
+        for rank in found.ranks
+        for thread in rank.threads
+        for one in thread.slices
+    }
+    for slices in found.flows().values():
+        assert len({(one.notes["step"], one.notes["seq"]) for one in slices}) == 1
+        assert len({rank_of[id(one)] for one in slices}) == len(slices)
+
+
+# --- built runs ------------------------------------------------------------------------------
+
+
+def test_a_steady_run_shows_what_was_built(steady):
+    found = check(nsyspipe.load(steady))
+    rank = found.ranks[1]
+    # Step 1 is forward [1100, 1200), backward [1200, 1300), all-reduce [1270, 1330) and a copy [1340, 1350). The
+    # session of rank 1 starts 1 ns late, but its all-reduces end with the others': that is its clock's offset.
+    assert rank.name == "rank 1 · NVIDIA H200 · node0"
+    compute, comm = rank.threads
+    assert compute.bars[3:6] == [
+        (1100, 1200, "gemm"),
+        (1200, 1300, "gemm"),
+        (1340, 1350, "memcpy DtoD"),
+    ]
+    assert comm.times[1] == (1270, 1330)
+    steps = rank.child("steps")
+    assert steps.child("exposed communication").times[1] == (1300, 1330)
+    assert steps.child("phases on host").bars[3:6] == [
+        (1000, 1900, "step 1"),
+        (1005, 1050, "forward"),
+        (1060, 1160, "backward"),
+    ]
+    # Launched in forward: the first kernel; in backward: the second, the all-reduce and the copy.
+    assert steps.child("phases on device").bars[2:4] == [
+        (1100, 1200, "forward"),
+        (1200, 1350, "backward"),
+    ]
+    # Four collectives, each on both ranks.
+    assert [len(slices) for slices in found.flows().values()] == [2, 2, 2, 2]
+
+
+def test_only_the_steps_that_are_asked_for_are_shown(steady):
+    found = check(nsyspipe.load(steady), (1, 2))
+    rank = found.ranks[0]
+    assert [name for *_, name in rank.child("steps").bars] == ["step 1", "step 2"]
+    assert rank.threads[1].times == [(1270, 1330), (2270, 2330)]
+    assert found.run.bars[0][:2] == (1100, 3100)
+
+
+def test_steps_that_are_not_there_are_an_error(steady):
+    with pytest.raises(OptionError):
+        trace_of(nsyspipe.load(steady), (7, 9))
+
+
+def test_waiting_of_two_communicators_and_unmatched_ones(tmp_path):
+    builders = every_step(reports(2), 300, 350, end=400)
+    builders[0].nccl(1420, 1450, launch=1030, stream=23)  # only on rank 0: step 1 has no waiting
+    run = load(builders, tmp_path)
+    found = check(run)
+    # Each step but that one, the last too: rank 0 waits 50 ns.
+    waiting = [rank.child("steps").child("waiting in communication").times for rank in found.ranks]
+    assert waiting == [[(300, 350), (2300, 2350), (3300, 3350)], []]
+
+
+def test_a_run_of_one_rank_has_neither_arrows_nor_waiting(tmp_path):
+    run = load(every_step(reports(1), 300, end=400), tmp_path)
+    found = check(run)
+    assert found.flows() == {}
+    assert "waiting in communication" not in found.ranks[0].child("steps").names
+
+
+def test_a_run_without_communication_has_none_exposed(tmp_path):
+    steps = check(load(reports(1), tmp_path)).ranks[0].child("steps")
+    assert steps.child("exposed communication").slices == []
+    assert steps.child("communication busy").values == [(100, 0)]
+
+
+def test_a_run_without_steps_is_shown_whole(tmp_path):
+    builders = reports(2)
+    for builder in builders:
+        builder.rows["NVTX_EVENTS"].clear()
+    found = trace_of(load(builders, tmp_path))
+    (bar,) = found.ranks[0].child("steps").bars
+    assert bar == (100, 3200, "whole capture")
+    assert found.ranks[0].threads[0].times == [
+        (1000 * step + 100, 1000 * step + 200) for step in range(4)
+    ]
+
+
+def test_the_same_run_gives_the_same_bytes(steady):
+    first, again = io.BytesIO(), io.BytesIO()
+    perfetto(nsyspipe.load(steady), first)
+    perfetto(nsyspipe.load(steady), again)
+    assert first.getvalue() == again.getvalue()
+
+
+# --- real runs -------------------------------------------------------------------------------
+
+
+def test_a_step_of_the_sample():
+    run = nsyspipe.load(f"{SAMPLES}/ddp-4gpu-after_*.sqlite")
+    step = run.breakdown()["step"].to_pylist()[0]
+    found = check(run, (step, step))
+    assert len(found.ranks) == 4
+    assert {len(slices) for slices in found.flows().values()} == {4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ddp-1gpu_*",
+        "ddp-2gpu-straggler_*",
+        "ddp-2gpu-bucket100-nsys2025_*",
+        "ddp-4gpu-onefile*",
+        "ddp-4gpu-shm-powersgd_*",
+        "fsdp-4gpu_*",
+        "baseline*",
+    ],
+)
+def test_real_runs_show_their_own_numbers(real, name):
+    run = nsyspipe.load(f"{real}/{name}.sqlite")
+    check(run)
+    numbers = run.steps()["step"].to_pylist()
+    if numbers:
+        middle = sorted(numbers)[len(numbers) // 2]
+        check(run, (middle, middle + 1))

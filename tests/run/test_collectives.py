@@ -1,0 +1,324 @@
+"""Built runs of several ranks: who waits for whom, in which communicator, and what that makes of steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.build.across import (
+    BROADCAST,
+    CLOCK,
+    GATHER,
+    SCATTER,
+    collectives,
+    every_step,
+    load,
+    reports,
+    said_of_clocks_and_matching,
+    stragglers,
+    waits,
+)
+from tests.build.tools import problem_of, shift
+
+# --- one collective per step ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """Return a run of two ranks: in each step rank 0 arrives at 300, rank 1 at 340, both are done at 400."""
+    return load(every_step(reports(2), 300, 340, end=400), tmp_path)
+
+
+def test_every_column_of_a_collective(plain):
+    common = {
+        "step": 1, "seq": 0, "collective": "all_reduce", "datatype": "f32", "algorithm": "RING_LL",
+        "comm_id": "all_reduce/0", "end_ns": 1400, "is_matched": True, "in_summary": True, "n_ranks": 2,
+        "arrival_skew_ns": 40, "transfer_ns": 60, "is_significant": True, "message_bytes": None, "bus_bytes": None,
+        "algbw_bytes_per_s": None, "busbw_bytes_per_s": None,
+    }  # fmt: skip
+    rows = [row for row in plain.collectives().to_pylist() if row["step"] == 1]
+    first = {"rank": 0, "start_ns": 1300, "wait_ns": 40, "late_by_ns": 0, "held_up_ns": 0}
+    second = {"rank": 1, "start_ns": 1340, "wait_ns": 0, "late_by_ns": 40, "held_up_ns": 40}
+    assert rows == [
+        common | first | {"is_late_significant": False},
+        common | second | {"is_late_significant": True},
+    ]
+
+
+def test_waiting_is_part_of_the_steps_and_of_the_run(plain):
+    assert waits(plain) == [[40] * 4, [0] * 4]
+    # What is left of 100 and 60 ns of communication.
+    assert [row["transfer_ns"] for row in plain.steps().to_pylist()] == [60] * 8
+    # 40 of 1000 on rank 0, 0 of 1000 on rank 1.
+    assert [row["wait_share"] for row in plain.rank_summary().to_pylist()] == [0.04, 0.0]
+    assert plain.summary()["wait_share"].to_pylist() == [0.02]
+
+
+def test_stragglers_count_the_summary_steps(plain):
+    # Steps 1 and 2: 40 each.
+    assert plain.stragglers().to_pylist() == [
+        {
+            "rank": 0,
+            "n_arrived_last": 0,
+            "wait_caused_ns": 0,
+            "lateness_ns": 0,
+            "held_up_ns": 0,
+            "wait_ns": 80,
+        },
+        {
+            "rank": 1,
+            "n_arrived_last": 2,
+            "wait_caused_ns": 80,
+            "lateness_ns": 80,
+            "held_up_ns": 80,
+            "wait_ns": 0,
+        },
+    ]
+
+
+def test_the_table_holds_every_step_and_says_which_count(plain):
+    rows = plain.collectives().select(["step", "rank", "in_summary"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        (step, rank, step in {1, 2}) for step in range(4) for rank in range(2)
+    ]
+
+
+def test_equal_ends_make_exact_clocks_and_no_problem(plain):
+    names = ["clock_shift_ns", "clock_offset_ns", "clock_error_ns"]
+    assert plain.ranks.select(names).to_pylist() == [dict.fromkeys(names, 0)] * 2
+    assert said_of_clocks_and_matching(plain) == []
+
+
+def test_a_run_of_one_rank_waits_for_nobody_that_is_known(tmp_path):
+    run = load(every_step(reports(1), 300, end=400), tmp_path)
+    assert waits(run) == [[None] * 4]
+    assert stragglers(run) == [(0, None, None, None, None, None)]
+    names = ("is_matched", "n_ranks", "wait_ns", "transfer_ns", "is_significant")
+    assert collectives(run, *names) == [(False, None, None, None, None)]
+    assert run.summary()["wait_share"].to_pylist() == [None]
+    assert said_of_clocks_and_matching(run) == []
+
+
+def test_of_several_ranks_without_communication_no_wait_is_known(tmp_path):
+    # They may communicate by kernels of another name: null with a problem, not 0.
+    run = load(reports(2), tmp_path)
+    assert waits(run) == [[None] * 4, [None] * 4]
+    assert stragglers(run) == [(rank, None, None, None, None, None) for rank in range(2)]
+    assert problem_of(run, "no-comm-kernels")["severity"] == "error"
+    assert run.collectives().num_rows == 0
+
+
+# --- what is told apart from waiting --------------------------------------------------------------
+
+
+def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_waits_to_its_end(
+    tmp_path,
+):
+    builders = every_step(reports(2), 300, 340, end=400, steps=(0, 2, 3))
+    builders[0].nccl(1300, 1330, launch=1020)
+    builders[1].nccl(1340, 1400, launch=1020)
+    run = load(builders, tmp_path)
+    # Three of four ends agree, so the clocks stay.
+    assert collectives(run, "rank", "wait_ns", "transfer_ns") == [(0, 40, 0), (1, 0, 60)]
+    assert waits(run) == [[40, 30, 40, 40], [0] * 4]
+    row = problem_of(run, "ended-before-last-arrived")
+    assert row["severity"] == "warning"
+    assert row["message"].startswith("1 communication operations")
+
+
+def test_waiting_is_a_union_over_collectives(tmp_path):
+    # Rank 0 waits in [300, 340) and, on another stream, in [320, 360): 60 ns of two times 40.
+    builders = every_step(reports(2), 300, 340, end=400)
+    run = load(every_step(builders, 320, 360, end=420, name=GATHER, stream=20), tmp_path)
+    assert collectives(run, "seq", "rank", "wait_ns") == [
+        (0, 0, 40), (0, 1, 0), (1, 0, 40), (1, 1, 0),
+    ]  # fmt: skip
+    assert waits(run) == [[60] * 4, [0] * 4]
+
+
+def test_waiting_counts_in_the_window_that_it_falls_in(tmp_path):
+    # Rank 0 waits in [1050, 1150) after each step: 50 before the next window starts, 50 in it.
+    run = load(every_step(reports(2), 1050, 1150, end=1200, steps=(0, 1, 2)), tmp_path)
+    assert collectives(run, "rank", "start_ns", "wait_ns") == [(0, 2050, 100), (1, 2150, 0)]
+    # The last window is [3100, 3200).
+    assert waits(run, rank=0) == [50, 100, 100, 50]
+
+
+def test_an_operation_launched_in_no_step_is_unmatched_without_a_word(tmp_path):
+    # Launched at 950, between two steps; it runs inside the window, and counts as its communication.
+    builders = every_step(reports(2), 300, 340, end=400)
+    every_step(builders, 960, 970, end=990, steps=(1,), launch=950)
+    run = load(builders, tmp_path)
+    assert collectives(run, "start_ns", "is_matched") == [(1300, True), (1340, True)]
+    assert waits(run) == [[40] * 4, [0] * 4]
+    assert [row["n_collectives"] for row in run.steps().to_pylist()] == [1, 2, 1, 1] * 2
+    assert said_of_clocks_and_matching(run) == []
+
+
+def test_an_operation_without_a_launch_belongs_to_the_window_that_it_starts_in(tmp_path):
+    # Starts at 1050 and 1099 of steps 0 to 2: step i's window still, though the host is in step i + 1.
+    builders = every_step(reports(2), 1050, 1099, end=1300, steps=(0, 1, 2), launch=None)
+    run = load(builders, tmp_path)
+    assert collectives(run, "rank", "start_ns", "wait_ns") == [(0, 2050, 49), (1, 2099, 0)]
+    assert waits(run, rank=0) == [49, 49, 49, 0]
+
+
+# --- lateness -------------------------------------------------------------------------------------
+
+
+def test_the_largest_delay_of_a_step_goes_to_the_rank_that_was_last_there(tmp_path):
+    builders = every_step(reports(3), 300, 310, 350, end=400)  # rank 2 by 40
+    every_step(builders, 450, 425, 440, end=500, launch=21)  # rank 0 by 10
+    every_step(builders, 600, 600, 635, end=700, launch=22)  # rank 2 by 35
+    every_step(builders, 750, 800, 800, end=850, launch=23)  # nobody
+    every_step(builders, 880, 881, 885, end=890, launch=24, steps=(1,))  # rank 2 by 4, in step 1
+    run = load(builders, tmp_path)
+    # Steps 1 and 2: rank 0 twice by 10, rank 2 by 40, 35, 4 and by 40, 35.
+    assert [row[:4] for row in stragglers(run)] == [(0, 2, 20, 0), (1, 0, 0, 0), (2, 5, 154, 80)]
+
+
+def test_each_step_has_its_own_latest_rank(tmp_path):
+    builders = every_step(reports(2), 300, 340, end=400, steps=(0, 1, 3))
+    run = load(every_step(builders, 325, 300, end=400, steps=(2,)), tmp_path)
+    assert [row[:4] for row in stragglers(run)] == [(0, 1, 25, 25), (1, 1, 40, 40)]
+
+
+# --- several collectives, streams, communicators --------------------------------------------------
+
+
+def sharded(rank, gather, scatter):
+    """Return a rank of a run like FSDP: three all-gathers on one stream, two reduce-scatters on another."""
+    builder = reports(2)[rank]
+    for at in range(0, 4000, 1000):
+        for start in (at + 210, at + 300, at + 500):
+            builder.nccl(start, start + 60, launch=at + 20, name=GATHER, stream=gather)
+        for start in (at + 450, at + 550):
+            builder.nccl(start, start + 60, launch=at + 30, name=SCATTER, stream=scatter)
+    return builder
+
+
+def test_two_kinds_on_two_streams_are_matched_whatever_the_streams_are_called(tmp_path):
+    ranks = [sharded(0, 20, 24), shift(sharded(1, 31, 7), 4)]
+    ranks[1].rows[CLOCK][0]["utcEpochNs"] -= 4  # the same times, on a clock that is 4 ahead
+    run = load(ranks, tmp_path)
+    assert run.ranks["clock_shift_ns"].to_pylist() == [4, 0]
+    names = ("seq", "rank", "collective", "comm_id", "start_ns", "is_matched")
+    expected = [
+        (seq, rank, kind, f"{kind}/0", 1004 + start, True)
+        for seq, (kind, start) in enumerate([
+            ("all_gather", 210), ("all_gather", 300), ("reduce_scatter", 450), ("all_gather", 500),
+            ("reduce_scatter", 550),
+        ])
+        for rank in range(2)
+    ]  # fmt: skip
+    assert collectives(run, *names) == expected
+    assert {row[1] for row in stragglers(run)} == {0}
+
+
+def test_communicators_of_one_collective_are_told_apart_by_order_of_first_use(tmp_path):
+    # Rank 1 uses its second communicator before its first from step 1 on: place alone would pair them wrongly.
+    builders = reports(2)
+    for rank, (first, second) in enumerate(((5, 9), (9, 5))):
+        for at in range(0, 4000, 1000):
+            starts = (600, 300) if at and rank else (300, 600)
+            builders[rank].nccl(at + starts[0], at + 700, launch=at + 20, stream=first)
+            builders[rank].nccl(at + starts[1], at + 710, launch=at + 21, stream=second)
+    run = load(builders, tmp_path)
+    assert collectives(run, "seq", "rank", "comm_id", "wait_ns", "transfer_ns") == [
+        (0, 0, "all_reduce/0", 300, 100), (0, 1, "all_reduce/0", 0, 100),
+        (1, 0, "all_reduce/1", 0, 110), (1, 1, "all_reduce/1", 300, 110),
+    ]  # fmt: skip
+
+
+def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names(tmp_path):
+    # Ranks 0 and 1 gather, rank 2 does not: that may be a subgroup, or a rank that lost its part.
+    builders = every_step(reports(3), 300, 310, 340, end=400)
+    every_step(builders[:2], 500, 500, end=520, name=GATHER, stream=20)
+    run = load(builders, tmp_path)
+    assert collectives(run, "seq", "rank", "collective", "is_matched", "n_ranks") == [
+        *((0, rank, "all_reduce", True, 3) for rank in range(3)),
+        *((1, rank, "all_gather", False, None) for rank in range(2)),
+    ]
+    row = problem_of(run, "unmatched-collectives")
+    assert row["message"].startswith("8 of 20 communication operations")
+    assert waits(run)[:2] == [[None] * 4] * 2
+    # The lateness of what was matched stands: 340 - 310 in steps 1 and 2.
+    assert [row[1:4] for row in stragglers(run)] == [(0, 0, 0), (0, 0, 0), (2, 60, 60)]
+    assert run.summary()["wait_share"].to_pylist() == [None]
+
+
+# --- a capture that lacks some --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lost", "place"), [(0, 0), (3, -1)])
+def test_a_rank_that_lost_one_collective_unmatches_that_group_of_that_step_only(
+    tmp_path, lost, place
+):
+    builders = every_step(reports(2), 300, 340, end=400)
+    every_step(builders, 500, 540, end=600, launch=21)
+    every_step(builders, 700, 720, end=800, launch=22, name=GATHER, stream=20)
+    reduced = [
+        row for row in builders[1].rows["CUPTI_ACTIVITY_KIND_KERNEL"] if row["streamId"] == 19
+    ]
+    gone = sorted(reduced, key=lambda row: row["start"])[place]
+    builders[1].rows["CUPTI_ACTIVITY_KIND_KERNEL"].remove(gone)
+    run = load(builders, tmp_path)
+    found = {
+        (row["step"], row["collective"], row["rank"]): row for row in run.collectives().to_pylist()
+    }
+    unmatched = {key for key, row in found.items() if not row["is_matched"]}
+    assert unmatched == {(lost, "all_reduce", 0), (lost, "all_reduce", 1)}
+    for row in found.values():
+        assert (row["wait_ns"] is None) == (not row["is_matched"])
+    kept = [None if step == lost else 100 for step in range(4)]  # 40 + 40 + 20
+    assert waits(run) == [kept, [None if step == lost else 0 for step in range(4)]]
+    row = problem_of(run, "unmatched-collectives")
+    assert row["message"].startswith("3 of 23 communication operations")
+    # Steps 0 and 3 do not count: figures are as of a whole capture.
+    assert stragglers(run) == [(0, 0, 0, 0, 0, 200), (1, 6, 200, 80, 200, 0)]
+    assert run.summary()["wait_share"].to_pylist() == [0.05]
+
+
+def test_unmatched_collectives_come_last_in_their_step(tmp_path):
+    builders = every_step(reports(2), 500, 540, end=600)
+    builders[0].nccl(1300, 1310, launch=1021, name=BROADCAST)
+    builders[0].nccl(1700, 1710, launch=1022, name=BROADCAST)
+    builders[1].nccl(1250, 1260, launch=1021, name=GATHER)
+    run = load(builders, tmp_path)
+    assert collectives(run, "seq", "rank", "collective", "start_ns", "is_matched") == [
+        (0, 0, "all_reduce", 1500, True),
+        (0, 1, "all_reduce", 1540, True),
+        (1, 0, "broadcast", 1300, False),
+        (1, 1, "all_gather", 1250, False),
+        (2, 0, "broadcast", 1700, False),
+    ]
+
+
+def test_where_nothing_matches_in_summary_steps_figures_are_null(tmp_path):
+    builders = every_step(reports(2), 300, 340, end=400, steps=(0, 3))
+    every_step(builders[:1], 300, end=400, steps=(1, 2))
+    run = load(builders, tmp_path)
+    assert waits(run, rank=0) == [40, None, None, 40]
+    assert stragglers(run)[0] == (0, None, None, None, None, None)
+    assert stragglers(run)[1][:5] == (1, None, None, None, None)
+
+
+def test_three_of_four_ranks_give_figures_of_those_present(tmp_path):
+    run = load(every_step(reports(3, world_size=4), 300, 310, 340, end=400), tmp_path)
+    assert "1 of 4 ranks" in problem_of(run, "ranks-missing")["message"]
+    assert collectives(run, "rank", "n_ranks", "wait_ns", "late_by_ns") == [
+        (0, 3, 40, 0), (1, 3, 30, 0), (2, 3, 0, 30),
+    ]  # fmt: skip
+    # Twice: rank 2 is 30 behind rank 1, and holds rank 0 up for 40.
+    assert stragglers(run) == [(0, 0, 0, 0, 0, 80), (1, 0, 0, 0, 0, 60), (2, 2, 60, 60, 80, 0)]
+
+
+def test_without_steps_the_captures_are_matched_as_one(tmp_path):
+    builders = every_step(reports(2), 300, 340, end=400)
+    for builder in builders:
+        builder.rows.pop("NVTX_EVENTS")
+    run = load(builders, tmp_path)
+    names = ("seq", "rank", "wait_ns", "in_summary")
+    assert collectives(run, *names, step=0) == [
+        (seq, rank, 40 * (1 - rank), True) for seq in range(4) for rank in range(2)
+    ]
+    assert waits(run) == [[160], [0]]

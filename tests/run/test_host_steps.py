@@ -1,0 +1,394 @@
+"""Runs without any device activity: the steps of their hosts, from reports to every output."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+import nsyspipe
+from nsyspipe.analysis.summary import host_figures
+from nsyspipe.errors import DatasetError, OptionError, RankConflictError
+from nsyspipe.model import schema
+from nsyspipe.report.document import document, dumps
+from nsyspipe.report.html.run_page import run_page
+from nsyspipe.report.markdown import markdown
+from nsyspipe.report.text import summary_text
+from nsyspipe.store.write import save
+from tests.build.tools import codes, problem_of
+from tests.build.trace import TraceBuilder, steady_rank
+from tests.markdown_page import Page
+
+SESSION = 10**18
+VERDICT = "No GPU activity was recorded: these are host times of the NVTX steps only."
+
+
+def host_rank(rank, *, env=True, n_steps=3, pid=None, builder=None):
+    """Return a rank that only the host saw; rank 1 started its session 500 ns after rank 0.
+
+    Step i is [1000 i, 1000 i + 300 + 100 rank); in it data [0, 50), forward [50, 150), backward
+    [150, 250), and two optimizer ranges [250, 270) and [260, 290), which are 40 together.
+    """
+    builder = builder or TraceBuilder(pid=1000 + rank).session(SESSION + 500 * rank).host("node0")
+    if env:
+        builder.env(RANK=rank, WORLD_SIZE=2)
+    for step in range(n_steps):
+        at = 1000 * step
+        builder.range(at, at + 300 + 100 * rank, f"step {step}", pid=pid)
+        builder.range(at, at + 50, "data", pid=pid).range(at + 50, at + 150, "forward", pid=pid)
+        builder.range(at + 150, at + 250, "backward", pid=pid)
+        builder.range(at + 250, at + 270, "optimizer a", kind=60, pid=pid)
+        builder.range(at + 260, at + 290, "optimizer b", kind=60, pid=pid)
+    return builder
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Return the folder of a run of two ranks without devices."""
+    for rank in range(2):
+        host_rank(rank).write(tmp_path / f"cpu_{rank}.sqlite")
+    return tmp_path
+
+
+def rows(run):
+    return run.host_steps().to_pylist()
+
+
+def column(run, name):
+    return run.host_steps()[name].to_pylist()
+
+
+def expected(rank, step):
+    start = 1000 * step + 500 * rank
+    length = 300 + 100 * rank
+    return {
+        "rank": rank, "report": f"cpu_{rank}.sqlite", "pid": 1000 + rank, "step": step, "host_start_ns": start,
+        "host_end_ns": start + length, "host_ns": length, "data_ns": 50, "forward_ns": 100, "backward_ns": 100,
+        "optimizer_ns": 40, "is_complete": True,
+    }  # fmt: skip
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+def test_each_step_of_each_rank_is_a_row_with_its_phases_on_one_clock(two):
+    run = nsyspipe.load(two)
+    assert rows(run) == [expected(rank, step) for rank in range(2) for step in range(3)]
+    assert run.host_steps().schema.equals(schema.HOST_STEPS.arrow, check_metadata=True)
+    assert run.step_family == "step #"
+
+
+def test_all_figures_of_the_device_stay_null_and_the_problem_stays(two):
+    run = nsyspipe.load(two)
+    summary = run.summary().to_pylist()[0]
+    assert {summary[name] for name in summary if not name.startswith("n_")} == {None}
+    assert (summary["n_steps"], run.header.n_ranks, run.header.world_size) == (0, 0, 2)
+    assert run.ranks.num_rows == run.steps().num_rows == run.phases().num_rows == 0
+    assert codes(run) == ["no-gpu-activity"]
+    assert set(run.problems["severity"].to_pylist()) == {"error"}
+
+
+def test_a_capture_that_traced_no_gpu_lacks_none(two):
+    ranks = [{"rank": rank, "report": f"cpu_{rank}", "pid": 1000 + rank} for rank in range(2)]
+    said = {"name": "cpu", "captured_at_utc": "2001-09-09T01:46:40Z", "ranks": ranks}
+    for trace, found in (
+        (["nvtx", "osrt"], [("captured-without-gpu", "info", None)]),
+        (["cuda", "nvtx"], [("no-gpu-activity", "error", f"cpu_{rank}.sqlite") for rank in (0, 1)]),
+    ):
+        (two / "cpu.capture.json").write_text(json.dumps(said | {"trace": trace}))
+        problems = nsyspipe.load(two).problems.to_pylist()
+        assert [(row["code"], row["severity"], row["report"]) for row in problems] == found
+
+
+def test_a_step_without_a_phase_that_others_have_has_0_of_it_and_a_process_without_any_null(
+    tmp_path,
+):
+    builder = TraceBuilder()
+    builder.range(0, 100, "step 1").range(10, 30, "forward").range(200, 300, "step 2")
+    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
+    assert column(run, "forward_ns") == [20, 0]
+    assert column(run, "data_ns") == column(run, "backward_ns") == [None, None]
+
+
+def test_a_step_that_was_never_closed_is_not_complete(tmp_path):
+    builder = TraceBuilder().range(0, 100, "step 1").range(200, 310, "step 2")
+    builder.range(400, None, "step 3").range(410, 450, "forward")
+    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
+    assert column(run, "host_ns") == [100, 110, 51]  # 1 ns after the last event, 450
+    assert column(run, "is_complete") == [True, True, False]
+    assert column(run, "forward_ns") == [0, 0, 40]
+    (figures,) = host_figures(run.host_steps())
+    assert (figures.n_steps, figures.median_ns) == (2, 105)  # without the open one
+    assert "1 step range had not ended when the capture did; it is in no figure here." in text_of(
+        run
+    )
+
+
+def test_texts_without_one_number_each_are_counted_from_0(tmp_path):
+    builder = TraceBuilder()
+    for at, text in ((0, "epoch 1 step 7"), (100, "epoch 1 step 9")):
+        builder.range(at, at + 50, text)
+    run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
+    assert column(run, "step") == [0, 1]
+
+
+def test_reports_that_do_not_all_say_when_they_began_keep_their_own_times(tmp_path):
+    host_rank(0).write(tmp_path / "a_0.sqlite")
+    host_rank(1).write(tmp_path / "a_1.sqlite", without=("TARGET_INFO_SESSION_START_TIME",))
+    assert column(nsyspipe.load(tmp_path), "host_start_ns") == [0, 1000, 2000] * 2
+
+
+# --- which ranges are steps ----------------------------------------------------------------------
+
+
+def test_all_reports_take_one_family_although_one_of_them_alone_would_take_another(tmp_path):
+    first = host_rank(0)
+    for at in (0, 2000):
+        first.range(at - 5, at + 1950, f"outer {at}")
+    first.write(tmp_path / "a_0.sqlite")
+    host_rank(1).write(tmp_path / "a_1.sqlite")
+    assert nsyspipe.load(tmp_path / "a_0.sqlite").step_family == "outer #"
+    run = nsyspipe.load(tmp_path, executor=ThreadPoolExecutor(1))
+    assert run.step_family == "step #"
+    assert column(run, "step") == [0, 1, 2] * 2
+
+
+def test_a_family_named_like_an_epoch_wins_only_alone(tmp_path):
+    builder = host_rank(0).range(-10, 1400, "epoch 0").range(1500, 2900, "epoch 1")
+    builder.write(tmp_path / "a_0.sqlite")
+    assert nsyspipe.load(tmp_path).step_family == "step #"
+
+
+def test_the_step_option_decides_and_one_range_is_enough(two):
+    run = nsyspipe.load(two, step="^step 2$")
+    assert column(run, "step") == [2, 2]
+    assert run.step_family == "^step 2$"
+
+
+def test_a_step_option_that_matches_nothing_leaves_nothing_to_show(two):
+    run = nsyspipe.load(two, step="nothing")
+    assert rows(run) == []
+    assert text_of(run).startswith("No GPU activity was recorded, so there is nothing to measure.")
+
+
+def test_one_range_alone_makes_no_family(tmp_path):
+    run = nsyspipe.load(TraceBuilder().range(0, 9, "step 1").write(tmp_path / "a_0.sqlite"))
+    assert (rows(run), run.step_family) == ([], None)
+
+
+def test_a_report_without_ranges_is_an_answer(tmp_path):
+    run = nsyspipe.load(TraceBuilder().env(RANK=0).write(tmp_path / "a_0.sqlite"))
+    assert rows(run) == []
+    assert codes(run) == ["no-gpu-activity"]
+
+
+def test_a_process_without_the_steps_is_no_row_and_objects_to_nothing(tmp_path):
+    builder = host_rank(0)
+    for at in (0, 500):
+        builder.range(at, at + 20, f"load {at}", pid=77)  # a worker of the data loader
+    run = nsyspipe.load(builder.write(tmp_path / "x.sqlite"))
+    assert column(run, "pid") == [1000] * 3
+    assert column(run, "rank") == [0] * 3  # its RANK is that of the only process with steps
+
+
+# --- which rank ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "env", "options", "ranks"),
+    [
+        (("x.sqlite", "y.sqlite"), True, {}, [0, 1]),
+        (("x_3.sqlite", "x_5.sqlite"), False, {}, [3, 5]),
+        (("x_3.sqlite", "x_5.sqlite"), True, {"rank_map": {"x_3": 8, "x_5": 4}}, [8, 4]),
+        (("x.sqlite", "y.sqlite"), False, {}, [None, None]),
+        (("x_3.sqlite", "y.sqlite"), False, {}, [None, None]),
+    ],
+    ids=["captured", "stems", "map", "unknown", "only-one-known"],
+)
+def test_ranks_are_numbered_by_the_sources_of_ranks_but_never_by_order(
+    tmp_path, names, env, options, ranks
+):
+    for rank, name in enumerate(names):
+        host_rank(rank, env=env).write(tmp_path / name)
+    run = nsyspipe.load(tmp_path, **options)
+    found = {row["pid"]: row["rank"] for row in rows(run)}
+    assert [found[1000], found[1001]] == ranks
+    assert column(run, "rank") == [rank for rank in sorted(ranks, key=lambda one: one or 0) for _ in range(3)]  # fmt: skip
+    assert codes(run) == ["no-gpu-activity"]
+
+
+def test_two_processes_of_one_report_are_told_by_pid_where_ranks_are_not_known(tmp_path):
+    builder = host_rank(0, env=False)
+    host_rank(1, env=False, builder=builder, pid=1001)
+    run = nsyspipe.load(builder.env(RANK=0).write(tmp_path / "node_0.sqlite"))
+    assert [(row["rank"], row["pid"]) for row in rows(run)] == [(None, 1000)] * 3 + [
+        (None, 1001)
+    ] * 3
+    assert "Slowest: node_0:1001, its median step takes" in text_of(run)
+    assert "--rank-map says it." in text_of(run)
+
+
+def test_reports_of_two_runs_are_refused(tmp_path):
+    for pid, name in enumerate(("a_0", "b_0")):
+        host_rank(0, builder=TraceBuilder(pid=pid)).write(tmp_path / f"{name}.sqlite")
+    with pytest.raises(RankConflictError, match="captured RANK is 0 in both"):
+        nsyspipe.load(tmp_path).host_steps()
+
+
+def test_a_rank_map_must_name_the_reports_with_steps(two):
+    with pytest.raises(OptionError, match="gives no rank to cpu_1"):
+        nsyspipe.load(two, rank_map={"cpu_0": 1}).host_steps()
+
+
+# --- runs with devices ---------------------------------------------------------------------------
+
+
+def test_a_run_with_devices_has_no_host_steps(steady):
+    run = nsyspipe.load(steady)
+    assert rows(run) == []
+    assert document(run)["host_steps"] == []
+
+
+def test_one_rank_with_a_device_is_enough_for_none(tmp_path):
+    steady_rank(0).write(tmp_path / "a_0.sqlite")
+    host_rank(1).write(tmp_path / "a_1.sqlite")
+    run = nsyspipe.load(tmp_path)
+    assert rows(run) == []
+    assert problem_of(run, "no-gpu-activity")["report"] == "a_1.sqlite"
+    assert run.ranks["rank"].to_pylist() == [0]
+
+
+# --- outputs -------------------------------------------------------------------------------------
+
+
+def text_of(run, width=100):
+    return summary_text(run, Console(width=width, force_terminal=False))
+
+
+def test_the_text_leads_with_the_verdict_and_shows_a_row_per_rank(two):
+    lines = text_of(nsyspipe.load(two)).splitlines()
+    assert lines[0] == VERDICT
+    assert lines[1] == "cpu | 2 processes without GPU activity | 6 host steps 'step #'"
+    cells = [line.split() for line in lines[5:7]]
+    # All steps of a rank take the same: median = slowest, and the first is the slowest.
+    parts = ["<0.001"] * 5
+    assert cells == [
+        ["0", "cpu_0", "3", "<0.001", "<0.001", "0", *parts],
+        ["1", "cpu_1", "3", "<0.001", "<0.001", "0", *parts],
+    ]
+    assert lines[7] == "Times in ms; of phases and the rest (other) the median."
+    # 400 - 300 ns, of 300
+    assert lines[8] == (
+        "Slowest: rank 1, its median step takes <0.001 ms (33.3 %) longer than that of rank 0."
+    )
+    assert "fix: capture with nsys profile --trace=cuda,nvtx" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_the_text_fits_the_terminal(tmp_path, width):
+    for rank in range(2):
+        host_rank(rank).write(
+            tmp_path / f"a-rather-long-name-of-a-study-on-two-hosts_{rank}.sqlite"
+        )
+    text = text_of(nsyspipe.load(tmp_path), width)
+    assert max(map(len, text.splitlines())) <= min(width, 100)
+    assert "backward" in text  # where ranks wait for each other
+    assert ("Left out for the width:" in text) == (width < 100)
+
+
+def test_the_json_document_holds_the_rows(two):
+    found = json.loads(dumps(document(nsyspipe.load(two))))
+    assert found["host_steps"][4] == expected(1, 1)
+    assert found["steps"] == found["ranks"] == []
+
+
+def test_the_markdown_has_the_table_and_what_is_slowest(two):
+    page = Page(markdown(nsyspipe.load(two)))
+    assert page.texts[0] == VERDICT
+    ((headings, *cells),) = page.tables
+    assert headings == ["rank", "steps", "median step", "slowest step", "at step", "data", "forward", "backward", "optimizer", "other", "report"]  # fmt: skip
+    assert [row[:2] + row[-1:] for row in cells] == [["0", "3", "cpu_0"], ["1", "3", "cpu_1"]]
+    assert any(text.startswith("Slowest: rank 1") for text in page.texts)
+
+
+def test_the_page_has_a_section_of_its_own_only_for_such_a_run(two, tmp_path):
+    text = run_page(nsyspipe.load(two))
+    assert VERDICT in text
+    assert 'id="host-steps"' in text
+    assert "Slowest: rank 1" in text
+    gpu = tmp_path / "gpu"
+    gpu.mkdir()
+    steady_rank(0, world_size=1).write(gpu / "g_0.sqlite")
+    assert 'id="host-steps"' not in run_page(nsyspipe.load(gpu))
+
+
+def test_hostile_names_of_reports_and_steps_stay_text(tmp_path):
+    builder = TraceBuilder()
+    for at in range(3):
+        builder.range(100 * at, 100 * at + 50, f"<b>step</b> \x1b[31m{at}")
+    run = nsyspipe.load(builder.write(tmp_path / "<i>|x`_0.sqlite"))
+    assert run.host_steps().num_rows == 3
+    assert "\x1b" not in text_of(run)
+    assert "<i>" not in run_page(run)
+    page = Page(markdown(run))
+    assert [line for line in page.html if "nsyspipe:" not in line] == []
+    assert page.tables[0][1][-1] == "<i>|x`_0"
+
+
+def test_captures_of_one_second_have_ids_of_their_own(tmp_path):
+    ids = set()
+    for n_steps in (3, 4, 3):
+        path = host_rank(0, n_steps=n_steps).write(tmp_path / "a_0.sqlite")
+        ids.add(nsyspipe.load(path).header.run_id)
+    assert len(ids) == 2
+
+
+# --- saved ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(two, tmp_path):
+    store = tmp_path / "store"
+    save(nsyspipe.load(two, run_id="cpu-run"), store)
+    return store
+
+
+def test_a_saved_run_has_the_same_rows_and_texts(two, saved):
+    before, after = nsyspipe.load(two, run_id="cpu-run"), nsyspipe.load(saved)
+    assert after.host_steps().equals(before.host_steps())
+    assert document(after) == document(before)
+    assert text_of(after) == text_of(before)
+    assert (saved / "host_steps" / "run_id=cpu-run" / "part-0.parquet").is_file()
+    assert after.to_pandas("host_steps")["host_ns"].tolist() == [300] * 3 + [400] * 3
+
+
+def test_duckdb_reads_the_rows(two, saved):
+    found = duckdb.sql(
+        f"SELECT * EXCLUDE (run_id) FROM read_parquet('{saved}/host_steps/*/*.parquet')"
+    )
+    columns = found.columns
+    assert [dict(zip(columns, row, strict=True)) for row in found.fetchall()] == rows(
+        nsyspipe.load(two)
+    )
+
+
+def test_a_file_that_is_gone_is_an_error_but_a_former_version_wrote_none(saved):
+    run = nsyspipe.load(saved)
+    (saved / "host_steps" / "run_id=cpu-run" / "part-0.parquet").unlink()
+    with pytest.raises(DatasetError, match="is missing from the saved run"):
+        run.host_steps()
+    path = saved / "runs" / "run_id=cpu-run" / "part-0.parquet"
+    table = pq.read_table(path, partitioning=None)
+    details = json.loads(table["details"][0].as_py())
+    del details["n_host_steps"], details["files"]
+    at = table.schema.get_field_index("details")
+    former = table.set_column(at, table.schema.field(at), pa.array([json.dumps(details)]))
+    pq.write_table(former, path)
+    again = nsyspipe.load(saved)
+    assert again.host_steps().equals(schema.HOST_STEPS.empty())
+    assert document(again)["host_steps"] == []

@@ -1,0 +1,90 @@
+"""Idle time by API call: per step of the figures, in the table, the document, the finding and the summary."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import nsyspipe
+from nsyspipe.report.document import document
+from tests.build.tools import nullable
+from tests.build.trace import RUNTIME, TraceBuilder
+
+SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
+
+
+def rank(number, *blocked, world_size=2):
+    """Return a rank whose step i, from 1000 i on, idles in the given (call, ns) of `blocked`, launched 10 before.
+
+    Each step: kernel [0, 100), a call from 90 on that blocks until its time after 100, launch, kernel 10 later.
+    """
+    builder = TraceBuilder(pid=1000 + number).env(RANK=number, WORLD_SIZE=world_size).session(10**18).gpu()  # fmt: skip
+    for step, (call, ns) in enumerate(blocked):
+        at = 1000 * step
+        builder.range(at - 10, at + 900, f"step {step}").kernel(at, at + 100, launch=at - 10)
+        builder.launch(at + 90, api=f"{call}_v3020")
+        builder.rows[RUNTIME][-1]["end"] = at + 100 + ns
+        builder.kernel(at + 110 + ns, at + 1000, launch=at + 100 + ns)
+    return builder
+
+
+def load(tmp_path, *builders, **options):
+    for number, builder in enumerate(builders):
+        builder.write(tmp_path / f"a_{number}.sqlite")
+    return nsyspipe.load(tmp_path, jobs=1, **options)
+
+
+def calls(run):
+    return [tuple(row.values()) for row in run.idle_calls().to_pylist()]
+
+
+def test_only_steps_of_the_figures_count_as_a_mean_over_ranks_and_steps(tmp_path):
+    # Step 0 is skipped, step 3 cut off. Each gap is 10 longer than the call: the launch's latency.
+    first = rank(0, (ALLOC, 500), (SYNC, 100), (SYNC, 200), (ALLOC, 700))
+    second = rank(1, (ALLOC, 500), (SYNC, 50), (ALLOC, 90), (ALLOC, 700))
+    run = load(tmp_path, first, second)
+    assert calls(run) == [(SYNC, (110 + 210 + 60) / 4), (ALLOC, 100 / 4)]
+    summary = run.summary().to_pylist()[0]
+    assert summary["n_summary_steps"] == 2
+    assert summary["idle_blocked_ns_per_step"] == sum(ns for _, ns in calls(run))
+    (found,) = [row for row in run.findings().to_pylist() if row["id"] == "sync-bound"]
+    assert SYNC in found["title"]
+    evidence = json.loads(found["evidence"])
+    assert evidence["idle_ns_per_step_by_call"] == dict(calls(run))
+    # The rank with most: (110 + 210) / 2.
+    assert found["saving_ns_per_step"] == 160
+    assert document(run)["idle_calls"][0] == {"call": SYNC, "blocked_ns_per_step": 95}
+
+
+def test_calls_with_equal_time_stand_in_order_of_the_alphabet(tmp_path):
+    run = load(tmp_path, rank(0, *((call, 90) for call in (ALLOC, ALLOC, SYNC, SYNC)), world_size=1))  # fmt: skip
+    assert calls(run) == [(SYNC, 50), (ALLOC, 50)]
+
+
+def test_the_steps_that_are_chosen_decide(tmp_path):
+    builder = rank(0, *((call, 90) for call in (ALLOC, ALLOC, SYNC, SYNC)), world_size=1)
+    assert calls(load(tmp_path, builder, skip_first=0)) == [(ALLOC, 200 / 3), (SYNC, 100 / 3)]
+
+
+@pytest.mark.parametrize("unknown", [0, 1])
+def test_without_the_ends_of_calls_on_one_rank_there_are_no_rows(tmp_path, unknown):
+    builders = [rank(number, *[(SYNC, 100)] * 4) for number in range(2)]
+    nullable(builders[unknown])
+    del builders[unknown].schema[RUNTIME]["end"]
+    run = load(tmp_path, *builders)
+    assert run.summary()["idle_blocked_ns_per_step"].to_pylist() == [None]
+    assert calls(run) == []
+
+
+def test_a_run_without_ranks_has_no_rows(tmp_path):
+    run = load(tmp_path, TraceBuilder().range(0, 1, "x"))
+    assert run.idle_calls().num_rows == 0
+    assert run.to_pandas("idle_calls").shape == (0, 2)
+
+
+def test_calls_of_a_real_run_sum_to_its_blocked_time(runs):
+    run = runs("ddp-4gpu-shm-powersgd")
+    total = sum(ns for _, ns in calls(run))
+    assert total > 0
+    assert total == pytest.approx(run.summary()["idle_blocked_ns_per_step"][0].as_py())

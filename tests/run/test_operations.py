@@ -1,0 +1,519 @@
+"""The second reading of reports: operations one by one, of all steps or of some, in any kind of report."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+import nsyspipe
+from nsyspipe.analysis.intervals import union
+from nsyspipe.analysis.timeline import representative_step, timeline
+from nsyspipe.errors import DamagedReportError, OptionError, ReportNotFoundError
+from nsyspipe.model import schema
+from nsyspipe.run.operations import run_operations
+from tests.build.across import every_step, load, reports
+from tests.build.tools import blank, edit, one_report
+from tests.build.trace import KERNEL, MEMCPY, MEMSET, RUNTIME, TraceBuilder, steady_rank
+from tests.conftest import SAMPLES
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def read(run, steps=None, **options):
+    """Return EVENTS and PHASE_RANGES by rank, in the order in which they came."""
+    found = run_operations(run._tables, run.reading, steps=steps, **options)
+    return {rank: (events, ranges) for rank, events, ranges in found}
+
+
+def rows(table, *names):
+    names = names or table.column_names
+    return [tuple(row[name] for name in names) for row in table.to_pylist()]
+
+
+def built(builder, folder, **options):
+    return nsyspipe.load(builder.write(folder / "r_0.sqlite"), **options)
+
+
+def opened(folder, pattern="*.sqlite", **options):
+    return nsyspipe.load(str(folder / pattern), **options)
+
+
+# --- by hand --------------------------------------------------------------------------------
+
+
+def test_every_column_of_the_operations_of_a_step_is_the_hand_computed_one(steady):
+    # Step 1 runs from 1000; rank 1's session starts 1 ns later, but all collectives end as late, so both shifts are 0.
+    events, _ = read(opened(steady), (1, 1))[1]
+    assert events.schema == schema.EVENTS.arrow
+    common = {"rank": 1, "step": 1, "device_id": 0}
+    compute = {"category": "compute", "name": "gemm", "stream_id": 7, "dur_ns": 100, "bytes": None, "collective": None, "seq": None}  # fmt: skip
+    assert events.to_pylist() == [
+        common | compute | {"phase": "forward", "start_ns": 1100, "end_ns": 1200, "launch_ns": 1010, "correlation_id": 5},
+        common | compute | {"phase": "backward", "start_ns": 1200, "end_ns": 1300, "launch_ns": 1070, "correlation_id": 6},
+        common | {"phase": "backward", "category": "comm", "name": REDUCE, "stream_id": 19, "start_ns": 1270,
+                  "end_ns": 1330, "dur_ns": 60, "launch_ns": 1080, "correlation_id": 7, "bytes": None,
+                  "collective": "all_reduce", "seq": 0},
+        common | {"phase": "backward", "category": "memory", "name": "memcpy DtoD", "stream_id": 7, "start_ns": 1340,
+                  "end_ns": 1350, "dur_ns": 10, "launch_ns": 1090, "correlation_id": 8, "bytes": 64,
+                  "collective": None, "seq": None},
+    ]  # fmt: skip
+
+
+def test_every_column_of_the_phase_ranges_of_a_step_is_the_hand_computed_one(steady):
+    _, ranges = read(opened(steady), (2, 2))[0]
+    assert ranges.schema == schema.PHASE_RANGES.arrow
+    assert rows(ranges) == [
+        (0, 2, None, 2000, 2900, 4, 2100, 2350),
+        (0, 2, "forward", 2005, 2050, 1, 2100, 2200),
+        (0, 2, "backward", 2060, 2160, 3, 2200, 2350),
+    ]
+
+
+def test_the_timeline_of_a_step_is_the_hand_computed_one(tmp_path):
+    found = reports(2)
+    for builder in found:
+        for at in range(0, 4000, 1000):
+            builder.range(at + 5, at + 50, "forward").copy(at + 400, at + 450, launch=at + 30)
+    # Rank 0 waits from 300 to 360 in each step; both end at 380.
+    run = load(every_step(found, 300, 360, end=380), tmp_path)
+    step = representative_step(run.steps())
+    assert step == 1  # 1 and 2 are as long as each other
+    operations = run_operations(run._tables, run.reading, steps=(step, step))
+    table = timeline(run.steps(), run.collectives(), operations, step)
+    # All collectives are launched at 20, in the forward range.
+    assert rows(table.filter(pc.equal(table["rank"], 0)))[:] == [
+        (1, 0, "comm", 1300, 1380, 80, 80, 60, 1, "all_reduce", 0),
+        (1, 0, "compute", 1100, 1200, 100, None, None, 1, "gemm", None),
+        (1, 0, "exposed", 1300, 1380, 80, None, None, 1, "all_reduce", 0),
+        (1, 0, "memory", 1400, 1450, 50, None, None, 1, "memcpy DtoD", None),
+        (1, 0, "phase", 1100, 1450, 230, None, None, 3, "forward", None),
+        (1, 0, "wait", 1300, 1360, 60, None, None, 1, "all_reduce", 0),
+    ]
+    other = rows(table.filter(pc.equal(table["rank"], 1)), "lane", "start_ns", "end_ns")
+    assert other[0] == ("comm", 1360, 1380)
+    assert [lane for lane, *_ in other] == ["comm", "compute", "exposed", "memory", "phase"]
+
+
+def test_operations_of_other_steps_that_run_in_the_window_are_read_with_their_own_step(tmp_path):
+    builder = steady_rank(0)
+    # Launched at the end of step 1, runs into step 2's window; and a copy of step 3 before its first kernel.
+    builder.kernel(2050, 2150, "late", launch=1890).copy(2990, 3010, 1, launch=3001)
+    run = built(builder, tmp_path)
+    events, ranges = read(run, (2, 2))[0]
+    assert rows(events, "name", "step")[0] == ("late", 1)
+    assert ("memcpy HtoD", 3) in rows(events, "name", "step")
+    assert set(ranges["step"].to_pylist()) == {2}
+
+
+def test_a_phase_range_counts_what_runs_after_the_window_of_its_step(tmp_path):
+    builder = steady_rank(0).kernel(2500, 2600, "late", launch=1150, thread="autograd", stream=9)
+    _, ranges = read(built(builder, tmp_path), (1, 1))[0]
+    assert rows(ranges, "phase", "n_operations", "device_end_ns") == [
+        (None, 5, 2600),
+        ("forward", 1, 1200),
+        ("backward", 4, 2600),
+    ]
+
+
+def test_several_steps_are_read_from_the_first_start_to_the_last_end(steady):
+    run = opened(steady)
+    whole, some = read(run)[0][0], read(run, (1, 2))[0][0]
+    assert some["start_ns"].to_pylist() == [t for t in whole["start_ns"].to_pylist() if 1100 <= t < 3100]  # fmt: skip
+    assert set(read(run, (-5, 99))[0][0]["step"].to_pylist()) == {0, 1, 2, 3}
+
+
+# --- kinds of reports -----------------------------------------------------------------------
+
+
+def names_and_steps(found):
+    return rows(found[0], "category", "name", "step", "phase", "launch_ns")
+
+
+def test_graphs_are_compute_and_memsets_memory(tmp_path):
+    builder = TraceBuilder("3.24.0 2025.5.2")
+    for step in range(3):
+        at = 1000 * step
+        builder.range(at, at + 900, f"step {step}").graph(at + 100, at + 400, launch=at + 10)
+        builder.memset(at + 410, at + 420, launch=at + 20)
+    events, _ = read(built(builder, tmp_path), (1, 1))[0]
+    assert rows(events, "category", "name", "bytes") == [
+        ("compute", "CUDA graph", None),
+        ("memory", "memset", 8),
+    ]
+
+
+def test_without_api_calls_an_operation_belongs_to_the_window_that_it_starts_in(tmp_path):
+    path = steady_rank(0).write(tmp_path / "a_0.sqlite", without=(RUNTIME,))
+    found = read(nsyspipe.load(path), (1, 1))[0]
+    # The ranges' own times are the windows: step 1's is [1000, 2000).
+    assert names_and_steps(found) == [
+        ("compute", "gemm", 1, None, None),
+        ("compute", "gemm", 1, None, None),
+        ("comm", REDUCE, 1, None, None),
+        ("memory", "memcpy DtoD", 1, None, None),
+    ]
+    # What the ranges launched is not known.
+    assert rows(found[1], "phase", "n_operations", "device_start_ns") == [
+        (None, None, None),
+        ("forward", None, None),
+        ("backward", None, None),
+    ]
+
+
+@pytest.mark.parametrize("steps", [None, (0, 0)])
+def test_without_nvtx_the_capture_is_step_0_and_has_no_phases(tmp_path, steps):
+    path = steady_rank(0).write(tmp_path / "a_0.sqlite", without=("NVTX_EVENTS",))
+    events, ranges = read(nsyspipe.load(path), steps)[0]
+    assert (events.num_rows, set(events["step"].to_pylist())) == (16, {0})
+    assert set(events["phase"].to_pylist()) == {None}
+    assert (ranges.num_rows, ranges.schema) == (0, schema.PHASE_RANGES.arrow)
+
+
+def test_unknown_devices_streams_calls_and_kinds_are_null(tmp_path):
+    builder = blank(steady_rank(0), "deviceId", KERNEL, MEMCPY)
+    builder = blank(builder, "streamId", KERNEL, MEMCPY)
+    builder = blank(builder, "copyKind", MEMCPY)
+    for row in builder.rows[KERNEL]:
+        row["correlationId"] = None if row["start"] == 1200 else row["correlationId"]
+    run = built(builder, tmp_path)
+    for steps in (None, (1, 1)):
+        events, _ = read(run, steps)[0]
+        assert set(events["device_id"].to_pylist() + events["stream_id"].to_pylist()) == {None}
+        known = rows(events, "start_ns", "step", "launch_ns", "correlation_id")
+        assert (1200, 1, None, None) in known  # by the window that it starts in
+        assert "memcpy" in events["name"].to_pylist()
+
+
+def test_a_rank_without_the_step_has_no_operations_in_it(tmp_path):
+    steady_rank(0, n_steps=4).write(tmp_path / "a_0.sqlite")
+    steady_rank(1, n_steps=3).write(tmp_path / "a_1.sqlite")
+    run = opened(tmp_path)
+    found = read(run, (3, 3))
+    assert [(rank, *(table.num_rows for table in one)) for rank, one in found.items()] == [(0, 4, 3), (1, 0, 0)]  # fmt: skip
+    table = timeline(run.steps(), run.collectives(), run_operations(run._tables, run.reading, steps=(3, 3)), 3)  # fmt: skip
+    assert set(table["rank"].to_pylist()) == {0}
+
+
+def test_a_step_range_that_launched_no_kernel_has_its_ranges_and_no_operations(tmp_path):
+    builder = steady_rank(0)
+    builder.range(4000, 4900, "step 4").range(4005, 4050, "forward")
+    builder.copy(4100, 4150, launch=4010)
+    run = built(builder, tmp_path)
+    assert 4 not in run.steps()["step"].to_pylist()
+    with pytest.raises(OptionError):
+        read(run, (4, 4))
+    events, ranges = read(run, (3, 4))[0]
+    # The copy runs after the last window.
+    assert events["end_ns"].to_pylist()[-1] == 3350
+    assert rows(ranges, "step", "phase", "n_operations", "device_end_ns")[-2:] == [
+        (4, None, 1, 4150),
+        (4, "forward", 1, 4150),
+    ]
+
+
+def test_ranges_that_were_never_closed_end_where_the_first_reading_found(tmp_path):
+    builder = steady_rank(0)
+    for row in builder.rows["NVTX_EVENTS"]:
+        if row["start"] in (3000, 3060):  # the last step and its backward
+            row["end"] = None
+    run = built(builder, tmp_path)
+    whole = read(run)[0][1]
+    some = read(run, (3, 3))[0][1]
+    # The last operation ends at 3350.
+    assert rows(some, "phase", "end_ns") == [(None, 3351), ("forward", 3050), ("backward", 3351)]
+    assert whole.slice(whole.num_rows - 3) == some
+
+
+def test_the_steps_own_ranges_are_no_phases_even_when_named_like_one(tmp_path):
+    builder = TraceBuilder()
+    for step in range(4):
+        at = 1000 * step
+        # A range of the same times inside it is one.
+        builder.range(at, at + 900, f"batch {step}").range(at, at + 900, "data")
+        builder.kernel(at + 100, at + 200, launch=at + 10)
+    run = built(builder, tmp_path)
+    assert run.step_family == "batch #"
+    for steps in (None, (1, 1)):
+        events, ranges = read(run, steps)[0]
+        assert set(events["phase"].to_pylist()) == {"data"}
+        own = [row for row in rows(ranges, "step", "phase", "start_ns") if row[0] == 1]
+        assert own == [(1, None, 1000), (1, "data", 1000)]
+
+
+def test_a_range_as_long_as_its_step_is_a_phase_even_with_the_text_of_the_step(tmp_path):
+    builder = TraceBuilder()
+    for step in range(4):
+        at = 1000 * step
+        builder.range(at, at + 900, f"batch {step}").range(at, at + 900, f"batch {step}")
+        builder.kernel(at + 100, at + 200, launch=at + 10)
+    run = built(builder, tmp_path)
+    for steps in (None, (1, 1)):
+        events, ranges = read(run, steps)[0]
+        assert set(events["phase"].to_pylist()) == {"data"}
+        own = [row for row in rows(ranges, "step", "phase", "start_ns") if row[0] == 1]
+        assert own == [(1, None, 1000), (1, "data", 1000)]
+
+
+def test_the_phase_of_a_late_operation_is_told_by_all_ranges_of_its_own_step(tmp_path):
+    # Around a forward range "load data" is transparent, also for what it launches long after that.
+    builder = steady_rank(0).range(1700, 1890, "load data").range(1750, 1760, "forward")
+    builder.kernel(2050, 2150, "late", launch=1880, stream=9)
+    run = built(builder, tmp_path)
+    for steps in (None, (2, 2)):
+        events, _ = read(run, steps)[0]
+        (late,) = [row for row in rows(events, "name", "step", "phase") if row[0] == "late"]
+        assert late == ("late", 1, None)
+
+
+def test_an_option_for_steps_and_for_communication_holds_in_the_second_reading(tmp_path):
+    builder = steady_rank(0)
+    for step in range(4):
+        builder.kernel(1000 * step + 400, 1000 * step + 450, "my_reduce", launch=1000 * step + 95)
+    run = built(builder, tmp_path, step="^step", comm_kernel="my_reduce", forward="backward", backward="nothing")  # fmt: skip
+    events, ranges = read(run, (1, 1))[0]
+    assert rows(events, "name", "category", "collective", "seq")[-1] == ("my_reduce", "comm", "reduce", 1)  # fmt: skip
+    assert set(ranges["phase"].to_pylist()) == {None, "forward"}
+
+
+# --- several ranks --------------------------------------------------------------------------
+
+
+def two_in_one_report(tmp_path):
+    return one_report(steady_rank(0), steady_rank(1)).write(tmp_path / "both.sqlite")
+
+
+def test_the_processes_of_one_report_are_told_apart(tmp_path):
+    path = two_in_one_report(tmp_path)
+    edit(path, f"UPDATE {KERNEL} SET streamId = 3 WHERE globalPid = {(1 << 48) + (1001 << 24)}")
+    run = nsyspipe.load(path)
+    for steps, n_rows in ((None, 16), ((1, 1), 4)):
+        found = read(run, steps)
+        assert [events.num_rows for events, _ in found.values()] == [n_rows] * 2
+        assert [set(one[0]["stream_id"].to_pylist()) for one in found.values()] == [{7, 19}, {3, 7}]
+        assert [ranges.num_rows for _, ranges in found.values()] == [3 * n_rows // 4] * 2
+
+
+def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
+    names = []
+    for place, numbers in enumerate(((0, 3), (1, 2), (4,))):
+        builders = [steady_rank(number) for number in numbers]
+        for builder in builders:
+            builder.rows.pop("META_DATA_CAPTURE")
+        one_report(*builders).write(tmp_path / f"r{place}.sqlite")
+        suffixes = [f":{1000 + number}" for number in numbers] if len(numbers) > 1 else [""]
+        pairs = zip(suffixes, numbers, strict=True)
+        names += [f"r{place}.sqlite{suffix}={number}" for suffix, number in pairs]
+    run = opened(tmp_path, rank_map=",".join(names))
+    for options in ({}, {"jobs": 3}, {"executor": ThreadPoolExecutor(2)}):
+        assert list(read(run, (1, 1), **options)) == [0, 1, 2, 3, 4]
+
+
+def test_seq_names_the_row_of_collectives(tmp_path):
+    found = every_step(reports(2), 300, 360, end=380)
+    every_step(found, 400, 400, end=420, stream=21)
+    found[1].nccl(1500, 1510, launch=1030, stream=23)  # only there, so unmatched
+    found[1].nccl(1600, 1610, launch=1950)  # between two steps
+    run = load(found, tmp_path)
+    names = ("rank", "step", "seq", "start_ns", "end_ns", "collective")
+    events = [row for one, _ in read(run).values() for row in rows(one, *names) if row[5]]
+    assert sorted(row for row in events if row[1] is not None) == sorted(rows(run.collectives(), *names))  # fmt: skip
+    assert (1, None, None, 1600, 1610, "all_reduce") in events
+    assert (1, 1, 2, 1500, 1510, "all_reduce") in events
+
+
+def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp_path):
+    builder = steady_rank(0)
+    builder.nccl(1500, 1520, launch=1096, stream=21).nccl(1500, 1510, launch=1095, stream=23)
+    run = built(builder, tmp_path)
+    for steps in (None, (1, 1)):
+        events, _ = read(run, steps)[0]
+        own = [row for row in rows(events, "start_ns", "stream_id", "seq") if row[0] == 1500]
+        assert own == [(1500, 23, 1), (1500, 21, 2)]
+    ends = {row["seq"]: row["end_ns"] for row in run.collectives().to_pylist() if row["step"] == 1}
+    assert ends == {0: 1330, 1: 1510, 2: 1520}
+
+
+# --- whole runs -----------------------------------------------------------------------------
+
+
+def check_sums(run):
+    """Check that operations add up to the steps, and a step of them to its timeline."""
+    whole = read(run)
+    assert list(whole) == run.ranks["rank"].to_pylist()
+    columns = {}
+    for rank, (events, _) in whole.items():
+        for category in ("compute", "comm"):
+            own = events.filter(pc.equal(events["category"], category))
+            columns[rank, category] = union(own["start_ns"].to_numpy(), own["end_ns"].to_numpy())
+    for row in run.steps().to_pylist():
+        window = np.array([row["start_ns"]]), np.array([row["end_ns"]])
+        for category in ("compute", "comm"):
+            assert columns[row["rank"], category].lengths(*window).tolist() == [row[f"{category}_ns"]]  # fmt: skip
+        events = whole[row["rank"]][0]
+        begun = pc.and_(pc.greater_equal(events["start_ns"], row["start_ns"]), pc.less(events["start_ns"], row["end_ns"]))  # fmt: skip
+        dtod = events.filter(pc.and_(begun, pc.equal(events["name"], "memcpy DtoD")))
+        assert dtod.num_rows == row["n_dtod"]
+        assert pc.sum(dtod["bytes"], min_count=0).as_py() == row["dtod_bytes"]
+    kernels = run.kernels()
+    for rank, (events, _) in whole.items():
+        own = events.filter(pc.not_equal(events["category"], "memory"))
+        counted = own.group_by(["phase", "name"]).aggregate([("rank", "count"), ("dur_ns", "sum")])
+        expected = kernels.filter(pc.equal(kernels["rank"], rank))
+        key = repr
+        assert sorted(rows(counted), key=key) == sorted(rows(expected, "phase", "name", "n_kernels", "total_ns"), key=key)  # fmt: skip
+    check_timeline(run, whole)
+
+
+def check_timeline(run, whole):
+    step = representative_step(run.steps())
+    some = read(run, (step, step))
+    parts = [(rank, *one) for rank, one in some.items()]
+    bars = timeline(run.steps(), run.collectives(), parts, step)
+    every = [(rank, *one) for rank, one in whole.items()]
+    assert timeline(run.steps(), run.collectives(), every, step) == bars
+    sums = bars.group_by(["rank", "lane"]).aggregate([("busy_ns", "sum")])
+    busy = {(rank, lane): total for rank, lane, total in rows(sums)}
+    for row in run.steps().to_pylist():
+        if row["step"] == step:
+            for lane in ("compute", "comm", "wait"):
+                if row[f"{lane}_ns"] is not None:
+                    assert busy.get((row["rank"], lane), 0) == row[f"{lane}_ns"]
+
+
+def test_a_built_run_adds_up(steady):
+    check_sums(opened(steady))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", ["ddp-4gpu-before", "ddp-4gpu-after"])
+def test_the_samples_add_up(sample):
+    check_sums(opened(SAMPLES, f"{sample}_?.sqlite"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["baseline.sqlite", "ddp-4gpu-onefile.sqlite", "ddp-2gpu-straggler_?.sqlite", "fsdp-4gpu_?.sqlite", "ddp-4gpu-shm-powersgd_?.sqlite"])  # fmt: skip
+def test_real_runs_add_up_and_a_span_of_them_is_a_part(real, name):
+    run = opened(real, name)
+    check_sums(run)
+    step = representative_step(run.steps())
+    whole, some = read(run), read(run, (step, step))
+    for row in run.steps().to_pylist():
+        if row["step"] == step:
+            events, ranges = whole[row["rank"]]
+            runs_in = pc.and_(pc.less(events["start_ns"], row["end_ns"]), pc.greater(events["end_ns"], row["start_ns"]))  # fmt: skip
+            expected = events.filter(runs_in), ranges.filter(pc.equal(ranges["step"], step))
+            assert some[row["rank"]] == expected
+
+
+# --- who reads, and what goes wrong ---------------------------------------------------------
+
+
+class Counting(Executor):
+    """Runs nothing until it is asked for the result, and counts what was submitted and not fetched yet."""
+
+    def __init__(self):
+        self.ahead, self.most = 0, 0
+
+    def submit(self, fn, /, *args, **kwargs):
+        self.ahead += 1
+        self.most = max(self.most, self.ahead)
+        counting = self
+
+        class Lazy(Future):
+            def result(self, timeout=None):
+                counting.ahead -= 1
+                return fn(*args, **kwargs)
+
+        return Lazy()
+
+
+@pytest.mark.parametrize(("jobs", "most"), [(1, 2), (3, 4), (None, 5)])
+def test_few_reports_are_read_ahead_of_the_one_that_is_waited_for(tmp_path, jobs, most):
+    for rank in range(8):
+        steady_rank(rank).write(tmp_path / f"a_{rank}.sqlite")
+    run, counting = opened(tmp_path), Counting()
+    assert list(read(run, (1, 1), jobs=jobs, executor=counting)) == list(range(8))
+    assert (counting.most, counting.ahead) == (most, 0)
+
+
+def test_with_one_job_a_report_is_read_when_its_rank_is_asked_for(steady):
+    found = run_operations((run := opened(steady))._tables, run.reading, jobs=1)
+    assert next(found)[0] == 0
+    (steady / "steady_1.sqlite").unlink()
+    with pytest.raises(ReportNotFoundError) as caught:
+        next(found)
+    assert "steady_1.sqlite" in str(caught.value)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_report_that_is_gone_is_an_error_that_names_it(steady, jobs):
+    run = opened(steady)
+    run.steps()
+    (steady / "steady_0.sqlite").unlink()
+    with pytest.raises(ReportNotFoundError, match="steady_0"):
+        read(run, jobs=jobs)
+
+
+@pytest.mark.parametrize("steps", [None, (1, 1)])
+@pytest.mark.parametrize(
+    "change",
+    [f"DELETE FROM {KERNEL} WHERE streamId = 19", f'UPDATE {KERNEL} SET "end" = "end" + 1'],
+)
+def test_a_report_that_has_changed_is_an_error_that_names_it(steady, steps, change):
+    run = opened(steady)
+    run.steps()
+    edit(steady / "steady_1.sqlite", change)
+    with pytest.raises(DamagedReportError, match=r"steady_1\.sqlite: has changed"):
+        read(run, steps)
+
+
+def test_steps_that_no_rank_has_are_refused_at_once_with_those_there_are(steady):
+    run = opened(steady)
+    with pytest.raises(OptionError, match="steps 7:9: no rank has such a step") as caught:
+        run_operations(run._tables, run.reading, steps=(7, 9))
+    assert (caught.value.found, caught.value.fix) == ("steps 0 to 3", "--perfetto-steps 0:3")
+    with pytest.raises(OptionError):
+        run_operations(run._tables, run.reading, steps=(2, 1))
+
+
+def test_a_run_without_gpu_activity_has_no_operations(tmp_path):
+    run = built(TraceBuilder().range(0, 10, "step 1"), tmp_path)
+    assert read(run) == {}
+    with pytest.raises(OptionError) as caught:
+        run_operations(run._tables, run.reading, steps=(0, 0))
+    assert (caught.value.found, caught.value.fix) == ("no steps at all", None)
+
+
+def test_who_stops_early_leaves_no_thread_behind(steady):
+    run = opened(steady)
+    found = run_operations(run._tables, run.reading, jobs=2)
+    next(found)
+    found.close()
+    assert list(read(run)) == [0, 1]
+
+
+@pytest.mark.slow
+def test_other_processes_can_do_the_work(steady):
+    run = opened(steady)
+    with ProcessPoolExecutor(1) as executor:
+        assert read(run, (1, 2), executor=executor) == read(run, (1, 2))
+
+
+def test_reading_again_leaves_the_reports_alone(steady):
+    run = opened(steady)
+    run.steps()
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in steady.iterdir()}
+    read(run)
+    read(run, (1, 1))
+    assert before == {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in steady.iterdir()}  # fmt: skip
+
+
+def test_rows_without_a_valid_time_are_left_out_again(tmp_path):
+    path = steady_rank(0).memset(1400, 1410, launch=1100).write(tmp_path / "a_0.sqlite")
+    edit(path, f'UPDATE {MEMSET} SET "end" = "start" - 1', f'UPDATE {MEMCPY} SET "end" = 0')
+    run = nsyspipe.load(path)
+    assert "memory" not in read(run)[0][0]["category"].to_pylist()
+    assert "memory" not in read(run, (1, 1))[0][0]["category"].to_pylist()

@@ -1,0 +1,199 @@
+"""NVTX ranges as reports hold them: texts in two places, open ends, other libraries' domains, bytes that are no text."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from nsyspipe.report.document import document, dumps
+from tests.build.tools import STEADY, blank, codes, edit, figures, pad, problem_of
+from tests.build.trace import KERNEL, MEMCPY, NVTX, STRINGS, TraceBuilder, steady_rank
+
+
+def load(builder, tmp_path):
+    return nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
+
+
+# --- texts in two places ------------------------------------------------------------------------
+
+
+def inline(builder, when):
+    """Move the text of some NVTX rows from StringIds into the row."""
+    names = {number: text for text, number in builder.strings.items()}
+    for row in builder.rows[NVTX]:
+        text = names.get(row["textId"], "")
+        if when(text):
+            row["text"], row["textId"] = text, None
+    return builder
+
+
+# The driver types a column by its first batch: 1024 rows by default, 262 144 here.
+@pytest.mark.parametrize("n_before", [70_000, 300_000])
+def test_a_text_that_first_appears_after_rows_without_any_is_read(tmp_path, n_before):
+    builder = inline(steady_rank(0), lambda text: text.startswith("step"))
+    layer = builder.string("layer")
+    path = builder.write(tmp_path / "a_0.sqlite")
+    pad(
+        path,
+        NVTX,
+        n_before,
+        start=5,
+        end=6,
+        eventType=59,
+        textId=layer,
+        globalTid=builder.global_tid(),
+    )
+    run = nsyspipe.load(path)
+    assert run.step_family == "step #"
+    assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
+    assert figures(run) == STEADY
+
+
+def test_a_text_id_that_first_appears_after_rows_without_any_is_read(tmp_path):
+    builder = steady_rank(0)
+    path = builder.write(tmp_path / "a_0.sqlite")
+    pad(
+        path,
+        NVTX,
+        300_000,
+        start=5,
+        end=6,
+        eventType=59,
+        text="layer",
+        globalTid=builder.global_tid(),
+    )
+    assert figures(nsyspipe.load(path)) == STEADY
+
+
+@pytest.mark.parametrize("kind", [59, 60])
+def test_one_family_may_have_texts_in_both_places(tmp_path, kind):
+    builder = inline(steady_rank(0), lambda text: text in ("step 1", "step 3", "backward"))
+    for row in builder.rows[NVTX]:
+        row["eventType"] = kind
+    run = load(builder, tmp_path)
+    assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
+    assert figures(run) == STEADY
+    assert figures(run, step=2) == STEADY
+
+
+# --- ends --------------------------------------------------------------------------------------
+
+
+def late_copy_is_last(builder):
+    return builder  # the last copy runs [3340, 3350)
+
+
+def range_is_last(builder):
+    return builder.range(3900, 4000, "checkpoint")
+
+
+def call_is_last(builder):
+    builder.launch(5000)  # [5000, 5001)
+    return builder
+
+
+def kernel_is_last(builder):
+    return builder.kernel(5900, 6000)
+
+
+def open_range_is_last(builder):
+    return builder.range(7000, None, "unclosed")
+
+
+@pytest.mark.parametrize(
+    ("add", "end"),
+    [(late_copy_is_last, 3351), (range_is_last, 4001), (call_is_last, 5002), (kernel_is_last, 6001),
+     (open_range_is_last, 7001)],
+)  # fmt: skip
+def test_an_open_range_ends_one_ns_after_the_last_event(tmp_path, add, end):
+    builder = add(steady_rank(0))
+    for row in builder.rows[NVTX]:
+        if row["textId"] == builder.strings["step 3"]:
+            row["end"] = None
+    # Without launches the last window ends with its range.
+    run = load(blank(builder, "correlationId", KERNEL, MEMCPY), tmp_path)
+    assert run.steps()["end_ns"].to_pylist()[-1] == end
+
+
+def test_ranges_that_end_before_they_start_are_left_out_and_counted(tmp_path):
+    run = load(steady_rank(0).range(1800, 1700, "step 7").range(1800, 1700, "backward"), tmp_path)
+    assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
+    assert figures(run) == STEADY
+    assert problem_of(run, "dropped-ranges")["message"].startswith("2 NVTX ranges")
+
+
+def test_bytes_that_are_no_utf8_are_replaced_wherever_they_stand(tmp_path):
+    builder = inline(steady_rank(0).host("n").gpu(), lambda text: text == "step 2")
+    path = builder.write(tmp_path / "a_0.sqlite")
+    edit(
+        path,
+        f"UPDATE {STRINGS} SET value = CAST(x'737465ff70' || substr(value, 5) AS TEXT) WHERE value LIKE 'step%'",
+        f"UPDATE {STRINGS} SET value = CAST(value || x'c328' AS TEXT) WHERE value LIKE 'gemm%'",
+        f"UPDATE {NVTX} SET text = CAST(x'737465ff70' || substr(text, 5) AS TEXT) WHERE text LIKE 'step%'",
+        "UPDATE TARGET_INFO_GPU SET name = CAST(x'48ff' AS TEXT)",
+        "UPDATE TARGET_INFO_SYSTEM_ENV SET value = CAST(x'6eff' AS TEXT)",
+    )
+    run = nsyspipe.load(path)
+    assert run.step_family == "ste\N{REPLACEMENT CHARACTER}p #"
+    assert figures(run, step=2) == STEADY
+    assert run.ranks["gpu_name"].to_pylist() == ["H\N{REPLACEMENT CHARACTER}"]
+    assert run.header.hosts == ["n\N{REPLACEMENT CHARACTER}"]
+    dumps(document(run)).encode("ascii")
+
+
+# --- other libraries' ranges ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["ncclGroupEnd", "ncclAllReduce 1", "nccl:all_reduce 1", "MPI_Allreduce", "MPI_Bcast 4"]
+)
+@pytest.mark.parametrize("inline", [True, False])
+def test_ranges_of_communication_libraries_are_never_steps(tmp_path, text, inline):
+    builder = steady_rank(0)
+    for step in range(4):
+        # Longer than the steps, and around all launches.
+        builder.range(1000 * step, 1000 * step + 950, text, inline=inline)
+    run = load(builder, tmp_path)
+    assert run.step_family == "step #"
+    assert figures(run) == STEADY
+    with pytest.raises(nsyspipe.NsyspipeError, match="matches no NVTX range") as caught:
+        nsyspipe.load(tmp_path / "a_0.sqlite", step=text).steps()
+    assert text not in caught.value.found
+
+
+@pytest.mark.parametrize("name", ["NCCL", "MPI"])
+def test_the_domain_of_a_library_hides_ranges_of_any_name(tmp_path, name):
+    builder = steady_rank(0).domain(name, 3).domain("mine", 4)
+    for step in range(4):
+        builder.range(1000 * step, 1000 * step + 990, f"hidden {step}", domain=3)
+        builder.range(1000 * step, 1000 * step + 950, f"shown {step}", domain=4)
+        builder.range(1000 * step + 6, 1000 * step + 49, "backward", domain=3)
+    run = load(builder, tmp_path)
+    assert run.step_family == "shown #"
+    # The backward range in the hidden domain would have held the forward kernel's launch.
+    assert figures(run) == STEADY
+
+
+def test_domain_ids_are_each_processes_own(tmp_path):
+    builder = TraceBuilder()
+    for pid, (nccl, mine) in {1: (1, 2), 2: (2, 1)}.items():
+        builder.domain("NCCL", nccl, pid=pid).domain("mine", mine, pid=pid)
+        for step in range(3):
+            at = 1000 * step
+            builder.range(at, at + 900, f"group {step}", domain=nccl, pid=pid)
+            builder.range(at, at + 500, f"it {step}", domain=mine, pid=pid)
+            builder.kernel(at + 100, at + 200, launch=at + 10, pid=pid, device=pid)
+    run = load(builder, tmp_path)
+    assert run.step_family == "it #"
+    assert run.ranks.num_rows == 2
+    assert "no-steps" not in codes(run)
+
+
+@pytest.mark.parametrize("kind", [33, 34, 39, 75])
+def test_marks_categories_names_and_domains_are_no_ranges(tmp_path, kind):
+    builder = steady_rank(0)
+    for step in range(4):
+        builder.range(1000 * step - 10, 1000 * step + 990, f"other {step}", kind=kind)
+    run = load(builder, tmp_path)
+    assert run.step_family == "step #"
+    assert figures(run) == STEADY

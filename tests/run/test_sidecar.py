@@ -1,0 +1,553 @@
+"""What an analysis takes from the sidecar beside its reports: over guesses, under options and recorded facts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+import nsyspipe
+from nsyspipe.nsys.find_reports import remember_source
+from nsyspipe.report.document import document
+from nsyspipe.store.write import save
+from tests.build.programs import TOPOLOGY
+from tests.build.tools import STEADY, codes, figures, problem_of
+from tests.build.trace import DEFAULT, TraceBuilder, steady_rank
+from tests.conftest import REAL
+
+# The session of `steady_rank` starts 10^18 ns after 1970.
+AT = "2001-09-09T01:46:40Z"
+LOGS = REAL / "logs"
+WITH_PAYLOADS = "3.25.0 2026.2.1 mfu"
+
+
+def bare(number, version=DEFAULT, **environment):
+    """Return a rank whose report does not name it; its process is 1000 + number."""
+    builder = steady_rank(number, version=version)
+    builder.rows.pop("META_DATA_CAPTURE")
+    return builder.env(**environment) if environment else builder
+
+
+def write(folder, name="ddp", /, **builders):
+    for rank, builder in builders.items():
+        builder.write(folder / f"{name}_{rank.removeprefix('r')}.sqlite")
+    return folder
+
+
+def rank(number, report, pid=None, **more):
+    return {"rank": number, "report": report, "pid": pid} | more
+
+
+def sidecar(folder, *ranks, file="ddp.capture.json", **more):
+    content = {"name": "ddp", "captured_at_utc": AT, "ranks": list(ranks)} | more
+    path = folder / file
+    path.write_text(json.dumps(content))
+    return path
+
+
+def two(folder):
+    return write(folder, r0=bare(0), r1=bare(1))
+
+
+def numbered(run):
+    """Return rank by pid, and the source."""
+    (source,) = set(run.ranks["rank_source"].to_pylist())
+    return dict(
+        zip(run.ranks["pid"].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)
+    ), source
+
+
+SWAPPED = (rank(1, "ddp_0", 1000), rank(0, "ddp_1", 1001))
+
+
+# --- ranks ----------------------------------------------------------------------------------------
+
+
+def one_file(n_ranks, folder):
+    """Write one report with several processes: of each a kernel and an all-reduce in each of 4 steps."""
+    builder = TraceBuilder().session(10**18).gpu()
+    for number in range(n_ranks):
+        pid = 1000 + number
+        for step in range(4):
+            at = 1000 * step
+            builder.range(at, at + 900, f"step {step}", pid=pid)
+            builder.kernel(at + 100, at + 300, launch=at + 10, pid=pid, device=number)
+            builder.nccl(at + 270, at + 330, launch=at + 80, pid=pid, device=number)
+    return builder.write(folder / "ddp_node0.sqlite")
+
+
+def test_ranks_of_one_report_are_numbered_by_their_processes(tmp_path):
+    one_file(3, tmp_path)
+    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1, 1002: 2}, "order")
+    ranks = [
+        rank(5, "ddp_node0", 1001, local_rank=1),
+        rank(4, "ddp_node0", 1002, local_rank=0),
+        rank(6, "ddp_node0", 1000, local_rank=2),
+    ]
+    sidecar(tmp_path, *ranks, world_size=8)
+    run = nsyspipe.load(tmp_path)
+    assert numbered(run) == ({1002: 4, 1001: 5, 1000: 6}, "sidecar")
+    assert run.ranks["local_rank"].to_pylist() == [0, 1, 2]
+    assert run.header.world_size == 8
+    assert "rank-by-order" not in codes(run)
+
+
+def test_a_process_that_the_sidecar_does_not_know_leaves_all_to_the_next_source(tmp_path):
+    one_file(2, tmp_path)
+    sidecar(tmp_path, rank(7, "ddp_node0", 1000))
+    assert numbered(nsyspipe.load(tmp_path))[1] == "order"
+
+
+def test_the_sidecar_goes_before_file_names_and_payload(tmp_path):
+    two(tmp_path)
+    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1}, "file_name")
+    sidecar(tmp_path, *SWAPPED)
+    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 1, 1001: 0}, "sidecar")
+    payload = {
+        f"r{at}": bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at) for at in (0, 1)
+    }
+    for path in tmp_path.glob("*.sqlite"):
+        path.unlink()
+    write(tmp_path, **payload)
+    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 1, 1001: 0}, "sidecar")
+    (tmp_path / "ddp.capture.json").unlink()
+    assert numbered(nsyspipe.load(tmp_path))[1] == "nccl_payload"
+
+
+def test_without_process_ids_a_report_of_one_rank_is_that_rank(tmp_path):
+    two(tmp_path)
+    sidecar(tmp_path, rank(1, "ddp_0"), rank(0, "ddp_1"))
+    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 1, 1001: 0}, "sidecar")
+
+
+def test_what_the_report_captured_and_options_go_before_the_sidecar(tmp_path):
+    write(tmp_path, r0=bare(0, RANK=0), r1=bare(1, RANK=1))
+    sidecar(tmp_path, *SWAPPED)
+    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1}, "env:RANK")
+    run = nsyspipe.load(tmp_path, rank_map="ddp_0=8,ddp_1=9")
+    assert numbered(run) == ({1000: 8, 1001: 9}, "rank_map")
+
+
+def test_a_report_without_its_entry_leaves_ranks_to_the_next_source(tmp_path):
+    two(tmp_path)
+    sidecar(tmp_path, rank(7, "ddp_0", 1000))
+    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1}, "file_name")
+
+
+# --- host, GPU, world -----------------------------------------------------------------------------
+
+
+def without(builder, *tables):
+    for table in tables:
+        builder.rows.pop(table)
+    return builder
+
+
+def test_host_gpu_and_local_rank_fill_what_reports_lack(tmp_path):
+    for at in (0, 1):
+        builder = without(bare(at), "TARGET_INFO_GPU", "TARGET_INFO_SYSTEM_ENV")
+        write(tmp_path, **{f"r{at}": builder})
+    assert "no-gpu-name" in codes(nsyspipe.load(tmp_path))
+    ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=3 - at, gpu_name=f"GPU {at}") for at in (0, 1)]  # fmt: skip
+    sidecar(tmp_path, *ranks, host="n7", world_size=2)
+    run = nsyspipe.load(tmp_path)
+    assert run.ranks["gpu_name"].to_pylist() == ["GPU 0", "GPU 1"]
+    assert run.ranks["local_rank"].to_pylist() == [3, 2]
+    assert (run.header.hosts, run.header.world_size) == (["n7"], 2)
+    assert "no-gpu-name" not in codes(run)
+
+
+def test_gpus_of_one_report_are_told_apart_by_process(tmp_path):
+    builder = TraceBuilder().session(10**18)
+    for pid in (1000, 1001):
+        builder.kernel(0, 10, launch=0, pid=pid).kernel(20, 30, launch=20, pid=pid)
+    builder.write(tmp_path / "ddp_node0.sqlite")
+    ranks = [rank(at, "ddp_node0", 1000 + at, gpu_name=name) for at, name in enumerate(("B", "A"))]
+    sidecar(tmp_path, *ranks)
+    assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == ["B", "A"]
+    # A name for one of them only says nothing of the other.
+    sidecar(tmp_path, ranks[0], rank(1, "ddp_node0", 1001))
+    assert nsyspipe.load(tmp_path).ranks["gpu_name"].to_pylist() == [None, None]
+
+
+def test_what_reports_recorded_is_not_replaced(tmp_path):
+    write(tmp_path, r0=steady_rank(0), r1=steady_rank(1))
+    ranks = [rank(at, f"ddp_{at}", 1000 + at, local_rank=5, gpu_name="other") for at in (0, 1)]
+    sidecar(tmp_path, *ranks, host="other", world_size=64)
+    run = nsyspipe.load(tmp_path)
+    assert run.ranks["local_rank"].to_pylist() == [0, 1]
+    assert (run.header.hosts, run.header.gpu_names) == (["node0"], ["NVIDIA H200"])
+    assert run.header.world_size == 2
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def with_batches(builder):
+    """Put the first two of every four steps into a larger family, which detection prefers."""
+    for at in (0, 2000):
+        builder.range(at - 1, at + 1950, f"pair {at}")
+    return builder
+
+
+def test_the_step_pattern_names_the_family_where_it_is_on_every_rank(tmp_path):
+    write(tmp_path, r0=with_batches(bare(0)), r1=with_batches(bare(1)))
+    assert nsyspipe.load(tmp_path).step_family == "pair #"
+    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern="^step [0-9]+$")
+    run = nsyspipe.load(tmp_path)
+    assert run.step_family == "step #"
+    assert figures(run) == STEADY
+    assert nsyspipe.load(tmp_path, step="^pair").step_family == "^pair"
+    assert not [code for code in codes(run) if "pattern" in code or "sidecar" in code]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("^pair [0-9]+$", "some rank has no such step"),
+        ("^(step|pair) [0-9]+$", "that is more than a text with numbers"),
+    ],
+)
+def test_a_pattern_that_misses_a_rank_is_told_and_steps_are_detected(tmp_path, pattern, why):
+    write(tmp_path, r0=with_batches(bare(0)), r1=bare(1))
+    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern=pattern)
+    run = nsyspipe.load(tmp_path)
+    assert run.step_family == "step #"
+    row = problem_of(run, "step-pattern-ignored")
+    assert row["severity"] == "info"
+    assert row["message"] == (
+        f"the capture's sidecar says that the steps match {pattern!r}, but {why}: they were detected by their names"
+    )
+    assert "step-pattern-ignored" not in codes(nsyspipe.load(tmp_path, step="^step"))
+
+
+def test_a_program_that_names_its_steps_otherwise_is_no_problem(tmp_path):
+    two(tmp_path)
+    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), step_pattern="^iteration [0-9]+$")
+    run = nsyspipe.load(tmp_path)
+    assert run.step_family == "step #"
+    assert "step-pattern-ignored" not in codes(run)
+
+
+# --- not believed ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"captured_at_utc": "2001-09-10T01:46:41Z"},
+            "written for 2001-09-10T01:46:41Z, over a day from the report's session",
+        ),
+        (
+            {"captured_at_utc": "2001-09-08T01:46:39Z"},
+            "written for 2001-09-08T01:46:39Z, over a day from the report's session",
+        ),
+        (
+            {"ranks": [rank(1, "ddp_0", 77), rank(0, "ddp_1", 78)]},
+            "rank 1 was process 77, which the report does not have",
+        ),
+    ],
+)
+def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, reason):
+    two(tmp_path)
+    sidecar(
+        tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change
+    )
+    run = nsyspipe.load(tmp_path)
+    assert numbered(run) == ({1000: 0, 1001: 1}, "file_name")
+    assert (run.header.capture, run.header.world_size) == (None, None)
+    assert problem_of(run, "stale-sidecar")["message"] == (
+        f"ddp.capture.json is of another capture of that name ({reason}): not used"
+    )
+
+
+def test_a_day_between_clocks_is_forgiven(tmp_path):
+    two(tmp_path)
+    for at in ("2001-09-10T01:46:39Z", "2001-09-08T01:46:41Z"):
+        sidecar(tmp_path, *SWAPPED, captured_at_utc=at)
+        assert numbered(nsyspipe.load(tmp_path))[1] == "sidecar"
+
+
+def test_two_that_contradict_each_other_are_both_not_used(tmp_path):
+    two(tmp_path)
+    sidecar(tmp_path, *SWAPPED)
+    sidecar(tmp_path, rank(0, "ddp_0", 1000), file="ddp.node0.capture.json")
+    run = nsyspipe.load(tmp_path)
+    assert numbered(run)[1] == "file_name"
+    assert problem_of(run, "conflicting-sidecars")["message"] == (
+        "ddp.capture.json, ddp.node0.capture.json say different things of ddp_0: none of them is used"
+    )
+
+
+def test_a_copy_contradicts_nothing(tmp_path):
+    two(tmp_path)
+    shutil.copy(sidecar(tmp_path, *SWAPPED), tmp_path / "ddp.node0.capture.json")
+    run = nsyspipe.load(tmp_path)
+    assert numbered(run)[1] == "sidecar"
+    assert "conflicting-sidecars" not in codes(run)
+
+
+def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
+    two(tmp_path)
+    before = document(nsyspipe.load(tmp_path))
+    (tmp_path / "ddp.capture.json").write_text('{"ranks": [')
+    after = document(nsyspipe.load(tmp_path))
+    (row,) = [one for one in after["problems"] if one not in before["problems"]]
+    assert row["code"] == "unusable-sidecar"
+    assert after | {"problems": before["problems"]} == before
+
+
+# --- completeness ---------------------------------------------------------------------------------
+
+
+def test_ranks_that_were_left_out_on_purpose_are_not_missing(tmp_path):
+    two(tmp_path)
+    ranks = [rank(0, "ddp_0"), rank(1, "ddp_1"), rank(2, None), rank(3, None)]
+    sidecar(tmp_path, *ranks, world_size=4)
+    run = nsyspipe.load(tmp_path)
+    assert "ranks-missing" not in codes(run)
+    row = problem_of(run, "ranks-not-captured")
+    assert (row["severity"], row["message"]) == (
+        "info",
+        "2 of 4 ranks were left out of the capture (2, 3): figures hold for those present",
+    )
+
+
+def test_a_captured_rank_whose_report_was_not_given_is_missing_by_name(tmp_path):
+    write(tmp_path, r0=bare(0))
+    ranks = [rank(0, "ddp_0"), rank(1, "ddp_1"), rank(2, None), rank(3, None, problem="no report")]
+    sidecar(tmp_path, *ranks, world_size=5)
+    run = nsyspipe.load(tmp_path)
+    row = problem_of(run, "ranks-missing")
+    # 2 was left out; 1 was not passed, 3 has none, and of 4 nothing is known.
+    assert row["message"].startswith(
+        "3 of 5 ranks are not among the reports (1, 3, 4; captured as ddp_1)"
+    )
+    assert problem_of(run, "ranks-not-captured")["message"].startswith("1 of 5 ranks")
+
+
+def test_a_rank_that_failed_is_told(tmp_path):
+    two(tmp_path)
+    sidecar(tmp_path, rank(0, "ddp_0", status=0), rank(1, "ddp_1", status=1))
+    row = problem_of(nsyspipe.load(tmp_path), "capture-failed")
+    assert (row["severity"], row["message"]) == (
+        "warning",
+        "rank 1: its program ended with status 1; the report may be cut short",
+    )
+
+
+def test_a_program_that_was_ended_after_its_report_was_whole_has_not_failed(tmp_path):
+    two(tmp_path)
+    rows = [rank(at, f"ddp_{at}", status=143, is_complete=True) for at in (0, 1)]
+    sidecar(tmp_path, *rows)
+    assert "capture-failed" not in codes(nsyspipe.load(tmp_path))
+
+
+def test_ranks_that_failed_alike_are_one_row(tmp_path):
+    two(tmp_path)
+    failed = {"status": 143, "problem": "nsys was ended after 60 s."}
+    sidecar(tmp_path, *(rank(at, f"ddp_{at}", **failed) for at in range(3)))
+    assert problem_of(nsyspipe.load(tmp_path), "capture-failed")["message"] == (
+        "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; "
+        "the report may be cut short"
+    )
+
+
+# --- NCCL's logs and the topology -----------------------------------------------------------------
+
+
+@pytest.fixture
+def linked(real, tmp_path):
+    """Return a folder with the reports of a real run, its log and topology, and a sidecar that names both."""
+    for at in (0, 1):
+        (tmp_path / f"ddp-2gpu_{at}.sqlite").symlink_to(real / f"ddp-2gpu_{at}.sqlite")
+    shutil.copy(LOGS / "ddp-2gpu.nccl.log", tmp_path / "ddp-2gpu.nccl.n.1.log")
+    shutil.copy(LOGS / "topo-2gpu.txt", tmp_path / "ddp-2gpu.topo.txt")
+    return tmp_path
+
+
+def name_files(folder, **more):
+    files = {
+        "nccl_log_files": ["ddp-2gpu.nccl.n.1.log"],
+        "topology_file": "ddp-2gpu.topo.txt",
+    }
+    ranks = [rank(at, f"ddp-2gpu_{at}") for at in (0, 1)]
+    content = {"name": "ddp-2gpu", "captured_at_utc": None} | files | more
+    return sidecar(folder, *ranks, file="ddp-2gpu.capture.json", **content)
+
+
+def test_log_and_topology_are_picked_up_as_if_they_were_given(linked):
+    alone = nsyspipe.load(linked / "*.sqlite")
+    assert (alone.links().num_rows, alone.nccl) == (0, None)
+    given = nsyspipe.load(
+        linked / "*.sqlite",
+        nccl_log=LOGS / "ddp-2gpu.nccl.log",
+        topology=LOGS / "topo-2gpu.txt",
+    )
+    name_files(linked)
+    found = nsyspipe.load(linked / "*.sqlite")
+    assert found.links().num_rows
+    assert found.links().equals(given.links())
+    assert (found.nccl, found.link) == (given.nccl, given.link)
+    assert found.findings().equals(given.findings())
+
+
+def test_options_win_over_the_files_that_are_named(linked):
+    name_files(linked, nccl_log_files=["missing.log"], topology_file="missing.txt")
+    run = nsyspipe.load(
+        linked / "*.sqlite",
+        nccl_log=LOGS / "ddp-2gpu.nccl.log",
+        topology=LOGS / "topo-2gpu.txt",
+    )
+    assert run.nccl is not None
+    assert "sidecar-file-unusable" not in codes(run)
+    assert "sidecar-file-unusable" in codes(nsyspipe.load(linked / "*.sqlite"))
+
+
+def test_a_named_log_of_another_run_is_not_used(linked):
+    shutil.copy(LOGS / "ddp-4gpu.nccl.log", linked / "other.log")
+    name_files(linked, nccl_log_files=["other.log"])
+    run = nsyspipe.load(linked / "*.sqlite")
+    assert run.nccl is None
+    assert "log-of-another-run" in codes(run)
+
+
+def test_files_of_a_sidecar_that_is_not_believed_are_not_read(linked):
+    name_files(linked, captured_at_utc=AT)
+    run = nsyspipe.load(linked / "*.sqlite")
+    assert (run.nccl, run.links().num_rows) == (None, 0)
+    assert "stale-sidecar" in codes(run)
+
+
+# --- what outputs say -----------------------------------------------------------------------------
+
+FACTS = {
+    "command": ["torchrun", "train.py", "--token", "abc"],
+    "git_commit": "0123456789abcdef",
+    "git_is_dirty": True,
+    "torch_version": "2.9.0",
+    "cuda_version": "13.0",
+    "nccl_version": "2.27.3",
+    "driver_version": "580.159.04",
+    "nsys_version": "2025.3.1",
+    "python_version": "3.11.9",
+    "trace": ["cuda", "nvtx"],
+    "capture_range": "cudaProfilerApi",
+    "environment": {"NCCL_P2P_DISABLE": "1", "HOME": "/root"},
+}
+SAID = FACTS | {
+    "name": "ddp",
+    "captured_at_utc": AT,
+    "command": ["torchrun", "train.py", "--token", "***"],
+    "hash_key": None,
+    "environment": {"NCCL_P2P_DISABLE": "1"},
+}
+
+
+def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp_path):
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    two(reports)
+    assert document(nsyspipe.load(reports))["run"]["capture"] is None
+    sidecar(reports, *SWAPPED, **FACTS)
+    run = nsyspipe.load(reports)
+    found = document(run)
+    assert found["run"]["capture"] == SAID
+    assert (found["run"]["label"], nsyspipe.load(reports, label="x").header.label) == ("ddp", "x")
+    save(run, tmp_path / "store")
+    assert document(nsyspipe.load(tmp_path / "store")) == found
+
+
+def test_the_sidecar_changes_neither_run_id_nor_figures(tmp_path):
+    two(tmp_path)
+    before = nsyspipe.load(tmp_path)
+    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), **FACTS)
+    after = nsyspipe.load(tmp_path)
+    assert after.header.run_id == before.header.run_id
+    assert after.steps().equals(before.steps())
+    assert after.summary().equals(before.summary())
+
+
+def test_a_single_report_has_the_captures_name(tmp_path):
+    write(tmp_path, r0=bare(0))
+    assert nsyspipe.load(tmp_path).header.label == "ddp_0"
+    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"))
+    assert nsyspipe.load(tmp_path).header.label == "ddp"
+
+
+def test_several_nodes_are_joined(tmp_path):
+    two(tmp_path)
+    for at in (0, 1):
+        variables = {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": f"eth{at}"}
+        sidecar(
+            tmp_path,
+            rank(1 - at, f"ddp_{at}", 1000 + at),
+            file=f"ddp.node{at}.capture.json",
+            driver_version=f"580.{at}",
+            torch_version="2.9.0",
+            environment=variables,
+            world_size=2,
+            git_is_dirty=bool(at),
+        )
+    run = nsyspipe.load(tmp_path)
+    assert numbered(run) == ({1000: 1, 1001: 0}, "sidecar")
+    capture = run.header.capture
+    assert (capture.torch_version, capture.driver_version) == ("2.9.0", "580.0, 580.1")
+    assert capture.git_is_dirty is True
+    assert capture.environment == {"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "eth0 | eth1"}
+    assert run.header.world_size == 2
+
+
+def test_sidecars_of_two_captures_make_no_capture_of_the_run(tmp_path):
+    write(tmp_path, "a", r0=bare(0))
+    write(tmp_path, "b", r1=bare(1))
+    for name, at in (("a", 0), ("b", 1)):
+        ranks = rank(at, f"{name}_{at}", 1000 + at)
+        sidecar(tmp_path, ranks, file=f"{name}.capture.json", name=name, world_size=at + 2)
+    run = nsyspipe.load(tmp_path, rank_map="a_0.sqlite=0,b_1.sqlite=1")  # else it is refused
+    assert (run.header.capture, run.header.world_size) == (None, None)
+    assert numbered(run) == ({1000: 0, 1001: 1}, "rank_map")
+
+
+def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay(tmp_path):
+    cache, runs = (
+        tmp_path / "cache",
+        tmp_path / "runs",
+    )  # as .nsys-rep files are exported for analyze
+    cache.mkdir()
+    runs.mkdir()
+    two(cache)
+    sidecar(runs, *SWAPPED)
+    assert numbered(nsyspipe.load(cache))[1] == "file_name"
+    for at in (0, 1):
+        remember_source(cache / f"ddp_{at}.sqlite", runs / f"ddp_{at}.nsys-rep")
+    run = nsyspipe.load(cache)
+    assert numbered(run) == ({1000: 1, 1001: 0}, "sidecar")
+    assert runs / "ddp.capture.json" in run.inputs
+
+
+def test_a_run_without_gpu_activity_is_numbered_too(tmp_path):
+    for at in (0, 1):
+        builder = TraceBuilder(pid=1000 + at).session(10**18)
+        for step in range(4):
+            builder.range(1000 * step, 1000 * step + 900, f"step {step}")
+        builder.write(tmp_path / f"cpu_{at}.sqlite")
+    ranks = [rank(1 - at, f"cpu_{at}", 1000 + at) for at in (0, 1)]
+    sidecar(tmp_path, *ranks, file="cpu.capture.json", step_pattern="^step [0-9]+$")
+    run = nsyspipe.load(tmp_path)
+    assert not [code for code in codes(run) if "sidecar" in code or "pattern" in code]
+    assert run.header.capture is not None
+    rows = {(row["rank"], row["report"]) for row in run.host_steps().to_pylist()}
+    assert rows == {(0, "cpu_1.sqlite"), (1, "cpu_0.sqlite")}
+
+
+def test_a_topology_of_the_first_node_holds_for_all(tmp_path):
+    two(tmp_path)
+    (tmp_path / "t.txt").write_text(TOPOLOGY)
+    sidecar(tmp_path, rank(0, "ddp_0", local_rank=0), rank(1, "ddp_1", local_rank=1), topology_file="t.txt")  # fmt: skip
+    run = nsyspipe.load(tmp_path)
+    assert [(row["from_rank"], row["to_rank"], row["path"]) for row in run.links().to_pylist()] == [
+        (0, 1, "NV18")
+    ]

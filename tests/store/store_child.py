@@ -1,0 +1,124 @@
+"""A process that saves runs on demand, each time in a child that may be stopped at any point.
+
+    python -m tests.store.store_child NAME=STORE...
+
+Each line of stdin asks, each of stdout answers, both JSON. A child is forked per request, so that it
+begins in a millisecond; importing Arrow takes a hundred times as long.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nsyspipe
+from nsyspipe.errors import OutputError
+from nsyspipe.store.write import save
+
+# What changes a directory or a file, by the names of Python's audit events.
+CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.utime", "shutil.rmtree")  # fmt: skip
+GROWS = ("open", "os.mkdir", "os.symlink")
+REFUSED, INTERRUPTED = 3, 130
+
+
+@dataclass
+class Stop:
+    """Stops its process at the `at`-th change: killed, interrupted, or told from then on that the disk is full."""
+
+    how: str
+    at: int
+    n_changes: int = 0
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in CHANGES or (event == "open" and not _creates(*arguments)):
+            return
+        self.n_changes += 1
+        if self.how == "kill" and self.n_changes == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "interrupt" and self.n_changes == self.at:
+            raise KeyboardInterrupt
+        if self.how == "full" and self.n_changes >= self.at and event in GROWS:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _creates(path: Any, _mode: str | None, flags: int) -> bool:
+    return bool(flags & os.O_CREAT) and not isinstance(path, int)
+
+
+def _save(run: Any, request: dict[str, Any]) -> int:
+    stop = Stop(request.get("how", ""), request.get("at", 0))
+    sys.addaudithook(stop)
+    try:
+        save(
+            run,
+            Path(request["store"]),
+            events=request.get("events", False),
+            force=request.get("force", False),
+        )
+    except OutputError:
+        return REFUSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _answer(runs: dict[str, Any], request: dict[str, Any]) -> dict[str, float]:
+    """Save in a child, killed after a time if asked for; return its status, negative if it was killed."""
+    child = os.fork()
+    if child == 0:
+        os._exit(_save(runs[request["run"]], request))
+    if "after_s" in request:
+        time.sleep(request["after_s"])
+        os.kill(child, signal.SIGKILL)
+    start = time.perf_counter()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return {"status": status, "seconds": time.perf_counter() - start}
+
+
+def main() -> None:
+    runs = {}
+    for argument in sys.argv[1:]:
+        name, _, store = argument.partition("=")
+        runs[name] = nsyspipe.load(store)
+    for line in sys.stdin:
+        print(json.dumps(_answer(runs, json.loads(line))), flush=True)
+
+
+class Saver:
+    """The process, from outside."""
+
+    def __init__(self, **stores: Path) -> None:
+        named = [f"{name}={store}" for name, store in stores.items()]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.store.store_child", *named],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+
+    def ask(self, run: str, store: Path, **request: Any) -> None:
+        self.process.stdin.write(json.dumps({"run": run, "store": str(store)} | request) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        return json.loads(self.process.stdout.readline())
+
+    def save(self, run: str, store: Path, **request: Any) -> int:
+        """Save and wait; return the child's status."""
+        self.ask(run, store, **request)
+        return self.answer()["status"]
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+if __name__ == "__main__":
+    main()

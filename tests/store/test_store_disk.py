@@ -1,0 +1,299 @@
+"""What the disk and the user's own files can put in the way of a dataset: a clear error, and nothing changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import OutputError
+from nsyspipe.store.write import save
+from tests.store.store_tools import (
+    RUN_ID,
+    TABLES,
+    contents,
+    left_behind,
+    new_run,
+    old_run,
+    other_run,
+    stored,
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Return two versions of a run, and another run."""
+    folder = tmp_path_factory.mktemp("runs")
+    return old_run(folder), new_run(folder), other_run(folder)
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """Return a function that mounts a file system; skip where that is not allowed."""
+    places = []
+
+    def mount(*arguments):
+        place = tmp_path / f"mount{len(places)}"
+        place.mkdir()
+        done = subprocess.run(
+            ["mount", *arguments, place], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+        places.append(place)
+        return place
+
+    if not shutil.which("mount"):
+        pytest.skip("no mount here")
+    yield mount
+    for place in places:
+        subprocess.run(["umount", place], check=True)
+
+
+def refused(run, store, *words, **options):
+    """Return the error that saving ends with; it names the store, in one line."""
+    with pytest.raises(OutputError) as caught:
+        save(run, store, **options)
+    assert str(caught.value).startswith(f"{store}: ")
+    assert "\n" not in str(caught.value)
+    assert caught.value.fix
+    assert all(word in str(caught.value) for word in words), caught.value
+    return caught.value
+
+
+def everything(folder):
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mounted):
+    old, new, other = runs
+    disk = mounted("-t", "tmpfs", "-o", "size=1m", "none")
+    store = disk / "store"
+    save(other, store)
+    save(old, store)
+    before = contents(store)
+    filler = disk / "filler"
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    for left in range(0, 100_000, 20_000):  # full at once, and full in the middle
+        filler.write_bytes(b"x" * (free - left))
+        refused(new, store, "its disk is full", "as it was", events=True)
+        assert contents(store) == before
+        assert left_behind(store) == []
+    filler.unlink()
+    save(new, store)
+    assert nsyspipe.load(store, run_id=RUN_ID).steps().equals(new.steps())
+
+
+def test_a_full_disk_leaves_nothing_where_there_was_no_store(runs, mounted):
+    disk = mounted("-t", "tmpfs", "-o", "size=40k", "none")
+    refused(runs[0], disk / "a" / "store", "its disk is full")
+    assert everything(disk) == []
+
+
+def test_no_more_files_are_a_full_disk_too(runs, mounted):
+    disk = mounted("-t", "tmpfs", "-o", "size=10m,nr_inodes=200", "none")
+    save(runs[2], disk / "store")
+    before = contents(disk / "store")
+    for number in range(os.statvfs(disk).f_ffree):
+        (disk / f"filler{number}").touch()
+    for number in range(30):  # staging needs 20, the directories of a run 16
+        refused(runs[0], disk / "store", "its disk is full")
+        assert contents(disk / "store") == before
+        assert left_behind(disk / "store") == []
+        (disk / f"filler{number}").unlink()
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+import nsyspipe
+from nsyspipe.store.write import save
+run = nsyspipe.load(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    save(run, Path(sys.argv[2]))
+except nsyspipe.NsyspipeError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.slow
+def test_a_limit_on_the_size_of_files_is_an_error_that_says_so(runs, tmp_path):
+    alone, store = stored(tmp_path / "alone", runs[0]), tmp_path / "store"
+    save(runs[2], store)
+    before = contents(store)
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, alone, store],
+        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.stdout.startswith(f"OutputError {store}: cannot be written (")
+    assert "File too large" in done.stdout
+    assert (contents(store), left_behind(store)) == (before, [])
+
+
+def test_a_store_that_can_only_be_read_is_an_error_and_can_be_read(runs, mounted, tmp_path):
+    store = stored(tmp_path / "store", runs[0])
+    place = mounted("--bind", store)
+    subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+    refused(runs[1], place, "Read-only file system")
+    assert nsyspipe.load(place).steps().equals(runs[0].steps())
+
+
+def test_a_file_in_place_of_the_store_stays(runs, tmp_path):
+    (tmp_path / "store").write_text("mine")
+    refused(runs[0], tmp_path / "store", "is no directory")
+    assert (tmp_path / "store").read_text() == "mine"
+
+
+def test_a_file_in_place_of_the_stores_parent_stays(runs, tmp_path):
+    (tmp_path / "folder").write_text("mine")
+    refused(runs[0], tmp_path / "folder" / "store", "cannot be written (Not a directory")
+    assert (tmp_path / "folder").read_text() == "mine"
+
+
+def test_a_parent_that_is_missing_is_made(runs, tmp_path):
+    save(runs[0], tmp_path / "a" / "b" / "store")
+    assert nsyspipe.load(tmp_path / "a" / "b" / "store").header == runs[0].header
+
+
+@pytest.mark.parametrize(
+    "name", ["steps", "steps/run_id=nightly", ".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
+)
+def test_a_file_in_place_of_a_directory_of_the_store_stays(runs, tmp_path, name):
+    path = tmp_path / "store" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    refused(runs[0], tmp_path / "store", f"has a file at {name}, where a store has a directory")
+    assert [one for one in everything(tmp_path / "store") if Path(one).is_file()] == [str(path)]
+    assert path.read_text() == "mine"
+
+
+def test_a_file_of_the_users_under_a_name_of_ours_stays(runs, tmp_path):
+    path = tmp_path / "store" / "steps" / f"run_id={RUN_ID}" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    refused(runs[0], tmp_path / "store", "has steps of run nightly, and no such run")
+    assert everything(tmp_path / "store") == [str(path.parents[1]), str(path.parent), str(path)]
+
+
+def test_the_users_own_files_beside_the_tables_stay(runs, tmp_path):
+    store = tmp_path / "store"
+    mine = [store / "notes.md", store / "steps" / "notes.md", store / "plots" / "empty"]
+    for path in mine:
+        path.mkdir(parents=True) if path.name == "empty" else (
+            path.parent.mkdir(parents=True, exist_ok=True), path.write_text("mine"),
+        )  # fmt: skip
+    for run in (runs[0], runs[1]):
+        save(run, store)
+    shutil.rmtree(store / "steps" / f"run_id={RUN_ID}")
+    save(runs[0], store)
+    assert all(path.exists() for path in mine)
+    assert nsyspipe.load(store).steps().equals(runs[0].steps())
+
+
+def test_an_empty_directory_that_was_there_is_there_after_an_error(runs, mounted):
+    disk = mounted("-t", "tmpfs", "-o", "size=40k", "none")
+    (disk / "store").mkdir()
+    refused(runs[0], disk / "store", "its disk is full")
+    assert everything(disk) == [str(disk / "store")]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_to_a_store_is_the_store(runs, tmp_path, is_there):
+    if is_there:
+        save(runs[2], tmp_path / "real")
+    (tmp_path / "link").symlink_to("real")
+    save(runs[0], tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    for path in (tmp_path / "link", tmp_path / "real"):
+        assert nsyspipe.load(path, run_id=RUN_ID).steps().equals(runs[0].steps())
+
+
+def test_a_link_to_itself_is_an_error(runs, tmp_path):
+    (tmp_path / "link").symlink_to("link")
+    refused(runs[0], tmp_path / "link", "cannot be written")
+
+
+def test_a_path_may_be_relative(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(runs[0], Path("store"))
+    monkeypatch.chdir("store")
+    save(runs[2], Path())
+    monkeypatch.chdir("steps")
+    for path, run in (
+        (f"run_id={RUN_ID}", runs[0]),
+        ("../ranks/run_id=other", runs[2]),
+        ("../runs/run_id=other/.", runs[2]),
+    ):
+        assert nsyspipe.load(path).header == run.header
+    monkeypatch.chdir("run_id=other")
+    assert nsyspipe.load(".").header == runs[2].header
+
+
+def test_a_path_that_is_no_text_is_a_path(runs, tmp_path):
+    store = tmp_path / os.fsdecode(b"st\xffore")
+    save(runs[0], store)
+    save(runs[1], store)
+    assert nsyspipe.load(store).steps().equals(runs[1].steps())
+
+
+def test_a_store_that_is_moved_is_the_same_store(runs, tmp_path):
+    store = stored(tmp_path / "store", runs[0])
+    shutil.move(store, tmp_path / "moved")
+    save(runs[2], tmp_path / "moved")
+    for run in (runs[0], runs[2]):
+        found = nsyspipe.load(tmp_path / "moved", run_id=run.header.run_id)
+        assert found.steps().equals(run.steps())
+
+
+def test_no_file_is_shared_by_hard_links(runs, tmp_path, monkeypatch):
+    # There are file systems without them.
+    monkeypatch.setattr(os, "link", None)
+    store = stored(tmp_path / "store", runs[0])
+    save(runs[1], store)
+    assert {path.stat().st_nlink for path in store.glob("*/*/*.parquet")} == {1}
+
+
+# --- copies ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copied(runs, tmp_path):
+    """Return a plain copy of the tables of a store of the old run and the other one, without what is hidden."""
+    store = stored(tmp_path / "store", runs[0], events=True)
+    save(runs[2], store)
+    subprocess.run(["cp", "-r", store, tmp_path / "copy"], check=True)
+    shutil.rmtree(tmp_path / "copy" / ".nsyspipe")
+    shutil.rmtree(store)
+    return tmp_path / "copy"
+
+
+def test_a_plain_copy_reads_the_same(runs, copied):
+    for run in (runs[0], runs[2]):
+        found = nsyspipe.load(copied, run_id=run.header.run_id)
+        assert found.header == run.header
+        assert all(
+            getattr(found, name)().equals(getattr(run, name)())
+            for name in TABLES
+            if name not in ("runs", "ranks", "problems", "metrics")
+        )
+    found = nsyspipe.load(copied / "steps" / f"run_id={RUN_ID}")
+    assert len(list(found.operations())) == 2
+
+
+def test_a_plain_copy_is_a_store(runs, copied, tmp_path):
+    before = contents(copied)
+    third = new_run(tmp_path, run_id="third")
+    for _ in range(2):
+        save(third, copied)
+    found = contents(copied)
+    assert {path: found[path] for path in before} == before
+    assert len(found) == len(before) + len(TABLES)
+    save(runs[1], copied, events=True, force=True)
+    assert nsyspipe.load(copied, run_id=RUN_ID).steps().equals(runs[1].steps())
+    assert left_behind(copied) == []
