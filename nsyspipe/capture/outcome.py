@@ -45,18 +45,12 @@ _NO_NEW_CAPTURE = "  fix: complete reports need no new capture; "
 
 @dataclass(frozen=True)
 class End:
-    """How the job's command ended.
+    """How the job's command ended."""
 
-    Attributes
-    ----------
-    status
-        Its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end it.
-    why
-        None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``linger`` (its reports were
-        whole, and it went on), ``command`` (all ranks had ended, nsys or torchrun had not), or ``interrupt``.
-    """
-
+    # its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end it
     status: int | None
+    # None, ``timeout``, ``exit`` (the training loop was over, the program did not exit), ``linger`` (its reports were
+    # whole, and it went on), ``command`` (all ranks had ended, nsys or torchrun had not), or ``interrupt``
     why: str | None = None
     after_s: float = 0.0
 

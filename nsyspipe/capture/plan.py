@@ -31,16 +31,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Job:
-    """One job, as far as this node runs it.
-
-    Attributes
-    ----------
-    timeout_s, exit_timeout_s, linger_s
-        Limits for the whole job, for nsys once the program has ended, and for the program once it has said that it is
-        over; 0 for none, but nsys always has one.
-    ends_any
-        Whether the last of these holds for any program once its reports are whole: somebody has asked for it.
-    """
+    """One job, as far as this node runs it."""
 
     name: Path  # that all its files begin with
     command: tuple[str, ...]  # torchrun and nsys included
@@ -54,9 +45,12 @@ class Job:
     nsys: str | None  # None to run without a capture
     trace: tuple[str, ...]
     capture_range: str
+    # limits for the whole job, for nsys once the program has ended, and for the program once it has said that it is
+    # over; 0 for none, but nsys always has one
     timeout_s: float
     exit_timeout_s: float
     linger_s: float
+    # whether the last of these holds for any program once its reports are whole: somebody has asked for it
     ends_any: bool
     is_exported: bool
     is_forced: bool

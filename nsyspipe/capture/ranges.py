@@ -355,5 +355,5 @@ def _numbered(
 def _length(iterable: Iterable[Any]) -> int | None:
     try:
         return len(iterable)  # type: ignore[arg-type]
-    except TypeError:  # none, as a generator or a loader of a stream
+    except TypeError:  # None, as a generator or a loader of a stream
         return None

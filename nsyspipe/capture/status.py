@@ -137,30 +137,21 @@ def _read_program(path: Path) -> Program | None:
 
 @dataclass(frozen=True)
 class RankRecord:
-    """How one rank's program and its capture ended.
-
-    Attributes
-    ----------
-    pid, status
-        The training program's process, None when it never started; and its exit status, 128 + N for one ended by signal N,
-        None while it runs.
-    nsys_group
-        Process group of its nsys, which may outlive who started it; None without one.
-    report
-        Path of the report without suffix; None when none was written.
-    ended_at, report_at
-        Seconds since the epoch when the program ended; and when its report was whole, if the program still ran then,
-        unasked to end.
-    """
+    """How one rank's program and its capture ended."""
 
     rank: int
     local_rank: int
+    # the training program's process, None when it never started; and its exit status, 128 + N for one ended by signal
+    # N, None while it runs
     pid: int | None = None
+    # process group of its nsys, which may outlive who started it; None without one
     nsys_group: int | None = None
     is_captured: bool = True
-    report: str | None = None
+    report: str | None = None  # path of the report without suffix; None when none was written
     status: int | None = None
     problem: str | None = None
+    # seconds since the epoch when the program ended; and when its report was whole, if the program still ran then,
+    # unasked to end
     ended_at: float | None = None
     report_at: float | None = None
 

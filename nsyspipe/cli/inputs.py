@@ -69,17 +69,10 @@ LONGEST_LABEL = 100
 
 @dataclass(frozen=True)
 class NamedRuns:
-    """What a user names as one thing to look at: one capture, or several under one label.
+    """What a user names as one thing to look at: one capture, or several under one label."""
 
-    Attributes
-    ----------
-    label
-        What stands before ``=``; None: the runs name themselves.
-    places
-        One argument per capture: a glob, a directory, a report, or a saved run.
-    """
-
-    label: str | None
+    label: str | None  # what stands before ``=``; None: the runs name themselves
+    # one argument per capture: a glob, a directory, a report, or a saved run
     places: tuple[str, ...]
 
 

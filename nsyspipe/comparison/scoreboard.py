@@ -294,26 +294,14 @@ def _judged(reference: Entrant, run: Entrant, rules: Rules) -> Judgement | str:
 
 @dataclass(frozen=True)
 class Kind:
-    """Runs that can be compared with each other: one world size, one GPU model, the same ranks.
+    """Runs that can be compared with each other: one world size, one GPU model, the same ranks."""
 
-    Attributes
-    ----------
-    peer
-        The first of them that was given: what the others are measured against.
-    labels
-        All of them, in the order of the table.
-    best
-        The one with the largest speed-up of those that have an interval of it; None if none has.
-    level_with
-        Those whose step time is the best's: no change, by what counts.
-    not_told_from
-        Those of which these steps cannot say whether they are slower than the best.
-    """
-
-    peer: str
-    labels: tuple[str, ...]
+    peer: str  # the first of them that was given: what the others are measured against
+    labels: tuple[str, ...]  # all of them, in the order of the table
+    # the one with the largest speed-up of those that have an interval of it; None if none has
     best: str | None
-    level_with: tuple[str, ...]
+    level_with: tuple[str, ...]  # those whose step time is the best's: no change, by what counts
+    # those of which these steps cannot say whether they are slower than the best
     not_told_from: tuple[str, ...]
 
 

@@ -39,36 +39,22 @@ _BORROWED = (
 
 @dataclass(frozen=True)
 class Difference:
-    """Two medians or means over steps, candidate less baseline, and the interval of that; in the unit of the values.
+    """Two medians or means over steps, candidate less baseline, and the interval of that; in the unit of the values."""
 
-    Attributes
-    ----------
-    statistic
-        ``median`` or ``mean``: what baseline, candidate and delta are.
-    baseline, candidate
-        That of the steps; of several captures the mean of theirs; None without a step.
-    delta
-        candidate - baseline; swapping the sides negates it, and mirrors low and high, exactly.
-    other_delta
-        The difference of the other statistic.
-    low, high
-        The interval; None if `undecided`.
-    undecided
-        Why there is no interval, in words; None if there is one.
-    interval
-        What low and high come from; asked for what more steps or captures would give. If it `is_borrowed`, one side has a
-        single capture, whose spread between captures is taken from the other side: if it spreads more than that, false
-        alarms are many, and nothing here can show it.
-    """
-
-    statistic: str
+    statistic: str  # ``median`` or ``mean``: what baseline, candidate and delta are
+    # that of the steps; of several captures the mean of theirs; None without a step
     baseline: float | None
     candidate: float | None
+    # candidate - baseline; swapping the sides negates it, and mirrors low and high, exactly
     delta: float | None
-    other_delta: float | None
+    other_delta: float | None  # the difference of the other statistic
+    # the interval; None if `undecided`
     low: float | None
     high: float | None
-    undecided: str | None
+    undecided: str | None  # why there is no interval, in words; None if there is one
+    # what low and high come from; asked for what more steps or captures would give. If it `is_borrowed`, one side has
+    # a single capture, whose spread between captures is taken from the other side: if it spreads more than that,
+    # false alarms are many, and nothing here can show it.
     interval: Interval = field(compare=False)
 
     @property

@@ -53,27 +53,16 @@ class Troubles:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and what kind of cells stand under it.
-
-    Attributes
-    ----------
-    kind
-        ``number``: right-aligned, digits below digits. ``text``: words, ``word``: one that is never broken, ``prose``:
-        sentences, which take what room there is,
-        ``long`` twice of it. ``name``: a name from a trace, which may break anywhere. ``track``: a
-        drawing on a page.
-    hint
-        What the column means, where the heading is not enough.
-    from_width
-        How wide a terminal has room for it.
-    least, most
-        Its width there.
-    """
+    """A heading, and what kind of cells stand under it."""
 
     heading: str
+    # ``number``: right-aligned, digits below digits. ``text``: words, ``word``: one that is never broken, ``prose``:
+    # sentences, which take what room there is, ``long`` twice of it. ``name``: a name from a trace, which may break
+    # anywhere. ``track``: a drawing on a page.
     kind: str = "number"
-    hint: str | None = None
-    from_width: int = 0
+    hint: str | None = None  # what the column means, where the heading is not enough
+    from_width: int = 0  # how wide a terminal has room for it
+    # its width there
     least: int | None = None
     most: int | None = None
 

@@ -33,17 +33,11 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of file.
+    """One kind of file."""
 
-    Attributes
-    ----------
-    run_id_of
-        Returns the run that a file is of; None for a file of another kind.
-    write
-        Writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress.
-    """
-
+    # returns the run that a file is of; None for a file of another kind
     run_id_of: Callable[[Path], str | None]
+    # writes a run to an open file; only a trace asks for the steps, and takes long enough to tell its progress
     write: Callable[[Run, BinaryIO, Steps, OnProgress], None]
 
 

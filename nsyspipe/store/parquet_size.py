@@ -28,7 +28,7 @@ _LARGEST_RATIO = 200
 _BYTES_PER_VALUE = 8
 # Zstandard makes at most about this many bytes of one; Brotli, which is refused, many more.
 _LARGEST_EXPANSION = 40_000
-_CODECS = (0, 1, 2, 5, 6, 7)  # none, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
+_CODECS = (0, 1, 2, 5, 6, 7)  # None, Snappy, gzip, LZ4, Zstandard, LZ4 as it is
 
 
 def check_size(file: BinaryIO) -> int:

@@ -137,22 +137,13 @@ class FirstFinding:
 
 @dataclass(frozen=True, slots=True)
 class DashboardRun:
-    """One run of the dashboard.
+    """One run of the dashboard."""
 
-    Attributes
-    ----------
-    row
-        Of `schema.RUNS`, without the time of capture.
-    captured_ms
-        Milliseconds since 1970, UTC; None when not recorded.
-    page
-        URL of the run's own page, relative to the dashboard; None when there is none.
-    """
-
-    row: Mapping[str, Any]
-    captured_ms: int | None
+    row: Mapping[str, Any]  # of `schema.RUNS`, without the time of capture
+    captured_ms: int | None  # milliseconds since 1970, UTC; None when not recorded
     captured: str
     finding: FirstFinding
+    # URL of the run's own page, relative to the dashboard; None when there is none
     page: str | None
 
     @property

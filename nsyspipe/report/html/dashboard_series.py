@@ -27,18 +27,10 @@ _UNKNOWN = "not recorded"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Runs that one line joins.
+    """Runs that one line joins."""
 
-    Attributes
-    ----------
-    group
-        World size and GPU model.
-    label
-        None where labels say nothing: most runs of the group have one of their own.
-    """
-
-    group: str
-    label: str | None
+    group: str  # world size and GPU model
+    label: str | None  # None where labels say nothing: most runs of the group have one of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +112,15 @@ NOT_RECORDED = "not recorded"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One column of `schema.RUNS` with its words.
-
-    Attributes
-    ----------
-    kind
-        ``ns``, ``per_s`` or ``ratio``: how it is written.
-    better
-        1 if more is better, -1 if less is, 0 if neither can be said.
-    meaning
-        In a few words, below its name.
-    category
-        Of the palette; None for figures that have no colour of their own.
-    """
+    """One column of `schema.RUNS` with its words."""
 
     name: str
     title: str
     heading: str
-    kind: str
-    better: int
-    meaning: str
-    category: str | None = None
+    kind: str  # ``ns``, ``per_s`` or ``ratio``: how it is written
+    better: int  # 1 if more is better, -1 if less is, 0 if neither can be said
+    meaning: str  # in a few words, below its name
+    category: str | None = None  # of the palette; None for figures that have no colour of their own
 
     @property
     def formula(self) -> str:

@@ -126,21 +126,12 @@ _LONGEST_LABEL = 60
 
 @dataclass(frozen=True)
 class Timelines:
-    """What the chart draws, the same as a table, and which sides are in it.
+    """What the chart draws, the same as a table, and which sides are in it."""
 
-    Attributes
-    ----------
-    data
-        As of `timeline_data`, with a rank per side, and ``titles``: a line above each. None where no side has any.
-    table
-        None without data.
-    missing
-        The sides that have no timeline.
-    """
-
+    # as of `timeline_data`, with a rank per side, and ``titles``: a line above each. None where no side has any.
     data: dict[str, Any] | None
-    table: Table | None
-    missing: Sequence[str]
+    table: Table | None  # None without data
+    missing: Sequence[str]  # the sides that have no timeline
 
 
 @dataclass(frozen=True)
@@ -255,21 +246,13 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class DeltaCell:
-    """A difference as shares of a track whose middle is zero: -1 is its left end, 1 its right one; other cells have words.
+    """A difference as shares of a track whose middle is zero: -1 is its left end, 1 its right one; other cells have words."""
 
-    Attributes
-    ----------
-    at
-        Where the difference is; None draws nothing.
-    low, high
-        Ends of its interval; None without one.
-    band
-        From here on, either way, it is more than no change; None leaves it out.
-    """
-
-    at: float | None = None
+    at: float | None = None  # where the difference is; None draws nothing
+    # ends of its interval; None without one
     low: float | None = None
     high: float | None = None
+    # from here on, either way, it is more than no change; None leaves it out
     band: float | None = None
     kind = "delta"
 
@@ -322,21 +305,13 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class DeltaTable:
-    """A table as `page.Table`, whose cells may be of this module too.
-
-    Attributes
-    ----------
-    strong
-        Numbers of the rows to point out.
-    note
-        Stands below.
-    """
+    """A table as `page.Table`, whose cells may be of this module too."""
 
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
-    strong: frozenset[int] = frozenset()
-    note: str | None = None
+    strong: frozenset[int] = frozenset()  # numbers of the rows to point out
+    note: str | None = None  # stands below
 
     @staticmethod
     def verdict_of(row: Sequence[Cell]) -> str | None:

@@ -125,29 +125,15 @@ _CODE = re.compile(
 
 @dataclass(frozen=True)
 class Page:
-    """What makes one page.
+    """What makes one page."""
 
-    Attributes
-    ----------
-    template
-        File in `templates/` that extends ``base.html.j2``.
-    title
-        Of the browser's tab.
-    identity
-        Name and content of the meta element that says whose page it is.
-    context
-        What the template shows, beside `title`.
-    data
-        By name what the charts draw: plain values that JSON can hold. ``nsyspipe.data(name)`` in a script.
-    scripts, styles
-        Files of `assets/` that this page needs beside the shell's.
-    """
-
-    template: str
-    title: str
-    identity: tuple[str, str]
-    context: Mapping[str, Any]
+    template: str  # file in `templates/` that extends ``base.html.j2``
+    title: str  # of the browser's tab
+    identity: tuple[str, str]  # name and content of the meta element that says whose page it is
+    context: Mapping[str, Any]  # what the template shows, beside `title`
+    # by name what the charts draw: plain values that JSON can hold. ``nsyspipe.data(name)`` in a script.
     data: Mapping[str, Any]
+    # files of `assets/` that this page needs beside the shell's
     scripts: tuple[str, ...] = ()
     styles: tuple[str, ...] = field(default=())
     has_charts: bool = True

@@ -115,26 +115,17 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Medians:
-    """One row per collective of a step that is drawn, in order.
+    """One row per collective of a step that is drawn, in order."""
 
-    Attributes
-    ----------
-    rows
-        ``seq``, ``collective``, ``duration`` (ns, median over ranks and steps), ``transfer`` (the same; None unless
-        matched), ``wait`` (by rank, median over steps), ``bytes``, ``busbw``.
-    n_all
-        Collectives of a step, with those left out.
-    n_steps, n_used
-        Summary steps, and those that the medians are taken over.
-    n_matched, n_complete
-        Of the latter those in which any, and in which every operation is matched: transfer and waits rest on them.
-    """
-
+    # ``seq``, ``collective``, ``duration`` (ns, median over ranks and steps), ``transfer`` (the same; None unless
+    # matched), ``wait`` (by rank, median over steps), ``bytes``, ``busbw``
     rows: list[dict[str, Any]]
     ranks: list[int]
-    n_all: int
+    n_all: int  # collectives of a step, with those left out
+    # summary steps, and those that the medians are taken over
     n_steps: int
     n_used: int
+    # of the latter those in which any, and in which every operation is matched: transfer and waits rest on them
     n_matched: int
     n_complete: int
 

@@ -77,22 +77,15 @@ _ONE_STEP = "these figures rest on one step: capture ten or more before trusting
 
 @dataclass(frozen=True)
 class Tile:
-    """One key figure as words.
-
-    Attributes
-    ----------
-    missing
-        Instead of a figure: ``not recorded``, or a dash where there is nothing to record; `meaning` then says why.
-    category
-        Of the palette.
-    """
+    """One key figure as words."""
 
     name: str
     value: str
     unit: str
     meaning: str
+    # instead of a figure: ``not recorded``, or a dash where there is nothing to record; `meaning` then says why
     missing: str | None = None
-    category: str | None = None
+    category: str | None = None  # of the palette
 
 
 def verdict_lines(run: Run) -> list[str]:

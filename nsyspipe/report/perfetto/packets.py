@@ -47,25 +47,17 @@ class Values:
 
 @dataclass(frozen=True)
 class Slices:
-    """Slices of one track in order of start, outer ones first; each ends before the next or holds it.
+    """Slices of one track in order of start, outer ones first; each ends before the next or holds it."""
 
-    Attributes
-    ----------
-    starts, ends
-        Aligned time, ns.
-    names, category
-        Texts.
-    notes
-        What else is told of each slice, by name.
-    flows
-        Slices with the same number are linked by arrows, in order of start; None for no arrows.
-    """
-
+    # aligned time, ns
     starts: Int64
     ends: Int64
+    # texts
     names: Values
     category: Values
+    # what else is told of each slice, by name
     notes: Mapping[str, Values] = field(default_factory=dict)
+    # slices with the same number are linked by arrows, in order of start; None for no arrows
     flows: Values | None = None
 
     def __len__(self) -> int:
@@ -290,29 +282,16 @@ _FIRST_THREAD = 1_000_000
 
 @dataclass(frozen=True)
 class Track:
-    """How a track is described.
-
-    Attributes
-    ----------
-    parent
-        Number of the track it stands under; None at the top.
-    place
-        Order among its siblings.
-    about
-        Longer text, shown on demand.
-    process, is_thread
-        The process's id, for a track that stands for it or for a thread of it.
-    unit
-        Of a counter; None for a track of slices.
-    """
+    """How a track is described."""
 
     name: str
-    parent: int | None = None
-    place: int = 0
-    about: str | None = None
+    parent: int | None = None  # number of the track it stands under; None at the top
+    place: int = 0  # order among its siblings
+    about: str | None = None  # longer text, shown on demand
+    # the process's id, for a track that stands for it or for a thread of it
     process: int | None = None
     is_thread: bool = False
-    unit: str | None = None
+    unit: str | None = None  # of a counter; None for a track of slices
 
 
 class TraceWriter:

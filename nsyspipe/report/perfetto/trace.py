@@ -60,29 +60,16 @@ def process_track(rank: Mapping[str, object], place: int) -> Track:
 
 @dataclass(frozen=True)
 class RankTracks:
-    """Writes what stands below the track of a rank.
-
-    Attributes
-    ----------
-    parent, process
-        The number of that track, and its process's id.
-    steps
-        Rows of `schema.STEPS` of this rank that are shown, in order of start.
-    step_names
-        What to call them.
-    collectives
-        All rows of this rank, as `tracks.with_last_rank` gives them.
-    edges
-        Of the counters' bins.
-    """
+    """Writes what stands below the track of a rank."""
 
     writer: TraceWriter
+    # the number of that track, and its process's id
     parent: int
     process: int | None
-    steps: pa.Table
-    step_names: pa.ChunkedArray
-    collectives: pa.Table
-    edges: Int64
+    steps: pa.Table  # rows of `schema.STEPS` of this rank that are shown, in order of start
+    step_names: pa.ChunkedArray  # what to call them
+    collectives: pa.Table  # all rows of this rank, as `tracks.with_last_rank` gives them
+    edges: Int64  # of the counters' bins
 
     def write(self, events: pa.Table, ranges: pa.Table) -> None:
         """Write all tracks."""
