@@ -51,8 +51,7 @@ def join(model: str) -> Place:
         if local_rank >= torch.cuda.device_count():
             n_gpus = torch.cuda.device_count()
             sys.exit(
-                f"error: local rank {local_rank} has no GPU, there are {n_gpus}:"
-                f" start with --nproc_per_node={n_gpus}"
+                f"error: local rank {local_rank} has no GPU, there are {n_gpus}: start with --nproc_per_node={n_gpus}"
             )
         device = torch.device("cuda", local_rank)
         # Before the group: NCCL would put every rank's communicator on the first GPU.
@@ -124,9 +123,7 @@ def build(options: argparse.Namespace, place: Place) -> Network:
 
 def _hook(wrapped: DistributedDataParallel, options: argparse.Namespace, place: Place) -> None:
     if options.hook in {"bf16", "powersgd"} and place.device.type == "cpu":
-        sys.exit(
-            f"error: --hook {options.hook}: PyTorch's hook needs GPUs and NCCL, here is gloo: use --hook fp16"
-        )
+        sys.exit(f"error: --hook {options.hook}: PyTorch's hook needs GPUs and NCCL, here is gloo: use --hook fp16")
     if options.hook in {"bf16", "fp16"}:
         wrapped.register_comm_hook(None, getattr(default_hooks, f"{options.hook}_compress_hook"))
     elif options.hook == "powersgd":

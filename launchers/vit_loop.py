@@ -75,9 +75,7 @@ def train(options: argparse.Namespace, place: vit_job.Place) -> dict[str, Any]:
     }
 
 
-def _configuration(
-    options: argparse.Namespace, place: vit_job.Place, network: vit_job.Network
-) -> str:
+def _configuration(options: argparse.Namespace, place: vit_job.Place, network: vit_job.Network) -> str:
     device = torch.cuda.get_device_name() if place.device.type == "cuda" else "CPU"
     asked = {
         "bucket_cap_mb": options.bucket_cap_mb,

@@ -33,9 +33,7 @@ def parser() -> argparse.ArgumentParser:
     _add_work(result.add_argument_group("what is trained"))
     _add_parallel(result.add_argument_group("how the ranks work together"))
     _add_run(result.add_argument_group("the run"))
-    _add_demonstrations(
-        result.add_argument_group("demonstrations of what goes wrong, for tests and teaching")
-    )
+    _add_demonstrations(result.add_argument_group("demonstrations of what goes wrong, for tests and teaching"))
     return result
 
 

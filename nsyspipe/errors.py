@@ -51,9 +51,7 @@ class NsyspipeError(Exception):
 
     exit_code = 2
 
-    def __init__(
-        self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None
-    ) -> None:
+    def __init__(self, subject: str, problem: str, *, found: str | None = None, fix: str | None = None) -> None:
         super().__init__(f"{subject}: {problem}")
         self.subject = subject
         self.problem = problem
@@ -66,17 +64,11 @@ class NsyspipeError(Exception):
 
     def lines(self) -> list[str]:
         """Return the message as the terminal shows it, without the word ``error``."""
-        extra = [
-            f"  {label}: {text}"
-            for label, text in (("found", self.found), ("fix", self.fix))
-            if text
-        ]
+        extra = [f"  {label}: {text}" for label, text in (("found", self.found), ("fix", self.fix)) if text]
         return [str(self), *extra]
 
 
-def _rebuild(
-    cls: type[NsyspipeError], subject: str, problem: str, found: str | None, fix: str | None
-) -> NsyspipeError:
+def _rebuild(cls: type[NsyspipeError], subject: str, problem: str, found: str | None, fix: str | None) -> NsyspipeError:
     return cls(subject, problem, found=found, fix=fix)
 
 
@@ -135,9 +127,7 @@ class OptionError(NsyspipeError):
         import difflib  # noqa: PLC0415 - only where something is wrong
 
         names = list(known)
-        nearest = difflib.get_close_matches(
-            str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=_ALIKE
-        )
+        nearest = difflib.get_close_matches(str(name).strip().lower().replace("-", "_"), names, n=1, cutoff=_ALIKE)
         return cls(given, problem, found=", ".join(names), fix=nearest[0] if nearest else None)
 
 

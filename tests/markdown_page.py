@@ -12,9 +12,7 @@ UNPARTED = "\N{NO-BREAK SPACE}"
 # table > body > row > cell; the lines of a list lie less deep.
 _CELL_LEVEL = 4
 # What GitHub makes links, notifications, emoji or formulas of, outside of code, once Markdown is done.
-_OF_GITHUB = re.compile(
-    r"@\w|#\d|\bGH-\d|\w://|\bwww\.|:[\w+-]+:|\$.*\$", re.IGNORECASE | re.DOTALL
-)
+_OF_GITHUB = re.compile(r"@\w|#\d|\bGH-\d|\w://|\bwww\.|:[\w+-]+:|\$.*\$", re.IGNORECASE | re.DOTALL)
 
 
 class Page:

@@ -199,17 +199,12 @@ def measured(pair: Pair, captures: Captures) -> Measured:
     opened = captures.opened(pair.before, changes.pop("gradient_bytes", None))
     knobs = knobs_of(**changes)
     refused = why_refused(opened, knobs)
-    after, before = (
-        captures.run(name).summary()["step_time_ns"][0].as_py()
-        for name in (pair.after, pair.before)
-    )
+    after, before = (captures.run(name).summary()["step_time_ns"][0].as_py() for name in (pair.after, pair.before))
     if isinstance(opened, str) or refused is not None:
         return Measured(pair, before, None, 0.0, 0.0, after, 0.0, refused)
     found = opened.predict(knobs)
     limit = opened.limit_ns or 0.0
-    return Measured(
-        pair, before, found.step_time_ns, found.low_ns, found.high_ns, after, limit, None
-    )
+    return Measured(pair, before, found.step_time_ns, found.low_ns, found.high_ns, after, limit, None)
 
 
 def table(rows: Sequence[Measured]) -> str:

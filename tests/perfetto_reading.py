@@ -83,11 +83,7 @@ class ReadTrace:
         for packet in Trace.FromString(data).packet:
             self._read(packet)
         assert not any(self._open.values()), "a slice has no end"
-        ids = [
-            one.descriptor.thread.tid
-            for one in self.tracks.values()
-            if one.descriptor.HasField("thread")
-        ]
+        ids = [one.descriptor.thread.tid for one in self.tracks.values() if one.descriptor.HasField("thread")]
         pids = [row.descriptor.process.pid for row in self.ranks]
         assert len({*ids, *pids}) == len(ids) + len(pids)
         assert all(0 < one < 2**31 for one in [*ids, *pids])

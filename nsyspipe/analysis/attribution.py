@@ -152,10 +152,7 @@ def distinct(column: pa.ChunkedArray) -> Int64:
 
 def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
     """Return the rows of each of some processes, in their ascending order: one pass over the table for all of them."""
-    if (
-        len(processes) == 1
-        and pc.all(pc.equal(table["process_id"], processes[0]), min_count=0).as_py()
-    ):
+    if len(processes) == 1 and pc.all(pc.equal(table["process_id"], processes[0]), min_count=0).as_py():
         return [table]
     owner = table["process_id"].to_numpy()
     order = np.argsort(owner, kind="stable")
@@ -203,9 +200,7 @@ class _FirstCalls:
         return np.where(inside, self._table[np.where(inside, ids - self._lowest, 0)], NEVER)
 
 
-def operations_of(
-    kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64
-) -> ProcessOperations:
+def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64) -> ProcessOperations:
     """Bring the operations of one process into order of launch; launch times as `launch_times` gives them."""
     order = None if is_sorted(kernel_launch) else np.argsort(kernel_launch, kind="stable")
 

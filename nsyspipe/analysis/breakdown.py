@@ -93,9 +93,7 @@ def breakdown(
     comm = operations.is_comm
     is_dtod = operations.copy_kind == DTOD_KIND
     dtod = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
-    n_dtod, dtod_bytes = started_in(
-        operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows
-    )
+    n_dtod, dtod_bytes = started_in(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows)
     wall = windows.ends - windows.starts
     compute, comm_ns, overlap, exposed_memory = map(
         windows.covered,
@@ -250,9 +248,7 @@ class Gaps:
         return int(self.starts.size)
 
 
-def idle_gaps(
-    operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: Int64 | None = None
-) -> Gaps:
+def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: Int64 | None = None) -> Gaps:
     """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
 
     Launches are put on the device's clock, which is later than the host's by `offset_ns`, or by what is given for each
@@ -280,9 +276,7 @@ def idle_gaps(
 
 def _launchable_from(places: Int64, order: Int64, operations: ProcessOperations) -> Int64:
     """Return the first place from each on that holds an operation which something launched; itself where none does."""
-    is_unified = np.concatenate(
-        (np.zeros(operations.kernel_start.size, np.bool_), operations.is_unified)
-    )[order]
+    is_unified = np.concatenate((np.zeros(operations.kernel_start.size, np.bool_), operations.is_unified))[order]
     if not is_unified.any():
         return places
     launchable = np.append(np.flatnonzero(~is_unified), order.size)
@@ -358,9 +352,7 @@ def idle_causes(
         by_call = _by_call(blocked, since, calls, windows)
         launching = waiting.without(blocked)
         is_pause = launching.ends - launching.starts >= PAUSE_NS
-        pause_ns = windows.covered(
-            IntervalSet(launching.starts[is_pause], launching.ends[is_pause])
-        )
+        pause_ns = windows.covered(IntervalSet(launching.starts[is_pause], launching.ends[is_pause]))
     columns = {
         "idle_input_ns": late_ns - waiting_ns,
         "idle_launch_ns": None if blocked_ns is None else waiting_ns - blocked_ns,
@@ -407,9 +399,7 @@ def _one_after_another(calls: pa.Table) -> IntervalSet:
     return _nonempty(fresh, ends)
 
 
-def _by_call(
-    blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windows
-) -> dict[str, Int64]:
+def _by_call(blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
     """Split the blocked time of each window by the call that lasted longest of those under way."""
     if not len(blocked) or not len(windows):
         return {}

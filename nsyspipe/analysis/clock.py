@@ -261,9 +261,7 @@ def _leads(
     return np.concatenate(found)
 
 
-def _first_waits(
-    operations: tuple[Int64, Int64], waits: tuple[Int64, Int64, Int64], chosen: Flags
-) -> Int64:
+def _first_waits(operations: tuple[Int64, Int64], waits: tuple[Int64, Int64, Int64], chosen: Flags) -> Int64:
     """Return each operation's end - return of the first chosen call after its launch, at most what that call says."""
     launch, end = operations
     began, returned, most = (column[chosen] for column in waits)

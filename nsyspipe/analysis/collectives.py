@@ -121,8 +121,7 @@ class Waiting:
 def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64) -> Waiting:
     """Measure matched collectives, one per row of `matched`: times are aligned, `clock_error` is of each operation's report, ns."""
     found: dict[str, Any] = {
-        one.name: np.zeros(starts.size, np.bool_ if one.name.startswith("is_") else np.int64)
-        for one in fields(Waiting)
+        one.name: np.zeros(starts.size, np.bool_ if one.name.startswith("is_") else np.int64) for one in fields(Waiting)
     }
     found["collective_id"][:] = NOBODY
     n_before = 0

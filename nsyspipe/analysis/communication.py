@@ -87,9 +87,7 @@ def comm_operations(
     return CommOperations(tuple(kinds), table)
 
 
-def members_holding(
-    members: Members, windows: Windows, launch: Int64, start: Int64, *, is_one_window: bool
-) -> Int64:
+def members_holding(members: Members, windows: Windows, launch: Int64, start: Int64, *, is_one_window: bool) -> Int64:
     """Return the step range that each operation belongs to, as an index; `NO_MEMBER` for none.
 
     It is the one that holds its launch; without a launch that of the window that its start falls in. If the rank's capture
@@ -115,16 +113,12 @@ def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], I
     ids, index = np.unique(name_ids, return_inverse=True)
     texts = [names.get(number, "") for number in ids.tolist()]
     found = [CommKind(collective_of(one), datatype_of(one), algorithm_of(one)) for one in texts]
-    kinds = sorted(
-        set(found), key=lambda one: (one.collective, one.datatype or "", one.algorithm or "")
-    )
+    kinds = sorted(set(found), key=lambda one: (one.collective, one.datatype or "", one.algorithm or ""))
     code = np.array([kinds.index(one) for one in found], np.int64)
     return kinds, code[index] if found else index
 
 
-def _stream_order(
-    used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64
-) -> Int64:
+def _stream_order(used: Int64, member: Int64, collective: Int64, device: Int64, stream: Int64) -> Int64:
     """Return which (device, stream) of its collective each uses, in order of first use: a stream id means nothing elsewhere.
 
     Used is when it was launched: the host does so in the same order on every rank, the device may not.
@@ -145,9 +139,7 @@ def _stream_order(
     return numbers[pair]
 
 
-def _places_in_steps(
-    used: Int64, member: Int64, pair: Int64, of_pair: Int64
-) -> tuple[Float64, Int64]:
+def _places_in_steps(used: Int64, member: Int64, pair: Int64, of_pair: Int64) -> tuple[Float64, Int64]:
     """Return when steps begin to use each stream, among its collective's: the mean place, and that in the last step.
 
     A capture that begins inside a step changes the order there; at its end streams are only missing.
@@ -205,9 +197,7 @@ class Messages:
 
     def followed_by(self, *others: Messages) -> Messages:
         """Return all rows of this and of others, one after the other."""
-        columns: Iterator[tuple[Any, ...]] = zip(
-            *(vars(part).values() for part in (self, *others)), strict=True
-        )
+        columns: Iterator[tuple[Any, ...]] = zip(*(vars(part).values() for part in (self, *others)), strict=True)
         return Messages(*map(np.concatenate, columns))
 
     @classmethod
@@ -258,9 +248,7 @@ def calls_of(payloads: pa.Table) -> Calls:
 def kernel_kinds(collectives: Iterable[str]) -> Int64:
     """Return the kind of kernels by the name of their collective, ``all_reduce``; what names none (``other``) is `ANY`."""
     names = map(_bare, collectives)
-    return np.array(
-        [_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64
-    )
+    return np.array([_COLLECTIVES.index(one) if one in _COLLECTIVES else ANY for one in names], np.int64)
 
 
 def fits(call_kind: Int64, kernel_kind: Int64) -> Flags:

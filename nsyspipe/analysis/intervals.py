@@ -159,9 +159,7 @@ class Slices:
         """Return the place of each element of each slice, and which slice it is of."""
         counts = self.counts
         owner = np.repeat(np.arange(counts.size), counts)
-        return np.arange(owner.size) - np.repeat(
-            np.cumsum(counts) - counts - self.first, counts
-        ), owner
+        return np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - self.first, counts), owner
 
     def mask(self, size: int) -> Flags:
         """Return a flag per element: whether it lies in any slice."""

@@ -215,9 +215,7 @@ def _slowed(
     under, lengths = covered
     inside = slice(*np.searchsorted(under, (first, last)))
     beside[under[inside] - first] = lengths[inside]
-    name_id, grid, block = (
-        operations.kernel_column(name, first, last)[compute - first] for name in _IDENTITY
-    )
+    name_id, grid, block = (operations.kernel_column(name, first, last)[compute - first] for name in _IDENTITY)
     found = kernel_slowdown(
         name_id,
         grid,
@@ -249,9 +247,7 @@ def kernels_table(
 ) -> tuple[pa.Table, WindowSums]:
     """Return `kernel_costs` with words: ``phase`` (null for none) and ``name``."""
     labels, label = kernel_labels(operations.kernel_column("name_id"), names)
-    costs, by_window = kernel_costs(
-        operations, label, phase, comm, n_phases=len(PHASES), windows=windows
-    )
+    costs, by_window = kernel_costs(operations, label, phase, comm, n_phases=len(PHASES), windows=windows)
     words = pa.array([*PHASES, None], pa.string())
     table = pa.table(
         {

@@ -144,16 +144,11 @@ def named_link(word: str) -> NamedLink | None:
     return next((one for one in NAMED_LINKS if lowered in (one.name, *one.gpus)), None)
 
 
-def _slower(
-    names: Sequence[str | None], speed_of: Callable[[_Gpu, str], Speed | None]
-) -> Speed | None:
+def _slower(names: Sequence[str | None], speed_of: Callable[[_Gpu, str], Speed | None]) -> Speed | None:
     """Return the least speed of some models, found by their names; None where one is not known."""
     speeds = []
     for name in names:
-        found = (
-            (gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or ""))
-            for gpu in _GPUS
-        )
+        found = ((gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or "")) for gpu in _GPUS)
         known = next(((gpu, match[0]) for gpu, match in found if match), None)
         speed = speed_of(*known) if known else None
         if speed is None:

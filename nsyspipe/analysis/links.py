@@ -75,9 +75,7 @@ def links(
     if log is None or comm is None or (not edges and comm.n_ranks > 1):
         return LINKS.from_rows(_pair_rows(seats))
     said = _transports(log, comm)
-    return LINKS.from_rows(
-        [_edge_row(comm.comm_id, edge, said.get(edge, ((), None)), seats) for edge in edges]
-    )
+    return LINKS.from_rows([_edge_row(comm.comm_id, edge, said.get(edge, ((), None)), seats) for edge in edges])
 
 
 def absent_gpus(
@@ -123,9 +121,7 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
             if start is not None and end is not None:
                 found.setdefault((start, end), (edge.transports, None))
     own = comm.edges or ()
-    return found | {
-        (edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels) for edge in own
-    }
+    return found | {(edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels) for edge in own}
 
 
 class _Seats:
@@ -151,9 +147,7 @@ class _Seats:
         # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.
         taken = Counter((self._hosts.get(rank), index) for rank, index in indices.items())
         self._indices = {
-            rank: index
-            for rank, index in sorted(indices.items())
-            if taken[self._hosts.get(rank), index] == 1
+            rank: index for rank, index in sorted(indices.items()) if taken[self._hosts.get(rank), index] == 1
         }
 
     @property

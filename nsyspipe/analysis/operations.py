@@ -121,9 +121,7 @@ def device_operations(
         start=_joined(tables, "start_ns"),
         end=_joined(tables, "end_ns"),
         launch=np.concatenate(launches),
-        category=np.concatenate(
-            (np.where(is_comm, COMM, _COMPUTE), np.full(memory, _MEMORY, np.int64))
-        ),
+        category=np.concatenate((np.where(is_comm, COMM, _COMPUTE), np.full(memory, _MEMORY, np.int64))),
         name=np.concatenate(
             (
                 place[label],
@@ -131,9 +129,7 @@ def device_operations(
                 np.full(sizes[2], place[-1]),
             )
         ),
-        collective=np.concatenate(
-            (_collectives(name_ids, is_comm, texts), np.full(memory, _NO_COLLECTIVE))
-        ),
+        collective=np.concatenate((_collectives(name_ids, is_comm, texts), np.full(memory, _NO_COLLECTIVE))),
         device_id=_joined(tables, "device_id"),
         stream_id=_joined(tables, "stream_id"),
         correlation_id=_joined(tables, "correlation_id"),
@@ -248,17 +244,13 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
         np.array_equal(operations.start[rows], rank.comm_starts)
         and np.array_equal(operations.end[rows], rank.comm_ends)
     ):
-        raise DamagedReportError(
-            path, "has changed since it was first read", fix="leave it alone, and run this again"
-        )
+        raise DamagedReportError(path, "has changed since it was first read", fix="leave it alone, and run this again")
     found = np.full(len(operations), NO_SEQ)
     found[rows] = rank.seqs
     return found
 
 
-def phase_ranges_table(
-    rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]
-) -> pa.Table:
+def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> pa.Table:
     """Return `schema.PHASE_RANGES` of the steps asked for."""
     code, member, starts, ends = _ranges(rank, phases)
     step = rank.numbers[member]
@@ -284,9 +276,7 @@ def phase_ranges_table(
     )
 
 
-def _ranges(
-    rank: RankSteps, phases: Mapping[str, PhaseRanges]
-) -> tuple[Int64, Int64, Int64, Int64]:
+def _ranges(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> tuple[Int64, Int64, Int64, Int64]:
     """Return phase (-1 for the step itself), step range, start and end of all host ranges."""
     own = np.arange(rank.starts.size)
     columns = [(np.full(own.size, _STEP_ITSELF), own, rank.starts, rank.ends)]

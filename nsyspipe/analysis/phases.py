@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 # What the devices ran of what each host range launched.
 
 
-def launched_in(
-    starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]
-) -> tuple[Int64, Int64, Int64]:
+def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64, Int64]:
     """Return how many operations each host range launched, and the first start and last end of those (meaningless of none).
 
     Operations are launch (sorted, `attribution.NEVER` for none), start and end, one tuple per sort of them.
@@ -108,8 +106,7 @@ def _of_phase(
     rows, copies = (np.flatnonzero(flags) for flags in belongs)
     is_comm = operations.is_comm[rows]
     compute, comm = (
-        union(operations.kernel_start[own], operations.kernel_end[own])
-        for own in (rows[~is_comm], rows[is_comm])
+        union(operations.kernel_start[own], operations.kernel_end[own]) for own in (rows[~is_comm], rows[is_comm])
     )
     return compute, comm, union(operations.copy_start[copies], operations.copy_end[copies])
 
@@ -147,9 +144,7 @@ class BetweenSteps:
         return union_of(union(phase.starts, phase.ends), self.data)
 
 
-def between_steps(
-    ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None
-) -> BetweenSteps:
+def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Table | None) -> BetweenSteps:
     """Find what the host does between the steps of one rank.
 
     A range that holds a whole step (an epoch) does not count. Shorter stretches than the longest are what the loop
@@ -202,9 +197,7 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     code = codes[text.indices.to_numpy()]
     starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
     member = np.searchsorted(members.starts, starts, side="right") - 1
-    eligible = (
-        (code != NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
-    )
+    eligible = (code != NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
     eligible &= ~ranges["is_library"].to_numpy()
     eligible &= ends <= members.ends[np.maximum(member, 0)]
     eligible[members.rows] = False
@@ -248,9 +241,7 @@ def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:
         order = np.argsort(starts[other], kind="stable")
         other_starts, other_ends = starts[other][order], ends[other][order]
         # The earliest end among all others that start at or after a given place.
-        earliest_end = np.append(
-            np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max
-        )
+        earliest_end = np.append(np.minimum.accumulate(other_ends[::-1])[::-1], np.iinfo(np.int64).max)
         contains[own] = earliest_end[np.searchsorted(other_starts, starts[own])] <= ends[own]
     return contains
 

@@ -75,9 +75,7 @@ class Slowdown:
     free_ns: Int64
 
 
-def kernel_slowdown(
-    name_id: Int64, grid: Int64, block: Int64, duration: Int64, covered: Int64
-) -> Slowdown:
+def kernel_slowdown(name_id: Int64, grid: Int64, block: Int64, duration: Int64, covered: Int64) -> Slowdown:
     """Compare kernels beside communication with equal ones that ran free, of which there must be three that agree.
 
     What a kernel takes longer than its free equals, it lost while communication was under way: of two kernels of
@@ -87,9 +85,7 @@ def kernel_slowdown(
     Compute kernels stand in order of launch; `UNKNOWN` grids are not compared. `covered` is how much of each `duration`
     communication was under way, ns.
     """
-    own = _mixed(
-        _mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64)
-    )
+    own = _mixed(_mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64))
     usable = np.flatnonzero((grid != UNKNOWN) & (duration > 0))
     is_beside = covered[usable] > 0
     free, beside = usable[~is_beside], usable[is_beside]
@@ -111,9 +107,7 @@ def kernel_slowdown(
     at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
     chosen = known[at] == wanted
     kernel, equal = beside[chosen], median[at[chosen]]
-    return Slowdown(
-        kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
-    )
+    return Slowdown(kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0))
 
 
 def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
@@ -156,9 +150,7 @@ def compared_share(kernels: pa.Table) -> float:
 
     Of a rank with more kernels than are compared, what was is taken for a sample of all.
     """
-    sums = kernels.group_by("rank").aggregate(
-        [("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")]
-    )
+    sums = kernels.group_by("rank").aggregate([("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")])
     found = beside = 0.0
     for row in sums.to_pylist():
         found += row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0)

@@ -68,9 +68,7 @@ def normalise(texts: pa.StringArray) -> pa.StringArray:
     return pc.replace_substring_regex(bare, DIGITS_PATTERN, "#")
 
 
-def largest_families(
-    ranges: pa.Table, families: TextFamilies, n_shown: int
-) -> tuple[tuple[str, int], ...]:
+def largest_families(ranges: pa.Table, families: TextFamilies, n_shown: int) -> tuple[tuple[str, int], ...]:
     """Return the families with most time and their number of ranges, for messages."""
     family, _, starts, ends = _columns(ranges, families)
     known = family != _NOT_IN_FAMILY
@@ -183,18 +181,14 @@ def candidates(
     return sorted(found, key=lambda one: (-one.union_ns, one.name))
 
 
-def _others(
-    every: tuple[Int64, Int64, Int64, Int64], thread_id: int, code: int
-) -> tuple[Int64, Int64]:
+def _others(every: tuple[Int64, Int64, Int64, Int64], thread_id: int, code: int) -> tuple[Int64, Int64]:
     """Return starts and ends of the ranges of a thread that are of another family."""
     thread, starts, ends, family = every
     other = (thread == thread_id) & (family != code)
     return starts[other], ends[other]
 
 
-def _are_parts(
-    starts: Int64, ends: Int64, others: tuple[Int64, Int64], optimizer_launches: Int64
-) -> bool:
+def _are_parts(starts: Int64, ends: Int64, others: tuple[Int64, Int64], optimizer_launches: Int64) -> bool:
     """Tell whether several members lie inside one other range, and less than half of them update weights."""
     n_updates = Slices.within(optimizer_launches, starts, ends).counts
     if 2 * int(np.count_nonzero(n_updates)) >= starts.size:
@@ -203,9 +197,7 @@ def _are_parts(
     return bool((inside >= _MIN_MEMBERS).any())
 
 
-def _holders(
-    found: Sequence[Candidate], spans: Sequence[tuple[Int64, Int64]]
-) -> list[tuple[str, ...]]:
+def _holders(found: Sequence[Candidate], spans: Sequence[tuple[Int64, Int64]]) -> list[tuple[str, ...]]:
     """Return for each family those as long, and begun at the same time, that its members lie in but not the reverse."""
     alike: dict[tuple[int, int], list[int]] = {}
     for at, one in enumerate(found):
@@ -217,9 +209,7 @@ def _holders(
             holders[at] = tuple(
                 found[other].name
                 for other in group
-                if other != at
-                and _lie_in(spans[at], spans[other])
-                and not _lie_in(spans[other], spans[at])
+                if other != at and _lie_in(spans[at], spans[other]) and not _lie_in(spans[other], spans[at])
             )
     return holders
 
@@ -247,9 +237,7 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
 
     def preference(name: str) -> tuple[bool, int, int, str]:
         union = sum(rank[name].union_ns for rank in by_name)
-        first = min(
-            rank[name].first_start_ns + shift for rank, shift in zip(by_name, shifts, strict=True)
-        )
+        first = min(rank[name].first_start_ns + shift for rank, shift in zip(by_name, shifts, strict=True))
         return holds_steps(name), -union, first, name
 
     best = min(shared, key=preference)
@@ -261,9 +249,7 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
     return best
 
 
-def choose_host(
-    reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]
-) -> str | None:
+def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]) -> str | None:
     """Choose the step family of a run without device activity, or None when none qualifies anywhere.
 
     Nothing tells a rank from other processes here, so a family need not qualify on all of them: the one that
@@ -288,9 +274,7 @@ def choose_host(
 def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:
     """Return the step ranges of one rank in the chosen family, on its best thread."""
     family, thread, starts, ends = _columns(ranges, families)
-    rows = np.flatnonzero(
-        (family == families.names.index(candidate.name)) & (thread == candidate.thread_id)
-    )
+    rows = np.flatnonzero((family == families.names.index(candidate.name)) & (thread == candidate.thread_id))
     rows = rows[outermost(starts[rows], ends[rows])]
     return Members(candidate.thread_id, rows, starts[rows], ends[rows])
 

@@ -147,9 +147,7 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
 def _last_end(members: Members, last: int, operations: ProcessOperations, inside: Slices) -> int:
     """Return the end of the last operation of any kind that belongs to a step range."""
     end = int(operations.kernel_end[inside.first[last] : inside.last[last]].max())
-    first_copy, last_copy = np.searchsorted(
-        operations.copy_launch, (members.starts[last], members.ends[last])
-    )
+    first_copy, last_copy = np.searchsorted(operations.copy_launch, (members.starts[last], members.ends[last]))
     if last_copy > first_copy:
         end = max(end, int(operations.copy_end[first_copy:last_copy].max()))
     return end

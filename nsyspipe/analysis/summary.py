@@ -79,18 +79,14 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
         "n_steps": 0 if is_capture else pc.count_distinct(steps["step"]).as_py(),
         "n_summary_steps": per_step.size,
         "step_time_ns": float(np.median(per_step)) if per_step.size else None,
-        "throughput_steps_per_s": _NS_PER_S * per_step.size / total
-        if (total := int(per_step.sum()))
-        else None,
+        "throughput_steps_per_s": _NS_PER_S * per_step.size / total if (total := int(per_step.sum())) else None,
         **_figures(chosen, is_capture=is_capture),
         **_rates(_transferring(collectives)),
     }
     return schema.SUMMARY.from_rows([row])
 
 
-def rank_summary(
-    steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False
-) -> pa.Table:
+def rank_summary(steps: pa.Table, collectives: pa.Table, ranks: pa.Table, *, is_capture: bool = False) -> pa.Table:
     """Return each rank's figures over its summary steps, as `summary`: `schema.RANK_SUMMARY`, sorted by rank."""
     chosen = steps.filter(steps["in_summary"])
     transferring = _transferring(collectives)
@@ -110,10 +106,7 @@ def phase_summary(phases: pa.Table) -> pa.Table:
     rows = []
     for phase in sorted(phases["phase"].unique().to_pylist()):
         own = phases.filter(pc.equal(phases["phase"], phase))
-        means = {
-            f"{name}_per_step": _divide(_sum(own[name]), own.num_rows)
-            for name in schema.PHASE_TIMES
-        }
+        means = {f"{name}_per_step": _divide(_sum(own[name]), own.num_rows) for name in schema.PHASE_TIMES}
         rows.append({"phase": phase, **means})
     return schema.PHASE_SUMMARY.from_rows(rows)
 
@@ -137,8 +130,7 @@ def _rates(collectives: pa.Table) -> dict[str, float | None]:
     transfer = _sum(collectives["transfer_ns"])
     sums = {name: _sum(collectives[column]) for name, column in RATES.items()}
     return {
-        name: _NS_PER_S * total / transfer if total is not None and transfer else None
-        for name, total in sums.items()
+        name: _NS_PER_S * total / transfer if total is not None and transfer else None for name, total in sums.items()
     }
 
 
@@ -264,10 +256,7 @@ class HostFigures:
 def host_figures(host_steps: pa.Table) -> list[HostFigures]:
     """Reduce `schema.HOST_STEPS` to one entry per process, in the order of the table."""
     rows = host_steps.to_pylist()
-    groups = [
-        list(own)
-        for _, own in groupby(rows, key=lambda row: (row["rank"], row["report"], row["pid"]))
-    ]
+    groups = [list(own) for _, own in groupby(rows, key=lambda row: (row["rank"], row["report"], row["pid"]))]
     per_report = Counter(own[0]["report"] for own in groups)
     return [_of_process(own, is_alone=per_report[own[0]["report"]] == 1) for own in groups]
 
@@ -321,9 +310,7 @@ def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFig
         median_ns=_floored_median([row["host_ns"] for row in closed]),
         slowest_step=slowest["step"] if slowest else None,
         slowest_ns=slowest["host_ns"] if slowest else None,
-        phase_ns={
-            phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES
-        },
+        phase_ns={phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES},
         other_ns=_floored_median([_in_no_phase(row) for row in closed]),
         between_ns=_floored_median(
             [

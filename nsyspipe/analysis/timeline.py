@@ -64,9 +64,7 @@ def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, i
     return Pieces(begin[first], last, owner, names[rows], finish - begin, seqs)
 
 
-def painted_pieces(
-    starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]
-) -> Pieces:
+def painted_pieces(starts: Int64, ends: Int64, names: Int64, seqs: Int64, window: tuple[int, int]) -> Pieces:
     """Give each time to the operation that began first of those that run (of equal starts the longest).
 
     An operation gets one piece: what is left of it when the earlier ones have ended. One that lies within earlier ones
@@ -91,9 +89,7 @@ def pieces_outside(pieces: Pieces, busy: IntervalSet) -> Pieces:
     return Pieces(parts.starts, parts.ends, owner, names, lengths, seqs)
 
 
-def _clipped(
-    starts: Int64, ends: Int64, window: tuple[int, int]
-) -> tuple[Int64, Int64, Int64, Int64]:
+def _clipped(starts: Int64, ends: Int64, window: tuple[int, int]) -> tuple[Int64, Int64, Int64, Int64]:
     """Return the rows that have a part in the window, by (start, longest first), those parts, and what ended before."""
     order = np.lexsort((-ends, starts))
     begin, finish = np.maximum(starts[order], window[0]), np.minimum(ends[order], window[1])
@@ -296,9 +292,7 @@ def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.T
     )
 
 
-def _merged(
-    events: pa.Table, category: str, window: tuple[int, int], max_bars: int
-) -> tuple[Bars, pa.Array]:
+def _merged(events: pa.Table, category: str, window: tuple[int, int], max_bars: int) -> tuple[Bars, pa.Array]:
     own = events.filter(pc.equal(events["category"], category))
     codes, words = coded(own["name"])
     return joined(merged_pieces(*times(own), codes, window), max_bars), words
@@ -336,13 +330,9 @@ def _phases(
     return bars, words
 
 
-def _busy(
-    events: pa.Table, starts: Int64, ends: Int64, group: Int64, window: tuple[int, int]
-) -> Int64:
+def _busy(events: pa.Table, starts: Int64, ends: Int64, group: Int64, window: tuple[int, int]) -> Int64:
     """Return for each group of host ranges the union of what they launched, clipped to the window."""
-    launched = events.select(["launch_ns", "start_ns", "end_ns"]).filter(
-        pc.is_valid(events["launch_ns"])
-    )
+    launched = events.select(["launch_ns", "start_ns", "end_ns"]).filter(pc.is_valid(events["launch_ns"]))
     launched = launched.sort_by("launch_ns")
     launch = launched["launch_ns"].to_numpy()
     rows, of_range = Slices.within(launch, starts, ends).rows()

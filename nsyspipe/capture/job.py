@@ -87,11 +87,7 @@ class Clock:
             if job.ends_any:
                 limits.append((self._since.get("reports_whole", now), "linger", job.linger_s))
         return next(
-            (
-                End(None, why, after_s)
-                for since, why, after_s in limits
-                if 0 < after_s < now - since
-            ),
+            (End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since),
             None,
         )
 
@@ -171,9 +167,7 @@ class _Running:
     def _output(self, report: Path, whose: str) -> NsysOutput:
         # The one of a node has no log: it prints where we do.
         temporary, log = self._directory / f"tmp_{whose}", self._directory / f"nsys_{whose}.log"
-        return NsysOutput(
-            str(report), temporary, log, self._job.command, started_ns=self._started_ns
-        )
+        return NsysOutput(str(report), temporary, log, self._job.command, started_ns=self._started_ns)
 
     def run(self) -> End:
         """Run the command until it ends, or must be ended."""
@@ -217,11 +211,7 @@ class _Running:
         """Let every nsys finish its report, also one whose starter was killed; end what takes longer, programs too."""
         deadline, n_asked = time.monotonic() + patience_s, stop.n_asked
         groups = {one.nsys_group for one in read_records(self._directory) if one.nsys_group}
-        while (
-            any(map(group_is_alive, groups))
-            and time.monotonic() < deadline
-            and stop.n_asked == n_asked
-        ):
+        while any(map(group_is_alive, groups)) and time.monotonic() < deadline and stop.n_asked == n_asked:
             time.sleep(POLL_S)
         left = {group for one in self._unended() if one.pid and (group := group_of(one.pid))}
         is_hurried = not patience_s or stop.n_asked > n_asked
@@ -253,9 +243,7 @@ class _Running:
         if job.nsys is not None:
             started_at = self._started_ns / 1e9
             ended_by = end.why if end.why != "command" else None
-            written, failed, analysis = finish(
-                job, records, programs, started_at=started_at, ended_by=ended_by
-            )
+            written, failed, analysis = finish(job, records, programs, started_at=started_at, ended_by=ended_by)
         for line in (*written, *failed, *verdict.lines):
             _say(line)
         if analysis is not None:
@@ -268,10 +256,7 @@ class _Running:
         if self._of_node is not None:
             # One report holds all ranks.
             came, at = self._of_node.captured(), self._clock.report_at
-            return [
-                replace(one, report=came.report, problem=came.problem, report_at=at)
-                for one in records
-            ]
+            return [replace(one, report=came.report, problem=came.problem, report_at=at) for one in records]
         found = []
         for one in records:
             output = self._output(self._job.beside(f"_{one.rank}"), str(one.rank))

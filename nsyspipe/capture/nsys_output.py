@@ -131,9 +131,7 @@ def is_missed_agent(said: str) -> bool:
 
 
 def _captures(temporary: Path, pattern: str) -> list[Path]:
-    return sorted(
-        path for path in temporary.rglob(pattern) if path.is_file() and path.stat().st_size
-    )
+    return sorted(path for path in temporary.rglob(pattern) if path.is_file() and path.stat().st_size)
 
 
 def _is_copy(left: Path, output: str) -> bool:

@@ -96,11 +96,7 @@ def judge(
     if end.status:
         how = f"ended with status {end.status}; its own message stands above"
         return Verdict(end.status, (f"error: the job's command {how}", found))
-    notes = [
-        f"note: rank {one.rank}: {said}"
-        for one in captured
-        if (said := cut_short(programs.get(one.rank)))
-    ][:1]
+    notes = [f"note: rank {one.rank}: {said}" for one in captured if (said := cut_short(programs.get(one.rank)))][:1]
     if end.why == "command":
         what = f"the job's command (torchrun or nsys) had not ended {end.after_s:.0f} s later"
         notes.insert(0, f"note: all ranks were over, but {what}: ended it")
@@ -134,22 +130,16 @@ def cut_short(said: Program | None) -> str | None:
 
 def _found_reports(n_captured: int, n_expected: int, records: Sequence[RankRecord]) -> str:
     """Return how many ranks have a report, and the names of some; a node's report has several ranks."""
-    names = list(
-        dict.fromkeys(Path(one.report).name + ".nsys-rep" for one in records if one.report)
-    )
+    names = list(dict.fromkeys(Path(one.report).name + ".nsys-rep" for one in records if one.report))
     more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     listed = f": {', '.join(names[:_MOST_NAMED])}{more}" if names else ""
     return f"reports of {n_captured} of {n_expected} ranks{listed}"
 
 
-def _missing(
-    records: Sequence[RankRecord], expected: Sequence[int], there: set[int]
-) -> Iterator[str]:
+def _missing(records: Sequence[RankRecord], expected: Sequence[int], there: set[int]) -> Iterator[str]:
     """Yield why ranks have no report, and what to do."""
     reasons = {one.rank: one.problem for one in records}
-    rows = [
-        f"  rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there
-    ]
+    rows = [f"  rank {one}: {reasons.get(one) or 'no report'}" for one in expected if one not in there]
     yield from rows[:_MOST_NAMED]
     if len(rows) > _MOST_NAMED:
         yield f"  … {len(rows) - _MOST_NAMED} more"

@@ -303,16 +303,12 @@ def captured_steps(
     2
     """
     if warmup < 0 or steps < 1:
-        message = (
-            f"captured_steps needs warmup >= 0 and steps >= 1, got warmup={warmup}, steps={steps}"
-        )
+        message = f"captured_steps needs warmup >= 0 and steps >= 1, got warmup={warmup}, steps={steps}"
         raise ValueError(message)
     return _numbered(iterable, range(warmup, warmup + steps), is_last=stop, has_capture=capture)
 
 
-def _numbered(
-    iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool
-) -> Iterator[T]:
+def _numbered(iterable: Iterable[T], window: range, *, is_last: bool, has_capture: bool) -> Iterator[T]:
     if has_capture:
         facts.warmup, facts.steps_asked = window.start, len(window)
     facts.announce()

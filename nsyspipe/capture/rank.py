@@ -73,9 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return one.run(command[:at], command[at:])
 
 
-def with_status(
-    program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2
-) -> list[str]:
+def with_status(program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2) -> list[str]:
     """Return a command that runs a program, printing to descriptors, and leaves its pid and exit status in files."""
     # A plain sh may know descriptors of one digit only.
     shell = ["/bin/sh"] if max(stdout, stderr) < _FIRST_OF_TWO_DIGITS else ["/usr/bin/env", "bash"]
@@ -93,9 +91,7 @@ def _status_directory() -> Iterator[Path]:
 
 
 class _Rank:
-    def __init__(
-        self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]
-    ) -> None:
+    def __init__(self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]) -> None:
         self._directory = status_dir
         self._locks = locks
         self._exit_timeout_s = exit_timeout_s
@@ -130,9 +126,7 @@ class _Rank:
         self._note(status=status, problem="; ".join(said) or None, report=came.report)
         return self._record.status or 0
 
-    def _start(
-        self, nsys: Sequence[str], program: Sequence[str], stop: Stop
-    ) -> tuple[str | None, int | None]:
+    def _start(self, nsys: Sequence[str], program: Sequence[str], stop: Stop) -> tuple[str | None, int | None]:
         """Start nsys with the program and wait for its end; return what went wrong with that, and the exit status."""
         environment = {**os.environ, **({"TMPDIR": str(self._temporary)} if nsys else {})}
         # What nsys prints is kept from the terminal; without nsys nothing stands between.
@@ -173,9 +167,7 @@ class _Rank:
             if deadline is not None and time.monotonic() > deadline:
                 end_groups([process.pid])
                 process.wait()
-                return (
-                    f"nsys had not ended {self._exit_timeout_s:.0f} s after the program: ended it"
-                )
+                return f"nsys had not ended {self._exit_timeout_s:.0f} s after the program: ended it"
             time.sleep(POLL_S)
         return None
 

@@ -120,10 +120,7 @@ def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], s
         )
     kept = [value for value in wanted if value != "nccl"]
     kept += [] if "nvtx" in kept else ["nvtx"]
-    note = (
-        f"note: nsys {found.version_text} does not know --trace=nccl (2025.6 does); "
-        "nvtx carries NCCL's ranges"
-    )
+    note = f"note: nsys {found.version_text} does not know --trace=nccl (2025.6 does); nvtx carries NCCL's ranges"
     return tuple(kept), note
 
 

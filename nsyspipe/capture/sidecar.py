@@ -44,10 +44,7 @@ _NO_PROGRAMS = (
     "core.fsmonitor=false",
     "core.hooksPath=/dev/null",
     "safe.bareRepository=explicit",
-    *(
-        f"protocol{one}.allow=never"
-        for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")
-    ),
+    *(f"protocol{one}.allow=never" for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")),
 )
 _NO_SETTING = re.compile(r"[=\n\ufffd]")
 _MOST_CHANGES = 1000
@@ -116,9 +113,7 @@ def program_directory(command: Sequence[str]) -> Path | None:
     return None
 
 
-def _commit(
-    patience: Patience, directory: Path | None, search_path: str | None
-) -> tuple[str | None, bool | None]:
+def _commit(patience: Patience, directory: Path | None, search_path: str | None) -> tuple[str | None, bool | None]:
     """Ask git; no git, no repository, and one of somebody else's (which git refuses) are all None."""
     git = shutil.which("git", path=search_path)
     if git is None or directory is None:
@@ -147,11 +142,7 @@ def _filters(patience: Patience, here: Sequence[str]) -> list[str] | None:
     drivers = {name.rpartition(".")[0] for name in found.text.split("\0") if name}
     if any(map(_NO_SETTING.search, drivers)):
         return None
-    return [
-        f"{one}.{what}"
-        for one in sorted(drivers)
-        for what in ("clean=", "smudge=", "process=", "required=false")
-    ]
+    return [f"{one}.{what}" for one in sorted(drivers) for what in ("clean=", "smudge=", "process=", "required=false")]
 
 
 def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) -> bool | None:
@@ -280,9 +271,7 @@ def sidecar_document(
         "nccl_log_files": _logs(name, rows, around.host if n_nodes > 1 else None),
         "step_pattern": pattern if pattern and _STEPS.fullmatch(pattern) else None,
         "phase_names": list(dict.fromkeys(one for one in phases if one in _PHASES.split())),
-        "environment": recorded_environment(
-            os.environ if environment is None else environment, key
-        ),
+        "environment": recorded_environment(os.environ if environment is None else environment, key),
     }
 
 
@@ -317,9 +306,7 @@ def _common(programs: Mapping[int, Program], name: str) -> str | None:
     return texts.pop() if len(texts) == 1 else None
 
 
-def write_topology(
-    name: str, surroundings: Surroundings, *, node_rank: int = 0, n_nodes: int = 1
-) -> Path | None:
+def write_topology(name: str, surroundings: Surroundings, *, node_rank: int = 0, n_nodes: int = 1) -> Path | None:
     """Write what ``nvidia-smi topo -m`` printed beside the reports; None when it printed nothing, OutputError if it cannot."""
     if surroundings.topology is None:
         return None

@@ -35,9 +35,7 @@ def analyze(
     running: RunningOptions,
     strict: Annotated[
         bool,
-        typer.Option(
-            "--strict", help="Exit with 2 if there is any problem of severity error or warning."
-        ),
+        typer.Option("--strict", help="Exit with 2 if there is any problem of severity error or warning."),
     ] = False,
 ) -> None:
     """Say where each step's time goes: compute, communication (hidden or exposed), copies, idle.
@@ -70,9 +68,7 @@ def analyze(
         _print_summary(run, n_findings)
     grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     if strict and grave:
-        typer.echo(
-            f"error: --strict: {len(grave)} problem(s): {', '.join(dict.fromkeys(grave))}", err=True
-        )
+        typer.echo(f"error: --strict: {len(grave)} problem(s): {', '.join(dict.fromkeys(grave))}", err=True)
         raise typer.Exit(_STRICT_FAILED)
 
 

@@ -123,7 +123,5 @@ def _as_argument(path: Path) -> str:
 def _summary(made: Sequence[Exported], n_failed: int) -> str:
     from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE
 
-    counts = [
-        (sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)
-    ]
+    counts = [(sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)]
     return ", ".join(f"{n} {what}" for n, what in [*counts, (n_failed, "failed")] if n)

@@ -21,9 +21,7 @@ _STDOUT = "-"
 
 
 def dashboard(
-    store: Annotated[
-        Path, typer.Argument(metavar="STORE", help="A directory that analyze --out wrote.")
-    ],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A directory that analyze --out wrote.")],
     out: Annotated[
         str | None,
         typer.Option("--out", "-o", metavar="FILE|-", help="The page; - prints it. [required]"),
@@ -55,9 +53,7 @@ def dashboard(
       nsyspipe dashboard runs/ -o - | ssh host 'cat > /var/www/runs.html'
     """
     if out is None:
-        raise OptionError(
-            "dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{_name(store)}.html')}"
-        )
+        raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{_name(store)}.html')}")
     target = None if out == _STDOUT else Path(out)
     if target is not None:
         _check(target, force=force)
@@ -82,14 +78,10 @@ def _check(target: Path, *, force: bool) -> None:
     check_directory(target)
     check_target(target, (), may_replace=lambda: True)
     if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
-        raise OutputError(
-            str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name"
-        )
+        raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
 
 
-def _page(
-    store: Path, target: Path | None, pages: Path | None, stage: Stage, *, force: bool
-) -> tuple[int, str]:
+def _page(store: Path, target: Path | None, pages: Path | None, stage: Stage, *, force: bool) -> tuple[int, str]:
     """Return how many runs it is over, and the page."""
     from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, page_places
     from nsyspipe.store.saved_run import stored_runs

@@ -114,9 +114,7 @@ def diff(
         _answer(difference, outputs, settings, quiet=running.quiet)
 
 
-def _answer(
-    difference: RunDifference, outputs: DifferenceOutputs, settings: GateSettings, *, quiet: bool
-) -> None:
+def _answer(difference: RunDifference, outputs: DifferenceOutputs, settings: GateSettings, *, quiet: bool) -> None:
     """Write and print everything, then end as the gate says."""
     judged = gate(difference, settings.fail_on) if settings.fail_on else None
     path = shown_path(settings)
@@ -143,9 +141,7 @@ def _answer(
 def _settings(fail_on: str | None, rule: RuleOptions, metric: list[str] | None) -> GateSettings:
     """Return what options say, else what the nearest file says."""
     metrics = parse_metrics(",".join(metric)) if metric else None
-    options = rule.settings(
-        fail_on=None if fail_on is None else check_gate(fail_on), metrics=metrics
-    )
+    options = rule.settings(fail_on=None if fail_on is None else check_gate(fail_on), metrics=metrics)
     settings = settled_here(options, "fail_on", "min_effect", "confidence", "metrics")
     _check_gate(settings, is_of_file=fail_on is None)
     return settings

@@ -59,9 +59,7 @@ def opened_run(
         # Heavy, so imported while the workers do the same.
         from nsyspipe.api import load
 
-        yield lambda on_progress: load(
-            paths, **options, nccl_log=logs, executor=executor, on_progress=on_progress
-        )
+        yield lambda on_progress: load(paths, **options, nccl_log=logs, executor=executor, on_progress=on_progress)
 
 
 LONGEST_LABEL = 100
@@ -87,10 +85,7 @@ def parse_runs(arguments: Sequence[str]) -> list[NamedRuns]:
         label, place = split_label(argument)
         for one in _saved_runs(place) or [place]:
             groups.setdefault((number, one) if label is None else label, []).append(one)
-    return [
-        NamedRuns(key if isinstance(key, str) else None, tuple(places))
-        for key, places in groups.items()
-    ]
+    return [NamedRuns(key if isinstance(key, str) else None, tuple(places)) for key, places in groups.items()]
 
 
 def split_label(argument: str) -> tuple[str | None, str]:
@@ -154,13 +149,8 @@ def opened_runs(
     from nsyspipe.run.workers import PRELOAD, executor_for
 
     found_logs = {label: find_logs(files) for label, files in logs.items()}
-    paths = {
-        key: exported_reports([key[1]], jobs=jobs, on_progress=stage("exporting reports"))
-        for key in reports
-    }
-    with executor_for(
-        [path for some in paths.values() for path in some], jobs, preload=PRELOAD
-    ) as executor:
+    paths = {key: exported_reports([key[1]], jobs=jobs, on_progress=stage("exporting reports")) for key in reports}
+    with executor_for([path for some in paths.values() for path in some], jobs, preload=PRELOAD) as executor:
 
         def open_one(one: NamedRuns, place: str) -> Run:
             if place in saved:
@@ -240,14 +230,8 @@ def _check_is_one(place: str) -> None:
         )
 
 
-def _check_options(
-    options: Mapping[str, Any], files: Sequence[str], *, is_any_report: bool
-) -> None:
-    given = [
-        f"--{name.replace('_', '-')}"
-        for name, value in options.items()
-        if value is not None and value != "auto"
-    ]
+def _check_options(options: Mapping[str, Any], files: Sequence[str], *, is_any_report: bool) -> None:
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value != "auto"]
     given += ["--nccl-log or --topology"] if files else []
     if given and not is_any_report:
         raise OptionError(
@@ -264,8 +248,6 @@ def _by_label(files: Sequence[str], named: Sequence[NamedRuns]) -> dict[str | No
     for file in files:
         label, place = split_label(file)
         if label is not None and label not in known:
-            raise OptionError(
-                repr(file), "names no run by its label", found=", ".join(known) or "no labels"
-            )
+            raise OptionError(repr(file), "names no run by its label", found=", ".join(known) or "no labels")
         found.setdefault(label, []).append(place)
     return found

@@ -37,14 +37,10 @@ Out = Annotated[
         help="Save the run in a dataset of Parquet files, beside others; analyze takes it in place of reports.",
     ),
 ]
-Events = Annotated[
-    bool, typer.Option("--events", help="With --out: save every device operation too.")
-]
+Events = Annotated[bool, typer.Option("--events", help="With --out: save every device operation too.")]
 Json = Annotated[
     str | None,
-    typer.Option(
-        "--json", metavar="FILE|-", help="Write the JSON document; - prints it and nothing else."
-    ),
+    typer.Option("--json", metavar="FILE|-", help="Write the JSON document; - prints it and nothing else."),
 ]
 Markdown = Annotated[
     str | None,
@@ -68,9 +64,7 @@ Html = Annotated[
 ]
 Perfetto = Annotated[
     str | None,
-    typer.Option(
-        "--perfetto", metavar="FILE", help="Write a trace of all ranks for ui.perfetto.dev."
-    ),
+    typer.Option("--perfetto", metavar="FILE", help="Write a trace of all ranks for ui.perfetto.dev."),
 ]
 PerfettoSteps = Annotated[
     str | None,
@@ -83,16 +77,12 @@ PerfettoSteps = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace outputs of another run.")]
 ForceComparison = Annotated[
     bool,
-    typer.Option(
-        "--force", help="Judge runs that are not comparable; replace outputs of other runs."
-    ),
+    typer.Option("--force", help="Judge runs that are not comparable; replace outputs of other runs."),
 ]
 ForceFile = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
 Quiet = Annotated[
     bool,
-    typer.Option(
-        "--quiet", "-q", help="No summary and no progress: errors and asked-for outputs only."
-    ),
+    typer.Option("--quiet", "-q", help="No summary and no progress: errors and asked-for outputs only."),
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 
@@ -139,9 +129,7 @@ Label = Annotated[
 ]
 RunId = Annotated[
     str | None,
-    typer.Option(
-        "--run-id", metavar="TEXT", help="Identifier of the run. [default: from the capture]"
-    ),
+    typer.Option("--run-id", metavar="TEXT", help="Identifier of the run. [default: from the capture]"),
 ]
 NcclLog = Annotated[
     list[str] | None,
@@ -153,9 +141,7 @@ NcclLog = Annotated[
 ]
 TopologyFile = Annotated[
     str | None,
-    typer.Option(
-        "--topology", metavar="FILE", help="Output of nvidia-smi topo -m: NVLink, or PCIe."
-    ),
+    typer.Option("--topology", metavar="FILE", help="Output of nvidia-smi topo -m: NVLink, or PCIe."),
 ]
 # Of commands that take several runs.
 NcclLogs = Annotated[
@@ -168,9 +154,7 @@ NcclLogs = Annotated[
 ]
 TopologyFiles = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise."
-    ),
+    typer.Option("--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise."),
 ]
 Findings = Annotated[
     str,
@@ -202,9 +186,7 @@ MinEffect = Annotated[
 ]
 Confidence = Annotated[
     str | None,
-    typer.Option(
-        "--confidence", metavar="P", help="Of the intervals, above 0.5 and below 1. [default: 0.95]"
-    ),
+    typer.Option("--confidence", metavar="P", help="Of the intervals, above 0.5 and below 1. [default: 0.95]"),
 ]
 
 
@@ -290,9 +272,7 @@ Command = TypeVar("Command", bound="Callable[..., None]")
 def with_options(command: Command) -> Command:
     """Let Typer see a parameter for each annotated field of the dataclasses that a command takes."""
     given = inspect.signature(command, eval_str=True).parameters
-    groups: dict[str, Any] = {
-        name: one.annotation for name, one in given.items() if is_dataclass(one.annotation)
-    }
+    groups: dict[str, Any] = {name: one.annotation for name, one in given.items() if is_dataclass(one.annotation)}
     hints = {name: get_type_hints(group, include_extras=True) for name, group in groups.items()}
     own = {
         name: {one.name: one for one in fields(group) if hasattr(hints[name][one.name], "__metadata__")}
@@ -311,10 +291,7 @@ def with_options(command: Command) -> Command:
 
     @functools.wraps(command)
     def called(**values: Any) -> None:  # noqa: ANN401 - of any type
-        made = {
-            name: group(**{one: values.pop(one) for one in own[name]})
-            for name, group in groups.items()
-        }
+        made = {name: group(**{one: values.pop(one) for one in own[name]}) for name, group in groups.items()}
         command(**values, **made)
 
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads

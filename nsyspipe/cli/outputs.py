@@ -86,9 +86,7 @@ class Outputs:
             if value != STDOUT and name != "out" and not is_made:
                 check_directory(Path(value))
 
-    def write(
-        self, formats: Mapping[str, Format], inputs: Sequence[Path], identity: object
-    ) -> None:
+    def write(self, formats: Mapping[str, Format], inputs: Sequence[Path], identity: object) -> None:
         """Write them all, once it is known that all can be: what is printed comes last."""
         from nsyspipe.report.files import check_target, write_text
 
@@ -156,9 +154,7 @@ class AnalysisOutputs(Outputs):
         if self.events and self.out is None:
             raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
         if self.perfetto_steps is not None and self.perfetto is None:
-            raise OptionError(
-                "--perfetto-steps", "belongs to a trace", fix="--perfetto FILE --perfetto-steps 3:5"
-            )
+            raise OptionError("--perfetto-steps", "belongs to a trace", fix="--perfetto FILE --perfetto-steps 3:5")
         self._steps()
         self.check()
 

@@ -36,9 +36,7 @@ def redact(
             help="Leave out tables that this version does not know, instead of refusing the report.",
         ),
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace copies that are there already.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace copies that are there already.")] = False,
     quiet: output.Quiet = False,
     no_progress: output.NoProgress = False,
 ) -> None:
@@ -55,9 +53,7 @@ def redact(
     from nsyspipe.redact.redact import redact as run_redact
 
     with progress(shown=not (no_progress or quiet)) as stage:
-        done = run_redact(
-            reports, out, force=force, drop_unknown=drop_unknown, on_progress=stage("copying MiB")
-        )
+        done = run_redact(reports, out, force=force, drop_unknown=drop_unknown, on_progress=stage("copying MiB"))
     if not quiet:
         write_stdout(_text(done, out))
 

@@ -36,9 +36,7 @@ def schema(
     from nsyspipe.model.schema import DESCRIBED
 
     if table is not None and table not in DESCRIBED:
-        raise OptionError.no_such_name(
-            f"table {table!r}", "there is no such table", table, DESCRIBED
-        )
+        raise OptionError.no_such_name(f"table {table!r}", "there is no such table", table, DESCRIBED)
     chosen = [DESCRIBED[table]] if table else list(DESCRIBED.values())
     if as_markdown:
         from nsyspipe.report.schema import schema_markdown

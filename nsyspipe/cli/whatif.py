@@ -35,22 +35,14 @@ class Changes:
     ] = None
     gradient_dtype: Annotated[
         str | None,
-        typer.Option(
-            "--gradient-dtype", metavar="TYPE", help="bf16 or fp16: send gradients as that."
-        ),
+        typer.Option("--gradient-dtype", metavar="TYPE", help="bf16 or fp16: send gradients as that."),
     ] = None
-    bucket_mb: Annotated[
-        float | None, typer.Option("--bucket-mb", metavar="MIB", help="DDP's bucket_cap_mb.")
-    ] = None
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="No rank is later than the others.")
-    ] = False
-    no_grad_copy: Annotated[
-        bool, typer.Option("--no-grad-copy", help="gradient_as_bucket_view=True.")
-    ] = False
-    perfect_overlap: Annotated[
-        bool, typer.Option("--perfect-overlap", help="All communication beside compute.")
-    ] = False
+    bucket_mb: Annotated[float | None, typer.Option("--bucket-mb", metavar="MIB", help="DDP's bucket_cap_mb.")] = None
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="No rank is later than the others.")] = False
+    no_grad_copy: Annotated[bool, typer.Option("--no-grad-copy", help="gradient_as_bucket_view=True.")] = False
+    perfect_overlap: Annotated[bool, typer.Option("--perfect-overlap", help="All communication beside compute.")] = (
+        False
+    )
     gradient_bytes: Annotated[
         float | None,
         typer.Option(

@@ -35,9 +35,7 @@ _FINE_UP_TO = 2**42
 Means = dict[str, Fraction | None]
 
 
-def step_parts(
-    baseline: Sequence[StepTable], candidate: Sequence[StepTable]
-) -> tuple[pa.Table, pa.Table]:
+def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
     """Split the mean step time of both sides, and the difference, into compute, exposed comm, exposed memory, idle.
 
     Each is the mean over summary steps of that part on the step's slowest rank (tie: the lowest); of several captures
@@ -65,9 +63,7 @@ def step_parts(
     names = {one: one.removeprefix("idle_").removesuffix("_ns") for one in causes}
     return (
         STEP_TIME_PARTS.from_rows([{"part": name, **_cells(shown, name)} for name in PARTS]),
-        IDLE_CAUSE_PARTS.from_rows(
-            [{"cause": names.get(key, key), **_cells(split, key)} for key in (*causes, _OTHER)]
-        ),
+        IDLE_CAUSE_PARTS.from_rows([{"cause": names.get(key, key), **_cells(split, key)} for key in (*causes, _OTHER)]),
     )
 
 
@@ -84,9 +80,7 @@ def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
     return None if wall is None else _rounded(wall, _unit(wall))
 
 
-def apportioned(
-    total: Fraction, parts: Mapping[str, Fraction], unit: Fraction
-) -> dict[str, Fraction | None]:
+def apportioned(total: Fraction, parts: Mapping[str, Fraction], unit: Fraction) -> dict[str, Fraction | None]:
     """Round parts to multiples of a unit so that they sum to a total, which is one, by largest remainders.
 
     Of equal remainders the first part gets more.
@@ -254,9 +248,7 @@ Costs = dict[tuple[str | None, str], tuple[float, float, float | None]]
 _NEVER = (0.0, 0.0, None)
 
 
-def kernel_changes(
-    baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float
-) -> pa.Table:
+def kernel_changes(baseline: Sequence[StepTable], candidate: Sequence[StepTable], *, min_effect: float) -> pa.Table:
     """Compare what each kernel costs per rank and step.
 
     Time and number per rank and step are ``in_summary_ns`` and ``n_in_summary`` of `schema.KERNEL_COSTS`, summed over
@@ -359,8 +351,7 @@ def _estimated(table: StepTable) -> tuple[pa.Array, pa.Array]:
     ranks = kernels["rank"].to_numpy()
     is_comm = pc.starts_with(kernels["name"], "nccl", ignore_case=True).to_numpy().astype(np.bool_)
     compute, comm, calls = (
-        _share_in_summary(table, column, ranks)
-        for column in ("compute_ns", "comm_ns", "n_collectives")
+        _share_in_summary(table, column, ranks) for column in ("compute_ns", "comm_ns", "n_collectives")
     )
     return (
         pa.array(kernels["total_ns"].to_numpy() * np.where(is_comm, comm, compute)),

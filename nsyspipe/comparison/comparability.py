@@ -51,9 +51,7 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     return sorted(found, key=lambda check: not check.blocks)
 
 
-def _check(
-    name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = ""
-) -> Check:
+def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = "") -> Check:
     before, now = words
     return Check(name, blocks, before, now, f"{what}: baseline {before}, candidate {now}{after}")
 
@@ -90,9 +88,7 @@ def _same_capture(sides: Sides) -> Iterator[Check]:
     for before, now in (pair for pair in pairs if _is_one_capture(*pair)):
         labels = before.header.label, now.header.label
         message = f"the same capture is on both sides: {labels[0]}"
-        yield Check(
-            "same-capture", blocks=False, baseline=labels[0], candidate=labels[1], message=message
-        )
+        yield Check("same-capture", blocks=False, baseline=labels[0], candidate=labels[1], message=message)
         return
 
 
@@ -180,8 +176,7 @@ def _steps(sides: Sides) -> Iterator[Check]:
         lambda run: str(len(run.skipped_steps)),
     )
     before, after = (
-        mean_of([run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs])
-        for side in sides
+        mean_of([run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs]) for side in sides
     )
     if before is None or after is None or abs(after - before) <= _SAME_BYTES * max(before, after):
         return
@@ -205,9 +200,7 @@ def _capture(sides: Sides) -> Iterator[Check]:
         yield from _differing("traces", "traced", sides, _traced)
     # A capture that lacks something measures less, whatever the program did.
     yield from _differing("recorded", "problems of the captures", sides, _grave)
-    yield from _differing(
-        "cut-off-steps", "cut-off steps among the figures'", sides, _cut_off, fine=_NONE
-    )
+    yield from _differing("cut-off-steps", "cut-off steps among the figures'", sides, _cut_off, fine=_NONE)
     yield from _differing(
         "kernel-times",
         "times of kernels per step are",

@@ -108,9 +108,7 @@ _LEAST_CONFIDENCE = 0.5
 _PERCENT = re.compile(r"\+?((?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?) ?%?", re.ASCII)
 
 
-def check_confidence(
-    confidence: object, given: str | None = None, fix: str = "confidence=0.95"
-) -> float:
+def check_confidence(confidence: object, given: str | None = None, fix: str = "confidence=0.95") -> float:
     """Return a confidence above 0.5 and below 1; an `OptionError` that names it as `given` if it is not."""
     value = _number(confidence)
     if not _LEAST_CONFIDENCE < value < 1:
@@ -119,9 +117,7 @@ def check_confidence(
     return value
 
 
-def parse_confidence(
-    text: str, name: str = "--confidence", fix: str = "--confidence 0.95"
-) -> float:
+def parse_confidence(text: str, name: str = "--confidence", fix: str = "--confidence 0.95") -> float:
     """Return the same of a text, which an error calls `name`."""
     return check_confidence(_float(text), f"{name} {text!r}", fix)
 
@@ -250,9 +246,7 @@ def _check_owner(path: Path, taken: Iterable[str]) -> None:
     if problem is not None:
         options = " ".join(f"--{key}" for key, (name, _) in _SETTINGS.items() if name in taken)
         problem = f"{problem}, who could loosen the gate with it: nothing is taken from it"
-        raise OptionError(
-            str(path), problem, fix=f"chown or chmod it and its directory, or {options}"
-        )
+        raise OptionError(str(path), problem, fix=f"chown or chmod it and its directory, or {options}")
 
 
 def _not_own(path: Path, ours: set[int]) -> str | None:

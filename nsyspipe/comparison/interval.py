@@ -147,9 +147,7 @@ class Interval:
         """Whether the centre of a capture may jump from one level of its steps to the other."""
         correlation = np.asarray(float(self._weights @ self._prior[0]))
         return any(
-            series.is_beside_gap(float(inflation(series.n, correlation)))
-            for side in self.sides
-            for series in side.long
+            series.is_beside_gap(float(inflation(series.n, correlation))) for side in self.sides for series in side.long
         )
 
     @cached_property
@@ -183,8 +181,7 @@ class Interval:
         """How likely each correlation is, of all steps of both sides: prior times likelihood."""
         correlations, prior = self._prior
         parts = [
-            sum((one.likelihood(correlations, self.longer) for one in side.varying), np.zeros(1))
-            for side in self.sides
+            sum((one.likelihood(correlations, self.longer) for one in side.varying), np.zeros(1)) for side in self.sides
         ]
         # Both sides first: swapped, they sum to exactly the same.
         likely = np.log(prior) + self.times * (parts[0] + parts[1])

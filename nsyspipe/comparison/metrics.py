@@ -45,9 +45,7 @@ _TIME, _RATE, _RATIO, _BANDWIDTH = "ns", "1/s", "ratio", "bytes/s"
 _NO_STEPS = "there is no step with a window on every rank"
 _NO_GPU = "no GPU activity was recorded"
 _CAPTURE = "a capture without steps"
-_IN_GRAPHS = (
-    "idle time inside CUDA graphs that were captured as a whole is not seen, and the other run's is"
-)
+_IN_GRAPHS = "idle time inside CUDA graphs that were captured as a whole is not seen, and the other run's is"
 # Why there is no figure where a column is null.
 _WHY = {
     **dict.fromkeys(
@@ -294,9 +292,7 @@ def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     return next(one for one in _FIRST if one in found)
 
 
-def _figures(
-    found: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool
-) -> dict[str, Any]:
+def _figures(found: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool) -> dict[str, Any]:
     one = found.difference
     base, delta = one.baseline, one.delta
     is_open = is_asked and found.verdict == INCONCLUSIVE

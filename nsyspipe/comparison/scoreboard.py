@@ -359,10 +359,7 @@ class Scoreboard:
         best = max(decided, key=lambda row: (row["peer_speedup"], row["label"] == peer))["label"]
         runs = {run.label: run for run in self._entrants}
         beside = {one: _judged(runs[best], runs[one], self.rules) for one in labels if one != best}
-        found = {
-            label: INCONCLUSIVE if isinstance(one, str) else one.verdict
-            for label, one in beside.items()
-        }
+        found = {label: INCONCLUSIVE if isinstance(one, str) else one.verdict for label, one in beside.items()}
         level = tuple(one for one, verdict in found.items() if verdict == NO_CHANGE)
         # A median that is shorter than that of the run with the shortest mean says nothing for sure either.
         is_told = {NO_CHANGE, "regression"}

@@ -120,9 +120,7 @@ class Series:
         r, n = correlations, self.n * longer
         squares = self.squares(r, longer)
         found: Float64 = -0.5 * (
-            (n - 1) * np.log(1 - r * r)
-            + np.log(_information(n, r))
-            + (n - 1) * np.log(squares / squares.max())
+            (n - 1) * np.log(1 - r * r) + np.log(_information(n, r)) + (n - 1) * np.log(squares / squares.max())
         )
         return found
 
@@ -304,9 +302,7 @@ class Captures:
         """How far the mean is from that of whole periods."""
         return sum(series.broken for series in self.series) / len(self.series)
 
-    def variances(
-        self, correlations: Float64, longer: float, times: int
-    ) -> tuple[Float64, Float64]:
+    def variances(self, correlations: Float64, longer: float, times: int) -> tuple[Float64, Float64]:
         """Return the variance of the centre for each correlation, and what Welch's formula sums: squares over freedom."""
         share = 1 / max(len(self.long), 1)
         variance, squares = np.zeros_like(correlations), np.zeros_like(correlations)
@@ -331,9 +327,7 @@ class Captures:
 
 def why_undecided(one: Captures, other: Captures, names: tuple[str, str]) -> str | None:
     """Say which sides have too few steps to decide anything, and how few; None if both have enough."""
-    lacking = [
-        (name, side.too_few) for name, side in zip(names, (one, other), strict=True) if side.too_few
-    ]
+    lacking = [(name, side.too_few) for name, side in zip(names, (one, other), strict=True) if side.too_few]
     if len(lacking) > 1 and one.too_few == other.too_few:
         return f"{names[0]} and {names[1]}: {one.too_few}"
     return "; ".join(f"{name}: {why}" for name, why in lacking) or None

@@ -178,9 +178,7 @@ class Speedup(NamedTuple):
     undecided: str | None
 
 
-def ratio_of_means(
-    reference: Sequence[Float64], run: Sequence[Float64], *, confidence: float = 0.95
-) -> Speedup:
+def ratio_of_means(reference: Sequence[Float64], run: Sequence[Float64], *, confidence: float = 0.95) -> Speedup:
     """Return mean(reference) / mean(run) over steps, with its interval.
 
     The interval is that of the difference of the logarithms, by the delta method: each side's
@@ -212,8 +210,7 @@ def ratio_of_means(
     if undecided or ratio is None:
         return Speedup(ratio, None, None, undecided or "a mean is not above 0")
     before, after = (
-        Captures.of([series.values * (1 / side.centre) for series in side.series], MeanSeries)
-        for side in (one, other)
+        Captures.of([series.values * (1 / side.centre) for series in side.series], MeanSeries) for side in (one, other)
     )
     half = 0.0 if is_same else mean_interval(before, after, confidence).half
     return Speedup(ratio, ratio * math.exp(-half), ratio * math.exp(half), None)

@@ -11,9 +11,7 @@ _LEAST_SLOWDOWN = 0.02
 _LEAST_SHARE = 0.0025
 LEAST_OVERLAP_SHARE = 0.02
 # What helps where nearly all kernels run beside communication.
-LESS_HIDDEN = (
-    "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
-)
+LESS_HIDDEN = "capture a run whose communication is less hidden too, and compare their kernels: nsyspipe diff"
 _SHOWN_KERNELS = 5
 
 
@@ -64,6 +62,4 @@ def _by_kernel(evidence: Evidence) -> dict[str, float]:
     sums = evidence.kernels.group_by("name").aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
     rows = [row for row in sums.to_pylist() if row["free_ns_sum"]]
     rows.sort(key=lambda row: (row["free_ns_sum"] - row["slowed_ns_sum"], row["name"]))
-    return {
-        row["name"]: row["slowed_ns_sum"] / row["free_ns_sum"] - 1 for row in rows[:_SHOWN_KERNELS]
-    }
+    return {row["name"]: row["slowed_ns_sum"] / row["free_ns_sum"] - 1 for row in rows[:_SHOWN_KERNELS]}

@@ -31,9 +31,7 @@ class IdleOf:
     # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
     rank: int | None
     is_common: bool  # the rank in the middle idles as much as at least half of that
-    is_waited_for: bool = (
-        False  # that rank waits at most half as long as the others do: else all wait for each other
-    )
+    is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
 
 
 def idle_of(evidence: Evidence, column: str) -> IdleOf | None:

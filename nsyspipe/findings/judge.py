@@ -64,10 +64,7 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     """
     if evidence.is_capture or not evidence.steps.num_rows:
         return schema.FINDINGS.empty(), _nothing_judged(evidence)
-    answers = {
-        rule.__name__.replace("_", "-"): _answer(rule, columns, evidence)
-        for rule, columns in RULES.items()
-    }
+    answers = {rule.__name__.replace("_", "-"): _answer(rule, columns, evidence) for rule, columns in RULES.items()}
     rows = [
         {
             "id": name,
@@ -101,9 +98,7 @@ def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return found
 
 
-def _answer(
-    rule: Callable[[Evidence], Answer], columns: tuple[str, ...], evidence: Evidence
-) -> Answer:
+def _answer(rule: Callable[[Evidence], Answer], columns: tuple[str, ...], evidence: Evidence) -> Answer:
     """Ask a rule; where it finds nothing in figures that are not known, it cannot be judged."""
     answer = rule(evidence)
     unknown = [_WORDS[name] for name in columns if evidence.steps[name].null_count]
@@ -134,6 +129,5 @@ def _not_judged(answers: Mapping[str, Answer]) -> list[Problem]:
         if isinstance(one, NotJudged):
             reasons.setdefault((one.reason, one.fix), []).append(name)
     return [
-        problem("not-judged", rules=", ".join(ids), reason=reason, how=fix)
-        for (reason, fix), ids in reasons.items()
+        problem("not-judged", rules=", ".join(ids), reason=reason, how=fix) for (reason, fix), ids in reasons.items()
     ]

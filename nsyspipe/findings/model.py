@@ -175,9 +175,7 @@ class Evidence:
     def compared_slowdown_ratio(self) -> float | None:
         """How much longer kernels take beside communication; None where fewer than 30 can be compared."""
         kernels = self.kernels.filter(pc.greater(self.kernels["n_slowed"], 0))
-        n_slowed, slowed, free = (
-            pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns")
-        )
+        n_slowed, slowed, free = (pc.sum(kernels[name]).as_py() or 0 for name in ("n_slowed", "slowed_ns", "free_ns"))
         return slowed / free - 1 if n_slowed >= _ENOUGH_KERNELS and free else None
 
     def saving_without_comm(self, kept: float = 0.0) -> float:

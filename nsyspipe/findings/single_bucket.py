@@ -45,8 +45,7 @@ def single_bucket(evidence: Evidence) -> Answer:
     return Finding(
         title="the gradients go in one all-reduce "
         + ("after the backward pass" if is_after else "that no compute hides"),
-        action="lower bucket_cap_mb: one all-reduce "
-        + ("goes after backward" if is_after else "that nothing hides"),
+        action="lower bucket_cap_mb: one all-reduce " + ("goes after backward" if is_after else "that nothing hides"),
         advice="lower DistributedDataParallel(bucket_cap_mb=...), 25 is the default, so that buckets go while "
         "backward still runs",
         saving_ns_per_step=min(to_hide, _hiding(evidence, backward)),
@@ -62,9 +61,7 @@ def single_bucket(evidence: Evidence) -> Answer:
 
 def _hiding(evidence: Evidence, backward: pa.Table) -> float:
     """Return the time per step in which communication could be hidden."""
-    busy, exposed, idle = (
-        pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns")
-    )
+    busy, exposed, idle = (pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns"))
     known: float | None = pc.mean(backward["compute_ns"]).as_py()
     if known:
         return known if None in {busy, exposed, idle} else max(known, busy - exposed + idle)

@@ -123,9 +123,7 @@ class LinkVerdict:
     evidence: Mapping[str, Any]  # figures behind it
     slowest: SlowestLink | None = None  # by NCCL's log or the topology
     busbw_bytes_per_s: float | None = None  # bus bandwidth that was reached
-    busbw_source: str | None = (
-        None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
-    )
+    busbw_source: str | None = None  # where its bytes come from: `payload`, measured, or `_COPIES`, an estimate
 
     @property
     def is_estimate(self) -> bool:
@@ -207,8 +205,7 @@ def _large_busbw(evidence: Evidence) -> float | None:
     chosen = pc.fill_null(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES), fill_value=False)
     large = rows.filter(chosen)
     n_bytes, transfer = (
-        pc.sum(large[name], skip_nulls=False, min_count=1).as_py()
-        for name in ("bus_bytes", "transfer_ns")
+        pc.sum(large[name], skip_nulls=False, min_count=1).as_py() for name in ("bus_bytes", "transfer_ns")
     )
     return _PER_S * n_bytes / transfer if n_bytes and transfer else None
 

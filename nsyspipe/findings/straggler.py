@@ -63,9 +63,7 @@ def straggler(evidence: Evidence) -> Answer:
     noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
     n_meeting = _n_meeting(evidence)
     alone = held_up.filter(held_up["is_alone"])
-    steps_of = {
-        rank: _steps_of(alone.filter(pc.equal(alone["rank"], rank)), noticeable) for rank in rows
-    }
+    steps_of = {rank: _steps_of(alone.filter(pc.equal(alone["rank"], rank)), noticeable) for rank in rows}
     parts = _parts(alone, n_steps)
     named = [rank for rank, part in parts.items() if part >= max(noticeable, _LEAST_PART * saving)]
     named = named or list(parts)[:1]
@@ -117,9 +115,7 @@ def _is_often_late(evidence: Evidence) -> bool:
     return bool(is_large and 2 * n_late > n_meeting)
 
 
-def _words(
-    parts: Mapping[int, float], steps_of: Mapping[int, Int64], saving: float, n_steps: int
-) -> tuple[str, str]:
+def _words(parts: Mapping[int, float], steps_of: Mapping[int, Int64], saving: float, n_steps: int) -> tuple[str, str]:
     """Name the ranks, in a title and in an action; in the title of several each one's part and how often."""
     *others, last = parts
     if not others:

@@ -53,9 +53,7 @@ class Communicator:
         """Return the directed edges of all rings, sorted; None when no ring was logged."""
         if self.rings is None:
             return None
-        around = [
-            (ring[at - 1], ring[at]) for ring in self.rings.values() for at in range(len(ring))
-        ]
+        around = [(ring[at - 1], ring[at]) for ring in self.rings.values() for at in range(len(ring))]
         return sorted({edge for edge in around if edge[0] != edge[1]})
 
 
@@ -107,11 +105,7 @@ class NcclLog:
             Without communicators larger than those of the run's processes, else than those of its size: processes
             in containers may log other ids than nsys sees. Logs without a communicator contradict no run.
         """
-        own = [
-            comm.n_ranks
-            for comm in self.communicators
-            if any(member.pid in pids for member in comm.members)
-        ]
+        own = [comm.n_ranks for comm in self.communicators if any(member.pid in pids for member in comm.members)]
         fitting = own or [comm.n_ranks for comm in self.communicators if comm.n_ranks in sizes]
         if not fitting:
             return None if self.communicators else self

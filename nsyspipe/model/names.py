@@ -42,9 +42,7 @@ _DATATYPES = {
     "uint64_t": "u64",
     "f8e4m3": "f8e4m3",
     "f8e5m2": "f8e5m2",
-    **{
-        name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")
-    },
+    **{name: name for name in ("f16", "f32", "f64", "bf16", "i8", "u8", "i32", "u32", "i64", "u64")},
 }
 _DATATYPE = re.compile(rf"_({'|'.join(sorted(_DATATYPES, key=len, reverse=True))})(?=_|\(|<|$)")
 _ALGORITHM = re.compile(
@@ -174,9 +172,7 @@ _LIBRARY_DOMAINS = (
 )  # fmt: skip
 # Abbreviations as they are written; names in any case.
 _LIBRARY_DOMAIN = re.compile(
-    "|".join(
-        re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS
-    )
+    "|".join(re.escape(one) if one.isupper() else f"(?i:{re.escape(one)})" for one in _LIBRARY_DOMAINS)
 )
 # What torch.autograd.profiler.emit_nvtx and pyprof write: one range per operator, or a dictionary of its arguments.
 _OPERATOR = re.compile(

@@ -33,9 +33,7 @@ class Reading:
     )
 
     @classmethod
-    def from_text(
-        cls, *, step: str | None = None, comm_kernel: str | None = None, **phases: str | None
-    ) -> Reading:
+    def from_text(cls, *, step: str | None = None, comm_kernel: str | None = None, **phases: str | None) -> Reading:
         """Compile regular expressions given as text; None keeps the default, the step ``none`` is no step at all.
 
         Raises
@@ -44,16 +42,13 @@ class Reading:
             If one is no regular expression.
         """
         compiled = {
-            phase: compile_pattern(f"--{phase}", phases.get(phase) or PHASE_PATTERNS[phase])
-            for phase in PHASES
+            phase: compile_pattern(f"--{phase}", phases.get(phase) or PHASE_PATTERNS[phase]) for phase in PHASES
         }
         is_capture = step == NO_STEPS
         return cls(
             step=None if step is None or is_capture else compile_pattern("--step", step),
             is_capture=is_capture,
-            comm_kernel=None
-            if comm_kernel is None
-            else compile_pattern("--comm-kernel", comm_kernel),
+            comm_kernel=None if comm_kernel is None else compile_pattern("--comm-kernel", comm_kernel),
             phases=compiled,
         )
 
@@ -92,9 +87,7 @@ def parse_findings(value: str) -> int | None:
     if text == "all":
         return None
     if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise OptionError(
-            f"--findings {value}", "neither a number from 0 nor 'all'", fix="--findings all"
-        )
+        raise OptionError(f"--findings {value}", "neither a number from 0 nor 'all'", fix="--findings all")
     return int(text)
 
 
@@ -110,7 +103,5 @@ def parse_skip_first(value: str | int) -> int | None:
     if text == AUTO:
         return None
     if not re.fullmatch(r"[0-9]+", text):
-        raise OptionError(
-            f"--skip-first {value}", "neither a number from 0 nor 'auto'", fix="--skip-first auto"
-        )
+        raise OptionError(f"--skip-first {value}", "neither a number from 0 nor 'auto'", fix="--skip-first auto")
     return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS

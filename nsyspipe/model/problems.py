@@ -118,9 +118,7 @@ def _kind(line: str) -> tuple[str, Kind]:
     return code, Kind(severity, message, fix or None)
 
 
-CATALOGUE: dict[str, Kind] = dict(
-    map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines())
-)
+CATALOGUE: dict[str, Kind] = dict(map(_kind, _KINDS.replace("\n" + 8 * " ", " ").strip().splitlines()))
 
 _BLOBS = "nsys export --type=sqlite --include-blobs=true --force-overwrite=true REPORT.nsys-rep"
 TRACE_NVTX = "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 2025.6 on), NCCL_NVTX_DISABLE not set"

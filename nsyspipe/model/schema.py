@@ -76,9 +76,7 @@ STEPS = table(rf"""
 """)
 
 # Why devices idle, and what a phase costs: columns of the steps and of the phases.
-IDLE_CAUSES = tuple(
-    f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown")
-)
+IDLE_CAUSES = tuple(f"idle_{cause}_ns" for cause in ("input", "launch", "blocked", "dependency", "unknown"))
 
 _NO_DEVICE = "null on a rank without launches of kernels, where the step has no window"
 
@@ -110,9 +108,7 @@ IDLE_CALLS = table("""
     blocked_ns_per_step  float:ns  mean over (rank, step) of the part of idle_blocked_ns that this call explains <- RUNTIME.nameId, start, end
 """)
 
-_UNMATCHED = (
-    "null where the operation is not matched, in a run of one rank, or without a common clock"
-)
+_UNMATCHED = "null where the operation is not matched, in a run of one rank, or without a common clock"
 
 COLLECTIVES = table(f"""
     collectives by step, seq, rank: One row per communication operation that belongs to a step: a collective on one rank. The k-th operation of a communicator
@@ -428,9 +424,7 @@ def _saved(schema: TableSchema) -> TableSchema:
     """Return a run's table as it is on disk."""
     if schema is RUNS:
         return schema
-    return TableSchema(
-        schema.name, schema.doc, ("run_id", *schema.key), (RUNS.columns[0], *schema.columns)
-    )
+    return TableSchema(schema.name, schema.doc, ("run_id", *schema.key), (RUNS.columns[0], *schema.columns))
 
 
 _RESULTS = (RANKS, STEPS, PHASES, COLLECTIVES, STRAGGLERS, KERNEL_COSTS, LINKS)

@@ -104,9 +104,7 @@ _PART = (
 )
 _CLEAN_PART = re.compile(_PART, re.ASCII)
 _CLEAN = re.compile(rf"(?=.{{1,64}}\Z){_PART}(?:[_.\-/]{_PART})*", re.ASCII)
-_SHORT_NAMES = _words(
-    "lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config"
-)
+_SHORT_NAMES = _words("lr bs np wd nproc ngpus gpus nnodes epochs steps batch seed dtype workers config")
 _GLUED_NUMBER = re.compile(r"-[njNOcsb]\d{1,3}", re.ASCII)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
 
@@ -250,9 +248,7 @@ def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
         return mask.of("", word), _Owner(is_secret=True)
     is_secret = _hints_at_secret(name)
     if sign:
-        return f"--{name}{sign}{_nested(value, _Owner(name, is_secret), mask)}", _Owner(
-            name, is_secret
-        )
+        return f"--{name}{sign}{_nested(value, _Owner(name, is_secret), mask)}", _Owner(name, is_secret)
     may_be_flag = bool(_parts(name) & _FLAGS) or _is_count(name)
     return word, _Owner(name, is_secret, takes_next=is_secret and not may_be_flag)
 
@@ -377,9 +373,7 @@ def _is_number(value: str, most_digits: int = _MOST_DIGITS) -> bool:
     if found[2] or found[3] or not whole:
         return False
     number = int(whole)
-    return (
-        number // (number & -number) < _LARGEST_ODD_PARTS[most_digits]
-    )  # a few times a power of two
+    return number // (number & -number) < _LARGEST_ODD_PARTS[most_digits]  # a few times a power of two
 
 
 def _n_digits(value: str) -> int:
@@ -392,9 +386,7 @@ def _n_digits(value: str) -> int:
 def _divided(text: str) -> tuple[str, str, str]:
     """Return what stands before the first = or :, that sign, and what follows."""
     found = re.search("[=:]", text)
-    return (
-        (text, "", "") if found is None else (text[: found.start()], found[0], text[found.end() :])
-    )
+    return (text, "", "") if found is None else (text[: found.start()], found[0], text[found.end() :])
 
 
 def _is_clean(name: str) -> bool:

@@ -333,9 +333,7 @@ def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
     with readable(source):
         after = source.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise DamagedReportError(
-            str(source), "changed while it was exported", fix="wait until its capture has ended"
-        )
+        raise DamagedReportError(str(source), "changed while it was exported", fix="wait until its capture has ended")
 
 
 def _cores() -> int:

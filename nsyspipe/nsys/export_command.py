@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 # Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them all.
 _OPTIONS = ("--include-blobs=true", "--lazy=true", "--force-overwrite=true", "--quiet=true")
 
-_NEWER = re.compile(
-    r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL
-)
+_NEWER = re.compile(r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL)
 # How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
 _HEADER = re.compile(rb"Profiler Report (\d+(?:@\d+)+)")
 _HEADER_BYTES = 200
@@ -74,9 +72,7 @@ def run_export(nsys: Nsys, report: Path, output: Path, *, timeout_s: float, stop
         raise _failure(nsys, report, status, said, timeout_s)
 
 
-def _status(
-    command: Sequence[str], folder: Path, log: BinaryIO, timeout_s: float, stopped: Event
-) -> int | None:
+def _status(command: Sequence[str], folder: Path, log: BinaryIO, timeout_s: float, stopped: Event) -> int | None:
     """Run a command to its end, or end it: None when time was up or it was stopped."""
     process = subprocess.Popen(  # noqa: S603 - a list, no shell
         command,
@@ -106,9 +102,7 @@ def _tail(log: BinaryIO) -> str:
     return log.read(_MOST_BYTES).decode("utf-8", "replace")
 
 
-def _failure(
-    nsys: Nsys, report: Path, status: int | None, said: str, timeout_s: float
-) -> NsysFailedError:
+def _failure(nsys: Nsys, report: Path, status: int | None, said: str, timeout_s: float) -> NsysFailedError:
     by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
     found: str | None = "; ".join(telling_lines(said, _MOST_LINES)) or None
     if status is None:

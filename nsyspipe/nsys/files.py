@@ -245,9 +245,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ReportNotFoundError(
-            str(path), "no such file", fix="check the path, or quote the glob"
-        ) from error
+        raise ReportNotFoundError(str(path), "no such file", fix="check the path, or quote the glob") from error
     except PermissionError as error:
         raise DamagedReportError(
             str(path), "permission denied", fix="chmod u+r on it, and u+x on its directories"
@@ -268,9 +266,7 @@ def _check_size(path: Path, header: bytes, size: int) -> None:
         (pages,) = struct.unpack(">I", header[28:32])
         expected = (65536 if page_size == 1 else page_size) * pages
     if size < expected:
-        raise DamagedReportError(
-            str(path), f"is truncated: {size} bytes of at least {expected}", fix=EXPORT_AGAIN
-        )
+        raise DamagedReportError(str(path), f"is truncated: {size} bytes of at least {expected}", fix=EXPORT_AGAIN)
 
 
 def _check_side_files(path: Path) -> None:

@@ -80,9 +80,7 @@ def find_named(arguments: Iterable[str | Path]) -> list[Path]:
     """
     found = _expand_all(arguments, (EXPORT_SUFFIX, RAW_SUFFIX))
     exported = {path.with_suffix("") for path in found if path.suffix == EXPORT_SUFFIX}
-    return [
-        path for path in found if path.suffix != RAW_SUFFIX or path.with_suffix("") not in exported
-    ]
+    return [path for path in found if path.suffix != RAW_SUFFIX or path.with_suffix("") not in exported]
 
 
 def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
@@ -123,11 +121,7 @@ def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     logs: list[str] = []
     for argument in arguments:
         path = Path(argument)
-        is_text = (
-            path.suffix not in (EXPORT_SUFFIX, RAW_SUFFIX)
-            and path.is_file()
-            and not _is_sqlite(path)
-        )
+        is_text = path.suffix not in (EXPORT_SUFFIX, RAW_SUFFIX) and path.is_file() and not _is_sqlite(path)
         (logs if is_text else reports).append(argument)
     return reports, logs
 
@@ -148,9 +142,7 @@ def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
         with readable(path):
             matches = [path] if path.exists() else sorted(map(Path, glob.glob(str(path))))  # noqa: PTH207 - absolute too
         if not matches:
-            raise ReportNotFoundError(
-                decoded(str(path)), "matches no file, needed for the link", fix="check the path"
-            )
+            raise ReportNotFoundError(decoded(str(path)), "matches no file, needed for the link", fix="check the path")
         found += matches
     return found
 
@@ -187,9 +179,7 @@ def _expand_all(arguments: Iterable[str | Path], suffixes: tuple[str, ...]) -> l
 def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the files that one argument names; of a directory those with these suffixes, the first of which wins."""
     if argument.is_dir():
-        found = sorted(
-            (path for path in argument.iterdir() if path.suffix in suffixes), key=by_number
-        )
+        found = sorted((path for path in argument.iterdir() if path.suffix in suffixes), key=by_number)
         if not found:
             raise ReportNotFoundError(
                 str(argument),
@@ -216,9 +206,7 @@ def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
 _DIRECTORY, _XDG, _BYTES = "NSYSPIPE_CACHE_DIR", "XDG_CACHE_HOME", "NSYSPIPE_CACHE_BYTES"
 _MOST_BYTES = 20_000_000_000
 _KEY_LENGTH, _OPTIONS_LENGTH = 32, 8
-_ENTRY = re.compile(
-    rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII
-)
+_ENTRY = re.compile(rf"[0-9a-f]{{{_KEY_LENGTH}}}-\d+(?:\.\d+)+-[0-9a-f]{{{_OPTIONS_LENGTH}}}", re.ASCII)
 _WRITABLE_BY_OTHERS = 0o022
 _NO_NSYS = "no nsys on this machine; nsyspipe convert exports it on one that has nsys"
 
@@ -278,9 +266,7 @@ def exported_reports(
     targets = {source: _target(folder, source, nsys, list(sources)) for source in sources}
     for target in targets.values():
         _claim(target.parent)
-    outcomes = attempt_exports(
-        targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress
-    )
+    outcomes = attempt_exports(targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress)
     _make_room(folder, limit)
     all_exported(outcomes)
     for source, target in targets.items():

@@ -208,9 +208,7 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> Check
         found += f", nsys says {said[1]}"
     if said[1] == "OK" if said else level <= _MOST_PARANOID:
         return Check("cpu_sampling", "ok", found, uses)
-    fix = (
-        f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
-    )
+    fix = f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
     return Check("cpu_sampling", "warning", found, uses, fix)
 
 

@@ -361,9 +361,7 @@ def _path(program: str | None) -> Path:
     is_directory = bool(named) and Path(named).is_dir()
     given = shutil.which(str(Path(named).absolute() / _NAME) if is_directory else named)
     if given is None:
-        raise NsysNotFoundError(
-            program or "''", "is no nsys that can be run", fix="name the program: /opt/…/bin/nsys"
-        )
+        raise NsysNotFoundError(program or "''", "is no nsys that can be run", fix="name the program: /opt/…/bin/nsys")
     # Absolute: it may be run from another directory.
     return Path(given).absolute()
 

@@ -158,9 +158,7 @@ def main(words: Sequence[str] | None = None) -> int:
     found: list[str] = []
     if given[:1] == ["--environment"]:
         given = given[1:]
-        found = [
-            f"{name}={value}" for name, value in recorded_environment(os.environ, mask).items()
-        ]
+        found = [f"{name}={value}" for name, value in recorded_environment(os.environ, mask).items()]
     found += recorded_command(given, mask)
     print("".join(f"{shlex.quote(word)} " for word in found), end="")  # noqa: T201 - what the launcher asks for
     return 0

@@ -8,12 +8,12 @@ _SWITCH = r"-?[0-2]|true|false"
 _COUNT = r"-?\d{1,7}"
 _BYTES = r"\d{1,7}|\d{1,4}[kmg]|" + "|".join(str(2**power) for power in range(20, 34))
 _LEVEL = r"[0-9]|LOC|NVL|PIX|PXB|PHB|PXN|P2C|C2C|SYS"
-_WORDS_OF_ALGO = (
-    r"\^?(?:(?:tree|ring|collnet|collnetdirect|collnetchain|nvls|nvlstree|pat)(?:,|\Z))+"
-)
+_WORDS_OF_ALGO = r"\^?(?:(?:tree|ring|collnet|collnetdirect|collnetchain|nvls|nvlstree|pat)(?:,|\Z))+"
 _WORDS_OF_PROTO = r"\^?(?:(?:LL|LL128|simple)(?:,|\Z))+"
 # As Linux and Slurm clusters call them; a list of some, or of all others (^), or exactly so (=).
-_INTERFACE = r"(?:lo|eth|en[opsx]|ib|ibs|ibp|bond|docker|br|hsn|rdma|roce|rocep|mlx5_|mlx5_bond_|bnxt_re|irdma|efa_|rdmap)"
+_INTERFACE = (
+    r"(?:lo|eth|en[opsx]|ib|ibs|ibp|bond|docker|br|hsn|rdma|roce|rocep|mlx5_|mlx5_bond_|bnxt_re|irdma|efa_|rdmap)"
+)
 _INTERFACES = rf"\^?=?(?:{_INTERFACE}(?:\d{{1,4}}(?:[sfdnp]\d{{1,4}}){{0,4}}(?:np?\d{{1,2}})?)?(?::\d)?(?:,|\Z))+"
 _ALLOCATOR = (
     r"(?:(?:expandable_segments:(?:true|false)|backend:(?:native|cudaMallocAsync)|max_split_size_mb:\d{1,7}"

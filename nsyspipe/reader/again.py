@@ -83,9 +83,7 @@ def _launches(report: Report, wanted: Wanted, operations: Iterable[pa.Table]) ->
     return read_launches(report, ids)
 
 
-def _ranges(
-    report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None
-) -> pa.Table:
+def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None) -> pa.Table:
     spans = [] if wanted.host_span is None else [wanted.host_span]
     if launches is not None and launches.num_rows:
         bounds = pc.min_max(launches["start_ns"]).as_py()

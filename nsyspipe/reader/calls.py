@@ -118,9 +118,7 @@ def _all_calls(found: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
-    calls = _timed(
-        found, "nameId", pa.array(strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM))
-    ).drop_null()
+    calls = _timed(found, "nameId", pa.array(strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM))).drop_null()
     if not calls.num_rows:
         return canonical.HOST_WAITS.empty()
     thread = calls["globalTid"].to_numpy()
@@ -140,9 +138,7 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
     )
 
 
-def _waited_for(
-    report: Report, process: Int64, correlation: Int64
-) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+def _waited_for(report: Report, process: Int64, correlation: Int64) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Return device and stream that calls waited for; null where the report does not say."""
     names = ("correlationId", "globalPid", "deviceId", "streamId")
     if not report.has(versions.SYNCHRONIZATION, *names):
@@ -192,10 +188,7 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
 def _rows_of(process: Int64, correlation: Int64, of: pa.Table) -> pa.Array:
     """Return the row with the process and correlation id of each call, the last of several; null for none."""
     columns = ((process, "globalPid"), (correlation, "correlationId"))
-    codes = [
-        np.unique(np.concatenate((own, of[name].to_numpy())), return_inverse=True)[1]
-        for own, name in columns
-    ]
+    codes = [np.unique(np.concatenate((own, of[name].to_numpy())), return_inverse=True)[1] for own, name in columns]
     key = codes[0] + codes[1] * (codes[0].max(initial=0) + 1)
     calls, told = key[: process.size], key[process.size :]
     if not told.size:

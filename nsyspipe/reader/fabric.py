@@ -91,16 +91,12 @@ def memberships(process: Process, facts: Facts) -> list[Membership]:
                 begun.ready = at
             else:
                 ready, parent = at if fact.is_complete else math.inf, _latest(found, fact.parent)
-                found.append(
-                    Membership(process, len(found), thread, fact, at, ready, parent=parent)
-                )
+                found.append(Membership(process, len(found), thread, fact, at, ready, parent=parent))
     return found
 
 
 def _latest(found: Sequence[Membership], pointer: str | None) -> Membership | None:
-    of_pointer = (
-        one for one in reversed(found) if one.init.pointer == pointer and one.end == math.inf
-    )
+    of_pointer = (one for one in reversed(found) if one.init.pointer == pointer and one.end == math.inf)
     return next(of_pointer, None)
 
 
@@ -201,9 +197,7 @@ def _take(member: Membership, said: Said) -> None:
 
 def _communicator(of: Group) -> Communicator:
     rings = {
-        channel: ring
-        for _, one in sorted(of.by_rank.items(), reverse=True)
-        for channel, ring in one.rings.items()
+        channel: ring for _, one in sorted(of.by_rank.items(), reverse=True) for channel, ring in one.rings.items()
     }
     said = {is_on for one in of.members for is_on in one.is_nvls_on}
     counts = [counted.n_channels for one in of.members for counted in one.counts]
@@ -310,9 +304,7 @@ def read_topology(path: Path) -> Topology:
     lines = [line.text for line in printed_lines(path, most=_MOST_LINES)]
     header = next((at for at, line in enumerate(lines) if _columns(line)), None)
     if header is None:
-        raise InputError(
-            decoded(str(path)), "no matrix of nvidia-smi topo -m in it", fix=_TOPOLOGY_FIX
-        )
+        raise InputError(decoded(str(path)), "no matrix of nvidia-smi topo -m in it", fix=_TOPOLOGY_FIX)
     columns = _columns(lines[header])
     rows = _rows(lines[header + 1 :])
     paths = _paths(columns, rows)

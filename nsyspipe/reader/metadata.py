@@ -115,11 +115,7 @@ def read_facts(report: Report) -> ReportFacts:
         host=hosts[0]["value"] if hosts else None,
         variables=_variables(report),
         gpu_names=names,
-        gpu_of_ordinal={
-            (row["pid"], row["cudaId"]): row["gpuId"]
-            for row in of_devices
-            if row["gpuId"] is not None
-        },
+        gpu_of_ordinal={(row["pid"], row["cudaId"]): row["gpuId"] for row in of_devices if row["gpuId"] is not None},
         gpu_of_device=of_device,
         exported_tables=(meta.get("EXPORT_PARAM_TABLES_TO_EXPORT") or "").strip(),
         tells_export=any(name.startswith("EXPORT_PARAM_") for name in meta),
@@ -129,9 +125,7 @@ def read_facts(report: Report) -> ReportFacts:
 
 def _session_start(report: Report) -> int | None:
     rows = report.few(versions.SESSION_START, {"utcEpochNs": "int"})
-    start: int | None = next(
-        (row["utcEpochNs"] for row in rows if row["utcEpochNs"] is not None), None
-    )
+    start: int | None = next((row["utcEpochNs"] for row in rows if row["utcEpochNs"] is not None), None)
     return start if start is not None and abs(start) < _LATEST_START else None
 
 
@@ -155,9 +149,7 @@ def _gpus(report: Report) -> tuple[dict[int, str], dict[int, int]]:
     columns = {id_column: "int", device_column: "int", "name": "text"}
     rows = report.select(versions.GPU, columns).to_pylist()
     names = {row[id_column]: row["name"] for row in rows if row["name"]}
-    return names, {
-        row[device_column]: row[id_column] for row in rows if row[device_column] is not None
-    }
+    return names, {row[device_column]: row[id_column] for row in rows if row[device_column] is not None}
 
 
 # Everything that one report holds for the analysis, in one pass over each table.
@@ -179,9 +171,7 @@ class Capture:
 
     def without_events(self) -> Capture:
         """Return the same without operations and launches, which hold most of its memory."""
-        empty = replace(
-            self.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty()
-        )
+        empty = replace(self.operations, kernels=canonical.KERNELS.empty(), copies=canonical.COPIES.empty())
         return replace(self, operations=empty, calls=replace(self.calls, launches=None, all=None))
 
 
@@ -204,10 +194,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         if versions.is_newer_than_tested(facts.schema_version)
         else None,
         None if ranges.is_recorded else problem("no-nvtx"),
-        *(
-            None if getattr(recorded, fact) else problem(code)
-            for fact, code in NOT_RECORDED.items()
-        ),
+        *(None if getattr(recorded, fact) else problem(code) for fact, code in NOT_RECORDED.items()),
         problem("dropped-operations", n=operations.n_dropped) if operations.n_dropped else None,
         problem("dropped-ranges", n=ranges.n_dropped) if ranges.n_dropped else None,
         problem("memset-calls-only", n=n_memset_calls) if n_memset_calls else None,
@@ -225,9 +212,7 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
     )
 
 
-def _recorded(
-    report: Report, facts: ReportFacts, strings: Strings, operations: Operations
-) -> Recorded:
+def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: Operations) -> Recorded:
     copies = operations.copies
     dtod_bytes = copies["bytes"].filter(pc.equal(copies["copy_kind"], canonical.DTOD_KIND))
 
@@ -249,9 +234,7 @@ def _holds_memsets(report: Report, facts: ReportFacts) -> bool:
     return facts.holds_all(versions.MEMSET, is_there=report.has(versions.MEMSET))
 
 
-def _was_recordable(
-    report: Report, facts: ReportFacts, strings: Strings, table: str, calls: tuple[str, ...]
-) -> bool:
+def _was_recordable(report: Report, facts: ReportFacts, strings: Strings, table: str, calls: tuple[str, ...]) -> bool:
     """Tell whether a table that is absent or empty had something to record.
 
     Exports are lazy: a table without rows is left out, so absence alone means "none happened". It

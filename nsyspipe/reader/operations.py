@@ -73,9 +73,7 @@ def valid_rows(
     if not report.has(table):
         return {name: pa.chunked_array([], pa.int64()) for name in (*columns, *derived)}, 0
     report.require(table, "start", "end")
-    found = report.select(
-        table, dict.fromkeys(columns.values(), "int"), derived=derived, where=where
-    )
+    found = report.select(table, dict.fromkeys(columns.values(), "int"), derived=derived, where=where)
     found = beside(found) if beside else found
     n_rows = found.num_rows
     in_order = pc.greater_equal(found["end"], found["start"])
@@ -168,9 +166,7 @@ def _packed_rows(
     """Read device and stream as one column, unless one of them may be null."""
     if report.has(versions.KERNEL, *_PLACE_COLUMNS.values()):
         fewer = {name: one for name, one in columns.items() if name not in _PLACE_COLUMNS}
-        rows, n_dropped = valid_rows(
-            report, versions.KERNEL, fewer, _PLACE, beside=beside, where=where
-        )
+        rows, n_dropped = valid_rows(report, versions.KERNEL, fewer, _PLACE, beside=beside, where=where)
         place = rows.pop("place")
         if not place.null_count:
             rows["device_id"] = pc.shift_right(place, 32)
@@ -236,9 +232,7 @@ class Operations:
     name_column: str | None
 
 
-def read_operations(
-    report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None
-) -> Operations:
+def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None) -> Operations:
     """Read all device operations; a table that the lazy export left out has no rows."""
     sources = _name_columns(report)
     if report.has(versions.KERNEL) and not sources:

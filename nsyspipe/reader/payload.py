@@ -84,9 +84,7 @@ def names_in(layout: Layout) -> dict[str, str]:
     return found
 
 
-def decode_fields(
-    blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]
-) -> Fields:
+def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]) -> Fields:
     """Decode the fields of all blobs, by the layouts of each domain and schema.
 
     A blob fits a layout of its range's domain if it names its schema, and is as long as both say.
@@ -143,9 +141,7 @@ def fits_layout(header: NDArray[np.void], lengths: Int64, schema: int, layout: L
     return fits
 
 
-def _fill(
-    fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, layout: Layout
-) -> None:
+def _fill(fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, layout: Layout) -> None:
     fields.is_decoded[rows] = True
     names = names_in(layout)
     if not names:
@@ -229,9 +225,7 @@ def read_payloads(report: Report, strings: Strings | None = None) -> Payloads:
 
 
 def _has_payloads(report: Report) -> bool:
-    return report.has(versions.NVTX, "binaryData") and bool(
-        report.count(versions.NVTX, 'length("binaryData") > 0')
-    )
+    return report.has(versions.NVTX, "binaryData") and bool(report.count(versions.NVTX, 'length("binaryData") > 0'))
 
 
 def _size_gap(table: pa.Table, layouts: Iterable[Layout], *, has_payloads: bool) -> str | None:
@@ -264,9 +258,7 @@ def _ownership(found: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
     domain_ids = as_int(found["domainId"], 0)
     named = domains.select(["globalTid", "domainId", "call"]).drop_null()
     owners = process_of(named["globalTid"].to_numpy())
-    for owner, domain, name in zip(
-        owners, *(named[n].to_pylist() for n in named.column_names[1:]), strict=True
-    ):
+    for owner, domain, name in zip(owners, *(named[n].to_pylist() for n in named.column_names[1:]), strict=True):
         inside = (processes == owner) & (domain_ids == domain)
         says_nccl = says_nccl | inside if name == _DOMAIN else says_nccl
         is_nameless = is_nameless & ~inside
@@ -279,10 +271,7 @@ def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
     ends = as_int(found["end"], TIME_LIMIT)
     rows = np.flatnonzero(kept)
     rows = rows[np.lexsort((threads[rows], starts[rows], process_of(threads)[rows]))]
-    columns = {
-        name: pa.array(fields.values[name][rows], mask=~fields.known[name][rows])
-        for name in _COLUMNS
-    }
+    columns = {name: pa.array(fields.values[name][rows], mask=~fields.known[name][rows]) for name in _COLUMNS}
     is_open = (ends < starts) | (ends >= TIME_LIMIT)
     return PAYLOADS.table(
         {
@@ -301,9 +290,7 @@ def _comm_sizes(table: pa.Table) -> pa.Table:
     pairs = pairs.filter(pc.greater(pairs["n_ranks"], 0)).group_by(COMM_SIZES.names).aggregate([])
     keys = COMM_SIZES.names[:2]
     sizes = pairs.group_by(keys).aggregate([("n_ranks", "min"), ("n_ranks", "count")])
-    sizes = sizes.filter(pc.equal(sizes["n_ranks_count"], 1)).sort_by(
-        [(key, "ascending") for key in keys]
-    )
+    sizes = sizes.filter(pc.equal(sizes["n_ranks_count"], 1)).sort_by([(key, "ascending") for key in keys])
     return COMM_SIZES.table({**{key: sizes[key] for key in keys}, "n_ranks": sizes["n_ranks_min"]})
 
 

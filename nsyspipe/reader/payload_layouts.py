@@ -90,9 +90,7 @@ def read_layouts(report: Report) -> dict[tuple[int, int], Layout]:
         ("domainId", "schemaId", "payloadSize"),
         ("domainId", "schemaId", "idx", "type", "offset"),
     )
-    if not report.has(versions.PAYLOAD_SCHEMAS, *needed) or not report.has(
-        versions.PAYLOAD_ENTRIES, *names, "name"
-    ):
+    if not report.has(versions.PAYLOAD_SCHEMAS, *needed) or not report.has(versions.PAYLOAD_ENTRIES, *names, "name"):
         return {}
     kinds = dict.fromkeys((*needed, "type", "alignTo"), "int")
     schemas = _by_key(report.select(versions.PAYLOAD_SCHEMAS, kinds).to_pylist())
@@ -106,9 +104,7 @@ def read_layouts(report: Report) -> dict[tuple[int, int], Layout]:
         described = {row["idx"]: row for row in entries.get(key, [])}
         is_ambiguous = len(rows) > 1 or len(described) < len(entries.get(key, []))
         if not is_ambiguous and rows[0]["type"] not in _UNIONS:
-            own_enums = {
-                schema: size for (domain, schema), size in enums.items() if domain == key[0]
-            }
+            own_enums = {schema: size for (domain, schema), size in enums.items() if domain == key[0]}
             layouts[key] = _layout(rows[0], described, own_enums)
     return layouts
 

@@ -51,9 +51,7 @@ class Ranges:
     n_nccl: int = 0  # ranges of NCCL, by their text or their domain
 
 
-def read_ranges(
-    report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]
-) -> Ranges:
+def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.ChunkedArray]) -> Ranges:
     """Read the ranges; one that was never closed ends 1 ns after the report's last event, operations included."""
     if not report.has(versions.NVTX, *_NEEDED):
         return Ranges(canonical.RANGES.empty(), {}, 0, None, is_recorded=False)
@@ -146,16 +144,12 @@ def _texts(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
     text_index = inline.indices.to_numpy()
     is_inline = pc.not_equal(found["text"], "").to_numpy()
     index = np.where(is_inline, ids.size + text_index, id_index).astype(np.int32)
-    return pa.DictionaryArray.from_arrays(
-        pa.array(index), pa.concat_arrays([named, inline.dictionary])
-    )
+    return pa.DictionaryArray.from_arrays(pa.array(index), pa.concat_arrays([named, inline.dictionary]))
 
 
 def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.ChunkedArray]) -> int:
     """Return the end of ranges that were never closed."""
-    last: list[int | None] = [
-        pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])
-    ]
+    last: list[int | None] = [pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])]
     calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
     last += [report.maximum(versions.RUNTIME, name) for name in calls]
     return min(max(value for value in last if value is not None) + 1, TIME_LIMIT)
@@ -165,9 +159,7 @@ def _of_libraries(ranges: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
     """Tell which ranges are NCCL's or MPI's own, and which any library's; domain ids are per process."""
     texts = ranges["text"].combine_chunks()
     by_text = pc.match_substring_regex(texts.dictionary, _NEVER_TEXT)
-    never: Flags = pc.fill_null(by_text.take(texts.indices), fill_value=False).to_numpy(
-        zero_copy_only=False
-    )
+    never: Flags = pc.fill_null(by_text.take(texts.indices), fill_value=False).to_numpy(zero_copy_only=False)
     library: Flags = np.zeros(never.size, np.bool_)
     processes = process_of(ranges["globalTid"].to_numpy())
     domain_ids = as_int(ranges["domainId"], 0)

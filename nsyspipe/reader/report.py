@@ -247,18 +247,14 @@ class Report:
             arrays = [_pinned(found.column(name), kind) for name, kind in kinds.items()]
         return pa.Table.from_arrays(arrays, names=list(kinds))
 
-    def few(
-        self, table: str, columns: Mapping[str, str], where: str | None = None
-    ) -> list[dict[str, Any]]:
+    def few(self, table: str, columns: Mapping[str, str], where: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
         has_all = self.has(table, *columns)
         return self.select(table, columns, where=where).to_pylist() if has_all else []
 
     def _weigh(self, source: sa.TableClause, names: list[str]) -> None:
         """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
-        new = [
-            name for name in names if name in source.c and (source.name, name) not in self._weighed
-        ]
+        new = [name for name in names if name in source.c and (source.name, name) not in self._weighed]
         if not new:
             return
         self._weighed.update((source.name, name) for name in new)
@@ -325,9 +321,7 @@ def _valid_utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column.validate(full=True)
     except pa.ArrowInvalid:
         binary = column.cast(pa.binary()).to_pylist()
-        return pa.chunked_array(
-            [pa.array([value.decode("utf-8", "replace") for value in binary], pa.string())]
-        )
+        return pa.chunked_array([pa.array([value.decode("utf-8", "replace") for value in binary], pa.string())])
     return column
 
 

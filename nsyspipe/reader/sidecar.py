@@ -104,11 +104,7 @@ _OF_RANK = {
 
 def _checked(found: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
     """Return those of some fields that are there, each checked."""
-    return {
-        name: _check(name, found[name], field)
-        for name, field in fields.items()
-        if found.get(name) is not None
-    }
+    return {name: _check(name, found[name], field) for name, field in fields.items() if found.get(name) is not None}
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
@@ -250,9 +246,7 @@ class FoundSidecars:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Where they were read, and the files that they name."""
-        return tuple(
-            path for one in self.found for path in (one.sidecar.path, *_named_files(one.sidecar))
-        )
+        return tuple(path for one in self.found for path in (one.sidecar.path, *_named_files(one.sidecar)))
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
@@ -360,9 +354,7 @@ def _candidates(folder: Path, stems: Iterable[str]) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             names = [
-                entry.name
-                for entry in itertools.islice(entries, _MOST_ENTRIES)
-                if entry.name.endswith(SIDECAR_SUFFIX)
+                entry.name for entry in itertools.islice(entries, _MOST_ENTRIES) if entry.name.endswith(SIDECAR_SUFFIX)
             ]
     except (OSError, ValueError):
         return []  # whoever reads the reports will say what is wrong
@@ -391,6 +383,4 @@ def _claims(sidecar: Sidecar, stems: dict[str, list[int]]) -> dict[int, tuple[Ca
     for one in sidecar.ranks:
         if one.report is not None and one.report in stems:
             by_report.setdefault(one.report, []).append(one)
-    return {
-        argument: tuple(ranks) for report, ranks in by_report.items() for argument in stems[report]
-    }
+    return {argument: tuple(ranks) for report, ranks in by_report.items() for argument in stems[report]}

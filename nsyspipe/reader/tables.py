@@ -142,9 +142,7 @@ _LONGEST_DEFAULT = 32
 
 # As SQLite writes it down, whatever the user wrote.
 _NAME = r"""(?:"(?P<a>(?:[^"]|"")*)"|\[(?P<b>[^\]]*)\]|`(?P<c>(?:[^`]|``)*)`|'(?P<d>(?:[^']|'')*)'|(?P<e>[^\s("'`\[\].,;/-]+))"""
-_STATEMENT = re.compile(
-    rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])"
-)
+_STATEMENT = re.compile(rf"CREATE (?P<what>TABLE|VIRTUAL TABLE|VIEW|UNIQUE INDEX|INDEX|TRIGGER) {_NAME}(?![\w.])")
 _TYPES = {
     "TABLE": "table", "VIRTUAL TABLE": "table", "VIEW": "view", "INDEX": "index", "UNIQUE INDEX": "index",
     "TRIGGER": "trigger",
@@ -168,9 +166,7 @@ class Entry:
     statement: str
 
 
-def plain_tables(
-    path: Path, entries: Iterable[Entry], is_needed: Callable[[str], bool]
-) -> frozenset[str]:
+def plain_tables(path: Path, entries: Iterable[Entry], is_needed: Callable[[str], bool]) -> frozenset[str]:
     """Return the names of the tables that hold their rows themselves.
 
     `NotAReportError` if a view or a virtual table stands in the place of one that `is_needed`; `DamagedReportError` if
@@ -216,9 +212,7 @@ def _name_in(made: re.Match[str]) -> str:
     return ""
 
 
-def check_columns(
-    path: Path, columns: Iterable[tuple[str, str, int, int]], is_needed: Callable[[str], bool]
-) -> None:
+def check_columns(path: Path, columns: Iterable[tuple[str, str, int, int]], is_needed: Callable[[str], bool]) -> None:
     """Refuse columns that hold no values of their own: computed ones, and defaults that fill rows with text.
 
     Each comes with its table, name, what `COLUMNS` says of computing, and the length of the default value. Only tables
@@ -278,9 +272,7 @@ class Pages:
         start = _FILE_HEADER if number == 1 else 0
         if page.size < start + 12:
             return np.empty(0, np.int64)
-        n_cells = min(
-            int(page[start + 3]) << 8 | int(page[start + 4]), (page.size - start - 12) // 2
-        )
+        n_cells = min(int(page[start + 3]) << 8 | int(page[start + 4]), (page.size - start - 12) // 2)
         cells = page[start + 12 : start + 12 + 2 * n_cells].view(">u2").astype(np.int64)
         places = np.append(cells[cells + 4 <= page.size], start + 8)
         return page[places[:, np.newaxis] + np.arange(4)].view(">u4")[:, 0].astype(np.int64)

@@ -122,9 +122,7 @@ def is_known(table: str) -> bool:
 
 def class_of(table: str) -> str | None:
     """Return the class of a table that stays behind as a whole; None for any other."""
-    families = (
-        kind for name, kind in _CLASSES.items() if name[-1] == "*" and table.startswith(name[:-1])
-    )
+    families = (kind for name, kind in _CLASSES.items() if name[-1] == "*" and table.startswith(name[:-1]))
     return _CLASSES.get(table) or next(families, None)
 
 
@@ -184,9 +182,7 @@ class Removed:
 
     def amounts(self) -> list[Amount]:
         """Return all amounts, sorted by class and place."""
-        return sorted(
-            Amount(kind, place, n, unit) for (kind, place, unit), n in self._amounts.items()
-        )
+        return sorted(Amount(kind, place, n, unit) for (kind, place, unit), n in self._amounts.items())
 
 
 class Checked(NamedTuple):
@@ -230,9 +226,7 @@ class Copying:
         """Return how many rows of a table of the report, or of the copy, meet a condition."""
         return self.number(f"SELECT count(*) FROM {of}.{quoted(table)} WHERE {condition}")  # noqa: S608
 
-    def create(
-        self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]] = ()
-    ) -> int:
+    def create(self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]] = ()) -> int:
         """Make a table of the copy, type by column, and return how many rows it got."""
         definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
         self.run(f"CREATE TABLE main.{quoted(table)} ({definitions})")
@@ -262,16 +256,12 @@ class Copying:
                 self.scratch(f"of_{name}", "row INTEGER PRIMARY KEY, value", column.values)
                 joins += f" LEFT JOIN temp.of_{name} ON of_{name}.row = t.rowid"
                 kinds[name] = column.kind
-                values[name] = (
-                    f"CASE WHEN of_{name}.row IS NULL THEN {column.otherwise} ELSE of_{name}.value END"
-                )
+                values[name] = f"CASE WHEN of_{name}.row IS NULL THEN {column.otherwise} ELSE of_{name}.value END"
         if kinds:
             self.create(table, kinds)
             self.fill(table, values, joins=joins)
 
-    def fill(
-        self, table: str, values: Mapping[str, str], *, joins: str = "", where: str = "1"
-    ) -> None:
+    def fill(self, table: str, values: Mapping[str, str], *, joins: str = "", where: str = "1") -> None:
         """Fill a table of the copy from the report's, called ``t``, by SQL per column; rows keep order and numbers."""
         statement = (
             f"INSERT INTO main.{quoted(table)} (rowid, {', '.join(map(quoted, values))}) "  # noqa: S608 - quoted, from our list

@@ -164,9 +164,7 @@ def _check_known(report: Path, unknown: dict[str, int]) -> None:
     )
 
 
-def _copy_report(
-    path: Path, copy: Path, host: str | None, on_rows: Callable[[int], None]
-) -> Removed:
+def _copy_report(path: Path, copy: Path, host: str | None, on_rows: Callable[[int], None]) -> Removed:
     """Fill an empty file with the copy of a report, in which its host is called so; return what stayed behind."""
     removed = Removed()
     with open_report(path) as report, opened(path, copy) as connection:

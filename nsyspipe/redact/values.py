@@ -176,9 +176,7 @@ def _model_names(copying: Copying, table: str) -> list[tuple[int, str]]:
         is_model = not name or _MODEL.fullmatch(name)
         if not is_model:
             copying.removed.add(_FORM, f"{table}.name", 1, "values")
-        rows.append(
-            (row, name if is_model else marks.setdefault(name, f"unknown model {len(marks)}"))
-        )
+        rows.append((row, name if is_model else marks.setdefault(name, f"unknown model {len(marks)}")))
     return rows
 
 
@@ -191,9 +189,7 @@ _LOW = 0xFFFFFFFF
 PAYLOADS = "payloads of NVTX ranges"
 
 
-def packed(
-    blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[Key, Layout]
-) -> list[bytes]:
+def packed(blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[Key, Layout]) -> list[bytes]:
     """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
     decoded = decode_fields(blobs, domains, layouts).is_decoded.tolist()
     by_low: dict[Key, list[tuple[int, Layout]]] = {}
@@ -295,9 +291,7 @@ def copy_ranges(copying: Copying) -> None:
         copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
         # Texts of ranges stay.
         names = [_name(row, is_nccls=row.row in owned) for row in rows if row.kind not in _RANGES]
-        of_range = (
-            "CASE WHEN t.eventType IN (59, 60) THEN {} END" if has(table, "eventType") else "NULL"
-        )
+        of_range = "CASE WHEN t.eventType IN (59, 60) THEN {} END" if has(table, "eventType") else "NULL"
         text = of_range.format("CASE typeof(t.text) WHEN 'text' THEN t.text END")
         copying.copy(
             table,
@@ -319,9 +313,7 @@ def _payloads(copying: Copying, rows: Sequence[_Row], owned: set[int]) -> dict[i
     blobs = pa.chunked_array([pa.array([row.blob for row in rows], pa.binary())])
     domains = np.array([row.domain for row in rows], np.int64)
     anew = packed(blobs, domains, read_layouts(copying.report))
-    return {
-        row.row: blob if row.row in owned else MARK for row, blob in zip(rows, anew, strict=True)
-    }
+    return {row.row: blob if row.row in owned else MARK for row, blob in zip(rows, anew, strict=True)}
 
 
 def _rows(copying: Copying, table: str) -> list[_Row]:

@@ -27,10 +27,7 @@ _MENU = {
     "gradient-bf16": Knobs(gradient_dtype="bf16"),
     "no-wait": Knobs(no_wait=True),
     "perfect-overlap": Knobs(perfect_overlap=True),
-    **{
-        f"link-{name}": Knobs(link=name)
-        for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")
-    },
+    **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
 
 
@@ -201,8 +198,7 @@ class WhatIf:
         shown = [one for one in fields(Scenario) if one.name != "knobs"]
         kinds = {one.name: pa.float64() if "float" in str(one.type) else pa.string() for one in shown}  # fmt: skip
         rows = [
-            {name: getattr(one, name) for name in kinds}
-            | {"assumptions": "; ".join(one.assumptions)}
+            {name: getattr(one, name) for name in kinds} | {"assumptions": "; ".join(one.assumptions)}
             for one in self.scenarios
         ]
         return pa.Table.from_pylist(rows, pa.schema(kinds))
@@ -300,9 +296,7 @@ def whatif(
     for key, knobs in questions.items():
         finding = finding_of(knobs, bounds, promised)
         saving = None if finding is None else bounds[finding]
-        scenario = Scenario(
-            key, knobs.label, knobs.given, finding=finding, finding_saving_ns=saving
-        )
+        scenario = Scenario(key, knobs.label, knobs.given, finding=finding, finding_saving_ns=saving)
         scenarios.append(_answered(scenario, opened, knobs))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))

@@ -181,9 +181,7 @@ def gradients_of(
     return likely or _spread_evenly(captured, own, per_bucket, skew or 0.0)
 
 
-def _scaled(
-    captured: Captured, own: Int64, copies: list[GradientCopies], sizes: Float64
-) -> Float64 | None:
+def _scaled(captured: Captured, own: Int64, copies: list[GradientCopies], sizes: Float64) -> Float64 | None:
     """Return when each gradient was ready on each rank, by the kernels that scaled them; None if they are not found."""
     if sizes.size < max(own.size, _FEWEST) or (sizes <= 0).any():
         return None
@@ -203,9 +201,7 @@ def _scaled(
     return found
 
 
-def _bucket_bytes(
-    captured: Captured, own: Int64, copied: Float64, total_bytes: float | None
-) -> Float64 | None:
+def _bucket_bytes(captured: Captured, own: Int64, copied: Float64, total_bytes: float | None) -> Float64 | None:
     """Return the bytes of each captured bucket; None where nothing says them, or says that there are none."""
     program = captured.program
     known = program.n_bytes[own]

@@ -101,10 +101,7 @@ def summary_windows(run: Run) -> Windows | None:
     order = np.lexsort((step, rank))
     if not np.array_equal(rank[order], np.repeat(ranks, steps.size)):
         return None
-    starts, ends = (
-        held[name].to_numpy()[order].reshape(len(ranks), steps.size)
-        for name in ("start_ns", "end_ns")
-    )
+    starts, ends = (held[name].to_numpy()[order].reshape(len(ranks), steps.size) for name in ("start_ns", "end_ns"))
     if not np.array_equal(ends[:, :-1], starts[:, 1:]):
         return None
     edges = np.concatenate((starts, ends[:, -1:]), axis=1).T
@@ -119,8 +116,7 @@ def rank_timelines(run: Run, windows: Windows) -> list[RankTimeline]:
     span = int(windows.steps[0]), int(known[known > last].min(initial=known.max(initial=last)))
     found = {rank: events for rank, events, _ in run.operations(span)}
     return [
-        _timeline(found[rank], windows.edges[0, at], windows.edges[-1, at])
-        for at, rank in enumerate(windows.ranks)
+        _timeline(found[rank], windows.edges[0, at], windows.edges[-1, at]) for at, rank in enumerate(windows.ranks)
     ]
 
 
@@ -134,8 +130,7 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
     }
     start, duration = columns["start"], events["dur_ns"].to_numpy()
     is_comm, is_compute = (
-        pc.equal(events["category"], word).to_numpy(zero_copy_only=False)
-        for word in ("comm", "compute")
+        pc.equal(events["category"], word).to_numpy(zero_copy_only=False) for word in ("comm", "compute")
     )
     places = np.stack([_filled(events[name], -1) for name in ("device_id", "stream_id")])
     stream = np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
@@ -170,9 +165,7 @@ def _timeline(events: pa.Table, first: int, last: int) -> RankTimeline:
     )
 
 
-def _collectives(
-    events: pa.Table, columns: dict[str, Int64], stream: Int64, comm: Int64
-) -> Collectives:
+def _collectives(events: pa.Table, columns: dict[str, Int64], stream: Int64, comm: Int64) -> Collectives:
     order = comm[np.lexsort((columns["start"][comm], columns["launch"][comm]))]
     return Collectives(
         **{key: value[order] for key, value in columns.items()},
@@ -317,9 +310,7 @@ def _rank_markers(
     begin = np.maximum(free_until(rank)[join[waits]], comm.start[waits])
     finish = np.minimum(comm.end[waits], rank.start[join[waits]])
     own = begin < finish
-    stalls = union(
-        np.concatenate((begin[own], removed_starts)), np.concatenate((finish[own], removed_ends))
-    )
+    stalls = union(np.concatenate((begin[own], removed_starts)), np.concatenate((finish[own], removed_ends)))
     beside = union(comm.start, comm.end).without(stalls)
     is_beside = beside.counts_up_to(rank.start) > np.searchsorted(beside.ends, rank.start, "right")
     return RankMarkers(ready, join, stalls, beside, rank.start, rank.start[is_beside])
@@ -347,9 +338,7 @@ def _joins(rank: RankTimeline, burst: Int64) -> Int64:
     return np.where(stood_still, at, np.maximum(after_all, begun))
 
 
-def _begins(
-    timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], windows: Windows
-) -> Int64:
+def _begins(timelines: Sequence[RankTimeline], found: Sequence[RankMarkers], windows: Windows) -> Int64:
     """Return when the work of each window begins: of one that begins with a collective, when that could have."""
     edges = windows.edges.copy()
     for at, (rank, one) in enumerate(zip(timelines, found, strict=True)):
@@ -378,9 +367,7 @@ def _ordered(
         columns.append(one.places(np.concatenate((edges[:, at], one.ready, join_time))))
     lead = timelines[0]
     launch = np.append(np.maximum.accumulate(lead.launch), -NEVER)
-    anchor = np.concatenate(
-        (_edge_anchors(lead, edges[:, 0], launch), lead.collectives.launch, launch[found[0].join])
-    )
+    anchor = np.concatenate((_edge_anchors(lead, edges[:, 0], launch), lead.collectives.launch, launch[found[0].join]))
     # A window that begins with an operation that waits begins after the wait.
     rank_of_kind = np.array([1, 2, 0])[kind]
     order = np.lexsort((which, rank_of_kind, anchor))

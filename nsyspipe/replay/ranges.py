@@ -62,9 +62,7 @@ class Contention(NamedTuple):
     n_covered: float
 
 
-def measured_contention(
-    captured: Captured, slowdown: float | None, compared_share: float
-) -> Contention:
+def measured_contention(captured: Captured, slowdown: float | None, compared_share: float) -> Contention:
     """Add to the compared kernels how much later operations begin beside communication.
 
     Of operations of the main stream that were launched before the one before them ended and that wait for no
@@ -137,8 +135,7 @@ def slowdowns(
     is_delay_measured = measured is not None and measured.delay_ns is not None
     of_delay = slowdown.MEASURED_WITHIN if is_delay_measured else within
     least, most = (
-        Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns)
-        for sign in (-1, 1)
+        Slowing((1 + sign * within) * before.ratio, (1 + sign * of_delay) * before.delay_ns) for sign in (-1, 1)
     )
     if target_bytes_per_s is None:
         return Slowdowns(((before, before), (least, least), (most, most)), is_measured)
@@ -156,9 +153,7 @@ def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple
     if measured is None or measured.covered_share < _LEAST_COVERED:
         return assumed, False
     found, longer, share = assumed, measured.compared_slowdown, measured.compared_share
-    is_measured = (
-        longer is not None and share >= slowdown.LEAST_COMPARED and longer <= _MOST_POSSIBLE
-    )
+    is_measured = longer is not None and share >= slowdown.LEAST_COMPARED and longer <= _MOST_POSSIBLE
     in_operation = _NARROW_IN_OPERATION_NS * assumed.delay_ns / _NARROW.delay_ns
     # One operation beside communication, without the gap before it and what it is slower.
     each = measured.covered_ns / max(measured.n_covered, 1.0) - measured.free_gap_ns
@@ -221,9 +216,7 @@ class Facts:
 
     def gradients_with(self, skew: float | None) -> tuple[Gradients | None, ...]:
         """Return them with a share of their bytes ready at once: see `gradients.gradients_of`."""
-        return tuple(
-            gradients_of(self.captured, one, self.given_bytes, skew) for one in self.captured.steps
-        )
+        return tuple(gradients_of(self.captured, one, self.given_bytes, skew) for one in self.captured.steps)
 
     @cached_property
     def seen_bytes(self) -> float | None:
@@ -341,9 +334,7 @@ class Facts:
     def lead_ns(self) -> float:
         """How far hosts are ahead of their GPUs: the 5th percentile of start less launch, the least over ranks."""
         leads = [
-            np.percentile(one.start - one.launch, _LEAST_LEAD)
-            for one in self.captured.timelines
-            if one.start.size
+            np.percentile(one.start - one.launch, _LEAST_LEAD) for one in self.captured.timelines if one.start.size
         ]
         return float(max(min(leads, default=0.0), 0.0))
 

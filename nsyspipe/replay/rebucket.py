@@ -59,10 +59,7 @@ def with_buckets(
         ):
             markers.append((kind, chosen, _places(captured, times)))
     kept = ~is_gone
-    columns = {
-        name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in new)])
-        for name in new[0]
-    }
+    columns = {name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in new)]) for name in new[0]}
     return replace(program, **columns, **_merged_markers(program, is_gone, markers))
 
 
@@ -74,9 +71,7 @@ def _is_own(program: Program, chosen: Int64, own: Gradients, ends: Int64, cap_mi
     captured = captured * (own.total / max(float(captured.sum()), 1.0))
     if own.is_exact:
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
-        return sizes.size == captured.size and bool(
-            (np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all()
-        )
+        return sizes.size == captured.size and bool((np.abs(sizes - captured) <= _SAME_SIZE * captured.max()).all())
     # All but the last are full.
     fullest = captured[:-1].min(initial=np.inf)
     is_possible = cap_mib * MIB <= (1 + _SAME_NUMBER) * fullest
@@ -149,9 +144,7 @@ def _places(captured: Captured, times: Float64) -> Float64:
     return np.stack(found, axis=2)
 
 
-def _merged_markers(
-    program: Program, is_gone: Flags, markers: Sequence[tuple[int, Int64, Float64]]
-) -> dict[str, Any]:
+def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[int, Int64, Float64]]) -> dict[str, Any]:
     """Return the markers that stay, and new ones where the last of those stood whose collectives are gone."""
     is_comm = program.kind != WINDOW
     collective = np.where(is_comm, program.which, 0)
@@ -232,6 +225,4 @@ def without_copies(captured: Captured) -> Captured:
         first, last = (np.concatenate(one) for one in (firsts, lasts))
         removed.append((timeline.start[first], timeline.end[last]))
     program = captured.program
-    return captured_program(
-        captured.timelines, captured.windows, program.n_bytes, program.is_gradient, removed
-    )
+    return captured_program(captured.timelines, captured.windows, program.n_bytes, program.is_gradient, removed)

@@ -81,8 +81,7 @@ def why_not(run: Run) -> str | None:
         return "no step is complete on every rank"
     if complete.size == 1 and not run.skipped_steps:
         return (
-            "no complete step after the first: ranks begin the first one at different times "
-            "(capture at least 4 steps)"
+            "no complete step after the first: ranks begin the first one at different times (capture at least 4 steps)"
         )
     return None
 
@@ -145,10 +144,7 @@ def _several_streams(communicators: Sequence[str], first: Collectives) -> str | 
 def _unlaunched(timelines: Sequence[RankTimeline]) -> str | None:
     n_not = sum(one.n_without_launch for one in timelines)
     if n_not > _LARGEST_UNLAUNCHED * sum(one.start.size for one in timelines):
-        return (
-            "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what "
-            "is not known"
-        )
+        return "launches were not recorded (capture with --trace=cuda,nvtx), so what waits for what is not known"
     # Few of all operations, but without its launch nothing says what one waits for.
     launches = np.concatenate([one.collectives.launch for one in timelines])
     if n_not := int(np.count_nonzero(launches == NEVER)):

@@ -103,9 +103,7 @@ class Replay(Facts):
         times, n_slowdowns = self._times(program, knobs)
         medians = np.median(times, axis=-1).tolist()
         likely = medians[0]
-        moved = [
-            float(np.median(self._times(one, knobs, is_likely_only=True)[0])) for one in others
-        ]
+        moved = [float(np.median(self._times(one, knobs, is_likely_only=True)[0])) for one in others]
         unknowns = (medians[:n_slowdowns], [likely, *medians[n_slowdowns:]], [likely, *moved])
         noise = (_NOISE + self.standard_error) * likely
         model = (_MODEL_WITHIN + self.standard_error) * likely
@@ -132,9 +130,7 @@ class Replay(Facts):
             choices += [self.gradients_with(skew) for skew in _SKEWS]
         return [with_buckets(base, one, knobs.bucket_mb, OVERHEADS_NS[1]) for one in choices]
 
-    def _times(
-        self, program: Program, knobs: Knobs, *, is_likely_only: bool = False
-    ) -> tuple[Float64, int]:
+    def _times(self, program: Program, knobs: Knobs, *, is_likely_only: bool = False) -> tuple[Float64, int]:
         """Return step times, a row per setting, and how many settings are of slowdowns; then come those of other transfers.
 
         The first is the likeliest.
@@ -182,13 +178,9 @@ class Replay(Facts):
         scales = (1.0, likely), (1 / (1 + within), least), (1 / (1 - within), most)
         return [moved * scale + fixed * overhead / likely for scale, overhead in scales]
 
-    def _hidden(
-        self, program: Program, settings: Sequence[Setting], unpack: Float64 | None
-    ) -> Float64:
+    def _hidden(self, program: Program, settings: Sequence[Setting], unpack: Float64 | None) -> Float64:
         """Return step times when all of the transfers are beside the work, which they still slow."""
-        total = np.stack(
-            [self._per_step(program, one.transfer(program).mean(axis=1)) for one in settings]
-        )
+        total = np.stack([self._per_step(program, one.transfer(program).mean(axis=1)) for one in settings])
         alone = self._without_transfer(program, [one.before for one in settings])
         if unpack is not None:
             alone = alone + self._per_step(program, unpack)
@@ -294,9 +286,7 @@ def _recorded(run: Run, first: Collectives) -> tuple[Float64, list[str | None]]:
     names = ("step", "seq", "message_bytes", "datatype")
     rows = {
         (step, seq): (np.nan if n_bytes is None else n_bytes, datatype)
-        for step, seq, n_bytes, datatype in zip(
-            *(table[name].to_pylist() for name in names), strict=True
-        )
+        for step, seq, n_bytes, datatype in zip(*(table[name].to_pylist() for name in names), strict=True)
     }
     keys = zip(first.step.tolist(), first.seq.tolist(), strict=True)
     found = [rows.get(key, (np.nan, None)) for key in keys]

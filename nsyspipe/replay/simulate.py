@@ -94,9 +94,7 @@ class Setting:
         return program.transfer_ns if self.transfer_ns is None else self.transfer_ns
 
 
-def simulate(
-    program: Program, settings: list[Setting], unpack_ns: Float64 | None = None
-) -> Float64:
+def simulate(program: Program, settings: list[Setting], unpack_ns: Float64 | None = None) -> Float64:
     """Return when each window starts on each rank, and the last one ends.
 
     In the order of the markers: a collective begins on a rank when the rank's work has come to its `READY` and

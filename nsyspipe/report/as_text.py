@@ -62,9 +62,7 @@ def apart(content: RenderableType) -> Padding:
 
 def grid(*, has_headings: bool = True) -> Grid:
     """Return a table without lines."""
-    return Grid(
-        box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim"
-    )
+    return Grid(box=None, show_header=has_headings, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def dim(lines: Iterable[str]) -> Text:
@@ -116,9 +114,7 @@ def _table(block: Table, width: int) -> RenderableType:
     table = grid(has_headings=block.has_headings)
     for at in shown:
         column = block.columns[at]
-        table.add_column(
-            column.heading, min_width=column.least, max_width=column.most, **_kind(column)
-        )
+        table.add_column(column.heading, min_width=column.least, max_width=column.most, **_kind(column))
     for row in block.rows:
         table.add_row(*(_cell(row[at]) for at in shown))
     return Group(table, dim([block.note])) if block.note else table

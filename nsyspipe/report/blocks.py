@@ -143,9 +143,7 @@ def barred(
     return Field(heading, cell, hint=hint)
 
 
-def table_of(
-    caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None
-) -> Table:
+def table_of(caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None) -> Table:
     """Return a table of rows by what each column shows of them."""
     columns = [Column(one.heading, one.kind, one.hint) for one in fields]
     return Table(caption, columns, [[one.cell(row) for one in fields] for row in rows], note)

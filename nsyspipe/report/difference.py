@@ -74,10 +74,7 @@ def _sections(
     for name, side in zip(_SIDES, (difference.baseline, difference.candidate), strict=True):
         yield Text(printable(f"{name:<9}  {side_text(side)}"), style="dim")
     if checks := difference.comparability.to_pylist():
-        words = (
-            ("not comparable" if row["blocks"] else "warning", row["message"], "", None)
-            for row in checks
-        )
+        words = (("not comparable" if row["blocks"] else "warning", row["message"], "", None) for row in checks)
         yield apart(marked(words))
     if difference.mean_step_time[2] is not None:
         yield apart(_parts(difference, width))
@@ -117,9 +114,7 @@ def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableT
     table = _grid(*(headings[name] for name in names), n_words=1 if "verdict" in names else 0)
     for row in cells:
         style = VERDICTS.get(row["verdict"], "")
-        table.add_row(
-            *(Text(row[name], style=style if name == "verdict" else "") for name in names)
-        )
+        table.add_row(*(Text(row[name], style=style if name == "verdict" else "") for name in names))
     yield table
     if left_out:
         yield _left_out(*left_out)
@@ -176,10 +171,7 @@ def _changes(rows: Sequence[dict[str, Any]], width: int) -> Group:
     cells = [change_cells(row) for row in rows[:_SHOWN_CHANGES]]
     shown = [[_cut(cell, _LONGEST_VALUE) for cell in row[1:]] for row in cells]
     headings = [*_SIDES, "change"] if is_wide else list(_SIDES)
-    columns = [
-        [heading, *column]
-        for heading, column in zip(headings, zip(*shown, strict=True), strict=False)
-    ]
+    columns = [[heading, *column] for heading, column in zip(headings, zip(*shown, strict=True), strict=False)]
     longest = min(max(min(width, MAX_WIDTH) - _width(columns) - _GAP, _LEAST_NAME), _LONGEST_FACT)
     table = _grid("what else changed", *headings)
     for (what, *_), others in zip(cells, shown, strict=True):
@@ -319,9 +311,7 @@ def difference_markdown(
     ]
     if difference.mean_step_time[2] is not None:
         headings = ["mean on the slowest rank", *_SIDES, "change"]
-        parts = [
-            [name.replace("  ", "of it "), *part_cells(row)] for name, row in part_rows(difference)
-        ]
+        parts = [[name.replace("  ", "of it "), *part_cells(row)] for name, row in part_rows(difference)]
         blocks.append(table(headings, parts))
     blocks.append(_markdown_metrics(shown_metrics(difference)))
     blocks += _markdown_kernels(top_kernels(difference.kernels, _SHOWN_KERNELS).to_pylist())
@@ -399,10 +389,7 @@ def _markdown_kernels(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
 def _markdown_changes(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     if not rows:
         return []
-    cells = [
-        [escaped(cell, _LONGEST_NAME) for cell in change_cells(row)]
-        for row in rows[:_MARKDOWN_CHANGES]
-    ]
+    cells = [[escaped(cell, _LONGEST_NAME) for cell in change_cells(row)] for row in rows[:_MARKDOWN_CHANGES]]
     found = [table(["what else changed", *_SIDES, "change"], cells, n_words=4)]
     more = len(rows) - _MARKDOWN_CHANGES
     return found + ([[f"Left out: {more} more (`--json` has all)."]] if more > 0 else [])

@@ -155,9 +155,7 @@ def _rows(capabilities: Iterable[Capability]) -> Rows:
     return [(one.status, _words(one.name), one.found, one.answers) for one in capabilities]
 
 
-def _table(
-    caption: str, rows: Rows, name_width: int | None = None, *, is_close: bool = False
-) -> Table:
+def _table(caption: str, rows: Rows, name_width: int | None = None, *, is_close: bool = False) -> Table:
     """Show one row per thing; a narrow terminal does without the last column."""
     columns = [
         Column("status", "word"),
@@ -165,9 +163,7 @@ def _table(
         Column("found", "prose"),
         Column("what for", "prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
     ]
-    cells: list[list[Cell]] = [
-        [Word(status, _COLOURS[status]), *others] for status, *others in rows
-    ]
+    cells: list[list[Cell]] = [[Word(status, _COLOURS[status]), *others] for status, *others in rows]
     return Table(caption, columns, cells, has_headings=False, is_close=is_close)
 
 

@@ -21,18 +21,13 @@ _NOT_IN_RANKS = ("device_ids", "clock_shift_ns")
 def document(run: Run) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order."""
     summary = run.summary().to_pylist()[0]
-    ranks = [
-        {k: v for k, v in row.items() if k not in _NOT_IN_RANKS} for row in run.ranks.to_pylist()
-    ]
+    ranks = [{k: v for k, v in row.items() if k not in _NOT_IN_RANKS} for row in run.ranks.to_pylist()]
     counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
         "run": asdict(run.header),
-        "summary": counts
-        | {"skipped_steps": run.skipped_steps}
-        | summary
-        | {"by_rank": _extremes(run)},
+        "summary": counts | {"skipped_steps": run.skipped_steps} | summary | {"by_rank": _extremes(run)},
         "evenness": None if (even := run.evenness()) is None else asdict(even),
         "ranks": ranks,
         "steps": run.steps().to_pylist(),
@@ -42,9 +37,7 @@ def document(run: Run) -> dict[str, Any]:
         "stragglers": run.stragglers().to_pylist(),
         "links": run.links().to_pylist(),
         "nccl": None if run.nccl is None else asdict(run.nccl),
-        "findings": [
-            row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()
-        ],
+        "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()],
         "problems": run.problems.to_pylist(),
     }
 
@@ -65,9 +58,7 @@ def _value(value: object) -> str:
         rows = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in value)
         return f"[\n{rows}\n]"
     if isinstance(value, dict):
-        rows = ",\n".join(
-            f"  {json.dumps(key)}: {json.dumps(one, allow_nan=False)}" for key, one in value.items()
-        )
+        rows = ",\n".join(f"  {json.dumps(key)}: {json.dumps(one, allow_nan=False)}" for key, one in value.items())
         return f"{{\n{rows}\n}}"
     return json.dumps(value, allow_nan=False)
 

@@ -91,9 +91,7 @@ _FORMATS: dict[str, Callable[[], Format]] = {
 }
 
 
-def write(
-    run: Run, path: str | os.PathLike[str], *, steps: Steps = None, force: bool = False
-) -> None:
+def write(run: Run, path: str | os.PathLike[str], *, steps: Steps = None, force: bool = False) -> None:
     """Write a run to one file, whose suffix says what: a document, a summary, a page, or a trace.
 
     Parameters
@@ -115,22 +113,16 @@ def write(
     path = Path(path)
     name = SUFFIXES.get(path.suffix.lower())
     if name is None:
-        raise OptionError(
-            str(path), f"has the suffix {path.suffix!r}", found=", ".join(SUFFIXES), fix="run.html"
-        )
+        raise OptionError(str(path), f"has the suffix {path.suffix!r}", found=", ".join(SUFFIXES), fix="run.html")
     if steps is not None and name != "perfetto":
         raise OptionError(f"steps={steps}", "belongs to a trace", fix="run.pftrace, or no steps")
     chosen = format_named(name)
     run_id = run.header.run_id
-    with writing(
-        path, run.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id
-    ) as file:
+    with writing(path, run.inputs, may_replace=lambda: force or chosen.run_id_of(path) == run_id) as file:
         chosen.write(run, file, steps, None)
 
 
-def parquet(
-    run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False
-) -> None:
+def parquet(run: Run, store: str | os.PathLike[str], *, events: bool = False, force: bool = False) -> None:
     """Save a run in a store, from which `nsyspipe.load` reads it back.
 
     Parameters

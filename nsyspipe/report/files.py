@@ -127,9 +127,7 @@ def check_target(path: Path, inputs: Iterable[Path], *, may_replace: Callable[[]
     if _is_parquet(path):  # whether linked or not, it belongs to a dataset
         raise OutputError(str(path), "is a file of a dataset", fix="another name")
     if not may_replace():
-        raise OutputError(
-            str(path), "exists, and is not of this run", fix="--force, or another name"
-        )
+        raise OutputError(str(path), "exists, and is not of this run", fix="--force, or another name")
 
 
 def _is_parquet(path: Path) -> bool:

@@ -79,15 +79,11 @@ def host_notes(figures: Sequence[HostFigures], n_shown: int) -> list[str]:
         )
     if n_open := sum(one.n_open for one in figures):
         what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")
-        notes.append(
-            f"{n_open} step {what} had not ended when the capture did; {they} in no figure here."
-        )
+        notes.append(f"{n_open} step {what} had not ended when the capture did; {they} in no figure here.")
     if any(one.rank is None for one in figures):
         notes.append("Which process is which rank was not recorded; --rank-map says it.")
     if len(figures) > n_shown:
-        notes.append(
-            f"These are the {n_shown} slowest of {len(figures)} processes; --json has all."
-        )
+        notes.append(f"These are the {n_shown} slowest of {len(figures)} processes; --json has all.")
     return notes
 
 

@@ -286,9 +286,7 @@ def _host_steps(host_steps: pa.Table) -> list[list[str]]:
     ]
 
 
-def _rank_columns(
-    rows: Sequence[Mapping[str, Any]], length: str
-) -> list[tuple[str, str, Callable[[Any], str]]]:
+def _rank_columns(rows: Sequence[Mapping[str, Any]], length: str) -> list[tuple[str, str, Callable[[Any], str]]]:
     """Return heading, figure and how it is written; few enough for the width of a comment."""
     columns: list[tuple[str, str, Callable[[Any], str]]] = [
         ("rank", "rank", str),

@@ -64,11 +64,7 @@ def _places(kind: str, amounts: list[Amount]) -> str:
         table, _, column = one.place.partition(".")
         columns.setdefault(table, []).extend([column] if column else [])
     names = [
-        table
-        if not own
-        else f"{table}.{own[0]}"
-        if len(own) == 1
-        else f"{table} ({len(own)} columns)"
+        table if not own else f"{table}.{own[0]}" if len(own) == 1 else f"{table} ({len(own)} columns)"
         for table, own in columns.items()
     ]
     shown = [printable(name) for name in names[:_MOST_PLACES]]

@@ -53,10 +53,7 @@ def schema_markdown(schemas: Sequence[TableSchema]) -> str:
 
 
 def _introduction(schemas: Sequence[TableSchema]) -> list[list[str]]:
-    listed = [
-        f"- [{schema.name}](#{schema.name}): {prose(_first_sentence(schema.doc), _UNCUT)}"
-        for schema in schemas
-    ]
+    listed = [f"- [{schema.name}](#{schema.name}): {prose(_first_sentence(schema.doc), _UNCUT)}" for schema in schemas]
     return [
         ["# Tables and columns"],
         [f"Schema version {SCHEMA_VERSION}, as `nsyspipe schema --markdown` writes it."],

@@ -190,8 +190,7 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
         "is_forced": board.rules.is_forced,
         "settings_file": board.rules.settings_file,
         "runs": [
-            {key: value for key, value in row.items() if key != "run_ids"}
-            | {"captures": captures[row["label"]]}
+            {key: value for key, value in row.items() if key != "run_ids"} | {"captures": captures[row["label"]]}
             for row in rows
         ],
         "kinds": [
@@ -339,10 +338,7 @@ def _markdown_results(board: Scoreboard, rows: Sequence[dict[str, Any]]) -> list
 def _markdown_figures(rows: Sequence[dict[str, Any]]) -> list[str]:
     figures = shown_figures(rows)
     headings = [one.heading.replace("\n", " ") for one in figures]
-    cells = [
-        [escaped(row["label"], _LONGEST_NAME), *(one.text(row[one.column]) for one in figures)]
-        for row in rows
-    ]
+    cells = [[escaped(row["label"], _LONGEST_NAME), *(one.text(row[one.column]) for one in figures)] for row in rows]
     return table(["run", *headings], cells)
 
 

@@ -67,9 +67,7 @@ def speedup_interval(row: Mapping[str, Any]) -> str:
 def shown_figures(rows: Sequence[Mapping[str, Any]]) -> list[Figure]:
     """Return the figures that a study asks for, and the others that any run has."""
     return [
-        one
-        for at, one in enumerate(FIGURES)
-        if at < _ASKED_FOR or any(row[one.column] is not None for row in rows)
+        one for at, one in enumerate(FIGURES) if at < _ASKED_FOR or any(row[one.column] is not None for row in rows)
     ]
 
 
@@ -105,9 +103,7 @@ def headlines(board: Scoreboard) -> list[str]:
     return [_headline(board, kind, rows, of_kind=of_kind) for kind, rows in told]
 
 
-def _headline(
-    board: Scoreboard, kind: Kind, rows: Sequence[dict[str, Any]], *, of_kind: bool
-) -> str:
+def _headline(board: Scoreboard, kind: Kind, rows: Sequence[dict[str, Any]], *, of_kind: bool) -> str:
     by_label = {row["label"]: row for row in rows}
     among = f" on {kind_text(rows)}" if of_kind else ""
     if len(board.sides) == 1:
@@ -138,9 +134,7 @@ def _open_text(kind: Kind, best: Mapping[str, Any], runs: str, level: str) -> st
     return f"Which of {runs} is fastest is open: {best['label']} {speed}, {apart}{level}."
 
 
-def _not_sure(
-    best: Mapping[str, Any], peer: str, of_all: str, rows: Sequence[Mapping[str, Any]]
-) -> str:
+def _not_sure(best: Mapping[str, Any], peer: str, of_all: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return that the run with the largest speed-up is not judged faster, and why."""
     speed = f"{best['label']} is {_speed(best, peer)}"
     undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
@@ -263,21 +257,14 @@ def doubts(board: Scoreboard) -> list[str]:
     found: dict[tuple[str, str, str], list[str]] = {}
     for row in checks:
         what = row["message"].partition(": ")[0]
-        is_told = (row["check"] == "few-steps" and row["label"] in named) or row[
-            "check"
-        ] == "same-capture"
-        if not is_told and not (
-            row["blocks"] and len(board.kinds) > 1
-        ):  # the table is parted by those
+        is_told = (row["check"] == "few-steps" and row["label"] in named) or row["check"] == "same-capture"
+        if not is_told and not (row["blocks"] and len(board.kinds) > 1):  # the table is parted by those
             key = what, row["against"], row["reference_value"]
             found.setdefault(key, []).append(f"{row['label']} {row['value']}")
     return [
         *(f"not decided: {listed(labels)} ({why})" for why, labels in undecided.items()),
         *(f"{listed([first, *labels])} are the same capture" for first, labels in copies.items()),
-        *(
-            f"{what}: {against} {value}; {listed(others)}"
-            for (what, against, value), others in found.items()
-        ),
+        *(f"{what}: {against} {value}; {listed(others)}" for (what, against, value), others in found.items()),
     ]
 
 

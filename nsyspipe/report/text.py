@@ -244,9 +244,7 @@ def _rank_table(run: Run, width: int) -> Group | Table:
     for name in names:
         table.add_column(narrow.get(name, known[name]), justify="right")
     for row in sorted(shown, key=lambda row: row["rank"]):
-        table.add_row(
-            str(row["rank"]), ms_text(row[_LENGTH]), *(percent_text(row[name]) for name in names)
-        )
+        table.add_row(str(row["rank"]), ms_text(row[_LENGTH]), *(percent_text(row[name]) for name in names))
     notes = left_out(list(known.values()), [known[name] for name in names])
     if len(rows) > len(shown):
         notes.append(
@@ -274,9 +272,7 @@ def _phase_table(phases: Sequence[Mapping[str, Any]]) -> Table:
     for heading, _ in _PHASE_COLUMNS:
         table.add_column(heading, justify="right")
     for row in sorted(phases, key=lambda row: LOOP.index(row["phase"])):
-        table.add_row(
-            row["phase"], *(ms_text(row[f"{name}_per_step"]) for _, name in _PHASE_COLUMNS)
-        )
+        table.add_row(row["phase"], *(ms_text(row[f"{name}_per_step"]) for _, name in _PHASE_COLUMNS))
     return table
 
 

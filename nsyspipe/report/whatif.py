@@ -77,14 +77,10 @@ def gain_text(found: WhatIf, one: Scenario) -> str:
 def _change(found: WhatIf, one: Scenario) -> str:
     if one.gain_pct is None or not found.step_time_ns:
         return ""
-    low, high = sorted(
-        abs(found.step_time_ns - ns) for ns in (one.low_ns or 0.0, one.high_ns or 0.0)
-    )
+    low, high = sorted(abs(found.step_time_ns - ns) for ns in (one.low_ns or 0.0, one.high_ns or 0.0))
     if not is_clear(found, one):
         return f"no clear gain ({_less_or_more(one)} step time, but the range includes 0)"
-    bounds = " to ".join(
-        percent_text(ns / found.step_time_ns).removesuffix(" %") for ns in (low, high)
-    )
+    bounds = " to ".join(percent_text(ns / found.step_time_ns).removesuffix(" %") for ns in (low, high))
     return f"{_less_or_more(one)} step time ({bounds} %)"
 
 
@@ -200,8 +196,7 @@ def whatif_document(found: WhatIf) -> dict[str, Any]:
         "limit_step_time_ns": found.limit_step_time_ns,
         "identity_error_pct": found.identity_error_pct,
         "scenarios": [
-            asdict(one) | {"knobs": dict(one.knobs), "assumptions": list(one.assumptions)}
-            for one in found.scenarios
+            asdict(one) | {"knobs": dict(one.knobs), "assumptions": list(one.assumptions)} for one in found.scenarios
         ],
         "problems": [dict(one) for one in found.problems],
     }

@@ -129,9 +129,7 @@ def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str,
 
 _NS_PER_S = 1e9
 _TWO = 2
-_ORDINALS = dict(
-    enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3)
-)
+_ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
 # Less than this is shown as nothing, without a sign.
 _NOTHING = 0.0005
 
@@ -207,9 +205,7 @@ _MUCH_COPIES, _OTHER_COMPUTE = 0.05, 0.05
 
 _NO_VERDICT = "No GPU activity was recorded, so there is nothing to measure."
 _WITH_HOST_STEPS = "No GPU activity was recorded: these are host times of the NVTX steps only."
-_CAUTION = (
-    "Caution: the reports may be of different runs; then nothing said across ranks here holds."
-)
+_CAUTION = "Caution: the reports may be of different runs; then nothing said across ranks here holds."
 # Why communication is not known, by the problem that says so.
 _UNKNOWN_COMM = {
     "comm-in-graphs": "Communication is not known: CUDA graphs were captured as a whole, and what communicates inside "

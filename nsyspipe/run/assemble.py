@@ -140,9 +140,7 @@ def merge(
         all_collectives=functools.partial(collectives_table, *of_collectives),
         stragglers=stragglers_table(collectives, steps, ranks, is_capture=is_capture),
         kernels=_kernels_table(placed, ranks, numbering, selection),
-        idle_calls=schema.IDLE_CALLS.empty()
-        if is_capture
-        else _idle_calls(placed, numbering, steps, selection),
+        idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(placed, numbering, steps, selection),
         host_steps=host_steps,
         problems=tuple(found),
         selection=selection,
@@ -170,9 +168,7 @@ def _step_numbers(placed: Sequence[Placed[ProcessDigest]], *, has_family: bool) 
     return step_numbers([one.process.members["number"] for one in placed])
 
 
-def _rank_columns(
-    placed: Placed[ProcessDigest], rank: int, numbers: Int64, table: pa.Table
-) -> dict[str, Any]:
+def _rank_columns(placed: Placed[ProcessDigest], rank: int, numbers: Int64, table: pa.Table) -> dict[str, Any]:
     """Return the columns of one table of a rank, with its number and its steps', times aligned."""
     columns = {name: table[name] for name in table.column_names}
     columns["rank"] = np.full(table.num_rows, rank)
@@ -245,9 +241,7 @@ def _has_whole_graphs(placed: Sequence[Placed[ProcessDigest]]) -> NDArray[np.boo
     return np.concatenate([np.zeros(0, np.bool_), *graphs])
 
 
-def _may_hide_comm(
-    placed: Sequence[Placed[ProcessDigest]], digests: Sequence[ReportDigest], size: int | None
-) -> bool:
+def _may_hide_comm(placed: Sequence[Placed[ProcessDigest]], digests: Sequence[ReportDigest], size: int | None) -> bool:
     """Tell whether a CUDA graph may hold communication: several ranks run, or NCCL or MPI is in use."""
     is_several = len(placed) > 1 or (size or 1) > 1
     return is_several or any(digest.has_communication for digest in digests)
@@ -279,9 +273,7 @@ def _without(table: pa.Table, names: Iterable[str], hidden: NDArray[np.bool_]) -
     return table
 
 
-def _without_comm_of_phases(
-    phases: pa.Table, windows: pa.Table, hidden: NDArray[np.bool_]
-) -> pa.Table:
+def _without_comm_of_phases(phases: pa.Table, windows: pa.Table, hidden: NDArray[np.bool_]) -> pa.Table:
     """Make null what phases say of communication in the steps where some may not have been seen."""
     if not hidden.any() or not phases.num_rows:
         return phases
@@ -291,9 +283,7 @@ def _without_comm_of_phases(
     return _without(phases, _HIDDEN_OF_PHASES, np.isin(*keys))
 
 
-def _steps(
-    table: pa.Table, place_of: Int64, across: CrossRank, sizes: Int64, selection: Selection
-) -> pa.Table:
+def _steps(table: pa.Table, place_of: Int64, across: CrossRank, sizes: Int64, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
     step, starts, ends = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
     waits, exposed_waits, is_known = step_waits(across, place_of, step, starts, ends)
@@ -332,9 +322,7 @@ def _kernels_table(
         found = one.process.kernels
         by_window = one.process.kernels_by_window
         n_inside, inside_ns, is_unknown = by_window.over(_in_summary(one, numbers, selection))
-        slowed, free = (
-            pc.cast(found[n], pa.float64(), safe=False) for n in ("slowed_ns", "free_ns")
-        )
+        slowed, free = (pc.cast(found[n], pa.float64(), safe=False) for n in ("slowed_ns", "free_ns"))
         ratio = pc.subtract(pc.divide(slowed, free), 1)
         columns = _rank_columns(one, rank, numbers, found) | {
             "mean_ns": pc.divide(found["total_ns"], found["n_kernels"]),
@@ -347,9 +335,7 @@ def _kernels_table(
     return _joined(tables, schema.KERNEL_COSTS)
 
 
-def _in_summary(
-    one: Placed[ProcessDigest], numbers: Int64, selection: Selection
-) -> NDArray[np.bool_]:
+def _in_summary(one: Placed[ProcessDigest], numbers: Int64, selection: Selection) -> NDArray[np.bool_]:
     """Flag the windows of a rank that are summary steps."""
     return np.isin(numbers[one.process.windows["member"].to_numpy()], selection.steps)
 
@@ -370,9 +356,5 @@ def _idle_calls(
         for call, blocked in one.process.blocked_ns_by_call.items():
             totals[call] = totals.get(call, 0) + int(blocked[counts].sum())
     ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
-    rows = [
-        {"call": call, "blocked_ns_per_step": total / chosen.num_rows}
-        for call, total in ordered
-        if total
-    ]
+    rows = [{"call": call, "blocked_ns_per_step": total / chosen.num_rows} for call, total in ordered if total]
     return schema.IDLE_CALLS.from_rows(rows)

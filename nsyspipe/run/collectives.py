@@ -30,9 +30,7 @@ _NEEDED = ("n_ranks", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_signif
 _SHOWN_ONLY = ("arrival_skew_ns", "wait_ns", "is_significant")
 
 
-def collectives_table(
-    across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
-) -> pa.Table:
+def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
     """Return one row per operation that belongs to a step, sorted by (step, seq, rank).
 
     It is `schema.COLLECTIVES` but for its texts, which are dictionaries: a million equal words cost. Ranks are numbers
@@ -53,9 +51,7 @@ def collectives_table(
     return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
 
 
-def collective_figures(
-    across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64
-) -> pa.Table:
+def collective_figures(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
     """Return those columns of `collectives_table` that figures and rules need, sorted by (rank, start).
 
     There may be a million rows, of which most runs show none: what sorts and numbers them can wait.
@@ -88,14 +84,10 @@ def _columns(
 
 
 def _words(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(
-        pa.array(codes.astype(np.int32)), pa.array(words, pa.string())
-    )
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(words, pa.string()))
 
 
-def _waiting_columns(
-    found: Waiting | None, order: Int64, names: Sequence[str]
-) -> dict[str, pa.Array]:
+def _waiting_columns(found: Waiting | None, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
     if found is None:
         kinds = {name: pa.bool_() if name.startswith("is_") else pa.int64() for name in names}
         return {name: pa.nulls(order.size, kind) for name, kind in kinds.items()}
@@ -195,19 +187,13 @@ def stragglers_table(
     n_late, caused = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
     np.add.at(n_late, place, late_by != 0)
     np.add.at(caused, place, late_by)
-    of_rank = dict(
-        zip(numbers.tolist(), zip(n_late.tolist(), caused.tolist(), strict=True), strict=True)
-    )
-    sums = in_figures.group_by("rank").aggregate(
-        [("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))]
-    )
+    of_rank = dict(zip(numbers.tolist(), zip(n_late.tolist(), caused.tolist(), strict=True), strict=True))
+    sums = in_figures.group_by("rank").aggregate([("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
     held_up = held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])
     held_up = held_up.group_by("rank").aggregate([("held_up_ns", "sum")])
-    held_up_of = dict(
-        zip(held_up["rank"].to_pylist(), held_up["held_up_ns_sum"].to_pylist(), strict=True)
-    )
+    held_up_of = dict(zip(held_up["rank"].to_pylist(), held_up["held_up_ns_sum"].to_pylist(), strict=True))
     rows: list[Mapping[str, object]] = []
     for number in ranks:
         row: dict[str, object] = {"rank": number, "wait_ns": waits.get(number)}

@@ -100,9 +100,7 @@ def comm_rows(placed: Sequence[Placed[ProcessDigest]], step_numbers: Sequence[In
     kinds = tuple(dict.fromkeys(kind for one in placed for kind in one.process.comm.kinds))
     member = _column(tables, "member")
     kind = _joined(
-        np.array([kinds.index(kind) for kind in one.process.comm.kinds], np.int64)[
-            table["kind"].to_numpy()
-        ]
+        np.array([kinds.index(kind) for kind in one.process.comm.kinds], np.int64)[table["kind"].to_numpy()]
         for one, table in zip(placed, tables, strict=True)
         if table.num_rows
     )
@@ -111,9 +109,7 @@ def comm_rows(placed: Sequence[Placed[ProcessDigest]], step_numbers: Sequence[In
     collective = codes[kind] if kinds else kind
     comm_id, in_step = _column(tables, "comm_id"), member != NO_MEMBER
     has_ids = bool(in_step.any() and (comm_id[in_step] != ABSENT).all())
-    names, communicator = (
-        _by_id(comm_id) if has_ids else _by_order(collective, _column(tables, "stream_order"))
-    )
+    names, communicator = _by_id(comm_id) if has_ids else _by_order(collective, _column(tables, "stream_order"))
     message_bytes, called = _column(tables, "message_bytes"), _column(tables, "called")
     if (called != ABSENT).any():
         if has_ids:
@@ -142,13 +138,9 @@ def comm_rows(placed: Sequence[Placed[ProcessDigest]], step_numbers: Sequence[In
     )
 
 
-def _as_called(
-    kinds: tuple[CommKind, ...], kind: Int64, called: Int64
-) -> tuple[tuple[CommKind, ...], Int64]:
+def _as_called(kinds: tuple[CommKind, ...], kind: Int64, called: Int64) -> tuple[tuple[CommKind, ...], Int64]:
     """Put what was called in the place of the sends and receives that it ran as."""
-    pairs, index = np.unique(
-        kind * (len(COLLECTIVES) + 1) + called.clip(-1) + 1, return_inverse=True
-    )
+    pairs, index = np.unique(kind * (len(COLLECTIVES) + 1) + called.clip(-1) + 1, return_inverse=True)
     named = [
         replace(kinds[at], collective=COLLECTIVES[told - 1]) if told else kinds[at]
         for at, told in (divmod(one, len(COLLECTIVES) + 1) for one in pairs.tolist())
@@ -231,9 +223,7 @@ def cross_rank(
         found = waiting(matched, rows.start_ns, rows.end_ns, error)
         problems += _matching_problems(rows, found, may_differ=not (is_one_run or matched))
     return CrossRank(
-        placed=tuple(
-            replace(one, shift_ns=one.shift_ns - offsets[one.argument].offset_ns) for one in placed
-        ),
+        placed=tuple(replace(one, shift_ns=one.shift_ns - offsets[one.argument].offset_ns) for one in placed),
         offsets=tuple(offsets),
         rows=rows,
         waiting=found,
@@ -251,16 +241,9 @@ def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
     if world_size is None or world_size <= n_ranks:
         pairs = np.unique(rows.communicator * n_ranks + rows.rank) // max(n_ranks, 1)
         sizes = np.bincount(pairs, minlength=sizes.size)
-    told = {
-        communicator_name(number): size
-        for one in across.placed
-        for number, size in one.report.comm_sizes.items()
-    }
+    told = {communicator_name(number): size for one in across.placed for number, size in one.report.comm_sizes.items()}
     return np.array(
-        [
-            told.get(name, size)
-            for name, size in zip(rows.communicators, sizes.tolist(), strict=True)
-        ],
+        [told.get(name, size) for name, size in zip(rows.communicators, sizes.tolist(), strict=True)],
         np.int64,
     )
 
@@ -295,9 +278,7 @@ def step_waits(
     return waits, exposed, ~np.isin(step * width + rank, bad)
 
 
-def _has_common_clock(
-    placed: Sequence[Placed[ProcessDigest]], offsets: Sequence[ClockOffset]
-) -> bool:
+def _has_common_clock(placed: Sequence[Placed[ProcessDigest]], offsets: Sequence[ClockOffset]) -> bool:
     """Tell whether times of different ranks can be compared: by session starts, or by collectives."""
     used = {one.argument for one in placed}
     return all(one.report.facts.session_start_utc_ns is not None for one in placed) or all(
@@ -305,9 +286,7 @@ def _has_common_clock(
     )
 
 
-def _clock_problems(
-    placed: Sequence[Placed[ProcessDigest]], offsets: Sequence[ClockOffset]
-) -> list[Problem]:
+def _clock_problems(placed: Sequence[Placed[ProcessDigest]], offsets: Sequence[ClockOffset]) -> list[Problem]:
     if len(placed) < 2 or not any(one.process.n_comm for one in placed):  # noqa: PLR2004 - two make a comparison
         return []
     if not _has_common_clock(placed, offsets):
@@ -326,9 +305,7 @@ def _matching_problems(rows: CommRows, found: Waiting, *, may_differ: bool) -> l
         else:
             problems.append(problem("unmatched-collectives", n=n_unmatched, total=total))
     # A send may end before its receiver comes: NCCL has room for what it sends.
-    is_early = (
-        found.is_matched & (rows.end_ns < found.last_start_ns) & (rows.collective != _SEND_RECV)
-    )
+    is_early = found.is_matched & (rows.end_ns < found.last_start_ns) & (rows.collective != _SEND_RECV)
     if n_early := int(np.count_nonzero(is_early)):
         problems.append(problem("ended-before-last-arrived", n=n_early))
     return problems

@@ -109,9 +109,7 @@ def digest_process(
     return digest, _problems(events, members, windows, phases, family)
 
 
-def step_members(
-    events: ProcessEvents, families: TextFamilies, found: list[Candidate], family: str | None
-) -> Members:
+def step_members(events: ProcessEvents, families: TextFamilies, found: list[Candidate], family: str | None) -> Members:
     """Return the step ranges of a process in the chosen family; none where it lacks the family."""
     candidate = next((one for one in found if one.name == family), None)
     return _NO_MEMBERS if candidate is None else members_of(events.ranges, families, candidate)
@@ -165,9 +163,7 @@ def _problems(
     if not members.starts.size:
         found.append(problem("steps-missing-on-rank", process_id=process))
     elif members.starts.size > len(windows):
-        found.append(
-            problem("step-without-window", process_id=process, n=members.starts.size - len(windows))
-        )
+        found.append(problem("step-without-window", process_id=process, n=members.starts.size - len(windows)))
     if not phases["backward"].starts.size and events.has_launches:
         found.append(problem("no-backward", process_id=process))
     return found
@@ -202,9 +198,7 @@ class HostDigest:
         return bounds[0]["min"].as_py(), bounds[1]["max"].as_py()
 
 
-def host_candidates(
-    ranges: pa.Table, families: TextFamilies
-) -> dict[int, tuple[pa.Table, list[Candidate]]]:
+def host_candidates(ranges: pa.Table, families: TextFamilies) -> dict[int, tuple[pa.Table, list[Candidate]]]:
     """Return the ranges and families of each process of a report without device activity that has any."""
     never = np.empty(0, np.int64)
     nothing = operations_of(canonical.KERNELS.empty(), never, canonical.COPIES.empty(), never)
@@ -230,11 +224,7 @@ def digest_hosts(
     digests = []
     for process, (ranges, own) in found.items():
         candidate = next((one for one in own if one.name == family), None)
-        members = (
-            _NO_HOST_MEMBERS
-            if candidate is None
-            else _members(ranges, families, codes, candidate, open_end_ns)
-        )
+        members = _NO_HOST_MEMBERS if candidate is None else _members(ranges, families, codes, candidate, open_end_ns)
         digests.append(HostDigest(process, tuple(own), members))
     return tuple(digests)
 

@@ -145,9 +145,7 @@ def examine(
     )
 
 
-def _gathered(
-    paths: Sequence[Path], reading: Reading, running: Executor
-) -> tuple[Gathered, list[Gathered]]:
+def _gathered(paths: Sequence[Path], reading: Reading, running: Executor) -> tuple[Gathered, list[Gathered]]:
     """Return what the analysis makes of all reports together, and of each.
 
     Reports that cannot be of one run are analysed each by itself.
@@ -247,9 +245,7 @@ def _found(findings: Sequence[Finding]) -> str:
     return f"{len(having)} of {len(findings)} reports: {found}" if is_mixed else found
 
 
-def _problems(
-    reports: Sequence[Examined], names: Sequence[str], left_out: Sequence[bool]
-) -> Iterator[Problem]:
+def _problems(reports: Sequence[Examined], names: Sequence[str], left_out: Sequence[bool]) -> Iterator[Problem]:
     """State what no capability says."""
     if any(left_out):
         yield problem("captured-without-gpu")
@@ -351,9 +347,7 @@ def _link(reports: Sequence[Examined], beside: Beside) -> list[Finding]:
     is_one_rank = max([_n_ranks(reports), *known]) == 1 and (
         bool(known) or not any(report.n_comm for report in reports)
     )
-    found = (
-        Finding(YES, text="one rank") if is_one_rank else _known_link(reports, beside, set(sizes))
-    )
+    found = Finding(YES, text="one rank") if is_one_rank else _known_link(reports, beside, set(sizes))
     if _is_alone_of_several(reports) and found.status != NO:
         found = lack("ranks-missing", _ALONE)
     return [found] * len(reports)

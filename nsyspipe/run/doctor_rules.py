@@ -315,11 +315,7 @@ def _table(table: str, noun: str, flag: str | None = None) -> Callable[..., list
 
 
 def _short(text: str) -> str:
-    return (
-        text
-        if len(text) <= _LONGEST_TEXT
-        else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
-    )
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 _SAMPLES, _METRICS = "--sample=process-tree", "--gpu-metrics-devices=all"

@@ -95,9 +95,7 @@ class ReportDigest:
         return [one for one in self.hosts if one.members.num_rows]
 
 
-def digest_report(
-    path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False
-) -> ReportDigest:
+def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
     """Read one report and reduce it to small tables.
 
     It chooses the best step family of its own, unless the run has decided on one; None of it makes each rank's capture
@@ -119,9 +117,7 @@ def digest_report(
         overhead=None if capture.overhead is None else union(*capture.overhead),
     )
     found = [
-        candidates(
-            one.ranges, families, one.operations, _optimizer_launches(one.operations, context.names)
-        )
+        candidates(one.ranges, families, one.operations, _optimizer_launches(one.operations, context.names))
         for one in events
     ]
     hosts = {} if events else host_candidates(ranges, families)
@@ -129,9 +125,7 @@ def digest_report(
         own = [[one for _, one in hosts.values()]]
         best = choose(found, [0] * len(found)) if events else choose_host(own, [0])
         family = None if reading.is_capture else best
-    members = [
-        step_members(one, families, own, family) for one, own in zip(events, found, strict=True)
-    ]
+    members = [step_members(one, families, own, family) for one, own in zip(events, found, strict=True)]
     host = [
         between_steps(one.ranges, context.codes, own, capture.calls.all)
         for one, own in zip(events, members, strict=True)
@@ -159,8 +153,7 @@ def digest_report(
         n_graphs=capture.operations.n_graphs,
         n_nccl_ranges=capture.ranges.n_nccl,
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
-        has_communication=capture.ranges.has_communication
-        or any(digest.n_comm for digest, _ in digests),
+        has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digests),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
         problems=(
             *capture.problems,
@@ -172,9 +165,7 @@ def digest_report(
 _NO_TEXTS = pa.DictionaryArray.from_arrays(pa.array([], pa.int32()), pa.array([], pa.string()))
 
 
-def _optimizer_launches(
-    operations: ProcessOperations, names: Mapping[int, str]
-) -> NDArray[np.int64] | None:
+def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> NDArray[np.int64] | None:
     """Return when the kernels that update the weights were launched, sorted; None where none is known by its name."""
     ids = [number for number, name in names.items() if is_optimizer(name)]
     if not ids:
@@ -199,9 +190,7 @@ def _split(capture: Capture) -> list[ProcessEvents]:
         "calls": capture.calls.all,
     }
     nothing = [None] * len(processes)
-    split = [
-        nothing if table is None else by_process(table, processes) for table in tables.values()
-    ]
+    split = [nothing if table is None else by_process(table, processes) for table in tables.values()]
     found = []
     for process, *parts in zip(processes, *split, strict=True):
         own = dict(zip(tables, parts, strict=True))
@@ -260,9 +249,7 @@ def _agreed(
     """Bring all digests to one family, that which sidecars name if they do; and say why there is none."""
     if reading.is_capture:
         return digests, None, "as --step none asks for"
-    if not any(
-        digest.processes for digest in digests
-    ):  # a pattern that matches nothing is no error
+    if not any(digest.processes for digest in digests):  # a pattern that matches nothing is no error
         family = named or choose_host_family(digests)
         why = None if family is not None else "no process has any"
         return _redo(running, digests, reading, family), family, why
@@ -284,8 +271,7 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
     own = [digest for digest in digests if digest.processes]
     for name, _ in own[0].families[:_LARGEST_FAMILIES] if own else ():
         if _ONE_STEP.search(name) and all(
-            dict(digest.families[:_LARGEST_FAMILIES]).get(name) == len(digest.processes)
-            for digest in own
+            dict(digest.families[:_LARGEST_FAMILIES]).get(name) == len(digest.processes) for digest in own
         ):
             pattern = name.replace("#", "[0-9]+")
             return (
@@ -295,9 +281,7 @@ def _why_none(digests: Sequence[ReportDigest]) -> str:
     return "no family of NVTX ranges qualifies on every rank"
 
 
-def _redo(
-    running: Executor, digests: list[ReportDigest], reading: Reading, family: str | None
-) -> list[ReportDigest]:
+def _redo(running: Executor, digests: list[ReportDigest], reading: Reading, family: str | None) -> list[ReportDigest]:
     """Digest again the reports whose windows, or whose hosts' steps, rest on another family."""
     has_ranks = any(digest.processes for digest in digests)
     wrong = [
@@ -322,9 +306,7 @@ def _digest_all(
     try:
         with telling_shortage():
             for path, *family in calls:
-                futures.append(
-                    running.submit(digest_report, path, reading, *family, is_decided=bool(family))
-                )
+                futures.append(running.submit(digest_report, path, reading, *family, is_decided=bool(family)))
                 if works_at_once:
                     futures[-1].result()  # stop at the first error
                     if on_progress:

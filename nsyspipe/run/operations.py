@@ -83,10 +83,7 @@ def _by_rank(
 ) -> Iterator[tuple[RankSteps, DeviceOperations, pa.Table]]:
     """Yield each rank's operations and ranges."""
     processes = sorted({rank.process_id for rank in ranks})
-    parts = [
-        by_process(table, processes)
-        for table in (found.kernels, found.memcpys, found.memsets, found.ranges)
-    ]
+    parts = [by_process(table, processes) for table in (found.kernels, found.memcpys, found.memsets, found.ranges)]
     calls = found.launches
     launches = [None] * len(processes) if calls is None else by_process(calls, processes)
     place = {process: at for at, process in enumerate(processes)}
@@ -97,9 +94,7 @@ def _by_rank(
         yield rank, device_operations(kernels, memcpys, memsets, times, found.names), ranges
 
 
-def _members(
-    rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None
-) -> Members:
+def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None) -> Members:
     """Return the rank's step ranges, and the rows of those that were read this time."""
     rows = np.empty(0, np.int64)
     if family in families.names and rank.starts.size:
@@ -150,9 +145,7 @@ def run_operations(
     return _in_order(tasks, jobs, executor)
 
 
-def _in_order(
-    tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None
-) -> Iterator[Result]:
+def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None) -> Iterator[Result]:
     """Run the tasks, few ahead of the one that is waited for, and yield what they return in order of rank."""
     ready: dict[int, Result] = {}
     waiting: deque[Future[list[Result]]] = deque()
@@ -271,8 +264,7 @@ def _task(ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]], reading: Rea
     report = ranks[0][0].report
     steps = [one for _, one in ranks]
     starts, ends, chosen = (
-        np.concatenate([getattr(one, name) for one in steps])
-        for name in ("starts", "ends", "is_chosen")
+        np.concatenate([getattr(one, name) for one in steps]) for name in ("starts", "ends", "is_chosen")
     )
     host = (int(starts[chosen].min()), int(ends[chosen].max())) if chosen.any() else None
     wanted = Wanted(

@@ -46,10 +46,7 @@ def of_reports(
 
     `is_hidden`: communication may have run in the figures' steps that was not seen.
     """
-    rank_of = {
-        (one.argument, one.process.process_id): rank
-        for one, rank in zip(placed, ranks, strict=True)
-    }
+    rank_of = {(one.argument, one.process.process_id): rank for one, rank in zip(placed, ranks, strict=True)}
     found = []
     for argument, (digest, name) in enumerate(zip(digests, names, strict=True)):
         if not placed and captured.is_without_gpu(argument):
@@ -62,16 +59,10 @@ def of_reports(
         own = [rank_of[argument, process.process_id] for process in digest.processes]
         for one in digest.problems:
             rank = rank_of.get((argument, one.process_id)) if one.process_id is not None else None
-            found.append(
-                one.at(report=name, rank=own[0] if rank is None and len(own) == 1 else rank)
-            )
+            found.append(one.at(report=name, rank=own[0] if rank is None and len(own) == 1 else rank))
         if digest.n_graphs:
             code = "comm-in-graphs" if is_hidden else "graphs-as-a-whole"
-            found.append(
-                problem(code, n=digest.n_graphs).at(
-                    report=name, rank=own[0] if len(own) == 1 else None
-                )
-            )
+            found.append(problem(code, n=digest.n_graphs).at(report=name, rank=own[0] if len(own) == 1 else None))
         if digest.facts.session_start_utc_ns is None and len(digests) > 1:
             found.append(problem("no-session-start").at(report=name))
     return found
@@ -124,9 +115,7 @@ def _absent(present: set[int], size: int, captured: Captured) -> Iterator[Proble
         yield problem("ranks-not-captured", n=len(left_out), world_size=size, missing=missing)
 
 
-def of_messages(
-    collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDigest]
-) -> list[Problem]:
+def of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDigest]) -> list[Problem]:
     """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
     sizes = collectives["message_bytes"]
     if n_ranks < 2 or not sizes.null_count:  # noqa: PLR2004 - one rank sends nothing
@@ -138,9 +127,7 @@ def of_messages(
     return [problem("few-message-sizes", n=sizes.null_count, total=len(sizes))]
 
 
-def of_steps(
-    table: pa.Table, ranks: Sequence[int], selection: Selection, why_no_steps: str | None
-) -> list[Problem]:
+def of_steps(table: pa.Table, ranks: Sequence[int], selection: Selection, why_no_steps: str | None) -> list[Problem]:
     """State what is wrong with the steps as a whole."""
     if not ranks:
         return []
@@ -164,9 +151,7 @@ def of_steps(
     above = _above_any_rank(table, selection)
     if above > _IN_TURN:
         severity = "warning" if above > _MUCH_IN_TURN else None
-        found.append(
-            problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
-        )
+        found.append(problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}"))
     return found
 
 

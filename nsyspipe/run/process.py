@@ -92,9 +92,7 @@ def measure(
     is_known = recorded.kernels and recorded.names
     parts["comm_delay_ns"] = comm_delays(operations, device.comm, windows) if is_known else None
     parts["graph_ns"] = _graphs_ns(operations, windows)
-    parts["overhead_ns"] = (
-        None if overhead is None else overhead.lengths(windows.starts, windows.ends)
-    )
+    parts["overhead_ns"] = None if overhead is None else overhead.lengths(windows.starts, windows.ends)
     idle = phase_idle(
         gaps,
         windows,
@@ -166,10 +164,7 @@ def _windows_table(windows: Windows, parts: Mapping[str, Int64 | None]) -> pa.Ta
         "start_ns": windows.starts,
         "end_ns": windows.ends,
         "is_complete": windows.is_complete,
-        **{
-            name: pa.nulls(len(windows), pa.int64()) if part is None else part
-            for name, part in parts.items()
-        },
+        **{name: pa.nulls(len(windows), pa.int64()) if part is None else part for name, part in parts.items()},
     }
     return pa.table({name: pa.array(values) for name, values in columns.items()})
 
@@ -179,9 +174,7 @@ def _phases_table(names: list[str], costs: list[dict[str, Int64 | None]]) -> pa.
     for phase, columns in zip(names, costs, strict=True):
         n_rows = columns["member"].size  # type: ignore[union-attr]  # always given
         arrays = {
-            name: pa.nulls(n_rows, pa.int64())
-            if one is None
-            else pa.array(one, mask=one == NO_WINDOW)
+            name: pa.nulls(n_rows, pa.int64()) if one is None else pa.array(one, mask=one == NO_WINDOW)
             for name, one in columns.items()
         }
         tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
@@ -245,9 +238,7 @@ class ProcessEvents:
         devices = pc.value_counts(
             pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())
         )
-        counts = {
-            row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None
-        }
+        counts = {row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None}
         operations = operations_of(kernels, kernel_launch, copies, copy_launch)
         used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
         return cls(

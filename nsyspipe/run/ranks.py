@@ -221,9 +221,7 @@ def _order_key(placed: Rank) -> tuple[int, int, int]:
     return placed.argument, -1 if device is None else device, placed.process.process_id
 
 
-def rank_sources(
-    placed: Sequence[Rank], captured: Captured
-) -> Iterator[tuple[str, list[int | None]]]:
+def rank_sources(placed: Sequence[Rank], captured: Captured) -> Iterator[tuple[str, list[int | None]]]:
     """Yield each source of rank numbers but the rank map and order, with what it says of each process; None for nothing.
 
     The environment is that of the program that was launched: it names a process only if that is alone in its report.
@@ -234,9 +232,7 @@ def rank_sources(
         return f"{_ENVIRONMENT}{variable}", numbers
 
     yield captured_numbers("RANK")
-    said = [
-        captured.rank_of(one.argument, one.process.pid, is_alone=one.is_alone) for one in placed
-    ]
+    said = [captured.rank_of(one.argument, one.process.pid, is_alone=one.is_alone) for one in placed]
     yield "sidecar", [one.rank if one else None for one in said]
     for variable in LAUNCHER_SIZES:
         yield captured_numbers(variable)
@@ -305,9 +301,7 @@ def run_sizes(digests: Sequence[ReportDigest], said: int | None = None) -> list[
     return sorted({n_ranks, world_size(digests, said=said) or n_ranks, *launched})
 
 
-def own_log(
-    digests: Sequence[ReportDigest], log: NcclLog, said: int | None = None
-) -> NcclLog | None:
+def own_log(digests: Sequence[ReportDigest], log: NcclLog, said: int | None = None) -> NcclLog | None:
     """Return what NCCL logged of a run; None when the log is of another one."""
     pids = {process.pid for digest in digests for process in digest.processes}
     return log.of_run(pids, run_sizes(digests, said))
@@ -326,17 +320,13 @@ def ranks_by_map(placed: Sequence[Rank], rank_map: Mapping[str, int]) -> list[in
     """
     ranks, used = [], set()
     for one in placed:
-        keys = _map_keys(
-            source_of(Path(one.report.path)), None if one.is_alone else one.process.pid
-        )
+        keys = _map_keys(source_of(Path(one.report.path)), None if one.is_alone else one.process.pid)
         key = next((key for key in keys if key in rank_map), None)
         if key is None:
             raise OptionError("--rank-map", f"gives no rank to {keys[0]}", fix=f'add "{keys[0]}=N"')
         used.add(key)
         if rank_map[key] in ranks:
-            raise OptionError(
-                "--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank"
-            )
+            raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         ranks.append(rank_map[key])
     if unused := sorted(set(rank_map) - used):
         raise OptionError(
@@ -384,8 +374,6 @@ def parse_rank_map(text: str) -> dict[str, int]:
                 fix='--rank-map "a.sqlite=0,b.sqlite=1"',
             )
         if name.strip() in found:
-            raise OptionError(
-                "--rank-map", f"names {name.strip()} twice", fix="one rank per report"
-            )
+            raise OptionError("--rank-map", f"names {name.strip()} twice", fix="one rank per report")
         found[name.strip()] = int(number)
     return found

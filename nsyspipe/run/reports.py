@@ -48,12 +48,9 @@ def links_of(
     pids = [row["pid"] for row in rows.values()]
     hosts = {rank: row["host"] for rank, row in rows.items()}
     local_ranks = {
-        rank: row["device_id"] if row["local_rank"] is None else row["local_rank"]
-        for rank, row in rows.items()
+        rank: row["device_id"] if row["local_rank"] is None else row["local_rank"] for rank, row in rows.items()
     }
-    lacking = absent_gpus(
-        log, topology, n_ranks=n_ranks, local_ranks=local_ranks, hosts=hosts, pids=pids
-    )
+    lacking = absent_gpus(log, topology, n_ranks=n_ranks, local_ranks=local_ranks, hosts=hosts, pids=pids)
     named = ", ".join(map(str, lacking))
     found = links(
         log,
@@ -200,9 +197,7 @@ class ReportRun(Run):
             "phase_summary": lambda: phase_summary(self._summary_phases),
             "links": lambda: schema.LINKS.empty() if self._linked[0] is None else self._linked[0],
             "findings": lambda: self._judged[0],
-            "problems": lambda: problems_table(
-                [*merged.problems, *self._linked[1], *self._judged[1]]
-            ),
+            "problems": lambda: problems_table([*merged.problems, *self._linked[1], *self._judged[1]]),
             "timeline": self._timeline,
         }
         return makers[name]() if name in makers else getattr(merged, name)
@@ -258,14 +253,10 @@ class ReportRun(Run):
     def judged_findings(self) -> pa.Table:
         return self._judged[0]
 
-    def operations(
-        self, steps: tuple[int, int] | None = None
-    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: tuple[int, int] | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         from nsyspipe.run.operations import run_operations  # noqa: PLC0415 - few ask for it
 
-        return run_operations(
-            self._tables, self.reading, steps=steps, jobs=self.jobs, executor=self.executor
-        )
+        return run_operations(self._tables, self.reading, steps=steps, jobs=self.jobs, executor=self.executor)
 
     def __repr__(self) -> str:
         if "_tables" not in self.__dict__:

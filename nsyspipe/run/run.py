@@ -279,9 +279,7 @@ class Run(ABC):
 
     def evenness(self) -> Evenness | None:
         """How alike the step times of the summary steps are, in ns; None without steps (a capture, host steps)."""
-        return (
-            None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
-        )
+        return None if self.is_capture else evenness(step_times(self.breakdown()).astype(np.float64))
 
     def rank_summary(self) -> pa.Table:
         """`schema.RANK_SUMMARY`: the same figures per rank, sorted by rank."""
@@ -304,9 +302,7 @@ class Run(ABC):
         return self._table("host_steps")
 
     @abstractmethod
-    def operations(
-        self, steps: tuple[int, int] | None = None
-    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: tuple[int, int] | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         """Yield each rank with its `schema.EVENTS` and `schema.PHASE_RANGES`, in order of rank.
 
         Parameters
@@ -325,9 +321,7 @@ class Run(ABC):
     def __repr__(self) -> str:
         figures = self.summary().to_pylist()[0]
         if self.is_capture:
-            return (
-                f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, a capture without steps>"
-            )
+            return f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, a capture without steps>"
         return (
             f"<Run {self.header.label!r}: {self.header.n_ranks} ranks, {figures['n_steps']} steps, "
             f"{figures['n_summary_steps']} in the figures>"
@@ -351,9 +345,7 @@ class Run(ABC):
         import pandas as pd  # heavy, and only this edge needs it
 
         if table not in RUN_TABLES:
-            raise OptionError.no_such_name(
-                f"table {table!r}", "there is no such table", table, RUN_TABLES
-            )
+            raise OptionError.no_such_name(f"table {table!r}", "there is no such table", table, RUN_TABLES)
         found = getattr(self, table)
         found = found if isinstance(found, pa.Table) else found()
         frame: pd.DataFrame = found.to_pandas(types_mapper=pd.ArrowDtype)

@@ -69,10 +69,7 @@ class Captured:
     def not_captured(self) -> set[int]:
         """Ranks that were left out of the capture on purpose."""
         return {
-            rank.rank
-            for one in self.sidecars
-            for rank in one.ranks
-            if rank.report is None and rank.problem is None
+            rank.rank for one in self.sidecars for rank in one.ranks if rank.report is None and rank.problem is None
         }
 
     def reports_of(self, ranks: Iterable[int]) -> list[str]:
@@ -90,9 +87,7 @@ class Captured:
         return _joined(first, others)
 
 
-def with_captured_facts(
-    digests: Sequence[ReportDigest], captured: Captured
-) -> tuple[ReportDigest, ...]:
+def with_captured_facts(digests: Sequence[ReportDigest], captured: Captured) -> tuple[ReportDigest, ...]:
     """Fill in the host and the GPU models that reports lack."""
     result = list(digests)
     for argument, (sidecar, ranks) in captured.by_argument.items():
@@ -133,9 +128,7 @@ def _joined(first: RunCapture, others: Sequence[RunCapture]) -> RunCapture:
 
 def _joined_environments(found: Sequence[dict[str, str]]) -> dict[str, str]:
     names = sorted({name for one in found for name in one})
-    return {
-        name: " | ".join(dict.fromkeys(one[name] for one in found if name in one)) for name in names
-    }
+    return {name: " | ".join(dict.fromkeys(one[name] for one in found if name in one)) for name in names}
 
 
 def _same(values: Iterable[T | None]) -> T | None:
@@ -149,9 +142,7 @@ _ONE_CAPTURE_NS = 86_400 * 10**9
 _LONGEST_REASON = 200
 
 
-def believe(
-    found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool
-) -> Captured:
+def believe(found: FoundSidecars, digests: Sequence[ReportDigest], *, asks_for_steps: bool) -> Captured:
     """Choose which sidecars are of the reports of a run, and what family they say the steps are, if that is asked for.
 
     One is not when it was written more than a day before or after a report's session began, or when it knows the
@@ -167,11 +158,7 @@ def believe(
     kept, conflicts = _agreeing(fitting)
     problems += conflicts
     sidecars = tuple(one.sidecar for one in kept)
-    by_argument = {
-        argument: (one.sidecar, ranks)
-        for one in kept
-        for argument, ranks in one.by_argument.items()
-    }
+    by_argument = {argument: (one.sidecar, ranks) for one in kept for argument, ranks in one.by_argument.items()}
     problems += _failures(sidecars)
     family, ignored = _step_family(sidecars, digests) if asks_for_steps else (None, [])
     return Captured(sidecars, by_argument, family, (*problems, *ignored))
@@ -220,9 +207,7 @@ def _without_path(sidecar: Sidecar) -> Sidecar:
     return replace(sidecar, path=sidecar.path.parent)
 
 
-def _step_family(
-    sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]
-) -> tuple[str | None, list[Problem]]:
+def _step_family(sidecars: Sequence[Sidecar], digests: Sequence[ReportDigest]) -> tuple[str | None, list[Problem]]:
     """Return the family that the sidecars name, if it has a member on every rank, or why not."""
     patterns = {one.step_pattern for one in sidecars if one.step_pattern}
     if not patterns:
@@ -248,19 +233,14 @@ def _step_family(
 
 
 def _has(candidates: Iterable[Candidate], family: str) -> bool:
-    return any(
-        one.name == family and (one.n_launched_inside > 0 or not one.n_launched)
-        for one in candidates
-    )
+    return any(one.name == family and (one.n_launched_inside > 0 or not one.n_launched) for one in candidates)
 
 
 def _failures(sidecars: Sequence[Sidecar]) -> Iterator[Problem]:
     """State which ranks ended badly; many that ended alike are one row."""
     by_outcome: dict[str, list[int]] = {}
     for one in (rank for sidecar in sidecars for rank in sidecar.ranks):
-        is_bad = (
-            one.status and not one.is_complete
-        )  # after a whole capture its status says nothing of that
+        is_bad = one.status and not one.is_complete  # after a whole capture its status says nothing of that
         status = f"its program ended with status {one.status}" if is_bad else None
         said = one.problem and one.problem[:_LONGEST_REASON].rstrip(".")
         if outcome := "; ".join(filter(None, (status, said))):

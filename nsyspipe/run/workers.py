@@ -90,10 +90,7 @@ class Workers(Executor):
         self._is_shut = self._is_killed = False
         around = str(Path(sys.modules["nsyspipe"].__path__[0]).absolute().parent)
         self._hello = pickle.dumps((around, import_path(), preload, os.getpid()))
-        self._threads = [
-            threading.Thread(target=self._run, name="nsyspipe worker", daemon=True)
-            for _ in range(number)
-        ]
+        self._threads = [threading.Thread(target=self._run, name="nsyspipe worker", daemon=True) for _ in range(number)]
         try:
             for thread in self._threads:
                 thread.start()
@@ -143,9 +140,7 @@ class Workers(Executor):
             process = self._started()
         except (OSError, MemoryError) as error:
             reason = getattr(error, "strerror", None) or "no memory is left"
-            self._give_up(
-                InputError("analysis", f"a worker process cannot be started ({reason})", fix=_FEWER)
-            )
+            self._give_up(InputError("analysis", f"a worker process cannot be started ({reason})", fix=_FEWER))
             return
         call = None
         with contextlib.suppress(BrokenPipeError), process:
@@ -370,9 +365,7 @@ def telling_shortage() -> Iterator[None]:
         raise told from error
 
 
-def jobs_for(
-    sizes: Sequence[int], requested: int | None = None, *, available: int | None = None
-) -> int:
+def jobs_for(sizes: Sequence[int], requested: int | None = None, *, available: int | None = None) -> int:
     """Return how many processes to use: at least 1, at most one per report, never more than memory can hold at once.
 
     The user's number, else the cores there are, if the reports, bytes each, are worth it. Tests give free memory in
@@ -380,9 +373,7 @@ def jobs_for(
     """
     if not sizes:
         return 1
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = requested or min(cores, 1 + sum(sizes) // _WORTH_A_PROCESS)
     memory = _free_memory() if available is None else available
     per_worker = _WORKER_BYTES + _BYTES_PER_REPORT_BYTE * max(sizes)
@@ -391,9 +382,7 @@ def jobs_for(
 
 
 @contextlib.contextmanager
-def executor_for(
-    paths: Sequence[Path], requested: int | None, *, preload: str
-) -> Iterator[Executor]:
+def executor_for(paths: Sequence[Path], requested: int | None, *, preload: str) -> Iterator[Executor]:
     """Yield an executor for the work on some reports, with the user's number of processes; they end with the context.
 
     Workers import `preload` at once, while the caller is still busy with its own imports.
@@ -424,9 +413,7 @@ def _free_memory() -> int:
     limits = []
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [
-            int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
-        ]
+        limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
         limits += [max(int(limit) - used, 1)] if limit.isdigit() else []

@@ -112,9 +112,7 @@ class Locked:
             is_left = not (listed or names) or (
                 {*names, layout.RUNS_FILE} <= listed and files_in_row(self.top, run_id) == listed
             )
-            if not (
-                layout.is_run_id(run_id) and is_left and all(map(layout.table_of_file, listed))
-            ):
+            if not (layout.is_run_id(run_id) and is_left and all(map(layout.table_of_file, listed))):
                 raise NotPlainError(new.path, "files of no run", "those of one")
             for name in sorted(names, key=lambda one: one == layout.RUNS_FILE):
                 with self.place_of(name, run_id, make=True) as place:
@@ -138,15 +136,11 @@ class Locked:
                 contextlib.suppress(FileNotFoundError, NotPlainError),
                 self.staging.within(name, _TABLES) as tables,
             ):
-                for file in filter(
-                    layout.is_file_name, tables.names() if layout.is_run_id(run_id) else ()
-                ):
+                for file in filter(layout.is_file_name, tables.names() if layout.is_run_id(run_id) else ()):
                     self._prune(file, run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
 
-    def place_of(
-        self, name: str, run_id: str, *, make: bool = False
-    ) -> contextlib.AbstractContextManager[Directory]:
+    def place_of(self, name: str, run_id: str, *, make: bool = False) -> contextlib.AbstractContextManager[Directory]:
         """Return the directory that a file of a run lies in, as a context."""
         return self.top.within(*layout.published(name, run_id).parent.parts, make=make)
 

@@ -82,9 +82,7 @@ def _check_footer(footer: _Struct, size: int, n_footer: int, file: BinaryIO) -> 
 def check_rows(n_rows: int, n_columns: int, n_file: int) -> None:
     """Refuse a table that is larger than a file of that size has."""
     if n_rows * n_columns * _BYTES_PER_VALUE > max(_SMALL_ROWS, _LARGEST_RATIO * n_file):
-        raise ValueError(
-            f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has"
-        )
+        raise ValueError(f"{n_rows} rows of {n_columns} columns are more than a file of {n_file} bytes has")
 
 
 def _column_chunks(footer: _Struct) -> tuple[list[_Struct], int, int]:

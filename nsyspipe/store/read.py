@@ -44,9 +44,7 @@ class RunFiles:
 
     store: Path
     run_id: str
-    listed: (
-        Mapping[str, str] | None
-    )  # digests of all files but `runs` saved together; None: not said
+    listed: Mapping[str, str] | None  # digests of all files but `runs` saved together; None: not said
     contents: Mapping[str, _Content]  # of the tables that were asked for, and `runs`
     runs: pa.Table | None = None  # None if it cannot be used
 
@@ -93,11 +91,7 @@ class RunFiles:
         if self.listed is not None and file not in self.listed:
             return DatasetError(str(path), "is missing from the saved run", fix=AGAIN)
         found = _content_or_error(self.store, self.run_id, file)
-        if (
-            isinstance(found, DatasetError)
-            or self.listed is None
-            or not _is_not(found, self.listed[file])
-        ):
+        if isinstance(found, DatasetError) or self.listed is None or not _is_not(found, self.listed[file]):
             return found
         runs = _content_or_error(self.store, self.run_id, layout.RUNS_FILE)
         ours = self.contents[layout.RUNS_FILE]

@@ -53,9 +53,7 @@ def _of_rank(
         check_ranks(table, [rank], files.store / partition(name, files.run_id, rank))
     if steps is None:
         return rank, events, ranges
-    windows = all_steps.filter(
-        pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps))
-    )
+    windows = all_steps.filter(pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps)))
     if windows.num_rows:
         span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
         starts, ends = events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
@@ -124,9 +122,7 @@ class SavedRun(Run):
     def _row(self) -> dict[str, Any]:
         rows = self._table("runs")
         if rows.num_rows != 1:
-            raise DatasetError(
-                str(self._path("runs")), f"holds {rows.num_rows} rows of the run, not 1", fix=AGAIN
-            )
+            raise DatasetError(str(self._path("runs")), f"holds {rows.num_rows} rows of the run, not 1", fix=AGAIN)
         found: dict[str, Any] = rows.to_pylist()[0]
         return found
 
@@ -149,9 +145,7 @@ class SavedRun(Run):
         found = header.steps_from or steps_source(
             header.n_ranks, self._details.n_host_steps or 0, has_family=self.step_family is not None
         )
-        return replace(
-            header, run_id=self.run_id, label=self.label or header.label, steps_from=found
-        )
+        return replace(header, run_id=self.run_id, label=self.label or header.label, steps_from=found)
 
     @property
     def step_family(self) -> str | None:
@@ -170,9 +164,7 @@ class SavedRun(Run):
     def link(self) -> LinkVerdict | None:
         return self._details.link
 
-    def operations(
-        self, steps: tuple[int, int] | None = None
-    ) -> Iterator[tuple[int, pa.Table, pa.Table]]:
+    def operations(self, steps: tuple[int, int] | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         ranks = self.ranks["rank"].to_pylist()
         return _saved_operations(self._files, self.steps(), ranks, steps)
 
@@ -203,9 +195,7 @@ class StoredRuns:
     unreadable: tuple[Unreadable, ...]  # in order of run id
 
 
-def stored_runs(
-    store: Path, *, on_progress: Callable[[int, int], None] | None = None
-) -> StoredRuns:
+def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None = None) -> StoredRuns:
     """Read what identifies each run of a store, its figures, and its first finding.
 
     A run that is damaged or of a later version never hides the others: it is no row, but told in `unreadable`.

@@ -187,9 +187,7 @@ def save(
             opened.commit(staged, files)
 
 
-def _kept(
-    run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool
-) -> Mapping[str, str]:
+def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, force: bool) -> Mapping[str, str]:
     """Return the digests of the files that the run keeps beside those written, by name.
 
     Refused is what would lose such files of a run that is not the same, or operations, which nothing but its reports
@@ -209,9 +207,7 @@ def _kept(
     if force:
         return {}
     lost = sorted({table_of_file(name) or "" for name in at_risk or there})
-    what = (
-        "of other reports, or read with other options" if RUNS_FILE in there else "and no such run"
-    )
+    what = "of other reports, or read with other options" if RUNS_FILE in there else "and no such run"
     fix = "--run-id with another name, or --force to lose them"
     raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)  # fmt: skip
 

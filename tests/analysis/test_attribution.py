@@ -15,9 +15,7 @@ from tests.build.make import comm, compute, dtod, htod, ints, memset, operations
 def launches(*rows):
     """Build `canonical.LAUNCHES` from (process, start, correlation id)."""
     names = ("process_id", "start_ns", "correlation_id")
-    return canonical.LAUNCHES.table(
-        {name: [row[at] for row in rows] for at, name in enumerate(names)}
-    )
+    return canonical.LAUNCHES.table({name: [row[at] for row in rows] for at, name in enumerate(names)})
 
 
 def found(ops, calls):
@@ -130,9 +128,7 @@ def test_kernels_and_copies_are_each_in_order_of_launch_with_the_unlaunched_last
         memset(70, 72, launch=9, n_bytes=7),
         htod(80, 82, launch=2, n_bytes=8),
     )
-    columns = {
-        name: value.tolist() for name, value in vars(ops).items() if isinstance(value, np.ndarray)
-    }
+    columns = {name: value.tolist() for name, value in vars(ops).items() if isinstance(value, np.ndarray)}
     assert columns == {
         "kernel_start": [50, 30, 20, 40, 10],
         "kernel_end": [51, 31, 21, 41, 11],

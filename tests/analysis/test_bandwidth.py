@@ -71,9 +71,7 @@ def test_bandwidth_is_the_message_over_the_transfer_without_the_wait():
 def test_an_all_gather_moves_what_all_ranks_have():
     # 100 bytes of each of 4 ranks (two of them present) in 10 ns, three quarters of it over the bus.
     both = rank(op(0, kind=GATHER, n_bytes=100))
-    assert bandwidths(both, both, sizes=(4,)) == [
-        (number, 400, 300.0, 4e10, 3e10) for number in range(2)
-    ]
+    assert bandwidths(both, both, sizes=(4,)) == [(number, 400, 300.0, 4e10, 3e10) for number in range(2)]
 
 
 def test_without_the_size_of_the_communicator_there_is_no_bus_bandwidth():
@@ -105,9 +103,7 @@ def test_an_unmatched_operation_has_its_message_and_no_bandwidth():
 
 
 def test_sends_count_what_nccl_says_of_each_rank():
-    found = bandwidths(
-        rank(op(0, kind=SEND, n_bytes=30)), rank(op(0, kind=SEND, n_bytes=40)), sizes=(2,)
-    )
+    found = bandwidths(rank(op(0, kind=SEND, n_bytes=30)), rank(op(0, kind=SEND, n_bytes=40)), sizes=(2,))
     assert found == [(0, 30, 30.0, 3e9, 3e9), (1, 40, 40.0, 4e9, 4e9)]
 
 

@@ -84,9 +84,7 @@ def test_overlap_with_backward_counts_backward_compute_only():
 
 def test_backward_flags_follow_the_order_of_launch():
     # In order of launch: [60, 90), [0, 10); the first is backward, under comm for 10.
-    found = row(
-        compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9), backward=[True, False, False]
-    )
+    found = row(compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9), backward=[True, False, False])
     assert found["overlap_backward_ns"] == 10
 
 
@@ -190,9 +188,7 @@ EDGES = st.lists(st.integers(0, 30), min_size=2, max_size=4, unique=True).map(so
 @given(st.lists(some_operations(), max_size=8), EDGES)
 def test_parts_sum_to_wall_and_comm_exactly(ops, edges):
     spans = list(itertools.pairwise(edges))
-    found = {
-        name: ints(*one) if one is not None else None for name, one in columns(spans, *ops).items()
-    }
+    found = {name: ints(*one) if one is not None else None for name, one in columns(spans, *ops).items()}
     parts = ("compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
     assert sum(found[name] for name in parts).tolist() == found["wall_ns"].tolist()
     comm_parts = found["exposed_comm_ns"] + found["overlap_compute_ns"]

@@ -336,9 +336,7 @@ def test_several_blocks_number_their_collectives_one_after_the_other():
         ((2**62, 2**62, 2**62), False, False),
     ],
 )
-def test_a_skew_must_exceed_the_larger_error_of_the_two_ranks_concerned(
-    error, significant, late_significant
-):
+def test_a_skew_must_exceed_the_larger_error_of_the_two_ranks_concerned(error, significant, late_significant):
     found = measure([[[0, 1, 2]]], (100, 130, 160), (200, 200, 200), error)
     assert found["is_significant"] == [significant] * 3
     assert found["is_late_significant"] == [False, False, late_significant]
@@ -346,9 +344,7 @@ def test_a_skew_must_exceed_the_larger_error_of_the_two_ranks_concerned(
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
 @pytest.mark.parametrize(("skew", "is_significant"), [(50, False), (51, True)])
-def test_of_ranks_that_tie_the_larger_error_counts_whatever_their_numbers(
-    order, skew, is_significant
-):
+def test_of_ranks_that_tie_the_larger_error_counts_whatever_their_numbers(order, skew, is_significant):
     # Two ranks arrive first, with errors 5 and 50, then the last. As second-last they tie as well.
     error = np.array([5, 50, 0])[list(order)]
     found = measure([[[0, 1, 2]]], (100, 100, 100 + skew), (200, 200, 200), error)

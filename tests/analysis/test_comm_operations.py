@@ -24,9 +24,7 @@ WINDOWS = windows((10, 130), (130, 260))
 
 def found(*ops, steps=STEPS, spans=WINDOWS, is_one_window=False, payloads=None):
     told = PAYLOADS.empty() if payloads is None else payloads
-    return comm_operations(
-        operations(*ops), TEXTS, steps, spans, payloads=told, is_one_window=is_one_window
-    )
+    return comm_operations(operations(*ops), TEXTS, steps, spans, payloads=told, is_one_window=is_one_window)
 
 
 def payload(start, call, **more):

@@ -121,9 +121,7 @@ def test_of_what_one_launch_started_the_first_counts():
     nodes = [compute(start, start + 5, 10**6) for start in (100, 110, 120)]
     assert device_clocks(operations(*nodes), (0,), waits(), None)[None].offset_ns == 0
     apart = [compute(start, start + 5, 10**6 + start) for start in (100, 110, 120)]
-    assert (
-        device_clocks(operations(*apart), (0,), waits(), None)[None].offset_ns == -(10**6) - 5 * US
-    )
+    assert device_clocks(operations(*apart), (0,), waits(), None)[None].offset_ns == -(10**6) - 5 * US
 
 
 def test_every_device_of_a_process_is_compared_and_its_launches_corrected_by_its_own_clock():
@@ -133,9 +131,7 @@ def test_every_device_of_a_process_is_compared_and_its_launches_corrected_by_its
     )
     clocks = device_clocks(ops, (0, 1), waits(), None)
     assert {device: one.offset_ns for device, one in clocks.items()} == {0: 0, 1: -(10**6) - 5 * US}
-    events = ProcessEvents(
-        1, ops, canonical.RANGES.empty(), (0, 1), True, None, canonical.PAYLOADS.empty(), clocks
-    )
+    events = ProcessEvents(1, ops, canonical.RANGES.empty(), (0, 1), True, None, canonical.PAYLOADS.empty(), clocks)
     assert events.clock == clocks[0]
     launches = idle_gaps(ops, 0, events.offsets_of_kernels_ns).launch.tolist()
     # Each kernel of the second device 5 us before its start, as its clock is taken to say.

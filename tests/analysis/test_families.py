@@ -29,11 +29,7 @@ def one(name="step #", *, union=100, first=0, members=2, inside=1, launched=1):
 
 def measured(table, ops=NO_OPERATIONS, pattern=None, updates=None):
     texts = texts_of(table)
-    families = (
-        TextFamilies.by_option(texts, re.compile(pattern))
-        if pattern
-        else TextFamilies.by_text(texts)
-    )
+    families = TextFamilies.by_option(texts, re.compile(pattern)) if pattern else TextFamilies.by_text(texts)
     launches = None if updates is None else np.array(updates, np.int64)
     return candidates(table, families, ops, launches)
 
@@ -254,9 +250,7 @@ LAYERS = (
         ([18, 28], True),  # at their ends, which are outside
     ],
 )
-def test_members_inside_one_range_are_parts_of_a_step_unless_half_of_them_update_weights(
-    updates, is_part
-):
+def test_members_inside_one_range_are_parts_of_a_step_unless_half_of_them_update_weights(updates, is_part):
     ops = operations(*(compute(0, 1, at) for at in (12, 22, 32, 42)))
     found = {one.name: one for one in measured(ranges(*LAYERS), ops, updates=updates)}
     assert found["layer #"].is_part is is_part

@@ -43,9 +43,7 @@ def test_operations_that_touch_or_overlap_leave_no_gap():
 
 def test_a_long_operation_hides_the_gaps_of_those_that_run_beside_it():
     # Between [10, 15) and [30, 40) the other stream is busy until 35.
-    assert gaps(comm(0, 35, 1), compute(10, 15, 2), compute(30, 33, 3), compute(45, 50, 4)) == [
-        (35, 45, 4)
-    ]
+    assert gaps(comm(0, 35, 1), compute(10, 15, 2), compute(30, 33, 3), compute(45, 50, 4)) == [(35, 45, 4)]
 
 
 def test_nothing_before_the_first_and_after_the_last_operation_is_a_gap():
@@ -63,9 +61,7 @@ def test_an_operation_of_no_length_parts_a_gap_in_two():
 
 def test_times_far_from_0_stay_exact():
     far = 2**60 + 1
-    assert gaps(compute(far, far + 1, -5), compute(far + 3, far + 4, far)) == [
-        (far + 1, far + 3, far)
-    ]
+    assert gaps(compute(far, far + 1, -5), compute(far + 3, far + 4, far)) == [(far + 1, far + 3, far)]
 
 
 # --- what ends them ------------------------------------------------------------------------
@@ -84,9 +80,7 @@ def test_of_operations_that_start_together_a_kernel_ends_the_gap_though_a_copy_w
 
 
 def test_of_kernels_that_start_together_the_first_launched_ends_the_gap():
-    assert gaps(compute(0, 10, 1), compute(20, 25, 9), comm(20, 22, 4), compute(20, 21)) == [
-        (10, 20, 4)
-    ]
+    assert gaps(compute(0, 10, 1), compute(20, 25, 9), comm(20, 22, 4), compute(20, 21)) == [(10, 20, 4)]
 
 
 def test_a_gap_that_an_operation_without_a_launch_ends_says_so():

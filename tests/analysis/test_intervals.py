@@ -243,9 +243,7 @@ def test_picks_equal_going_through_them_one_by_one(spans):
 
 
 @quick
-@given(
-    st.lists(st.tuples(st.integers(0, 3), SPANS), max_size=4), st.sampled_from([0, 2**60, 2**61])
-)
+@given(st.lists(st.tuples(st.integers(0, 3), SPANS), max_size=4), st.sampled_from([0, 2**60, 2**61]))
 def test_lengths_of_groups_equal_counting_each_group(groups, far):
     rows = [(group, start, end) for group, spans in groups for start, end in spans]
     rows.append((3, far, far + 1))  # only to widen the span

@@ -22,11 +22,7 @@ def costs(*ops, label, phase, under=(), columns=COLUMNS):
     """Return some columns of each row, kernels being given in order of launch."""
     covered = union(ints(*(a for a, _ in under)), ints(*(b for _, b in under)))
     flags = np.array(phase, np.int8)
-    found = listed(
-        kernel_costs(
-            operations(*ops), ints(*label), flags, covered, n_phases=NONE, windows=windows()
-        )[0]
-    )
+    found = listed(kernel_costs(operations(*ops), ints(*label), flags, covered, n_phases=NONE, windows=windows())[0])
     assert list(found) == [*COLUMNS, *SLOWED]
     return list(zip(*(found[name] for name in columns), strict=True))
 
@@ -120,9 +116,7 @@ def test_a_row_says_its_phase_and_name_in_words():
     ops = compute(0, 4, 1, name_id=3), compute(5, 6, 2, name_id=4), comm(4, 6, 3, name_id=9)
     texts = {3: "void gemm<int>(int)", 4: "relu", 9: "ncclKernel(x)"}
     phase, covered = np.array([0, -1, 3], np.int8), union(ints(4), ints(6))
-    table, by_window = kernels_table(
-        operations(*ops), texts, phase, covered, windows((0, 5), (5, 6))
-    )
+    table, by_window = kernels_table(operations(*ops), texts, phase, covered, windows((0, 5), (5, 6)))
     assert [tuple(row.values())[:4] for row in table.to_pylist()] == [
         ("backward", "gemm", 1, 4), ("data", "ncclKernel", 1, 2), (None, "relu", 1, 1),
     ]  # fmt: skip

@@ -30,8 +30,7 @@ def topology(**paths):
 def members(*hosts):
     """Return a member per host name; GPUs are numbered from 0 on each."""
     return tuple(
-        CommMember(rank, host, 100 + rank, nvml_device=hosts[:rank].count(host))
-        for rank, host in enumerate(hosts)
+        CommMember(rank, host, 100 + rank, nvml_device=hosts[:rank].count(host)) for rank, host in enumerate(hosts)
     )
 
 
@@ -53,11 +52,7 @@ def one_log(*comms):
 
 
 def row(start, end, transport, path, kind, speed=None, source=None, *, comm_id="0x1", n=2):
-    return dict(
-        zip(
-            LINKS.names, (comm_id, start, end, transport, n, path, kind, speed, source), strict=True
-        )
-    )
+    return dict(zip(LINKS.names, (comm_id, start, end, transport, n, path, kind, speed, source), strict=True))
 
 
 def rows(*args, **options):
@@ -124,9 +119,7 @@ def test_kinds_are_those_of_the_schema():
         (None, None),
     ],
 )
-def test_all_nvlinks_of_a_model_in_both_directions_are_what_its_data_sheet_says(
-    name, total_gb_per_s
-):
+def test_all_nvlinks_of_a_model_in_both_directions_are_what_its_data_sheet_says(name, total_gb_per_s):
     speed = nvlink_speed([name, name])
     assert (speed and speed.bytes_per_s * 2 / 1e9) == total_gb_per_s
 
@@ -216,9 +209,7 @@ def test_without_a_topology_direct_access_is_not_called_nvlink():
 def test_an_edge_that_was_not_logged_has_no_transport_and_no_channels():
     log = one_log(ring("SHM", None))
     found = rows(log, topology(g01="PIX"), {0: "NVIDIA L4", 1: "NVIDIA L4"})
-    assert found[1] == row(
-        1, 0, None, "PIX", "unknown", pytest.approx(PCIE_4), "PCIe 4.0 x16 (L4)", n=None
-    )
+    assert found[1] == row(1, 0, None, "PIX", "unknown", pytest.approx(PCIE_4), "PCIe 4.0 x16 (L4)", n=None)
 
 
 def test_another_communicator_of_the_same_gpus_tells_the_transport_but_not_the_channels():
@@ -430,9 +421,7 @@ def test_paths_that_differ_are_told_apart():
 
 def test_without_a_log_they_are_pairs():
     topo = topology(g01="NV18", g02="SYS", g12="SYS")
-    found = slowest(
-        links(None, topo, dict.fromkeys(range(3), H200), local_ranks={0: 0, 1: 1, 2: 2})
-    )
+    found = slowest(links(None, topo, dict.fromkeys(range(3), H200), local_ranks={0: 0, 1: 1, 2: 2}))
     assert (found.text[-3:], found.edges) == ("SYS", "2 of 3 pairs, rank 0 to 2 first")
     one = slowest(links(None, topo, {}, local_ranks={0: 0, 1: 1}))
     assert one.edges == "rank 0 to 1"

@@ -298,10 +298,7 @@ def told(calls, kernels):
         payloads = [calls[n] for n in mine]
         names = {NAMES[one.call] for one in payloads} - {None}
         if len(mine) == len(own):
-            fitting = [
-                NAMES[one.call] in {None, kernels[n].collective}
-                for one, n in zip(payloads, own, strict=True)
-            ]
+            fitting = [NAMES[one.call] in {None, kernels[n].collective} for one, n in zip(payloads, own, strict=True)]
             for one, n in zip(payloads, own, strict=True):
                 found[n] = (one.comm, one.seq, one.size) if all(fitting) else NOTHING
         elif len(own) == 1 and len(mine) > 1:

@@ -115,9 +115,7 @@ def test_steps_without_the_phase_have_no_row():
 
 def test_a_step_without_a_window_has_no_device_times():
     only_second = Windows(ints(1), ints(110), ints(150), np.array([False]))
-    found = costs(
-        phase((0, 10, 30), (1, 110, 120)), compute(110, 150, 115), windows=only_second, idle=(6,)
-    )
+    found = costs(phase((0, 10, 30), (1, 110, 120)), compute(110, 150, 115), windows=only_second, idle=(6,))
     assert (found["host_ns"], found["n_kernels"]) == ([20, 10], [0, 1])
     assert [found[name] for name in TIMES] == [[-1, 40], [-1, 0], [-1, 40], [-1, 0], [-1, 6]]
 

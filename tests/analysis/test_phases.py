@@ -22,9 +22,7 @@ TWO_RANGES = (1, *STEP, "step 0"), (1, 100, 200, "step 1")
 def found(*rows, steps=TWO, patterns=DEFAULTS):
     """Return the non-empty phases of two steps and more ranges, as (step, start, end) each."""
     table = ranges(*TWO_RANGES, *rows)
-    phases = phase_ranges(
-        table, phase_codes(TextFamilies.by_text(texts_of(table)), patterns), steps
-    )
+    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts_of(table)), patterns), steps)
     assert tuple(phases) == PHASES
     columns = {name: (one.member, one.starts, one.ends) for name, one in phases.items()}
     return {
@@ -112,9 +110,11 @@ def test_phases_are_the_ranges_inside_each_step():
 
 def test_a_range_that_contains_another_role_is_transparent():
     # The batch around everything is no data phase; the one around nothing else is.
-    assert found(
-        (1, 0, 90, "batch"), (1, 10, 40, "forward"), (1, 40, 90, "backward"), (1, 90, 95, "batch")
-    ) == {"forward": [(0, 10, 40)], "backward": [(0, 40, 90)], "data": [(0, 90, 95)]}
+    assert found((1, 0, 90, "batch"), (1, 10, 40, "forward"), (1, 40, 90, "backward"), (1, 90, 95, "batch")) == {
+        "forward": [(0, 10, 40)],
+        "backward": [(0, 40, 90)],
+        "data": [(0, 90, 95)],
+    }
 
 
 @pytest.mark.parametrize("inner", [(0, 40), (50, 90)])
@@ -123,9 +123,7 @@ def test_a_range_contains_another_that_starts_or_ends_with_it(inner):
 
 
 def test_a_range_without_a_role_hides_nothing_and_is_no_phase():
-    assert found((1, 0, 90, "train"), (1, 10, 40, "forward"), (1, 20, 30, "layer")) == {
-        "forward": [(0, 10, 40)]
-    }
+    assert found((1, 0, 90, "train"), (1, 10, 40, "forward"), (1, 20, 30, "layer")) == {"forward": [(0, 10, 40)]}
 
 
 def test_of_nested_ranges_of_one_role_the_outermost_counts():
@@ -143,9 +141,7 @@ def test_equal_ranges_of_one_role_count_once():
 
 def test_inside_a_transparent_range_the_next_one_of_its_role_counts():
     # The outer backward holds a forward (recomputation), which itself holds a backward.
-    assert found((1, 0, 90, "backward"), (1, 10, 50, "forward"), (1, 20, 30, "backward")) == {
-        "backward": [(0, 20, 30)]
-    }
+    assert found((1, 0, 90, "backward"), (1, 10, 50, "forward"), (1, 20, 30, "backward")) == {"backward": [(0, 20, 30)]}
 
 
 def test_ranges_of_two_roles_that_only_overlap_both_count():
@@ -156,9 +152,7 @@ def test_ranges_of_two_roles_that_only_overlap_both_count():
 
 
 def test_ranges_of_one_role_that_only_overlap_both_count():
-    assert found((1, 10, 40, "forward 1"), (1, 30, 60, "forward 2")) == {
-        "forward": [(0, 10, 40), (0, 30, 60)]
-    }
+    assert found((1, 10, 40, "forward 1"), (1, 30, 60, "forward 2")) == {"forward": [(0, 10, 40), (0, 30, 60)]}
 
 
 def test_the_step_range_itself_is_no_phase():
@@ -170,9 +164,7 @@ def test_the_step_range_itself_is_no_phase():
 
 
 def test_ranges_of_another_thread_are_no_phases_and_hide_none():
-    assert found((2, 10, 40, "backward"), (1, 5, 50, "forward"), (2, 0, 100, "forward")) == {
-        "forward": [(0, 5, 50)]
-    }
+    assert found((2, 10, 40, "backward"), (1, 5, 50, "forward"), (2, 0, 100, "forward")) == {"forward": [(0, 5, 50)]}
 
 
 def test_a_range_that_sticks_out_of_its_step_is_no_phase():
@@ -193,9 +185,7 @@ def test_a_range_as_long_as_its_step_is_a_phase():
 
 def test_without_ranges_or_steps_every_phase_is_empty():
     assert found(steps=members()) == {}
-    nothing = phase_ranges(
-        ranges(), phase_codes(TextFamilies.by_text(pa.array([], pa.string())), DEFAULTS), TWO
-    )
+    nothing = phase_ranges(ranges(), phase_codes(TextFamilies.by_text(pa.array([], pa.string())), DEFAULTS), TWO)
     assert {name: one.member.tolist() for name, one in nothing.items()} == {p: [] for p in PHASES}
 
 
@@ -216,9 +206,7 @@ def test_a_launch_at_a_ranges_start_is_in_it_and_one_at_its_end_is_not():
 
 def test_ranges_of_several_phases_each_have_their_launches():
     # Two touch, one follows a gap; several launches share a time, some have none.
-    found = of_launches(
-        5, 10, 10, 15, 25, 30, NEVER, NEVER, forward=[(0, 10), (20, 30)], backward=[(10, 20)]
-    )
+    found = of_launches(5, 10, 10, 15, 25, 30, NEVER, NEVER, forward=[(0, 10), (20, 30)], backward=[(10, 20)])
     assert found == ["forward", *["backward"] * 3, "forward", None, None, None]
 
 

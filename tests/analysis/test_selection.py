@@ -39,9 +39,7 @@ def test_the_first_complete_step_is_skipped_not_the_first_step():
     assert selected(rank(False, True, True, False), 1) == ([2], [1], False)
 
 
-@pytest.mark.parametrize(
-    ("n", "steps", "skipped"), [(0, [0, 1, 2], []), (1, [1, 2], [0]), (2, [2], [0, 1])]
-)
+@pytest.mark.parametrize(("n", "steps", "skipped"), [(0, [0, 1, 2], []), (1, [1, 2], [0]), (2, [2], [0, 1])])
 def test_a_number_skips_that_many_complete_steps(n, steps, skipped):
     assert selected(FOUR, 1, n) == (steps, skipped, False)
 

@@ -32,9 +32,7 @@ def between_edges(*kernels):
 
 def test_what_a_kernel_takes_longer_than_its_free_equals_it_lost_beside_communication():
     # Free 12, 10, 13 (median 12). Of 40 all was covered, of 14 a half, of 17 a little.
-    found = slowdown(
-        *between_edges((1, 40, 40), (1, 12, 0), (1, 14, 7), (1, 10, 0), (1, 13, 0), (1, 17, 6))
-    )
+    found = slowdown(*between_edges((1, 40, 40), (1, 12, 0), (1, 14, 7), (1, 10, 0), (1, 13, 0), (1, 17, 6)))
     assert found == {3: (40, 40 - 28), 5: (7, 7 - 2), 8: (6, 6 - 5)}
 
 
@@ -83,9 +81,7 @@ def test_kernels_of_no_length_are_not_compared_but_are_neighbours():
     nothing = (1, 0, 0)
     assert slowdown(*between_edges(FREE, FREE, nothing, COVERED, COVERED, COVERED)) == {}
     found = slowdown(*between_edges(FREE, FREE, nothing, FREE, COVERED, COVERED, COVERED))
-    assert {at: pair for at, pair in found.items() if at in (7, 8, 9)} == dict.fromkeys(
-        (7, 8, 9), (20, 10)
-    )
+    assert {at: pair for at, pair in found.items() if at in (7, 8, 9)} == dict.fromkeys((7, 8, 9), (20, 10))
 
 
 def test_a_kernel_is_not_equal_to_one_of_another_name():

@@ -30,16 +30,12 @@ def test_windows_tile_time_from_first_kernel_to_first_kernel():
 
 
 def test_a_window_starts_with_the_kernel_that_starts_first_not_the_one_launched_first():
-    found = windows(
-        THREE, compute(50, 60, 5), comm(30, 40, 20), compute(170, 180, 110), compute(130, 150, 190)
-    )
+    found = windows(THREE, compute(50, 60, 5), comm(30, 40, 20), compute(170, 180, 110), compute(130, 150, 190))
     assert found == [(0, 30, 130, True), (1, 130, 180, False)]
 
 
 def test_copies_do_not_start_a_window():
-    found = windows(
-        THREE, htod(5, 8, 1), compute(20, 30, 10), memset(101, 102, 101), compute(120, 130, 110)
-    )
+    found = windows(THREE, htod(5, 8, 1), compute(20, 30, 10), memset(101, 102, 101), compute(120, 130, 110))
     assert found == [(0, 20, 120, True), (1, 120, 130, False)]
 
 
@@ -89,9 +85,7 @@ def test_a_step_whose_first_kernel_does_not_start_later_has_no_window():
 def test_what_a_first_kernel_must_start_after_is_the_last_window_not_the_last_step():
     four = members((0, 10), (10, 20), (20, 30), (30, 40))
     # Step 1 starts before step 0 and has no window; step 2 starts after step 1, yet before window 0.
-    found = windows(
-        four, compute(50, 60, 5), compute(30, 40, 15), compute(45, 55, 25), compute(70, 80, 35)
-    )
+    found = windows(four, compute(50, 60, 5), compute(30, 40, 15), compute(45, 55, 25), compute(70, 80, 35))
     assert found == [(0, 50, 70, True), (3, 70, 80, False)]
 
 
@@ -132,9 +126,7 @@ def test_where_only_copies_have_launches_there_are_no_windows():
 
 
 def test_operations_without_a_launch_do_not_shape_the_windows_of_others():
-    found = windows(
-        THREE, compute(1, 5), compute(20, 30, 10), comm(110, 119), compute(120, 130, 110)
-    )
+    found = windows(THREE, compute(1, 5), compute(20, 30, 10), comm(110, 119), compute(120, 130, 110))
     assert found == [(0, 20, 120, True), (1, 120, 130, False)]
 
 

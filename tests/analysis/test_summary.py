@@ -83,9 +83,7 @@ def test_a_ratio_is_null_where_its_numerator_is():
 
 
 def test_ratios_are_added_to_the_columns_that_were_there():
-    columns = {
-        name: pa.chunked_array([[value], [2 * value]], pa.int64()) for name, value in PARTS.items()
-    }
+    columns = {name: pa.chunked_array([[value], [2 * value]], pa.int64()) for name, value in PARTS.items()}
     found = with_ratios(columns)
     assert list(found) == [*PARTS, *RATIOS]
     assert found["comm_share"].to_pylist() == [0.4, 0.4]
@@ -145,9 +143,7 @@ def test_step_time_of_an_even_number_of_steps_is_not_floored():
 
 
 def test_steps_that_are_not_chosen_are_counted_and_nothing_more():
-    found = of_run(
-        step(0, 0, chosen=False, wall_ns=10**6), step(0, 1), step(0, 2, chosen=False, comm_ns=None)
-    )
+    found = of_run(step(0, 0, chosen=False, wall_ns=10**6), step(0, 1), step(0, 2, chosen=False, comm_ns=None))
     assert found == of_run(step(0, 1)) | {"n_steps": 3}
 
 
@@ -190,9 +186,7 @@ def test_ratios_over_comm_are_null_in_a_run_without_comm():
 
 def test_windows_of_no_length_have_neither_shares_nor_throughput():
     found = of_run(step(0, 1, **dict.fromkeys(PARTS, 0)))
-    expected = NO_FIGURES | dict.fromkeys(
-        (name for name in FIGURES if name.endswith("_per_step")), 0.0
-    )
+    expected = NO_FIGURES | dict.fromkeys((name for name in FIGURES if name.endswith("_per_step")), 0.0)
     assert {name: found[name] for name in FIGURES} == expected
     assert (found["step_time_ns"], found["throughput_steps_per_s"]) == (0.0, None)
 
@@ -202,10 +196,7 @@ def test_windows_of_no_length_have_neither_shares_nor_throughput():
     (2**61 + 2**9, 2**61, 2.0**61 + 2**8),
 ])  # fmt: skip
 def test_bytes_above_what_a_float_holds_are_summed_exactly(first, second, mean):
-    assert (
-        of_run(step(0, 1, dtod_bytes=first), step(0, 2, dtod_bytes=second))["dtod_bytes_per_step"]
-        == mean
-    )
+    assert of_run(step(0, 1, dtod_bytes=first), step(0, 2, dtod_bytes=second))["dtod_bytes_per_step"] == mean
 
 
 # --- ranks ---------------------------------------------------------------------------------

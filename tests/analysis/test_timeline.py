@@ -16,9 +16,7 @@ def steps(*rows, in_summary=True, wait=None):
     """Return what a timeline looks at of `schema.STEPS`, from (rank, step, start, end); `wait` is of all."""
     columns = list(zip(*rows, strict=True)) or [()] * 4
     names = ("rank", "step", "start_ns", "end_ns")
-    arrays = {
-        name: pa.array(column, pa.int64()) for name, column in zip(names, columns, strict=True)
-    }
+    arrays = {name: pa.array(column, pa.int64()) for name, column in zip(names, columns, strict=True)}
     flags = in_summary if isinstance(in_summary, list) else [in_summary] * len(rows)
     arrays["wait_ns"] = pa.array([wait] * len(rows), pa.int64())
     return pa.table(arrays | {"in_summary": pa.array(flags, pa.bool_())})
@@ -232,9 +230,7 @@ def test_a_lane_of_very_many_operations_has_the_most_bars_and_its_busy_time():
 
 
 def many(n):
-    return schema.EVENTS.from_rows(
-        [event(200 * i + i % 7, 200 * i + i % 7 + 100) for i in range(n)]
-    )
+    return schema.EVENTS.from_rows([event(200 * i + i % 7, 200 * i + i % 7 + 100) for i in range(n)])
 
 
 # --- rows -----------------------------------------------------------------------------------
@@ -243,9 +239,7 @@ def many(n):
 def test_rows_stand_by_rank_lane_and_start_and_ranks_without_the_step_have_none():
     events = schema.EVENTS.from_rows([comm(150, 160), event(130, 140), event(110, 120), event(115, 118, "memory")])  # fmt: skip
     ranks = [(rank, events, schema.PHASE_RANGES.empty()) for rank in (0, 1, 2)]
-    found = timeline(
-        steps((0, STEP, *WINDOW), (2, STEP, *WINDOW)), schema.COLLECTIVES.empty(), ranks, STEP
-    )
+    found = timeline(steps((0, STEP, *WINDOW), (2, STEP, *WINDOW)), schema.COLLECTIVES.empty(), ranks, STEP)
     keys = [tuple(row.values())[1:4] for row in found.to_pylist()]
     expected = [("comm", 150), ("compute", 110), ("compute", 130), ("exposed", 150), ("memory", 115)]  # fmt: skip
     assert keys == [(rank, *one) for rank in (0, 2) for one in expected]

@@ -100,10 +100,7 @@ def test_idle_time_is_not_said_where_whole_graphs_may_hide_some():
 
 def test_without_gpu_activity_there_is_nothing_to_measure():
     nothing = figures(None, None)
-    assert (
-        verdict(nothing, n_ranks=0)
-        == "No GPU activity was recorded, so there is nothing to measure."
-    )
+    assert verdict(nothing, n_ranks=0) == "No GPU activity was recorded, so there is nothing to measure."
 
 
 @pytest.mark.parametrize(

@@ -189,9 +189,7 @@ def _json(chosen, table):
     row = chosen.randrange(len(texts))
     found, what = _mutate(chosen, json.loads(texts[row]))
     texts[row] = json.dumps(found)
-    return table.set_column(
-        table.column_names.index(name), name, pa.array(texts, pa.string())
-    ), what
+    return table.set_column(table.column_names.index(name), name, pa.array(texts, pa.string())), what
 
 
 def _json_text(chosen, table):
@@ -214,9 +212,7 @@ def _json_text(chosen, table):
             text + text,
         ]
     )
-    return table.set_column(
-        table.column_names.index(name), name, pa.array(texts, pa.string())
-    ), texts[0][:10]
+    return table.set_column(table.column_names.index(name), name, pa.array(texts, pa.string())), texts[0][:10]
 
 
 JSON_CHANGES = ["json", "json text"]

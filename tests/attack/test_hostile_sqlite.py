@@ -31,9 +31,7 @@ def report(tmp_path):
     """Return a function that makes a report and edits it in SQL."""
 
     def made(*edits, is_tampered=False):
-        path = steady_rank(0, version="3.25.0 2026.2.1 mfu").write(
-            tmp_path / "r.sqlite", lazy=False
-        )
+        path = steady_rank(0, version="3.25.0 2026.2.1 mfu").write(tmp_path / "r.sqlite", lazy=False)
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             if is_tampered:
                 database.execute("PRAGMA writable_schema = ON")
@@ -163,9 +161,7 @@ def test_values_of_another_type_end_in_an_error_or_an_answer(report, value):
 def tree_that_meets_itself(path, table, depth):
     """Let a table's pages lead to each other: `depth` levels of interior pages, all of whose cells lead to the next."""
     with closing(sqlite3.connect(path)) as database:
-        (root,) = database.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
-        ).fetchone()
+        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
         (size,) = database.execute("PRAGMA page_size").fetchone()
     data = bytearray(path.read_bytes())
     n_pages = len(data) // size
@@ -253,9 +249,7 @@ def test_ctrl_c_ends_the_reading_of_a_large_report(report):
         "import sys; from nsyspipe.reader.metadata import read_capture; print('go', flush=True)\n"
         f"while True: read_capture({str(path)!r}, None)"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child.stdout.readline()
     time.sleep(2)
     os.kill(child.pid, signal.SIGINT)

@@ -48,9 +48,7 @@ def test_the_secrets_are_in_the_reports(planted):
     assert found_in(data, secrets) == list(secrets)
 
 
-@pytest.mark.parametrize(
-    "option", [[], ["--json", "-"], ["--markdown", "-"], ["--findings", "all"]]
-)
+@pytest.mark.parametrize("option", [[], ["--json", "-"], ["--markdown", "-"], ["--findings", "all"]])
 def test_no_secret_is_in_what_analyze_prints(planted, option):
     folder, secrets = planted
     text = said(nsyspipe_here("analyze", folder, *option))

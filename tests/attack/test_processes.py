@@ -154,9 +154,7 @@ sys.stdin.read()
 @pytest.mark.skipif(sys.platform != "linux", reason="the system's part is Linux's")
 def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path):
     text = CATASTROPHE.format(root=str(Path(nsyspipe.__file__).parents[1]), seconds=2 * DEADLINE_S)
-    process = subprocess.Popen(
-        [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     worker, *others = eventually(
         lambda: [one for one in workers_of(process.pid) if b"sys.stdin.buffer" in command(one)],

@@ -158,9 +158,7 @@ def test_details_that_no_parser_likes_are_an_error(good, tmp_path, text):
 
 def test_one_bad_run_costs_the_dashboard_a_warning_and_its_own_page(good, tmp_path):
     store = with_details(shutil.copytree(good, tmp_path / "store"), lambda _: "[" * 200_000)
-    done = nsyspipe_here(
-        "dashboard", store, "-o", tmp_path / "x.html", "--pages", tmp_path / "pages"
-    )
+    done = nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html", "--pages", tmp_path / "pages")
     assert done.returncode == 0
     assert f"warning: {RUN_ID}: page " in done.stderr
     assert OTHER_ID in (tmp_path / "x.html").read_text()

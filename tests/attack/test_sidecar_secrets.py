@@ -296,9 +296,7 @@ def pieces(secret):
 
 def leaks(words, secret, **more):
     """Return what of a secret a sidecar of a command holds, and what is read of it."""
-    document = sidecar_document(
-        "run", command=words, environment={}, surroundings=NOTHING, key=KEY, **more
-    )
+    document = sidecar_document("run", command=words, environment={}, surroundings=NOTHING, key=KEY, **more)
     text = json.dumps(document, ensure_ascii=False)
     again = parse_sidecar(text.encode("utf-8", "replace"), None).facts.command
     assert again == document["command"]  # who reads it hides nothing more, and nothing less
@@ -309,9 +307,7 @@ def leaks(words, secret, **more):
 def test_no_secret_of_any_form_is_written(form, attempts):
     secrets = tried(form)
     attempts(len(secrets))
-    found = {
-        secret: leaks([word.replace("%s", secret) for word in form], secret) for secret in secrets
-    }
+    found = {secret: leaks([word.replace("%s", secret) for word in form], secret) for secret in secrets}
     assert {secret: left for secret, left in found.items() if left} == {}
 
 
@@ -334,9 +330,7 @@ def test_a_token_that_is_named_like_a_file_is_not_written(form, attempts):
     assert {one: left for one, left in found.items() if left} == {}
 
 
-VALUES = [
-    form for form in FORMS if any(word in ("%s", "--data=%s", "x=%s", "--data:%s") for word in form)
-]
+VALUES = [form for form in FORMS if any(word in ("%s", "--data=%s", "x=%s", "--data:%s") for word in form)]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -367,15 +361,10 @@ def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempt
             # Whatever follows the name is hashes, and nothing but hashes.
             rest = " ".join(written[1:]).replace("--set=", "")
             assert rest.lstrip("-+").removeprefix(name).lstrip("=: ").startswith("hmac:"), written
-            assert (
-                value not in rest.replace(name, "").replace(KEY.of(name, value), "")
-                or value in "19"
-            )
+            assert value not in rest.replace(name, "").replace(KEY.of(name, value), "") or value in "19"
 
 
-@pytest.mark.parametrize(
-    "name", ["x", "gate", "door", "geheim", "zahl", "combination", "answer", "n", "d", "data"]
-)
+@pytest.mark.parametrize("name", ["x", "gate", "door", "geheim", "zahl", "combination", "answer", "n", "d", "data"])
 def test_a_number_stands_behind_an_option_of_training_only(name, attempts):
     numbers = ("4711", "4712", "1234", "8472615", "-4711", "84.72615", "4711,15", "8472615k")
     attempts(3 * len(numbers))
@@ -608,9 +597,7 @@ def test_a_command_without_a_file_has_no_commit_of_where_it_was_started(tmp_path
     ],
 )
 def test_what_explains_a_step_time_is_written_as_it_is(words):
-    document = sidecar_document(
-        "run", command=words.split(), environment={}, surroundings=NOTHING, key=KEY
-    )
+    document = sidecar_document("run", command=words.split(), environment={}, surroundings=NOTHING, key=KEY)
     # Variables come in the order of their names.
     assert sorted(document["command"]) == sorted(words.split())
     assert recorded_command(document["command"], Mask()) == document["command"]

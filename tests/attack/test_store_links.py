@@ -194,9 +194,7 @@ def test_links_in_what_is_hidden_are_refused(runs, tmp_path, outside, place):
         (None, ["steps.parquet"]),
     ],
 )
-def test_a_switch_that_no_writer_left_moves_and_removes_nothing(
-    runs, tmp_path, run_id, files, left
-):
+def test_a_switch_that_no_writer_left_moves_and_removes_nothing(runs, tmp_path, run_id, files, left):
     store = stored(tmp_path / "store", runs[0])
     switch = store / ".nsyspipe" / "switch" / run_id
     switch.mkdir()
@@ -375,9 +373,7 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, way
     save(runs[2], store, events=True)
     files = contents(store)
     expected = {
-        table: [
-            len(pq.ParquetFile(path).read()) for path in sorted((store / table).rglob("*.parquet"))
-        ]
+        table: [len(pq.ParquetFile(path).read()) for path in sorted((store / table).rglob("*.parquet"))]
         for table in DATASET
     }
     COPIES[way](store, tmp_path / "copy")
@@ -455,9 +451,7 @@ def many_rows(table):
         else pa.nulls(n_rows, column.type)
         for column in table.columns
     ]
-    fields = [
-        pa.field(one.name, column.type) for one, column in zip(table.schema, columns, strict=True)
-    ]
+    fields = [pa.field(one.name, column.type) for one, column in zip(table.schema, columns, strict=True)]
     return pa.table(columns, schema=pa.schema(fields, table.schema.metadata))
 
 
@@ -471,9 +465,7 @@ def one_text_many_times(table):
     """Return a million times a text of a million letters, as a dictionary stores it."""
     n_rows = 1_000_000
     columns = {one.name: pa.nulls(n_rows, one.type) for one in table.schema if one.name != "name"}
-    codes = pa.DictionaryArray.from_arrays(
-        pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 1_000_000])
-    )
+    codes = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 1_000_000]))
     found = pa.table({**columns, "name": codes})
     return found.replace_schema_metadata(table.schema.metadata)
 
@@ -483,18 +475,14 @@ def one_text_many_times(table):
     ("table", "bomb"),
     [("steps", many_rows), ("ranks", long_text), ("kernels", one_text_many_times)],
 )
-def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(
-    runs, tmp_path, table, bomb
-):
+def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(runs, tmp_path, table, bomb):
     store = unlisted(stored(tmp_path / "store", runs[0]))
     path = places(store)[table]
     rewritten(path, bomb, compression="zstd", use_dictionary=bomb is not long_text)
     assert path.stat().st_size < 3_000_000
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(NsyspipeError, match="cannot be read") as caught:
-        getattr(nsyspipe.load(store), table) if table == "ranks" else getattr(
-            nsyspipe.load(store), table
-        )()
+        getattr(nsyspipe.load(store), table) if table == "ranks" else getattr(nsyspipe.load(store), table)()
     assert "than a file of" in str(caught.value)
     assert pa.default_memory_pool().max_memory() - before < 800_000_000
 

@@ -19,15 +19,11 @@ def totals(path: str) -> dict[str, int]:
         engine,
     )
     launches = pd.read_sql(
-        sa.text(
-            "SELECT start AS launch, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"
-        ),
+        sa.text("SELECT start AS launch, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"),
         engine,
     )
     copies = pd.read_sql(
-        sa.text(
-            "SELECT start, end, correlationId, copyKind, bytes FROM CUPTI_ACTIVITY_KIND_MEMCPY"
-        ),
+        sa.text("SELECT start, end, correlationId, copyKind, bytes FROM CUPTI_ACTIVITY_KIND_MEMCPY"),
         engine,
     )
     ranges = pd.read_sql(
@@ -36,23 +32,18 @@ def totals(path: str) -> dict[str, int]:
     )
     strings = pd.read_sql(sa.text("SELECT id, value FROM StringIds"), engine)
 
-    kernels = kernels.merge(launches, on="correlationId").merge(
-        strings, left_on="demangledName", right_on="id"
-    )
+    kernels = kernels.merge(launches, on="correlationId").merge(strings, left_on="demangledName", right_on="id")
     copies = copies.merge(launches, on="correlationId")
     kernels["is_comm"] = kernels["value"].str.startswith("nccl")
     ranges = ranges.merge(strings, how="left", left_on="textId", right_on="id")
     ranges["text"] = ranges["text"].fillna(ranges["value"])
-    steps = (
-        ranges[ranges["text"].str.match(r"step \d+")].sort_values("start").reset_index(drop=True)
-    )
+    steps = ranges[ranges["text"].str.match(r"step \d+")].sort_values("start").reset_index(drop=True)
     steps["step"] = steps.index
     kernels = inside(kernels, steps, "step")
     first = int(kernels.dropna(subset="step").groupby("step")["start"].min().iloc[0])
     opened, closed = steps["start"].iloc[-1], steps["end"].iloc[-1]
     last = max(
-        int(one.loc[(one["launch"] >= opened) & (one["launch"] < closed), "end"].max())
-        for one in (kernels, copies)
+        int(one.loc[(one["launch"] >= opened) & (one["launch"] < closed), "end"].max()) for one in (kernels, copies)
     )
     phases = ranges[ranges["text"] == "backward"].sort_values("start").reset_index(drop=True)
     phases["phase"] = phases.index
@@ -94,9 +85,7 @@ def totals(path: str) -> dict[str, int]:
 def inside(kernels: pd.DataFrame, ranges: pd.DataFrame, column: str) -> pd.DataFrame:
     """Add the range that holds each kernel's launch."""
     opened = ranges[["start", "end", column]].rename(columns={"start": "opened", "end": "closed"})
-    found = pd.merge_asof(
-        kernels.sort_values("launch"), opened, left_on="launch", right_on="opened"
-    )
+    found = pd.merge_asof(kernels.sort_values("launch"), opened, left_on="launch", right_on="opened")
     found[column] = found[column].where(found["launch"] < found["closed"])
     return found.drop(columns=["opened", "closed"])
 
@@ -106,11 +95,7 @@ def covered(rows: pd.DataFrame, low: int, high: int) -> int:
     rows = rows.sort_values("start")
     start, end = rows["start"].clip(low, high), rows["end"].clip(low, high)
     group = (start > end.cummax().shift(fill_value=low)).cumsum()
-    merged = (
-        pd.DataFrame({"start": start, "end": end})
-        .groupby(group)
-        .agg({"start": "min", "end": "max"})
-    )
+    merged = pd.DataFrame({"start": start, "end": end}).groupby(group).agg({"start": "min", "end": "max"})
     return int((merged["end"] - merged["start"]).sum())
 
 

@@ -46,36 +46,25 @@ def reports(request, tmp_path_factory):
     n_kernels, n_ranks = request.config.getoption("--kernels"), request.config.getoption("--ranks")
     folder = tmp_path_factory.mktemp("bench")
     n_steps = max(n_kernels // 1000, 4)
-    return [
-        generate(folder / f"bench_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks)
-        for rank in range(n_ranks)
-    ]
+    return [generate(folder / f"bench_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks) for rank in range(n_ranks)]
 
 
 def test_speed_against_the_scan_of_the_same_columns(reports, capsys):
     columns = _loaded_columns(reports[0])
     scan = min(_timed(lambda: [_scan(report, columns) for report in reports]) for _ in range(2))
-    load = min(
-        _timed(lambda: [read_capture(str(report), None) for report in reports]) for _ in range(2)
-    )
+    load = min(_timed(lambda: [read_capture(str(report), None) for report in reports]) for _ in range(2))
     alone, in_pairs = (
-        min((_analyze(reports, jobs) for _ in range(3)), key=lambda found: found["seconds"])
-        for jobs in (1, 2)
+        min((_analyze(reports, jobs) for _ in range(3)), key=lambda found: found["seconds"]) for jobs in (1, 2)
     )
     plain = _child([sys.executable, str(HERE / "plain_pandas.py"), *map(str, reports)])
-    assert _totals(json.loads(_analyze(reports, 1, "--json", "-")["output"])) == json.loads(
-        plain["output"]
-    )
+    assert _totals(json.loads(_analyze(reports, 1, "--json", "-")["output"])) == json.loads(plain["output"])
 
     n_bytes = sum(report.stat().st_size for report in reports)
     lines = [
         f"{len(reports)} reports, {n_bytes / 1e6:.0f} MB; cores {os.cpu_count()}",
         f"F, scan of {sum(map(len, columns.values()))} columns: {scan:.2f} s",
         f"load: {load:.2f} s = {load / scan:.2f} F",
-        *(
-            _line(f"analyze -j {jobs}", found, scan, plain)
-            for jobs, found in ((1, alone), (2, in_pairs))
-        ),
+        *(_line(f"analyze -j {jobs}", found, scan, plain) for jobs, found in ((1, alone), (2, in_pairs))),
         _line("pandas.read_sql + SQLAlchemy, equal totals", plain, scan, plain),
     ]
     with capsys.disabled():
@@ -85,7 +74,9 @@ def test_speed_against_the_scan_of_the_same_columns(reports, capsys):
 def _line(what: str, found: dict, scan: float, plain: dict) -> str:
     seconds, peak = found["seconds"], found["peak_mib"]
     faster = plain["seconds"] / seconds
-    return f"{what}: {seconds:.2f} s = {seconds / scan:.2f} F, peak {peak:.0f} MiB in one process, {faster:.1f} x pandas"
+    return (
+        f"{what}: {seconds:.2f} s = {seconds / scan:.2f} F, peak {peak:.0f} MiB in one process, {faster:.1f} x pandas"
+    )
 
 
 def _timed(work) -> float:
@@ -114,17 +105,13 @@ def _scan(path: Path, columns: dict[str, dict[str, str]]) -> None:
     with open_report(path) as report:
         for table, kinds in columns.items():
             sums = [
-                _SUMS[kind].format(name)
-                for name, kind in kinds.items()
-                if kind == "sql" or report.has(table, name)
+                _SUMS[kind].format(name) for name, kind in kinds.items() if kind == "sql" or report.has(table, name)
             ]
             report._connection.execute(sa.text(f"SELECT {', '.join(sums)} FROM {table}")).all()
 
 
 def _analyze(reports: list[Path], jobs: int, *options: str) -> dict:
-    return _child(
-        [sys.executable, "-m", "nsyspipe", "analyze", *map(str, reports), "-j", str(jobs), *options]
-    )
+    return _child([sys.executable, "-m", "nsyspipe", "analyze", *map(str, reports), "-j", str(jobs), *options])
 
 
 def _child(command: list[str]) -> dict:
@@ -154,15 +141,10 @@ def _watch(process: subprocess.Popen, peaks: dict[int, int]) -> None:
 
 def _children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
 
 
 def _totals(found: dict) -> list[dict[str, int]]:
     ranks = [row["rank"] for row in found["ranks"]]
-    return [
-        {name: sum(row[name] for row in found["steps"] if row["rank"] == rank) for name in PARTS}
-        for rank in ranks
-    ]
+    return [{name: sum(row[name] for row in found["steps"] if row["rank"] == rank) for name in PARTS} for rank in ranks]

@@ -22,8 +22,7 @@ MOST_SECONDS = 10
 def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("perfetto")
     return [
-        str(generate(folder / f"bench_{rank}.sqlite", N_KERNELS, N_STEPS, rank, N_RANKS))
-        for rank in range(N_RANKS)
+        str(generate(folder / f"bench_{rank}.sqlite", N_KERNELS, N_STEPS, rank, N_RANKS)) for rank in range(N_RANKS)
     ]
 
 
@@ -35,9 +34,7 @@ def test_a_trace_of_all_operations_takes_seconds(reports, tmp_path, capsys):
         (_child([*command, "--perfetto", str(path)]) for _ in range(2)),
         key=lambda found: found["seconds"],
     )
-    few = _child(
-        [*command, "--perfetto", str(tmp_path / "few.pftrace"), "--perfetto-steps", "10:12"]
-    )
+    few = _child([*command, "--perfetto", str(tmp_path / "few.pftrace"), "--perfetto-steps", "10:12"])
     added = trace["seconds"] - alone["seconds"]
     n_operations = N_RANKS * N_KERNELS * 21 // 20  # and a copy per 20 kernels
     cost = f"{added:.2f} s more, {added / n_operations * 1e6:.1f} us per operation"

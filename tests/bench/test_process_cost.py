@@ -25,27 +25,20 @@ def with_processes(path, n_processes):
     """Write a report of one rank, with the rows of its process copied to others."""
     steady_rank(0, world_size=1).write(path)
     with closing(sqlite3.connect(path)) as database:
-        tables = [
-            row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")
-        ]
+        tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]
         for table in tables:
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
             own = [name for name in columns if name in {"globalTid", "globalPid"}]
             if not own:
                 continue
-            moved = [
-                f"{name} + (k.n << {PROCESS_BITS})" if name in own else f'"{name}"'
-                for name in columns
-            ]
+            moved = [f"{name} + (k.n << {PROCESS_BITS})" if name in own else f'"{name}"' for name in columns]
             database.execute(
                 "WITH RECURSIVE k(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM k WHERE n < ?) "
                 f"INSERT INTO {table} SELECT {', '.join(moved)} FROM {table}, k",
                 (n_processes - 1,),
             )
         database.commit()
-        (found,) = database.execute(
-            "SELECT count(DISTINCT globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL"
-        ).fetchone()
+        (found,) = database.execute("SELECT count(DISTINCT globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
     assert found == n_processes
     return path
 

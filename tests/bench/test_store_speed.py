@@ -29,8 +29,7 @@ def reports(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     n_steps = max(n_kernels // 1000, 4)
     return [
-        str(generate(folder / f"bench_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks))
-        for rank in range(n_ranks)
+        str(generate(folder / f"bench_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks)) for rank in range(n_ranks)
     ]
 
 

@@ -44,9 +44,7 @@ def open_page(browser):
     def opened(path, *, size=DESKTOP, dark=False, **options):
         width, height = size
         scheme = "dark" if dark else "light"
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, **options
-        )
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **options)
         contexts.append(context)
         found = watch(Opened(context.new_page(), path))
         pages.append(found)
@@ -129,8 +127,6 @@ def check_accessible():
     def check(page):
         found = Axe().run(page).response["violations"]
         grave = [one for one in found if one["impact"] in ("serious", "critical")]
-        assert not grave, [
-            (one["id"], [node["html"][:200] for node in one["nodes"][:4]]) for one in grave
-        ]
+        assert not grave, [(one["id"], [node["html"][:200] for node in one["nodes"][:4]]) for one in grave]
 
     return check

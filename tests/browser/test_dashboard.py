@@ -72,9 +72,7 @@ def written(tmp_path_factory):
             store = folder / name
             globals()[name](store)
             pages = {"small-007": "./pages/small%20007.html"}
-            path.write_text(
-                dashboard_page(stored_runs(store), title=name, pages=pages), encoding="utf-8"
-            )
+            path.write_text(dashboard_page(stored_runs(store), title=name, pages=pages), encoding="utf-8")
         return path
 
     return page_of

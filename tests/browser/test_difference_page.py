@@ -125,9 +125,7 @@ def test_a_page_is_accessible(name, dark, written, open_page, check_accessible, 
 def test_the_verdict_and_where_it_comes_from_are_on_the_first_screen(written, open_page):
     page = open_page(written("faster")).page
     heading = page.locator("h1").inner_text().replace("\xa0", " ")
-    assert heading.startswith(
-        "Improvement: step time 131.0 ms -> 91.00 ms (-30.5 %), 95 % interval"
-    )
+    assert heading.startswith("Improvement: step time 131.0 ms -> 91.00 ms (-30.5 %), 95 % interval")
     box = page.locator(f"#{WATERFALL} .chart-area").bounding_box()
     assert box["y"] + box["height"] <= DESKTOP[1]
 

@@ -19,10 +19,7 @@ def large(request, tmp_path_factory):
     """Return the page of a run with as many bars, ranks or steps as a page ever draws."""
     n_ranks, n_kernels, n_steps = request.param
     folder = tmp_path_factory.mktemp("large")
-    reports = [
-        generate(folder / f"r_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks)
-        for rank in range(n_ranks)
-    ]
+    reports = [generate(folder / f"r_{rank}.sqlite", n_kernels, n_steps, rank, n_ranks) for rank in range(n_ranks)]
     path = folder / "page.html"
     path.write_text(run_page(load(reports)), encoding="utf-8")
     return path
@@ -60,13 +57,9 @@ def test_a_bar_among_thousands_can_be_pointed_at(large, open_page):
     opened = open_page(large)
     opened.draw()
     opened.show("chart-timeline")
-    top = opened.page.evaluate(
-        "document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top"
-    )
+    top = opened.page.evaluate("document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top")
     if top < 60:  # taller than the screen: bring its beginning below the bar
         opened.page.mouse.wheel(0, top - 120)
-        opened.wait(
-            "document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top > 60"
-        )
+        opened.wait("document.querySelector('#chart-timeline .chart-area').getBoundingClientRect().top > 60")
     opened.page.mouse.move(*opened.point("chart-timeline", 135, 32))
     assert "compute" in opened.tooltip()

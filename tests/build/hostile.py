@@ -50,9 +50,7 @@ def hostile_rank(rank: int, n_steps: int = 3) -> TraceBuilder:
         names = [*HOSTILE, *HOSTILE_KERNELS, LONG]
         for index, name in enumerate(names):
             start = at + 100_000 + 10_000 * index
-            length = (
-                9_500 if name in HOSTILE_KERNELS else 9_000
-            )  # among the longest, which a page shows
+            length = 9_500 if name in HOSTILE_KERNELS else 9_000  # among the longest, which a page shows
             builder.kernel(start, start + length, name, launch=at + 10_000 + index)
         end = at + 100_000 + 10_000 * len(names)
         name = f"ncclDevKernel_AllReduce_{HOSTILE[1]}"
@@ -80,7 +78,4 @@ def hostile_log(path: Path) -> Path:
 def write_hostile_run(folder: Path) -> list[Path]:
     """Write the reports of a run of two, under hostile file names."""
     names = ("<img src=x onerror=alert(7)>", "{{7*7}}<script>attacked=8<")
-    return [
-        hostile_rank(rank).write(folder / f"{name}_{rank}.sqlite")
-        for rank, name in enumerate(names)
-    ]
+    return [hostile_rank(rank).write(folder / f"{name}_{rank}.sqlite") for rank, name in enumerate(names)]

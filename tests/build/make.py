@@ -104,9 +104,7 @@ def texts_of(table):
     return table["text"].combine_chunks().dictionary
 
 
-def members(
-    *spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | None = None
-) -> Members:
+def members(*spans: tuple[int, int], thread: int = 1, rows: tuple[int, ...] | None = None) -> Members:
     """Build step ranges of the given times; row i is member i unless told."""
     return Members(
         thread,

@@ -53,9 +53,7 @@ def host_range(start, end, phase=None, step=0, rank=0, device=(None, None)):
     }  # fmt: skip
 
 
-def trace_bytes(
-    ops, *, ranks=None, steps=(), collectives=(), ranges=(), family="Batch #", run=None
-):
+def trace_bytes(ops, *, ranks=None, steps=(), collectives=(), ranges=(), family="Batch #", run=None):
     """Write a trace of rows; operations and ranges of a rank are those that name it."""
     ranks = ranks or [rank_row(number) for number in sorted({one["rank"] for one in ops} or {0})]
     operations = [

@@ -78,9 +78,7 @@ NCCL_2_19 = PayloadLayout(
     2**24 + 5, 16, (Entry(BYTES, SIZE, 0), Entry("Reduction operation", REDUCTION, 8)), is_stated=False,
 )  # fmt: skip
 # ncclSend and ncclBroadcast of 2.19 say it in another way.
-NCCL_2_19_SEND = PayloadLayout(
-    2**24 + 9, 16, (Entry("Bytes", SIZE, 0), Entry("Peer rank", INT, 8)), is_stated=False
-)
+NCCL_2_19_SEND = PayloadLayout(2**24 + 9, 16, (Entry("Bytes", SIZE, 0), Entry("Peer rank", INT, 8)), is_stated=False)
 # ncclAllReduce from 2.21 on, as nsys 2025.3 exported it of a real run.
 NCCL_2_21 = PayloadLayout(
     2**24 + 6,

@@ -66,11 +66,7 @@ def forms(secret: str) -> list[bytes]:
 def found_in(data: bytes, secrets: dict[str, str]) -> list[str]:
     """Return the places whose secret is among some bytes, in any encoding and case."""
     data = data.lower()
-    return [
-        place
-        for place, secret in secrets.items()
-        if any(form in data for form in forms(secret.lower()))
-    ]
+    return [place for place, secret in secrets.items() if any(form in data for form in forms(secret.lower()))]
 
 
 def planted_rank(secrets: dict[str, str], rank: int = 0) -> TraceBuilder:
@@ -121,9 +117,7 @@ def _ranges(builder: TraceBuilder, secrets: dict[str, str]) -> None:
     builder.range(-6, None, "MPI Rank 0", kind=39, inline=True, pid=5000)
     builder.range(3, None, secrets["mark"], kind=34, inline=True)
     builder.domain(secrets["domain"], 9)
-    builder.rows[NVTX].append(
-        {**builder.rows[NVTX][-1], "text": None, "textId": 912, "domainId": 10}
-    )
+    builder.rows[NVTX].append({**builder.rows[NVTX][-1], "text": None, "textId": 912, "domainId": 10})
     builder.rows[NVTX].append({**builder.rows[NVTX][-1], "eventType": 33, "textId": 911})
     builder.rows[NVTX][0] |= {"jsonText": secrets["JSON payload"], "jsonTextId": 913}
     layout = NCCL_2_21
@@ -177,9 +171,7 @@ def _strange_values(database: sqlite3.Connection, secrets: dict[str, str]) -> No
     call = f"SELECT rowid FROM {RUNTIME} LIMIT 1"
     database.execute(f"UPDATE {RUNTIME} SET nameId = 910 WHERE rowid = ({call})")
     first = f"rowid = (SELECT rowid FROM {KERNEL} LIMIT 1)"
-    database.execute(
-        f"UPDATE {KERNEL} SET contextId = ? WHERE {first}", (secrets["text as a number"],)
-    )
+    database.execute(f"UPDATE {KERNEL} SET contextId = ? WHERE {first}", (secrets["text as a number"],))
     blob = secrets["blob as a number"].encode()
     database.execute(f"UPDATE {KERNEL} SET cacheConfig = ? WHERE {first}", (blob,))
     blob = secrets["blob as a kernel's name"].encode()
@@ -198,9 +190,7 @@ def _schema(database: sqlite3.Connection, secrets: dict[str, str]) -> None:
     database.execute(f"ALTER TABLE {RUNTIME} ADD COLUMN name TEXT /* {secrets['comment']} */")
     database.execute(f"UPDATE {RUNTIME} SET name = ?", (secrets["name in a call"],))
     database.execute(f"CREATE VIEW shown AS SELECT '{secrets['view']}' AS value")
-    database.execute(
-        f"CREATE TRIGGER fired AFTER DELETE ON {KERNEL} BEGIN SELECT '{secrets['trigger']}'; END"
-    )
+    database.execute(f"CREATE TRIGGER fired AFTER DELETE ON {KERNEL} BEGIN SELECT '{secrets['trigger']}'; END")
     database.execute(f"CREATE INDEX found ON {STRINGS} (value) WHERE value <> '{secrets['index']}'")
     # Numbers in the header that a program may set.
     database.execute(f"PRAGMA user_version = {int.from_bytes(b'hunt', 'big')}")

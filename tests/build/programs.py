@@ -54,9 +54,7 @@ def program(folder, name, script):
 
 def printing(**outputs):
     """Return a script that prints a text by its first argument."""
-    cases = "\n".join(
-        f"{name}) cat <<'END'\n{text}\nEND\n;;" for name, text in outputs.items() if text
-    )
+    cases = "\n".join(f"{name}) cat <<'END'\n{text}\nEND\n;;" for name, text in outputs.items() if text)
     return f"case $(echo $1 | tr -d -) in\n{cases}\n*) exit 3;;\nesac"
 
 

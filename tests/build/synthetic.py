@@ -95,9 +95,7 @@ def generate(path: Path, n_kernels: int, n_steps: int, rank: int = 0, n_ranks: i
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA journal_mode = OFF")
         for table in (STRINGS, KERNEL, MEMCPY, RUNTIME, NVTX, _CAPTURE, _SESSION):
-            columns = ", ".join(
-                f'"{name}" {kind}' for name, kind in schemas()[_VERSION][table].items()
-            )
+            columns = ", ".join(f'"{name}" {kind}' for name, kind in schemas()[_VERSION][table].items())
             database.execute(f"CREATE TABLE {table} ({columns})")
         _put(database, STRINGS, id=np.arange(len(ids)) + 1, value=list(ids))
         common = {"start": times.start, "end": times.end, "deviceId": rank % 8, "contextId": 1,
@@ -125,10 +123,7 @@ def _kernel_names() -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
     n_others = N_COMPUTE_NAMES - _N_OPTIMIZER_NAMES
     turns = [(_FAMILIES[i % len(_FAMILIES)], i // len(_FAMILIES) + 1) for i in range(n_others)]
     turns += [(_OPTIMIZER_FAMILY, turn) for turn in range(1, _N_OPTIMIZER_NAMES + 1)]
-    named = [
-        (name.format(turn), (grid[0] * turn, *grid[1:]), block)
-        for (name, grid, block), turn in turns
-    ]
+    named = [(name.format(turn), (grid[0] * turn, *grid[1:]), block) for (name, grid, block), turn in turns]
     return [*named, *_COMM_KERNELS]
 
 
@@ -190,9 +185,7 @@ def _put(
             else [values] * rows.size
             for values in columns.values()
         ]  # fmt: skip
-        database.executemany(
-            f"INSERT INTO {table} ({names}) VALUES ({marks})", zip(*lists, strict=True)
-        )
+        database.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", zip(*lists, strict=True))
 
 
 if __name__ == "__main__":

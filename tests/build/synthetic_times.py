@@ -128,9 +128,7 @@ def program(n_kernels: int, n_steps: int) -> Program:
         phase=phase[row],
         kind=kind,
         name=np.where(is_kernel, np.where(is_comm, comm_name, compute_name)[row] + 1, 0),
-        stream=np.select(
-            [kind == COMM, kind == COMPUTE], [comm_stream[row], COMPUTE_STREAM], COPY_STREAM
-        ),
+        stream=np.select([kind == COMM, kind == COMPUTE], [comm_stream[row], COMPUTE_STREAM], COPY_STREAM),
         layer=(position // _LAYER[phase])[row],
         op=(position // _LAUNCHES_PER_OP)[row],
     )
@@ -230,9 +228,7 @@ def _shared(run: Program) -> _Shared:
     return _Shared(returned - length, returned, begin, slot, arrival, transfer, work, loading)
 
 
-def _shorter(
-    own: np.random.Generator, start: Int64, end: Int64, compute: Int64, comm: Int64
-) -> Int64:
+def _shorter(own: np.random.Generator, start: Int64, end: Int64, compute: Int64, comm: Int64) -> Int64:
     """Return how long compute kernels take of the time reserved for them: all of it under communication."""
     begin, close = start[comm], end[comm]
     order = np.argsort(begin)

@@ -104,9 +104,7 @@ class TraceBuilder:
             demangledName=self.string(f"{name}(float*)"),
         )
 
-    def nccl(
-        self, start: int, end: int, *, launch: int | None = None, stream: int = 19, **more: Any
-    ) -> TraceBuilder:
+    def nccl(self, start: int, end: int, *, launch: int | None = None, stream: int = 19, **more: Any) -> TraceBuilder:
         name = more.pop("name", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
         return self.kernel(start, end, name, launch=launch, stream=stream, **more)
 
@@ -127,9 +125,7 @@ class TraceBuilder:
             copyKind=kind,
         )
 
-    def memset(
-        self, start: int, end: int, n_bytes: int = 8, *, launch: int | None = None
-    ) -> TraceBuilder:
+    def memset(self, start: int, end: int, n_bytes: int = 8, *, launch: int | None = None) -> TraceBuilder:
         call = self.launch(launch, api="cudaMemsetAsync_v3020")
         return self.add(
             MEMSET,
@@ -180,9 +176,7 @@ class TraceBuilder:
         return self
 
     def session(self, utc_ns: int) -> TraceBuilder:
-        return self.add(
-            "TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns, utcTime="", localTime=""
-        )
+        return self.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=utc_ns, utcTime="", localTime="")
 
     def meta(self, **values: str) -> TraceBuilder:
         table = "META_DATA_EXPORT" if "META_DATA_EXPORT" in self.schema else "EXPORT_META_DATA"
@@ -191,9 +185,7 @@ class TraceBuilder:
         return self
 
     def gpu(self, number: int = 0, name: str = "NVIDIA H200") -> TraceBuilder:
-        return self.add(
-            "TARGET_INFO_GPU", vmId=0, id=number, deviceId=number, cuDevice=number, name=name
-        )
+        return self.add("TARGET_INFO_GPU", vmId=0, id=number, deviceId=number, cuDevice=number, name=name)
 
     def host(self, name: str) -> TraceBuilder:
         return self.add(
@@ -275,9 +267,7 @@ class TraceBuilder:
         return path
 
 
-def _insert(
-    database: sqlite3.Connection, table: str, columns: dict[str, str], row: dict[str, Any]
-) -> None:
+def _insert(database: sqlite3.Connection, table: str, columns: dict[str, str], row: dict[str, Any]) -> None:
     """Insert what the version has; what it requires and the row lacks is 0 or empty."""
     values = {}
     for name, kind in columns.items():
@@ -289,9 +279,7 @@ def _insert(
     database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
 
 
-def steady_rank(
-    rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_size: int = 2
-) -> TraceBuilder:
+def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_size: int = 2) -> TraceBuilder:
     """Return a rank of a small DDP run: per step 100 ns forward, 100 backward, 60 all-reduce half hidden.
 
     Step i runs on the device from 1000 i: forward [0, 100), backward [100, 200) launched by the autograd

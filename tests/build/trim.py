@@ -25,9 +25,7 @@ def trim(source: Path, target: Path, n_steps: int | None) -> None:
     target.unlink(missing_ok=True)
     with closing(sqlite3.connect(target, uri=True)) as database:
         database.execute("ATTACH ? AS source", (f"file:{source}?mode=ro",))
-        tables = database.execute(
-            "SELECT name, sql FROM source.sqlite_master WHERE type = 'table'"
-        ).fetchall()
+        tables = database.execute("SELECT name, sql FROM source.sqlite_master WHERE type = 'table'").fetchall()
         for name, sql in tables:
             if name in _DROPPED or name.startswith(_DROPPED_PREFIXES):
                 continue

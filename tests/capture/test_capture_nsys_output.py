@@ -29,9 +29,7 @@ def place(tmp_path):
 
 
 def came_of(place, *, earlier=None):
-    return NsysOutput(
-        str(place / "run_0"), place / "tmp", place / "log", earlier=earlier
-    ).captured()
+    return NsysOutput(str(place / "run_0"), place / "tmp", place / "log", earlier=earlier).captured()
 
 
 def leave(place, name="report1.nsys-rep", text="mine"):
@@ -63,8 +61,7 @@ def test_a_report_left_where_nsys_works_is_moved_beside_what_took_its_place(plac
     kept = f"run.kept-{os.getpid()}_0.nsys-rep"
     assert came.report is None
     assert came.problem == (
-        f"nsys could not write its report, which is kept: {kept}: "
-        "Failed to create 'run_0.nsys-rep': File exists"
+        f"nsys could not write its report, which is kept: {kept}: Failed to create 'run_0.nsys-rep': File exists"
     )
     assert (place / kept).read_text() == "mine"
     assert (place / "run_0.nsys-rep").read_text() == "other's"

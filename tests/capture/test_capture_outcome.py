@@ -28,9 +28,7 @@ def rank(number, *, status=0, report=True, problem=None, ended_at=1.0, pid=100, 
 
 
 def verdict(records, expected=(0, 1), end=WELL, capture_range="cudaProfilerApi", programs=None):
-    return judge(
-        records, expected, end, program="train.py", capture_range=capture_range, programs=programs
-    )
+    return judge(records, expected, end, program="train.py", capture_range=capture_range, programs=programs)
 
 
 def said(found):
@@ -48,9 +46,7 @@ def test_ranks_that_were_not_chosen_need_no_report():
 
 def test_the_rank_that_failed_first_is_the_one_to_look_at():
     # torchrun ends rank 0 because rank 1 failed, half a second earlier.
-    found = verdict(
-        [rank(0, status=143, ended_at=9.5), rank(1, status=1, ended_at=9.0)], end=End(1)
-    )
+    found = verdict([rank(0, status=143, ended_at=9.5), rank(1, status=1, ended_at=9.0)], end=End(1))
     assert found.status == 1
     assert said(found) == (
         "error: train.py: rank 1 ended with status 1; its own message stands above\n"
@@ -89,9 +85,7 @@ def test_one_report_of_several_ranks_is_named_once():
 
 def test_an_nsys_and_agent_that_missed_each_other_are_to_be_started_again():
     problem = "nsys failed before it started the program: Connection to Agent lost: End of file"
-    found = verdict(
-        [rank(0, status=1, pid=None, problem=problem, report=False)], expected=(0,), end=End(1)
-    )
+    found = verdict([rank(0, status=1, pid=None, problem=problem, report=False)], expected=(0,), end=End(1))
     assert found.lines[-1].startswith("  fix: start it again")
 
 
@@ -124,12 +118,7 @@ def test_fewer_steps_than_asked_for_are_a_note():
     found = verdict([rank(0), rank(1)], programs=loops)
     assert (found.status, found.lines) == (
         0,
-        (
-            (
-                "note: rank 1: 6 of 20 steps were captured: its loop ended after 16 steps, "
-                "the warm-up is 10"
-            ),
-        ),
+        (("note: rank 1: 6 of 20 steps were captured: its loop ended after 16 steps, the warm-up is 10"),),
     )
 
 

@@ -266,9 +266,7 @@ def test_a_driver_without_an_answer_is_not_known(smi, tmp_path):
 
 
 def test_a_dry_run_says_all_that_is_missing_and_goes_on(tmp_path, capsys):
-    status = ready.main(
-        ["--program=/no/train.py", "--cpu", "--dry-run", "--nsys=/no/nsys", "--trace=nvtx"]
-    )
+    status = ready.main(["--program=/no/train.py", "--cpu", "--dry-run", "--nsys=/no/nsys", "--trace=nvtx"])
     told = capsys.readouterr()
     assert status == 0
     assert told.out == "/no/nsys\nnvtx\n\n"

@@ -152,9 +152,7 @@ def test_ranges_of_a_torch_without_cuda_go_to_nvtx(run):
 
 
 def test_torch_is_not_imported_for_ranges(run):
-    code = (
-        "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
-    )
+    code = "with annotate('x'): pass\nimport sys; nvtx.calls = ['torch' in sys.modules, *nvtx.calls]"
     assert with_nvtx(run, code, torch=TORCH) == [False, "x", "pop"]
 
 

@@ -47,9 +47,7 @@ def around(tmp_path):
             program(bin_, "nvidia-smi", smi)
         if git:
             (bin_ / "git").symlink_to(GIT)
-        return gather_surroundings(
-            directory or tmp_path, root=tmp_path, search_path=str(bin_), total_s=total_s
-        )
+        return gather_surroundings(directory or tmp_path, root=tmp_path, search_path=str(bin_), total_s=total_s)
 
     return look
 
@@ -59,9 +57,7 @@ def around(tmp_path):
 
 def test_gpus_driver_and_topology_come_from_nvidia_smi(around):
     rows = "0, NVIDIA H200, 143771, 580.159.04\n1, NVIDIA H200, [N/A], 580.159.04"
-    found = around(
-        smi=printing(**{QUERY.removeprefix("--").replace("-", ""): rows, "topo": TOPOLOGY})
-    )
+    found = around(smi=printing(**{QUERY.removeprefix("--").replace("-", ""): rows, "topo": TOPOLOGY}))
     # 143771 MiB of 1048576 bytes
     assert found.gpus == (
         Gpu(0, "NVIDIA H200", 150_754_820_096),
@@ -181,9 +177,7 @@ def test_versions_that_the_program_saw_go_before_what_is_installed(tmp_path):
     said = {"torch_version": "2.9.0", "nccl_version": None, "step_pattern": "^step [0-9]+$"}
     write(status / "ranges_0.json", said | {"phase_names": ["data", "forward"]})
     write(status / "ranges_1.json", said | {"phase_names": ["forward", "eval"]})
-    installed = Surroundings(
-        "node1", (), "580.1", None, "2.8.0", "13.0", "2.27.3", "3.11.9", None, None
-    )
+    installed = Surroundings("node1", (), "580.1", None, "2.8.0", "13.0", "2.27.3", "3.11.9", None, None)
     found = document(tmp_path / "ddp", programs=read_programs(status), surroundings=installed)
     names = ("torch_version", "cuda_version", "nccl_version", "driver_version", "host")
     assert [found[name] for name in names] == ["2.9.0", "13.0", "2.27.3", "580.1", "node1"]

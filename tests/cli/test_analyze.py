@@ -65,9 +65,7 @@ def test_the_document_holds_the_hand_computed_figures(steady, invoke):
     assert found["run"]["reports"] == ["steady_0.sqlite", "steady_1.sqlite"]
     assert found["summary"]["skipped_steps"] == [0]
     assert found["summary"]["by_rank"]["comm_share"] == {"lowest": [0, 0.06], "highest": [0, 0.06]}
-    assert [(row["rank"], row["step"]) for row in found["steps"]] == [
-        (r, s) for r in range(2) for s in range(4)
-    ]
+    assert [(row["rank"], row["step"]) for row in found["steps"]] == [(r, s) for r in range(2) for s in range(4)]
     assert {name: found["steps"][1][name] for name in STEADY} == STEADY
     assert all(type(found["steps"][1][name]) is int for name in STEADY)
 
@@ -176,9 +174,7 @@ def test_every_option_reaches_the_analysis(steady, invoke, options, path, value)
     assert found == value
 
 
-@pytest.mark.parametrize(
-    "arguments", [[], ["--no-such-option"], ["x.sqlite", "-j", "0"], ["x.sqlite", "-j", "two"]]
-)
+@pytest.mark.parametrize("arguments", [[], ["--no-such-option"], ["x.sqlite", "-j", "0"], ["x.sqlite", "-j", "two"]])
 def test_a_command_line_that_cannot_be_understood_exits_with_2(invoke, arguments):
     done = invoke(*arguments)
     assert done.exit_code == 2

@@ -86,9 +86,7 @@ def test_quiet_prints_nothing_when_all_is_well(run, reports):
 
 
 def test_each_failure_is_told_and_the_others_are_converted(run, reports, tool):
-    tool(
-        f"case \"$report\" in *_2.*) cat >&2 <<'END'\n{NEWER}END\nexit 1;; *_10.*) exit 3;; esac; {COPY}"
-    )
+    tool(f"case \"$report\" in *_2.*) cat >&2 <<'END'\n{NEWER}END\nexit 1;; *_10.*) exit 3;; esac; {COPY}")
     done = run("convert", reports)
     assert done.returncode == 2
     assert done.stdout == f"{reports / 'run_0.sqlite'}\n"
@@ -150,10 +148,7 @@ def test_progress_is_for_terminals_only(variables, reports, tool):
     code, text = terminal_run("convert", reports, **variables)
     assert code == 0
     assert "exporting reports" in text
-    assert (
-        "exporting reports"
-        not in terminal_run("convert", reports, "--force", "--no-progress", **variables)[1]
-    )
+    assert "exporting reports" not in terminal_run("convert", reports, "--force", "--no-progress", **variables)[1]
 
 
 # --- ended by others ----------------------------------------------------------------------------
@@ -182,9 +177,7 @@ def runs(pid):
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("command", ["convert", "analyze"])
-def test_an_interrupt_ends_every_nsys_and_leaves_nothing(
-    variables, reports, tool, tmp_path, command, sent
-):
+def test_an_interrupt_ends_every_nsys_and_leaves_nothing(variables, reports, tool, tmp_path, command, sent):
     child = tmp_path / "child"
     tool(f'head -c 9000 "$report" > "$out"; sleep 60 & echo $! > "{child}"; wait')
     process = started_export(variables, reports, tmp_path, command, "-j", "2")
@@ -234,17 +227,12 @@ def test_analyze_takes_raw_reports(run, reports, form):
     done = run("analyze", *given[form], "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
-    assert (
-        document["run"]["reports"] == [f"run_{rank}.sqlite" for rank in (0, 2, 10)]
-        or form == "files"
-    )
+    assert document["run"]["reports"] == [f"run_{rank}.sqlite" for rank in (0, 2, 10)] or form == "files"
     assert [row["rank"] for row in document["ranks"]] == [0, 2, 10]
     assert names(reports) == ["run_0.nsys-rep", "run_10.nsys-rep", "run_2.nsys-rep"]
 
 
-@pytest.mark.parametrize(
-    "name", ["run_{}.nsys-rep", "run_{}.sqlite", "run_{}", "reports/run_{}.nsys-rep"]
-)
+@pytest.mark.parametrize("name", ["run_{}.nsys-rep", "run_{}.sqlite", "run_{}", "reports/run_{}.nsys-rep"])
 def test_a_rank_map_names_raw_reports(run, reports, name):
     pairs = ",".join(f"{name.format(was)}={rank}" for was, rank in [(0, 5), (2, 1), (10, 3)])
     done = run("analyze", reports, "--rank-map", pairs, "--json", "-")

@@ -96,9 +96,7 @@ def test_every_way_to_name_a_run(run):
     ids=lambda one: " ".join(one) if isinstance(one, list) else None,
 )
 def test_the_gate_sets_the_exit_code_and_says_why(run, tmp_path, arguments, code):
-    done = run(
-        *arguments, "--json", tmp_path / "diff.json", "--markdown", tmp_path / "diff.md", "-q"
-    )
+    done = run(*arguments, "--json", tmp_path / "diff.json", "--markdown", tmp_path / "diff.md", "-q")
     assert (done.exit_code, done.stdout) == (code, "")
     assert len(done.stderr.splitlines()) == (1 if code else 0)
     # Both files are written also when it fails.
@@ -109,9 +107,7 @@ def test_the_gate_sets_the_exit_code_and_says_why(run, tmp_path, arguments, code
 
 def test_the_reason_names_the_metric_and_its_figures(run):
     done = run("fast", "slow", "--fail-on", "regression")
-    assert done.stderr == (
-        "error: --fail-on regression: step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n"
-    )
+    assert done.stderr == ("error: --fail-on regression: step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n")
     assert done.stdout.startswith("Regression: step time")
 
 
@@ -186,9 +182,7 @@ def test_a_gate_of_a_file_that_could_never_fail_is_refused(made, tmp_path):
     assert_refused(done)
     assert done.stderr.startswith(f"error: {path}: fail-on: can never fail: comm is neither")
     assert done.stderr.endswith('fix: fail-on = "any-change"\n')
-    done = nsyspipe_here(
-        "diff", made / "slow", made / "fast", "--fail-on", "any-change", cwd=tmp_path
-    )
+    done = nsyspipe_here("diff", made / "slow", made / "fast", "--fail-on", "any-change", cwd=tmp_path)
     assert done.returncode == 0
 
 

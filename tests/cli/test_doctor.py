@@ -124,9 +124,7 @@ def test_a_real_run_is_described_with_the_flag_for_what_is_missing(real):
     done = nsyspipe_run("doctor", real / "ddp-4gpu-shm_*.sqlite", COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == (
-        "These 4 reports answer 14 of 16 questions; not at all: link, message bytes."
-    )
+    assert lines[0] == ("These 4 reports answer 14 of 16 questions; not at all: link, message bytes.")
     assert lines[1] == (
         "ddp-4gpu-shm_0.sqlite ... ddp-4gpu-shm_3.sqlite | exported by nsys 2024.2.3.38 | schema 3.11.1"
     )
@@ -189,9 +187,7 @@ def test_a_file_is_replaced_only_by_force(steady, tmp_path):
     assert_refused(nsyspipe_here("doctor", steady, "--json", steady / "steady_0.sqlite", "--force"))
 
 
-@pytest.mark.parametrize(
-    "name", ["no.sqlite", "", "text.sqlite", "empty.sqlite", "raw.nsys-rep", "."]
-)
+@pytest.mark.parametrize("name", ["no.sqlite", "", "text.sqlite", "empty.sqlite", "raw.nsys-rep", "."])
 @pytest.mark.parametrize("options", [[], ["--json", "-"]])
 def test_unusable_input_is_refused(tmp_path, name, options):
     (tmp_path / "text.sqlite").write_text("no database")

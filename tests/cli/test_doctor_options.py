@@ -25,14 +25,9 @@ def sick(tmp_path):
 
 def capabilities(*arguments):
     """Return status and text by name, from the document."""
-    done = CliRunner().invoke(
-        app, ["doctor", *map(str, arguments), "--json", "-"], catch_exceptions=False
-    )
+    done = CliRunner().invoke(app, ["doctor", *map(str, arguments), "--json", "-"], catch_exceptions=False)
     assert (done.exit_code, done.stderr) == (0, ""), done.stderr
-    return {
-        one["name"]: (one["status"], one["found"])
-        for one in json.loads(done.stdout)["capabilities"]
-    }
+    return {one["name"]: (one["status"], one["found"]) for one in json.loads(done.stdout)["capabilities"]}
 
 
 # --- what is taken --------------------------------------------------------------------------------

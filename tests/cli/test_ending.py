@@ -82,9 +82,7 @@ def wait_until_it_reads(pid, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/fd").exists(), reason="needs /proc to see what the program does"
-)
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see what the program does")
 @pytest.mark.parametrize(("jobs", "delay"), [(1, 0.03), (2, 0.05)])
 @pytest.mark.parametrize("everybody", [False, True], ids=["one", "group"])
 def test_an_interrupt_ends_it_without_a_word_or_a_file(large, tmp_path, jobs, everybody, delay):
@@ -130,9 +128,7 @@ SLOW_COMMANDS = ["analyze {} --json -", "doctor {}", "compare {0} {0}", "diff {0
 )
 def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
     command = program(*(one.format(steady) for one in arguments.split()))
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
-    ) as started:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as started:
         started.stdout.close()
         errors = started.stderr.read()
         started.wait(timeout=30)
@@ -173,9 +169,7 @@ def test_a_full_disk_behind_stdout_is_said_in_one_line(steady, options):
 @pytest.mark.parametrize("options", [[], ["--json", "-"]])
 def test_a_closed_stdout_is_no_bug_of_ours(steady, options):
     command = ["/bin/sh", "-c", 'exec "$0" "$@" >&-', *program("analyze", steady, *options)]
-    done = subprocess.run(
-        command, stderr=subprocess.PIPE, text=True, check=False, timeout=30, env=environment()
-    )
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=30, env=environment())
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 2)
 

@@ -56,10 +56,7 @@ def ids(lines):
 
 def test_five_findings_are_shown_a_line_each(sick, section):
     title, *lines = section(sick, *LINK)
-    assert (
-        title
-        == "What to change first (most it gives back per step; 2 more, and why: --findings all)"
-    )
+    assert title == "What to change first (most it gives back per step; 2 more, and why: --findings all)"
     assert ids(lines) == ALL[:5]
     assert len(lines) == 5
     assert lines[0].split()[:5] == ["<=", "<0.001", "ms", "38.5", "%"]

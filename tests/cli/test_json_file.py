@@ -256,9 +256,7 @@ def test_a_directory_that_is_not_there_is_told_before_any_work(tmp_path, invoke,
         (["--out", "x", "--run-id", "../up"], "names a directory"),
     ],
 )
-def test_outputs_that_cannot_be_are_refused(
-    steady, tmp_path, monkeypatch, invoke, options, message
-):
+def test_outputs_that_cannot_be_are_refused(steady, tmp_path, monkeypatch, invoke, options, message):
     monkeypatch.chdir(tmp_path)
     before = listed(tmp_path)
     refused(invoke(steady, *options), message)
@@ -274,9 +272,7 @@ def test_a_trace_of_some_steps_is_smaller(steady, results, invoke, steps):
     assert 0 < part.stat().st_size < whole.stat().st_size
 
 
-def test_a_trace_of_steps_that_are_not_there_stops_before_anything_is_written(
-    steady, results, invoke
-):
+def test_a_trace_of_steps_that_are_not_there_stops_before_anything_is_written(steady, results, invoke):
     others = ("--out", results / "runs", "--html", results / "run.html")
     done = invoke(steady, "--perfetto", results / "x", "--perfetto-steps", "900:901", *others)
     refused(done, "no rank has such a step", "steps 0 to", "--perfetto-steps 0:")
@@ -348,7 +344,4 @@ def test_a_saved_run_and_reports_are_no_one_run(steady, results, invoke):
 
 def test_a_saved_run_takes_another_label(steady, results, invoke):
     assert invoke(steady, "-o", results / "runs", "-q").exit_code == 0
-    assert (
-        invoke(results / "runs", "--label", "night").stdout
-        == invoke(steady, "--label", "night").stdout
-    )
+    assert invoke(results / "runs", "--label", "night").stdout == invoke(steady, "--label", "night").stdout

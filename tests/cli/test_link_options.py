@@ -79,12 +79,8 @@ def test_without_a_figure_of_the_run_only_the_promise_is_said(real, invoke):
     assert line == f"{although}; all 4 edges; nominal 63.02 GB/s"
 
 
-@pytest.mark.parametrize(
-    ("n_gpus", "edges", "reached"), [(2, "both", "333.8"), (4, "all 4", "355.1")]
-)
-def test_what_nvlink_reached_is_said_although_no_finding_needs_it(
-    real, invoke, n_gpus, edges, reached
-):
+@pytest.mark.parametrize(("n_gpus", "edges", "reached"), [(2, "both", "333.8"), (4, "all 4", "355.1")])
+def test_what_nvlink_reached_is_said_although_no_finding_needs_it(real, invoke, n_gpus, edges, reached):
     files = (
         "--nccl-log",
         LOGS / f"ddp-{n_gpus}gpu.nccl.log",
@@ -93,8 +89,7 @@ def test_what_nvlink_reached_is_said_although_no_finding_needs_it(
     )
     line = link_line(invoke(real / f"ddp-{n_gpus}gpu_*.sqlite", *files))
     assert line == (
-        f"link: NVLink (P2P/CUMEM over NV18); {edges} edges; "
-        f"bus bandwidth about {reached} GB/s of 450.0 GB/s nominal"
+        f"link: NVLink (P2P/CUMEM over NV18); {edges} edges; bus bandwidth about {reached} GB/s of 450.0 GB/s nominal"
     )
 
 
@@ -122,12 +117,8 @@ def ring_log(n_ranks, transports):
 def test_the_line_takes_two_lines_of_a_terminal(tmp_path, transport):
     folder = write_sick(tmp_path)
     log = folder / "nccl.log"
-    log.write_text(
-        ring_log(16, [transport, "SHM", "SHM", "SHM"]).replace(":3000:3000", ":3175:3175")
-    )
-    done = nsyspipe_here(
-        "analyze", folder, "--nccl-log", log, "--topology", TOPOLOGY, COLUMNS="100"
-    )
+    log.write_text(ring_log(16, [transport, "SHM", "SHM", "SHM"]).replace(":3000:3000", ":3175:3175"))
+    done = nsyspipe_here("analyze", folder, "--nccl-log", log, "--topology", TOPOLOGY, COLUMNS="100")
     assert (done.returncode, done.stderr) == (0, "")
     head = done.stdout.partition("\n\n")[0].partition("\nlink: ")[2].splitlines()
     assert len(head) <= 2
@@ -167,9 +158,7 @@ def test_a_topology_of_another_machine_is_told(real, invoke):
     done = invoke(real / "ddp-4gpu-shm_*.sqlite", *options, "--json", "-")
     found = problems(done)["topology-of-another-machine"]
     assert (found["severity"], "no GPU 2, 3" in found["message"]) == ("warning", True)
-    paths = {
-        (row["from_rank"], row["to_rank"]): row["path"] for row in json.loads(done.stdout)["links"]
-    }
+    paths = {(row["from_rank"], row["to_rank"]): row["path"] for row in json.loads(done.stdout)["links"]}
     # The ring is 0 -> 1 -> 2 -> 3 -> 0; GPU 2 and 3 have no row.
     assert paths == {(0, 1): "NV18", (1, 2): None, (2, 3): None, (3, 0): None}
 

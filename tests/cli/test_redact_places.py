@@ -109,9 +109,7 @@ def _copy_while_a_directory_appears(places):
 
 
 def test_nothing_is_left_when_a_later_copy_cannot_be_renamed(reports, tmp_path):
-    places = [
-        Place(reports / f"ddp_{i}.sqlite", tmp_path / "out" / f"ddp_{i}.sqlite") for i in (0, 1)
-    ]
+    places = [Place(reports / f"ddp_{i}.sqlite", tmp_path / "out" / f"ddp_{i}.sqlite") for i in (0, 1)]
     with pytest.raises(OutputError):
         _copy_while_a_directory_appears(places)
     assert names(tmp_path / "out") == ["ddp_1.sqlite"]
@@ -125,6 +123,4 @@ def test_a_directory_that_takes_no_files_is_refused(reports, tmp_path):
 
 def test_a_path_below_a_file_is_refused(reports, tmp_path):
     (tmp_path / "file").write_text("")
-    assert "cannot be written" in refused(
-        reports / "ddp_0.sqlite", tmp_path / "file" / "copy.sqlite"
-    )
+    assert "cannot be written" in refused(reports / "ddp_0.sqlite", tmp_path / "file" / "copy.sqlite")

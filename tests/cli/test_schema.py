@@ -56,11 +56,7 @@ def test_every_column_that_an_answer_has_is_described_with_its_type(run, table):
     found = getattr(run, table)
     answer = found if hasattr(found, "schema") else found()
     lines = schema(table).stdout.splitlines()
-    described = [
-        match.groups()
-        for line in lines
-        if (match := re.match(r"(\w+) +(int64|double|string|bool)\??", line))
-    ]
+    described = [match.groups() for line in lines if (match := re.match(r"(\w+) +(int64|double|string|bool)\??", line))]
     assert described == [(field.name, str(field.type)) for field in answer.schema]
 
 
@@ -126,9 +122,7 @@ def test_every_link_and_anchor_of_the_reference_leads_somewhere_else():
     assert page.links == [f"#{name}" for name in TABLES]
     assert [text for text in page.texts if text in TABLES] == TABLES  # the headings
     anchors = [tag for tag in page.html if tag != "</a>"]
-    assert anchors == [
-        f'<a id="{name}.{one.name}">' for name in TABLES for one in DESCRIBED[name].columns
-    ]
+    assert anchors == [f'<a id="{name}.{one.name}">' for name in TABLES for one in DESCRIBED[name].columns]
     assert len(set(anchors)) == len(anchors)
 
 

@@ -31,11 +31,7 @@ def imported(*arguments):
         capture_output=True, text=True, check=False, timeout=60, env=environment(),
     )  # fmt: skip
     assert done.returncode == 0
-    rows = [
-        line.rpartition("|")[2].strip()
-        for line in done.stderr.splitlines()
-        if line.startswith("import time:")
-    ]
+    rows = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]
     assert "nsyspipe.cli.app" in rows
     # A refused import is listed too, but nothing inside it.
     return {name.partition(".")[0] for name in rows if "." in name}

@@ -42,10 +42,7 @@ def control_characters(text):
 def test_the_summary_begins_with_the_verdict(steady):
     lines = summary(steady).splitlines()
     # All-reduce 60 of 1000 ns, 30 of them exposed and 30 under the backward kernel.
-    assert (
-        lines[0]
-        == "Communication is 6 % of step time, 3 % exposed; 50 % of it hides under backward."
-    )
+    assert lines[0] == "Communication is 6 % of step time, 3 % exposed; 50 % of it hides under backward."
     assert lines[1].startswith("steady | 2 ranks | NVIDIA H200 | 2 of 4 steps")
 
 
@@ -56,9 +53,7 @@ def test_the_summary_shows_the_run_then_each_rank_then_the_problems(steady):
     assert [row[0] for row in ranks] == ["0", "1"]
     assert [float(row[1]) for row in ranks] == [0.001, 0.001]
     # Compute, exposed comm, exposed copies, idle; comm in all; hidden by compute, by backward; waits for others.
-    assert [row[3::2] for row in ranks] == [
-        ["20.0", "3.0", "1.0", "76.0", "6.0", "50.0", "50.0", "0.0"]
-    ] * 2
+    assert [row[3::2] for row in ranks] == [["20.0", "3.0", "1.0", "76.0", "6.0", "50.0", "50.0", "0.0"]] * 2
 
 
 def test_why_the_gpus_idle_stands_right_under_the_run(steady):
@@ -74,11 +69,7 @@ def test_why_the_gpus_idle_stands_right_under_the_run(steady):
 @pytest.mark.parametrize("columns", [200, 100, 80, 60])
 @pytest.mark.parametrize("what", ["steady", "long names", "no ranks", "problems"])
 def test_the_summary_fits_the_terminal_and_never_exceeds_100_columns(tmp_path, columns, what):
-    without = (
-        ("NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU")
-        if what == "problems"
-        else ()
-    )
+    without = ("NVTX_EVENTS", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_GPU") if what == "problems" else ()
     name = "a" * 120 if what == "long names" else "a"
     for rank in range(2):
         builder = TraceBuilder().range(0, 1, "x") if what == "no ranks" else steady_rank(rank)
@@ -121,9 +112,7 @@ def test_only_the_slowest_of_many_ranks_are_shown(tmp_path):
 @pytest.mark.slow
 def test_a_pipe_gets_no_escape_codes(steady, tmp_path):
     assert ESCAPE not in nsyspipe_here("analyze", steady, TERM="xterm-256color").stdout
-    assert (
-        ESCAPE not in nsyspipe_here("analyze", tmp_path / "no.sqlite", TERM="xterm-256color").stderr
-    )
+    assert ESCAPE not in nsyspipe_here("analyze", tmp_path / "no.sqlite", TERM="xterm-256color").stderr
     assert ESCAPE not in nsyspipe_here("schema", TERM="xterm-256color").stdout
 
 
@@ -136,9 +125,7 @@ def test_a_terminal_gets_the_same_words_as_a_pipe(steady):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments", [["analyze", "{}"], ["analyze", "no.sqlite"], ["schema", "steps"]]
-)
+@pytest.mark.parametrize("arguments", [["analyze", "{}"], ["analyze", "no.sqlite"], ["schema", "steps"]])
 def test_no_color_is_respected_on_a_terminal(steady, arguments):
     _, shown = terminal_run(*(one.format(steady) for one in arguments), NO_COLOR="1")
     assert not COLOUR.search(shown), COLOUR.findall(shown)
@@ -170,9 +157,7 @@ def test_progress_is_drawn_on_a_terminal_only_and_can_be_turned_off(steady):
 def test_control_characters_in_names_never_reach_the_terminal(tmp_path):
     builder = steady_rank(0).host(f"node{EVIL}")
     for row in builder.rows["StringIds"]:
-        row["value"] = (
-            row["value"].replace("step", f"st{EVIL}ep").replace("forward", f"{EVIL}forward")
-        )
+        row["value"] = row["value"].replace("step", f"st{EVIL}ep").replace("forward", f"{EVIL}forward")
     builder.rows["TARGET_INFO_GPU"][0]["name"] = f"H200{EVIL}"
     builder.write(tmp_path / "a_0.sqlite")
     for options in (["--label", f"mine{EVIL}"], ["--step", "nothing"]):
@@ -215,8 +200,6 @@ def test_a_file_name_that_is_no_utf8_is_shown_somehow(tmp_path):
 @pytest.mark.slow
 def test_a_terminal_that_knows_few_letters_still_gets_the_summary(tmp_path):
     steady_rank(0).write(tmp_path / "a_0.sqlite")
-    done = nsyspipe_run(
-        "analyze", tmp_path, "--label", "\N{SNOWMAN}", PYTHONIOENCODING="ascii", PYTHONUTF8="0"
-    )
+    done = nsyspipe_run("analyze", tmp_path, "--label", "\N{SNOWMAN}", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("Communication is ")

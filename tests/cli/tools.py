@@ -63,10 +63,7 @@ def nsyspipe_here(*arguments, cwd=None, **variables):
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as changed:
         paths = [Path(folder) / name for name in ("stdout", "stderr")]
         # Appended to: native code writes to the same files.
-        streams = [
-            changed.enter_context(path.open("a", encoding="utf-8", errors="surrogateescape"))
-            for path in paths
-        ]
+        streams = [changed.enter_context(path.open("a", encoding="utf-8", errors="surrogateescape")) for path in paths]
         for number, stream in enumerate(streams, start=1):
             changed.enter_context(_descriptor_at(number, stream.fileno()))
         changed.enter_context(contextlib.redirect_stdout(streams[0]))
@@ -123,9 +120,7 @@ def terminal_run(*arguments, columns=100, **variables):
     """Run the program with both streams on one terminal; return exit code and what the terminal got."""
     ours, theirs = pty.openpty()
     settings = environment(COLUMNS=str(columns), **{"TERM": "xterm-256color"} | variables)
-    with subprocess.Popen(
-        program(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=settings
-    ) as started:
+    with subprocess.Popen(program(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=settings) as started:
         os.close(theirs)
         received = bytearray()
         with contextlib.suppress(OSError):  # EIO: the other end was closed

@@ -106,9 +106,7 @@ def test_nobody_is_named_where_the_finding_names_nobody(run, tmp_path):
 
 
 def test_versions_and_settings_of_the_capture(run):
-    before = captured(
-        run, torch_version="2.4", git_commit="abc", environment={"OMP": "1", "X": "1"}
-    )
+    before = captured(run, torch_version="2.4", git_commit="abc", environment={"OMP": "1", "X": "1"})
     after = captured(
         run, torch_version="2.5", git_commit="abc", git_is_dirty=True, environment={"OMP": "2"},
         command=["train.py", "--batch size", "8"],
@@ -147,8 +145,7 @@ HASHED, OTHER = "hmac:0123abcd", "hmac:89ab0123"
 )  # fmt: skip
 def test_hashed_values_are_compared_where_one_key_hashed_both(run, keys, commands, row):
     before, after = (
-        captured(run, command=command.split(), hash_key=key)
-        for key, command in zip(keys, commands, strict=True)
+        captured(run, command=command.split(), hash_key=key) for key, command in zip(keys, commands, strict=True)
     )
     found = changes(before, after)
     assert found == ({} if row is None else {("capture", row[0]): row[1:]})
@@ -165,10 +162,7 @@ def test_a_hashed_variable_may_have_changed_too(run):
 
 
 def test_captures_of_one_side_whose_hashes_say_nothing_look_the_same(run):
-    one, other = (
-        captured(run, command=["--a", value, "--lr", "1"], hash_key="capture")
-        for value in (HASHED, OTHER)
-    )
+    one, other = (captured(run, command=["--a", value, "--lr", "1"], hash_key="capture") for value in (HASHED, OTHER))
     found = changes([one, other], captured(run, command=["--lr", "1"], hash_key="aa"))
     assert found["capture", "command"] == ("--a hmac:? --lr 1", "--lr 1")
 

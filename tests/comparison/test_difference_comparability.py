@@ -22,10 +22,7 @@ STEPS = [(1000, 100, 40, 60)] * 3
 
 
 def checks(before, after):
-    sides = [
-        Side("x", tuple(runs) if isinstance(runs, list | tuple) else (runs,))
-        for runs in (before, after)
-    ]
+    sides = [Side("x", tuple(runs) if isinstance(runs, list | tuple) else (runs,)) for runs in (before, after)]
     # Built runs are one capture but for what a test changes.
     found = [one for one in check_comparable(*sides) if one.check != "same-capture"]
     return {check.check: (check.blocks, check.baseline, check.candidate) for check in found}
@@ -142,9 +139,7 @@ def test_other_message_bytes_are_named(tmp_path):
         for rank in range(2):
             builder = steady_rank(rank, 6, version=NEW).domain("NCCL", 1)
             for step in range(6):
-                builder.nccl_payload(
-                    1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21
-                )
+                builder.nccl_payload(1000 * step + 80, "ncclAllReduce", {COMM: 7, BYTES: size}, NCCL_2_21)
             builder.write(tmp_path / name / f"r_{rank}.sqlite")
         runs.append(nsyspipe.load(tmp_path / name, jobs=1))
     assert checks(runs[0], runs[1]) == {"message-bytes": (False, "4096 bytes", "8192 bytes")}

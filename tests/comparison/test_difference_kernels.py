@@ -149,24 +149,19 @@ def test_a_run_saved_before_kernels_were_counted_is_estimated_and_says_so(tmp_pa
 
 def test_a_saved_run_has_the_same_changes_as_its_reports(tmp_path):
     runs = [
-        plain_run(tmp_path / name, [steps, STEPS])
-        for name, steps in (("a", STEPS), ("b", [(1500, 90, 40, 60)] * 3))
+        plain_run(tmp_path / name, [steps, STEPS]) for name, steps in (("a", STEPS), ("b", [(1500, 90, 40, 60)] * 3))
     ]
     saved = []
     for name, run in zip("ab", runs, strict=True):
         save(run, tmp_path / f"store-{name}")
         saved.append(nsyspipe.load(tmp_path / f"store-{name}"))
-    of_reports, of_store = (
-        kernel_changes(tables(one), tables(other), min_effect=0.02) for one, other in (runs, saved)
-    )
+    of_reports, of_store = (kernel_changes(tables(one), tables(other), min_effect=0.02) for one, other in (runs, saved))
     assert of_reports.equals(of_store)
     assert of_reports["delta_ns_per_step"].to_pylist() == [250, -5]
 
 
 @pytest.mark.parametrize(("n_skipped", "is_known"), [(1, True), (2, True), (3, False), (4, True)])
-def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(
-    tmp_path, monkeypatch, n_skipped, is_known
-):
+def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(tmp_path, monkeypatch, n_skipped, is_known):
     # Twelve windows, eight groups: two windows alone at either end, those between in pairs.
     monkeypatch.setattr(window_sums, "_MOST_SUMS", 1)
     folder = plain_run(tmp_path / "a", [STEPS[:1] * 10]).inputs[0].parent

@@ -82,9 +82,7 @@ def test_parts_of_a_side_that_lacks_one_are_null_and_the_others_are_said(tmp_pat
 
 def test_rounding_gives_the_rest_to_the_largest_remainders_then_to_the_first():
     third = Fraction(1, 3)
-    found = apportioned(
-        Fraction(2), {"a": third, "b": 2 * third, "c": third, "d": 2 * third}, Fraction(1)
-    )
+    found = apportioned(Fraction(2), {"a": third, "b": 2 * third, "c": third, "d": 2 * third}, Fraction(1))
     assert found == {"a": 0, "b": 1, "c": 0, "d": 1}
     found = apportioned(Fraction(1), {"a": third, "b": third, "c": third}, Fraction(1))
     assert found == {"a": 1, "b": 0, "c": 0}

@@ -97,9 +97,7 @@ def test_a_number_that_may_be_a_ratio_is_asked_about(text):
         assert parse_min_effect(answer) >= 0
 
 
-@pytest.mark.parametrize(
-    "text", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400]
-)
+@pytest.mark.parametrize("text", ["", "-1", "two", "2%%", "nan", "inf", "1e400", "1e", "e5", "9" * 400])
 def test_what_is_no_percentage_is_refused(text):
     with pytest.raises(OptionError, match="no percentage"):
         parse_min_effect(text)
@@ -142,9 +140,7 @@ def test_a_pyproject_sets_everything(tmp_path, table):
 
 
 def test_the_table_of_the_command_wins_over_the_one_of_the_program(tmp_path):
-    path = write(
-        tmp_path, "nsyspipe.toml", "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2\n"
-    )
+    path = write(tmp_path, "nsyspipe.toml", "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2\n")
     assert read_settings(tmp_path) == GateSettings(min_effect=0.02, confidence=0.8, path=path)
 
 
@@ -235,8 +231,6 @@ def test_the_fix_of_a_wrong_file_can_be_written_into_it(tmp_path, name, text):
     with pytest.raises(OptionError) as caught:
         read_settings(tmp_path)
     fix = caught.value.fix
-    table = (
-        "" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if "py" in name[:2] else "[diff]\n"
-    )
+    table = "" if fix.startswith("[") else "[tool.nsyspipe.diff]\n" if "py" in name[:2] else "[diff]\n"
     write(tmp_path, name, table + fix)
     assert read_settings(tmp_path).path == tmp_path / name

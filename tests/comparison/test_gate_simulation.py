@@ -118,9 +118,7 @@ def spreads(values, correlations):
         inverse = np.linalg.inv(alike)
         ones = inverse.sum(axis=1)
         squares[:, at] = np.einsum("ti,ti->t", x @ inverse, x) - (x @ ones) ** 2 / ones.sum()
-        likely[:, at] = -0.5 * (
-            np.linalg.slogdet(alike)[1] + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at])
-        )
+        likely[:, at] = -0.5 * (np.linalg.slogdet(alike)[1] + math.log(ones.sum()) + (n - 1) * np.log(squares[:, at]))
         costs.append((math.pi / 2 + 2 * (np.arcsin(r**ks) * (1 - ks / n)).sum()) / n)
     return likely, squares / (n - 1) * np.array(costs)
 
@@ -172,9 +170,7 @@ def test_nothing_is_called_a_change_and_no_change_is_never_said_of_five_per_cent
         assert slower["covered"] >= 0.93
 
 
-@pytest.mark.parametrize(
-    ("name", "n"), [("ar0.0", 60), ("ar0.3", 100), ("ar0.6", 250), ("fifth", 60)]
-)
+@pytest.mark.parametrize(("name", "n"), [("ar0.0", 60), ("ar0.3", 100), ("ar0.6", 250), ("fifth", 60)])
 def test_enough_steps_show_that_nothing_changed(name, n):
     same = rates(name, n, trials=FEW)
     print(f"{name} {n}: no change {same['no change']:.0%}, gate passed {same['passed']:.0%}")

@@ -176,15 +176,11 @@ def test_the_other_way_round_the_speedup_is_its_inverse(runs):
     assert one["speedup_low"] * other["speedup_high"] == pytest.approx(1, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "order", [("fast", "wider", "again", "wide"), ("wider", "again", "wide", "fast")]
-)
+@pytest.mark.parametrize("order", [("fast", "wider", "again", "wide"), ("wider", "again", "wide", "fast")])
 def test_the_order_of_the_others_changes_nothing_against_the_first(runs, order):
     usual = rows(runs, "slow", "again", "fast", "wide", "wider")
     for label, row in rows(runs, "slow", *order).items():
-        others = {
-            name: value for name, value in usual[label].items() if not name.startswith("peer")
-        }
+        others = {name: value for name, value in usual[label].items() if not name.startswith("peer")}
         assert {name: row[name] for name in others} == others
 
 
@@ -200,9 +196,7 @@ class Damaged(SavedRun):
 
     def summary(self):
         row = super().summary().to_pylist()[0]
-        return SUMMARY.from_rows(
-            [row | {"comm_share": float("nan"), "throughput_steps_per_s": float("inf")}]
-        )
+        return SUMMARY.from_rows([row | {"comm_share": float("nan"), "throughput_steps_per_s": float("inf")}])
 
 
 def test_figures_of_a_damaged_run_that_are_no_numbers_are_null(runs, tmp_path):

@@ -37,9 +37,7 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
             inverse = np.linalg.inv(matrix)
             apart = x - (one @ inverse @ x) / (one @ inverse @ one)
             q = apart @ inverse @ apart
-            weight *= (
-                np.linalg.det(matrix) ** -0.5 * (one @ inverse @ one) ** -0.5 * q ** (-(n - 1) / 2)
-            )
+            weight *= np.linalg.det(matrix) ** -0.5 * (one @ inverse @ one) ** -0.5 * q ** (-(n - 1) / 2)
             own = q / (n - 1) * matrix.sum() / n**2
             variance += own
             squares += own**2 / (n - 1)

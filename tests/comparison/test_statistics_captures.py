@@ -26,9 +26,7 @@ def test_captures_without_steps_are_left_out():
 def test_the_spread_between_captures_is_in_the_interval():
     # Medians 10 and 12, 20 and 22: squares 2 + 2 over 2 degrees of freedom; t = 4.302653;
     # error sqrt(2 (1/2 + 1/2)).
-    result = difference_of_centres(
-        captures([10] * 3, [12] * 3), captures([20] * 3, [22] * 4), confidence=0.95
-    )
+    result = difference_of_centres(captures([10] * 3, [12] * 3), captures([20] * 3, [22] * 4), confidence=0.95)
     half = 4.302653 * math.sqrt(2)
     assert (result.baseline, result.candidate, result.delta) == (11, 21, 10)
     assert (result.low, result.high) == pytest.approx((10 - half, 10 + half), rel=1e-6)
@@ -43,17 +41,13 @@ def test_one_capture_borrows_the_spread_of_the_other_side():
     half = 12.706205 * math.sqrt(3)
     assert (result.low, result.high) == pytest.approx((20 - half, 20 + half), rel=1e-6)
     assert result.interval.is_borrowed
-    assert (
-        "the side of one capture taken to spread between captures like the other" in result.method
-    )
+    assert "the side of one capture taken to spread between captures like the other" in result.method
     assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "inconclusive"
 
 
 def test_a_few_captures_that_spread_more_than_many_are_not_pooled_with_them():
     # Welch: 2 / 2 + 0 / 3 = 1 with 1 degree of freedom, t = 12.706205; pooled were 3.182 x 0.745.
-    result = difference_of_centres(
-        captures([10] * 3, [12] * 3), captures([20] * 3, [20] * 3, [20] * 3)
-    )
+    result = difference_of_centres(captures([10] * 3, [12] * 3), captures([20] * 3, [20] * 3, [20] * 3))
     assert (result.low, result.high) == pytest.approx((9 - 12.706205, 9 + 12.706205), rel=1e-6)
 
 

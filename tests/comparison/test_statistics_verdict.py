@@ -31,10 +31,7 @@ def difference(baseline, candidate, **options):
     ],
 )
 def test_verdict_by_direction_and_size(candidate, better, expected):
-    assert (
-        Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict
-        == expected
-    )
+    assert Judgement(difference([100] * 4, [candidate] * 4), least=2, better=better).verdict == expected
 
 
 @pytest.mark.parametrize(
@@ -99,9 +96,7 @@ def test_levels_in_turn_that_vanish_are_an_improvement(n):
 def test_every_fifth_step_slow_hides_no_change_of_all(noise):
     rng = np.random.default_rng(5)
     steps = np.where(np.arange(10) % 5 == 4, 110.0, 100.0)
-    found = difference(
-        steps + noise * rng.standard_normal(10), 1.1 * steps + noise * rng.standard_normal(10)
-    )
+    found = difference(steps + noise * rng.standard_normal(10), 1.1 * steps + noise * rng.standard_normal(10))
     assert Judgement(found, least=2).verdict == "regression"
 
 
@@ -120,6 +115,4 @@ def test_uneven_steps_say_their_pattern():
 def test_a_run_is_uneven_beyond_ten_per_cent():
     assert not evenness(np.array([90.0] * 9 + [180.0])).is_uneven  # mean 99, median 90: 9.1 %
     assert evenness(np.array([90.0] * 9 + [200.0])).is_uneven  # mean 101, median 90: 10.9 %
-    assert evenness(
-        np.array([50.0, 60, 95, 100, 105, 140, 150])
-    ).is_uneven  # 3 of 7 near the median
+    assert evenness(np.array([50.0, 60, 95, 100, 105, 140, 150])).is_uneven  # 3 of 7 near the median

@@ -107,9 +107,7 @@ def test_every_problem_kind_has_a_severity_and_plain_placeholders(code):
     kind = CATALOGUE[code]
     assert kind.severity in SEVERITIES
     for text in filter(None, (kind.message, kind.fix)):
-        assert all(
-            name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text)
-        )
+        assert all(name is None or name.isidentifier() for _, name, _, _ in string.Formatter().parse(text))
 
 
 def test_import_loads_nothing_heavy():

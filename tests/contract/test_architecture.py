@@ -35,9 +35,7 @@ def broken_links(path):
             continue
         place, _, anchor = link.partition("#")
         target = path.parent / place if place else path
-        if not target.exists() or (
-            anchor and anchor not in anchors(target.read_text(encoding="utf-8"))
-        ):
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
             broken.append(link)
     return broken
 

@@ -14,9 +14,7 @@ import nsyspipe
 from tests.conftest import SAMPLES
 
 ROOT = SAMPLES.parent
-QUERIES = re.findall(
-    r"```sql\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
-)
+QUERIES = re.findall(r"```sql\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 RUNS = ("ddp-4gpu-before", "ddp-4gpu-after")  # in order of capture
 
 

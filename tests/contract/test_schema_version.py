@@ -23,10 +23,7 @@ WHAT_TO_DO = (
 
 def promised(tables):
     """Return type and unit by table and column, as a snapshot holds them."""
-    return {
-        table.name: {one.name: [str(one.type), one.unit] for one in table.columns}
-        for table in tables
-    }
+    return {table.name: {one.name: [str(one.type), one.unit] for one in table.columns} for table in tables}
 
 
 def broken(before, now):
@@ -50,9 +47,7 @@ def check(folder, version, now, *, is_update=False):
     path = folder / f"schema_v{version}.json"
     before = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else None
     if before is None and not is_update:
-        pytest.fail(
-            f"version {version} has no snapshot: pytest --update-golden tests/contract/test_schema_version.py"
-        )
+        pytest.fail(f"version {version} has no snapshot: pytest --update-golden tests/contract/test_schema_version.py")
     if lost := broken(before or {}, now):
         pytest.fail(f"{'; '.join(lost)}, in the same schema version {version}. {WHAT_TO_DO}")
     if is_update:
@@ -113,9 +108,7 @@ def folder(tmp_path):
     ids=["table", "column", "renamed", "retyped", "unit"],
 )
 @pytest.mark.parametrize("is_update", [False, True], ids=["test", "update"])
-def test_what_is_lost_in_the_same_version_fails_and_no_update_hides_it(
-    folder, now, said, is_update
-):
+def test_what_is_lost_in_the_same_version_fails_and_no_update_hides_it(folder, now, said, is_update):
     kept = (folder / "schema_v1.json").read_text()
     with pytest.raises(pytest.fail.Exception) as failed:
         check(folder, 1, now, is_update=is_update)
@@ -155,7 +148,5 @@ def test_a_change_of_the_real_tables_is_seen(tmp_path, monkeypatch, change):
     changed = [] if change == "drop" else [Column(first.name, first.type, "other", first.doc)]
     table = TableSchema("summary", "One row.", (), (*changed, *others))
     monkeypatch.setitem(DESCRIBED, "summary", table)
-    with pytest.raises(
-        pytest.fail.Exception, match=rf"summary\.{first.name} (is gone|was int64 in count)"
-    ):
+    with pytest.raises(pytest.fail.Exception, match=rf"summary\.{first.name} (is gone|was int64 in count)"):
         check(tmp_path, SCHEMA_VERSION, real_tables())

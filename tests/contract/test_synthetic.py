@@ -29,10 +29,7 @@ COLLECTIVES = """
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("synthetic")
-    return [
-        generate(folder / f"synthetic_{rank}.sqlite", N_KERNELS, N_STEPS, rank, N_RANKS)
-        for rank in range(N_RANKS)
-    ]
+    return [generate(folder / f"synthetic_{rank}.sqlite", N_KERNELS, N_STEPS, rank, N_RANKS) for rank in range(N_RANKS)]
 
 
 def rows(path, query):

@@ -153,9 +153,7 @@ def evidence(step_rows, collectives=(), *, phases=(), kernels=(), links=None, wo
 
 def _began(step_rows):
     shorter = min((row["start_ns"] for row in step_rows), default=0)
-    return [
-        step(row["rank"], 0) | {"start_ns": shorter - 1, "in_summary": False} for row in step_rows
-    ]
+    return [step(row["rank"], 0) | {"start_ns": shorter - 1, "in_summary": False} for row in step_rows]
 
 
 # --- answers --------------------------------------------------------------------------------------

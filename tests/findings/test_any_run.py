@@ -35,9 +35,7 @@ _LINKS = (
 @st.composite
 def step_rows(draw, rank, number):
     """Draw a step whose parts fit into it; some figures may not have been recorded."""
-    cuts = sorted(
-        draw(st.lists(st.integers(0, WALL), min_size=len(_CAUSES), max_size=len(_CAUSES)))
-    )
+    cuts = sorted(draw(st.lists(st.integers(0, WALL), min_size=len(_CAUSES), max_size=len(_CAUSES))))
     parts = [after - before for before, after in zip([0, *cuts], cuts, strict=False)]
     figures = dict(zip(_CAUSES, parts, strict=True))
     exposed = figures.pop("exposed_comm_ns")
@@ -70,9 +68,7 @@ def runs(draw):
             met += collective(number, starts, end, seq=seq, kind=kind, datatype=datatype)
     names = draw(st.sets(st.sampled_from(["backward", "forward", "data"])))
     phases = [
-        phase(
-            name, row["rank"], row["step"], exposed_comm_ns=draw(st.integers(0, WALL)), compute_ns=5
-        )
+        phase(name, row["rank"], row["step"], exposed_comm_ns=draw(st.integers(0, WALL)), compute_ns=5)
         for name in names
         for row in rows
     ]

@@ -18,10 +18,7 @@ ADVISED = [pair for pair in ONE_CHANGE if pair.finding]
 # Of two captures of one job over shared memory; over NVLink they differ by a fifth of that.
 REPEATABILITY = 0.01
 MS = 1e6
-CAPTURES = sorted(
-    {re.sub(r"(?:_\d)?\.sqlite\.xz$", "", one.name) for one in REAL.glob("*.xz")}
-    | set(SAMPLES_BY_NAME)
-)
+CAPTURES = sorted({re.sub(r"(?:_\d)?\.sqlite\.xz$", "", one.name) for one in REAL.glob("*.xz")} | set(SAMPLES_BY_NAME))
 
 
 def test_bounds_hold_on_every_capture_and_pair(captures):

@@ -47,10 +47,7 @@ def load(folder, *builders):
 
 def findings(run):
     """Return the findings by id, in their order, each with its evidence read."""
-    return {
-        row["id"]: row | {"evidence": json.loads(row["evidence"])}
-        for row in run.findings().to_pylist()
-    }
+    return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()}
 
 
 def savings(run):
@@ -170,9 +167,7 @@ def test_the_profilers_own_work_is_measured_in_the_steps_that_count(tmp_path):
     # Step 1's window is [1100, 2100): 100 of it, and 60 of step 2's. Step 0 is left out.
     load(tmp_path, rank())
     rows = ((1150, 1250), (2090, 2100), (2100, 2150), (150, 900))
-    inserts = [
-        f"INSERT INTO PROFILER_OVERHEAD VALUES ({start}, {end}, NULL, 1, 0)" for start, end in rows
-    ]
+    inserts = [f"INSERT INTO PROFILER_OVERHEAD VALUES ({start}, {end}, NULL, 1, 0)" for start, end in rows]
     edit(tmp_path / "built_0.sqlite", _OVERHEAD, *inserts)
     found = findings(nsyspipe.load(tmp_path, jobs=1))["profiler-overhead"]
     assert found["saving_ns_per_step"] == (100 + 10 + 50) / 2

@@ -39,9 +39,7 @@ def test_it_needs_a_thousandth_of_step_time(exposed, fires):
 def test_it_is_a_mean_over_steps_of_the_rank_with_most():
     rows = [
         step(rank, number, wall=WALL, **COPIES)
-        | dict.fromkeys(
-            ("exposed_grad_copy_ns", "grad_copy_span_ns"), 900 if (rank, number) == (1, 2) else 0
-        )
+        | dict.fromkeys(("exposed_grad_copy_ns", "grad_copy_span_ns"), 900 if (rank, number) == (1, 2) else 0)
         for rank in range(2)
         for number in (1, 2)
     ]
@@ -70,7 +68,4 @@ def test_without_all_reduces_or_exposed_copies_there_is_nothing_to_say(given):
 
 
 def test_sizes_that_were_not_recorded_are_null():
-    assert (
-        fired(grad_copy, run(400, grad_copy_bytes=None)).evidence["grad_copy_bytes_per_step"]
-        is None
-    )
+    assert fired(grad_copy, run(400, grad_copy_bytes=None)).evidence["grad_copy_bytes_per_step"] is None

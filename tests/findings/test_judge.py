@@ -25,9 +25,7 @@ COPIES = {
 
 def rules(monkeypatch, **answers):
     """Let these be what the rules of these names answer."""
-    monkeypatch.setattr(
-        judge_module, "RULES", {answering(name, answer): () for name, answer in answers.items()}
-    )
+    monkeypatch.setattr(judge_module, "RULES", {answering(name, answer): () for name, answer in answers.items()})
 
 
 def answering(name, answer):
@@ -125,9 +123,7 @@ def test_a_run_gets_all_that_its_figures_say():
     rows = steps(2, 1, 2, exposed=300, **COPIES)
     met = [row for number in (1, 2) for row in collective(number, (0, 0), 300)]
     table, problems = judge(evidence(rows, met))
-    assert list(
-        zip(*(table[name].to_pylist() for name in ("id", "saving_ns_per_step")), strict=True)
-    ) == [
+    assert list(zip(*(table[name].to_pylist() for name in ("id", "saving_ns_per_step")), strict=True)) == [
         ("single-bucket", 300),
         ("comm-bound", 300),
         ("grad-copy", 50),
@@ -162,9 +158,7 @@ def test_without_summary_steps_nothing_is_asked(monkeypatch, given):
 
 
 def test_rules_that_lack_the_same_share_a_row(monkeypatch):
-    alike, other, fix = (
-        NotJudged(*one) for one in (("why", "how"), ("else", "how"), ("why", "other"))
-    )
+    alike, other, fix = (NotJudged(*one) for one in (("why", "how"), ("else", "how"), ("why", "other")))
     rules(monkeypatch, a=alike, b=other, none=None, c=alike, d=fix)
     table, problems = judge(evidence([step()]))
     assert table.num_rows == 0

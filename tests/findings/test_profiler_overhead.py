@@ -22,9 +22,7 @@ def test_a_long_first_step_is_a_warning_without_a_saving():
     # The median of 100, 100, 120, 120 is 110: 220 is twice that.
     found = fired(profiler_overhead, run(220, 100, 120, 100, 120))
     assert found.saving_ns_per_step is None
-    assert found.title.endswith(
-        "distorted by the start of the capture, and is left out of the figures"
-    )
+    assert found.title.endswith("distorted by the start of the capture, and is left out of the figures")
     assert found.evidence == {
         "overhead_ns_per_step": 0,
         "first_step_to_median_ratio": 2,

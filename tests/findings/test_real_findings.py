@@ -36,10 +36,7 @@ OF_COMMUNICATION = {
 
 def findings(run):
     """Return the findings by id, in their order, each with its evidence read."""
-    return {
-        row["id"]: row | {"evidence": json.loads(row["evidence"])}
-        for row in run.findings().to_pylist()
-    }
+    return {row["id"]: row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()}
 
 
 def left_open(run):
@@ -56,9 +53,7 @@ def test_every_finding_keeps_to_the_contract(runs, name):
     (figures,) = run.summary().to_pylist()
     assert set(found) <= set(IDS)
     worth = [
-        row["saving_ns_per_step"]
-        if row["expected_ns_per_step"] is None
-        else row["expected_ns_per_step"]
+        row["saving_ns_per_step"] if row["expected_ns_per_step"] is None else row["expected_ns_per_step"]
         for row in found.values()
         if row["id"] != "comm-bound"  # which stands after its causes
     ]
@@ -135,9 +130,7 @@ def test_small_buckets_hide_a_slow_link_but_slow_compute(runs, options):
     found = findings(run)
     (figures,) = run.summary().to_pylist()
     assert figures["overlap_ratio"] > 0.9
-    assert not {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients"} & set(
-        found
-    )
+    assert not {"comm-bound", "single-bucket", "too-many-buckets", "compress-gradients"} & set(found)
     # whatif.md: kernels +4 % on this capture; the same kernels in the single-bucket run.
     slowed = found["comm-slows-compute"]["evidence"]
     assert slowed["slowdown_ratio"] == pytest.approx(0.04, abs=0.01)
@@ -167,9 +160,7 @@ def test_the_link_is_known_with_what_it_reached_although_nothing_is_to_be_change
     assert link.busbw_bytes_per_s < link.slowest.nominal_bytes_per_s
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("ddp-4gpu", {}), ("baseline", {"topology": TOPOLOGY})]
-)
+@pytest.mark.parametrize(("name", "options"), [("ddp-4gpu", {}), ("baseline", {"topology": TOPOLOGY})])
 def test_without_links_there_is_no_slowest(runs, name, options):
     assert runs(name, **options).link is None
 
@@ -219,9 +210,7 @@ PAIRS = {
 def test_following_the_advice_brought_most_of_the_bound_and_no_more(runs, what):
     (name, options, followed), name_after = PAIRS[what]
     before, after = runs(name, **options), runs(name_after)
-    brought = (
-        before.summary()["step_time_ns"][0].as_py() - after.summary()["step_time_ns"][0].as_py()
-    )
+    brought = before.summary()["step_time_ns"][0].as_py() - after.summary()["step_time_ns"][0].as_py()
     found = findings(before)
     promised = sum(found[one]["saving_ns_per_step"] for one in followed)
     assert 0.75 * promised < brought < promised

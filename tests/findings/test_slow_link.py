@@ -104,9 +104,7 @@ def test_a_network_between_hosts_is_all_there_is():
     # The ring of two hosts: NVLink inside each, InfiniBand between them.
     ring = [NVLINK, link("net", "NET/IB/0/GDRDMA", edge=(1, 2))]
     reason = not_judged(slow_link, run(ring, n_hosts=2))
-    assert (
-        reason == "NCCL's log names a network, and message sizes are needed to tell how fast it is"
-    )
+    assert reason == "NCCL's log names a network, and message sizes are needed to tell how fast it is"
     silent(slow_link, run(ring, n_hosts=2, of_collective=sized(PROMISED // 10)))
 
 

@@ -172,8 +172,7 @@ def test_the_first_waits_for_the_last_whoever_comes_between():
 def test_a_phase_may_be_longer_on_the_device_or_idle_or_where_neither_is_known_on_the_host(known):
     # Rank 1 against the mean of ranks 0 and 2: 90 - (10 + 30) / 2 = 70.
     phases = [
-        phase("data", rank, 1, **(dict.fromkeys(known, 0) | {known[0]: own}))
-        for rank, own in enumerate((10, 90, 30))
+        phase("data", rank, 1, **(dict.fromkeys(known, 0) | {known[0]: own})) for rank, own in enumerate((10, 90, 30))
     ]
     found = fired(straggler, run([100], 3, phases=phases))
     assert (found.evidence["phase"], found.evidence["phase_excess_ns_per_step"]) == ("data", 70)
@@ -247,10 +246,7 @@ def test_who_waits_for_nobody_has_no_straggler(given):
 
 def test_a_world_of_many_ranks_still_fits_the_line():
     last = 1_048_575
-    rows = [
-        row | {"rank": rank}
-        for row, rank in zip(collective(1, (0, 100), 500), (0, last), strict=True)
-    ]
+    rows = [row | {"rank": rank} for row, rank in zip(collective(1, (0, 100), 500), (0, last), strict=True)]
     phases = [phase("optimizer", 0, host_ns=0), phase("optimizer", last, host_ns=9)]
     given = evidence([step(rank, exposed=300) for rank in (0, last)], rows, phases=phases)
     assert fired(straggler, given).evidence["rank"] == last

@@ -49,15 +49,11 @@ def test_the_rank_that_the_others_wait_for_decides(by_rank):
 def test_five_calls_are_shown():
     calls = {f"cudaFree{number}": 100 - number for number in range(9)}
     found = fired(sync_bound, blocked(300, calls=calls))
-    assert list(found.evidence["idle_ns_per_step_by_call"]) == [
-        f"cudaFree{number}" for number in range(5)
-    ]
+    assert list(found.evidence["idle_ns_per_step_by_call"]) == [f"cudaFree{number}" for number in range(5)]
 
 
 def test_without_names_it_is_some_call():
-    assert fired(sync_bound, blocked(300, calls={})).action == (
-        "keep a synchronising call out of the step"
-    )
+    assert fired(sync_bound, blocked(300, calls={})).action == ("keep a synchronising call out of the step")
 
 
 def test_a_long_name_is_cut():

@@ -38,9 +38,7 @@ def test_many_short_all_reduces_could_save_what_they_leave_exposed():
 
 
 def test_no_more_than_what_is_exposed_can_be_saved():
-    assert fired(too_many_buckets, run(all_reduces(20), exposed=300_000)).saving_ns_per_step == (
-        300_000
-    )
+    assert fired(too_many_buckets, run(all_reduces(20), exposed=300_000)).saving_ns_per_step == (300_000)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +72,7 @@ def test_all_thresholds_at_once_still_fire():
 
 
 def test_a_few_large_buckets_among_many_small_ones_do_not_hide_them():
-    rows = all_reduces(30, 40_000) + [
-        row | {"seq": row["seq"] + 30} for row in all_reduces(5, 180_000)
-    ]
+    rows = all_reduces(30, 40_000) + [row | {"seq": row["seq"] + 30} for row in all_reduces(5, 180_000)]
     found = fired(too_many_buckets, run(rows))
     assert found.evidence["median_transfer_ns"] == 40_000
     assert found.saving_ns_per_step == 35 * 40_000
@@ -84,9 +80,7 @@ def test_a_few_large_buckets_among_many_small_ones_do_not_hide_them():
 
 def test_the_small_all_reduces_of_sharded_training_are_no_buckets():
     # Hybrid sharding: per layer a reduce-scatter within the host, an all-reduce across hosts.
-    rows = all_reduces(24) + [
-        row | {"seq": row["seq"] + 24} for row in all_reduces(24, kind="reduce_scatter")
-    ]
+    rows = all_reduces(24) + [row | {"seq": row["seq"] + 24} for row in all_reduces(24, kind="reduce_scatter")]
     silent(too_many_buckets, run(rows))
 
 

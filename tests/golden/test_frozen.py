@@ -170,9 +170,7 @@ def test_every_table_of_a_run_is_what_it_was(run, called, digested):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table.combine_chunks())
-        parts[f"{name}: {table.num_rows} rows of {table.num_columns}"] = (
-            sink.getvalue().to_pybytes()
-        )
+        parts[f"{name}: {table.num_rows} rows of {table.num_columns}"] = sink.getvalue().to_pybytes()
     digested(f"tables/{run}", parts)
 
 
@@ -180,14 +178,9 @@ def test_every_table_of_a_run_is_what_it_was(run, called, digested):
 def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested, tmp_path):
     page, trace = tmp_path / "page.html", tmp_path / "trace.pftrace"
     pinned(f"markdown/{run}.md", called("analyze", *inputs(run), "-j", "1", "--markdown", "-"))
-    document = called(
-        "analyze", *inputs(run), "-j", "1", "--json", "-", "--html", page, "--perfetto", trace
-    )
+    document = called("analyze", *inputs(run), "-j", "1", "--json", "-", "--html", page, "--perfetto", trace)
     parts = parts_of(document) | {"--html": page.read_bytes(), "--perfetto": trace.read_bytes()}
-    parts |= {
-        f"doctor {key}": value
-        for key, value in parts_of(called("doctor", *inputs(run), "--json", "-")).items()
-    }
+    parts |= {f"doctor {key}": value for key, value in parts_of(called("doctor", *inputs(run), "--json", "-")).items()}
     digested(f"analyze/{run}", parts)
     pinned(
         f"doctor/{run}.md",
@@ -197,12 +190,8 @@ def test_other_formats_of_a_run_are_what_they_were(run, called, pinned, digested
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "runs"), [(name, runs) for name in BESIDE for runs in BESIDE[name]]
-)
-def test_runs_beside_each_other_are_what_they_were(
-    command, runs, called, pinned, digested, tmp_path
-):
+@pytest.mark.parametrize(("command", "runs"), [(name, runs) for name in BESIDE for runs in BESIDE[name]])
+def test_runs_beside_each_other_are_what_they_were(command, runs, called, pinned, digested, tmp_path):
     name, given = f"{command}-{'-'.join(runs)}", [inputs(run)[0] for run in runs]
     page = tmp_path / "page.html"
     pinned(f"{command}/{name}.txt", called(command, *given, "-j", "1"))
@@ -218,9 +207,7 @@ def test_what_if_answers_what_it_did(run, called, pinned, digested, tmp_path):
     for name, change in (("advice", []), ("change", CHANGES[run])):
         pinned(f"whatif/{run}-{name}.txt", called("whatif", *inputs(run), "-j", "1", *change))
         files = ["--json", tmp_path / "answer.json", "--html", page, "--markdown", "-", "--force"]
-        pinned(
-            f"whatif/{run}-{name}.md", called("whatif", *inputs(run), "-j", "1", *change, *files)
-        )
+        pinned(f"whatif/{run}-{name}.md", called("whatif", *inputs(run), "-j", "1", *change, *files))
         document = (tmp_path / "answer.json").read_text(encoding="utf-8")
         digested(f"whatif/{run}-{name}", {"all": document, "--html": page.read_bytes()})
 
@@ -247,6 +234,4 @@ def test_a_dashboard_is_what_it_was(called, pinned, digested, tmp_path):
         "dashboard/printed.txt",
         called("dashboard", store, "-o", page).replace(str(tmp_path), "TMP"),
     )
-    digested(
-        "dashboard/page", {"page": page.read_text(encoding="utf-8").replace(str(tmp_path), "TMP")}
-    )
+    digested("dashboard/page", {"page": page.read_text(encoding="utf-8").replace(str(tmp_path), "TMP")})

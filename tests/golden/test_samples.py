@@ -90,9 +90,7 @@ def test_sample_figures_follow_from_its_rows(run):
     wall = sum(row["wall_ns"] for row in rows)
     assert len(rows) == 4 * found["summary"]["n_summary_steps"]
     assert found["summary"]["comm_share"] == sum(row["comm_ns"] for row in rows) / wall
-    assert (
-        found["summary"]["exposed_comm_share"] == sum(row["exposed_comm_ns"] for row in rows) / wall
-    )
+    assert found["summary"]["exposed_comm_share"] == sum(row["exposed_comm_ns"] for row in rows) / wall
     slowest = {}
     for row in rows:
         slowest[row["step"]] = max(slowest.get(row["step"], 0), row["wall_ns"])

@@ -127,9 +127,7 @@ def test_one_report_of_a_node_holds_both_ranks(machine):
 
 
 def test_a_crash_mid_capture_passes_its_status_on_and_keeps_what_was_captured(machine):
-    answer = run(
-        machine, "ddp.sh", "-n", "2", "-o", "run", *SHORT, "--crash-at", "6", "--crash-rank", "1"
-    )
+    answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", *SHORT, "--crash-at", "6", "--crash-rank", "1")
     assert answer.status == 1
     assert "rank 1 fails on purpose" in answer.err
     assert "error: train_vit.py: rank 1 ended with status 1; its own message stands" in answer.err
@@ -149,9 +147,7 @@ def test_a_program_that_never_begins_is_told_how(machine):
 
 
 def test_a_program_that_hangs_at_its_end_is_ended_with_complete_reports(machine):
-    answer = run(
-        machine, "ddp.sh", "-n", "2", "-o", "run", "--linger", "5", *SHORT, "--hang-at-exit"
-    )
+    answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", "--linger", "5", *SHORT, "--hang-at-exit")
     assert answer.status == 124
     assert "had not exited 5 s later" in answer.err
     assert "found: reports of 2 of 2 ranks" in answer.err

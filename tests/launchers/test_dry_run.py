@@ -146,9 +146,7 @@ def test_the_printed_command_runs(gpus):
     assert gpus.files() == ["baseline_0.nsys-rep"]
 
 
-@pytest.mark.skipif(
-    find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place"
-)
+@pytest.mark.skipif(find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place")
 @pytest.mark.parametrize("launcher", ["baseline.sh", "ddp.sh", "node.sh"])
 def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(machine, launcher):
     for path in ("bin/nsys", "bin/torchrun", "site/torch/__init__.py"):

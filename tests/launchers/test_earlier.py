@@ -79,10 +79,7 @@ def test_a_report_whose_place_was_taken_meanwhile_is_kept_beside_it(machine):
     assert kept.read_text() == "0 captured\n"
     assert (machine.work / "run_0.nsys-rep").read_text() == "other"
     assert "found: reports of 1 of 2 ranks: run_1.nsys-rep" in answer.err
-    assert (
-        f"rank 0: nsys could not write its report, which is kept: {kept.name}: Failed to"
-        in answer.err
-    )
+    assert f"rank 0: nsys could not write its report, which is kept: {kept.name}: Failed to" in answer.err
     assert "fix: nsyspipe analyze takes a kept .nsys-rep as it is" in answer.err
     # Only the job's own report is exported.
     assert not (machine.work / "run_0.sqlite").exists()

@@ -81,9 +81,7 @@ def test_ranks_that_the_job_does_not_have_are_refused(machine, ranks):
 def test_ranges_of_ranks_that_make_no_sense_are_refused(machine, ranks):
     answer = ddp(machine, "--ranks", ranks)
     assert answer.status == 2
-    said = {"3-1": "the range 3-1 ends before it begins"}.get(
-        ranks, "no job has a rank 99999999999"
-    )
+    said = {"3-1": "the range 3-1 ends before it begins"}.get(ranks, "no job has a rank 99999999999")
     assert answer.err.splitlines() == [
         f"error: --ranks {ranks}: {said}",
         "  fix: --ranks 0,7,63 or --ranks 0-3",
@@ -185,9 +183,7 @@ def test_a_torchrun_that_fails_before_the_ranks_is_said_to(machine):
     assert "the job's command ended with status 1; its own message stands above" in answer.err
 
 
-@pytest.mark.skipif(
-    find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place"
-)
+@pytest.mark.skipif(find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place")
 def test_without_nsys_one_message_says_what_to_do(machine):
     (machine.root / "bin" / "nsys").unlink()
     answer = ddp(machine)

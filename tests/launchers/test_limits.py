@@ -151,9 +151,7 @@ def test_a_node_captured_as_a_whole_lingers_too(machine):
 
 @pytest.mark.slow
 def test_an_nsys_that_hangs_after_the_program_is_ended(machine):
-    machine.put_nsys(
-        '"$@"; [ $RANK = 0 ] && cp "$reports/$RANK.sqlite" "$out.nsys-rep" || sleep 60'
-    )
+    machine.put_nsys('"$@"; [ $RANK = 0 ] && cp "$reports/$RANK.sqlite" "$out.nsys-rep" || sleep 60')
     answer = ddp(machine, "--exit-timeout", "1")
     assert answer.status == 3
     assert "rank 1: nsys had not ended 1 s after the program: ended it" in answer.err
@@ -283,9 +281,7 @@ def test_an_agent_that_an_nsys_leaves_behind_is_ended(machine):
 @pytest.mark.slow
 def test_of_what_is_left_after_a_program_only_nsys_is_ended(machine):
     shutil.copy("/bin/sleep", machine.root / "bin" / "nsys-copy")
-    machine.put_nsys(
-        f'setsid {machine.root}/bin/nsys-copy 56 & "$@"; cp "$reports/0.sqlite" "$out.nsys-rep"'
-    )
+    machine.put_nsys(f'setsid {machine.root}/bin/nsys-copy 56 & "$@"; cp "$reports/0.sqlite" "$out.nsys-rep"')
     text = """
 import subprocess
 print(subprocess.Popen(["sleep", "57"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True).pid)
@@ -300,9 +296,7 @@ print(subprocess.Popen(["sleep", "57"], stdout=subprocess.DEVNULL, stderr=subpro
 @pytest.mark.slow
 def test_an_nsys_that_has_missed_its_agent_is_started_once_more(machine):
     missed = "echo 'Connection to Agent lost: End of file'; exit 1"
-    machine.put_nsys(
-        f'[ -e again ] || {{ touch again; {missed}; }}; "$@"; cp "$reports/0.sqlite" "$out.nsys-rep"'
-    )
+    machine.put_nsys(f'[ -e again ] || {{ touch again; {missed}; }}; "$@"; cp "$reports/0.sqlite" "$out.nsys-rep"')
     answer = ddp(machine, n=1, text="print('ran')")
     assert (answer.status, answer.out) == (0, "ran\n"), answer.err
     machine.put_nsys(missed)

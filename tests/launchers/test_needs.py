@@ -103,9 +103,7 @@ def test_fewer_gpus_than_ranks_are_refused_and_the_fix_says_how_many(machine):
     assert "fix: -n 2" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("visible", "n"), [("0,1", 2), ("1", 1), ("-1", 0), ("", 0), ("0,-1,1", 1)]
-)
+@pytest.mark.parametrize(("visible", "n"), [("0,1", 2), ("1", 1), ("-1", 0), ("", 0), ("0,-1,1", 1)])
 def test_hidden_gpus_do_not_count(machine, visible, n):
     machine.put_gpus(4)
     machine.variables["CUDA_VISIBLE_DEVICES"] = visible

@@ -107,10 +107,7 @@ def test_ranks_of_all_nodes_may_be_named(machine):
 def test_nsys_gets_one_list_of_variables_and_that_is_the_users(machine):
     words = command(machine, "baseline.sh", "--nsys-arg=--env-var=A=1")
     assert [word for word in words if word.startswith("--env-var")] == ["--env-var=A=1"]
-    assert (
-        "NSYS_NVTX_PROFILER_REGISTER_ONLY=0"
-        in words[1 : words.index(str(machine.root / "bin/python3"))]
-    )
+    assert "NSYS_NVTX_PROFILER_REGISTER_ONLY=0" in words[1 : words.index(str(machine.root / "bin/python3"))]
 
 
 def test_a_value_may_follow_an_equals_sign_or_stand_alone(machine):
@@ -173,6 +170,4 @@ def test_the_variable_nsys_names_one_and_the_option_wins(machine):
     machine.put_nsys(name="other")
     machine.variables["NSYS"] = str(machine.root / "bin" / "other")
     assert machine.variables["NSYS"] in command(machine, "ddp.sh")
-    assert "other" not in " ".join(
-        command(machine, "ddp.sh", "--nsys", str(machine.root / "bin/nsys"))
-    )
+    assert "other" not in " ".join(command(machine, "ddp.sh", "--nsys", str(machine.root / "bin/nsys")))

@@ -25,9 +25,7 @@ _SPELLINGS = {"--nproc_per_node", "--nproc-per-node", "--node_rank"}
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="no shellcheck")
 @pytest.mark.parametrize("script", CHECKED, ids=lambda path: path.name)
 def test_shellcheck_finds_nothing(script):
-    found = subprocess.run(
-        ["shellcheck", "-x", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    found = subprocess.run(["shellcheck", "-x", script], capture_output=True, text=True, timeout=60, check=False)
     assert (found.stdout, found.returncode) == ("", 0)
 
 
@@ -47,9 +45,7 @@ def options_of(path):
 @pytest.mark.parametrize("script", sorted(LAUNCHERS.glob("*.sh")), ids=lambda path: path.name)
 @pytest.mark.parametrize("option", ["--help", "-h"])
 def test_help_fits_a_terminal_and_names_every_option(script, option):
-    told = subprocess.run(
-        [script, option], capture_output=True, text=True, timeout=20, check=True, cwd="/"
-    )
+    told = subprocess.run([script, option], capture_output=True, text=True, timeout=20, check=True, cwd="/")
     assert told.stderr == ""
     assert max(map(len, told.stdout.splitlines())) <= 120
     known = options_of(script) | options_of(LAUNCHERS / "capture.bash")
@@ -63,24 +59,16 @@ def test_help_fits_a_terminal_and_names_every_option(script, option):
 
 def test_the_help_of_each_launcher_shows_how_it_is_started():
     for script in LAUNCHERS.glob("*.sh"):
-        told = subprocess.run(
-            [script, "--help"], capture_output=True, text=True, timeout=20, check=True
-        )
+        told = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=20, check=True)
         assert f"  launchers/{script.name}" in told.stdout
 
 
 def test_the_example_for_slurm_tells_its_options_and_what_it_runs_in():
     script = LAUNCHERS / "slurm.sbatch"
     bare = {"PATH": "/usr/bin:/bin"}
-    told = subprocess.run(
-        [script, "--help"], capture_output=True, text=True, timeout=20, check=True, env=bare
-    )
+    told = subprocess.run([script, "--help"], capture_output=True, text=True, timeout=20, check=True, env=bare)
     assert told.stdout.startswith("An example: sbatch launchers/slurm.sbatch [options of node.sh]")
     assert "--rdzv-endpoint" in told.stdout
-    told = subprocess.run(
-        [script], capture_output=True, text=True, timeout=20, check=False, env=bare
-    )
+    told = subprocess.run([script], capture_output=True, text=True, timeout=20, check=False, env=bare)
     assert told.returncode == 2
-    assert told.stderr == (
-        "error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n"
-    )
+    assert told.stderr == ("error: slurm.sbatch: this is no Slurm job\n  fix: sbatch launchers/slurm.sbatch\n")

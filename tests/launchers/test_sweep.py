@@ -123,8 +123,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_made_again(lab):
     assert "== ddp-2gpu: done before" in again.err
     ran = (lab.work / "log").read_text().splitlines()
     assert sorted(ran) == [
-        f"{rank} - --gradient-as-bucket-view --json study/ddp-2gpu-view.train.json --lr 1"
-        for rank in (0, 1)
+        f"{rank} - --gradient-as-bucket-view --json study/ddp-2gpu-view.train.json --lr 1" for rank in (0, 1)
     ]
 
 
@@ -159,9 +158,7 @@ def test_nor_are_those_of_another_trace_nsys_or_machine(lab, other):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["baseline_0.sqlite", "baseline.capture.json", "baseline.train.json"]
-)
+@pytest.mark.parametrize("name", ["baseline_0.sqlite", "baseline.capture.json", "baseline.train.json"])
 def test_files_that_are_not_the_sweeps_stay(lab, name):
     mine = lab.work / "s" / name
     mine.parent.mkdir()

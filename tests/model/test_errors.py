@@ -9,11 +9,7 @@ import pytest
 from nsyspipe import errors
 from nsyspipe.errors import InputError, NsyspipeError, OptionError, RankConflictError
 
-CLASSES = [
-    one
-    for one in vars(errors).values()
-    if isinstance(one, type) and one.__module__ == errors.__name__
-]
+CLASSES = [one for one in vars(errors).values() if isinstance(one, type) and one.__module__ == errors.__name__]
 FACTS = {"found": "b.sqlite", "fix": "nsyspipe analyze b.sqlite"}
 
 
@@ -33,9 +29,7 @@ def test_parents_are_the_ones_that_the_docstring_draws():
         "OptionError": "NsyspipeError",
         "OutputError": "NsyspipeError",
     }
-    assert all(
-        f" {one.__name__} " in errors.__doc__ for one in CLASSES[1:] if one is not NsyspipeError
-    )
+    assert all(f" {one.__name__} " in errors.__doc__ for one in CLASSES[1:] if one is not NsyspipeError)
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -92,8 +86,6 @@ def test_any_error_of_ours_can_be_caught_as_one():
     ],
 )
 def test_a_name_that_is_none_gets_the_nearest_as_its_fix(name, fix):
-    error = OptionError.no_such_name(
-        f"--sort {name!r}", "is no metric", name, ["idle", "step_time"]
-    )
+    error = OptionError.no_such_name(f"--sort {name!r}", "is no metric", name, ["idle", "step_time"])
     assert (error.found, error.fix) == ("idle, step_time", fix)
     assert str(error) == f"--sort {name!r}: is no metric"

@@ -102,9 +102,7 @@ def test_settings_survive_the_way_to_another_process():
     assert pickle.loads(pickle.dumps(reading)) == reading
 
 
-@pytest.mark.parametrize(
-    "option", ["step", "comm_kernel", "backward", "forward", "optimizer", "data"]
-)
+@pytest.mark.parametrize("option", ["step", "comm_kernel", "backward", "forward", "optimizer", "data"])
 def test_a_pattern_that_is_none_is_an_error_that_names_its_option(option):
     with pytest.raises(OptionError) as caught:
         Reading.from_text(**{option: "a(b"})

@@ -111,9 +111,7 @@ def test_a_key_that_others_may_know_or_have_put_there_is_refused(state, tmp_path
     assert key_of(state).key != key.key
 
 
-@pytest.mark.parametrize(
-    "environment", [{}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}]
-)
+@pytest.mark.parametrize("environment", [{}, {"HOME": ""}, {"HOME": "x"}, {"HOME": "/dev/null"}, {"HOME": "/proc"}])
 def test_without_a_state_directory_each_capture_has_its_own(environment):
     first, second = hash_key(environment), hash_key(environment)
     assert is_own(first)
@@ -132,10 +130,7 @@ def test_one_of_somebody_else_is_refused(state, monkeypatch):
 def test_of_several_captures_that_begin_at_once_one_makes_it(state):
     code = "from nsyspipe.nsys.secrets import hash_key; print(hash_key().key_id)"
     variables = os.environ | {"XDG_STATE_HOME": str(state.parent)}
-    started = [
-        subprocess.Popen([sys.executable, "-c", code], env=variables, stdout=subprocess.PIPE)
-        for _ in range(8)
-    ]
+    started = [subprocess.Popen([sys.executable, "-c", code], env=variables, stdout=subprocess.PIPE) for _ in range(8)]
     said = {process.communicate(timeout=30)[0] for process in started}
     assert said == {f"{key_of(state).key_id}\n".encode()}
     assert [path.name for path in state.iterdir()] == ["hash-key"]

@@ -165,9 +165,7 @@ def test_how_many_tokens_there_are_is_no_secret():
 
 
 def test_a_value_has_one_hash_per_name_and_key():
-    first, again, other, elsewhere = recorded_command(
-        ["--a=word", "--a=word", "--a=word2", "--b=word"], KEY
-    )
+    first, again, other, elsewhere = recorded_command(["--a=word", "--a=word", "--a=word2", "--b=word"], KEY)
     assert HASHED.fullmatch(first.partition("=")[2])
     assert first == again
     # HMAC-SHA256 of b"value\0a\0word" with 32 bytes k, by another implementation (openssl dgst -mac).
@@ -217,9 +215,7 @@ def test_of_a_message_only_what_it_quotes_is_hidden():
         "-pabcdefg",
     ]
     said = "cannot write /me/x.nsys-rep for train.py --data plan --lr 0.1 -pabcdefg as planned"
-    assert without_words(said, words) == (
-        "cannot write ***.nsys-rep for train.py --data *** --lr 0.1 -*** as planned"
-    )
+    assert without_words(said, words) == ("cannot write ***.nsys-rep for train.py --data *** --lr 0.1 -*** as planned")
     assert without_words("No space left on device", words) == "No space left on device"
 
 
@@ -230,10 +226,7 @@ def test_each_variable_stands_once_with_values_that_compile():
     names = list(VARIABLES)
     assert len(names) == 54
     assert {*OF_LINKS} < {*names}
-    assert all(
-        name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "CUDA_", "PYTORCH_"))
-        for name in names
-    )
+    assert all(name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "CUDA_", "PYTORCH_")) for name in names)
     assert not [one for one in VARIABLES if allows(one, "Zx81-plant3d")]
 
 

@@ -249,9 +249,7 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
     assert exports(cache) == [found[1]]
 
 
-@pytest.mark.parametrize(
-    "name", ["my-thesis/run.sqlite", f"{'0' * 32}-2025.5.1-01234567/chapter1.tex"]
-)
+@pytest.mark.parametrize("name", ["my-thesis/run.sqlite", f"{'0' * 32}-2025.5.1-01234567/chapter1.tex"])
 def test_a_user_s_directories_make_no_room(reports, tool, cache, monkeypatch, name):
     mine = cache / "exports" / name
     mine.parent.parent.mkdir(parents=True)
@@ -277,13 +275,9 @@ def test_a_limit_that_is_no_number_is_refused(reports, tool, monkeypatch, given)
 def test_two_at_once_both_get_whole_exports(reports, tool):
     tool(f"sleep 0.3; {COPY}")
     script = (
-        "import sys, nsyspipe\nrun = nsyspipe.load(sys.argv[1])\n"
-        "print(run.steps().num_rows, run.problems.num_rows)"
+        "import sys, nsyspipe\nrun = nsyspipe.load(sys.argv[1])\nprint(run.steps().num_rows, run.problems.num_rows)"
     )
-    both = [
-        subprocess.Popen([sys.executable, "-c", script, str(reports)], stdout=subprocess.PIPE)
-        for _ in range(2)
-    ]
+    both = [subprocess.Popen([sys.executable, "-c", script, str(reports)], stdout=subprocess.PIPE) for _ in range(2)]
     answers = [one.communicate(timeout=60)[0] for one in both]
     assert answers[0] == answers[1]
     assert answers[0].startswith(b"8 ")  # two ranks with four steps
@@ -311,9 +305,7 @@ def test_without_nsys_the_message_says_how_to_export(reports, monkeypatch):
     ("ranks", "named"),
     [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_1*.sqlite'")],
 )
-def test_without_nsys_exports_beside_the_reports_are_pointed_out(
-    tmp_path, monkeypatch, ranks, named
-):
+def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, ranks, named):
     monkeypatch.setenv("PATH", "/nonexistent")
     if find_nsys() is not None:
         pytest.skip("this machine has nsys in one of the usual places")
@@ -363,8 +355,7 @@ def test_what_a_killed_export_left_with_another_report_goes_too(reports, tool, c
     elsewhere = reports.parent / ".nsyspipe-elsewher.unfinished"
     long_ago = time.time() - 3600
     left, held, followed = (
-        export.parent / f".nsyspipe-{name}.unfinished"
-        for name in ("0left000", "0held000", "followed")
+        export.parent / f".nsyspipe-{name}.unfinished" for name in ("0left000", "0held000", "followed")
     )
     for folder in (left, held, elsewhere):
         folder.mkdir(mode=0o700)

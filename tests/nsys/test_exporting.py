@@ -35,9 +35,7 @@ def report(tmp_path):
 @pytest.fixture
 def tool(tmp_path):
     """Return a function that makes a fake nsys."""
-    return lambda *arguments, **options: nsys.find(
-        str(fake_nsys(tmp_path / "tool", *arguments, **options))
-    )
+    return lambda *arguments, **options: nsys.find(str(fake_nsys(tmp_path / "tool", *arguments, **options)))
 
 
 def names(folder):
@@ -88,9 +86,7 @@ def test_the_stem_stays(name, target):
     assert target_of(Path(name)) == Path(target)
 
 
-@pytest.mark.parametrize(
-    "name", ["-x_0", "a b'\"$(x)", "ä\N{SNOWMAN}", "new\nline", os.fsdecode(b"\xff")]
-)
+@pytest.mark.parametrize("name", ["-x_0", "a b'\"$(x)", "ä\N{SNOWMAN}", "new\nline", os.fsdecode(b"\xff")])
 def test_any_name_will_do(tmp_path, tool, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
     report = fake_report(Path(f"{name}.nsys-rep"))
@@ -117,9 +113,7 @@ def test_several_are_exported_at_once_and_answered_in_order(tmp_path, tool):
     both = f'touch "{tmp_path}/$$.here"; while [ $(ls "{tmp_path}" | grep -c here) -lt 2 ]; do sleep 0.01; done; {COPY}'
     reports = [fake_report(tmp_path / f"run_{rank}.nsys-rep", rank) for rank in (1, 0)]
     seen = []
-    made = export_reports(
-        reports, nsys=tool(both), jobs=2, timeout_s=20, on_progress=lambda *at: seen.append(at)
-    )
+    made = export_reports(reports, nsys=tool(both), jobs=2, timeout_s=20, on_progress=lambda *at: seen.append(at))
     assert [one.source for one in made] == reports
     assert seen[0] == (0, 2)
     assert seen[-1] == (2, 2)
@@ -182,9 +176,7 @@ def test_an_export_of_a_part_is_replaced_by_a_whole_one(report, tool, limit):
     assert statuses(attempt_exports([report], nsys=tool())) == [EXPORTED]
 
 
-@pytest.mark.parametrize(
-    "recorded", ["run_0.nsys-rep", "sub/run_0.nsys-rep", "C:\\x\\run_0.nsys-rep", ""]
-)
+@pytest.mark.parametrize("recorded", ["run_0.nsys-rep", "sub/run_0.nsys-rep", "C:\\x\\run_0.nsys-rep", ""])
 def test_an_export_of_a_report_with_that_name_is_kept(report, tool, recorded):
     steady_rank(0).meta(EXPORT_PARAM_INPUT_FILE=recorded).write(report.with_suffix(".sqlite"))
     assert statuses(attempt_exports([report], nsys=tool())) == [UP_TO_DATE]
@@ -246,9 +238,7 @@ def test_a_directory_that_takes_no_files_is_told(report, tool):
 def test_a_report_of_a_newer_nsys_names_both_versions(report, tool):
     error = failure(report, tool(f"cat >&2 <<'END'\n{NEWER}END\nexit 1"))
     assert isinstance(error, NsysFailedError)
-    assert error.problem == (
-        "was captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38, which cannot read it"
-    )
+    assert error.problem == ("was captured by nsys 2026.2.3.38, and the nsys here is 2024.2.3.38, which cannot read it")
     assert "install Nsight Systems 2026.2.3.38 or newer" in error.fix
 
 
@@ -307,9 +297,7 @@ def gone(pid):
 
 
 def test_one_that_writes_half_and_dies_leaves_nothing(report, tool):
-    error = failure(
-        report, tool('head -c 5000 "$report" > "$out"; touch "$out-journal"; kill -9 $$')
-    )
+    error = failure(report, tool('head -c 5000 "$report" > "$out"; touch "$out-journal"; kill -9 $$'))
     assert "was killed by signal SIGKILL" in error.problem
     assert "-j 1" in error.fix
 

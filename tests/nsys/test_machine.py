@@ -88,9 +88,7 @@ def test_nothing_is_there_and_nothing_fails(checks, tmp_path):
         "nsys", "importer", "trace_values", "cuda_driver", "topology",
     }  # fmt: skip
     assert found["nsyspipe"].status == "ok"
-    assert found["disk_space"].found_bytes == pytest.approx(
-        shutil.disk_usage(tmp_path).free, rel=0.1
-    )
+    assert found["disk_space"].found_bytes == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.1)
     assert found["cpu_sampling"].status == "unknown"
     assert all(found[name].fix for name in ("nsys", "cuda_driver"))
 

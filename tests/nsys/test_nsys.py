@@ -36,9 +36,7 @@ def test_a_relative_path_holds_from_other_directories_too(tmp_path, monkeypatch)
     assert nsys.find("./nsys").path == path
 
 
-@pytest.mark.parametrize(
-    "given", ["", "no-such-program-at-all", "/no/such/nsys", "/tmp", "/etc/passwd"]
-)
+@pytest.mark.parametrize("given", ["", "no-such-program-at-all", "/no/such/nsys", "/tmp", "/etc/passwd"])
 def test_what_is_no_program_is_not_found(given):
     with pytest.raises(NsysNotFoundError) as caught:
         nsys.find(given)

@@ -68,9 +68,7 @@ def kernels(process: Process) -> list[Op]:
 def users(process: Process) -> list[Range]:
     """Return the ranges of no library."""
     return [
-        r
-        for r in process.ranges
-        if not (r.domain or "").startswith(LIBRARY_DOMAINS) and not r.text.startswith("MPI_")
+        r for r in process.ranges if not (r.domain or "").startswith(LIBRARY_DOMAINS) and not r.text.startswith("MPI_")
     ]
 
 
@@ -80,9 +78,7 @@ def members_on(process: Process, family: str) -> list[Range]:
     threads = sorted({r.thread for r in own})
     if not threads:
         return []
-    best = max(
-        threads, key=lambda t: (len(ticks((r.start, r.end) for r in own if r.thread == t)), -t)
-    )
+    best = max(threads, key=lambda t: (len(ticks((r.start, r.end) for r in own if r.thread == t)), -t))
     kept: list[Range] = []
     for r in sorted((r for r in own if r.thread == best), key=lambda r: (r.start, -r.end)):
         if not kept or r.start >= kept[-1].end:
@@ -92,9 +88,7 @@ def members_on(process: Process, family: str) -> list[Range]:
 
 def union_on_best(process: Process, family: str) -> int:
     own = [r for r in users(process) if family_of(r.text) == family]
-    return max(
-        len(ticks((r.start, r.end) for r in own if r.thread == t)) for t in {r.thread for r in own}
-    )
+    return max(len(ticks((r.start, r.end) for r in own if r.thread == t)) for t in {r.thread for r in own})
 
 
 def launched_in(member: Range, op: Op) -> bool:
@@ -105,9 +99,7 @@ def is_part_of_a_step(process: Process, family: str) -> bool:
     """Tell whether a family is layers or micro-batches."""
     members = members_on(process, family)
     updates = [
-        op
-        for op in process.ops
-        if op.category == "compute" and op.launch is not None and OPTIMIZER.search(op.name)
+        op for op in process.ops if op.category == "compute" and op.launch is not None and OPTIMIZER.search(op.name)
     ]
     if not updates:
         return False
@@ -161,9 +153,7 @@ def choose_family(processes: list[Process]) -> str | None:
 
 
 def belongs(process: Process, member: Range) -> list[Op]:
-    return [
-        op for op in process.ops if op.launch is not None and member.start <= op.launch < member.end
-    ]
+    return [op for op in process.ops if op.launch is not None and member.start <= op.launch < member.end]
 
 
 def windows(process: Process, family: str | None) -> list[tuple[int, int, int, bool]]:
@@ -186,9 +176,7 @@ def windows(process: Process, family: str | None) -> list[tuple[int, int, int, b
             complete = at > 0 or index == 0
             result.append((index, start, begun[at + 1][1], complete))
         else:
-            result.append(
-                (index, start, max(op.end for op in belongs(process, members[index])), False)
-            )
+            result.append((index, start, max(op.end for op in belongs(process, members[index])), False))
     return result
 
 
@@ -206,9 +194,7 @@ def numbers(processes: list[Process], family: str | None) -> list[list[int]]:
 
 
 def role_of(r: Range) -> str | None:
-    return next(
-        (name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None
-    )
+    return next((name for name, pattern in ROLES.items() if re.search(pattern, family_of(r.text))), None)
 
 
 def phase_ranges(process: Process, family: str | None, role: str) -> list[tuple[int, int, int]]:
@@ -249,20 +235,14 @@ def lacks_comm(processes: list[Process]) -> bool:
 def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
     compute = ticks((op.start, op.end) for op in process.ops if op.category == "compute")
     comm = ticks((op.start, op.end) for op in process.ops if op.category == "comm")
-    memory = ticks(
-        (op.start, op.end)
-        for op in process.ops
-        if op.category in ("dtod", "copy", "memset", "unified")
-    )
+    memory = ticks((op.start, op.end) for op in process.ops if op.category in ("dtod", "copy", "memset", "unified"))
     dtod = ticks((op.start, op.end) for op in process.ops if op.category == "dtod")
     host = phase_ranges(process, family, "backward")
     has_launch = any(op.launch is not None for op in kernels(process))
     backward = ticks(
         (op.start, op.end)
         for op in process.ops
-        if op.category == "compute"
-        and op.launch is not None
-        and any(a <= op.launch < b for _, a, b in host)
+        if op.category == "compute" and op.launch is not None and any(a <= op.launch < b for _, a, b in host)
     )
     rows = []
     for index, start, end, complete in windows(process, family):
@@ -285,12 +265,8 @@ def breakdown(process: Process, family: str | None) -> list[dict[str, object]]:
                 "n_dtod": len(copies),
                 "exposed_dtod_ns": len((dtod - compute - comm) & window),
                 "overlap_compute_ns": len(comm & compute & window),
-                "overlap_backward_ns": len(comm & backward & window)
-                if host and has_launch
-                else None,
-                "n_collectives": sum(
-                    op.category == "comm" and start <= op.start < end for op in process.ops
-                ),
+                "overlap_backward_ns": len(comm & backward & window) if host and has_launch else None,
+                "n_collectives": sum(op.category == "comm" and start <= op.start < end for op in process.ops),
             }
         )
     return rows

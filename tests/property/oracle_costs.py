@@ -96,15 +96,10 @@ def between_steps(process: Process, family: str | None) -> tuple[list, list]:
         own = [
             one
             for one in process.ranges
-            if one.thread == before.thread
-            and not any(one.start <= m.start and m.end <= one.end for m in members)
+            if one.thread == before.thread and not any(one.start <= m.start and m.end <= one.end for m in members)
         ]
         gap = range(before.end, after.start)
-        data += [
-            (max(one.start, before.end), min(one.end, after.start))
-            for one in own
-            if role_of(one) == "data"
-        ]
+        data += [(max(one.start, before.end), min(one.end, after.start)) for one in own if role_of(one) == "data"]
         calls = [(one.start, one.end) for one in process.calls]
         calls += [(op.launch, op.launch + 1) for op in process.ops if op.launch is not None]
         spans = [(one.start, one.end) for one in own] + (calls if before.thread == 1 else [])
@@ -129,17 +124,13 @@ def _pauses(process: Process, data: list[tuple[int, int]]) -> list[int]:
     """Return the ticks of long stretches in which a launch is late and nothing else is to blame, each of one gap."""
     if not process.ops:
         return []
-    idle = sorted(
-        idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops))
-    )
+    idle = sorted(idle_ticks(process, min(op.start for op in process.ops), max(op.end for op in process.ops)))
     stretches: list[list[int]] = [[]]
     for tick in idle:
         if cause(process, tick, data) != "launch":
             continue
         last = stretches[-1]
-        is_next = (
-            last and last[-1] == tick - 1 and gap_at(process, tick) == gap_at(process, tick - 1)
-        )
+        is_next = last and last[-1] == tick - 1 and gap_at(process, tick) == gap_at(process, tick - 1)
         stretches += [] if is_next else [[]]
         stretches[-1].append(tick)
     return [tick for one in stretches if len(one) >= PAUSE for tick in one]

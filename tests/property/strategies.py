@@ -105,9 +105,7 @@ def nested_ranges(draw):
             end = at + draw(st.integers(0, 8))
             found.append(Range(at, end, f"layer {inner}", 1))
             at = end + draw(st.sampled_from([0, 0, 1]))
-        found.append(
-            Range(begin, at, f"{draw(st.sampled_from(['part', 'step', 'epoch']))} {number}", 1)
-        )
+        found.append(Range(begin, at, f"{draw(st.sampled_from(['part', 'step', 'epoch']))} {number}", 1))
     return found
 
 

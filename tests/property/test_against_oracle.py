@@ -46,8 +46,7 @@ def rows_of(table, rank):
 def by_key(table, rank, *keys):
     """Return the rows of a rank by some of their columns, without them."""
     return {
-        tuple(row[key] for key in keys): {n: v for n, v in row.items() if n not in KEYS}
-        for row in rows_of(table, rank)
+        tuple(row[key] for key in keys): {n: v for n, v in row.items() if n not in KEYS} for row in rows_of(table, rank)
     }
 
 
@@ -100,8 +99,7 @@ def test_phases_and_kernels_equal_counting_every_nanosecond(found):
     for rank, process in enumerate(found):
         numbers = oracle.numbers(found, family)[rank]
         expected = {
-            (numbers[member], phase): row
-            for (member, phase), row in oracle_costs.phases(process, family).items()
+            (numbers[member], phase): row for (member, phase), row in oracle_costs.phases(process, family).items()
         }
         if oracle.lacks_comm(found):
             for row in expected.values():
@@ -145,8 +143,7 @@ def test_row_order_and_time_shift_change_nothing(process, random):
     def rows(one, by=0):
         run, _ = loaded([one])
         steps = [
-            row | {"start_ns": row["start_ns"] - by, "end_ns": row["end_ns"] - by}
-            for row in run.steps().to_pylist()
+            row | {"start_ns": row["start_ns"] - by, "end_ns": row["end_ns"] - by} for row in run.steps().to_pylist()
         ]
         return steps, run.phases().to_pylist()
 

@@ -83,8 +83,7 @@ def expected_events(process, family, numbers, shift):
             step(op),
             oracle_costs.phase_of(op, spans),
             CATEGORIES.get(op.category, op.category),
-            MEMORY.get(op.category)
-            or (oracle_costs.LABELS["comm"] if op.category == "comm" else op.name),
+            MEMORY.get(op.category) or (oracle_costs.LABELS["comm"] if op.category == "comm" else op.name),
             shifted(op.launch, shift),
             {"memset": 8}.get(op.category, op.n_bytes) if op.category in MEMORY else None,
             "all_reduce" if op.category == "comm" else None,
@@ -249,9 +248,7 @@ def check_seqs(whole, collectives):
     """Check that each operation of a step has a row of its own in `collectives`, with the same values."""
     names = ("rank", "step", "seq", "start_ns", "end_ns", "collective")
     found = [
-        row
-        for events, _ in whole.values()
-        for row in rows(events.filter(pc.equal(events["category"], "comm")), *names)
+        row for events, _ in whole.values() for row in rows(events.filter(pc.equal(events["category"], "comm")), *names)
     ]
     assert all((step is None) == (seq is None) for _, step, seq, *_ in found)
     assert sorted(row for row in found if row[1] is not None) == sorted(rows(collectives, *names))

@@ -75,7 +75,4 @@ def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
     for one in found.scenarios:
         assert (one.refused is None) == (one.step_time_ns is not None) == (one.low_ns is not None)
         assert one.refused is None or one.refused.strip()
-    assert (
-        json.loads(json.dumps(whatif_document(found), allow_nan=False))["step_time_ns"]
-        == found.step_time_ns
-    )
+    assert json.loads(json.dumps(whatif_document(found), allow_nan=False))["step_time_ns"] == found.step_time_ns

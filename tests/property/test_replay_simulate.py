@@ -90,10 +90,7 @@ def one_by_one(program, slowing):
             late = program.late_beside_ns[which]
             starts = [one + late * beside for one, beside in zip(starts, works, strict=True)]
             longer = 1 + program.longer_beside[which] * any(works)
-            ends[which] = [
-                max(max(starts) + program.transfer_ns[which][r] * longer, starts[r])
-                for r in range(n_ranks)
-            ]
+            ends[which] = [max(max(starts) + program.transfer_ns[which][r] * longer, starts[r]) for r in range(n_ranks)]
             free = ends[which]
             for rank in range(n_ranks):
                 busy[rank].append((starts[rank], free[rank]))
@@ -131,11 +128,7 @@ def test_it_is_what_moving_rank_by_rank_gives(program, slowdown, delay):
 
 @given(programs())
 def test_settings_side_by_side_do_not_touch_each_other(program):
-    settings = [
-        Setting(NOTHING, Slowing(c, 100 * c), program.transfer_ns * f)
-        for c in (0.0, 0.5)
-        for f in (1.0, 2.0)
-    ]
+    settings = [Setting(NOTHING, Slowing(c, 100 * c), program.transfer_ns * f) for c in (0.0, 0.5) for f in (1.0, 2.0)]
     together = simulate(program, settings)
     alone = np.concatenate([simulate(program, [one]) for one in settings])
     assert together == pytest.approx(alone, abs=1e-6)

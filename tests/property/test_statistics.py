@@ -40,9 +40,7 @@ def test_swapping_the_sides_mirrors_everything_exactly(one, other):
 def words(result, **renamed):
     """Say of each side why it decides nothing."""
     clauses = (clause.partition(": ") for clause in result.undecided.split("; "))
-    return {
-        (renamed.get(side, side), why) for sides, _, why in clauses for side in sides.split(" and ")
-    }
+    return {(renamed.get(side, side), why) for sides, _, why in clauses for side in sides.split(" and ")}
 
 
 @given(ANY_SIDE)
@@ -78,9 +76,7 @@ def test_a_shift_of_both_sides_changes_no_difference(one, other, shift):
     assert shifted.delta == pytest.approx(result.delta, rel=1e-9, abs=1e-2)
     if len(one) == len(other) == 1:
         assert shifted.delta == result.delta
-        if (
-            result.undecided is None and result.interval.added
-        ):  # how far the means are apart, which are rounded
+        if result.undecided is None and result.interval.added:  # how far the means are apart, which are rounded
             assert bounds(shifted) == pytest.approx(bounds(result), rel=1e-9, abs=1e-2)
         else:
             assert bounds(shifted) == bounds(result)

@@ -47,9 +47,7 @@ def operations(draw):
 def waits(draw):
     start = draw(TIMES)
     length = draw(LENGTHS)
-    return oracle.Wait(
-        start, start + length, draw(st.integers(0, 9)), draw(COLLECTIVES), draw(st.integers(0, 9))
-    )
+    return oracle.Wait(start, start + length, draw(st.integers(0, 9)), draw(COLLECTIVES), draw(st.integers(0, 9)))
 
 
 @st.composite
@@ -142,9 +140,7 @@ def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_kno
         {"step": STEP, "rank": 5, "exposed_ns": None, "wait_ns": None} | row
         for row in oracle.lanes(found, waiting, ranges, WINDOW, most, is_wait_known=is_known)
     ]
-    assert table.to_pylist() == [
-        {key: row[key] for key in schema.TIMELINE.names} for row in expected
-    ]
+    assert table.to_pylist() == [{key: row[key] for key in schema.TIMELINE.names} for row in expected]
 
 
 @examples(100)
@@ -176,12 +172,7 @@ def test_bars_do_not_overlap_and_are_few_enough(found, most):
         assert all(0 < row["busy_ns"] <= row["end_ns"] - row["start_ns"] for row in own)
     for lane in CATEGORIES:
         own = [row for row in rows if row["lane"] == lane]
-        covered = {
-            t
-            for op in found
-            if op.category == lane
-            for t in oracle.clipped(op.start, op.end, WINDOW)
-        }
+        covered = {t for op in found if op.category == lane for t in oracle.clipped(op.start, op.end, WINDOW)}
         assert sum(row["busy_ns"] for row in own) == len(covered)
 
 
@@ -192,10 +183,7 @@ def test_the_representative_step_is_the_one_closest_to_the_median(drawn):
     n_ranks = len({rank for rank, _ in cells})
     flags = {step: flag for (_, step), (_, flag) in cells.items()}
     rows = [(rank, step, 100, 100 + wall, flags[step]) for (rank, step), (wall, _) in cells.items()]
-    times = {
-        step: max(wall for (_, other), (wall, _) in cells.items() if other == step)
-        for step in flags
-    }
+    times = {step: max(wall for (_, other), (wall, _) in cells.items() if other == step) for step in flags}
     shared = [step for step in flags if sum(s == step for _, s in cells) == n_ranks]
     chosen = [step for step in flags if flags[step]] or shared or list(flags)
     found = representative_step(windows(*sorted(rows)))

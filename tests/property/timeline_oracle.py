@@ -70,10 +70,7 @@ def join(bars: list[Bar], most: int) -> list[Bar]:
     """Join the two neighbours with the smallest gap, the earliest of such, as long as there are too many."""
     bars = list(bars)
     while len(bars) > most:
-        gaps = [
-            (bars[i + 1].start - max(one.end for one in bars[: i + 1]), i)
-            for i in range(len(bars) - 1)
-        ]
+        gaps = [(bars[i + 1].start - max(one.end for one in bars[: i + 1]), i) for i in range(len(bars) - 1)]
         _, at = min(gaps)
         one, other = bars[at], bars[at + 1]
         bars[at : at + 2] = [
@@ -105,9 +102,7 @@ def merged(ops: list[Op], window: tuple[int, int], most: int) -> list[Bar]:
     return join(bars, most)
 
 
-def painted(
-    ops: list[tuple[int, int, str, int | None]], window: tuple[int, int], most: int
-) -> list[Bar]:
+def painted(ops: list[tuple[int, int, str, int | None]], window: tuple[int, int], most: int) -> list[Bar]:
     """Take (start, end, name, seq) in the order in which equal ones count."""
     parts = [(op, clipped(op[0], op[1], window)) for op in ops]
     parts = [(op, ticks) for op, ticks in parts if ticks]

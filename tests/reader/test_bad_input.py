@@ -23,9 +23,7 @@ def report(tmp_path):
 # --- files that are no reports ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"rank,step\n0,1\n", b"SQLite format 3", b"SQLite format 3\0", b"\0" * 4096]
-)
+@pytest.mark.parametrize("content", [b"", b"rank,step\n0,1\n", b"SQLite format 3", b"SQLite format 3\0", b"\0" * 4096])
 def test_a_file_that_is_no_database_is_refused_by_name(tmp_path, content):
     path = tmp_path / "a_0.sqlite"
     path.write_bytes(content)
@@ -113,9 +111,7 @@ def test_a_directory_that_is_named_like_a_report_is_refused(report, tmp_path):
     assert "x.sqlite" in str(refuse(NotAReportError, tmp_path))
 
 
-@pytest.mark.parametrize(
-    "pattern", ["b_*.sqlite", "[b-z]*", "no/where/*.sqlite", "**/b.sqlite", "a_?"]
-)
+@pytest.mark.parametrize("pattern", ["b_*.sqlite", "[b-z]*", "no/where/*.sqlite", "**/b.sqlite", "a_?"])
 def test_a_glob_that_matches_nothing_is_refused(report, tmp_path, pattern):
     error = refuse(ReportNotFoundError, str(tmp_path / pattern))
     assert pattern in str(error)

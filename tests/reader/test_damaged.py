@@ -111,9 +111,7 @@ def test_a_name_of_a_table_or_column_that_is_no_text_gives_an_answer_or_an_error
     is_answered(report)
 
 
-def test_a_page_of_garbage_in_the_middle_of_a_real_report_gives_an_answer_or_an_error(
-    real, tmp_path
-):
+def test_a_page_of_garbage_in_the_middle_of_a_real_report_gives_an_answer_or_an_error(real, tmp_path):
     path, rnd = tmp_path / "a.sqlite", random.Random(1)
     content = (real / "ddp-2gpu_0.sqlite").read_bytes()
     for _ in range(20):
@@ -134,8 +132,6 @@ def test_the_program_gives_no_traceback_on_a_corrupt_report(report):
 @pytest.mark.parametrize("column", ["start", "end", "globalPid", "correlationId", "shortName"])
 def test_a_value_of_another_type_in_a_column_gives_an_answer_or_an_error(report, column, value):
     with closing(sqlite3.connect(report)) as database:
-        database.execute(
-            f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "{column}" = {value} WHERE rowid = 5'
-        )
+        database.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "{column}" = {value} WHERE rowid = 5')
         database.commit()
     is_answered(report)

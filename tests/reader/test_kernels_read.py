@@ -205,9 +205,7 @@ def test_a_lazy_export_leaves_the_table_out_when_the_profiler_did_nothing(tmp_pa
      ({"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, False),
      ({"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True)],
 )  # fmt: skip
-def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(
-    tmp_path, meta, is_known
-):
+def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(tmp_path, meta, is_known):
     path = steady_rank(0, world_size=1).meta(**meta).write(tmp_path / "a_0.sqlite")
     assert overhead(path) == ([] if is_known else None)
     assert set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist()) == {0 if is_known else None}

@@ -111,12 +111,8 @@ def test_a_file_per_rank_gives_the_same_in_any_order_and_twice(read, tmp_path):
 @examples(60)
 @given(st.data())
 def test_the_order_of_lines_of_different_ranks_does_not_matter(tmp_path_factory, data):
-    ranks = [
-        [said(body, pid=20 + rank, gpu=rank) for body in world_and_pairs(rank)] for rank in range(4)
-    ]
-    turns = data.draw(
-        st.permutations([rank for rank, lines in enumerate(ranks) for _ in lines]), label="turns"
-    )
+    ranks = [[said(body, pid=20 + rank, gpu=rank) for body in world_and_pairs(rank)] for rank in range(4)]
+    turns = data.draw(st.permutations([rank for rank, lines in enumerate(ranks) for _ in lines]), label="turns")
     queues = [iter(lines) for lines in ranks]
     path = tmp_path_factory.mktemp("logs") / "mixed.log"
     path.write_text("".join(next(queues[rank]) + "\n" for rank in turns))
@@ -407,9 +403,7 @@ def test_a_line_after_a_long_progress_bar_is_found(read):
 
 
 def test_a_host_name_cannot_drive_a_terminal():
-    assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == Line(
-        ("a\N{REPLACEMENT CHARACTER}b", 1), 2, None
-    )
+    assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == Line(("a\N{REPLACEMENT CHARACTER}b", 1), 2, None)
 
 
 # --- real logs ----------------------------------------------------------------------------------

@@ -155,9 +155,7 @@ def test_a_report_without_read_permission_is_refused(report, open_folder):
         ("inner", 0o600),
     ],
 )
-def test_a_directory_that_may_not_be_entered_or_listed_is_refused(
-    report, open_folder, argument, mode
-):
+def test_a_directory_that_may_not_be_entered_or_listed_is_refused(report, open_folder, argument, mode):
     (open_folder / "inner").chmod(mode)
     assert_refused(run_as_nobody(report, open_folder / argument))
 

@@ -73,9 +73,7 @@ def test_an_entry_without_an_offset_follows_at_its_natural_alignment():
     assert placed(*entries) == {"a": 0, "b": 4, "c": 8, "d": 16}
 
 
-@pytest.mark.parametrize(
-    ("pack", "places"), [(1, [0, 1, 5]), (2, [0, 2, 6]), (4, [0, 4, 8]), (16, [0, 4, 8])]
-)
+@pytest.mark.parametrize(("pack", "places"), [(1, [0, 1, 5]), (2, [0, 2, 6]), (4, [0, 4, 8]), (16, [0, 4, 8])])
 def test_a_packed_struct_aligns_to_no_more_than_its_packing(pack, places):
     entries = [implicit("a", CHAR), implicit("b", INT), implicit("c", UINT64)]
     assert list(placed(*entries, pack=pack).values()) == places
@@ -174,9 +172,7 @@ def test_a_payload_of_each_release_gives_its_fields(layout, fields, values):
     assert decoded(layout, blob(layout, fields)) == [values]
 
 
-@pytest.mark.parametrize(
-    ("datatype", "size"), [*enumerate([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None, None])]
-)
+@pytest.mark.parametrize(("datatype", "size"), [*enumerate([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None, None])])
 def test_count_and_datatype_make_the_message_size(datatype, size):
     fields = {
         "commHash": 77,
@@ -211,10 +207,7 @@ def test_a_size_beyond_int64_is_none(count, size):
 def test_a_stated_size_goes_before_count_and_datatype():
     entries = (Entry("count", SIZE, 0), Entry("Datatype", INT, 8), Entry("Bytes", SIZE, 16))
     layout = PayloadLayout(5, 24, entries)
-    assert (
-        decoded(layout, blob(layout, {"count": 3, "Datatype": 2, "Bytes": 100}))[0]["message_bytes"]
-        == 100
-    )
+    assert decoded(layout, blob(layout, {"count": 3, "Datatype": 2, "Bytes": 100}))[0]["message_bytes"] == 100
 
 
 def test_a_communicator_of_0_or_a_negative_count_is_unknown():
@@ -235,9 +228,7 @@ def test_similar_names_are_not_taken_for_a_field():
     ]
     layout = Layout(40, is_exact=True, fields={bare_name(name): ("<i8", 0) for name in names})
     assert names_in(layout) == {}
-    assert names_in(replace(layout, fields={"rank": ("<f4", 0), "myrank": ("<i4", 4)})) == {
-        "rank": "myrank"
-    }
+    assert names_in(replace(layout, fields={"rank": ("<f4", 0), "myrank": ("<i4", 4)})) == {"rank": "myrank"}
 
 
 # --- what does not fit ----------------------------------------------------------------------------
@@ -335,15 +326,11 @@ def structs(draw):
         cursor += draw(st.integers(0, 9))
         cursor = max(cursor, 1) if run else cursor  # 0 is stated by the first entry only
         for n, (name, part) in enumerate(runs[run]):
-            size, align, more = (
-                part if name is None else (*[struct.calcsize(CODES[part])] * 2, {"kind": part})
-            )
+            size, align, more = part if name is None else (*[struct.calcsize(CODES[part])] * 2, {"kind": part})
             cursor = cursor if n == 0 else -(-cursor // (align or 1)) * (align or 1)
             entries[run, n] = Entry(name or "", at=cursor, is_stated=n == 0, **more)
             cursor += size
-    return PayloadLayout(
-        77, cursor, tuple(entries[key] for key in sorted(entries)), draw(st.booleans())
-    )
+    return PayloadLayout(77, cursor, tuple(entries[key] for key in sorted(entries)), draw(st.booleans()))
 
 
 def numbers(kind):
@@ -351,11 +338,7 @@ def numbers(kind):
     if code in "fd":
         return st.floats(width=32, allow_nan=False)
     bits = 8 * struct.calcsize(code)
-    return (
-        st.integers(0, 2**bits - 1)
-        if code.isupper()
-        else st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    )
+    return st.integers(0, 2**bits - 1) if code.isupper() else st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 @given(structs(), st.data())
@@ -369,9 +352,7 @@ def test_any_layout_gives_back_what_was_written(layout, data):
         records = np.frombuffer(joined, found.dtype(found.fields))
         for name in named:
             assert records[bare_name(name)].tolist() == [values[name] for values in written]
-        is_number = {
-            entry.name: CODES[entry.kind] not in "fd" for entry in layout.entries if entry.name
-        }
+        is_number = {entry.name: CODES[entry.kind] not in "fd" for entry in layout.entries if entry.name}
         expected = [
             {FIELDS[name]: as_read(FIELDS[name], value) for name, value in values.items()
              if name in FIELDS and is_number[name] and as_read(FIELDS[name], value) is not None}

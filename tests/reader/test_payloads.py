@@ -148,9 +148,7 @@ def test_payloads_of_other_libraries_are_left_alone(read):
 
 
 def test_nccl_is_known_by_its_text_where_no_row_names_its_domain(read):
-    built = reduced(10, 1, builder_=TraceBuilder(NEW)).nccl_payload(
-        20, "other", {BYTES: 2}, NCCL_2_19
-    )
+    built = reduced(10, 1, builder_=TraceBuilder(NEW)).nccl_payload(20, "other", {BYTES: 2}, NCCL_2_19)
     assert rows(read(built), "call") == [("ncclAllReduce",)]
 
 
@@ -349,9 +347,7 @@ def test_an_all_to_all_that_ran_as_sends_and_receives_is_one(runs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "shift"), [("2gpu-gpt-b25-shm", 1), ("2gpu-moe", 6), ("2gpu-fsdp2", 2**31)]
-)
+@pytest.mark.parametrize(("name", "shift"), [("2gpu-gpt-b25-shm", 1), ("2gpu-moe", 6), ("2gpu-fsdp2", 2**31)])
 def test_the_number_of_the_domain_changes_no_figure(runs, real, tmp_path, name, shift):
     for rank in range(2):
         path = shutil.copyfile(real / f"{name}_{rank}.sqlite", tmp_path / f"{name}_{rank}.sqlite")
@@ -361,9 +357,7 @@ def test_the_number_of_the_domain_changes_no_figure(runs, real, tmp_path, name, 
                 *(f"NVTX_PAYLOAD_{one}" for one in ("SCHEMAS", "SCHEMA_ENTRIES", "ENUMS")),
             )
             for table in tables:
-                report.execute(
-                    f"UPDATE {table} SET domainId = domainId + ? WHERE domainId > 0", (shift,)
-                )
+                report.execute(f"UPDATE {table} SET domainId = domainId + ? WHERE domainId > 0", (shift,))
             report.commit()
     before, after = runs(name), nsyspipe.load(str(tmp_path / f"{name}_*.sqlite"))
     assert after.summary().equals(before.summary())

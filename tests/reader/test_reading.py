@@ -79,9 +79,7 @@ def test_a_process_is_found_by_its_threads_where_no_operation_names_it(tmp_path,
 # --- columns that hold nothing ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "column", ["greenContextId", "streamId", "contextId", "demangledName", "shortName"]
-)
+@pytest.mark.parametrize("column", ["greenContextId", "streamId", "contextId", "demangledName", "shortName"])
 def test_a_column_without_any_value_changes_nothing(tmp_path, column):
     run = load(blank(steady_rank(0), column, KERNEL, MEMCPY), tmp_path)
     assert figures(run) == STEADY
@@ -90,9 +88,7 @@ def test_a_column_without_any_value_changes_nothing(tmp_path, column):
 def test_devices_that_were_not_recorded_are_null(tmp_path):
     run = load(blank(steady_rank(0), "deviceId", KERNEL, MEMCPY), tmp_path)
     assert figures(run) == STEADY
-    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [
-        {"device_id": None, "device_ids": ""}
-    ]
+    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": None, "device_ids": ""}]
 
 
 @pytest.mark.parametrize("column_is_there", [True, False])
@@ -115,9 +111,7 @@ def test_without_any_correlation_id_steps_are_the_ranges_own_times(tmp_path, col
 
 @pytest.mark.parametrize(("start", "end"), [(1500, 1400), (None, 1400), (1300, None), (None, None)])
 def test_operations_without_a_valid_time_are_left_out_and_counted(tmp_path, start, end):
-    builder = (
-        steady_rank(0).kernel(0, 0, launch=1020).copy(0, 0, launch=1020).memset(0, 0, launch=1020)
-    )
+    builder = steady_rank(0).kernel(0, 0, launch=1020).copy(0, 0, launch=1020).memset(0, 0, launch=1020)
     for row in (builder.rows[table][-1] for table in builder.rows if table.startswith("CUPTI")):
         if "nameId" not in row:
             row["start"], row["end"] = start, end
@@ -154,9 +148,7 @@ def test_a_table_may_carry_a_version_in_its_name(tmp_path, table):
     assert run.ranks["gpu_name"].to_pylist() == ["NVIDIA H200"]
 
 
-@pytest.mark.parametrize(
-    "name", ["a%20b.sqlite", "a#b?c=1.sqlite", "a b&mode=rwc.sqlite", "\N{SNOWMAN}.sqlite"]
-)
+@pytest.mark.parametrize("name", ["a%20b.sqlite", "a#b?c=1.sqlite", "a b&mode=rwc.sqlite", "\N{SNOWMAN}.sqlite"])
 def test_any_file_name_is_opened_as_it_is(tmp_path, name):
     run = nsyspipe.load(steady_rank(0).write(tmp_path / name))
     assert figures(run) == STEADY

@@ -261,9 +261,7 @@ def test_one_wrong_field_makes_it_unusable_and_the_reason_is_said(tmp_path, cont
     assert result.found == ()
     (problem,) = result.problems
     assert (problem.code, problem.severity) == ("unusable-sidecar", "warning")
-    assert problem.message == (
-        f"ddp.capture.json cannot be used ({reason}): what it says of the capture is not known"
-    )
+    assert problem.message == (f"ddp.capture.json cannot be used ({reason}): what it says of the capture is not known")
 
 
 def test_texts_are_fit_to_show(tmp_path):
@@ -290,9 +288,7 @@ def test_no_content_crashes_the_reader(tmp_path, content):
     (tmp_path / "ddp.capture.json").write_bytes(content)
     result = found(tmp_path)
     assert len(result.found) + len(result.problems) <= 1
-    log, topology, problems = read_beside(
-        [one.sidecar for one in result.found], wants_log=True, wants_topology=True
-    )
+    log, topology, problems = read_beside([one.sidecar for one in result.found], wants_log=True, wants_topology=True)
     assert (log, topology) == (None, None)
     assert all(one.message.isprintable() for one in (*problems, *result.problems))
 
@@ -352,9 +348,7 @@ def test_logs_and_topology_are_read(tmp_path):
     (tmp_path / "a.log").write_text(LOG[:half])
     (tmp_path / "b.log").write_text(LOG[half:])
     (tmp_path / "topo.txt").write_text(TOPOLOGY)
-    log, topology, problems = beside(
-        tmp_path, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt"
-    )
+    log, topology, problems = beside(tmp_path, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt")
     assert log.communicators
     assert topology.link(0, 1) == "NV18"
     assert problems == []
@@ -364,9 +358,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path):
     (tmp_path / "a.log").write_text(LOG)
     (tmp_path / "b.log").write_text("nothing of NCCL's\n")
     (tmp_path / "topo.txt").write_text("no matrix\n")
-    log, topology, problems = beside(
-        tmp_path, nccl_log_files=["b.log", "a.log", "c.log"], topology_file="topo.txt"
-    )
+    log, topology, problems = beside(tmp_path, nccl_log_files=["b.log", "a.log", "c.log"], topology_file="topo.txt")
     assert log.communicators
     assert topology is None
     assert problems == [
@@ -386,9 +378,7 @@ def test_no_file_outside_of_its_directory_is_opened(tmp_path, name):
     (tmp_path / "secret.log").write_text(LOG)
     (runs / "link.log").symlink_to(tmp_path / "secret.log")
     (runs / "folder").symlink_to(tmp_path)
-    log, topology, problems = beside(
-        runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt"
-    )
+    log, topology, problems = beside(runs, nccl_log_files=[name.format(outside=tmp_path)], topology_file="../topo.txt")
     assert (log, topology) == (None, None)
     assert len(problems) == 2
     assert problems[1] == "topo.txt: not in the directory of ddp.capture.json"

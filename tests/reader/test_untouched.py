@@ -61,9 +61,7 @@ def test_analysis_in_this_process_leaves_everything_as_it_was(reports):
 
 
 @pytest.mark.slow
-def test_the_program_leaves_everything_as_it_was_and_nothing_where_it_was_started(
-    reports, tmp_path
-):
+def test_the_program_leaves_everything_as_it_was_and_nothing_where_it_was_started(reports, tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     before = snapshot(reports)

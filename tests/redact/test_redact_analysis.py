@@ -103,9 +103,7 @@ def write(folder, *builders):
     return folder
 
 
-@pytest.mark.parametrize(
-    "name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in GROUPS]
-)
+@pytest.mark.parametrize("name", [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in GROUPS])
 def test_real_runs_say_the_same(real, tmp_path, name):
     names = f"{name}.sqlite" if (real / f"{name}.sqlite").exists() else f"{name}_?.sqlite"
     original = assert_same(real, tmp_path / "copies", names=names)
@@ -127,9 +125,7 @@ def test_the_sample_runs_say_the_same(tmp_path, name):
 def test_exports_of_every_version_say_the_same(tmp_path, version):
     ranks = [steady_rank(rank, version=version) for rank in range(2)]
     for rank in ranks:
-        for row in rank.rows.get(
-            "META_DATA_EXPORT", []
-        ):  # a real version: no exporter is called "mfu"
+        for row in rank.rows.get("META_DATA_EXPORT", []):  # a real version: no exporter is called "mfu"
             if row["name"] == "EXPORT_PRODUCT_VERSION":
                 row["value"] = "2026.2.1.5-262133212345v0"
     has_host = "TARGET_INFO_SYSTEM_ENV" in schemas()[version]
@@ -164,9 +160,7 @@ def _real_version(builder):
 
 
 def test_payloads_that_cannot_be_decoded_are_counted_alike(tmp_path):
-    ranks = [
-        steady_rank(rank, version=NEW).domain("NCCL", 1).domain("mine", 4) for rank in range(2)
-    ]
+    ranks = [steady_rank(rank, version=NEW).domain("NCCL", 1).domain("mine", 4) for rank in range(2)]
     foreign = PayloadLayout(9, 16, (Entry("rank", 5, 0), Entry("bytes", 18, 8)))
     for rank in ranks:
         _real_version(rank)
@@ -226,9 +220,7 @@ def test_hosts_are_numbered_over_all_reports_as_they_appear(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "tables", ["", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS", "secret_table", "NVTX_EVENTS CUPTI"]
-)
+@pytest.mark.parametrize("tables", ["", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS", "secret_table", "NVTX_EVENTS CUPTI"])
 @pytest.mark.parametrize("lazy", ["true", "FALSE", "odd"])
 def test_how_the_export_was_limited_means_the_same(tmp_path, tables, lazy):
     ranks = [steady_rank(rank) for rank in range(2)]

@@ -84,9 +84,7 @@ def test_reports_of_other_encodings_are_copied_and_lose_their_secrets(tmp_path, 
     copy = redacted(other)
     assert found_in(copy.read_bytes(), secrets) == []
     assert rows(copy, "PRAGMA encoding") == [(encoding,)]
-    (names,) = rows(
-        copy, f"SELECT count(*) FROM {STRINGS} WHERE value LIKE 'ncclDevKernel_AllReduce%'"
-    )
+    (names,) = rows(copy, f"SELECT count(*) FROM {STRINGS} WHERE value LIKE 'ncclDevKernel_AllReduce%'")
     assert names == (2,)
 
 
@@ -100,9 +98,7 @@ def test_kernel_nvtx_and_phase_names_stay_in_the_copy(planted):
 
 def test_a_view_in_the_place_of_a_table_is_refused(tmp_path):
     path = steady_rank(0).write(tmp_path / "a.sqlite")
-    edit(
-        path, f"ALTER TABLE {NVTX} RENAME TO hidden", f"CREATE VIEW {NVTX} AS SELECT * FROM hidden"
-    )
+    edit(path, f"ALTER TABLE {NVTX} RENAME TO hidden", f"CREATE VIEW {NVTX} AS SELECT * FROM hidden")
     with pytest.raises(NsyspipeError, match="no table but a view"):
         redact(str(path), tmp_path / "copy.sqlite")
     assert [one.name for one in tmp_path.iterdir()] == ["a.sqlite"]

@@ -162,9 +162,7 @@ def test_a_schema_whose_id_needs_its_high_word_keeps_it():
     assert found == blob(struct.pack("<QQQ", 7, 0, 8), schema_high=9)
 
 
-@pytest.mark.parametrize(
-    "given", [b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)], ids=range(4)
-)
+@pytest.mark.parametrize("given", [b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)], ids=range(4))
 def test_what_fits_no_layout_becomes_a_mark(given):
     assert repacked(given, {(1, 5): LAYOUT}) == MARK
 
@@ -176,6 +174,4 @@ def test_what_was_packed_anew_says_the_same_to_the_reader():
     )]  # fmt: skip
     first, second = (decode_fields(one, np.array([1]), {(1, 5): LAYOUT}) for one in chunks)
     assert first.values["comm_id"].tolist() == [5 - 2**63] == second.values["comm_id"].tolist()
-    assert (
-        first.values["message_bytes"].tolist() == [2**40] == second.values["message_bytes"].tolist()
-    )
+    assert first.values["message_bytes"].tolist() == [2**40] == second.values["message_bytes"].tolist()

@@ -144,10 +144,7 @@ def test_copies_of_no_bytes_say_nothing_of_the_gradients(load, tmp_path, n_bytes
         edit(report, f"update CUPTI_ACTIVITY_KIND_MEMCPY set bytes = {n_bytes}")
     found = told(run.findings())
     assert found["comm-bound"]["expected_ns_per_step"] == pytest.approx(STEP - 80 * MS)
-    assert (
-        "bytes of the gradients were not recorded"
-        in found["single-bucket"]["evidence"]["replay_refused"]
-    )
+    assert "bytes of the gradients were not recorded" in found["single-bucket"]["evidence"]["replay_refused"]
 
 
 def test_a_large_run_is_left_to_whatif(load, monkeypatch):

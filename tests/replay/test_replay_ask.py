@@ -117,9 +117,7 @@ def test_perfect_overlap_costs_what_communication_slows(ask):
     found = only(ask(SINGLE.changed(transfer=(10 * MS,)), perfect_overlap=True))
     slow = 0.03 + 14 * 6.5 / 34_800
     assert found.step_time_ns == pytest.approx(WORK + slow / (1 + slow) * 10 * MS, abs=20 * US)
-    assert found.low_ns == pytest.approx(
-        WORK, abs=US
-    )  # nothing is faster than without communication
+    assert found.low_ns == pytest.approx(WORK, abs=US)  # nothing is faster than without communication
 
 
 def test_perfect_overlap_does_not_hide_the_casts(ask):
@@ -139,9 +137,7 @@ def test_no_range_is_narrower_than_the_model_is_wrong(ask):
 
 def test_a_large_gradient_that_is_ready_last_stays_behind_the_backward_pass(ask):
     # 10, 10, 10 and 90 MiB of 120: the last one alone takes 3/4 of the transfer, after everything.
-    run = SINGLE.changed(
-        gradients=(10 * MIB, 10 * MIB, 10 * MIB, 90 * MIB), copy=10 * US, scale=10 * US
-    )
+    run = SINGLE.changed(gradients=(10 * MIB, 10 * MIB, 10 * MIB, 90 * MIB), copy=10 * US, scale=10 * US)
     found = only(ask(run, bucket_mb=25))
     ready = 10 * MS + 4 * 5 * MS + 120 * US
     last = OVERHEAD + (80 * MS - OVERHEAD) * 3 / 4
@@ -157,9 +153,7 @@ def test_kernels_like_those_of_the_gradients_do_not_confuse(tmp_path):
         def _step(self, builders, step, free):
             for builder, at in zip(builders, free, strict=True):
                 launch = step * 10 * MS + 500 * US
-                builder.kernel(
-                    at + 10 * MS + 1, at + 10 * MS + 7 * US, "scale_gradient", launch=launch
-                )
+                builder.kernel(at + 10 * MS + 1, at + 10 * MS + 7 * US, "scale_gradient", launch=launch)
             return super()._step(builders, step, free)
 
     plain, confusing = (kind(launch_every=100 * US) for kind in (Ddp, Confusing))
@@ -201,9 +195,7 @@ def test_a_slower_link_takes_what_its_bandwidth_says_of_all_buckets(ask):
     assert found.step_time_ns == pytest.approx(end + 400 * US + 4 * MS, abs=100 * US)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"bucket_mb": 25}, {"bucket_mb": 26}, {"bandwidth": 104 * MIB / 0.08}]
-)
+@pytest.mark.parametrize("changes", [{"bucket_mb": 25}, {"bucket_mb": 26}, {"bandwidth": 104 * MIB / 0.08}])
 @pytest.mark.parametrize("has_copies", [True, False])
 def test_what_a_run_has_already_changes_nothing(ask, changes, has_copies):
     run = SINGLE.changed(buckets=(1,) * 4, transfer=(20 * MS,) * 4, has_copies=has_copies)

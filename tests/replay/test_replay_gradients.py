@@ -60,9 +60,7 @@ def test_no_other_choice_in_order_fits_better(sizes, others, random):
     expected = expected_lengths(lengths, sizes)
 
     def cost(places):
-        return sum(
-            abs(np.log(lengths[at] / want)) for at, want in zip(places, expected, strict=True)
-        )
+        return sum(abs(np.log(lengths[at] / want)) for at, want in zip(places, expected, strict=True))
 
     found = matched_in_order(np.array(lengths), np.array(sizes, np.float64)).tolist()
     assert found == sorted(set(found))

@@ -137,9 +137,7 @@ def test_a_straggler_that_waits_for_launches_can_be_balanced(tmp_path):
 def test_compute_on_the_stream_of_the_communication(tmp_path):
     for rank in range(2):
         builder = launch_bound(rank, late=False)
-        builder.kernel(
-            1000 * MS + 30 * MS, 1000 * MS + 31 * MS, "orthogonalise", launch=15 * MS, stream=19
-        )
+        builder.kernel(1000 * MS + 30 * MS, 1000 * MS + 31 * MS, "orthogonalise", launch=15 * MS, stream=19)
         builder.write(tmp_path / f"shared_{rank}.sqlite")
     found = whatif(nsyspipe.load(str(tmp_path / "shared_*.sqlite")))
     assert "compute kernels run on the stream of the communication" in refusal(found)

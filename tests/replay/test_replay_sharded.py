@@ -52,14 +52,10 @@ def sharded_rank(rank):
     for step in range(5):
         host, at = step * 10 * MS, 1000 * MS + step * 16 * MS
         builder.range(host, host + 9 * MS, f"step {step}")
-        for number, (call, begin, end) in enumerate(
-            (("AllGather", 0, 2), ("ReduceScatter", 12, 15))
-        ):
+        for number, (call, begin, end) in enumerate((("AllGather", 0, 2), ("ReduceScatter", 12, 15))):
             launch = host + (1 + 2 * number) * 1000
             name = f"ncclDevKernel_{call}_RING_LL"
-            builder.nccl(
-                at + begin * MS, at + end * MS, launch=launch, stream=24 + number, name=name
-            )
+            builder.nccl(at + begin * MS, at + end * MS, launch=launch, stream=24 + number, name=name)
             fields = {"NCCL communicator ID": 5, "Message size [bytes]": 1 << 20}
             builder.nccl_payload(launch - 100, f"nccl{call}", fields, NCCL_2_21, end=launch + 100)
         builder.kernel(at + 2 * MS, at + 12 * MS, "work", launch=host + 2000)

@@ -11,9 +11,7 @@ MS = 1_000_000
 
 
 def scenario(name, step, low, high, **knobs):
-    return Scenario(
-        name, name, knobs, step * MS, low * MS, high * MS, 1e9 / (step * MS), 100.0 - step
-    )
+    return Scenario(name, name, knobs, step * MS, low * MS, high * MS, 1e9 / (step * MS), 100.0 - step)
 
 
 def answer(*scenarios):
@@ -56,9 +54,7 @@ def test_a_range_with_the_captured_time_in_it_is_no_clear_gain():
 
 
 def test_a_loss_is_no_gain():
-    assert headline(answer(scenario("a", 120, 110, 130))).startswith(
-        "No single change has a clear gain"
-    )
+    assert headline(answer(scenario("a", 120, 110, 130))).startswith("No single change has a clear gain")
 
 
 @pytest.mark.parametrize(

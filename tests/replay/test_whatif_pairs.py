@@ -14,8 +14,7 @@ pytestmark = pytest.mark.slow
 
 def test_what_was_predicted_is_what_was_measured(captures):
     chosen, more = (
-        [measured(one, captures) for one in pairs if one.knobs is not None]
-        for pairs in (ONE_CHANGE, MORE_CHANGES)
+        [measured(one, captures) for one in pairs if one.knobs is not None] for pairs in (ONE_CHANGE, MORE_CHANGES)
     )
     for most, rows in ((0.05, chosen), (0.06, more)):
         assert {one.pair.name: one.refused for one in rows if one.refused is not None} == {}

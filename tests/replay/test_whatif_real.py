@@ -40,9 +40,7 @@ def test_a_bandwidth_beyond_the_gpus_links_is_named_as_such(runs):
     said = "bus bandwidth 5000 GB/s as given, more than the 450 GB/s of these GPUs' fastest link"
     assert any(one.startswith(said) for one in found.assumptions)
     (found,) = whatif(runs("2gpu-gpt-b25-shm-bf16hook"), bandwidth="450GB/s").scenarios
-    assert any(
-        one.startswith("bus bandwidth 450 GB/s as given, within") for one in found.assumptions
-    )
+    assert any(one.startswith("bus bandwidth 450 GB/s as given, within") for one in found.assumptions)
 
 
 def test_a_bf16_hook_is_replayed_but_for_its_buckets(runs):
@@ -51,9 +49,7 @@ def test_a_bf16_hook_is_replayed_but_for_its_buckets(runs):
     assert found.identity_error_pct < 0.5
     by_id = {one.id: one for one in found.scenarios}
     assert by_id["link-nvlink4"].refused is None
-    assert by_id["bucket-25"].refused.startswith(
-        "a hook compresses the gradients (NCCL is given 0.50"
-    )
+    assert by_id["bucket-25"].refused.startswith("a hook compresses the gradients (NCCL is given 0.50")
     assert by_id["gradient-bf16"].refused.startswith("gradients are sent as bf16")
 
 

@@ -133,11 +133,7 @@ def test_no_name_is_more_than_text(store):
             store, f"{at}{name}".replace("/", "_"), label=name, gpu_names=name, hosts=name, link_kind=name,
             findings=[finding_row(id=name, action=name)],
         )  # fmt: skip
-    pages = {
-        run_id: f"./{name}.html"
-        for run_id in stored_runs(store).runs["run_id"].to_pylist()
-        for name in HOSTILE
-    }
+    pages = {run_id: f"./{name}.html" for run_id in stored_runs(store).runs["run_id"].to_pylist() for name in HOSTILE}
     text = dashboard_page(stored_runs(store), title="".join(HOSTILE), pages=pages)
     # The page of runs with harmless names has the same elements, with the same attributes.
     harmless = store.with_name("harmless")

@@ -303,10 +303,7 @@ def test_what_speaks_against_a_comparison_is_said_before_the_figures(runs, tmp_p
 
 def test_many_changes_are_counted_where_they_are_not_shown(runs):
     names = [f"NCCL_{number:02d}" for number in range(30)]
-    old, new = (
-        Changed(runs["slow"], nccl=NcclFacts("2.21", dict.fromkeys(names, value), nvls=None))
-        for value in "01"
-    )
+    old, new = (Changed(runs["slow"], nccl=NcclFacts("2.21", dict.fromkeys(names, value), nvls=None)) for value in "01")
     found = RunDifference(Side("a", (old,)), Side("b", (new,)))
     assert "and 10 more; --json has all" in difference_text(found, Console(width=100))
     assert "Left out: 18 more" in difference_markdown(found)
@@ -336,9 +333,7 @@ def test_throughput_is_judged_as_step_time_is(tmp_path, change):
     after = [(98 * MS, 0, 0, 40_000)] * 6
     one = plain_run(tmp_path / "one", [before] * 2)
     found = diff(one, plain_run(tmp_path / "two", [after] * 2, start=10**18 + 10**12))
-    for rows in (
-        {row["metric"]: row for row in each.metrics.to_pylist()} for each in (found, change)
-    ):
+    for rows in ({row["metric"]: row for row in each.metrics.to_pylist()} for each in (found, change)):
         time, rate = rows["step_time"], rows["throughput"]
         assert rate["verdict"] == time["verdict"]
         assert rate["baseline"] == pytest.approx(1e9 / time["baseline"])
@@ -372,6 +367,4 @@ def test_captures_without_steps_show_all_shares_and_say_what_is_not_compared(tmp
     said = gate_text(gate(found, fail_on="regression"))
     assert said is not None
     assert "a capture without steps; name the steps with --step REGEX" in said
-    assert "shares and bandwidths of it as a whole are compared, without intervals" in " ".join(
-        text.split()
-    )
+    assert "shares and bandwidths of it as a whole are compared, without intervals" in " ".join(text.split())

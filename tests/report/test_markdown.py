@@ -62,9 +62,7 @@ def test_findings_are_a_table_with_options_in_code_font(tmp_path):
     headings, *rows = page.tables[2]
     assert headings == ["at most", "of step time", "what was found", "what to do"]
     found = run.findings().to_pylist()
-    assert [row[2:] for row in rows] == [
-        [f"{one['id']}: {one['title']}", one["advice"]] for one in found
-    ]
+    assert [row[2:] for row in rows] == [[f"{one['id']}: {one['title']}", one["advice"]] for one in found]
     # 385 ns of late launches and 300 of exposed communication, of steps of 1000.
     assert [row[:2] for row in rows][:2] == [["<0.001 ms", "38.5 %"], ["<0.001 ms", "30.0 %"]]
     assert {"comm-bound", "DistributedDataParallel(gradient_as_bucket_view=True)"} <= {*page.codes}
@@ -166,10 +164,7 @@ def test_of_many_ranks_those_that_matter_are_shown(many):
     assert [row[0] for row in page.tables[1][1:]] == ["0", "1", "2", "3", "4", "5", "7", "11"]
     assert [row[3] for row in page.tables[1][1:]][-3:] == ["2.0 %", "12.0 %", "2.0 %"]
     assert [row[-1] for row in page.tables[1][1:]][3] == "<0.001 ms"  # 50 ns
-    assert (
-        "8 of 20 ranks: the slowest, the most exposed, the most waited for; --json has all."
-        in page.texts
-    )
+    assert "8 of 20 ranks: the slowest, the most exposed, the most waited for; --json has all." in page.texts
 
 
 def test_the_longest_page_has_less_than_60_lines_and_says_what_it_left_out(many, tmp_path):

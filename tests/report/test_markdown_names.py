@@ -15,9 +15,7 @@ from tests.markdown_page import Page
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return nsyspipe.load(
-        steady_rank(0).write(tmp_path_factory.mktemp("r") / "r_0.sqlite"), run_id="r1"
-    )
+    return nsyspipe.load(steady_rank(0).write(tmp_path_factory.mktemp("r") / "r_0.sqlite"), run_id="r1")
 
 
 HOSTILE = "<img src=x onerror=alert(1)> @octocat #12 `a` |b| **c** [d](http://e.example) -->\n# f"
@@ -39,9 +37,7 @@ def test_hostile_names_stay_text(tmp_path):
     assert page.html == source.splitlines()[:2]
     assert [len(row) for row in page.tables[2]] == [4, 4]
     assert page.tables[2][1][3] == HOSTILE.replace("\n", "\N{REPLACEMENT CHARACTER}")
-    assert page.texts[1].startswith(
-        "Run <img src=x onerror=alert(1)> @octocat #12 `a` |b| **c** [d]"
-    )
+    assert page.texts[1].startswith("Run <img src=x onerror=alert(1)> @octocat #12 `a` |b| **c** [d]")
     assert page.tags <= {"", "p", "strong", "h3", "ul", "li", "code", "table", "thead", "tbody", "tr", "th", "td"}  # fmt: skip
 
 

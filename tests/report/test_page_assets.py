@@ -46,9 +46,7 @@ def test_the_library_comes_with_its_licences():
 def test_scripts_and_styles_reach_for_nothing_outside():
     own = script(tuple(path.name for path in sorted(ASSETS.glob("*.js")) if path.name != LIBRARY))
     for text in (own, styles(tuple(path.name for path in sorted(ASSETS.glob("*.css"))))):
-        assert not re.search(
-            r"https?://(?!www\.w3\.org/)|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket", text
-        )
+        assert not re.search(r"https?://(?!www\.w3\.org/)|@import|url\(|\bfetch\(|XMLHttpRequest|WebSocket", text)
 
 
 def test_our_scripts_write_no_html_from_text():
@@ -81,10 +79,7 @@ def lab(linear: np.ndarray) -> np.ndarray:
     """Return CIE L*a*b* of linear sRGB, D65."""
     to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
     x, y, z = (to_xyz @ np.clip(linear, 0, 1)) / [0.95047, 1.0, 1.08883]
-    fx, fy, fz = (
-        one ** (1 / 3) if one > (6 / 29) ** 3 else one / (3 * (6 / 29) ** 2) + 4 / 29
-        for one in (x, y, z)
-    )
+    fx, fy, fz = (one ** (1 / 3) if one > (6 / 29) ** 3 else one / (3 * (6 / 29) ** 2) + 4 / 29 for one in (x, y, z))
     return np.array([116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)])
 
 

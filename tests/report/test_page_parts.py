@@ -53,9 +53,7 @@ def test_a_step_of_which_a_part_is_not_recorded_has_no_parts(name):
 
 
 def test_parts_of_a_rank_are_summed_over_its_steps():
-    found = rank_parts(
-        steps(step(), step(number=1, wall=200, compute=150, hidden=50), step(rank=1)), [0]
-    )
+    found = rank_parts(steps(step(), step(number=1, wall=200, compute=150, hidden=50), step(rank=1)), [0])
     assert found == {
         "n_steps": 2,
         "whole": "step",

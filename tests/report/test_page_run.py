@@ -102,9 +102,7 @@ def test_figures_that_were_not_recorded_say_why(tmp_path):
     for rank in range(2):
         builder = steady_rank(rank)
         builder.rows["NVTX_EVENTS"] = [
-            row
-            for row in builder.rows["NVTX_EVENTS"]
-            if row["textId"] != builder.string("backward")
+            row for row in builder.rows["NVTX_EVENTS"] if row["textId"] != builder.string("backward")
         ]
         builder.write(tmp_path / f"r_{rank}.sqlite")
     text = without_library(run_page(load(tmp_path)))
@@ -118,9 +116,7 @@ def test_a_page_of_two_ranks_is_small(steady):
 @pytest.mark.slow
 def test_templates_are_loaded_only_for_a_page():
     script = "import sys, nsyspipe.report.html.run_page; print('jinja2' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 

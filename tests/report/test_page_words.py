@@ -72,15 +72,11 @@ def test_what_is_to_be_typed_is_code():
 
 def test_methods_and_settings_with_colons_are_code():
     marked = str(_code("avoid .item() and set A_CONF=expandable_segments:True."))
-    assert (
-        marked == "avoid <code>.item()</code> and set <code>A_CONF=expandable_segments:True</code>."
-    )
+    assert marked == "avoid <code>.item()</code> and set <code>A_CONF=expandable_segments:True</code>."
 
 
 def test_a_number_keeps_its_unit_on_its_line():
-    assert str(_unbroken("45 % of <b> 3.5 ms per step")) == (
-        "45&nbsp;% of &lt;b&gt; 3.5&nbsp;ms per step"
-    )
+    assert str(_unbroken("45 % of <b> 3.5 ms per step")) == ("45&nbsp;% of &lt;b&gt; 3.5&nbsp;ms per step")
 
 
 def test_a_straggler_board_counts_per_step():
@@ -89,9 +85,7 @@ def test_a_straggler_board_counts_per_step():
         {"rank": 1, "n_arrived_last": 5, "wait_caused_ns": 9_000_000, "lateness_ns": 6_000_000, "wait_ns": 0},
     ]  # fmt: skip
     times = [{"rank": rank, "step_time_ns": 7_000_000} for rank in (0, 1)]
-    table = straggler_table(
-        schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(times), 2
-    )
+    table = straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(times), 2)
     # Two steps: 6 ms late in all are 3 ms per step; 8 ms of waiting are 4 ms.
     assert table.rows[1] == [
         "0",
@@ -130,9 +124,7 @@ def test_phases_are_in_the_order_of_a_training_loop():
 
 def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
     causes = dict.fromkeys((f"{name}_per_step" for name in schema.IDLE_CAUSES), 0.0)
-    found = idle_table(
-        causes | {"idle_launch_ns_per_step": 1e6, "idle_input_ns_per_step": 3e6, "idle_share": 0.2}
-    )
+    found = idle_table(causes | {"idle_launch_ns_per_step": 1e6, "idle_input_ns_per_step": 3e6, "idle_share": 0.2})
     # 4 ms are 20 % of the step: 3 ms are 15 %, 1 ms is 5 %.
     assert [row[0] for row in found.rows] == ["input", "launch"]
     assert [row[2] for row in found.rows] == ["15.0 %", "5.0 %"]
@@ -201,9 +193,7 @@ def test_many_problems_that_differ_in_numbers_are_told_once():
         }
         for rank in range(64)
     ]
-    assert troubles(schema.PROBLEMS.from_rows(rows)) == [
-        ("info", "no name of rank 0; 63 more alike", "", None)
-    ]
+    assert troubles(schema.PROBLEMS.from_rows(rows)) == [("info", "no name of rank 0; 63 more alike", "", None)]
     assert len(troubles(schema.PROBLEMS.from_rows(rows[:4]))) == 4
 
 

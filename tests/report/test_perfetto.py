@@ -45,14 +45,8 @@ def check(run, steps=None):
         check_operations(track, events.to_pylist(), shift)
         check_steps(track, shown, shift)
         check_ranges(track, ranges.to_pylist(), shift)
-        matched = {
-            (row["step"], row["seq"])
-            for row in rows_of(run.collectives(), rank)
-            if row["is_matched"]
-        }
-        linked.update(
-            key for row in events.to_pylist() if (key := (row["step"], row["seq"])) in matched
-        )
+        matched = {(row["step"], row["seq"]) for row in rows_of(run.collectives(), rank) if row["is_matched"]}
+        linked.update(key for row in events.to_pylist() if (key := (row["step"], row["seq"])) in matched)
     assert sorted(map(len, found.flows().values())) == sorted(linked.values())
     check_flows(found)
     return found
@@ -104,24 +98,15 @@ def check_ranges(track, ranges, shift):
     hosts = [one for one in track.child("steps").children if one.name.startswith("phases on host")]
     drawn = Counter((*bar,) for host in hosts for bar in host.bars)
     assert drawn == Counter(
-        (row["start_ns"] + shift, row["end_ns"] + shift, row["phase"] or f"step {row['step']}")
-        for row in ranges
+        (row["start_ns"] + shift, row["end_ns"] + shift, row["phase"] or f"step {row['step']}") for row in ranges
     )
     for host in hosts[:1]:
-        assert all(
-            one.parent is None or one.parent.notes["step"] == one.notes["step"]
-            for one in host.slices
-        )
+        assert all(one.parent is None or one.parent.notes["step"] == one.notes["step"] for one in host.slices)
 
 
 def check_flows(found):
     """The slices of a flow are the same place of the same step, on different ranks."""
-    rank_of = {
-        id(one): rank.number
-        for rank in found.ranks
-        for thread in rank.threads
-        for one in thread.slices
-    }
+    rank_of = {id(one): rank.number for rank in found.ranks for thread in rank.threads for one in thread.slices}
     for slices in found.flows().values():
         assert len({(one.notes["step"], one.notes["seq"]) for one in slices}) == 1
         assert len({rank_of[id(one)] for one in slices}) == len(slices)
@@ -202,9 +187,7 @@ def test_a_run_without_steps_is_shown_whole(tmp_path):
     found = trace_of(load(builders, tmp_path))
     (bar,) = found.ranks[0].child("steps").bars
     assert bar == (100, 3200, "whole capture")
-    assert found.ranks[0].threads[0].times == [
-        (1000 * step + 100, 1000 * step + 200) for step in range(4)
-    ]
+    assert found.ranks[0].threads[0].times == [(1000 * step + 100, 1000 * step + 200) for step in range(4)]
 
 
 def test_the_same_run_gives_the_same_bytes(steady):

@@ -24,17 +24,12 @@ from tests.build.make_perfetto import collective, comm, op, step_row
 
 def disjoint(*times, ties=None):
     starts, ends = ints(*(start for start, _ in times)), ints(*(end for _, end in times))
-    return [
-        lane.tolist()
-        for lane in disjoint_lanes(starts, ends, None if ties is None else ints(*ties))
-    ]
+    return [lane.tolist() for lane in disjoint_lanes(starts, ends, None if ties is None else ints(*ties))]
 
 
 def nested(*times, depth=None):
     starts, ends = ints(*(start for start, _ in times)), ints(*(end for _, end in times))
-    return [
-        lane.tolist() for lane in nested_lanes(starts, ends, ints(*(depth or [0] * len(times))))
-    ]
+    return [lane.tolist() for lane in nested_lanes(starts, ends, ints(*(depth or [0] * len(times))))]
 
 
 # --- tracks of streams -----------------------------------------------------------------------
@@ -151,9 +146,7 @@ def test_bytes_that_are_no_text_are_replaced():
 
 
 def test_lone_surrogates_and_control_characters_are_replaced():
-    assert (
-        shown("a\udc80b\x1b[31m\n") == "a?b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}"
-    )
+    assert shown("a\udc80b\x1b[31m\n") == "a?b\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}"
     assert shown("größe · 核") == "größe · 核"
 
 

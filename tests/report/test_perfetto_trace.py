@@ -122,10 +122,7 @@ def test_operations_that_overlap_on_a_stream_stand_on_further_threads():
 def test_operations_without_length_and_at_the_same_time_are_all_there():
     ops = [op(5, 5, correlation_id=2), op(5, 5, correlation_id=1), op(5, 9, correlation_id=3)]
     (stream,) = only_rank(ops).threads
-    assert [
-        (*bar, one.notes["correlation_id"])
-        for bar, one in zip(stream.times, stream.slices, strict=True)
-    ] == [
+    assert [(*bar, one.notes["correlation_id"]) for bar, one in zip(stream.times, stream.slices, strict=True)] == [
         (5, 5, 1),
         (5, 5, 2),
         (5, 9, 3),
@@ -281,9 +278,7 @@ def test_phases_of_the_device_run_from_their_first_operation_to_their_last():
 
 def test_tracks_below_the_steps_are_in_order():
     ranges = [host_range(0, 9, "forward", device=(0, 9))]
-    assert (
-        steps_of([comm(0, 9)], steps=[step_row(0, 9, **KNOWN)], ranges=ranges).names == BELOW_STEPS
-    )
+    assert steps_of([comm(0, 9)], steps=[step_row(0, 9, **KNOWN)], ranges=ranges).names == BELOW_STEPS
 
 
 def test_exposed_communication_stands_in_its_step():
@@ -349,9 +344,7 @@ def test_where_a_clock_starts_before_0_all_are_shifted_by_whole_seconds():
 
 def test_what_lies_before_all_clocks_is_drawn_from_0_and_tells_its_start():
     (stream,) = only_rank([op(-9, -5), op(-3, 4)]).threads
-    assert [
-        (*bar, one.notes["start_ns"]) for bar, one in zip(stream.times, stream.slices, strict=True)
-    ] == [
+    assert [(*bar, one.notes["start_ns"]) for bar, one in zip(stream.times, stream.slices, strict=True)] == [
         (0, 0, -9),
         (0, 4, -3),
     ]

@@ -50,9 +50,7 @@ def test_when_the_reference_is_the_fastest_the_next_is_named(board):
 
 
 def test_a_tie_is_called_one(board):
-    assert headlines(board("slow", "again")) == [
-        "slow is the fastest of 2 runs, level with again in step time."
-    ]
+    assert headlines(board("slow", "again")) == ["slow is the fastest of 2 runs, level with again in step time."]
 
 
 def test_who_is_not_told_apart_is_neither_level_nor_slower(board):
@@ -68,17 +66,13 @@ def test_who_is_not_told_apart_is_neither_level_nor_slower(board):
 
 def test_an_undecided_run_may_be_faster_where_the_best_is_no_change(board):
     (said,) = headlines(board("slow", "fast", "short", min_effect_pct=50))
-    assert said.startswith(
-        "Whether any run of 3 runs is faster than slow is open: fast is 1.30x of slow"
-    )
+    assert said.startswith("Whether any run of 3 runs is faster than slow is open: fast is 1.30x of slow")
     assert said.endswith("no change; short not told apart from it by these steps.")
 
 
 def test_less_than_what_counts_is_not_faster(board):
     (said,) = headlines(board("slow", "fast", min_effect_pct=50))
-    assert said.startswith(
-        "No run of 2 runs is faster than slow by what counts: fast is 1.30x of slow"
-    )
+    assert said.startswith("No run of 2 runs is faster than slow by what counts: fast is 1.30x of slow")
 
 
 def test_each_kind_of_several_runs_has_a_sentence_the_largest_kind_first(board):
@@ -89,25 +83,17 @@ def test_each_kind_of_several_runs_has_a_sentence_the_largest_kind_first(board):
 
 
 def test_runs_of_which_no_two_can_be_compared_say_so(board):
-    assert headlines(board("slow", "wide")) == [
-        "No two of 2 runs can be compared: they differ in world size."
-    ]
+    assert headlines(board("slow", "wide")) == ["No two of 2 runs can be compared: they differ in world size."]
 
 
 def test_one_run_has_nothing_to_be_compared_with(board):
-    assert headlines(board("slow")) == [
-        "slow is the only run: there is nothing to compare it with."
-    ]
+    assert headlines(board("slow")) == ["slow is the only run: there is nothing to compare it with."]
 
 
 def test_a_reference_with_too_few_steps_decides_nothing(board, empty):
-    assert headlines(board("short", "fast")) == [
-        "Which of 2 runs is fastest cannot be said: short: 2 steps, needs 3."
-    ]
+    assert headlines(board("short", "fast")) == ["Which of 2 runs is fastest cannot be said: short: 2 steps, needs 3."]
     found = compare({"none": empty, "none too": empty})
-    assert headlines(found) == [
-        "Which of 2 runs is fastest cannot be said: none has no step times."
-    ]
+    assert headlines(found) == ["Which of 2 runs is fastest cannot be said: none has no step times."]
 
 
 def test_one_capture_against_several_says_whose_spread_it_takes(runs):
@@ -119,9 +105,7 @@ def test_one_capture_against_several_says_whose_spread_it_takes(runs):
 
 
 def test_a_run_that_is_not_decided_says_why(board):
-    assert doubts(board("slow", "short", "fast")) == [
-        "not decided: short (short: 2 steps, needs 3)"
-    ]
+    assert doubts(board("slow", "short", "fast")) == ["not decided: short (short: 2 steps, needs 3)"]
 
 
 def test_what_does_not_block_is_told_of_the_runs_that_it_concerns(board):

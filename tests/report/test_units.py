@@ -49,9 +49,7 @@ def test_ratios_are_per_cent_and_a_small_one_is_not_0(ratio, text):
     assert percent_text(ratio) == text
 
 
-@pytest.mark.parametrize(
-    ("ratio", "digits", "text"), [(0.126, 0, "13 %"), (0.004, 0, "<1 %"), (0.00004, 2, "<0.01 %")]
-)
+@pytest.mark.parametrize(("ratio", "digits", "text"), [(0.126, 0, "13 %"), (0.004, 0, "<1 %"), (0.00004, 2, "<0.01 %")])
 def test_digits_can_be_chosen(ratio, digits, text):
     assert percent_text(ratio, digits) == text
 

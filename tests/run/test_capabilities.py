@@ -61,9 +61,7 @@ def statuses(*arguments):
 def lacking(*arguments):
     """Return what is not answered in full, besides what the builder never has."""
     return {
-        name: status
-        for name, status in statuses(*arguments).items()
-        if status != "yes" and name not in NEVER_BUILT
+        name: status for name, status in statuses(*arguments).items() if status != "yes" and name not in NEVER_BUILT
     }
 
 
@@ -121,9 +119,7 @@ def agreed(reports, **options):
         if row["code"] == "no-message-size" and found["message_bytes"] == "no":
             doctor = capabilities(reports, **options)["message_bytes"]
             assert (row["message"], row["fix"]) == (
-                (
-                    f"message sizes were not recorded ({doctor.found}): bytes and bandwidths of collectives are null"
-                ),
+                (f"message sizes were not recorded ({doctor.found}): bytes and bandwidths of collectives are null"),
                 doctor.fix,
             )
     return found, run
@@ -231,9 +227,7 @@ def test_reports_of_several_runs_may_be_examined_together(real):
 def built(folder, *, without=(), version=NEW, n_ranks=2):
     for rank in range(n_ranks):
         builder = steady_rank(rank, version=version, world_size=n_ranks)
-        builder.range(1, 2, "ncclAllReduce", domain=1).write(
-            folder / f"a_{rank}.sqlite", without=without
-        )
+        builder.range(1, 2, "ncclAllReduce", domain=1).write(folder / f"a_{rank}.sqlite", without=without)
     return folder
 
 
@@ -254,9 +248,7 @@ def built(folder, *, without=(), version=NEW, n_ranks=2):
         ("META_DATA_CAPTURE", {"world_size": "no"}, "torchrun"),
     ],
 )  # fmt: skip
-def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(
-    tmp_path, table, expected, flag
-):
+def test_what_a_missing_table_costs_comes_with_the_flag_that_adds_it(tmp_path, table, expected, flag):
     found = capabilities(built(tmp_path, without=(table,)))
     # No kernel beside communication has an equal without it; without names none is known to be beside it.
     shapes = {} if table == STRINGS else {"kernel_shapes": "no"}
@@ -313,9 +305,7 @@ def test_a_capture_without_a_gpu_lacks_no_rank_and_gets_no_fix_that_cannot_help(
     said = {"name": "cpu", "trace": ["nvtx", "osrt"], "ranks": ranks}
     (tmp_path / "cpu.capture.json").write_text(json.dumps(said))
     found = examine(sorted(tmp_path.glob("*.sqlite")))
-    assert [(one.code, one.severity) for one in found.problems] == [
-        ("captured-without-gpu", "info")
-    ]
+    assert [(one.code, one.severity) for one in found.problems] == [("captured-without-gpu", "info")]
     by_name = {one.name: one for one in found.capabilities}
     assert (by_name["ranks"].status, by_name["ranks"].found) == ("yes", "0-1 from RANK")
     assert (by_name["world_size"].status, by_name["world_size"].found) == ("yes", "2")
@@ -473,9 +463,7 @@ def test_clocks_of_several_hosts_may_differ(tmp_path):
         ("^Iter", "no", "0 match --step '^Iter', 8 step #, 8 backward, 8 forward"),
     ],
 )
-def test_the_users_steps_are_counted_and_if_there_are_none_what_else_there_is(
-    tmp_path, step, status, text
-):
+def test_the_users_steps_are_counted_and_if_there_are_none_what_else_there_is(tmp_path, step, status, text):
     # Each rank has steps 0 to 3; with one match each, no step would be whole.
     found = capabilities(built(tmp_path), step=step)
     assert (found["steps"].status, found["steps"].found) == (status, text)
@@ -497,9 +485,7 @@ def test_a_step_pattern_without_any_range_finds_none(tmp_path):
 def test_the_users_phases_count_and_steps_are_none(tmp_path):
     builder = TraceBuilder().kernel(0, 9, launch=0)
     for at in range(0, 30, 10):
-        builder.range(at, at + 9, "batch 1").range(at + 1, at + 3, "grads").range(
-            at + 4, at + 5, "load batch"
-        )
+        builder.range(at, at + 9, "batch 1").range(at + 1, at + 3, "grads").range(at + 4, at + 5, "load batch")
     path = builder.write(tmp_path / "a.sqlite")
     assert capabilities(path)["phases"].found == "3 data"
     found = capabilities(path, step="^batch", backward="^grads$")["phases"]
@@ -568,18 +554,14 @@ def test_a_rank_map_that_does_not_fit_is_an_error(tmp_path, rank_map):
         ),
     ],
 )  # fmt: skip
-def test_the_link_needs_a_log_and_for_direct_access_the_topology(
-    tmp_path, log, topology, status, text, fixes
-):
+def test_the_link_needs_a_log_and_for_direct_access_the_topology(tmp_path, log, topology, status, text, fixes):
     found = capabilities(
         built(tmp_path, n_ranks=4),
         log=log and LOGS / f"{log}.nccl.log",
         topology=topology and LOGS / f"{topology}.txt",
     )["link"]
     assert (found.status, found.found) == (status, text)
-    assert [
-        option for option in ("--nccl-log", "--topology") if option in (found.fix or "")
-    ] == fixes
+    assert [option for option in ("--nccl-log", "--topology") if option in (found.fix or "")] == fixes
 
 
 def test_a_log_of_another_run_says_nothing_of_the_link(tmp_path):
@@ -590,8 +572,7 @@ def test_a_log_of_another_run_says_nothing_of_the_link(tmp_path):
 
 def test_the_fix_for_the_link_is_what_to_run(tmp_path):
     assert capabilities(built(tmp_path))["link"].fix == (
-        "run with NCCL_DEBUG=INFO and pass --nccl-log FILE; "
-        "nvidia-smi topo -m > topo.txt and --topology topo.txt"
+        "run with NCCL_DEBUG=INFO and pass --nccl-log FILE; nvidia-smi topo -m > topo.txt and --topology topo.txt"
     )
 
 

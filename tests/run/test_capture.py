@@ -142,9 +142,7 @@ def test_copies_of_unified_memory_lack_no_launch(tmp_path):
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_memsets_without_an_operation_are_none_if_the_export_says_that_it_is_whole(
-    tmp_path, is_told
-):
+def test_memsets_without_an_operation_are_none_if_the_export_says_that_it_is_whole(tmp_path, is_told):
     builder = TraceBuilder().env(RANK=0, WORLD_SIZE=1).kernel(0, 9, launch=0)
     builder.launch(3, api="cudaMemsetAsync_v3020")
     if is_told:

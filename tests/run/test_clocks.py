@@ -25,9 +25,7 @@ def clocks(run):
 
 def late(n_ranks=2, **more):
     """Build ranks that arrive 40 ns one after the other and are done at 500."""
-    return every_step(
-        reports(n_ranks), *(300 + 40 * rank for rank in range(n_ranks)), end=500, **more
-    )
+    return every_step(reports(n_ranks), *(300 + 40 * rank for rank in range(n_ranks)), end=500, **more)
 
 
 def test_a_clock_that_is_off_is_corrected_by_the_collectives(tmp_path):
@@ -64,9 +62,7 @@ def test_one_report_without_a_session_start_takes_it_from_all(tmp_path):
 
 
 @pytest.mark.parametrize("has_start", [False, True])
-def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_clock(
-    tmp_path, has_start
-):
+def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_clock(tmp_path, has_start):
     builders = late(steps=(0, 1))
     for builder in builders[has_start:]:
         builder.rows.pop(CLOCK)

@@ -250,21 +250,15 @@ def test_a_collective_that_only_some_ranks_make_is_unmatched_without_nccls_names
 
 
 @pytest.mark.parametrize(("lost", "place"), [(0, 0), (3, -1)])
-def test_a_rank_that_lost_one_collective_unmatches_that_group_of_that_step_only(
-    tmp_path, lost, place
-):
+def test_a_rank_that_lost_one_collective_unmatches_that_group_of_that_step_only(tmp_path, lost, place):
     builders = every_step(reports(2), 300, 340, end=400)
     every_step(builders, 500, 540, end=600, launch=21)
     every_step(builders, 700, 720, end=800, launch=22, name=GATHER, stream=20)
-    reduced = [
-        row for row in builders[1].rows["CUPTI_ACTIVITY_KIND_KERNEL"] if row["streamId"] == 19
-    ]
+    reduced = [row for row in builders[1].rows["CUPTI_ACTIVITY_KIND_KERNEL"] if row["streamId"] == 19]
     gone = sorted(reduced, key=lambda row: row["start"])[place]
     builders[1].rows["CUPTI_ACTIVITY_KIND_KERNEL"].remove(gone)
     run = load(builders, tmp_path)
-    found = {
-        (row["step"], row["collective"], row["rank"]): row for row in run.collectives().to_pylist()
-    }
+    found = {(row["step"], row["collective"], row["rank"]): row for row in run.collectives().to_pylist()}
     unmatched = {key for key, row in found.items() if not row["is_matched"]}
     assert unmatched == {(lost, "all_reduce", 0), (lost, "all_reduce", 1)}
     for row in found.values():

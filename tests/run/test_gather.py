@@ -48,9 +48,7 @@ def test_a_step_pattern_that_only_one_rank_matches_leaves_the_other_without_wind
     other.write(tmp_path / "r_1.sqlite")
     run = nsyspipe.load(tmp_path, step="^step")
     assert {row["rank"] for row in rows(run)} == {0}
-    assert {"steps-missing-on-rank", "no-common-step", "step-missing"} <= set(
-        run.problems["code"].to_pylist()
-    )
+    assert {"steps-missing-on-rank", "no-common-step", "step-missing"} <= set(run.problems["code"].to_pylist())
     assert run.summary()["comm_share"].to_pylist() == [None]
 
 

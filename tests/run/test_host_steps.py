@@ -124,9 +124,7 @@ def test_a_step_that_was_never_closed_is_not_complete(tmp_path):
     assert column(run, "forward_ns") == [0, 0, 40]
     (figures,) = host_figures(run.host_steps())
     assert (figures.n_steps, figures.median_ns) == (2, 105)  # without the open one
-    assert "1 step range had not ended when the capture did; it is in no figure here." in text_of(
-        run
-    )
+    assert "1 step range had not ended when the capture did; it is in no figure here." in text_of(run)
 
 
 def test_texts_without_one_number_each_are_counted_from_0(tmp_path):
@@ -210,9 +208,7 @@ def test_a_process_without_the_steps_is_no_row_and_objects_to_nothing(tmp_path):
     ],
     ids=["captured", "stems", "map", "unknown", "only-one-known"],
 )
-def test_ranks_are_numbered_by_the_sources_of_ranks_but_never_by_order(
-    tmp_path, names, env, options, ranks
-):
+def test_ranks_are_numbered_by_the_sources_of_ranks_but_never_by_order(tmp_path, names, env, options, ranks):
     for rank, name in enumerate(names):
         host_rank(rank, env=env).write(tmp_path / name)
     run = nsyspipe.load(tmp_path, **options)
@@ -226,9 +222,7 @@ def test_two_processes_of_one_report_are_told_by_pid_where_ranks_are_not_known(t
     builder = host_rank(0, env=False)
     host_rank(1, env=False, builder=builder, pid=1001)
     run = nsyspipe.load(builder.env(RANK=0).write(tmp_path / "node_0.sqlite"))
-    assert [(row["rank"], row["pid"]) for row in rows(run)] == [(None, 1000)] * 3 + [
-        (None, 1001)
-    ] * 3
+    assert [(row["rank"], row["pid"]) for row in rows(run)] == [(None, 1000)] * 3 + [(None, 1001)] * 3
     assert "Slowest: node_0:1001, its median step takes" in text_of(run)
     assert "--rank-map says it." in text_of(run)
 
@@ -283,18 +277,14 @@ def test_the_text_leads_with_the_verdict_and_shows_a_row_per_rank(two):
     ]
     assert lines[7] == "Times in ms; of phases and the rest (other) the median."
     # 400 - 300 ns, of 300
-    assert lines[8] == (
-        "Slowest: rank 1, its median step takes <0.001 ms (33.3 %) longer than that of rank 0."
-    )
+    assert lines[8] == ("Slowest: rank 1, its median step takes <0.001 ms (33.3 %) longer than that of rank 0.")
     assert "fix: capture with nsys profile --trace=cuda,nvtx" in "\n".join(lines)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
 def test_the_text_fits_the_terminal(tmp_path, width):
     for rank in range(2):
-        host_rank(rank).write(
-            tmp_path / f"a-rather-long-name-of-a-study-on-two-hosts_{rank}.sqlite"
-        )
+        host_rank(rank).write(tmp_path / f"a-rather-long-name-of-a-study-on-two-hosts_{rank}.sqlite")
     text = text_of(nsyspipe.load(tmp_path), width)
     assert max(map(len, text.splitlines())) <= min(width, 100)
     assert "backward" in text  # where ranks wait for each other
@@ -368,13 +358,9 @@ def test_a_saved_run_has_the_same_rows_and_texts(two, saved):
 
 
 def test_duckdb_reads_the_rows(two, saved):
-    found = duckdb.sql(
-        f"SELECT * EXCLUDE (run_id) FROM read_parquet('{saved}/host_steps/*/*.parquet')"
-    )
+    found = duckdb.sql(f"SELECT * EXCLUDE (run_id) FROM read_parquet('{saved}/host_steps/*/*.parquet')")
     columns = found.columns
-    assert [dict(zip(columns, row, strict=True)) for row in found.fetchall()] == rows(
-        nsyspipe.load(two)
-    )
+    assert [dict(zip(columns, row, strict=True)) for row in found.fetchall()] == rows(nsyspipe.load(two))
 
 
 def test_a_file_that_is_gone_is_an_error_but_a_former_version_wrote_none(saved):

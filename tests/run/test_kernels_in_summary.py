@@ -26,9 +26,7 @@ def by_counting(run):
     found = collections.defaultdict(lambda: [0, 0])
     for rank, events, _ in run.operations():
         for row in events.to_pylist():
-            if row["category"] != "memory" and any(
-                start <= row["start_ns"] < end for start, end in windows[rank]
-            ):
+            if row["category"] != "memory" and any(start <= row["start_ns"] < end for start, end in windows[rank]):
                 cost = found[rank, row["phase"], row["name"]]
                 cost[0] += 1
                 cost[1] += row["end_ns"] - row["start_ns"]

@@ -84,9 +84,7 @@ def test_copies_that_were_made_but_not_exported_are_null_not_zero(tmp_path):
     run = load(tmp_path, without=(MEMCPY,))
     assert figures(run) == STEADY | COPIES | MEMORY
     summary = run.summary().to_pylist()[0]
-    assert [
-        summary[name] for name in ("idle_share", "exposed_memory_share", "dtod_ns_per_step")
-    ] == [None] * 3
+    assert [summary[name] for name in ("idle_share", "exposed_memory_share", "dtod_ns_per_step")] == [None] * 3
     assert (summary["comm_share"], summary["compute_share"]) == (0.06, 0.2)
     assert run.ranks["n_dtod"].to_pylist() == [None]
     assert problem_of(run, "no-memcpy")["severity"] == "warning"
@@ -96,9 +94,7 @@ def test_copies_that_were_made_but_not_exported_are_null_not_zero(tmp_path):
 def never_made(builder, table):
     """Take all operations of a kind out of a report, and the calls that made them."""
     ids = {row["correlationId"] for row in builder.rows.pop(table, [])}
-    builder.rows[RUNTIME] = [
-        row for row in builder.rows[RUNTIME] if row["correlationId"] not in ids
-    ]
+    builder.rows[RUNTIME] = [row for row in builder.rows[RUNTIME] if row["correlationId"] not in ids]
     return builder
 
 
@@ -123,9 +119,7 @@ def test_memsets_count_as_memory_but_not_as_copies(tmp_path):
     assert figures(run) == STEADY | {"exposed_memory_ns": 30, "idle_ns": 740}
 
 
-@pytest.mark.parametrize(
-    "meta", [{"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, {"EXPORT_PARAM_LAZY": "false"}]
-)
+@pytest.mark.parametrize("meta", [{"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, {"EXPORT_PARAM_LAZY": "false"}])
 def test_a_table_that_the_export_did_not_leave_out_by_itself_is_not_recorded(tmp_path, meta):
     run = load(tmp_path, steady_rank(0, world_size=1).meta(**meta))  # no memset, and no call of one
     assert figures(run) == STEADY | MEMORY

@@ -184,9 +184,7 @@ def test_ranks_without_any_common_collective_may_be_of_different_runs_which_come
     assert (first["code"], first["severity"]) == ("different-runs", "error")
     assert first["message"].startswith("none of the 8 communication operations")  # 2 ranks, 4 steps
     assert "unmatched-collectives" not in codes(run)
-    assert "\nCaution: the reports may be of different runs" in summary_text(
-        run, Console(width=100)
-    )
+    assert "\nCaution: the reports may be of different runs" in summary_text(run, Console(width=100))
     assert "Caution: the reports may be of different runs" in markdown(run)
 
 
@@ -238,18 +236,14 @@ def test_a_minute_without_any_activity_parts_two_runs(tmp_path, pause):
 
 def test_a_rank_that_works_in_between_joins_two_others(tmp_path):
     for rank in range(3):
-        shift(steady_rank(rank, world_size=3), rank * 50 * SECOND).write(
-            tmp_path / f"a_{rank}.sqlite"
-        )
+        shift(steady_rank(rank, world_size=3), rank * 50 * SECOND).write(tmp_path / f"a_{rank}.sqlite")
     assert nsyspipe.load(tmp_path).ranks.num_rows == 3
     conflict(tmp_path / "a_0.sqlite", tmp_path / "a_2.sqlite")
 
 
 def test_equal_ranks_of_other_variables_are_no_conflict(tmp_path):
     for rank in range(2):
-        without_environment(rank).env(SLURM_PROCID=0, PMI_RANK=0).write(
-            tmp_path / f"a_{rank}.sqlite"
-        )
+        without_environment(rank).env(SLURM_PROCID=0, PMI_RANK=0).write(tmp_path / f"a_{rank}.sqlite")
     assert nsyspipe.load(tmp_path).ranks["rank_source"].to_pylist() == ["file_name"] * 2
 
 
@@ -268,17 +262,14 @@ def test_several_processes_of_one_report_are_several_ranks(tmp_path):
     builder = one_report(steady_rank(0), shift(steady_rank(1), 50), shift(steady_rank(2), 90))
     run = nsyspipe.load(builder.write(tmp_path / "node_5.sqlite"))
     assert run.ranks.select(["rank", "pid", "rank_source", "local_rank"]).to_pylist() == [
-        {"rank": rank, "pid": 1000 + rank, "rank_source": "order", "local_rank": None}
-        for rank in range(3)
+        {"rank": rank, "pid": 1000 + rank, "rank_source": "order", "local_rank": None} for rank in range(3)
     ]
     assert [figures(run, rank=rank) for rank in range(3)] == [STEADY] * 3
 
 
 def test_mpis_names_tell_the_processes_of_one_report_apart(tmp_path):
     builder = one_report(steady_rank(0), steady_rank(1))
-    builder.range(0, None, "MPI Rank 1", kind=39, pid=1000).range(
-        0, None, "MPI Rank 0", kind=39, pid=1001
-    )
+    builder.range(0, None, "MPI Rank 1", kind=39, pid=1000).range(0, None, "MPI Rank 0", kind=39, pid=1001)
     run = nsyspipe.load(builder.write(tmp_path / "a.sqlite"))
     assert run.ranks["pid"].to_pylist() == [1001, 1000]
 
@@ -299,9 +290,7 @@ def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):
         builder.kernel(1000 * step + 150, 1000 * step + 250, launch=1000 * step + 11, device=1)
         builder.kernel(1000 * step + 400, 1000 * step + 450, launch=1000 * step + 12, device=1)
     run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))
-    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [
-        {"device_id": 0, "device_ids": "0,1"}
-    ]
+    assert run.ranks.select(["device_id", "device_ids"]).to_pylist() == [{"device_id": 0, "device_ids": "0,1"}]
     assert figures(run) == STEADY | {"compute_ns": 250, "idle_ns": 710}
 
 
@@ -353,9 +342,7 @@ def test_one_range_called_step_is_said_to_be_one_and_may_be_asked_for(tmp_path):
     for rank in (0, 1):
         builder = TraceBuilder(pid=1000 + rank).session(10**18).gpu().env(RANK=rank, WORLD_SIZE=2)
         builder.range(0, 100, "step").range(10, 50, "backward")
-        builder.kernel(5, 60, launch=1).nccl(60, 80, launch=20).write(
-            tmp_path / f"one_{rank}.sqlite"
-        )
+        builder.kernel(5, 60, launch=1).nccl(60, 80, launch=20).write(tmp_path / f"one_{rank}.sqlite")
     run = nsyspipe.load(tmp_path, jobs=1)
     row = problem_of(run, "no-steps")
     assert "there is one range 'step' on every rank" in row["message"]

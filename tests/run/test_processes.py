@@ -19,9 +19,7 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
     # Everything of the second process happens 137 ns later. With the first one's launches its steps
     # would move by one.
     first, second = steady_rank(0), shift(steady_rank(1), 137)
-    assert [row["correlationId"] for row in first.rows[KERNEL]] == [
-        row["correlationId"] for row in second.rows[KERNEL]
-    ]
+    assert [row["correlationId"] for row in first.rows[KERNEL]] == [row["correlationId"] for row in second.rows[KERNEL]]
     run = load(one_report(first, second), tmp_path)
     assert figures(run, rank=0) == STEADY
     assert figures(run, rank=1) == STEADY
@@ -32,8 +30,7 @@ def test_equal_correlation_ids_of_two_processes_are_kept_apart(tmp_path):
 def test_a_call_of_a_process_without_gpu_work_launches_nothing(tmp_path):
     builder = steady_rank(0)
     calls = [
-        row | {"globalTid": builder.global_tid(pid=77), "start": row["start"] - 1000}
-        for row in builder.rows[RUNTIME]
+        row | {"globalTid": builder.global_tid(pid=77), "start": row["start"] - 1000} for row in builder.rows[RUNTIME]
     ]
     builder.rows[RUNTIME] += calls
     run = load(builder, tmp_path)
@@ -43,9 +40,9 @@ def test_a_call_of_a_process_without_gpu_work_launches_nothing(tmp_path):
 
 def test_of_several_calls_with_one_correlation_id_the_earliest_is_the_launch(tmp_path):
     builder = steady_rank(0)
-    builder.rows[RUNTIME] = [
-        row | {"start": row["start"] + 1000} for row in builder.rows[RUNTIME]
-    ] + builder.rows[RUNTIME]
+    builder.rows[RUNTIME] = [row | {"start": row["start"] + 1000} for row in builder.rows[RUNTIME]] + builder.rows[
+        RUNTIME
+    ]
     run = load(builder, tmp_path)
     assert figures(run) == STEADY
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
@@ -139,9 +136,7 @@ def test_kernels_of_a_graph_captured_by_node_share_the_launch(tmp_path):
 def idle_process(pid=1000):
     builder = TraceBuilder(pid=pid).gpu()
     for step in range(3):
-        builder.range(1000 * step, 1000 * step + 900, f"step {step}").launch(
-            1000 * step + 5, api="cudaMalloc_v3020"
-        )
+        builder.range(1000 * step, 1000 * step + 900, f"step {step}").launch(1000 * step + 5, api="cudaMalloc_v3020")
     return builder
 
 

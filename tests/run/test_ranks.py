@@ -88,9 +88,7 @@ def test_the_payload_of_nccl_names_the_rank_in_any_layout(tmp_path, swap):
 
 def test_the_largest_communicator_tells_the_rank(tmp_path):
     for rank, report in ((3, "x_0"), (1, "x_1")):
-        builder = (
-            bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
-        )
+        builder = bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
         write(tmp_path, **{report: builder})
     assert numbers(tmp_path) == ({"x_0.sqlite": 3, "x_1.sqlite": 1}, "nccl_payload")
 
@@ -106,9 +104,7 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
 @pytest.mark.parametrize("inline", [True, False])
 def test_mpis_thread_names_name_the_rank(tmp_path, inline):
     for rank, report in ((9, "x_0"), (4, "x_1")):
-        builder = bare(rank).range(
-            -351_000_000_000, None, f"MPI Rank {rank}", kind=39, inline=inline
-        )
+        builder = bare(rank).range(-351_000_000_000, None, f"MPI Rank {rank}", kind=39, inline=inline)
         write(tmp_path, **{report: builder})
     assert numbers(tmp_path) == ({"x_0.sqlite": 9, "x_1.sqlite": 4}, "nvtx_mpi")
     assert figures(nsyspipe.load(tmp_path), rank=9) == STEADY
@@ -138,9 +134,7 @@ def test_the_number_at_the_end_of_the_stem_names_the_rank(tmp_path, stems, ranks
 @pytest.mark.parametrize("stem", ["4gpu_baseline", "ddp8", "x_2b", "x_", "rank", "3"])
 def test_a_number_elsewhere_in_the_stem_names_no_rank(tmp_path, stem):
     run = nsyspipe.load(write(tmp_path, **{stem: bare(0)}))
-    assert run.ranks.select(["rank", "rank_source"]).to_pylist() == [
-        {"rank": 0, "rank_source": "order"}
-    ]
+    assert run.ranks.select(["rank", "rank_source"]).to_pylist() == [{"rank": 0, "rank_source": "order"}]
 
 
 # --- order --------------------------------------------------------------------------------------

@@ -102,9 +102,7 @@ def test_stragglers_are_the_sums_of_what_collectives_say(runs, by_collective, na
     steps = {row["step"] for row in chosen}
     lateness = dict.fromkeys(range(GROUPS[name][0]), 0)
     for step in steps:
-        worst = max(
-            (row for row in chosen if row["step"] == step), key=lambda row: row["late_by_ns"]
-        )
+        worst = max((row for row in chosen if row["step"] == step), key=lambda row: row["late_by_ns"])
         lateness[worst["rank"]] += worst["late_by_ns"]
     for row in run.stragglers().to_pylist():
         delays = [one["late_by_ns"] for one in chosen if one["rank"] == row["rank"]]

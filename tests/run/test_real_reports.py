@@ -56,15 +56,10 @@ def test_the_parts_of_every_step_sum_to_its_wall_time(runs, name):
     rows = runs(name).steps().to_pylist()
     assert len(rows) >= 3 * N_RANKS[name]
     for row in rows:
-        parts = (
-            row["compute_ns"] + row["exposed_comm_ns"] + row["exposed_memory_ns"] + row["idle_ns"]
-        )
+        parts = row["compute_ns"] + row["exposed_comm_ns"] + row["exposed_memory_ns"] + row["idle_ns"]
         assert parts == row["wall_ns"] == row["end_ns"] - row["start_ns"]
         assert row["exposed_comm_ns"] + row["overlap_compute_ns"] == row["comm_ns"]
-        assert (
-            min(row["compute_ns"], row["exposed_comm_ns"], row["exposed_memory_ns"], row["idle_ns"])
-            >= 0
-        )
+        assert min(row["compute_ns"], row["exposed_comm_ns"], row["exposed_memory_ns"], row["idle_ns"]) >= 0
         assert 0 <= (row["overlap_backward_ns"] or 0) <= row["overlap_compute_ns"]
         assert 0 <= row["exposed_dtod_ns"] <= min(row["dtod_ns"], row["exposed_memory_ns"])
 
@@ -85,9 +80,7 @@ def test_every_step_makes_the_same_collectives_and_copies(runs, name):
     run = runs(name)
     assert run.ranks["rank"].to_pylist() == list(range(n_ranks))
     assert run.step_family == "Batch #"
-    found = {
-        (row["n_collectives"], row["n_dtod"], row["dtod_bytes"]) for row in run.steps().to_pylist()
-    }
+    found = {(row["n_collectives"], row["n_dtod"], row["dtod_bytes"]) for row in run.steps().to_pylist()}
     assert found == {tuple(counts)}
 
 
@@ -101,10 +94,7 @@ def test_operations_are_as_many_as_sqlite_counts(runs, real, name):
             "JOIN StringIds ON id = shortName GROUP BY globalPid ORDER BY deviceId",
         )
     ranks = runs(name).ranks
-    assert (
-        list(zip(ranks["n_kernels"].to_pylist(), ranks["n_comm"].to_pylist(), strict=True))
-        == counted
-    )
+    assert list(zip(ranks["n_kernels"].to_pylist(), ranks["n_comm"].to_pylist(), strict=True)) == counted
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -173,15 +163,11 @@ def test_ranks_of_one_run_overlap_in_aligned_time(runs, name):
 
 
 def test_no_value_of_the_environment_but_the_allowed_reaches_the_document(tmp_path):
-    builder = steady_rank(0).env(
-        AWS_SECRET="hunter2", HOME="/home/hunter2", RANK_TOKEN="hunter2", XRANK="hunter2"
-    )
+    builder = steady_rank(0).env(AWS_SECRET="hunter2", HOME="/home/hunter2", RANK_TOKEN="hunter2", XRANK="hunter2")
     # The exporter writes the environment into StringIds as well.
     builder.string('AWS_SECRET="hunter2"')
     builder.add("META_DATA_CAPTURE", name="PROCESS_0:COMMAND_LINE", value="train --token hunter2")
-    builder.add(
-        "META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value='LOCALXRANK="hunter2"'
-    )
+    builder.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value='LOCALXRANK="hunter2"')
     run = nsyspipe.load(builder.write(tmp_path / "a.sqlite"))
     text = dumps(document(run))
     assert json.loads(text)["ranks"][0]["rank_source"] == "env:RANK"

@@ -53,9 +53,7 @@ def two(folder):
 def numbered(run):
     """Return rank by pid, and the source."""
     (source,) = set(run.ranks["rank_source"].to_pylist())
-    return dict(
-        zip(run.ranks["pid"].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)
-    ), source
+    return dict(zip(run.ranks["pid"].to_pylist(), run.ranks["rank"].to_pylist(), strict=True)), source
 
 
 SWAPPED = (rank(1, "ddp_0", 1000), rank(0, "ddp_1", 1001))
@@ -104,9 +102,7 @@ def test_the_sidecar_goes_before_file_names_and_payload(tmp_path):
     assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1}, "file_name")
     sidecar(tmp_path, *SWAPPED)
     assert numbered(nsyspipe.load(tmp_path)) == ({1000: 1, 1001: 0}, "sidecar")
-    payload = {
-        f"r{at}": bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at) for at in (0, 1)
-    }
+    payload = {f"r{at}": bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at) for at in (0, 1)}
     for path in tmp_path.glob("*.sqlite"):
         path.unlink()
     write(tmp_path, **payload)
@@ -252,9 +248,7 @@ def test_a_program_that_names_its_steps_otherwise_is_no_problem(tmp_path):
 )
 def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, reason):
     two(tmp_path)
-    sidecar(
-        tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change
-    )
+    sidecar(tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change)
     run = nsyspipe.load(tmp_path)
     assert numbered(run) == ({1000: 0, 1001: 1}, "file_name")
     assert (run.header.capture, run.header.world_size) == (None, None)
@@ -322,9 +316,7 @@ def test_a_captured_rank_whose_report_was_not_given_is_missing_by_name(tmp_path)
     run = nsyspipe.load(tmp_path)
     row = problem_of(run, "ranks-missing")
     # 2 was left out; 1 was not passed, 3 has none, and of 4 nothing is known.
-    assert row["message"].startswith(
-        "3 of 5 ranks are not among the reports (1, 3, 4; captured as ddp_1)"
-    )
+    assert row["message"].startswith("3 of 5 ranks are not among the reports (1, 3, 4; captured as ddp_1)")
     assert problem_of(run, "ranks-not-captured")["message"].startswith("1 of 5 ranks")
 
 
@@ -350,8 +342,7 @@ def test_ranks_that_failed_alike_are_one_row(tmp_path):
     failed = {"status": 143, "problem": "nsys was ended after 60 s."}
     sidecar(tmp_path, *(rank(at, f"ddp_{at}", **failed) for at in range(3)))
     assert problem_of(nsyspipe.load(tmp_path), "capture-failed")["message"] == (
-        "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; "
-        "the report may be cut short"
+        "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; the report may be cut short"
     )
 
 
@@ -548,6 +539,4 @@ def test_a_topology_of_the_first_node_holds_for_all(tmp_path):
     (tmp_path / "t.txt").write_text(TOPOLOGY)
     sidecar(tmp_path, rank(0, "ddp_0", local_rank=0), rank(1, "ddp_1", local_rank=1), topology_file="t.txt")  # fmt: skip
     run = nsyspipe.load(tmp_path)
-    assert [(row["from_rank"], row["to_rank"], row["path"]) for row in run.links().to_pylist()] == [
-        (0, 1, "NV18")
-    ]
+    assert [(row["from_rank"], row["to_rank"], row["path"]) for row in run.links().to_pylist()] == [(0, 1, "NV18")]

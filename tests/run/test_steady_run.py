@@ -90,10 +90,7 @@ def test_times_are_aligned_by_the_ends_of_collectives_where_three_match(steady):
 
 
 def test_phases_hold_what_was_launched_inside_them_by_any_thread(steady):
-    rows = {
-        (row["rank"], row["step"], row["phase"]): row
-        for row in nsyspipe.load(steady).phases().to_pylist()
-    }
+    rows = {(row["rank"], row["step"], row["phase"]): row for row in nsyspipe.load(steady).phases().to_pylist()}
     # On the device [200, 330) and the copy [340, 350), which ends the 10 ns without work.
     assert rows[0, 1, "backward"] == {
         "rank": 0, "step": 1, "phase": "backward", "host_ns": 100, "n_kernels": 2, "compute_ns": 100, "comm_ns": 60,
@@ -115,16 +112,12 @@ def test_every_export_version_gives_the_same_figures(tmp_path, version):
     assert run.ranks["rank"].to_pylist() == [0, 1]
     # Where the environment was not exported, the file name tells the rank.
     has_environment = "META_DATA_CAPTURE" in schemas()[version]
-    assert set(run.ranks["rank_source"].to_pylist()) == {
-        "env:RANK" if has_environment else "file_name"
-    }
+    assert set(run.ranks["rank_source"].to_pylist()) == {"env:RANK" if has_environment else "file_name"}
     assert run.ranks["gpu_name"].to_pylist() == ["NVIDIA H200"] * 2
 
 
 def test_an_export_with_all_tables_gives_the_same_figures_as_a_lazy_one(tmp_path):
     for rank in range(2):
-        steady_rank(rank).meta(EXPORT_PARAM_LAZY="false").write(
-            tmp_path / f"a_{rank}.sqlite", lazy=False
-        )
+        steady_rank(rank).meta(EXPORT_PARAM_LAZY="false").write(tmp_path / f"a_{rank}.sqlite", lazy=False)
     row = nsyspipe.load(tmp_path).breakdown().to_pylist()[0]
     assert {name: row[name] for name in STEADY} == STEADY

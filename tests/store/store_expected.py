@@ -69,33 +69,21 @@ class Expected:
         there = {}
         for run_id in run_ids(store):
             found = tables_of(store, run_id)
-            (there[run_id],) = (
-                name for name in IDS if IDS[name] == run_id and same(found, self.loaded[name])
-            )
+            (there[run_id],) = (name for name in IDS if IDS[name] == run_id and same(found, self.loaded[name]))
         self.plain(store)
-        if not (store / ".nsyspipe" / "switch").is_dir() or not any(
-            (store / ".nsyspipe" / "switch").iterdir()
-        ):
+        if not (store / ".nsyspipe" / "switch").is_dir() or not any((store / ".nsyspipe" / "switch").iterdir()):
             assert self.by_files(store) == there.get(RUN_ID)
             if there:  # before its first run, DuckDB finds no file to read
-                assert runs_rows(store) == {
-                    run_id: self.runs_rows(name) for run_id, name in there.items()
-                }
+                assert runs_rows(store) == {run_id: self.runs_rows(name) for run_id, name in there.items()}
                 sums = by_duckdb(store, WITHOUT_RUNS)
-                assert sums == {
-                    run_id: without_runs(self.sums[name]) for run_id, name in there.items()
-                }
-                assert frames_of(store) == {
-                    k: v for name in there.values() for k, v in self.frames[name].items()
-                }
+                assert sums == {run_id: without_runs(self.sums[name]) for run_id, name in there.items()}
+                assert frames_of(store) == {k: v for name in there.values() for k, v in self.frames[name].items()}
         return there.get(RUN_ID)
 
     def plain(self, store):
         """Check that each file that can be listed is a whole one of one of the runs."""
         for path, found in contents(store).items():
-            assert any(
-                found == files.get(path) for both in self.files.values() for files in both
-            ), path
+            assert any(found == files.get(path) for both in self.files.values() for files in both), path
 
     def meanwhile(self, store):
         """Check what readers see while a writer is at it: each table whole, a loaded run whole.
@@ -117,9 +105,7 @@ class Expected:
 
     def by_files(self, store):
         """Tell which run there is by the bytes of every file that can be listed."""
-        files = {
-            path: found for path, found in contents(store).items() if f"run_id={RUN_ID}/" in path
-        }
+        files = {path: found for path, found in contents(store).items() if f"run_id={RUN_ID}/" in path}
         if not files:
             return None
         (which,) = (name for name in ("old", "new") if files in self.files[name])

@@ -94,9 +94,7 @@ def left_behind(store: Path) -> list[str]:
     found = [*(hidden / "staging").iterdir(), *(hidden / "switch").iterdir()]
     found += [path for path in store.glob("[!.]*/**/*") if path.is_symlink()]
     # The directory of a table may be empty: it could be the user's own.
-    found += [
-        path for path in store.glob("[!.]*/*/**") if path.is_dir() and not any(path.iterdir())
-    ]
+    found += [path for path in store.glob("[!.]*/*/**") if path.is_dir() and not any(path.iterdir())]
     return sorted(str(path.relative_to(store)) for path in found)
 
 
@@ -142,9 +140,7 @@ def by_pandas(store: Path, name: str) -> dict[str, list[tuple]]:
     frame = pd.read_parquet(store / name, dtype_backend="pyarrow")
     frame["run_id"] = frame["run_id"].astype(object)
     return {
-        str(run_id): list(
-            rows.astype(object).where(rows.notna(), None).itertuples(name=None, index=False)
-        )
+        str(run_id): list(rows.astype(object).where(rows.notna(), None).itertuples(name=None, index=False))
         for run_id, rows in frame.groupby("run_id", observed=True)
     }
 

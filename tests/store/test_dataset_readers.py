@@ -116,10 +116,7 @@ def test_tables_are_sorted_by_their_keys(store):
             key = [name for name in DATASET[table].key if name != "saving_ns_per_step"]
             if table in ("findings", "idle_calls", "kernels", "problems"):  # by size, or nulls last
                 continue
-            keys = [
-                tuple((row[name] is not None, row[name]) for name in key)
-                for row in rows.to_pylist()
-            ]
+            keys = [tuple((row[name] is not None, row[name]) for name in key) for row in rows.to_pylist()]
             assert keys == sorted(keys), table
 
 
@@ -136,9 +133,9 @@ def test_times_beyond_what_a_float_holds_are_exact(store):
         column_encoding={"start_ns": "DELTA_BINARY_PACKED"},
         use_dictionary=False,
     )
-    assert pd.read_parquet(store.parent / "late.parquet", dtype_backend="pyarrow")[
-        "start_ns"
-    ].tolist() == [late] * len(rows)
+    assert pd.read_parquet(store.parent / "late.parquet", dtype_backend="pyarrow")["start_ns"].tolist() == [late] * len(
+        rows
+    )
 
 
 def test_a_null_stays_a_null_and_a_zero_a_zero(store):
@@ -159,9 +156,7 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
         assert len(rows) == saved(store, "steps").num_rows
         assert all(one == value for one, value in rows)
     of_run = f"SELECT run_id, value FROM {metrics} WHERE rank IS NULL AND metric = 'comm_share' ORDER BY run_id"
-    runs = (
-        f"SELECT run_id, comm_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id"
-    )
+    runs = f"SELECT run_id, comm_share FROM read_parquet('{store}/runs/*/*.parquet') ORDER BY run_id"
     assert duckdb.sql(of_run).fetchall() == duckdb.sql(runs).fetchall()
 
 

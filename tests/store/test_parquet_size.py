@@ -115,9 +115,7 @@ def test_columns_that_a_file_leaves_out_count_as_well(monkeypatch):
     monkeypatch.setattr(parquet_size, "_SMALL_ROWS", 2**19)
     n_rows = 20_000  # times two columns of 8 bytes is allowed, times seven is not
     table = stragglers(n_rows).select(["rank", "run_id"])
-    found = content(
-        table, column_encoding={"rank": "DELTA_BINARY_PACKED"}, use_dictionary=["run_id"]
-    )
+    found = content(table, column_encoding={"rank": "DELTA_BINARY_PACKED"}, use_dictionary=["run_id"])
     assert check_size_of(found) == found.size < 5_000
     with pytest.raises(DatasetError, match="rows of 7 columns are more than a file"):
         table_of(found, "stragglers", Path("it"))

@@ -40,9 +40,7 @@ def mounted(tmp_path):
     def mount(*arguments):
         place = tmp_path / f"mount{len(places)}"
         place.mkdir()
-        done = subprocess.run(
-            ["mount", *arguments, place], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(["mount", *arguments, place], capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"cannot mount here: {done.stderr.strip()}")
         places.append(place)

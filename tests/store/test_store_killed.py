@@ -66,9 +66,7 @@ def test_killed_at_random_moments_200_times(expected, saver, store):
     statuses, seen = [], []
     for number in range(200):
         delay = chosen.uniform(0, most_s)
-        saver.ask(
-            "new" if number % 2 else "old", store, after_s=delay, events=number % 4 > 1, force=True
-        )
+        saver.ask("new" if number % 2 else "old", store, after_s=delay, events=number % 4 > 1, force=True)
         while not select.select([saver.process.stdout], [], [], 0)[0]:
             expected.meanwhile(store)
         statuses.append(saver.answer()["status"])
@@ -86,9 +84,7 @@ NAMES = ["replaced", "operations-added", "operations-dropped"]
 
 
 @pytest.mark.parametrize(("before", "after"), REPLACED, ids=NAMES)
-def test_killed_before_each_change_that_a_replacement_makes(
-    expected, saver, tmp_path, before, after
-):
+def test_killed_before_each_change_that_a_replacement_makes(expected, saver, tmp_path, before, after):
     def prepare(store):
         assert saver.save("other", store) == saver.save("old", store, **before) == 0
 
@@ -150,9 +146,7 @@ def test_runs_that_the_user_removes_are_gone_and_can_be_saved_again(expected, sa
 
 @pytest.mark.parametrize("events", [False, True])
 @pytest.mark.parametrize(("how", "status"), [("full", REFUSED), ("interrupt", INTERRUPTED)])
-def test_stopped_at_each_change_a_replacement_is_made_or_nothing_is(
-    expected, saver, tmp_path, how, status, events
-):
+def test_stopped_at_each_change_a_replacement_is_made_or_nothing_is(expected, saver, tmp_path, how, status, events):
     seen, found, at = [], status, 0
     assert saver.save("other", tmp_path / "before") == saver.save("old", tmp_path / "before") == 0
     while found == status:
@@ -173,9 +167,7 @@ def test_stopped_at_each_change_a_replacement_is_made_or_nothing_is(
 
 
 @pytest.mark.parametrize(("how", "status"), [("full", REFUSED), ("interrupt", INTERRUPTED)])
-def test_stopped_at_each_change_a_first_run_is_made_or_no_store_is(
-    expected, saver, tmp_path, how, status
-):
+def test_stopped_at_each_change_a_first_run_is_made_or_no_store_is(expected, saver, tmp_path, how, status):
     found, at = status, 0
     while found == status:
         at += 1

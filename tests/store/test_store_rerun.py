@@ -56,9 +56,7 @@ def test_the_same_run_gives_the_same_bytes_in_as_many_files(runs, tmp_path, even
 
 def test_reports_that_are_analyzed_again_give_the_same_bytes(runs, tmp_path):
     again = old_run(tmp_path)
-    first, second = (
-        stored(tmp_path / f"store{at}", run) for at, run in enumerate((runs[0], again))
-    )
+    first, second = (stored(tmp_path / f"store{at}", run) for at, run in enumerate((runs[0], again)))
     assert contents(first) == contents(second)
 
 
@@ -101,12 +99,8 @@ def test_another_name_or_what_else_is_known_of_a_run_does_not_cost_its_operation
     assert len(list(found.operations())) == 2
 
 
-@pytest.mark.parametrize(
-    "options", [{"step": "backward"}, {"backward": "no such"}, {"comm_kernel": "gemm"}]
-)
-def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(
-    runs, tmp_path, options
-):
+@pytest.mark.parametrize("options", [{"step": "backward"}, {"backward": "no such"}, {"comm_kernel": "gemm"}])
+def test_the_same_reports_read_otherwise_do_not_keep_operations_nor_lose_them(runs, tmp_path, options):
     store = stored(tmp_path / "store", runs[0], events=True)
     before = contents(store)
     reports = write_reports(tmp_path / "reports", 1)
@@ -157,9 +151,7 @@ def test_files_of_no_run_are_lost_only_by_force(runs, tmp_path):
 
 def test_a_rerun_with_fewer_ranks_leaves_no_rank_behind(runs, tmp_path):
     store = stored(tmp_path / "store", runs[0], events=True)
-    one_rank = nsyspipe.load(
-        write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1
-    )
+    one_rank = nsyspipe.load(write_reports(tmp_path / "reports", 1, n_ranks=1), run_id=RUN_ID, jobs=1)
     before = contents(store)
     for run in (one_rank, runs[1]):
         with pytest.raises(OutputError, match="has events, phase_ranges of run nightly"):

@@ -101,9 +101,7 @@ def without_steps(folder):
 
 def without_launches(folder):
     for rank in range(2):
-        steady_rank(rank).write(
-            folder / f"a_{rank}.sqlite", without=("CUPTI_ACTIVITY_KIND_RUNTIME",)
-        )
+        steady_rank(rank).write(folder / f"a_{rank}.sqlite", without=("CUPTI_ACTIVITY_KIND_RUNTIME",))
     return {}
 
 
@@ -155,11 +153,7 @@ def log_only(folder):
 
 def far_from_zero(folder):
     for rank in range(2):
-        builder = (
-            TraceBuilder(pid=1000 + rank)
-            .env(RANK=rank, WORLD_SIZE=2)
-            .session(1_790_000_000 * 10**9)
-        )
+        builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2).session(1_790_000_000 * 10**9)
         for step in range(4):
             at = 2**60 + 1001 * step
             builder.range(at, at + 900, f"step {step}").kernel(at + 100, at + 201, launch=at + 10)
@@ -245,9 +239,7 @@ def test_of_many_runs_the_last_are_shown(made, tmp_path):
     for number in range(8):
         (tmp_path / "8" / "runs" / f"run_id=r{number}").mkdir()
         source = tmp_path / "8" / "runs" / f"run_id={RUN_ID}" / "part-0.parquet"
-        (tmp_path / "8" / "runs" / f"run_id=r{number}" / "part-0.parquet").write_bytes(
-            source.read_bytes()
-        )
+        (tmp_path / "8" / "runs" / f"run_id=r{number}" / "part-0.parquet").write_bytes(source.read_bytes())
     with pytest.raises(OptionError, match="holds 9 runs") as caught:
         nsyspipe.load(tmp_path / "8")
     assert caught.value.found == "r2 (8), r3 (8), r4 (8), r5 (8), r6 (8), r7 (8) and 3 more"
@@ -395,10 +387,7 @@ def test_columns_of_a_later_version_are_refused(damaged, version):
         lambda table: table.replace_schema_metadata({"schema_version": version}),
     )
     message = refused("steps")
-    assert (
-        f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}"
-        in message
-    )
+    assert f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}" in message
 
 
 def test_a_file_without_a_version_is_refused(damaged):
@@ -431,9 +420,7 @@ def test_a_column_that_is_never_null_must_be_there(damaged):
     assert "lacks the columns rank, wall_ns" in refused("steps")
 
 
-@pytest.mark.parametrize(
-    "values", [pa.array(["x"] * 10), pa.array([None] * 10, pa.int64()), pa.array([0.5] * 10)]
-)
+@pytest.mark.parametrize("values", [pa.array(["x"] * 10), pa.array([None] * 10, pa.int64()), pa.array([0.5] * 10)])
 def test_a_column_of_another_kind_is_an_error(damaged, values):
     tables, refused = damaged
     rewrite(
@@ -443,16 +430,12 @@ def test_a_column_of_another_kind_is_an_error(damaged, values):
     assert "cannot be read" in refused("steps")
 
 
-@pytest.mark.parametrize(
-    "details", ["", "{}", "[]", "null", '{"header": {}}', '{"header": 3, "link": null}']
-)
+@pytest.mark.parametrize("details", ["", "{}", "[]", "null", '{"header": {}}', '{"header": 3, "link": null}'])
 def test_details_that_say_nothing_are_an_error(damaged, details):
     tables, refused = damaged
     rewrite(
         tables["runs"],
-        lambda table: table.set_column(
-            table.column_names.index("details"), "details", pa.array([details])
-        ),
+        lambda table: table.set_column(table.column_names.index("details"), "details", pa.array([details])),
     )
     assert "has no usable details" in refused("runs")
 

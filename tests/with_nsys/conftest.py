@@ -20,9 +20,7 @@ def nsys() -> Path:
     found = find_nsys()
     if found is not None:
         return found.path
-    asked = subprocess.run(
-        [INSTALLER], capture_output=True, text=True, timeout=_INSTALL_S, check=False
-    )
+    asked = subprocess.run([INSTALLER], capture_output=True, text=True, timeout=_INSTALL_S, check=False)
     if asked.returncode == 0:
         return Path(asked.stdout.split()[-1])
     if os.environ.get("CI"):

@@ -37,9 +37,7 @@ def captured(nsys, tmp_path_factory):
     temporary = tmp_path_factory.mktemp("t")
     variables = environment() | {"TMPDIR": str(temporary)}
     for _ in range(TRIES):
-        done = subprocess.run(
-            command, env=variables, capture_output=True, text=True, timeout=120, check=False
-        )
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
         if (folder / "a b_0.nsys-rep").exists():
             break
     else:

@@ -223,9 +223,7 @@ def test_ctrl_c_in_mid_capture_keeps_the_report_and_leaves_nothing(machine):
     )  # fmt: skip
     process = machine.start("ddp.sh", "--cpu", "-n", "2", "--program", "train.py")
     wait_for(machine.work / "up", timeout=40)
-    time.sleep(
-        2
-    )  # what nsys has not taken from the program yet is lost, on a busy machine the last second or so
+    time.sleep(2)  # what nsys has not taken from the program yet is lost, on a busy machine the last second or so
     os.killpg(process.pid, signal.SIGINT)
     answer = ended(process, timeout=60)
     assert answer.status == 130
@@ -284,9 +282,7 @@ def test_an_option_that_nsys_does_not_know_is_its_fault(machine):
     assert "no-such-option" in answer.err.partition("error:")[2]
 
 
-@pytest.mark.skipif(
-    find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place"
-)
+@pytest.mark.skipif(find_nsys(search_path="/nowhere") is not None, reason="an nsys is in a usual place")
 def test_without_nsys_nothing_starts_and_the_fix_is_named(machine, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.delenv("NSYS", raising=False)

@@ -14,9 +14,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.nsys,
-    pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None, reason="no torch: dependency group capture"
-    ),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch: dependency group capture"),
 ]
 
 LAUNCHERS = Path(__file__).parents[2] / "launchers"

@@ -303,11 +303,7 @@ def _data(runs: Sequence[DashboardRun], found: Sequence[Facet]) -> dict[str, Any
         },
         "values": {one.name: [value_of(row, one) for row in rows] for one in FIGURES},
         "missing": {
-            one.name: {
-                str(at): missing_text(row, one)
-                for at, row in enumerate(rows)
-                if value_of(row, one) is None
-            }
+            one.name: {str(at): missing_text(row, one) for at, row in enumerate(rows) if value_of(row, one) is None}
             for one in FIGURES
         },
     }

@@ -150,9 +150,7 @@ class _Drawn:
     def title(self) -> str:
         # The label comes last: where there is no room, it is cut.
         label = cut(self.label, _LONGEST_LABEL)
-        return (
-            f"{self.name}: {ms_text(self.wall_ns)}, step {self.step} on rank {self.rank}, {label}"
-        )
+        return f"{self.name}: {ms_text(self.wall_ns)}, step {self.step} on rank {self.rank}, {label}"
 
 
 def timelines(difference: RunDifference) -> Timelines:
@@ -179,10 +177,7 @@ def timelines(difference: RunDifference) -> Timelines:
         "titles": [one.title for one in drawn],
         "ranks": [row | {"rank": name} for row, name in zip(data["ranks"], names, strict=True)],
     }
-    rows = [
-        [one.name, str(one.step), str(one.rank), *row[1:]]
-        for one, row in zip(drawn, table.rows, strict=True)
-    ]
+    rows = [[one.name, str(one.step), str(one.rank), *row[1:]] for one, row in zip(drawn, table.rows, strict=True)]
     columns = [Column("side", "text"), Column("step number"), Column("rank"), *table.columns[1:]]
     return Timelines(data, Table("Timelines of both sides", columns, rows), missing)
 

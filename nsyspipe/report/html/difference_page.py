@@ -62,9 +62,7 @@ def figure_table(difference: RunDifference) -> DeltaTable:
 
     The track is in per cent of the baseline, of ratios in points: as the words beside it.
     """
-    rows = sorted(
-        difference.metrics.to_pylist(), key=lambda row: row["metric"] not in difference.judged
-    )
+    rows = sorted(difference.metrics.to_pylist(), key=lambda row: row["metric"] not in difference.judged)
     shares = [_in_percent(row) for row in rows]
     scale = _scale(rows, shares, difference.judged)
     mostly = _shared_reason(rows)
@@ -107,10 +105,7 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
     unit = 1 if row["unit"] == "ratio" else abs(base) if base else None
     values = {"at": row["delta"], "low": row["ci_low"], "high": row["ci_high"]}
     values["band"] = row["min_effect"]
-    return {
-        name: None if value is None or unit is None else 100 * value / unit
-        for name, value in values.items()
-    }
+    return {name: None if value is None or unit is None else 100 * value / unit for name, value in values.items()}
 
 
 def _scale(
@@ -250,9 +245,7 @@ _SCRIPTS = (
 )
 
 
-def difference_page(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
-) -> str:
+def difference_page(difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None) -> str:
     """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
     drawn, bars = timelines(difference), waterfall(difference)
     data = {"waterfall": bars, "timelines": drawn.data}
@@ -288,9 +281,7 @@ def difference_page(
     )
 
 
-def _head(
-    difference: RunDifference, gate: Gate | None, settings_file: str | None
-) -> dict[str, Any]:
+def _head(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> dict[str, Any]:
     """Return the first screen: the verdict, how sure it is, what it compares, and what makes it doubtful."""
     rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
     sides = zip(_SIDES, (difference.baseline, difference.candidate), strict=True)

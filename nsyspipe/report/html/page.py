@@ -88,9 +88,7 @@ def cut(text: str, most: int = MOST_LETTERS) -> str:
 
 def as_json(value: object) -> str:
     """Write a value as JSON that may stand inside a script element; texts in it are made fit to show."""
-    text = json.dumps(
-        _shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
-    )
+    text = json.dumps(_shown(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)
     return text.translate(_ESCAPES)
 
 

@@ -84,10 +84,7 @@ def phase_table(phase_summary: pa.Table) -> Table | None:
 
 def idle_table(summary: Mapping[str, Any]) -> Table | None:
     """Return idle time per step by cause, the largest first; None where it is not known."""
-    found = [
-        (name.removeprefix("idle_").removesuffix("_ns"), summary[f"{name}_per_step"])
-        for name in IDLE_CAUSES
-    ]
+    found = [(name.removeprefix("idle_").removesuffix("_ns"), summary[f"{name}_per_step"]) for name in IDLE_CAUSES]
     rows = sorted(((cause, ns) for cause, ns in found if ns), key=lambda row: -row[1])
     idle, share = sum(ns for _, ns in rows), summary["idle_share"]
     fields = [
@@ -163,8 +160,7 @@ def link_table(links: pa.Table) -> Table | None:
     for row in links.to_pylist():
         groups.setdefault(tuple(row[name] for name in _ALIKE), []).append(row)
     rows = [
-        group[0]
-        | {"edges": [f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}" for row in group]}
+        group[0] | {"edges": [f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}" for row in group]}
         for group in groups.values()
     ]
     fields = [
@@ -327,9 +323,7 @@ def _words(key: str, value: object) -> tuple[str, str]:
     stem = head.replace("_by_phase", "").replace("_by_kernel", "")
     is_per_step = stem.endswith(_PER_STEP)
     stem = stem.removesuffix(_PER_STEP)
-    suffix, write = next(
-        ((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix)), ("", count_text)
-    )
+    suffix, write = next(((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix)), ("", count_text))
     label = stem.removesuffix(suffix).removeprefix("n_").replace("_", " ")
     label += " per step" if is_per_step else ""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -52,9 +52,7 @@ def collective_note(medians: Medians) -> str:
     if medians.n_used == medians.n_steps:
         over = f"Medians over the {medians.n_steps} steps of the figures" if medians.n_steps > 1 else "The one step of the figures"  # fmt: skip
     shown = len(medians.rows)
-    left_out = (
-        f"; the {shown} longest of {medians.n_all} collectives" if shown < medians.n_all else ""
-    )
+    left_out = f"; the {shown} longest of {medians.n_all} collectives" if shown < medians.n_all else ""
     return f"{over}{left_out}{_matched_note(medians)}."
 
 

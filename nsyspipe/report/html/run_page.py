@@ -295,9 +295,7 @@ def run_page(run: Run) -> str:
     )
 
 
-def _charts(
-    run: Run, drawn: Sequence[int], steps: Sequence[dict[str, Any]], medians: Medians
-) -> dict[str, Any]:
+def _charts(run: Run, drawn: Sequence[int], steps: Sequence[dict[str, Any]], medians: Medians) -> dict[str, Any]:
     """Return what each chart draws; None where there is nothing to draw."""
     first = chosen_ranks(run.rank_summary(), run.stragglers(), TIMELINE_RANKS)
     others = [rank for rank in run.ranks["rank"].to_pylist() if rank not in first]
@@ -331,9 +329,7 @@ def _beside_charts(
         "n_drawn": len(bars["ranks"]) if bars else 0,
         "bars_table": rank_parts_table(run.breakdown(), is_capture=run.is_capture),
         "timeline_facts": _timeline_facts(timeline),
-        "timeline_table": timeline_table(run.timeline(), run.steps(), is_capture=run.is_capture)
-        if timeline
-        else None,
+        "timeline_table": timeline_table(run.timeline(), run.steps(), is_capture=run.is_capture) if timeline else None,
         "steps_table": step_table(steps),
         "n_steps": len(steps),
         "per_column": series["per_column"] if series else 1,
@@ -346,9 +342,7 @@ def _boards(run: Run) -> dict[str, Any]:
     """Return the sections without charts."""
     summary = run.summary().to_pylist()[0]
     return {
-        "straggler_table": straggler_table(
-            run.stragglers(), run.rank_summary(), summary["n_summary_steps"]
-        ),
+        "straggler_table": straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]),
         "phase_table": phase_table(run.phase_summary()),
         "idle_table": idle_table(summary),
         "idle_calls": idle_call_table(run.idle_calls()),

@@ -54,9 +54,7 @@ def _sums(steps: pa.Table) -> tuple[list[dict[str, Any]], int]:
     return rows, n_steps
 
 
-def rank_parts(
-    steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False
-) -> dict[str, Any] | None:
+def rank_parts(steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False) -> dict[str, Any] | None:
     """Return what the chart draws of these ranks: sums over summary steps in ns, to be divided by their number.
 
     Returns
@@ -145,9 +143,7 @@ def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dic
     """
     if not steps.num_rows:
         return []
-    step, wall, rank, start = (
-        np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns")
-    )
+    step, wall, rank, start = (np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns"))
     order = np.lexsort((rank, -wall, step))
     first = np.flatnonzero(np.diff(step[order], prepend=step[order[0]] - 1))
     last = np.append(first[1:], step.size) - 1
@@ -178,10 +174,7 @@ def _mark(row: dict[str, Any], skipped: Sequence[int], *, is_everywhere: bool) -
 def _reduced(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     """Return the slowest of each few steps that follow, as many as there are columns, and of how many."""
     per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
-    shown = [
-        max(rows[at : at + per_column], key=lambda row: row["wall_ns"])
-        for at in range(0, len(rows), per_column)
-    ]
+    shown = [max(rows[at : at + per_column], key=lambda row: row["wall_ns"]) for at in range(0, len(rows), per_column)]
     return shown, per_column
 
 
@@ -353,9 +346,7 @@ def timeline_table(timeline: pa.Table, steps: pa.Table, *, is_capture: bool = Fa
     whole = "capture" if is_capture else "step"
 
     def lane_time(lane: str, known: str) -> Callable[[Mapping[str, Any]], str]:
-        return lambda row: (
-            absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
-        )
+        return lambda row: absent if row[known] is None else ms_text(busy.get((row["rank"], lane), 0))
 
     def phase_span(phase: str) -> Callable[[Mapping[str, Any]], str]:
         def cell(row: Mapping[str, Any]) -> str:

@@ -194,9 +194,7 @@ class Packets:
         packet.track_event.type = kind
         return message, packet
 
-    def pens(
-        self, sequence: int, slices: Slices, notes: Sequence[Values]
-    ) -> tuple[list[Pen], Int64]:
+    def pens(self, sequence: int, slices: Slices, notes: Sequence[Values]) -> tuple[list[Pen], Int64]:
         """Return a pen for each combination of category and known notes, and which one each slice takes."""
         columns = [*notes] if slices.flows is None else [*notes, slices.flows]
         shape = slices.category.numbers << len(columns)
@@ -211,9 +209,7 @@ class Packets:
             pens.append(Pen(message, packet, notes, known))
         return pens, pen_of
 
-    def interned(
-        self, slices: Slices, notes: dict[str, Values]
-    ) -> tuple[dict[str, object], list[Values]]:
+    def interned(self, slices: Slices, notes: dict[str, Values]) -> tuple[dict[str, object], list[Values]]:
         """Return the texts that a sequence refers to, and its notes with texts as references; ids begin with 1."""
         ids: dict[str, int] = {}
         coded = []
@@ -227,9 +223,7 @@ class Packets:
             "event_names": _numbered(slices.names.texts or ()),
             "event_categories": _numbered(slices.category.texts or ()),
             "debug_annotation_names": _numbered(notes),
-            "debug_annotation_string_values": [
-                {"iid": number, "str": text.encode()} for text, number in ids.items()
-            ],
+            "debug_annotation_string_values": [{"iid": number, "str": text.encode()} for text, number in ids.items()],
         }
         return {"interned_data": names}, coded
 
@@ -240,9 +234,7 @@ class Pen:
     Building each message anew would cost four times as much.
     """
 
-    def __init__(
-        self, message: Trace, packet: TracePacket, notes: Sequence[Values], known: Sequence[int]
-    ) -> None:
+    def __init__(self, message: Trace, packet: TracePacket, notes: Sequence[Values], known: Sequence[int]) -> None:
         self._message, self._packet, self._event = message, packet, packet.track_event
         add = self._event.debug_annotations.add
         self._numbers, self._texts = [], []

@@ -321,9 +321,7 @@ def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> Slices:
     numbers = {"n_ranks": header.n_ranks, "world_size": header.world_size, "time_shift_ns": shift}
     notes = {name: same_text(shown(text), 1) for name, text in texts.items() if text is not None}
     notes |= {
-        name: Values(np.array([number]), np.ones(1, np.bool_))
-        for name, number in numbers.items()
-        if number is not None
+        name: Values(np.array([number]), np.ones(1, np.bool_)) for name, number in numbers.items() if number is not None
     }
     label, category = same_text(shown(header.label), 1), same_text("run", 1)
     return Slices(np.array([first]), np.array([last]), label, category, notes)
