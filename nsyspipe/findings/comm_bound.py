@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Answer, Evidence, Finding
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
+
+NEEDS = OF_COMM
 
 _LEAST_SHARE = 0.05
 _NO_PHASE = "no phase"

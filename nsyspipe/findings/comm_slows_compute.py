@@ -5,7 +5,9 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.slowdown import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
-from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
+
+NEEDS = OF_COMM
 
 _LEAST_SLOWDOWN = 0.02
 _LEAST_SHARE = 0.0025

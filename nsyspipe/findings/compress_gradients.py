@@ -5,8 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
 from nsyspipe.findings.slow_link import judge_link
+
+NEEDS = OF_COMM
 
 _LEAST_SHARE = 0.1
 _WIDE = ("f32", "f64")

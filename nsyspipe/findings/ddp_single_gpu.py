@@ -5,6 +5,8 @@ from __future__ import annotations
 from nsyspipe.findings.grad_copy import copy_evidence
 from nsyspipe.findings.model import Answer, Evidence, Finding
 
+NEEDS = ("grad_copy_ns",)
+
 
 def ddp_single_gpu(evidence: Evidence) -> Answer:
     """Fire when the only rank of a world of one copies gradients out of buckets.

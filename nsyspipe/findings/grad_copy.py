@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from nsyspipe.findings.model import Answer, Evidence, Finding
 
+NEEDS = ("grad_copy_ns",)
+
 _LEAST_SHARE = 0.001
 # Compression hooks copy their factors as well: few bytes must cost more to be worth a word.
 _FEW_BYTES, _LEAST_SHARE_OF_FEW = 16e6, 0.005

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.findings.comm_bound import comm_bound
-from nsyspipe.findings.comm_slows_compute import comm_slows_compute
-from nsyspipe.findings.compress_gradients import compress_gradients
-from nsyspipe.findings.ddp_single_gpu import ddp_single_gpu
-from nsyspipe.findings.grad_copy import grad_copy
-from nsyspipe.findings.input_bound import input_bound
-from nsyspipe.findings.launch_bound import launch_bound
+from nsyspipe import findings
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
-from nsyspipe.findings.profiler_overhead import profiler_overhead
-from nsyspipe.findings.single_bucket import single_bucket
-from nsyspipe.findings.slow_link import slow_link
-from nsyspipe.findings.straggler import straggler
-from nsyspipe.findings.sync_bound import sync_bound
-from nsyspipe.findings.too_many_buckets import too_many_buckets
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
 
@@ -27,24 +17,18 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-_COMM, _COPIES = ("comm_ns", "compute_ns"), ("grad_copy_ns",)
 
-# Each rule, and the columns of the steps without which its silence means nothing.
-RULES: dict[Callable[[Evidence], Answer], tuple[str, ...]] = {
-    comm_bound: _COMM,
-    single_bucket: _COMM,
-    too_many_buckets: _COMM,
-    grad_copy: _COPIES,
-    ddp_single_gpu: _COPIES,
-    compress_gradients: _COMM,
-    slow_link: _COMM,
-    straggler: _COMM,
-    input_bound: (),  # launch_bound speaks for these two
-    launch_bound: ("idle_ns",),
-    sync_bound: (),
-    comm_slows_compute: _COMM,
-    profiler_overhead: ("overhead_ns",),
-}
+def _rules() -> dict[Callable[[Evidence], Answer], tuple[str, ...]]:
+    """List the rules of this package: of each module the function of its name, and what it `NEEDS` of the steps.
+
+    Where a column that a rule needs is null, its silence means nothing.
+    """
+    names = [one.name for one in iter_modules(findings.__path__)]
+    modules = [(name, import_module(f"{findings.__name__}.{name}")) for name in names if name != "judge"]
+    return {vars(one)[name]: getattr(one, "NEEDS", ()) for name, one in modules if name in vars(one)}
+
+
+RULES = _rules()
 _WORDS = {
     "comm_ns": "communication",
     "compute_ns": "compute",

@@ -14,6 +14,8 @@ from nsyspipe.findings.idle_share import (
 )
 from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
+NEEDS = ("idle_ns",)
+
 _FASTER = 'launch less or faster: torch.compile(mode="reduce-overhead") or CUDA graphs, fused optimizers (fused=True), larger batches'  # fmt: skip
 _PAUSES = (
     "find what the host does there (nsys profile --python-sampling=true): loading, logging, locks, "

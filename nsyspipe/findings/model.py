@@ -38,6 +38,8 @@ class NotJudged:
     fix: str
 
 
+# What rules about communication need of the steps.
+OF_COMM = ("comm_ns", "compute_ns")
 _OF_COLLECTIVES = (
     "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
     "is_late_significant", "message_bytes", "bus_bytes",

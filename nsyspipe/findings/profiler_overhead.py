@@ -6,6 +6,8 @@ import numpy as np
 
 from nsyspipe.findings.model import Answer, Evidence, Finding
 
+NEEDS = ("overhead_ns",)
+
 _DISTORTED = 1.5
 _LEAST_SHARE = 0.01
 

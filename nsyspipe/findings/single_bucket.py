@@ -5,7 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Answer, Evidence, Finding
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding
+
+NEEDS = OF_COMM
 
 _MOST_OVERLAP = 0.1
 _LEAST_SHARE = 0.01

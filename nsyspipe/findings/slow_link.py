@@ -13,13 +13,15 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.link_speeds import nvlink_speed
 from nsyspipe.analysis.links import SlowestLink, slowest
-from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
 from nsyspipe.nsys.variables import OF_LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
+
+NEEDS = OF_COMM
 
 _LEAST_SHARE = 0.05
 # What to say when nothing tells.

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
-from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsyspipe.model.types import Int64
+
+NEEDS = OF_COMM
 
 _LEAST_SHARE = 0.03
 # Of a step or two only a large delay is no chance.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
+
+NEEDS = OF_COMM
 
 _MANY = 20
 # What an all-reduce of hardly any bytes takes, within a host or over a fast network.
