@@ -144,6 +144,8 @@ class ReportRun(Run):
             sizes = run_sizes(self._gathered.digests, self._gathered.captured.world_size)
             shown = " or ".join(map(str, sizes))
             problems = [problem("log-of-another-run", sizes=shown), *problems]
+        elif self._own_log is not None and not self._own_log.communicators and self.ranks.num_rows > 1:
+            problems = [problem("log-without-communicators"), *problems]
         return found, [*problems, *beside]
 
     @cached_property

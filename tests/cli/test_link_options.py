@@ -153,6 +153,15 @@ def test_a_log_of_another_run_does_not_make_the_world_larger(real, invoke):
     assert "ranks-missing" not in problems(done)
 
 
+def test_a_log_that_names_no_communicator_is_said_to_say_nothing_of_links(real, invoke, tmp_path):
+    log = tmp_path / "old.log"
+    log.write_text("host:3175:3175 [0] {0} INFO {0} version 2.10.3+cuda11.3\n".format("NCCL"))  # this file is no log
+    done = invoke(real / "ddp-4gpu-shm_*.sqlite", "--nccl-log", log, "--json", "-")
+    assert json.loads(done.stdout)["nccl"]["version"] == "2.10.3+cuda11.3"
+    assert "INFO" in problems(done)["log-without-communicators"]["fix"]
+    assert "log-of-another-run" not in problems(done)
+
+
 def test_a_topology_of_another_machine_is_told(real, invoke):
     options = (*LINK[:2], "--topology", LOGS / "topo-2gpu.txt")
     done = invoke(real / "ddp-4gpu-shm_*.sqlite", *options, "--json", "-")
@@ -166,7 +175,7 @@ def test_a_topology_of_another_machine_is_told(real, invoke):
 @pytest.mark.parametrize("options", [LINK, LINK[:2], LINK[2:], ()])
 def test_files_of_this_run_are_not_accused(real, invoke, options):
     found = problems(invoke(real / "ddp-4gpu-shm_*.sqlite", *options, "--json", "-"))
-    assert not {"log-of-another-run", "topology-of-another-machine"} & set(found)
+    assert not {"log-of-another-run", "log-without-communicators", "topology-of-another-machine"} & set(found)
 
 
 # --- what the log says besides --------------------------------------------------------------------
