@@ -23,6 +23,10 @@ _ADVICE = {
 }
 
 
+# A phase is named from this share of what is exposed on.
+_MOSTLY = 2 / 3
+
+
 def comm_bound(evidence: Evidence) -> Answer:
     r"""Fire when at least 5 % of step time is exposed communication, waiting for other ranks apart.
 
@@ -35,7 +39,10 @@ def comm_bound(evidence: Evidence) -> Answer:
         return None
     by_phase = _by_phase(evidence)
     phase = max(by_phase, key=by_phase.__getitem__)
-    where = "" if phase == _NO_PHASE else f", launched in {phase}"
+    waiting = (evidence.mean("exposed_wait_ns") or 0.0) if evidence.is_wait_known else 0.0
+    # Of which phase the waiting is, is not known: it may all be of this one.
+    is_mostly = by_phase[phase] - waiting >= _MOSTLY * transfer
+    where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
     apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
     action, advice = _ADVICE[evidence.is_data_parallel]
     return Finding(

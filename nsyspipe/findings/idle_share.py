@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _CAUSES = ("idle_ns", *IDLE_CAUSES)
 LEAST_SHARE = 0.02
+_LEAST_TURN = 0.25
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class IdleOf:
     rank: int | None
     is_common: bool  # the rank in the middle idles as much as at least half of that
     is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
+    in_turn: tuple[int, ...] = ()  # the ranks that a quarter and more of the judged time is of
 
 
 def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
@@ -40,10 +42,10 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
     lowest), where waiting is known; else the one in the middle (the lower of two). Saving, per step::
 
-        max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank))
+        max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
 
     since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
-    another rank's cause can have made. Where waiting is not known it is the largest of the ranks' means.
+    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.most_slowed_share`). Where waiting is not known it is the largest of the ranks' means.
     """
     steps = evidence.steps
     if not steps.num_rows or steps[column].null_count:
@@ -60,14 +62,19 @@ def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
     longest, limit = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
     np.maximum.at(longest, step, wall)
     made = np.minimum(wait, _most_of_others(cause, step, numbers.size))
-    np.maximum.at(limit, step, wall - cause - made)
+    # NCCL's kernels slow the compute beside them while they wait, too.
+    hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
+    slowed = np.where(made > 0, evidence.most_slowed_share * hidden_wait, 0).astype(np.int64)
+    np.maximum.at(limit, step, wall - cause - made - slowed)
     ranks, place = np.unique(rank[waited_for], return_inverse=True)
-    named = int(ranks[np.bincount(place, weights=cause[waited_for]).argmax()])
+    shares = np.bincount(place, weights=cause[waited_for])
+    named = int(ranks[shares.argmax()])
+    in_turn = tuple(ranks[shares >= _LEAST_TURN * shares.sum()].tolist())
     is_own = rank == named
     is_waited_for = is_own.all() or 2 * wait[is_own].mean() <= wait[~is_own].mean()
     judged = float(cause[waited_for].mean())
     saving = min(float((longest - limit).mean()), evidence.mean("wall_ns") or 0.0)
-    return IdleOf(judged, saving, named, 2 * middle >= judged, bool(is_waited_for))
+    return IdleOf(judged, saving, named, 2 * middle >= judged, bool(is_waited_for), in_turn)
 
 
 def _most_of_others(cause: Int64, step: Int64, n_steps: int) -> Int64:
@@ -93,6 +100,8 @@ def on_rank(idle: IdleOf) -> str:
     """Return which rank a finding is about, in words; nothing where the others idle alike."""
     if idle.is_common:
         return ""
+    if len(idle.in_turn) > 1:
+        return f" on ranks {', '.join(map(str, idle.in_turn[:-1]))} and {idle.in_turn[-1]} in turn"
     return f" on rank {idle.rank}{', which the others wait for' if idle.is_waited_for else ''}"
 
 

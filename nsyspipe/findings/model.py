@@ -164,9 +164,14 @@ class Evidence:
         Of the rank that computes least, since a late one may compute more than it has to.
         """
         wall, compute, hidden = self._columns("wall_ns", "compute_ns", "overlap_compute_ns")
-        own = compute - self._slowed_share(1 + slowdown.MEASURED_WITHIN) * hidden
+        own = compute - self.most_slowed_share * hidden
         longest = self._most(wall) + self._most(-own)
         return float(longest.mean()) if longest.size else 0.0
+
+    @property
+    def most_slowed_share(self) -> float:
+        """The share of hidden communication by which it lengthens compute at most, as bounds take it."""
+        return self._slowed_share(1 + slowdown.MEASURED_WITHIN)
 
     def _slowed_share(self, margin: float = 1.0) -> float:
         """Return the share of hidden communication by which it lengthens compute, c / (1 + c)."""

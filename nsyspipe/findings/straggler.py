@@ -123,7 +123,7 @@ def _words(parts: Mapping[int, float], steps_of: Mapping[int, Int64], saving: fl
     if not others:
         return f"the others wait for rank {last}", f"rank {last} makes the others wait"
     *shares, share = [
-        f"{rank} ({part / saving:.0%} of it, in {steps_of[rank].size} of {n_steps} steps)"
+        f"{rank} ({100 * part / saving:.0f} % of it, in {steps_of[rank].size} of {n_steps} steps)"
         for rank, part in parts.items()
     ]
     action = f"ranks {', '.join(map(str, others))} and {last} make the others wait"

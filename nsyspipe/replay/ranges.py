@@ -33,6 +33,8 @@ OVERHEADS_NS = (10_000.0, 30_000.0, 80_000.0)
 _LEAST_COVERED = 0.02
 # No kernels were ever seen to take so much longer: such a figure is of something else.
 _MOST_POSSIBLE = 1.5
+# What was measured over a link is said of one that is at most so much narrower or wider, of 1 from host memory to NVLink.
+_SAME_WIDTH = 0.1
 # Without one: what was seen on H200 over host memory (about 30 GB/s) and over NVLink (about 300), of pairs of captures
 # where the same operations ran with and without communication. Over host memory operations begin later, since
 # launches take the way that the transfers take; over NVLink NCCL runs many more thread blocks, which take the place of the
@@ -112,7 +114,7 @@ class Slowdowns(NamedTuple):
 
     # The likeliest, then those that make the step shortest and longest.
     pairs: tuple[tuple[Slowing, Slowing], ...]
-    is_measured: bool  # in the capture
+    is_measured: bool  # in the capture, over about the same link
 
     @property
     def likely(self) -> tuple[Slowing, Slowing]:
@@ -144,7 +146,7 @@ def slowdowns(
     after = before.blended(_assumed(target_bytes_per_s), moved if is_measured else 1.0)
     within += moved * (slowdown.ASSUMED_WITHIN - within)
     pairs = ((before, after), (most, after.scaled(1 - within)), (least, after.scaled(1 + within)))
-    return Slowdowns(pairs, is_measured)
+    return Slowdowns(pairs, is_measured and moved <= _SAME_WIDTH)
 
 
 def _of_capture(measured: Contention | None, bytes_per_s: float | None) -> tuple[Slowing, bool]:

@@ -180,15 +180,13 @@ def _ranks(replay: Replay, knobs: Knobs) -> Iterator[str]:
         yield reason
     n_ranks, n_all = replay.captured.program.n_ranks, replay.world_size
     # How long a rank waits for those that are not there is not known.
-    if 1 < n_ranks < n_all and knobs.no_wait:
+    if n_ranks < max(n_all, 2) and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
+        there, its, these = "1 rank alone is", "its", "this rank"
+        if n_ranks > 1:
+            there, its, these = f"{n_ranks} of {n_all} ranks are", "their", "these ranks"
         yield (
-            f"{n_ranks} of {n_all} ranks are there: how much of their communication is waiting for the "
-            "others is not known; pass the reports of all ranks"
-        )
-    if n_ranks == 1 and knobs.given.keys() - {"bucket_mb", "no_grad_copy"}:
-        yield (
-            "1 rank alone is there: how much of its communication is waiting for the others is not known; "
-            "pass the reports of all ranks (buckets and --no-grad-copy can be answered for this rank)"
+            f"{there} there: how much of {its} communication is waiting for the others is not known; "
+            f"pass the reports of all ranks (buckets and --no-grad-copy can be answered for {these})"
         )
     shares = replay.starved_shares
     n_starved, share = np.count_nonzero(is_starved(shares)), f"{100 * shares.max():.1f} %"

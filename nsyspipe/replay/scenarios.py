@@ -80,12 +80,13 @@ class Replay(Facts):
 
     @cached_property
     def limit_ns(self) -> float | None:
-        """Step time with transfers that take no time and slow nothing; None where sharded.
+        """Step time with transfers that take no time and slow nothing; None where sharded, and where ranks are missing.
 
         No other link, bucket or datatype can beat it; balanced ranks and copies left out, which change the work, can.
-        How much of a sharded run's work communication slows is not known, so neither is this.
+        How much of a sharded run's work communication slows is not known, nor how long those that are there wait for
+        ranks that are not.
         """
-        if self.is_sharded:
+        if self.is_sharded or self.captured.program.n_ranks < max(self.world_size, 2):
             return None
         return float(np.median(self._without_transfer(self.captured.program, [self._before])[0]))
 

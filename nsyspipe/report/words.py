@@ -258,6 +258,10 @@ def verdict_of(run: Run) -> str:
     )
 
 
+# Where ranks are missing, waiting for them looks like transfer.
+_MISSING = {"ranks-missing", "ranks-not-captured"}
+
+
 def _sentences(
     summary: Mapping[str, Any],
     n_ranks: int,
@@ -285,7 +289,8 @@ def _sentences(
     share = f"{share} of {of_what}"
     waiting = summary["wait_share"] or 0.0
     if waiting >= _MUCH_WAITING * summary["comm_share"]:
-        share = f"{share} ({_percent(waiting)} waiting for other ranks)"
+        least = "at least " if _MISSING.intersection(codes) else ""
+        share = f"{share} ({least}{_percent(waiting)} waiting for other ranks)"
     text = f"Communication is {share}, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
     late = next((row for row in findings if row["id"] == "straggler"), None)
     if late is None:

@@ -242,7 +242,11 @@ def _found(findings: Sequence[Finding]) -> str:
     texts = dict.fromkeys(one.text for one in having or findings if one.text)
     found = ", ".join(f"{n} {noun}" for noun, n in counts.items()) or "; ".join(texts)
     is_mixed = 0 < len(having) < len(findings)
-    return f"{len(having)} of {len(findings)} reports: {found}" if is_mixed else found
+    if not is_mixed:
+        return found
+    why = dict.fromkeys(one.text for one in findings if one.status != YES and one.text and not one.counts)
+    others = f"; the others: {'; '.join(why)}" if why and not counts else ""
+    return f"{len(having)} of {len(findings)} reports: {found}{others}"
 
 
 def _problems(reports: Sequence[Examined], names: Sequence[str], left_out: Sequence[bool]) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ def test_a_long_first_step_is_a_warning_without_a_saving():
     # The median of 100, 100, 120, 120 is 110: 220 is twice that.
     found = fired(profiler_overhead, run(220, 100, 120, 100, 120))
     assert found.saving_ns_per_step is None
-    assert found.title.endswith("distorted by the start of the capture, and is left out of the figures")
+    assert found.title == "the first step takes 2 times the others, and is left out of the figures"
     assert found.evidence == {
         "overhead_ns_per_step": 0,
         "first_step_to_median_ratio": 2,
@@ -32,9 +32,19 @@ def test_a_long_first_step_is_a_warning_without_a_saving():
 
 def test_a_first_step_that_counts_is_said_to():
     found = fired(profiler_overhead, run(300, 100, 100, skipped=False))
-    assert found.title == "the first step is distorted by the start of the capture"
+    assert found.title == "the first step takes 3 times the others"
     assert found.evidence["first_step_is_skipped"] is False
     assert found.evidence["first_step_to_median_ratio"] == 3  # not against itself
+
+
+@pytest.mark.parametrize(("wait", "overhead", "is_shown"), [(55, 0, True), (25, 30, True), (54, 0, False)])
+def test_the_start_of_the_capture_is_named_where_waiting_and_overhead_are_half_of_it(wait, overhead, is_shown):
+    # 220 are 110 more than the median of the others.
+    rows = [step(0, 0, wall=220, in_summary=False, wait=wait, exposed=wait)]
+    rows[0]["overhead_ns"] = overhead
+    rows += [step(0, number, wall=110) for number in range(1, 4)]
+    title = fired(profiler_overhead, evidence(rows, skipped_steps=(0,))).title
+    assert ("distorted by the start of the capture" in title) == is_shown
 
 
 @pytest.mark.parametrize(("first", "fires"), [(150, True), (149, False)])

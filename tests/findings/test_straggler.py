@@ -121,7 +121,7 @@ def test_ranks_that_are_late_in_turn_are_all_named_and_the_bound_is_theirs_toget
     assert found.evidence["held_up_ns_per_step_by_rank"] == {"1": 67.5, "0": 20}
     assert found.evidence["n_steps_held_up_by_rank"] == {"1": 3, "0": 1}
     assert found.title == (
-        "the others wait for ranks 1 (77% of it, in 3 of 4 steps) and 0 (23% of it, in 1 of 4 steps)"
+        "the others wait for ranks 1 (77 % of it, in 3 of 4 steps) and 0 (23 % of it, in 1 of 4 steps)"
     )
     assert found.action == "ranks 1 and 0 make the others wait"
 

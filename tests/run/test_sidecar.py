@@ -305,7 +305,7 @@ def test_ranks_that_were_left_out_on_purpose_are_not_missing(tmp_path):
     row = problem_of(run, "ranks-not-captured")
     assert (row["severity"], row["message"]) == (
         "info",
-        "2 of 4 ranks were left out of the capture (2, 3): figures hold for those present",
+        "2 of 4 ranks were left out of the capture (2, 3): figures hold for those present, and waiting for the others counts as transfer",
     )
 
 
