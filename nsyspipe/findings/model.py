@@ -42,6 +42,7 @@ class NotJudged:
 OF_COMM = ("comm_ns", "compute_ns")
 _OF_COLLECTIVES = (
     "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
+    "wait_ns", "arrival_skew_ns",
     "is_late_significant", "message_bytes", "bus_bytes",
 )  # fmt: skip
 

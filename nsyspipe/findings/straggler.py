@@ -24,6 +24,8 @@ _FEW_STEPS, _LEAST_SHARE_OF_FEW = 3, 0.1
 # Delays below these shares, of step time and of all delays, name nobody.
 _NOTICEABLE, _LEAST_PART = 0.01, 0.1
 _MOST_NAMED = 3
+# Of all delays: who comes so late behind those that come last makes the others wait once these are mended.
+_LEAST_BEHIND = 0.25
 # From this share of what a rank takes longer on, it is mostly one phase's; what no phase has is `_OUTSIDE`.
 _MOSTLY, _OUTSIDE = 0.6, ""
 _ADVICE = {
@@ -72,19 +74,22 @@ def straggler(evidence: Evidence) -> Answer:
     if not named:
         return None
     worst = named[0]
+    behind = _behind(evidence, max(noticeable, _LEAST_BEHIND * saving))
+    behind = {rank: ns for rank, ns in behind.items() if rank not in named}
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
-    where = f", mostly in {phase}" if phase and len(named) == 1 else ""
-    title, action = _words({rank: parts[rank] for rank in named}, steps_of, saving, n_meeting)
+    where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
+    title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, saving, n_meeting)
     return Finding(
         title=title + where,
         action=action + where,
-        advice=_ADVICE.get(phase or "", _COMPARE) if len(named) == 1 else _COMPARE_ALL,
+        advice=_COMPARE_ALL if len([*named, *behind]) > 1 else _ADVICE.get(phase or "", _COMPARE),
         saving_ns_per_step=bound,
         evidence={
             "rank": worst,
             "phase": phase,
             "phase_excess_ns_per_step": excess,
             "held_up_ns_per_step_by_rank": {str(rank): parts[rank] for rank in named},
+            **({"late_behind_ns_per_step_by_rank": {str(rank): ns for rank, ns in behind.items()}} if behind else {}),
             "n_steps_held_up_by_rank": {str(rank): int(steps_of[rank].size) for rank in named},
             "lateness_ns_per_step": rows[worst]["lateness_ns"] / n_steps,
             "n_steps_held_up": int(steps_of[worst].size),
@@ -117,19 +122,40 @@ def _is_often_late(evidence: Evidence) -> bool:
     return bool(is_large and 2 * n_late > n_meeting)
 
 
-def _words(parts: Mapping[int, float], steps_of: Mapping[int, Int64], saving: float, n_steps: int) -> tuple[str, str]:
+def _words(
+    parts: Mapping[int, float], behind: Mapping[int, float], steps_of: Mapping[int, Int64], saving: float, n_steps: int
+) -> tuple[str, str]:
     """Name the ranks, in a title and in an action; in the title of several each one's part and how often."""
-    *others, last = parts
-    if not others:
-        return f"the others wait for rank {last}", f"rank {last} makes the others wait"
+    *some, last = names = [*parts, *behind]
+    action = f"rank {last} makes the others wait"
+    if some:
+        action = f"ranks {', '.join(map(str, some))} and {last} make the others wait"
+    if len(names) > _MOST_NAMED:
+        action = f"{len(names)} ranks {'' if behind else 'in turn '}make the others wait"
+    then = f", and then for {', '.join(map(str, behind))}" if behind else ""
+    if len(parts) == 1:
+        return f"the others wait for rank {names[0]}{then}", action
     *shares, share = [
         f"{rank} ({100 * part / saving:.0f} % of it, in {steps_of[rank].size} of {n_steps} steps)"
         for rank, part in parts.items()
     ]
-    action = f"ranks {', '.join(map(str, others))} and {last} make the others wait"
-    if len(parts) > _MOST_NAMED:
-        action = f"{len(parts)} ranks in turn make the others wait"
-    return f"the others wait for ranks {', '.join(shares)} and {share}", action
+    return f"the others wait for ranks {', '.join(shares)} and {share}{then}", action
+
+
+def _behind(evidence: Evidence, least_ns: float) -> dict[int, float]:
+    """Return how much later than the first ranks come that are not the last, of each step the most, from so much on; the latest first."""
+    rows = evidence.collectives.filter(pc.is_valid(evidence.collectives["late_by_ns"]))
+    rows = rows.filter(pc.not_equal(rows["collective"].cast(pa.string()), "send_recv"))
+    step, rank, skew, wait = (rows[name].to_numpy() for name in ("step", "rank", "arrival_skew_ns", "wait_ns"))
+    late = np.where(wait > 0, skew - wait, 0)  # the last is told of already
+    most: dict[int, float] = {}
+    for one in np.unique(rank).tolist():
+        own = rank == one
+        numbers, place = np.unique(step[own], return_inverse=True)
+        by_step = np.zeros(numbers.size, np.int64)
+        np.maximum.at(by_step, place, late[own])
+        most[one] = float(by_step.sum() / evidence.summary["n_summary_steps"])
+    return {one: ns for one, ns in sorted(most.items(), key=lambda item: -item[1]) if ns >= least_ns}
 
 
 def _steps_of(held_up: pa.Table, least_ns: float) -> Int64:

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 _NS_PER_S = 1e9
 # Columns of what is known of matched operations.
-_NEEDED = ("n_ranks", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant")
-_SHOWN_ONLY = ("arrival_skew_ns", "wait_ns", "is_significant")
+_NEEDED = (
+    "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant",
+)  # fmt: skip
+_SHOWN_ONLY = ("is_significant",)
 
 
 def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:

@@ -85,6 +85,7 @@ def collective(number, starts, end, *, kind="all_reduce", datatype="f32", seq=0,
         "is_matched": True,
         "in_summary": True,
         "n_ranks": len(starts),
+        "arrival_skew_ns": last - min(starts),
         "transfer_ns": end - last,
         "is_late_significant": True,
         "is_significant": True,
@@ -105,7 +106,7 @@ def collective(number, starts, end, *, kind="all_reduce", datatype="f32", seq=0,
 
 def unmatched(rows):
     """Return collectives of which nothing across ranks is known."""
-    names = ("n_ranks", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant")
+    names = ("n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant")
     return [row | dict.fromkeys(names) | {"is_matched": False} for row in rows]
 
 

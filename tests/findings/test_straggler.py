@@ -126,6 +126,18 @@ def test_ranks_that_are_late_in_turn_are_all_named_and_the_bound_is_theirs_toget
     assert found.action == "ranks 1 and 0 make the others wait"
 
 
+@pytest.mark.parametrize(("behind", "is_named"), [(25, True), (24, False)])
+def test_who_is_late_behind_the_last_is_named_too(behind, is_named):
+    # Of four ranks one comes 100 late, and once it is mended the others wait for the one before it: a quarter of that.
+    rows = [row for number in range(1, 4) for row in collective(number, (0, behind, 0, 100), 300)]
+    found = fired(straggler, evidence(steps(4, 1, 2, 3, exposed=300), rows))
+    assert found.saving_ns_per_step == 100
+    assert found.evidence["held_up_ns_per_step_by_rank"] == {"3": 100}
+    assert found.evidence.get("late_behind_ns_per_step_by_rank") == ({"1": 25} if is_named else None)
+    assert found.title == "the others wait for rank 3" + (", and then for 1" if is_named else "")
+    assert found.action == ("ranks 3 and 1 make the others wait" if is_named else "rank 3 makes the others wait")
+
+
 def test_two_ranks_late_in_one_step_are_both_named():
     # Rank 1 comes 100 late to the first collective, rank 0 120 late to the second: 220 in each step.
     rows = []
