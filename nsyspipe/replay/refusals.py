@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import PER_RANK
+from nsyspipe.analysis.link_speeds import NAMED_LINKS
 from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
 
 if TYPE_CHECKING:
@@ -206,6 +207,13 @@ def _bandwidth(replay: Replay, knobs: Knobs) -> Iterator[str]:
     target, own = knobs.target_bytes_per_s, replay.bus_bytes_per_s
     if target is None:
         return
+    fastest = max(NAMED_LINKS, key=lambda link: link.nominal_bytes_per_s or 0.0)
+    most = fastest.nominal_bytes_per_s or 0.0
+    if target > most * _IN_SWITCH:
+        yield (
+            f"no link gives {target / _GB:,.0f} GB/s: the fastest that is known, {fastest.name}, gives {most / _GB:,.0f} "
+            "GB/s; perfect overlap says what is left where communication costs nothing"
+        )
     if own is None:
         fix = "" if replay.is_sharded else " (--gradient-bytes N says them)"
         yield f"message bytes were not recorded, so the captured bandwidth is not known{fix}"

@@ -168,11 +168,12 @@ ACCUMULATED = SINGLE.changed(n_micro_batches=3)
 
 
 def test_each_micro_batch_waits_for_its_own_collectives(ask):
-    # One rank is late in all of them.
-    found = ask(ACCUMULATED.changed(late=(0, 3 * MS)), bandwidth=1e30)
+    # One rank is late in all of them. A TB/s, which is a kB in a ns, leaves 109 us of each of the three transfers.
+    found = ask(ACCUMULATED.changed(late=(0, 3 * MS)), bandwidth=1e12)
     assert found.identity_error_pct < 0.01
     assert found.limit_step_time_ns == pytest.approx(3 * (WORK - 4 * MS + 3 * MS) + 4 * MS)
-    assert only(found).step_time_ns == pytest.approx(found.limit_step_time_ns + 3 * OVERHEAD)
+    moved = sum(ACCUMULATED.gradients) / 1000
+    assert only(found).step_time_ns == pytest.approx(found.limit_step_time_ns + 3 * (OVERHEAD + moved), abs=US)
 
 
 def test_the_copies_of_every_micro_batch_are_left_out(ask):

@@ -36,11 +36,13 @@ def test_powersgd_is_refused_whatever_is_asked(runs):
 
 
 def test_a_bandwidth_beyond_the_gpus_links_is_named_as_such(runs):
-    (found,) = whatif(runs("2gpu-gpt-b25-shm-bf16hook"), bandwidth="5000GB/s").scenarios
-    said = "bus bandwidth 5000 GB/s as given, more than the 450 GB/s of these GPUs' fastest link"
+    (found,) = whatif(runs("2gpu-gpt-b25-shm-bf16hook"), bandwidth="900GB/s").scenarios
+    said = "bus bandwidth 900 GB/s as given, more than the 450 GB/s of these GPUs' fastest link"
     assert any(one.startswith(said) for one in found.assumptions)
     (found,) = whatif(runs("2gpu-gpt-b25-shm-bf16hook"), bandwidth="450GB/s").scenarios
     assert any(one.startswith("bus bandwidth 450 GB/s as given, within") for one in found.assumptions)
+    (found,) = whatif(runs("2gpu-gpt-b25-shm-bf16hook"), bandwidth="1126GB/s").scenarios
+    assert found.refused.startswith("no link gives 1,126 GB/s: the fastest that is known, nvlink5, gives 900 GB/s")
 
 
 def test_a_bf16_hook_is_replayed_but_for_its_buckets(runs):
