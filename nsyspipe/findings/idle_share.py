@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.text import listed
 
 if TYPE_CHECKING:
     from nsyspipe.findings.model import Evidence
@@ -101,7 +102,7 @@ def on_rank(idle: IdleOf) -> str:
     if idle.is_common:
         return ""
     if len(idle.in_turn) > 1:
-        return f" on ranks {', '.join(map(str, idle.in_turn[:-1]))} and {idle.in_turn[-1]} in turn"
+        return f" on ranks {listed(idle.in_turn)} in turn"
     return f" on rank {idle.rank}{', which the others wait for' if idle.is_waited_for else ''}"
 
 

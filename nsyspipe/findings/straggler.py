@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import held_up_by_step
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
+from nsyspipe.model.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,9 +110,7 @@ def _n_meeting(evidence: Evidence) -> int:
 
 def _is_often_late(evidence: Evidence) -> bool:
     """Tell whether the largest single delay of a step, whoever caused it, is large enough and often enough."""
-    columns = ["step", "collective", "late_by_ns", "is_late_significant"]
-    rows = evidence.collectives.select(columns)
-    rows = rows.filter(pc.not_equal(rows["collective"].cast(pa.string()), "send_recv"))
+    rows = _of_all_ranks(evidence, "late_by_ns", "is_late_significant")
     rows = rows.filter(pc.fill_null(rows["is_late_significant"], fill_value=False))
     largest = rows.group_by("step").aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
     n_meeting, wall = _n_meeting(evidence), evidence.mean("wall_ns") or 0.0
@@ -126,36 +125,38 @@ def _words(
     parts: Mapping[int, float], behind: Mapping[int, float], steps_of: Mapping[int, Int64], saving: float, n_steps: int
 ) -> tuple[str, str]:
     """Name the ranks, in a title and in an action; in the title of several each one's part and how often."""
-    *some, last = names = [*parts, *behind]
-    action = f"rank {last} makes the others wait"
-    if some:
-        action = f"ranks {', '.join(map(str, some))} and {last} make the others wait"
+    names = [*parts, *behind]
+    action = f"ranks {listed(names)} make the others wait"
+    if len(names) == 1:
+        action = f"rank {names[0]} makes the others wait"
     if len(names) > _MOST_NAMED:
         action = f"{len(names)} ranks {'' if behind else 'in turn '}make the others wait"
     then = f", and then for {', '.join(map(str, behind))}" if behind else ""
     if len(parts) == 1:
         return f"the others wait for rank {names[0]}{then}", action
-    *shares, share = [
+    shares = [
         f"{rank} ({100 * part / saving:.0f} % of it, in {steps_of[rank].size} of {n_steps} steps)"
         for rank, part in parts.items()
     ]
-    return f"the others wait for ranks {', '.join(shares)} and {share}{then}", action
+    return f"the others wait for ranks {listed(shares)}{then}", action
 
 
 def _behind(evidence: Evidence, least_ns: float) -> dict[int, float]:
     """Return how much later than the first ranks come that are not the last, of each step the most, from so much on; the latest first."""
-    rows = evidence.collectives.filter(pc.is_valid(evidence.collectives["late_by_ns"]))
-    rows = rows.filter(pc.not_equal(rows["collective"].cast(pa.string()), "send_recv"))
-    step, rank, skew, wait = (rows[name].to_numpy() for name in ("step", "rank", "arrival_skew_ns", "wait_ns"))
-    late = np.where(wait > 0, skew - wait, 0)  # the last is told of already
-    most: dict[int, float] = {}
-    for one in np.unique(rank).tolist():
-        own = rank == one
-        numbers, place = np.unique(step[own], return_inverse=True)
-        by_step = np.zeros(numbers.size, np.int64)
-        np.maximum.at(by_step, place, late[own])
-        most[one] = float(by_step.sum() / evidence.summary["n_summary_steps"])
-    return {one: ns for one, ns in sorted(most.items(), key=lambda item: -item[1]) if ns >= least_ns}
+    rows = _of_all_ranks(evidence, "rank", "wait_ns", "arrival_skew_ns")
+    rows = rows.filter(pc.greater(rows["wait_ns"], 0))  # the last is told of already
+    rows = rows.append_column("late_ns", pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"]))
+    by_step = rows.group_by(["rank", "step"]).aggregate([("late_ns", "max")])
+    totals = by_step.group_by("rank").aggregate([("late_ns_max", "sum")]).to_pylist()
+    totals.sort(key=lambda row: (-row["late_ns_max_sum"], row["rank"]))
+    means = {row["rank"]: row["late_ns_max_sum"] / evidence.summary["n_summary_steps"] for row in totals}
+    return {rank: ns for rank, ns in means.items() if ns >= least_ns}
+
+
+def _of_all_ranks(evidence: Evidence, *columns: str) -> pa.Table:
+    """Return columns of the collectives, with their steps, but for pairs."""
+    rows = evidence.collectives
+    return rows.filter(pc.not_equal(rows["collective"].cast(pa.string()), "send_recv")).select(["step", *columns])
 
 
 def _steps_of(held_up: pa.Table, least_ns: float) -> Int64:

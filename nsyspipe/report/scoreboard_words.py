@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison.scoreboard import REFERENCE
+from nsyspipe.model import text as names_text
 from nsyspipe.report.units import (
     absent,
     bandwidth_text,
@@ -198,12 +199,8 @@ def verdict_word(row: Mapping[str, Any]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names as ``a, b and c``; of many the first, and how many more there are."""
-    found = list(names)
-    more = len(found) - _SHOWN
-    if more > 0:
-        return f"{', '.join(found[:_SHOWN])} and {more} more"
-    return " and ".join(filter(None, [", ".join(found[:-1]), found[-1]]))
+    """Return names of runs as `text.listed` does, the first few."""
+    return names_text.listed(names, most=_SHOWN)
 
 
 def notes(board: Scoreboard) -> list[str]:
