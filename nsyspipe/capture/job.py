@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING
 from nsyspipe.capture.nsys_output import NsysOutput, report_there
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
 from nsyspipe.capture.plan import Job, Room, check_ranks, parse_job
-from nsyspipe.capture.status import (
-    STATUS_DIR,
-    RankRecord,
-    loop_has_ended,
-    read_programs,
-    read_records,
-)
+from nsyspipe.capture.status import STATUS_DIR, RankRecord, loop_has_ended, read_programs, read_records
 from nsyspipe.capture.supervision import (
     GRACE_S,
     POLL_S,
@@ -86,10 +80,7 @@ class Clock:
             limits.append((self._since.get("loop_over", now), "exit", job.linger_s))
             if job.ends_any:
                 limits.append((self._since.get("reports_whole", now), "linger", job.linger_s))
-        return next(
-            (End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since),
-            None,
-        )
+        return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)
 
     def _look(self, now: float) -> None:
         records = read_records(self._directory)

@@ -189,10 +189,7 @@ def _hung(end: End) -> tuple[str, str]:
             f"it was still running {after} after its reports were complete: ended it, as --linger asks",
             "leave --linger out to let it train on",
         )
-    return (
-        f"it was still running after {after}: ended it",
-        "else give it more time: --timeout SECONDS",
-    )
+    return (f"it was still running after {after}: ended it", "else give it more time: --timeout SECONDS")
 
 
 def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bool) -> Verdict:
@@ -207,12 +204,7 @@ def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bo
         how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
     again = "capture again with --force" if has_reports else "capture again"
     return Verdict(
-        status or 1,
-        (
-            f"error: {program}: rank {failed.rank} {how}",
-            found,
-            f"  fix: mend the program, then {again}",
-        ),
+        status or 1, (f"error: {program}: rank {failed.rank} {how}", found, f"  fix: mend the program, then {again}")
     )
 
 
@@ -263,11 +255,7 @@ def finish(
 
 
 def _describe(
-    job: Job,
-    records: Sequence[RankRecord],
-    programs: Mapping[int, Program],
-    started_at: float,
-    ended_by: str | None,
+    job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> list[str]:
     """Write topology and sidecar, and return what to say of them."""
     key = hash_key()

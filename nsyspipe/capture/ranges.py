@@ -206,10 +206,7 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> Literal[False]:
         backend().pop()
         return False
@@ -261,12 +258,7 @@ _NO_ITEM: Any = object()
 
 
 def captured_steps(
-    iterable: Iterable[T],
-    *,
-    warmup: int = 10,
-    steps: int = 20,
-    stop: bool = False,
-    capture: bool = True,
+    iterable: Iterable[T], *, warmup: int = 10, steps: int = 20, stop: bool = False, capture: bool = True
 ) -> Iterator[T]:
     """Yield the items of a loader, each in a range ``step N``; capture the steps after the warm-up, once.
 

@@ -175,9 +175,7 @@ def _check_nvtx(program: str | None) -> None:
         return
     if importlib.util.find_spec("nvtx") is None:
         raise CaptureError(
-            sys.executable,
-            "has no nvtx, through which a capture begins where torch has no CUDA",
-            fix=_GET_NVTX,
+            sys.executable, "has no nvtx, through which a capture begins where torch has no CUDA", fix=_GET_NVTX
         )
     try:
         version, found = nvtx_version(), nsys.find(program)

@@ -71,11 +71,7 @@ class Surroundings:
 
 
 def gather_surroundings(
-    directory: Path | None = None,
-    *,
-    root: Path = ROOT,
-    search_path: str | None = None,
-    total_s: float = _TOTAL_S,
+    directory: Path | None = None, *, root: Path = ROOT, search_path: str | None = None, total_s: float = _TOTAL_S
 ) -> Surroundings:
     """Look at this machine, for little more than `total_s` seconds, and at the repository of the training program.
 
@@ -168,7 +164,7 @@ CUT_SHORT = r"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ 
 # Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
 _PROBLEMS = re.compile(
     rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"
-    rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}",
+    rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}"
 )
 _ANOTHER_PROBLEM = "its capture failed"
 # Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.

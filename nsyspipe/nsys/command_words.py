@@ -25,12 +25,7 @@ PER_CAPTURE = "capture"
 _MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
 _LEAST_QUOTED, _LEAST_INSIDE = 3, 6
 # Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of them, at a suffix.
-_ENDS = tuple(
-    map(
-        re.compile,
-        (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z"),
-    )
-)
+_ENDS = tuple(map(re.compile, (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z")))
 
 
 def _words(text: str) -> frozenset[str]:
@@ -76,8 +71,7 @@ _RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
 _CHANGE, _MOST_CHANGES = re.compile(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", re.ASCII), 3
 # How services' tokens begin; what follows in a file's name is words then.
 _TOKEN = re.compile(
-    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)",
-    re.ASCII,
+    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)", re.ASCII
 )
 _WORD = r"(?:[A-Z]?[a-z]{1,20}\d{0,2}|\d{1,2}[a-z]{0,4})"
 _OF_WORDS = re.compile(rf"{_WORD}(?:[_.\-]{_WORD})*", re.ASCII)

@@ -27,13 +27,7 @@ from nsyspipe.errors import (
     OutputError,
 )
 from nsyspipe.nsys.export_command import export_origin, run_export
-from nsyspipe.nsys.files import (
-    check_file,
-    readable,
-    remove_abandoned,
-    remove_side_files,
-    scratch_directory,
-)
+from nsyspipe.nsys.files import check_file, readable, remove_abandoned, remove_side_files, scratch_directory
 from nsyspipe.nsys.programs import Nsys, find
 
 if TYPE_CHECKING:
@@ -213,11 +207,7 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
         what = "is no export of nsys"
         if origin is not None:
             what = f"was exported from {origin.report_name}, not from {source.name}"
-        raise OutputError(
-            str(target),
-            f"exists, and {what}",
-            fix="--force to replace it, or another directory: -o DIR",
-        )
+        raise OutputError(str(target), f"exists, and {what}", fix="--force to replace it, or another directory: -o DIR")
     return origin.is_whole and target.stat().st_mtime_ns >= report.st_mtime_ns
 
 
@@ -241,10 +231,7 @@ class _Exporting:
         self._stopped = Event()
 
     def all(
-        self,
-        pairs: Sequence[tuple[Path, Path]],
-        jobs: int | None,
-        on_progress: Callable[[int, int], None],
+        self, pairs: Sequence[tuple[Path, Path]], jobs: int | None, on_progress: Callable[[int, int], None]
     ) -> list[Exported | NsyspipeError]:
         """Export reports, each to its file; one that fails is its error."""
         on_progress(0, len(pairs))

@@ -29,14 +29,7 @@ from nsyspipe.errors import (
 from nsyspipe.model.text import decoded, printable
 from nsyspipe.nsys.export import all_exported, attempt_exports, is_up_to_date, target_of
 from nsyspipe.nsys.export_command import export_options
-from nsyspipe.nsys.files import (
-    claim,
-    claimed_at,
-    holds_exports_only,
-    is_claimed,
-    readable,
-    remove_abandoned,
-)
+from nsyspipe.nsys.files import claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import Nsys, by_number, find
 
 if TYPE_CHECKING:
@@ -182,9 +175,7 @@ def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
         found = sorted((path for path in argument.iterdir() if path.suffix in suffixes), key=by_number)
         if not found:
             raise ReportNotFoundError(
-                str(argument),
-                f"a directory without {suffixes[0]} reports",
-                fix="pass the directory that nsys wrote to",
+                str(argument), f"a directory without {suffixes[0]} reports", fix="pass the directory that nsys wrote to"
             )
         return found
     if argument.exists() or not glob.has_magic(str(argument)):
@@ -194,9 +185,7 @@ def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
     found = [path for path in files if path.suffix in suffixes] or files
     if not found:
         raise ReportNotFoundError(
-            str(argument),
-            "this glob matches no report",
-            fix="check the path; a directory works too",
+            str(argument), "this glob matches no report", fix="check the path; a directory works too"
         )
     return found
 
@@ -223,10 +212,7 @@ def cache_directory() -> Path:
 
 
 def exported_reports(
-    arguments: Iterable[str | Path],
-    *,
-    jobs: int | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    arguments: Iterable[str | Path], *, jobs: int | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
     """Return the exports that the arguments name; of a report without one, its export in the cache.
 
@@ -299,10 +285,7 @@ def _make_private(folder: Path) -> None:
     if os.geteuid() not in (0, status.st_uid):
         problem = "is another user's"
     elif stat.S_IMODE(status.st_mode) & _WRITABLE_BY_OTHERS:
-        problem, fix = (
-            "can be written by others",
-            f"chmod go-w {shlex.quote(str(folder))}, or {fix}",
-        )
+        problem, fix = ("can be written by others", f"chmod go-w {shlex.quote(str(folder))}, or {fix}")
     if problem:
         problem = f"cannot be used as the cache of exports: it {problem}"
         raise OutputError(str(folder), problem, fix=fix)

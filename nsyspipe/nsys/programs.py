@@ -112,11 +112,7 @@ def ask(command: Sequence[str], timeout_s: float) -> Output | None:
     """
     try:
         process = subprocess.Popen(  # noqa: S603 - a list, no shell
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
     except OSError:
         return None

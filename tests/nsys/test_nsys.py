@@ -53,11 +53,7 @@ def test_without_one_the_message_says_where_to_get_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "problem"),
-    [
-        ("exit 127", "fails with status 127"),
-        ("echo something else", "does not tell a version"),
-    ],
+    ("script", "problem"), [("exit 127", "fails with status 127"), ("echo something else", "does not tell a version")]
 )
 def test_a_program_that_is_no_nsys_is_refused(tmp_path, script, problem):
     path = program(tmp_path, "nsys", script)
