@@ -27,8 +27,7 @@ from nsyspipe.errors import (
     ReportNotFoundError,
 )
 from nsyspipe.model.text import decoded, printable
-from nsyspipe.nsys.export import all_exported, attempt_exports, is_up_to_date, target_of
-from nsyspipe.nsys.export_command import export_options
+from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
 from nsyspipe.nsys.files import claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import Nsys, by_number, find
 

@@ -25,6 +25,7 @@ from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from threading import Event
 
 
 ROOT = Path("/")
@@ -106,43 +107,49 @@ def by_number(path: Path) -> list[tuple[int, str]]:
 
 
 def ask(command: Sequence[str], timeout_s: float) -> Output | None:
-    """Run a program and return what it printed; None when it cannot be started.
-
-    It gets no input, and is ended with all of its process group.
-    """
+    """Run a program as `printed` does; None when it cannot be started."""
     try:
-        process = subprocess.Popen(  # noqa: S603 - a list, no shell
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        return printed(command, timeout_s)
     except OSError:
         return None
-    try:
-        text, status = _read(process, time.monotonic() + timeout_s)
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    return Output(status, text)
 
 
-def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, int | None]:
-    """Read until the program ends, whoever else holds its output open, or until the deadline."""
-    source = process.stdout.fileno() if process.stdout is not None else -1
-    received = bytearray()
-    is_open = True
-    while time.monotonic() < deadline and len(received) < _MOST_BYTES:
-        has_ended = process.poll() is not None
-        if is_open and select.select([source], [], [], 0 if has_ended else _POLL_S)[0]:
-            chunk = os.read(source, _CHUNK)
-            is_open = bool(chunk)
-            received += chunk
-        elif has_ended:
-            break
-        elif not is_open:
-            time.sleep(_POLL_S)
-    return received.decode("utf-8", "replace"), process.poll()
+def printed(
+    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, stopped: Event | None = None
+) -> Output:
+    """Run a program and return the last that it printed; OSError when it cannot be started.
+
+    It gets no input, and is ended with all of its process group: once it has ended, whoever else holds its output open,
+    when time is up, or when it is `stopped`. What it says of errors is left out, but of one that runs in a `folder`.
+    """
+    received, is_open = bytearray(), True
+    with subprocess.Popen(  # noqa: S603 - a list, no shell
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if folder else subprocess.DEVNULL,
+        cwd=folder,
+        start_new_session=True,  # its own group: Ctrl-C reaches us, and we end it with all that it started
+    ) as process:
+        source, deadline = process.stdout, time.monotonic() + timeout_s
+        assert source is not None  # noqa: S101 - a pipe
+        try:
+            while time.monotonic() < deadline and not (stopped and stopped.is_set()):
+                has_ended = process.poll() is not None
+                if is_open and select.select([source], [], [], 0 if has_ended else _POLL_S)[0]:
+                    chunk = os.read(source.fileno(), _CHUNK)
+                    is_open = bool(chunk)
+                    received += chunk
+                    del received[:-_MOST_BYTES]
+                elif has_ended:
+                    break
+                elif not is_open:
+                    time.sleep(_POLL_S)
+            status = process.poll()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return Output(status, received.decode("utf-8", "replace"))
 
 
 class Patience:
