@@ -8,9 +8,9 @@ import signal
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsyspipe.capture.nsys_output import NOTHING, is_missed_agent
+from nsyspipe.capture.rank import NOTHING, is_missed_agent
 from nsyspipe.capture.sidecar import (
     gather_surroundings,
     program_directory,
@@ -40,7 +40,18 @@ _MOST_NAMED = 6
 _SHORT_WARMUP = 2
 _NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
 _AGENT_FIX = "  fix: start it again: nsys and its agent missed each other, as happens now and then"
-_NO_NEW_CAPTURE = "  fix: complete reports need no new capture; "
+# What a limit has ended, after how long, and what helps besides a new capture.
+_HUNG = {
+    "exit": (
+        "its training loop was over, but it had not exited {} later: ended it",
+        "in the program, call destroy_process_group() and join or daemonize its threads",
+    ),
+    "linger": (
+        "it was still running {} after its reports were complete: ended it, as --linger asks",
+        "leave --linger out to let it train on",
+    ),
+    "timeout": ("it was still running after {}: ended it", "else give it more time: --timeout SECONDS"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +66,7 @@ class End:
     after_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What to print, and the launcher's exit status."""
 
     status: int
@@ -86,9 +96,12 @@ def judge(
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
         return Verdict(status, (interrupted(status), found))
-    if end.why in {"timeout", "exit", "linger"}:
-        what, fix = _hung(end)
-        return Verdict(TIMED_OUT, (f"error: {program}: {what}", found, _NO_NEW_CAPTURE + fix))
+    if end.why in _HUNG:
+        what, fix = _HUNG[end.why]
+        what = what.format(f"{end.after_s:.0f} s")
+        return Verdict(
+            TIMED_OUT, (f"error: {program}: {what}", found, f"  fix: complete reports need no new capture; {fix}")
+        )
     if failed := [one for one in records if one.status]:
         # The others are ended because of the first.
         first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
@@ -176,22 +189,6 @@ def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
     )
 
 
-def _hung(end: End) -> tuple[str, str]:
-    """Return what a limit has ended, and what helps besides a new capture."""
-    after = f"{end.after_s:.0f} s"
-    if end.why == "exit":
-        return (
-            f"its training loop was over, but it had not exited {after} later: ended it",
-            "in the program, call destroy_process_group() and join or daemonize its threads",
-        )
-    if end.why == "linger":
-        return (
-            f"it was still running {after} after its reports were complete: ended it, as --linger asks",
-            "leave --linger out to let it train on",
-        )
-    return (f"it was still running after {after}: ended it", "else give it more time: --timeout SECONDS")
-
-
 def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bool) -> Verdict:
     if failed.pid is None and failed.nsys_group is not None and failed.problem:
         what = f"error: rank {failed.rank}: {failed.problem}"
@@ -232,21 +229,20 @@ def finish(
         without a report.
     """
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
-    failed: list[str] = []
     if not reports:
-        return [], failed, None
-    notes: list[str] = []
+        return [], [], None
+    suffix, notes, errors = ".nsys-rep", [], []
     try:
-        notes += _describe(job, records, programs, started_at, ended_by)
+        notes = _describe(job, records, programs, started_at, ended_by)
     except NsyspipeError as error:
-        failed.append("error: " + "\n".join(error.lines()))
-    suffix = ".nsys-rep"
-    if job.is_exported:
-        try:
+        errors.append(error)
+    try:
+        if job.is_exported:
             all_exported(attempt_exports(reports, nsys=nsys.find(job.nsys)))
             suffix = ".sqlite"
-        except NsyspipeError as error:
-            failed.append("error: " + "\n".join(error.lines()))
+    except NsyspipeError as error:
+        errors.append(error)
+    failed = ["error: " + "\n".join(error.lines()) for error in errors]
     where, words = f"{job.name}_*{suffix}", f"{glob.escape(str(job.name))}_*{suffix}"
     if len(reports) == 1:
         where = words = str(reports[0].with_suffix(suffix))
@@ -260,8 +256,9 @@ def _describe(
     """Write topology and sidecar, and return what to say of them."""
     key = hash_key()
     around = gather_surroundings(program_directory(job.command))
-    name, node, n_nodes = str(job.name), job.node_rank, job.n_nodes
-    write_topology(name, around, node_rank=node, n_nodes=n_nodes)
+    name = str(job.name)
+    node: dict[str, Any] = {"node_rank": job.node_rank, "n_nodes": job.n_nodes}
+    write_topology(name, around, **node)
     document = sidecar_document(
         name,
         command=job.command,
@@ -273,25 +270,16 @@ def _describe(
         capture_range=job.capture_range,
         captured_at=datetime.fromtimestamp(started_at, UTC),
         surroundings=around,
-        node_rank=node,
-        n_nodes=n_nodes,
         key=key,
         ended_by=ended_by,
+        **node,
     )
-    write_sidecar(sidecar_path(name, node_rank=node, n_nodes=n_nodes), document)
+    write_sidecar(sidecar_path(name, **node), document)
     return [key.note] if key.note else []
 
 
 def _captured_rank(one: RankRecord, said: Program | None) -> CapturedRank:
     problem = one.problem or (cut_short(said) if one.report else None)
-    is_ended_well = one.status == 0 or one.report_at is not None
-    is_complete = bool(one.report) and not problem and is_ended_well
-    return CapturedRank(
-        rank=one.rank,
-        local_rank=one.local_rank,
-        pid=one.pid,
-        report=one.report,
-        status=one.status,
-        problem=problem,
-        is_complete=is_complete if one.is_captured else None,
-    )
+    is_complete = bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
+    same = {name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")}
+    return CapturedRank(**same, problem=problem, is_complete=is_complete if one.is_captured else None)

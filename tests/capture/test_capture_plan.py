@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.capture import ready
+from nsyspipe.capture import plan as ready
 from nsyspipe.capture.plan import earlier_files, parse_job, parse_ranks
 from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError

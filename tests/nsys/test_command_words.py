@@ -7,9 +7,18 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.nsys.command_words import HASHED, MASK, Mask, recorded_command, recorded_environment, without_words
+from nsyspipe.nsys.command_words import (
+    HASHED,
+    MASK,
+    OF_LINKS,
+    VARIABLES,
+    Mask,
+    allows,
+    recorded_command,
+    recorded_environment,
+    without_words,
+)
 from nsyspipe.nsys.secrets import HashKey
-from nsyspipe.nsys.variables import OF_LINKS, VARIABLES, allows
 
 KEY = HashKey(b"k" * 32)
 
