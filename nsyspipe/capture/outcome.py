@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import shlex
 import signal
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +39,10 @@ _MOST_NAMED = 6
 _SHORT_WARMUP = 2
 _NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
 _AGENT_FIX = "  fix: start it again: nsys and its agent missed each other, as happens now and then"
+_NEVER_BEGUN = {
+    "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
+    "nvtx": "it never began the NVTX range nsyspipe.capture",
+}
 # What a limit has ended, after how long, and what helps besides a new capture.
 _HUNG = {
     "exit": (
@@ -54,8 +57,7 @@ _HUNG = {
 }
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """How the job's command ended."""
 
     # its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end it
@@ -84,11 +86,8 @@ def judge(
 ) -> Verdict:
     """Say how a captured job went, by what its ranks left on this node, those that were to be captured, and its end.
 
-    Returns
-    -------
-    Verdict
-        Status 0, and at most notes, if the program ended well and each expected rank has its report.
-        Else the program's own status where it has one, of the rank that failed first; 2 where nsys did not start it.
+    Its status is 0, with at most notes, if the program ended well and each expected rank has its report. Else it is the
+    program's own where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
     programs = programs or {}
     captured = [one for one in records if one.rank in set(expected) and one.report]
@@ -97,11 +96,9 @@ def judge(
         status = end.status or INTERRUPTED
         return Verdict(status, (interrupted(status), found))
     if end.why in _HUNG:
-        what, fix = _HUNG[end.why]
-        what = what.format(f"{end.after_s:.0f} s")
-        return Verdict(
-            TIMED_OUT, (f"error: {program}: {what}", found, f"  fix: complete reports need no new capture; {fix}")
-        )
+        how, fix = _HUNG[end.why]
+        what = f"error: {program}: {how.format(f'{end.after_s:.0f} s')}"
+        return Verdict(TIMED_OUT, (what, found, f"  fix: complete reports need no new capture; {fix}"))
     if failed := [one for one in records if one.status]:
         # The others are ended because of the first.
         first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
@@ -178,12 +175,8 @@ def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
             f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it",
             '  fix: with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys',
         )
-    asked = {
-        "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
-        "nvtx": "it never began the NVTX range nsyspipe.capture",
-    }
     return (
-        asked.get(capture_range, "nsys wrote no report"),
+        _NEVER_BEGUN.get(capture_range, "nsys wrote no report"),
         "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
         "       torch.cuda.profiler.start() after warm-up; --capture-range none captures the whole run",
     )
@@ -222,11 +215,8 @@ def finish(
 ) -> tuple[list[str], list[str], str | None]:
     """Export the reports of a job that began at a time (s since the epoch), and write its sidecar.
 
-    Returns
-    -------
-    tuple
-        Lines for the user: what was written, and what failed on the way; and the command that analyzes it, None
-        without a report.
+    Returned are lines for the user: what was written, and what failed on the way; and the command that analyzes it, None
+    without a report.
     """
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
     if not reports:

@@ -330,7 +330,7 @@ def usable_graph_trace(found: Nsys, wanted: str, trace: Sequence[str]) -> tuple[
     """Return how this nsys is to trace CUDA graphs, empty for its own way, and what to say if that is not as wanted."""
     if not _has_cuda(trace):
         return "", None
-    if found.profile_has("--cuda-graph-trace"):
+    if found.has("profile", "--cuda-graph-trace"):
         return wanted, None
     unknown = f"nsys {found.version_text} does not know --cuda-graph-trace={wanted}"
     return "", f"note: {unknown}: CUDA graphs are traced in its own way"

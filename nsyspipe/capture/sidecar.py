@@ -188,29 +188,15 @@ def sidecar_document(
 ) -> dict[str, Any]:
     """Collect what a sidecar says; nothing is written.
 
-    Call it when the job has ended, on the node that ran it: logs and topology are listed that lie there.
+    Call it when the job has ended, on the node that ran it: logs and topology are listed that lie there. The name is the
+    capture's as the launcher got it, with its directories; of the command, word for word, `recorded_command` says what is
+    written, and of variables, those that ``env`` sets before it too, only `VARIABLES` are. The ranks are this node's; a
+    pid is the training program's own, never nsys's, or None: the analysis takes a sidecar whose pids are not in the
+    reports for another capture's. Programs, by rank, alone are sure of their process ids.
 
-    Parameters
-    ----------
-    name
-        The capture's, as the launcher got it; it may have directories.
-    command
-        What was started, word for word; `recorded_command` says what of it is written. Of variables that ``env`` sets
-        before it only those of `VARIABLES` are.
-    ranks
-        The ranks of this node. A pid is the training program's own, never nsys's, or None: the analysis takes a sidecar
-        whose pids are not in the reports for another capture's.
-    programs
-        What the training programs say, by rank. They alone are sure of their process ids.
-    captured_at
-        When the job started; None takes now.
-    environment
-        Of the job; None takes this process's. Only `VARIABLES` are kept.
-    surroundings, key
-        As `gather_surroundings` returns, and what values are hashed with; None asks for them.
-    ended_by
-        Why the launcher ended the program: ``linger`` (its reports were whole), ``exit`` (it hung while it exited),
-        ``timeout``, ``interrupt``; None where it ended by itself.
+    It was `ended_by` the launcher for ``linger`` (its reports were whole), ``exit`` (it hung while it exited),
+    ``timeout`` or ``interrupt``; None where it ended by itself. Time, environment, surroundings and key that are not given
+    are this process's.
     """
     around = surroundings or gather_surroundings(program_directory(command))
     key = key or hash_key()

@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import (
     DamagedReportError,
@@ -80,45 +80,16 @@ def attempt_exports(
     timeout_s: float = TIMEOUT_S,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Exported | NsyspipeError]:
-    """Export reports; one that fails does not keep the others from it.
+    """Export reports, in a directory, to the targets given, or each beside its report; one that fails keeps no other from it.
 
-    An export is up to date if it is whole, was made from a report of that name, and is not older than it.
+    An export is up to date if it is whole, was made from a report of that name, and is not older than it; `force` exports
+    that too, and over files that are no exports of their report. Without `jobs` the cores say how many run at once, up to
+    8; each may take `timeout_s`; `on_progress` is called with (reports done, reports to export). For each report, in
+    order, its export is returned, or why there is none.
 
-    Parameters
-    ----------
-    directory
-        Where to write, made if it is missing; None writes each beside its report.
-    targets
-        The file of each report, where not by its name.
-    nsys
-        What exports; None finds one, if anything is to export.
-    jobs
-        How many at once; None takes the cores there are, up to 8.
-    force
-        Whether to export also what is up to date, and over files that are no exports of their report.
-    timeout_s
-        How long one export may take.
-    on_progress
-        Called with (reports done, reports to export).
-
-    Returns
-    -------
-    list
-        For each report, in order, its export or why there is none.
-
-    Raises
-    ------
-    OptionError
-        If two reports would be exported to one file.
-    OutputError
-        If the directory cannot be made.
-    NsysNotFoundError, NsysFailedError
-        If there is no nsys, or it does not answer.
-
-    Notes
-    -----
-    Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to the system, end every nsys and leave no half
-    export.
+    OptionError if two reports would be exported to one file, OutputError if the directory cannot be made, NsysNotFoundError
+    or NsysFailedError if there is no nsys that answers. Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to
+    the system, end every nsys and leave no half export.
     """
     pairs = [(one, targets[one] if targets else target_of(one, directory)) for one in reports]
     _check_distinct(pairs)
@@ -167,16 +138,12 @@ def _check_distinct(pairs: Sequence[tuple[Path, Path]]) -> None:
     for source, target in pairs:
         other = seen.setdefault(os.path.realpath(target), source)
         if other is not source:
-            raise OptionError(
-                f"{other} and {source}",
-                f"would both be exported to {target}",
-                fix="convert them one by one, each into a directory of its own: -o DIR",
-            )
+            fix = "convert them one by one, each into a directory of its own: -o DIR"
+            raise OptionError(f"{other} and {source}", f"would both be exported to {target}", fix=fix)
 
 
 def _not_writable(path: Path, error: OSError) -> OutputError:
-    problem = f"cannot be written ({error.strerror})"
-    return OutputError(str(path), problem, fix="another directory: -o DIR")
+    return OutputError(str(path), f"cannot be written ({error.strerror})", fix="another directory: -o DIR")
 
 
 def target_of(report: Path, directory: Path | None = None) -> Path:
@@ -189,12 +156,8 @@ def target_of(report: Path, directory: Path | None = None) -> Path:
 def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     """Return whether an export is there that is whole, of a report with this name, and not older than it.
 
-    Raises
-    ------
-    InputError
-        If the report cannot be read, or is empty.
-    OutputError
-        If something else is where the export would be, and may not be replaced (`force`).
+    InputError if the report cannot be read, or is empty; OutputError if something else is where the export would be, and
+    may not be replaced (`force`).
     """
     with readable(source):
         report = source.stat()
@@ -213,8 +176,11 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     try:
         origin = export_origin(target)
     except (DamagedReportError, NotAReportError):
-        if _is_unfinished(target):
-            return False
+        # Cut short, or without a header yet: its writer was killed.
+        with contextlib.suppress(OSError), target.open("rb") as file:
+            header = file.read(_SQLITE_HEADER_BYTES)
+            if not header.strip(b"\0") or header.startswith(b"SQLite format 3"):
+                return False
         origin = None
     if origin is None or origin.report_name not in (None, source.name):
         what = "is no export of nsys"
@@ -222,16 +188,6 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
             what = f"was exported from {origin.report_name}, not from {source.name}"
         raise OutputError(str(target), f"exists, and {what}", fix="--force to replace it, or another directory: -o DIR")
     return origin.is_whole and target.stat().st_mtime_ns >= report.st_mtime_ns
-
-
-def _is_unfinished(target: Path) -> bool:
-    """Return whether a file looks like an SQLite file whose writer was killed: cut short, or no header yet."""
-    try:
-        with target.open("rb") as file:
-            header = file.read(_SQLITE_HEADER_BYTES)
-    except OSError:
-        return False
-    return not header.strip(b"\0") or header.startswith(b"SQLite format 3")
 
 
 def _export_all(
@@ -334,7 +290,7 @@ class ExportStoppedError(NsyspipeError):
 
 def export_options(nsys: Nsys) -> tuple[str, ...]:
     """Return the options for a whole SQLite export that this nsys knows."""
-    return tuple(one for one in _OPTIONS if nsys.export_has(one.partition("=")[0]))
+    return tuple(one for one in _OPTIONS if nsys.has("export", one.partition("=")[0]))
 
 
 def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, stopped: Event) -> None:
@@ -392,8 +348,7 @@ def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
     return f"later than {nsys.version_text}" if "newer than your" in said else None
 
 
-@dataclass(frozen=True)
-class ExportOrigin:
+class ExportOrigin(NamedTuple):
     """The file name of an export's report, None when it does not say (before 2023.3), and if it has all tables and times."""
 
     report_name: str | None

@@ -192,12 +192,8 @@ def check_file(path: Path) -> tuple[os.stat_result, str]:
     """Check that a file is a whole SQLite file that nobody is writing; return its status, and the URI flags to open it with.
 
     A closed file in WAL mode is opened as immutable: without that SQLite makes ``-wal`` and ``-shm`` files, even for a
-    reader.
-
-    Raises
-    ------
-    ReportNotFoundError, NotAReportError, DamagedReportError
-        If the file is missing, no SQLite, unreadable, truncated or being written.
+    reader. ReportNotFoundError, NotAReportError or DamagedReportError if the file is missing, no SQLite, unreadable,
+    truncated or being written.
     """
     with readable(path):
         status = path.stat()

@@ -88,7 +88,10 @@ def find_captures(arguments: Iterable[str | Path]) -> list[Path]:
             "is an export already, where a report to export was needed",
             fix=f"nsyspipe analyze {found[0]}, or pass the {RAW_SUFFIX} file",
         )
-    return list({path.resolve(): path for path in reversed(captures)}.values())[::-1]
+    distinct: dict[Path, Path] = {}
+    for path in captures:
+        distinct.setdefault(path.resolve(), path)
+    return list(distinct.values())
 
 
 def remember_source(export: Path, source: Path) -> None:
@@ -200,29 +203,11 @@ def cache_directory() -> Path:
 def exported_reports(
     arguments: Iterable[str | Path], *, jobs: int | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
-    """Return the exports that the arguments name; of a report without one, its export in the cache.
+    """Return the exports that the arguments name; of a report without one, its export in the cache, whose report `source_of` tells.
 
-    `source_of` tells the report of such an export.
-
-    Parameters
-    ----------
-    arguments
-        Reports, exports, directories, globs.
-    jobs
-        How many to export at once; None chooses.
-    on_progress
-        Called with (reports exported, reports to export).
-
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
-    NotAReportError
-        If a report is not exported yet, and there is no nsys that could.
-    NsysFailedError
-        If nsys fails, once all reports were tried.
-    OutputError
-        If the cache cannot be written.
+    So many `jobs` export at once (None chooses); `on_progress` is called with (reports exported, reports to export).
+    ReportNotFoundError if an argument names no file, NotAReportError if there is no nsys that could export a report,
+    NsysFailedError if it fails, once all reports were tried, OutputError if the cache cannot be written.
     """
     paths = find_named(arguments)
     sources = {path: None for path in paths if path.suffix == RAW_SUFFIX}

@@ -34,6 +34,12 @@ from nsyspipe.version import __version__
 
 STATUSES = ("ok", "warning", "missing", "unknown")
 ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
+_BOTH = f"{CONVERT}, {CAPTURE}"
+_WITHOUT_NSYS = (
+    ("nsys", "not on PATH, not in the usual places", _BOTH),
+    ("importer", "comes with nsys", _BOTH),
+    ("trace_values", "nsys would tell", "choosing --trace"),
+)
 
 _TOTAL_S = 9.0
 _LITTLE_SPACE_BYTES = 5_000_000_000
@@ -121,13 +127,14 @@ def check_machine(
     """
     patience = Patience(run, total_s)
     nsys = find_nsys(search_path, root)
-    version, answer = _nsys_version(patience, nsys)
+    answer = patience.output(str(nsys.path), "--version") if nsys else None
+    version = version_in(answer.text) if answer else None
+    without = [Check(name, "missing", what, uses, GET_NSYS) for name, what, uses in _WITHOUT_NSYS]
+    with_nsys = nsys and [_nsys(nsys, version, answer), _importer(nsys, root), _trace_values(patience, nsys)]
     return [
         Check("nsyspipe", "ok", f"{__version__} on Python {platform.python_version()}", ANALYZE),
         _disk_space(folder),
-        _nsys(nsys, version, answer),
-        _importer(nsys, root),
-        _trace_values(patience, nsys),
+        *(with_nsys or without),
         _cpu_sampling(patience, nsys, root),
         _driver(patience, search_path, root),
         _topology(patience, search_path),
@@ -148,46 +155,32 @@ def _disk_space(folder: Path | None) -> Check:
     return Check("disk_space", "warning" if fix else "ok", found, uses, fix, found_bytes=free)
 
 
-def _nsys_version(patience: Patience, nsys: Program | None) -> tuple[str | None, Output | None]:
-    answer = patience.output(str(nsys.path), "--version") if nsys else None
-    return version_in(answer.text) if answer else None, answer
-
-
-def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> Check:
-    uses = f"{CONVERT}, {CAPTURE}"
-    if nsys is None:
-        return Check("nsys", "missing", "not on PATH, not in the usual places", uses, GET_NSYS)
+def _nsys(nsys: Program, version: str | None, answer: Output | None) -> Check:
     where = f"in {nsys.place}" if nsys.place else "on PATH"
     if version is None:
         why = "cannot be started" if answer is None else f"fails with status {answer.status}"
         if answer is not None and answer.status is None:
             why = "does not answer"
         fix = "try nsys --version by hand, or install it again"
-        return Check("nsys", "unknown", f"{where}, but {why}", uses, fix)
+        return Check("nsys", "unknown", f"{where}, but {why}", _BOTH, fix)
     if nsys.place:
         fix = f"export PATH={Path(nsys.place).parent}:$PATH"
-        return Check("nsys", "warning", f"{version} {where}, not on PATH", uses, fix)
-    return Check("nsys", "ok", f"{version} {where}", uses)
+        return Check("nsys", "warning", f"{version} {where}, not on PATH", _BOTH, fix)
+    return Check("nsys", "ok", f"{version} {where}", _BOTH)
 
 
-def _importer(nsys: Program | None, root: Path) -> Check:
-    uses = f"{CONVERT}, {CAPTURE}"
-    if nsys is None:
-        return Check("importer", "missing", "comes with nsys", uses, GET_NSYS)
+def _importer(nsys: Program, root: Path) -> Check:
     if find_importer(nsys, root):
-        return Check("importer", "ok", "QdstrmImporter is there", uses)
+        return Check("importer", "ok", "QdstrmImporter is there", _BOTH)
     fix = f"{GET_NSYS}, not only its target package"
-    return Check("importer", "unknown", "no QdstrmImporter beside nsys", uses, fix)
+    return Check("importer", "unknown", "no QdstrmImporter beside nsys", _BOTH, fix)
 
 
-def _trace_values(patience: Patience, nsys: Program | None) -> Check:
+def _trace_values(patience: Patience, nsys: Program) -> Check:
     uses = "choosing --trace"
-    if nsys is None:
-        return Check("trace_values", "missing", "nsys would tell", uses, GET_NSYS)
     values = trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
     if not values:
-        found = "nsys profile --help does not tell"
-        return Check("trace_values", "unknown", found, uses, _SAFE_TRACE)
+        return Check("trace_values", "unknown", "nsys profile --help does not tell", uses, _SAFE_TRACE)
     if "nccl" in values:
         return Check("trace_values", "ok", ", ".join(values), uses)
     fix = f"{_SAFE_TRACE}; nccl needs nsys 2025.6 or newer"
@@ -198,14 +191,11 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> Check
     """Ask nsys, which tries it; else go by the kernel's setting."""
     uses = "CPU samples (not needed)"
     try:
-        setting = root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii")
-        level = int(setting)
+        level = int(root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return Check("cpu_sampling", "unknown", "the kernel does not tell", uses)
-    found = f"perf_event_paranoid is {level}"
     said = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
-    if said:
-        found += f", nsys says {said[1]}"
+    found = f"perf_event_paranoid is {level}" + (f", nsys says {said[1]}" if said else "")
     if said[1] == "OK" if said else level <= _MOST_PARANOID:
         return Check("cpu_sampling", "ok", found, uses)
     fix = f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
@@ -262,10 +252,9 @@ def _nccl(root: Path) -> Check:
 def _nvtx(nsys_version: str | None) -> Check:
     uses = "labels of steps"
     version = nvtx_version()
-    if version is None and torch_versions()[0] is None:
-        found = "neither nvtx nor torch, whose ranges label as well"
-        return Check("nvtx", "missing", found, uses, _INSTALL)
     if version is None:
+        if torch_versions()[0] is None:
+            return Check("nvtx", "missing", "neither nvtx nor torch, whose ranges label as well", uses, _INSTALL)
         return Check("nvtx", "ok", "not installed; torch.cuda.nvtx labels as well", uses)
     if nsys_version is not None and not ranges_reach(nsys_version, version):
         found = f"{version}, whose ranges do not reach nsys {nsys_version}"

@@ -176,8 +176,6 @@ class Patience:
         return output.text if output is not None and output.status == 0 else ""
 
 
-# What nsys printed before it failed: which of its lines say why, fit to print.
-
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _TELLING = re.compile(
     r"error|fail|unrecogni[sz]ed|unknown|invalid|cannot|not found|denied|no space|exception"
@@ -203,8 +201,6 @@ def telling_lines(said: str, most: int) -> list[str]:
     telling = [line for line in lines if _TELLING.search(line)] or lines
     return list(dict.fromkeys(telling[-most:]))
 
-
-# Versions of what a training job runs on, without importing it: torch alone would take seconds.
 
 _CUDA = re.compile(r"""^cuda(?:\s*:[^=\n]*)?\s*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
 _VERSION = re.compile(r"""^__version__\s*=\s*['"]([\w.+-]+)['"]""", re.MULTILINE)
@@ -239,12 +235,10 @@ def torch_versions() -> tuple[str | None, str | None]:
 
 def nccl_version(root: Path) -> str | None:
     """Return the version of NCCL that torch brought, else of the system's library; None without either."""
-    for package in _NCCL_PACKAGES:
-        if version := _installed(package):
-            return version
-    found = [path for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
-    matches = [match[1] for path in found if (match := _LIBRARY_VERSION.search(path.name))]
-    return max(matches, key=numbers, default=None)
+    if version := next(filter(None, map(_installed, _NCCL_PACKAGES)), None):
+        return version
+    names = [path.name for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
+    return max((match[1] for name in names if (match := _LIBRARY_VERSION.search(name))), key=numbers, default=None)
 
 
 def nvtx_version() -> str | None:
@@ -259,11 +253,8 @@ def _installed(package: str) -> str | None:
         return None
 
 
-# The nsys of this machine: where it is, its version, and what it can do, as its own help tells.
-
 GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
 
-_NAME = "nsys"
 # The first start from a shared file system reads hundreds of megabytes.
 _ANSWER_S = 60.0
 _NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
@@ -302,13 +293,9 @@ class Nsys:
         """Return what ``nsys profile --trace`` takes; empty when its help does not tell."""
         return trace_values_in(self._help("profile"))
 
-    def profile_has(self, option: str) -> bool:
-        """Return whether ``nsys profile`` knows a long option, as ``--cuda-graph-trace``."""
-        return option in _OPTION.findall(self._help("profile"))
-
-    def export_has(self, option: str) -> bool:
-        """Return whether ``nsys export`` knows a long option, as ``--include-blobs``."""
-        return option in _OPTION.findall(self._help("export"))
+    def has(self, command: str, option: str) -> bool:
+        """Return whether a command of nsys knows a long option, as ``export`` knows ``--include-blobs``."""
+        return option in _OPTION.findall(self._help(command))
 
     def _help(self, command: str) -> str:
         if command not in self._helps:
@@ -320,30 +307,20 @@ class Nsys:
 def find(program: str | None = None, *, run: Run = ask) -> Nsys:
     """Return the nsys to use, once it has told its version.
 
-    Parameters
-    ----------
-    program
-        A path, a directory that holds nsys, or a name on the search path; None looks on the search path,
-        then in the places where packages put it, newest first.
-
-    Raises
-    ------
-    NsysNotFoundError
-        If there is none.
-    NsysFailedError
-        If it cannot be started, does not answer, or is something else.
+    It is named by a path, a directory that holds nsys, or a name on the search path; None looks on the search path, then
+    in the places where packages put it, newest first. NsysNotFoundError if there is none, NsysFailedError if it cannot be
+    started, does not answer, or is something else.
     """
     path = _path(program)
     output = run([str(path), "--version"], _ANSWER_S)
-    version = version_in(output.text) if output is not None else None
-    if version is not None:
-        return Nsys(path, version, run)
     if output is None:
         problem = "cannot be started"
+    elif (version := version_in(output.text)) is not None:
+        return Nsys(path, version, run)
     elif output.status is None:
         problem = f"did not tell its version within {_ANSWER_S:.0f} s"
     elif output.status:
-        problem = f"{_NAME} --version fails with status {output.status}"
+        problem = f"nsys --version fails with status {output.status}"
     else:
         problem = "does not tell a version as nsys does"
     fix = f"try {path} --version by hand, name another nsys, or {GET_NSYS}"
@@ -352,17 +329,13 @@ def find(program: str | None = None, *, run: Run = ask) -> Nsys:
 
 def _path(program: str | None) -> Path:
     if program is None:
-        found = find_nsys()
-        if found is None:
-            raise NsysNotFoundError(
-                _NAME,
-                "is not on PATH, and not in the usual places",
-                fix=f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH",
-            )
-        return found.path
+        if (found := find_nsys()) is not None:
+            return found.path
+        fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH"
+        raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
     is_directory = bool(named) and Path(named).is_dir()
-    given = shutil.which(str(Path(named).absolute() / _NAME) if is_directory else named)
+    given = shutil.which(str(Path(named).absolute() / "nsys") if is_directory else named)
     if given is None:
         raise NsysNotFoundError(program or "''", "is no nsys that can be run", fix="name the program: /opt/…/bin/nsys")
     # Absolute: it may be run from another directory.
@@ -375,11 +348,11 @@ def import_path() -> list[str]:
     Anybody's reports may lie in it, and more than reports.
     """
     # No pathlib: it would be imported from the path that this mends.
-    return [entry for entry in sys.path if os.path.isabs(entry) and not _is_here(entry)]  # noqa: PTH117
-
-
-def _is_here(entry: str) -> bool:
-    try:
-        return os.path.samefile(entry, os.curdir)  # noqa: PTH121
-    except (OSError, ValueError):
-        return False
+    found = []
+    for entry in filter(os.path.isabs, sys.path):
+        is_here = False
+        with contextlib.suppress(OSError, ValueError):
+            is_here = os.path.samefile(entry, os.curdir)  # noqa: PTH121
+        if not is_here:
+            found.append(entry)
+    return found

@@ -409,7 +409,7 @@ def _interrupts_kept() -> Iterator[None]:
 
     It would have the driver cancel the statement, which SQLite's cannot.
     """
-    driver = importlib.import_module("adbc_driver_manager.dbapi")
+    driver: Any = importlib.import_module("adbc_driver_manager.dbapi")
     before = driver._blocking_call  # noqa: SLF001 - there is no other way
     driver._blocking_call = lambda call, arguments, named, _cancel: call(*arguments, **named)  # noqa: SLF001
     try:
