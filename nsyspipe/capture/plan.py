@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.machine import ranges_reach
-from nsyspipe.nsys.programs import ask, nvtx_version, torch_versions
+from nsyspipe.nsys.programs import ask, nvtx_version, ranges_reach, torch_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -33,7 +33,6 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
-from nsyspipe.nsys.command_words import without_words
 from nsyspipe.nsys.programs import telling_lines
 
 if TYPE_CHECKING:
@@ -300,6 +299,8 @@ def last_words(log: Path, command: Sequence[str] = ()) -> str:
         said = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
     except OSError:
         return ""
+    from nsyspipe.nsys.command_words import without_words  # noqa: PLC0415 - of ranks only those need it whose nsys fails
+
     telling = telling_lines(said, 1)
     return f": {without_words(telling[0], command)}" if telling else ""
 

@@ -178,21 +178,10 @@ _NAMES = {
 VARIABLES = {name: values for values, names in _NAMES.items() for name in names.split()}
 
 # What says how ranks are linked.
-OF_LINKS = tuple(
-    [
-        "NCCL_P2P_DISABLE",
-        "NCCL_P2P_LEVEL",
-        "NCCL_P2P_DIRECT_DISABLE",
-        "NCCL_SHM_DISABLE",
-        "NCCL_IB_DISABLE",
-        "NCCL_IB_HCA",
-        "NCCL_NET",
-        "NCCL_NET_PLUGIN",
-        "NCCL_NET_GDR_LEVEL",
-        "NCCL_SOCKET_IFNAME",
-        "NCCL_CROSS_NIC",
-    ]
-)
+OF_LINKS = (
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_DIRECT_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_IB_HCA",
+    "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME", "NCCL_CROSS_NIC",
+)  # fmt: skip
 
 
 def allows(name: str, value: str) -> bool:

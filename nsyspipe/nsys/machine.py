@@ -24,8 +24,8 @@ from nsyspipe.nsys.programs import (
     find_importer,
     find_nsys,
     nccl_version,
-    numbers,
     nvtx_version,
+    ranges_reach,
     torch_versions,
     trace_values_in,
     version_in,
@@ -52,8 +52,6 @@ _BYTES_PER_MIB = 1 << 20
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
-# nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
-_NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
 
 _INSTALL = "run this in the environment that trains, or pip install 'nsyspipe[train]'"
 _NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
@@ -94,11 +92,6 @@ def topology(patience: Patience, search_path: str | None) -> str | None:
 def _smi(patience: Patience, search_path: str | None, *words: str) -> str:
     smi = shutil.which("nvidia-smi", path=search_path)
     return patience.answer(smi, *words) if smi else ""
-
-
-def ranges_reach(nsys_version: str, nvtx: str) -> bool:
-    """Tell whether ranges of a version of the ``nvtx`` package reach a version of nsys."""
-    return numbers(nvtx) < _NVTX_LOST or numbers(nsys_version)[:2] > _NSYS_LOSES
 
 
 @dataclass(frozen=True)

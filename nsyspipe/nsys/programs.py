@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -207,6 +206,8 @@ _VERSION = re.compile(r"""^__version__\s*=\s*['"]([\w.+-]+)['"]""", re.MULTILINE
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 # Where containers and distributions keep a library of their own.
 _NCCL_LIBRARIES = ("usr/lib/*-linux-gnu/libnccl.so.*.*.*", "usr/lib64/libnccl.so.*.*.*")
+# nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
+_NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 
 
@@ -246,7 +247,14 @@ def nvtx_version() -> str | None:
     return _installed("nvtx")
 
 
+def ranges_reach(nsys_version: str, nvtx: str) -> bool:
+    """Tell whether ranges of a version of the ``nvtx`` package reach a version of nsys."""
+    return numbers(nvtx) < _NVTX_LOST or numbers(nsys_version)[:2] > _NSYS_LOSES
+
+
 def _installed(package: str) -> str | None:
+    from importlib import metadata  # noqa: PLC0415 - takes longer than all else here, and few ask
+
     try:
         return metadata.version(package)
     except (metadata.PackageNotFoundError, KeyError, OSError, ValueError):  # also a broken one
