@@ -204,7 +204,7 @@ check_python
 case $name in -*) name=./$name ;; esac
 [[ $repeat =~ ^[1-9][0-9]*$ ]] || die "--repeat $repeat: not a number of times" "--repeat 2"
 if [ -z "$most" ]; then
-  if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else most=$("${run_module[@]}" nsyspipe.capture.ready --program="$program" --count-gpus); fi
+  if [ -n "$analyze_only" ]; then most=$(most_there); elif [ -n "$cpu" ]; then most=2; else most=$("${run_module[@]}" nsyspipe.capture.plan --program="$program" --count-gpus); fi
 fi
 [[ $most =~ ^[1-9][0-9]*$ ]] || die "-n $most: not a number of GPUs" "-n 4"
 mapfile -t runs < <(study "$most" | only=$only awk '$1 ~ ENVIRON["only"]')

@@ -12,19 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_HEADS = (
-    "run",
-    "ranks",
-    "step",
-    "images/s",
-    "scaling",
-    "comm",
-    "exposed",
-    "hidden",
-    "waits",
-    "copies",
-    "link",
-)
+_HEADS = ("run", "ranks", "step", "images/s", "scaling", "comm", "exposed", "hidden", "waits", "copies", "link")
 _NS_PER_MS = 1e6
 
 
@@ -65,10 +53,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 
 def _row(
-    name: str,
-    train: dict[str, Any] | None,
-    analysis: dict[str, Any] | None,
-    alone: dict[str, Any] | None,
+    name: str, train: dict[str, Any] | None, analysis: dict[str, Any] | None, alone: dict[str, Any] | None
 ) -> tuple[str, ...]:
     summary, run = _part(analysis, "summary"), _part(analysis, "run")
     step_ns = _number(summary, "step_time_ns") or _number(train, "median_step_ns")

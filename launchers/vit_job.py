@@ -130,9 +130,7 @@ def _hook(wrapped: DistributedDataParallel, options: argparse.Namespace, place: 
         if importlib.util.find_spec("numpy") is None:  # PowerSGD takes its random numbers from it
             sys.exit("error: --hook powersgd: PyTorch's PowerSGD needs numpy: pip install numpy")
         state = powerSGD_hook.PowerSGDState(
-            process_group=None,
-            matrix_approximation_rank=options.powersgd_rank,
-            start_powerSGD_iter=POWERSGD_START,
+            process_group=None, matrix_approximation_rank=options.powersgd_rank, start_powerSGD_iter=POWERSGD_START
         )
         wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
@@ -152,9 +150,7 @@ def _shard(model: VisionTransformer, options: argparse.Namespace, place: Place) 
     return fsdp.fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
-def _fsdp_exchange(
-    model: torch.nn.Module,
-) -> Callable[[bool], contextlib.AbstractContextManager[Any]]:
+def _fsdp_exchange(model: torch.nn.Module) -> Callable[[bool], contextlib.AbstractContextManager[Any]]:
     def exchanging(is_last: bool) -> contextlib.AbstractContextManager[Any]:  # noqa: FBT001
         model.set_requires_gradient_sync(is_last)
         return contextlib.nullcontext()
@@ -206,10 +202,7 @@ def batches(options: argparse.Namespace, place: Place) -> Iterable[Batch]:
 
 
 def fed(
-    source: Iterable[Batch],
-    options: argparse.Namespace,
-    place: Place,
-    before: Callable[[int], None],
+    source: Iterable[Batch], options: argparse.Namespace, place: Place, before: Callable[[int], None]
 ) -> Iterator[Batch]:
     """Yield the batches on the device; a straggler takes its time here, in its data phase."""
     items = iter(source)

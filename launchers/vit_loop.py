@@ -42,13 +42,7 @@ def train(options: argparse.Namespace, place: vit_job.Place) -> dict[str, Any]:
     batches = vit_job.fed(vit_job.batches(options, place), options, place, watch.before)
     loss = torch.zeros(())
     for number, (images, labels) in enumerate(
-        captured_steps(
-            batches,
-            warmup=options.warmup,
-            steps=options.steps,
-            stop=True,
-            capture=not options.no_capture,
-        )
+        captured_steps(batches, warmup=options.warmup, steps=options.steps, stop=True, capture=not options.no_capture)
     ):
         _crash(options, place, number)
         parts = zip(images.chunk(options.accumulate), labels.chunk(options.accumulate), strict=True)

@@ -14,16 +14,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nsyspipe.capture.nsys_output import NsysOutput, report_there
 from nsyspipe.capture.outcome import INCOMPLETE, End, finish, interrupted, judge
 from nsyspipe.capture.plan import Job, Room, check_ranks, parse_job
-from nsyspipe.capture.status import (
-    STATUS_DIR,
-    RankRecord,
-    loop_has_ended,
-    read_programs,
-    read_records,
-)
+from nsyspipe.capture.rank import Captured, NsysOutput, report_there
+from nsyspipe.capture.status import STATUS_DIR, RankRecord, loop_has_ended, read_programs, read_records
 from nsyspipe.capture.supervision import (
     GRACE_S,
     POLL_S,
@@ -55,63 +49,6 @@ JOB_GRACE_S = 60.0
 _HURRY_S = 1.0
 # Until every rank has said how it ended, once its processes have.
 _LAST_WORDS_S = 3.0
-
-
-class Clock:
-    """The time limits of a job.
-
-    `report_at` is when the report of a whole node was whole while its ranks ran, in s since the epoch; None before, and where
-    each rank looks after its own.
-    """
-
-    def __init__(self, job: Job, directory: Path, report: NsysOutput | None = None) -> None:
-        self._job = job
-        self._directory = directory
-        self._begin = time.monotonic()
-        # When something was first seen: nsys's reports whole, the loop or the ranks over.
-        self._since: dict[str, float] = {}
-        self._report = report
-        self.report_at: float | None = None
-
-    def limit_reached(self) -> End | None:
-        """Return why the job must end now, or None."""
-        job, now = self._job, time.monotonic()
-        self._look(now)
-        # Each rank's nsys has the same limit of its own, and is a little earlier.
-        command_s = job.exit_timeout_s + JOB_GRACE_S
-        limits = [(self._begin, "timeout", job.timeout_s)]
-        if (ranks_over := self._since.get("ranks_over")) is not None:
-            limits.append((ranks_over, "command", command_s))
-        else:
-            limits.append((self._since.get("loop_over", now), "exit", job.linger_s))
-            if job.ends_any:
-                limits.append((self._since.get("reports_whole", now), "linger", job.linger_s))
-        return next(
-            (End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since),
-            None,
-        )
-
-    def _look(self, now: float) -> None:
-        records = read_records(self._directory)
-        if len(records) < self._job.n_local:
-            return
-        if all(loop_has_ended(self._directory, one.rank) for one in records):
-            self._since.setdefault("loop_over", now)
-        if all(one.status is not None for one in records):
-            self._since.setdefault("ranks_over", now)
-        if self._report is not None and self.report_at is None and self._report.is_whole(now):
-            self.report_at = time.time()
-        if self._are_reports_whole(records):
-            self._since.setdefault("reports_whole", now)
-
-    def _are_reports_whole(self, records: Sequence[RankRecord]) -> bool:
-        """Tell whether nothing more comes of the capture: each rank's report is whole, or its program has ended."""
-        if self._report is not None:
-            return self.report_at is not None
-        captured = [one for one in records if one.is_captured and one.nsys_group is not None]
-        return any(one.report_at for one in captured) and all(
-            one.report_at is not None or one.status is not None for one in captured
-        )
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -150,22 +87,24 @@ def _captured_job(job: Job) -> int:
 
 
 class _Running:
-    """A job on its way: its directory, and how things stood at its start."""
+    """A job on its way: its directory, its time limits, and how things stood at its start."""
 
     def __init__(self, job: Job, directory: Path) -> None:
         self._job = job
         self._directory = directory
-        self._started_ns = time.time_ns()
-        # Of a node-wide capture; else each rank's nsys has a place of its own.
+        self._started_ns, self._begin = time.time_ns(), time.monotonic()
+        # When something was first seen: nsys's reports whole, the loop or the ranks over.
+        self._since: dict[str, float] = {}
+        # Of a node-wide capture; else each rank's nsys has a place of its own. It has no log: it prints where we do.
         self._of_node: NsysOutput | None = None
+        # When the report of a whole node was whole while its ranks ran, in s since the epoch.
+        self._node_report_at: float | None = None
         if job.is_node_wide:
             self._of_node = self._output(job.node_report, "node")
             self._of_node.earlier = report_there(self._of_node.output)
             self._of_node.temporary.mkdir(mode=0o700, exist_ok=True)
-        self._clock = Clock(job, directory, None if job.nsys is None else self._of_node)
 
     def _output(self, report: Path, whose: str) -> NsysOutput:
-        # The one of a node has no log: it prints where we do.
         temporary, log = self._directory / f"tmp_{whose}", self._directory / f"nsys_{whose}.log"
         return NsysOutput(str(report), temporary, log, self._job.command, started_ns=self._started_ns)
 
@@ -181,11 +120,10 @@ class _Running:
                 with holding(directory) as locks:
                     process = start(job.command, environment, pass_fds=locks, ends_with_us=True)
             except OSError as error:
-                problem = f"cannot be started: {error.strerror}"
-                raise CaptureError(job.command[0], problem, fix="check PATH") from error
+                raise CaptureError(job.command[0], f"cannot be started: {error.strerror}", fix="check PATH") from error
             why = None
             while process.poll() is None and why is None:
-                if why := _interrupt(stop) if stop.n_asked else self._clock.limit_reached():
+                if why := _interrupt(stop) if stop.n_asked else self._limit_reached():
                     self._end(process, stop)
                 else:
                     time.sleep(POLL_S)
@@ -194,6 +132,43 @@ class _Running:
         if self._of_node is not None:
             end_adopted(is_any_of_nsys=not read_records(directory))
         return why or (_interrupt(stop) if stop.n_asked else End(status_of(process)))
+
+    def _limit_reached(self) -> End | None:
+        """Return why the job must end now, or None."""
+        job, now = self._job, time.monotonic()
+        self._look(now)
+        limits = [(self._begin, "timeout", job.timeout_s)]
+        if (ranks_over := self._since.get("ranks_over")) is not None:
+            # Each rank's nsys has the same limit of its own, and is a little earlier.
+            limits.append((ranks_over, "command", job.exit_timeout_s + JOB_GRACE_S))
+        else:
+            limits.append((self._since.get("loop_over", now), "exit", job.linger_s))
+            if job.ends_any:
+                limits.append((self._since.get("reports_whole", now), "linger", job.linger_s))
+        return next((End(None, why, after_s) for since, why, after_s in limits if 0 < after_s < now - since), None)
+
+    def _look(self, now: float) -> None:
+        records = read_records(self._directory)
+        if len(records) < self._job.n_local:
+            return
+        if self._of_node is None or self._job.nsys is None:
+            # Nothing more comes of the capture: each rank's report is whole, or its program has ended.
+            captured = [one for one in records if one.is_captured and one.nsys_group is not None]
+            is_whole = any(one.report_at for one in captured) and all(
+                one.report_at is not None or one.status is not None for one in captured
+            )
+        else:
+            if self._node_report_at is None and self._of_node.is_whole(now):
+                self._node_report_at = time.time()
+            is_whole = self._node_report_at is not None
+        seen = {
+            "loop_over": all(loop_has_ended(self._directory, one.rank) for one in records),
+            "ranks_over": all(one.status is not None for one in records),
+            "reports_whole": is_whole,
+        }
+        for what, is_so in seen.items():
+            if is_so:
+                self._since.setdefault(what, now)
 
     def _end(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
         """End the job politely, so that nsys writes what it has; asked once more, end it at once."""
@@ -225,47 +200,36 @@ class _Running:
 
     def conclude(self, records: Sequence[RankRecord], end: End) -> int:
         """Say how it went, put its reports and sidecar in their places, and return the launcher's exit status."""
-        job = self._job
-        if job.nsys is not None:
-            records = self._came(records)
-        programs = read_programs(self._directory)
-        verdict = judge(
-            records,
-            job.expected([one.rank for one in records]),
-            end,
-            program=job.program,
-            capture_range=job.capture_range,
-            programs=programs,
-        )
+        job, programs = self._job, read_programs(self._directory)
         written: list[str] = []
         failed: list[str] = []
         analysis = None
         if job.nsys is not None:
-            started_at = self._started_ns / 1e9
+            of_node = None if self._of_node is None else self._of_node.captured()
+            records = [self._came(one, of_node) for one in records]
             ended_by = end.why if end.why != "command" else None
-            written, failed, analysis = finish(job, records, programs, started_at=started_at, ended_by=ended_by)
-        for line in (*written, *failed, *verdict.lines):
+            began_at = self._started_ns / 1e9
+            written, failed, analysis = finish(job, records, programs, started_at=began_at, ended_by=ended_by)
+        expected = job.expected([one.rank for one in records])
+        status, lines = judge(
+            records, expected, end, program=job.program, capture_range=job.capture_range, programs=programs
+        )
+        for line in (*written, *failed, *lines):
             _say(line)
         if analysis is not None:
-            is_bad = verdict.status or failed
-            _say(f"what was captured: {analysis}" if is_bad else f"next: {analysis}")
-        return verdict.status or (INCOMPLETE if failed else 0)
+            _say(f"what was captured: {analysis}" if status or failed else f"next: {analysis}")
+        return status or (INCOMPLETE if failed else 0)
 
-    def _came(self, records: Sequence[RankRecord]) -> list[RankRecord]:
-        """Return the records with what a node's nsys captured, or that of a rank whose supervisor was killed before."""
-        if self._of_node is not None:
+    def _came(self, record: RankRecord, of_node: Captured | None) -> RankRecord:
+        """Return a record with what a node's nsys captured, or that of a rank whose supervisor was killed before."""
+        if of_node is not None:
             # One report holds all ranks.
-            came, at = self._of_node.captured(), self._clock.report_at
-            return [replace(one, report=came.report, problem=came.problem, report_at=at) for one in records]
-        found = []
-        for one in records:
-            output = self._output(self._job.beside(f"_{one.rank}"), str(one.rank))
-            was_left = one.nsys_group is not None and one.report is None and one.problem is None
-            if was_left and output.temporary.is_dir():
-                came = output.captured()  # nothing of that name was there before the job
-                one = replace(one, report=came.report, problem=came.problem)  # noqa: PLW2901
-            found.append(one)
-        return found
+            return replace(record, **of_node._asdict(), report_at=self._node_report_at)
+        was_left = record.nsys_group is not None and record.report is None and record.problem is None
+        output = self._output(self._job.beside(f"_{record.rank}"), str(record.rank))
+        if not was_left or not output.temporary.is_dir():
+            return record
+        return replace(record, **output.captured()._asdict())  # nothing of that name was there before the job
 
 
 def _interrupt(stop: Stop) -> End:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import glob
 import shlex
 import signal
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsyspipe.capture.nsys_output import NOTHING, is_missed_agent
+from nsyspipe.capture.rank import NOTHING, is_missed_agent
 from nsyspipe.capture.sidecar import (
     gather_surroundings,
     program_directory,
@@ -40,11 +39,25 @@ _MOST_NAMED = 6
 _SHORT_WARMUP = 2
 _NSYS_FIX = "  fix: check --trace and --nsys-arg, name another nsys with --nsys, or see what nsyspipe doctor says"
 _AGENT_FIX = "  fix: start it again: nsys and its agent missed each other, as happens now and then"
-_NO_NEW_CAPTURE = "  fix: complete reports need no new capture; "
+_NEVER_BEGUN = {
+    "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
+    "nvtx": "it never began the NVTX range nsyspipe.capture",
+}
+# What a limit has ended, after how long, and what helps besides a new capture.
+_HUNG = {
+    "exit": (
+        "its training loop was over, but it had not exited {} later: ended it",
+        "in the program, call destroy_process_group() and join or daemonize its threads",
+    ),
+    "linger": (
+        "it was still running {} after its reports were complete: ended it, as --linger asks",
+        "leave --linger out to let it train on",
+    ),
+    "timeout": ("it was still running after {}: ended it", "else give it more time: --timeout SECONDS"),
+}
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """How the job's command ended."""
 
     # its exit status; None when a limit (`after_s`) ended it; 128 + N when signal N asked us to end it
@@ -55,8 +68,7 @@ class End:
     after_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What to print, and the launcher's exit status."""
 
     status: int
@@ -74,11 +86,8 @@ def judge(
 ) -> Verdict:
     """Say how a captured job went, by what its ranks left on this node, those that were to be captured, and its end.
 
-    Returns
-    -------
-    Verdict
-        Status 0, and at most notes, if the program ended well and each expected rank has its report.
-        Else the program's own status where it has one, of the rank that failed first; 2 where nsys did not start it.
+    Its status is 0, with at most notes, if the program ended well and each expected rank has its report. Else it is the
+    program's own where it has one, of the rank that failed first; 2 where nsys did not start it.
     """
     programs = programs or {}
     captured = [one for one in records if one.rank in set(expected) and one.report]
@@ -86,9 +95,10 @@ def judge(
     if end.why == "interrupt":
         status = end.status or INTERRUPTED
         return Verdict(status, (interrupted(status), found))
-    if end.why in {"timeout", "exit", "linger"}:
-        what, fix = _hung(end)
-        return Verdict(TIMED_OUT, (f"error: {program}: {what}", found, _NO_NEW_CAPTURE + fix))
+    if end.why in _HUNG:
+        how, fix = _HUNG[end.why]
+        what = f"error: {program}: {how.format(f'{end.after_s:.0f} s')}"
+        return Verdict(TIMED_OUT, (what, found, f"  fix: complete reports need no new capture; {fix}"))
     if failed := [one for one in records if one.status]:
         # The others are ended because of the first.
         first = min(failed, key=lambda one: (one.ended_at or float("inf"), one.rank))
@@ -165,33 +175,10 @@ def _never_started(capture_range: str, said: Program | None) -> tuple[str, ...]:
             f"{said.n_captured_steps} of its steps were to be, but nsys did not hear of it",
             '  fix: with --cpu, pip install "nvtx<0.2.12"; else check --capture-range, or name another nsys: --nsys',
         )
-    asked = {
-        "cudaProfilerApi": "it never called cudaProfilerStart on a GPU",
-        "nvtx": "it never began the NVTX range nsyspipe.capture",
-    }
     return (
-        asked.get(capture_range, "nsys wrote no report"),
+        _NEVER_BEGUN.get(capture_range, "nsys wrote no report"),
         "  fix: loop over captured_steps(loader) (from nsyspipe.capture import captured_steps), or call",
         "       torch.cuda.profiler.start() after warm-up; --capture-range none captures the whole run",
-    )
-
-
-def _hung(end: End) -> tuple[str, str]:
-    """Return what a limit has ended, and what helps besides a new capture."""
-    after = f"{end.after_s:.0f} s"
-    if end.why == "exit":
-        return (
-            f"its training loop was over, but it had not exited {after} later: ended it",
-            "in the program, call destroy_process_group() and join or daemonize its threads",
-        )
-    if end.why == "linger":
-        return (
-            f"it was still running {after} after its reports were complete: ended it, as --linger asks",
-            "leave --linger out to let it train on",
-        )
-    return (
-        f"it was still running after {after}: ended it",
-        "else give it more time: --timeout SECONDS",
     )
 
 
@@ -207,12 +194,7 @@ def _of_failure(failed: RankRecord, found: str, program: str, *, has_reports: bo
         how += ", perhaps because memory ran out" * (status == _SIGNALLED + signal.SIGKILL)
     again = "capture again with --force" if has_reports else "capture again"
     return Verdict(
-        status or 1,
-        (
-            f"error: {program}: rank {failed.rank} {how}",
-            found,
-            f"  fix: mend the program, then {again}",
-        ),
+        status or 1, (f"error: {program}: rank {failed.rank} {how}", found, f"  fix: mend the program, then {again}")
     )
 
 
@@ -233,28 +215,24 @@ def finish(
 ) -> tuple[list[str], list[str], str | None]:
     """Export the reports of a job that began at a time (s since the epoch), and write its sidecar.
 
-    Returns
-    -------
-    tuple
-        Lines for the user: what was written, and what failed on the way; and the command that analyzes it, None
-        without a report.
+    Returned are lines for the user: what was written, and what failed on the way; and the command that analyzes it, None
+    without a report.
     """
     reports = sorted({Path(f"{one.report}.nsys-rep") for one in records if one.report})
-    failed: list[str] = []
     if not reports:
-        return [], failed, None
-    notes: list[str] = []
+        return [], [], None
+    suffix, notes, errors = ".nsys-rep", [], []
     try:
-        notes += _describe(job, records, programs, started_at, ended_by)
+        notes = _describe(job, records, programs, started_at, ended_by)
     except NsyspipeError as error:
-        failed.append("error: " + "\n".join(error.lines()))
-    suffix = ".nsys-rep"
-    if job.is_exported:
-        try:
+        errors.append(error)
+    try:
+        if job.is_exported:
             all_exported(attempt_exports(reports, nsys=nsys.find(job.nsys)))
             suffix = ".sqlite"
-        except NsyspipeError as error:
-            failed.append("error: " + "\n".join(error.lines()))
+    except NsyspipeError as error:
+        errors.append(error)
+    failed = ["error: " + "\n".join(error.lines()) for error in errors]
     where, words = f"{job.name}_*{suffix}", f"{glob.escape(str(job.name))}_*{suffix}"
     if len(reports) == 1:
         where = words = str(reports[0].with_suffix(suffix))
@@ -263,17 +241,14 @@ def finish(
 
 
 def _describe(
-    job: Job,
-    records: Sequence[RankRecord],
-    programs: Mapping[int, Program],
-    started_at: float,
-    ended_by: str | None,
+    job: Job, records: Sequence[RankRecord], programs: Mapping[int, Program], started_at: float, ended_by: str | None
 ) -> list[str]:
     """Write topology and sidecar, and return what to say of them."""
     key = hash_key()
     around = gather_surroundings(program_directory(job.command))
-    name, node, n_nodes = str(job.name), job.node_rank, job.n_nodes
-    write_topology(name, around, node_rank=node, n_nodes=n_nodes)
+    name = str(job.name)
+    node: dict[str, Any] = {"node_rank": job.node_rank, "n_nodes": job.n_nodes}
+    write_topology(name, around, **node)
     document = sidecar_document(
         name,
         command=job.command,
@@ -285,25 +260,16 @@ def _describe(
         capture_range=job.capture_range,
         captured_at=datetime.fromtimestamp(started_at, UTC),
         surroundings=around,
-        node_rank=node,
-        n_nodes=n_nodes,
         key=key,
         ended_by=ended_by,
+        **node,
     )
-    write_sidecar(sidecar_path(name, node_rank=node, n_nodes=n_nodes), document)
+    write_sidecar(sidecar_path(name, **node), document)
     return [key.note] if key.note else []
 
 
 def _captured_rank(one: RankRecord, said: Program | None) -> CapturedRank:
     problem = one.problem or (cut_short(said) if one.report else None)
-    is_ended_well = one.status == 0 or one.report_at is not None
-    is_complete = bool(one.report) and not problem and is_ended_well
-    return CapturedRank(
-        rank=one.rank,
-        local_rank=one.local_rank,
-        pid=one.pid,
-        report=one.report,
-        status=one.status,
-        problem=problem,
-        is_complete=is_complete if one.is_captured else None,
-    )
+    is_complete = bool(one.report) and not problem and (one.status == 0 or one.report_at is not None)
+    same = {name: getattr(one, name) for name in ("rank", "local_rank", "pid", "report", "status")}
+    return CapturedRank(**same, problem=problem, is_complete=is_complete if one.is_captured else None)

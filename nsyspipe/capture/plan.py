@@ -1,23 +1,40 @@
-"""What a launcher asks for: one job on this node; the files that belong to it, and room for them."""
+"""What a launcher asks for: one job on this node, all that it needs, the files that belong to it, and room for them.
+
+``python3 -m nsyspipe.capture.plan --nproc N --program train.py --trace LIST`` looks before a capture, and prints the path of
+nsys, the trace values, and how CUDA graphs are traced (nothing where that is nsys's own choice), a line each. Exit status
+2, with one message, if something is missing; a dry run says all that is missing, and fails for options only that no
+machine could take.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import errno
+import importlib.util
+import itertools
 import os
 import re
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsyspipe.errors import OptionError, OutputError
+from nsyspipe.errors import CaptureError, InputError, NsyspipeError, OptionError, OutputError
+from nsyspipe.nsys import programs as nsys
+from nsyspipe.nsys.programs import ask, nvtx_version, ranges_reach, torch_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from nsyspipe.nsys.programs import Nsys
 
 
+_ANSWER_S = 30.0
+_GPU_LINE = re.compile(r"^GPU \d+:", re.MULTILINE)
+_GET_NVTX = 'pip install "nvtx<0.2.12"'
+_DRIVER = Path("/proc/driver/nvidia/version")
 _REPORTS = (".nsys-rep", ".sqlite", ".qdstrm")
 _FACTS = (".capture.json", ".topo.txt")
 _OF_NODE = re.compile(r"\.node([0-9]{1,9})(?=\.)")
@@ -102,27 +119,21 @@ def _ending(job: Job, path: Path) -> str:
 def _belongs(job: Job, ending: str) -> bool:
     """Tell by what follows the job's name."""
     stem, dot, suffix = ending.partition(".")
+    nodes = range(job.node_rank, job.node_rank + 1)
     if f"{dot}{suffix}" in _REPORTS and (found := _NUMBER.fullmatch(stem)):
-        number = int(found[2])
-        return _is_nodes(job, number) if found[1] else _is_ranks(job, number)
+        of_job = (nodes, job.n_nodes) if found[1] else (job.local_ranks, job.world_size)
+        return _is_this_nodes(job, int(found[2]), *of_job)
     if _LOG.fullmatch(ending):
         return job.n_nodes == 1
     if ending in _FACTS:
         return job.node_rank == 0  # of one node
     node = _OF_NODE.match(ending)
-    return bool(node and ending[node.end() :] in _FACTS and _is_nodes(job, int(node[1])))
+    return bool(node and ending[node.end() :] in _FACTS and _is_this_nodes(job, int(node[1]), nodes, job.n_nodes))
 
 
-def _is_nodes(job: Job, node: int) -> bool:
-    if job.n_nodes == 1:
-        return True
-    return node == job.node_rank or (job.node_rank == 0 and node >= job.n_nodes)
-
-
-def _is_ranks(job: Job, rank: int) -> bool:
-    if job.n_nodes == 1 or job.local_ranks is None:
-        return True
-    return rank in job.local_ranks or (job.node_rank == 0 and rank >= job.world_size)
+def _is_this_nodes(job: Job, number: int, mine: range | None, n_of_job: int) -> bool:
+    """Tell whether a rank or a node is this node's, or of none of this job."""
+    return job.n_nodes == 1 or mine is None or number in mine or (job.node_rank == 0 and number >= n_of_job)
 
 
 def parse_job(words: Sequence[str]) -> Job:
@@ -137,7 +148,7 @@ def parse_job(words: Sequence[str]) -> Job:
     parser.add_argument("--rendezvous", default="static")
     parser.add_argument("--node-wide", dest="is_node_wide", action="store_true")
     parser.add_argument("--nsys")
-    parser.add_argument("--trace", type=_values, default=())
+    parser.add_argument("--trace", type=lambda text: tuple(text.split(",")) if text else (), default=())
     parser.add_argument("--capture-range", default="none")
     parser.add_argument("--timeout", dest="timeout_s", type=float, default=0)
     parser.add_argument("--exit-timeout", dest="exit_timeout_s", type=float, default=0)
@@ -153,10 +164,6 @@ def parse_job(words: Sequence[str]) -> Job:
         linger_s=_LINGER_S if linger_s is None else linger_s,
         ends_any=linger_s is not None,
     )
-
-
-def _values(text: str) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
 
 
 def parse_ranks(text: str) -> frozenset[int]:
@@ -182,13 +189,10 @@ def _no_ranks(text: str, problem: str) -> OptionError:
 
 def check_ranks(chosen: frozenset[int] | None, world_size: int) -> None:
     """Refuse (OptionError) ranks that a job does not have: nothing would be captured, and nobody would know why."""
-    unknown = sorted(one for one in chosen or () if one >= world_size)
-    if unknown:
-        raise OptionError(
-            "--ranks",
-            f"there is no rank {unknown[0]}: this job's are 0 to {world_size - 1}",
-            fix=f"--ranks 0,{world_size - 1}" if world_size > 1 else "leave it out",
-        )
+    unknown = min((one for one in chosen or () if one >= world_size), default=None)
+    if unknown is not None:
+        problem = f"there is no rank {unknown}: this job's are 0 to {world_size - 1}"
+        raise OptionError("--ranks", problem, fix=f"--ranks 0,{world_size - 1}" if world_size > 1 else "leave it out")
 
 
 class Room(contextlib.AbstractContextManager["Room"]):
@@ -205,21 +209,15 @@ class Room(contextlib.AbstractContextManager["Room"]):
         self._aside = job.name.with_name(f".{job.name.name}.earlier-{os.getpid()}")
 
     def __enter__(self) -> Room:
-        if self._job.nsys is not None:
-            self._make()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._clear()
-
-    def _make(self) -> None:
         job = self._job
+        if job.nsys is None:
+            return self
         try:
             job.name.parent.mkdir(parents=True, exist_ok=True)
             there = earlier_files(job)
             if not job.is_forced:
                 _refuse([path for path in there if not _LOG.fullmatch(_ending(job, path))], job)
-                return
+                return self
             for path in there:
                 if path.is_dir() and not path.is_symlink():
                     raise IsADirectoryError(errno.EISDIR, f"{path.name} is a directory")
@@ -229,12 +227,12 @@ class Room(contextlib.AbstractContextManager["Room"]):
                 with contextlib.suppress(FileNotFoundError):  # another node was first
                     path.rename(self._aside / path.name)
         except OSError as error:
-            self._clear()
-            raise OutputError(
-                str(job.name), f"reports cannot be written there: {error.strerror}", fix="-o NAME"
-            ) from error
+            self.__exit__()
+            problem = f"reports cannot be written there: {error.strerror}"
+            raise OutputError(str(job.name), problem, fix="-o NAME") from error
+        return self
 
-    def _clear(self) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Remove the earlier capture, or put back what has not been replaced."""
         if not self._aside.is_dir():
             return
@@ -249,9 +247,147 @@ class Room(contextlib.AbstractContextManager["Room"]):
 def _refuse(there: Sequence[Path], job: Job) -> None:
     if there:
         more = f", … {len(there) - _MOST_NAMED} more" if len(there) > _MOST_NAMED else ""
-        raise OutputError(
-            str(job.name),
-            "an earlier capture of this name is there",
-            found=", ".join(path.name for path in there[:_MOST_NAMED]) + more,
-            fix="-o ANOTHER_NAME, or --force to replace it",
+        found = ", ".join(path.name for path in there[:_MOST_NAMED]) + more
+        fix = "-o ANOTHER_NAME, or --force to replace it"
+        raise OutputError(str(job.name), "an earlier capture of this name is there", found=found, fix=fix)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Check, and print what the launcher needs; for a dry run what is missing is only said."""
+    parser = argparse.ArgumentParser(prog="nsyspipe.capture.plan")
+    parser.add_argument("--nproc", type=int, default=1)
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--world-size", type=int, default=None)
+    parser.add_argument("--ranks", default=None)
+    parser.add_argument("--capture-range", default=None)
+    parser.add_argument("--trace", default="cuda,nvtx,nccl,osrt")
+    parser.add_argument("--cuda-graph-trace", choices=("node", "graph"), default="node")
+    parser.add_argument("--nsys", default=None)
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--no-profile", action="store_true")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--count-gpus", action="store_true")
+    options = parser.parse_args(words)
+    if options.count_gpus:
+        print(n_gpus() or 1)  # noqa: T201
+        return 0
+    try:
+        if options.ranks is not None and not options.no_profile:
+            check_ranks(parse_ranks(options.ranks), options.world_size or options.nproc)
+    except OptionError as error:
+        _say("error", error)
+        return error.exit_code
+    for missing in _missing(options):
+        _say("note" if options.dry_run else "error", missing)
+        if not options.dry_run:
+            return missing.exit_code
+    return 0 if options.no_profile else _tell_nsys(options)
+
+
+def _say(kind: str, error: NsyspipeError) -> None:
+    print(f"{kind}: " + "\n".join(error.lines()), file=sys.stderr)  # noqa: T201 - the launcher's message
+
+
+def _tell_nsys(options: argparse.Namespace) -> int:
+    trace = tuple(options.trace.split(","))
+    graphs = options.cuda_graph_trace
+    try:
+        found = nsys.find(options.nsys)
+        trace, of_trace = usable_trace(found, trace)
+        graphs, of_graphs = usable_graph_trace(found, graphs, trace)
+        for note in filter(None, (of_trace, of_graphs)):
+            print(note, file=sys.stderr)  # noqa: T201
+        name = str(found.path)
+    except NsyspipeError as error:
+        _say("note" if options.dry_run else "error", error)
+        if not options.dry_run:
+            return error.exit_code
+        there = nsys.find_nsys()
+        name = options.nsys or (str(there.path) if there else "nsys")
+        graphs = graphs if _has_cuda(trace) else ""
+    print(f"{name}\n{','.join(trace)}\n{graphs}")  # noqa: T201
+    return 0
+
+
+def usable_trace(found: Nsys, wanted: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """Return the trace values that this nsys takes, and what to say if those are not all that were wanted.
+
+    OptionError if it refuses one that has no substitute.
+    """
+    known, version = found.trace_values(), found.version_text
+    refused = [value for value in wanted if known and value not in known]
+    if not refused:
+        return tuple(wanted), None
+    if others := ", ".join(value for value in refused if value != "nccl"):
+        subject, problem = f"--trace {','.join(wanted)}", f"nsys {version} does not know {others}"
+        raise OptionError(subject, problem, found=", ".join(known), fix="leave it out")
+    kept = dict.fromkeys([*(value for value in wanted if value != "nccl"), "nvtx"])
+    return tuple(kept), f"note: nsys {version} does not know --trace=nccl (2025.6 does); nvtx carries NCCL's ranges"
+
+
+def usable_graph_trace(found: Nsys, wanted: str, trace: Sequence[str]) -> tuple[str, str | None]:
+    """Return how this nsys is to trace CUDA graphs, empty for its own way, and what to say if that is not as wanted."""
+    if not _has_cuda(trace):
+        return "", None
+    if found.has("profile", "--cuda-graph-trace"):
+        return wanted, None
+    unknown = f"nsys {found.version_text} does not know --cuda-graph-trace={wanted}"
+    return "", f"note: {unknown}: CUDA graphs are traced in its own way"
+
+
+def _has_cuda(trace: Sequence[str]) -> bool:
+    return any(one.startswith("cuda") for one in trace)
+
+
+def n_gpus() -> int | None:
+    """Return how many GPUs programs see here; None when nothing can tell."""
+    program = shutil.which("nvidia-smi")
+    output = ask([program, "-L"], _ANSWER_S) if program else None
+    if output is None or output.status != 0:
+        return None if _DRIVER.exists() else 0
+    there = len(_GPU_LINE.findall(output.text))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return there
+    # What follows a wrong one, as -1, is not seen either.
+    seen = itertools.takewhile(lambda one: one and not one.startswith("-"), visible.split(","))
+    return min(there, len(list(seen)))
+
+
+def _missing(options: argparse.Namespace) -> Iterator[NsyspipeError]:
+    """Yield what a capture needs, nsys excepted, and this machine has not."""
+    if not Path(options.program).is_file():
+        yield InputError(options.program, "no such training program", fix="--program FILE")
+    if importlib.util.find_spec("torch") is None:
+        yield CaptureError(
+            sys.executable,
+            "has no torch, which the training program and torchrun need",
+            fix="activate the environment that trains, or name its Python: PYTHON=/path/to/python3",
         )
+    there = None if options.cpu else n_gpus()
+    if there is not None and there < options.nproc:
+        what = "no GPU" if there == 0 else f"{there} GPU{'s' * (there > 1)}"
+        fix = f"-n {there}" if there else "--cpu runs a small model on the CPU"
+        ranks = f"{options.nproc} rank{'s' * (options.nproc > 1)}"
+        yield CaptureError(ranks, f"this machine has {what} for them", fix=fix)
+    # On CPUs a capture begins with a range, which something must make; a torch with CUDA makes ranges itself.
+    begins_by_range = options.cpu and options.capture_range == "nvtx" and not options.no_profile
+    if begins_by_range and torch_versions()[1] is None:
+        yield from _missing_ranges(options.nsys)
+
+
+def _missing_ranges(program: str | None) -> Iterator[CaptureError]:
+    if importlib.util.find_spec("nvtx") is None:
+        problem = "has no nvtx, through which a capture begins where torch has no CUDA"
+        yield CaptureError(sys.executable, problem, fix=_GET_NVTX)
+        return
+    with contextlib.suppress(NsyspipeError):  # what is wrong with nsys is said next
+        version, found = nvtx_version(), nsys.find(program)
+        if version is not None and not ranges_reach(found.version_text, version):
+            problem = f"its ranges do not reach nsys {found.version_text}: no capture would begin"
+            fix = f"{_GET_NVTX}, or name a newer nsys: --nsys PROGRAM"
+            yield CaptureError(f"nvtx {version}", problem, fix=fix)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

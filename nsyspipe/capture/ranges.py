@@ -43,15 +43,10 @@ def backend() -> Backend:
     with contextlib.suppress(AttributeError, ImportError, OSError):  # missing, or of another kind
         nvtx = importlib.import_module("nvtx")
         return Backend(nvtx.push_range, nvtx.pop_range, nvtx.start_range, nvtx.end_range)
-    return Backend(_ignore, _ignore, _ignore, _ignore)
-
-
-def _ignore(*_arguments: object) -> None:
-    return None
+    return Backend(*[lambda *_: None] * 4)
 
 
 # The capture's two ends: all ranks begin to record together, and no launched work is cut off at the end.
-
 
 # What `nsys profile --capture-range=nvtx --nvtx-capture=...` waits for where there is no CUDA.
 CAPTURE_RANGE = "nsyspipe.capture"
@@ -126,10 +121,9 @@ def meet() -> None:
     group = torch.distributed
     if not group.is_initialized():
         return
-    if "nccl" in str(group.get_backend()):
-        group.barrier(device_ids=[torch.cuda.current_device()])  # else it may guess another GPU
-    else:
-        group.barrier()
+    # NCCL may guess another GPU else.
+    is_nccl = "nccl" in str(group.get_backend())
+    group.barrier(**({"device_ids": [torch.cuda.current_device()]} if is_nccl else {}))
     settle()
 
 
@@ -142,14 +136,11 @@ def settle(*, is_cut_off: bool = False) -> None:
         torch.cuda.synchronize()
         return
     try:
-        _wait_for(torch.cuda.current_stream().record_event(), time.monotonic() + _SETTLE_S)
+        event, deadline = torch.cuda.current_stream().record_event(), time.monotonic() + _SETTLE_S
+        while not event.query() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
     except RuntimeError:
         return  # the device failed: that error is on its way to the user already
-
-
-def _wait_for(event: Any, deadline: float) -> None:  # noqa: ANN401 - torch has no types here
-    while not event.query() and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
 
 
 def _tell_profiler(action: str) -> None:
@@ -206,10 +197,7 @@ class annotate:  # noqa: N801 - reads as the statement and the decorator that it
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
     ) -> Literal[False]:
         backend().pop()
         return False
@@ -261,12 +249,7 @@ _NO_ITEM: Any = object()
 
 
 def captured_steps(
-    iterable: Iterable[T],
-    *,
-    warmup: int = 10,
-    steps: int = 20,
-    stop: bool = False,
-    capture: bool = True,
+    iterable: Iterable[T], *, warmup: int = 10, steps: int = 20, stop: bool = False, capture: bool = True
 ) -> Iterator[T]:
     """Yield the items of a loader, each in a range ``step N``; capture the steps after the warm-up, once.
 

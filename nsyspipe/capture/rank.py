@@ -2,7 +2,7 @@
 
 ``torchrun --no-python python3 -m nsyspipe.capture.rank ... -- nsys profile ... python train.py``: nsys runs in a temporary
 directory of this rank's own, and the program's exit status is passed on. What came of it goes to the launcher as a
-`RankRecord`. A command without nsys is watched the same way.
+`RankRecord`. A command without nsys is watched the same way. What an nsys leaves is read here, for the launcher too.
 """
 
 from __future__ import annotations
@@ -10,24 +10,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
+import shutil
 import signal
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from nsyspipe.capture.nsys_output import (
-    NOTHING,
-    Captured,
-    NsysOutput,
-    is_missed_agent,
-    last_words,
-    output_of,
-    report_there,
-)
 from nsyspipe.capture.plan import parse_ranks
-from nsyspipe.capture.status import STATUS_DIR, RankRecord, end_path, write_record
+from nsyspipe.capture.status import STATUS_DIR, RankRecord, write_record
 from nsyspipe.capture.supervision import (
     POLL_S,
     Stop,
@@ -40,12 +33,22 @@ from nsyspipe.capture.supervision import (
     start,
     status_of,
 )
+from nsyspipe.nsys.programs import telling_lines
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
+NOTHING = "nothing was captured"
+
+_LONGEST_LOG = 4096
+_LOOK_S = 1.0
+# What nsys says when it and the agent that it starts have missed each other; the next time they do not.
+_MISSED = re.compile(r"end of file|connection to agent lost", re.IGNORECASE)
+_VARIABLE = re.compile(r"%q\{([^}]*)\}")
+# Clocks of file servers may differ from ours.
+_CLOCK_SLACK_NS = 60 * 10**9
 # How long the program may take to end when it is asked to.
 _PROGRAM_GRACE_S = 15.0
 # How long nsys may take to start it.
@@ -61,16 +64,23 @@ _TELLING_SHELL = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one rank and return the exit status of its program."""
-    options, command = _parsed(sys.argv[1:] if arguments is None else list(arguments))
-    rank = int(os.environ.get("RANK", "0"))
-    record = RankRecord(rank=rank, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
-    chosen = options.ranks is None or rank in options.ranks
-    at = options.nsys_words
-    if not chosen:
-        record, at, command = replace(record, is_captured=False), 0, command[at:]
-    with _status_directory() as directory, holding(directory) as locks:
-        one = _Rank(directory, options.exit_timeout, record, locks)
-        return one.run(command[:at], command[at:])
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(prog="nsyspipe.capture.rank", description=__doc__)
+    parser.add_argument("--exit-timeout", type=float, default=600.0)
+    parser.add_argument("--ranks", type=parse_ranks, default=None)
+    parser.add_argument("--nsys-words", type=int, default=0)
+    at = words.index("--") if "--" in words else len(words)
+    options, command = parser.parse_args(words[:at]), words[at + 1 :]
+    nsys, program = command[: options.nsys_words], command[options.nsys_words :]
+    record = RankRecord(rank=int(os.environ.get("RANK", "0")), local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    if options.ranks is not None and record.rank not in options.ranks:
+        nsys, record = [], replace(record, is_captured=False)
+    with contextlib.ExitStack() as held:
+        # The launcher's directory, or without a launcher one for the time being.
+        given = os.environ.get(STATUS_DIR)
+        directory = Path(given).absolute() if given else held.enter_context(short_directory())
+        locks = held.enter_context(holding(directory))
+        return _Rank(directory, options.exit_timeout, record, locks).run(nsys, program)
 
 
 def with_status(program: Sequence[str], file: Path, *, stdout: int = 1, stderr: int = 2) -> list[str]:
@@ -80,23 +90,13 @@ def with_status(program: Sequence[str], file: Path, *, stdout: int = 1, stderr: 
     return [*shell, "-c", _TELLING_SHELL, "sh", str(file), str(stdout), str(stderr), *program]
 
 
-@contextlib.contextmanager
-def _status_directory() -> Iterator[Path]:
-    """Yield the launcher's directory, or without a launcher one for the time being."""
-    if given := os.environ.get(STATUS_DIR):
-        yield Path(given).absolute()
-    else:
-        with short_directory() as own:
-            yield own
-
-
 class _Rank:
     def __init__(self, status_dir: Path, exit_timeout_s: float, record: RankRecord, locks: tuple[int, ...]) -> None:
         self._directory = status_dir
         self._locks = locks
         self._exit_timeout_s = exit_timeout_s
         self._record = record
-        self._ended = end_path(self._directory, record.rank)
+        self._ended = self._directory / f"program_{record.rank}.status"  # the program's exit status, once it has one
         self._log = self._directory / f"nsys_{record.rank}.log"
         self._temporary = self._directory / f"tmp_{record.rank}"
         self._is_killed = False
@@ -107,40 +107,31 @@ class _Rank:
         self._temporary.mkdir(mode=0o700, exist_ok=True)
         command = [*nsys, *program]
         if output := output_of(nsys):
-            earlier = report_there(output)
-            self._output = NsysOutput(output, self._temporary, self._log, command, earlier)
+            self._output = NsysOutput(output, self._temporary, self._log, command, report_there(output))
         with catching_signals() as stop:
             problem, status = self._start(nsys, program, stop)
             # Once more, where nsys has failed in a way that it does now and then.
             has_never_begun = self._program_pid() is None and not stop.n_asked
             if nsys and has_never_begun and is_missed_agent(last_words(self._log)):
                 problem, status = self._start(nsys, program, stop)
-        came = Captured()
-        if self._output is not None:
-            came = self._output.captured()
-            if self._program_pid() is None:
-                said_last = last_words(self._log, command)
-                failed = f"nsys failed before it started the program{said_last}"
-                came = replace(came, problem=failed)
-        said = [one for one in (problem, came.problem) if one and not (problem and one == NOTHING)]
-        self._note(status=status, problem="; ".join(said) or None, report=came.report)
+        report, failure = self._output.captured() if self._output else (None, None)
+        if self._output and self._program_pid() is None:
+            failure = f"nsys failed before it started the program{last_words(self._log, command)}"
+        said = [one for one in (problem, failure) if one and not (problem and one == NOTHING)]
+        self._note(status=status, problem="; ".join(said) or None, report=report)
         return self._record.status or 0
 
     def _start(self, nsys: Sequence[str], program: Sequence[str], stop: Stop) -> tuple[str | None, int | None]:
         """Start nsys with the program and wait for its end; return what went wrong with that, and the exit status."""
-        environment = {**os.environ, **({"TMPDIR": str(self._temporary)} if nsys else {})}
+        environment = os.environ | ({"TMPDIR": str(self._temporary)} if nsys else {})
         # What nsys prints is kept from the terminal; without nsys nothing stands between.
         stdout, stderr = (os.dup(1), os.dup(2)) if nsys else (1, 2)
         telling = with_status(program, self._ended, stdout=stdout, stderr=stderr)
         if nsys:
             adopt_orphans()
         with self._log.open("wb") as output:
-            process = start(
-                [*nsys, *telling],
-                environment,
-                output=output if nsys else None,
-                pass_fds=(*self._locks, stdout, stderr) if nsys else self._locks,
-            )
+            inherited = (*self._locks, stdout, stderr) if nsys else self._locks
+            process = start([*nsys, *telling], environment, output=output if nsys else None, pass_fds=inherited)
             self._note(nsys_group=process.pid if nsys else None)
             problem = self._watch(process, stop)
         if nsys:
@@ -158,7 +149,11 @@ class _Rank:
                 stop.ask(signal.SIGTERM)
             if self._record.pid is None and self._program_pid() is not None:
                 self._note()
-            self._look_for_report(stop)
+            # What comes once the program has ended, or was asked to, is not told to be whole.
+            is_running = self._record.pid is not None and self._program_status() is None and not stop.n_asked
+            awaited = self._output if is_running and self._record.report_at is None else None
+            if awaited is not None and awaited.is_whole(time.monotonic()):
+                self._note(report_at=time.time())
             if stop.n_asked and not self._is_killed:
                 self._end_program(process, stop)
             if deadline is None and self._program_status() is not None:
@@ -171,19 +166,9 @@ class _Rank:
             time.sleep(POLL_S)
         return None
 
-    def _look_for_report(self, stop: Stop) -> None:
-        """Note when the report is whole; what comes once the program has ended, or was asked to, is not told so."""
-        if self._output is None or self._record.pid is None or self._record.report_at is not None:
-            return
-        is_running = self._program_status() is None and not stop.n_asked
-        if is_running and self._output.is_whole(time.monotonic()):
-            self._note(report_at=time.time())
-
     def _end_program(self, process: subprocess.Popen[bytes], stop: Stop) -> None:
         """Pass the signal on to the program alone: nsys then writes what it has captured."""
         self._is_killed = True
-        if self._program_status() is not None:
-            return
         deadline = time.monotonic() + _START_S
         while (pid := self._program_pid()) is None:
             if process.poll() is not None:
@@ -192,16 +177,16 @@ class _Rank:
                 end_groups([process.pid])
                 return
             time.sleep(POLL_S)
+        if self._program_status() is not None:
+            return
         for number in (stop.signal or signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
             deadline = time.monotonic() + _PROGRAM_GRACE_S
-            while self._program_status() is None and time.monotonic() < deadline:
-                if process.poll() is not None:
+            while time.monotonic() < deadline:
+                if self._program_status() is not None or process.poll() is not None:
                     return
                 time.sleep(POLL_S)
-            if self._program_status() is not None:
-                return
 
     def _program_pid(self) -> int | None:
         return _number(self._ended.with_name(f"{self._ended.name}.pid"))
@@ -218,20 +203,133 @@ class _Rank:
             write_record(self._directory, self._record)
 
 
-def _parsed(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(prog="nsyspipe.capture.rank", description=__doc__)
-    parser.add_argument("--exit-timeout", type=float, default=600.0)
-    parser.add_argument("--ranks", type=parse_ranks, default=None)
-    parser.add_argument("--nsys-words", type=int, default=0)
-    at = words.index("--") if "--" in words else len(words)
-    return parser.parse_args(words[:at]), words[at + 1 :]
-
-
 def _number(path: Path) -> int | None:
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
+
+
+class Captured(NamedTuple):
+    """What came of a capture: the path of its report without suffix, or what is wrong."""
+
+    report: str | None = None
+    problem: str | None = None
+
+
+def output_of(nsys: Sequence[str]) -> str | None:
+    """Return what the words of an nsys name as its output, variables filled in."""
+    prefix = "--output="
+    named = next((word[len(prefix) :] for word in nsys if word.startswith(prefix)), None)
+    return named and _VARIABLE.sub(lambda found: os.environ.get(found[1], ""), named)
+
+
+def report_there(output: str) -> tuple[int, int] | None:
+    """Return what tells the report that is there from another one of its name; None without one."""
+    try:
+        there = Path(f"{output}.nsys-rep").stat()
+    except OSError:
+        return None
+    return there.st_ino, there.st_mtime_ns
+
+
+@dataclass
+class NsysOutput:
+    """What an nsys is to write, looked at from before it starts: its report without suffix, where it works and prints."""
+
+    output: str
+    temporary: Path
+    log: Path
+    # Its own words and the program's, which its messages may quote.
+    command: Sequence[str] = ()
+    # As `report_there` said before it started; and when that was, since the epoch.
+    earlier: tuple[int, int] | None = None
+    started_ns: int = field(default_factory=time.time_ns)
+    _looked_at: float = -_LOOK_S
+    _seen: tuple[int, int, int] | None = None
+
+    def is_whole(self, now_s: float) -> bool:
+        """Tell whether the report is there, and looks as it did a second ago; asked more often, it does not look.
+
+        With ``--capture-range-end=stop`` nsys puts it in its place when the range ends, not when the program does.
+        """
+        if now_s - self._looked_at < _LOOK_S:
+            return False
+        self._looked_at = now_s
+        before, self._seen = self._seen, self._look()
+        return self._seen is not None and self._seen == before
+
+    def _look(self) -> tuple[int, int, int] | None:
+        there = report_there(self.output)
+        with contextlib.suppress(OSError):  # moved in between
+            size = Path(f"{self.output}.nsys-rep").stat().st_size
+            # On its way from another file system it is there twice, and once not whole.
+            if there not in (None, self.earlier) and size and not self._has_others():
+                return (*there, size)
+        return None
+
+    def _has_others(self) -> bool:
+        """Tell whether reports are left where nsys works that are no copies of the one in its place, on another file system."""
+        place = Path(f"{self.output}.nsys-rep")
+        left = [one.stat().st_size for one in _captures(self.temporary, "*.nsys-rep")]
+        return bool(left) and (not place.exists() or any(size != place.stat().st_size for size in left))
+
+    def captured(self) -> Captured:
+        """Return what an nsys that has ended left; a capture that lies in its temporary directory is moved to safety."""
+        there = report_there(self.output)
+        is_new = there not in (None, self.earlier) and there[1] >= self.started_ns - _CLOCK_SLACK_NS
+        # Nsys moves its report to its place, so one that is left says that the file there is somebody else's.
+        if is_new and not self._has_others():
+            return Captured(report=self.output)
+        said = last_words(self.log, self.command)
+        if reports := _captures(self.temporary, "*.nsys-rep"):
+            return Captured(problem=f"nsys could not write its report{_kept(reports, self.output)}{said}")
+        if streams := _captures(self.temporary, "*.qdstrm"):
+            return Captured(problem=f"nsys did not make a report of its capture{_kept(streams, self.output)}")
+        is_empty = any(self.temporary.rglob("*.nsys-rep"))
+        return Captured(problem=f"nsys could not write its report{said}" if is_empty else NOTHING)
+
+
+def last_words(log: Path, command: Sequence[str] = ()) -> str:
+    """Return the last of what nsys said that went wrong, else what it printed last, progress bars left out.
+
+    What it quotes of a command is left out where it may not be written down.
+    """
+    try:
+        said = log.read_bytes()[-_LONGEST_LOG:].decode("utf-8", "replace")
+    except OSError:
+        return ""
+    from nsyspipe.nsys.command_words import without_words  # noqa: PLC0415 - of ranks only those need it whose nsys fails
+
+    telling = telling_lines(said, 1)
+    return f": {without_words(telling[0], command)}" if telling else ""
+
+
+def is_missed_agent(said: str) -> bool:
+    """Tell by what nsys said whether it and its agent missed each other, which starting it again mends."""
+    return _MISSED.search(said) is not None
+
+
+def _captures(temporary: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in temporary.rglob(pattern) if path.is_file() and path.stat().st_size)
+
+
+def _kept(paths: Sequence[Path], output: str) -> str:
+    """Move captures beside their output, under free names, and say where they are."""
+    names = []
+    # No glob of the job's reports takes such a name in, and it ends in the rank as theirs do.
+    name, _, rank = output.rpartition("_")
+    for number, path in enumerate(paths):
+        target = Path(f"{output}{path.suffix}")
+        if path.suffix == ".nsys-rep" or target.exists():
+            mark = f"{os.getpid()}-{number}" if number else f"{os.getpid()}"
+            target = Path(f"{name}.kept-{mark}_{rank}{path.suffix}")
+        try:
+            shutil.move(path, target)  # often to another file system
+        except OSError as error:
+            return f" ({error.strerror}); it is still in {path.parent.resolve()}"
+        names.append(target.name)
+    return f", which is kept: {', '.join(names)}"
 
 
 if __name__ == "__main__":

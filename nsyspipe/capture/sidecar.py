@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.capture.nsys_output import NOTHING
+from nsyspipe.capture.rank import NOTHING
+from nsyspipe.capture.status import Program
 from nsyspipe.errors import OutputError
 from nsyspipe.model.sidecar import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank
 from nsyspipe.model.text import decoded, printable
@@ -30,8 +31,6 @@ from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from nsyspipe.capture.status import Program
 
 
 _TOTAL_S = 12.0
@@ -46,6 +45,7 @@ _NO_PROGRAMS = (
     "safe.bareRepository=explicit",
     *(f"protocol{one}.allow=never" for one in ("", ".ext", ".file", ".git", ".ssh", ".http", ".https")),
 )
+_NO_FILTER = ("clean=", "smudge=", "process=", "required=false")
 _NO_SETTING = re.compile(r"[=\n\ufffd]")
 _MOST_CHANGES = 1000
 
@@ -71,11 +71,7 @@ class Surroundings:
 
 
 def gather_surroundings(
-    directory: Path | None = None,
-    *,
-    root: Path = ROOT,
-    search_path: str | None = None,
-    total_s: float = _TOTAL_S,
+    directory: Path | None = None, *, root: Path = ROOT, search_path: str | None = None, total_s: float = _TOTAL_S
 ) -> Surroundings:
     """Look at this machine, for little more than `total_s` seconds, and at the repository of the training program.
 
@@ -83,20 +79,10 @@ def gather_surroundings(
     """
     patience = Patience(ask, total_s)
     there, driver = gpus(patience, search_path)
+    links = topology(patience, search_path) if there else None
     commit, is_dirty = _commit(patience, directory, search_path)
-    torch, cuda = torch_versions()
-    return Surroundings(
-        host=host_name(),
-        gpus=there,
-        driver_version=driver,
-        topology=topology(patience, search_path) if there else None,
-        torch_version=torch,
-        cuda_version=cuda,
-        nccl_version=nccl_version(root),
-        python_version=platform.python_version(),
-        git_commit=commit,
-        git_is_dirty=is_dirty,
-    )
+    versions = (*torch_versions(), nccl_version(root), platform.python_version())
+    return Surroundings(host_name(), there, driver, links, *versions, commit, is_dirty)
 
 
 def host_name() -> str | None:
@@ -124,25 +110,18 @@ def _commit(patience: Patience, directory: Path | None, search_path: str | None)
     commit = patience.answer(*here, "rev-parse", "HEAD").strip()
     if not _COMMIT.fullmatch(commit):
         return None, None
-    filters = _filters(patience, here)
     top = patience.answer(*here, "rev-parse", "--show-toplevel").removesuffix("\n")
-    if filters is None or not top:
+    # What changes files between a repository and its directory is switched off: a file is compared as it is.
+    found = patience.output(*here, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
+    if not top or found is None or found.status not in (0, 1):  # 1: there are no filters
         return commit, None
-    # A name that filters have set is set to nothing: a file is compared as it is.
-    settings += [word for one in filters for word in ("-c", one)]
+    filters = {name.rpartition(".")[0] for name in found.text.split("\0") if name}
+    if any(map(_NO_SETTING.search, filters)):
+        return commit, None
+    for one in sorted(filters):
+        settings += [word for what in _NO_FILTER for word in ("-c", f"{one}.{what}")]
     there = (git, "-C", top, "--no-optional-locks", *settings)
     return commit, _is_dirty(patience, there, has_filters=bool(filters))
-
-
-def _filters(patience: Patience, here: Sequence[str]) -> list[str] | None:
-    """Return settings that switch off what changes files between a repository and its directory; None if some stay."""
-    found = patience.output(*here, "config", "--null", "--name-only", "--get-regexp", r"^filter\.")
-    if found is None or found.status not in (0, 1):  # 1: there are none
-        return None
-    drivers = {name.rpartition(".")[0] for name in found.text.split("\0") if name}
-    if any(map(_NO_SETTING.search, drivers)):
-        return None
-    return [f"{one}.{what}" for one in sorted(drivers) for what in ("clean=", "smudge=", "process=", "required=false")]
 
 
 def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) -> bool | None:
@@ -156,9 +135,8 @@ def _is_dirty(patience: Patience, there: Sequence[str], *, has_filters: bool) ->
     if not changed or not has_filters:
         return bool(changed)
     told = patience.output(*there, "check-attr", "-z", "filter", "--", *changed[:_MOST_CHANGES])
-    if told is None or told.status != 0:
-        return None
-    return True if {"unspecified", "unset"} & set(told.text.split("\0")[2::3]) else None
+    is_without = told is not None and told.status == 0 and {"unspecified", "unset"} & set(told.text.split("\0")[2::3])
+    return True if is_without else None
 
 
 _TOPOLOGY = ".topo.txt"
@@ -168,7 +146,7 @@ CUT_SHORT = r"[0-9]+ of [0-9]+ steps were captured: its loop ended after [0-9]+ 
 # Sentences of ours that a sidecar may say of a rank; what nsys said besides may quote the command, and is left out.
 _PROBLEMS = re.compile(
     rf"{NOTHING}|nsys failed before it started the program|nsys could not write its report"
-    rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}",
+    rf"|nsys did not make a report of its capture|nsys had not ended [0-9]{{1,9}} s after the program: ended it|{CUT_SHORT}"
 )
 _ANOTHER_PROBLEM = "its capture failed"
 # Names of phases that say nothing of anybody; others are the program's own words, and stand in the report alone.
@@ -210,34 +188,20 @@ def sidecar_document(
 ) -> dict[str, Any]:
     """Collect what a sidecar says; nothing is written.
 
-    Call it when the job has ended, on the node that ran it: logs and topology are listed that lie there.
+    Call it when the job has ended, on the node that ran it: logs and topology are listed that lie there. The name is the
+    capture's as the launcher got it, with its directories; of the command, word for word, `recorded_command` says what is
+    written, and of variables, those that ``env`` sets before it too, only `VARIABLES` are. The ranks are this node's; a
+    pid is the training program's own, never nsys's, or None: the analysis takes a sidecar whose pids are not in the
+    reports for another capture's. Programs, by rank, alone are sure of their process ids.
 
-    Parameters
-    ----------
-    name
-        The capture's, as the launcher got it; it may have directories.
-    command
-        What was started, word for word; `recorded_command` says what of it is written. Of variables that ``env`` sets
-        before it only those of `VARIABLES` are.
-    ranks
-        The ranks of this node. A pid is the training program's own, never nsys's, or None: the analysis takes a sidecar
-        whose pids are not in the reports for another capture's.
-    programs
-        What the training programs say, by rank. They alone are sure of their process ids.
-    captured_at
-        When the job started; None takes now.
-    environment
-        Of the job; None takes this process's. Only `VARIABLES` are kept.
-    surroundings, key
-        As `gather_surroundings` returns, and what values are hashed with; None asks for them.
-    ended_by
-        Why the launcher ended the program: ``linger`` (its reports were whole), ``exit`` (it hung while it exited),
-        ``timeout``, ``interrupt``; None where it ended by itself.
+    It was `ended_by` the launcher for ``linger`` (its reports were whole), ``exit`` (it hung while it exited),
+    ``timeout`` or ``interrupt``; None where it ended by itself. Time, environment, surroundings and key that are not given
+    are this process's.
     """
     around = surroundings or gather_surroundings(program_directory(command))
     key = key or hash_key()
     programs = programs or {}
-    rows = _ranks(ranks, programs)
+    rows = _ranks({one.rank: one for one in ranks}, programs)
     topology_file = beside(name, _TOPOLOGY, node_rank=node_rank, n_nodes=n_nodes)
     moment = (captured_at or datetime.now(UTC)).astimezone(UTC).replace(microsecond=0)
     phases = [_text(one) for said in programs.values() for one in said.phase_names]
@@ -275,28 +239,21 @@ def sidecar_document(
     }
 
 
-def _ranks(ranks: Iterable[CapturedRank], programs: Mapping[int, Program]) -> list[CapturedRank]:
+def _ranks(by_rank: Mapping[int, CapturedRank], programs: Mapping[int, Program]) -> list[CapturedRank]:
     """Return one row per rank, by rank: what the caller knows, and what only the training program does."""
-    by_rank = {one.rank: one for one in ranks}
     rows = []
     for rank in sorted({*by_rank, *programs}):
-        row, said = by_rank.get(rank, CapturedRank(rank)), programs.get(rank)
-        if said is not None:
-            row = replace(
-                row,
-                pid=row.pid if said.pid is None else said.pid,
-                local_rank=said.local_rank if row.local_rank is None else row.local_rank,
-                gpu_name=row.gpu_name or said.gpu_name,
-            )
-        problem = row.problem and "; ".join(dict.fromkeys(_PROBLEMS.findall(row.problem)))
-        rows.append(
-            replace(
-                row,
-                report=_text(PurePath(row.report or "").name) or None,
-                problem=problem or (_ANOTHER_PROBLEM if row.problem else None),
-                gpu_name=row.gpu_name and _text(row.gpu_name),
-            )
+        row, said = by_rank.get(rank, CapturedRank(rank)), programs.get(rank, Program())
+        known = _PROBLEMS.findall(row.problem or "")
+        row = replace(
+            row,
+            pid=row.pid if said.pid is None else said.pid,
+            local_rank=said.local_rank if row.local_rank is None else row.local_rank,
+            gpu_name=_text(row.gpu_name or said.gpu_name) or None,
+            report=_text(PurePath(row.report or "").name) or None,
+            problem=("; ".join(dict.fromkeys(known)) or _ANOTHER_PROBLEM) if row.problem else None,
         )
+        rows.append(row)
     return rows
 
 

@@ -30,11 +30,6 @@ def loaded_torch() -> Any | None:  # noqa: ANN401 - a module without types
     return torch if hasattr(torch, "cuda") else None
 
 
-def _number(variable: str) -> int | None:
-    text = os.environ.get(variable, "")
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
 @dataclass
 class Program:
     """What a training program says of itself and of its loops over `captured_steps`.
@@ -68,7 +63,8 @@ class Program:
         """Write the file for the first time, and once more when the process ends."""
         if self.pid is None:
             self.pid = os.getpid()
-            self.rank, self.local_rank = _number("RANK") or 0, _number("LOCAL_RANK") or 0
+            ranks = (os.environ.get(one, "") for one in ("RANK", "LOCAL_RANK"))
+            self.rank, self.local_rank = (int(one) if one.isascii() and one.isdigit() else 0 for one in ranks)
             self.step_pattern = "^step [0-9]+$"
             atexit.register(self._end)
             self.write()
@@ -82,21 +78,17 @@ class Program:
         directory = os.environ.get(STATUS_DIR)
         if not directory or self.pid != os.getpid():  # a fork of the program is not the program
             return
-        self._ask_torch()
+        if torch := loaded_torch():
+            with contextlib.suppress(*_UNANSWERED):
+                self.torch_version = str(torch.__version__)
+                self.cuda_version = torch.version.cuda
+            with contextlib.suppress(*_UNANSWERED):
+                # To ask for the name of a device would make a context on it, perhaps the wrong rank's.
+                if torch.cuda.is_initialized():
+                    self.gpu_name = str(torch.cuda.get_device_name())
+                    self.nccl_version = ".".join(str(part) for part in torch.cuda.nccl.version())
         with contextlib.suppress(OSError, ValueError):
             _write(Path(directory) / f"ranges_{self.rank}.json", asdict(self))
-
-    def _ask_torch(self) -> None:
-        if (torch := loaded_torch()) is None:
-            return
-        with contextlib.suppress(*_UNANSWERED):
-            self.torch_version = str(torch.__version__)
-            self.cuda_version = torch.version.cuda
-        with contextlib.suppress(*_UNANSWERED):
-            # To ask for the name of a device would make a context on it, perhaps the wrong rank's.
-            if torch.cuda.is_initialized():
-                self.gpu_name = str(torch.cuda.get_device_name())
-                self.nccl_version = ".".join(str(part) for part in torch.cuda.nccl.version())
 
 
 # What this process says.
@@ -108,17 +100,8 @@ _KIND_BY_FIELD = {one.name: _KINDS[str(one.type).partition(" |")[0]] for one in 
 
 def read_programs(directory: Path) -> dict[int, Program]:
     """Return what the training programs say, by rank; of a field of another type nothing."""
-    return {
-        program.rank: program
-        for path in sorted(directory.glob("ranges_*.json"))
-        if (program := _read_program(path)) is not None
-    }
-
-
-def loop_has_ended(directory: Path, rank: int) -> bool:
-    """Tell whether the program said that its training loop is over; one that does not use ours never says."""
-    program = _read_program(directory / f"ranges_{rank}.json")
-    return program is not None and program.loop_ended
+    found = map(_read_program, sorted(directory.glob("ranges_*.json")))
+    return {one.rank: one for one in found if one is not None}
 
 
 def _read_program(path: Path) -> Program | None:
@@ -130,9 +113,14 @@ def _read_program(path: Path) -> Program | None:
         return None
     if not isinstance(said, dict):
         return None
-    given = {name: said.get(name) for name in _KIND_BY_FIELD}
-    typed = {name: one for name, one in given.items() if type(one) is _KIND_BY_FIELD[name]}
-    return Program(**typed | {"rank": rank})  # type: ignore[arg-type]
+    typed = {name: said[name] for name, kind in _KIND_BY_FIELD.items() if type(said.get(name)) is kind}
+    return Program(**typed | {"rank": rank})
+
+
+def loop_has_ended(directory: Path, rank: int) -> bool:
+    """Tell whether the program said that its training loop is over; one that does not use ours never says."""
+    program = _read_program(directory / f"ranges_{rank}.json")
+    return program is not None and program.loop_ended
 
 
 @dataclass(frozen=True)
@@ -165,11 +153,6 @@ def read_records(directory: Path) -> list[RankRecord]:
     """Return the records there are, by rank."""
     found = [RankRecord(**json.loads(one.read_bytes())) for one in directory.glob("rank_*.json")]
     return sorted(found, key=lambda record: record.rank)
-
-
-def end_path(directory: Path, rank: int) -> Path:
-    """Return the file that holds the program's exit status once it has ended."""
-    return directory / f"program_{rank}.status"
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -31,6 +31,11 @@ _PREFIX = "nsyspipe-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 # Between its making and its lock, a directory looks abandoned.
 _YOUNG_S = 60.0
+POLL_S = 0.1
+SIGNALLED = 128
+# Between the polite signal and the last one.
+GRACE_S = 10.0
+_POLL_S = 0.05
 
 
 @contextlib.contextmanager
@@ -101,13 +106,10 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-# Processes that outlive those who started them: found in /proc, adopted and ended. Other systems do without.
-
-# Of prctl(2).
+# Of prctl(2). Processes that outlive those who started them are adopted and ended; other systems do without.
 _SET_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 # What nsys's own programs are called: nsys (the agent, too), nsys-launcher, QdstrmImporter.
 _OF_NSYS = ("nsys", "Qdstrm")
-_POLL_S = 0.05
 
 
 class Process(NamedTuple):
@@ -146,15 +148,23 @@ def end_adopted(*, is_any_of_nsys: bool) -> None:
     the background is the user's. If that never began, there `is_any_of_nsys`.
     """
     # To end by themselves; after a polite signal; after the last one.
-    for number, wait_s in ((None, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
-        if number is not None:
-            for pid in _adopted(is_any_of_nsys=is_any_of_nsys):
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, number)
+    _ended(
+        lambda: _adopted(is_any_of_nsys=is_any_of_nsys), os.kill, (0, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)
+    )
+
+
+def _ended(left: Callable[[], Iterable[int]], kill: Callable[[int, int], None], *signals: tuple[int, float]) -> None:
+    """Send what is left one signal after the other, and wait so many seconds after each."""
+    for number, wait_s in signals:
+        for one in left():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(one, number)
         deadline = time.monotonic() + wait_s
-        while (left := _adopted(is_any_of_nsys=is_any_of_nsys)) and time.monotonic() < deadline:
+        while is_any := any(True for _ in left()):
+            if time.monotonic() >= deadline:
+                break
             time.sleep(_POLL_S)
-        if not left:
+        if not is_any:
             return
 
 
@@ -164,13 +174,13 @@ def _adopted(*, is_any_of_nsys: bool) -> list[int]:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     children = [one.pid for one in processes() if one.parent == os.getpid() and one.state != "Z"]
-    found = []
-    for pid in children:
-        with contextlib.suppress(OSError):
-            program = "" if is_any_of_nsys else Path(f"/proc/{pid}/exe").readlink().name
-            if is_any_of_nsys or program.startswith(_OF_NSYS):
-                found.append(pid)
-    return found
+    return [pid for pid in children if is_any_of_nsys or _program_of(pid).startswith(_OF_NSYS)]
+
+
+def _program_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/exe").readlink().name
+    return ""
 
 
 def _prctl() -> Callable[[int, int], object]:
@@ -181,12 +191,6 @@ def _prctl() -> Callable[[int, int], object]:
             found: Callable[[int, int], object] = ctypes.CDLL(None).prctl
             return found
     return lambda _option, _value: None
-
-
-POLL_S = 0.1
-SIGNALLED = 128
-# Between the polite signal and the last one.
-GRACE_S = 10.0
 
 
 class Stop:
@@ -225,11 +229,11 @@ def catching_signals() -> Iterator[Stop]:
 
 def interruptible() -> contextlib.AbstractContextManager[None]:
     """Make the signals that end a program a KeyboardInterrupt with their number, so that what is begun is cleaned up."""
-    return _handling(_interrupt)
 
+    def interrupt(number: int, _frame: object) -> None:
+        raise KeyboardInterrupt(number)
 
-def _interrupt(number: int, _frame: object) -> None:
-    raise KeyboardInterrupt(number)
+    return _handling(interrupt)
 
 
 def start(
@@ -286,11 +290,5 @@ def group_of(pid: int) -> int | None:
 
 def end_groups(groups: Iterable[int], *, grace_s: float = GRACE_S) -> None:
     """Ask all processes of groups to end, and kill what is left after a while."""
-    alive = set(filter(group_is_alive, groups))
-    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
-        for group in alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, number)
-        deadline = time.monotonic() + wait_s
-        while (alive := set(filter(group_is_alive, alive))) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
+    groups = list(groups)
+    _ended(lambda: filter(group_is_alive, groups), os.killpg, (signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0))

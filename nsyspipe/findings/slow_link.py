@@ -14,7 +14,7 @@ from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.link_speeds import nvlink_speed
 from nsyspipe.analysis.links import SlowestLink, slowest
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
-from nsyspipe.nsys.variables import OF_LINKS
+from nsyspipe.nsys.command_words import OF_LINKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

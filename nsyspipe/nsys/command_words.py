@@ -1,4 +1,4 @@
-"""Which words of a command line, and which variables, may be written down: what is known to be harmless, nothing else.
+"""What of a command line and of variables may be written down: what is known to be harmless, nothing else.
 
 Names of options are; a value only if it is a number, a switch, the name of a Python or settings file, or a word of
 training. Everything else is replaced by a hash, which says that it changed and not what it is.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from nsyspipe.nsys.variables import VARIABLES, allows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -25,19 +23,12 @@ PER_CAPTURE = "capture"
 _MOST_WORDS, _LONGEST_WORD, _MORE = 1000, 4096, "\N{HORIZONTAL ELLIPSIS}"
 _LEAST_QUOTED, _LEAST_INSIDE = 3, 6
 # Where a part of a word may begin and end that a message quotes: nowhere, at signs, at more of them, at a suffix.
-_ENDS = tuple(
-    map(
-        re.compile,
-        (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z"),
-    )
-)
+_ENDS = tuple(map(re.compile, (r"\Z", r"[=:,\s\"']+", r"[=:,\s\"'/@?&;#{}()\[\]\\]+", r"[=:,\s\"'/]+|\.[a-z]{1,4}\Z")))
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
-
-# --- what stands ---------------------------------------------------------------------------------
 
 _SWITCHES = _words("true false yes no on off none null")
 # What starts programs, and ours; free words else never stand.
@@ -76,8 +67,7 @@ _RUN = re.compile(r"[A-Za-z0-9]+", re.ASCII)
 _CHANGE, _MOST_CHANGES = re.compile(r"(?<=\d)(?=[A-Za-z])|(?<=[A-Za-z])(?=\d)", re.ASCII), 3
 # How services' tokens begin; what follows in a file's name is words then.
 _TOKEN = re.compile(
-    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)",
-    re.ASCII,
+    r"(?:hf|[sprg]k|gsk|gh[opsur]|github_pat|glpat|xox[a-z]|xapp|npm|pypi|dckr|dop_v1|nvapi|r8)[_\-](.*)", re.ASCII
 )
 _WORD = r"(?:[A-Z]?[a-z]{1,20}\d{0,2}|\d{1,2}[a-z]{0,4})"
 _OF_WORDS = re.compile(rf"{_WORD}(?:[_.\-]{_WORD})*", re.ASCII)
@@ -95,8 +85,6 @@ _FEW_DIGITS, _MOST_DIGITS, _MOST_DIGITS_OF_LIST, _MOST_NUMBERS = 3, 7, 14, 16
 _LARGEST_ODD_PARTS = {_FEW_DIGITS: 16, _MOST_DIGITS: 1000}
 _LIST = re.compile(r"[\[(]?([^\[\]()]*)[\])]?")
 _RANKS = re.compile(r"\d{1,3}-\d{1,3}", re.ASCII)
-
-# --- names ---------------------------------------------------------------------------------------
 
 _PART = (
     r"(?:(?:[A-Z]?[a-z]{1,20}|[A-Z]{1,12})(?:[A-Z][a-z]{2,15}|[A-Z]{2,4}s?){0,3}\d{0,2}"
@@ -141,6 +129,65 @@ _COUNTING = _words(
 )
 _FLAGS = _words("use no with without enable disable is has allow skip")
 
+_SWITCH = r"-?[0-2]|true|false"
+_COUNT = r"-?\d{1,7}"
+_BYTES = r"\d{1,7}|\d{1,4}[kmg]|" + "|".join(str(2**power) for power in range(20, 34))
+_LEVEL = r"[0-9]|LOC|NVL|PIX|PXB|PHB|PXN|P2C|C2C|SYS"
+_WORDS_OF_ALGO = r"\^?(?:(?:tree|ring|collnet|collnetdirect|collnetchain|nvls|nvlstree|pat)(?:,|\Z))+"
+_WORDS_OF_PROTO = r"\^?(?:(?:LL|LL128|simple)(?:,|\Z))+"
+# As Linux and Slurm clusters call them; a list of some, or of all others (^), or exactly so (=).
+_INTERFACE = (
+    r"(?:lo|eth|en[opsx]|ib|ibs|ibp|bond|docker|br|hsn|rdma|roce|rocep|mlx5_|mlx5_bond_|bnxt_re|irdma|efa_|rdmap)"
+)
+_INTERFACES = rf"\^?=?(?:{_INTERFACE}(?:\d{{1,4}}(?:[sfdnp]\d{{1,4}}){{0,4}}(?:np?\d{{1,2}})?)?(?::\d)?(?:,|\Z))+"
+_ALLOCATOR = (
+    r"(?:(?:expandable_segments:(?:true|false)|backend:(?:native|cudaMallocAsync)|max_split_size_mb:\d{1,7}"
+    r"|garbage_collection_threshold:0?\.\d{1,3}|roundup_power2_divisions:\d{1,3}"
+    r"|pinned_use_cuda_host_register:(?:true|false)|pinned_num_register_threads:\d{1,3})(?:,|\Z))+"
+)
+
+# Patterns of whole values that may be written down; every other value of these variables is written as its hash.
+_NAMES = {
+    _SWITCH: (
+        "NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE NCCL_CROSS_NIC CUDA_LAUNCH_BLOCKING "
+        "TORCH_NCCL_BLOCKING_WAIT NCCL_NVTX_DISABLE NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE NCCL_PXN_DISABLE NCCL_CUMEM_ENABLE "
+        "NCCL_GRAPH_MIXING_SUPPORT NCCL_IB_SPLIT_DATA_ON_QPS TORCH_NCCL_AVOID_RECORD_STREAMS TORCH_NCCL_CUDA_EVENT_CACHE "
+        "TORCH_NCCL_ENABLE_TIMING TORCH_NCCL_HIGH_PRIORITY TORCH_NCCL_USE_COMM_NONBLOCKING"
+    ),
+    _LEVEL: "NCCL_P2P_LEVEL NCCL_NET_GDR_LEVEL",
+    _INTERFACES: "NCCL_IB_HCA NCCL_SOCKET_IFNAME",
+    r"IB|Socket|AWS Libfabric|OFI|UCX": "NCCL_NET",
+    r"none|ofi|aws-ofi|ucx|sharp|spcx": "NCCL_NET_PLUGIN",
+    _COUNT: (
+        "NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_CGA_CLUSTER_SIZE "
+        "CUDA_DEVICE_MAX_CONNECTIONS NCCL_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_SOCKET_NTHREADS "
+        "NCCL_IB_QPS_PER_CONNECTION NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_SL NCCL_IB_TIMEOUT"
+    ),
+    r"[0-9]|default|efficiency|zero": "NCCL_CTA_POLICY",
+    _ALLOCATOR: "PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF",
+    r"version|warn|info|abort|trace": "NCCL_DEBUG",
+    r"|-1|(?:\d{1,3}(?:,|\Z))+": "CUDA_VISIBLE_DEVICES",
+    r"lazy|eager|default": "CUDA_MODULE_LOADING",
+    _WORDS_OF_ALGO: "NCCL_ALGO",
+    _WORDS_OF_PROTO: "NCCL_PROTO",
+    _BYTES: "NCCL_BUFFSIZE NCCL_P2P_NVL_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NET_CHUNKSIZE",
+    r"parallel|group": "NCCL_LAUNCH_MODE",
+    r"off|info|detail": "TORCH_DISTRIBUTED_DEBUG",
+    r"[0-3]": "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+}
+VARIABLES = {name: values for values, names in _NAMES.items() for name in names.split()}
+
+# What says how ranks are linked.
+OF_LINKS = (
+    "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_P2P_DIRECT_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_IB_HCA",
+    "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_SOCKET_IFNAME", "NCCL_CROSS_NIC",
+)  # fmt: skip
+
+
+def allows(name: str, value: str) -> bool:
+    """Tell whether a value of one of `VARIABLES` may be written down."""
+    return re.fullmatch(VARIABLES[name], value, re.ASCII | re.IGNORECASE) is not None
+
 
 class Mask:
     """Hides values whose key is not known (it has no `key_id`): what was hashed before stays."""
@@ -167,9 +214,6 @@ class _Owner:
     is_letter: bool = False
 
 
-_NOBODY = _Owner()
-
-
 def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
     """Return a command's words as they may be written down; what is not known to be harmless is what `mask` makes of it.
 
@@ -182,11 +226,10 @@ def recorded_command(words: Iterable[str], mask: Mask) -> list[str]:
     ['python3', 'train.py', '--lr=0.1', '--jwt', '***', 'optim.name=adamw', '***']
     """
     found: list[str] = []
-    owner = _NOBODY
-    for count, word in enumerate(words):
-        if count == _MOST_WORDS:
-            found.append(_MORE)
-            break
+    owner = _Owner()
+    for word in words:
+        if len(found) == _MOST_WORDS:
+            return [*found, _MORE]
         written, owner = _next(word, owner, mask)
         found.append(written)
     return found
@@ -200,11 +243,9 @@ def recorded_environment(environment: Mapping[str, str], mask: Mask) -> dict[str
     >>> recorded_environment({"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "abc", "HF_TOKEN": "abc"}, Mask())
     {'NCCL_ALGO': '***', 'NCCL_P2P_DISABLE': '1'}
     """
-    given = {name: environment[name] for name in sorted(VARIABLES) if name in environment}
-    return {
-        name: value if len(value) <= _LONGEST_WORD and allows(name, value) else mask.of(name, value)
-        for name, value in given.items()
-    }
+    given = [(name, environment[name]) for name in sorted(VARIABLES) if name in environment]
+    stands = {name for name, value in given if len(value) <= _LONGEST_WORD and allows(name, value)}
+    return {name: value if name in stands else mask.of(name, value) for name, value in given}
 
 
 def recorded_value(value: str, mask: Mask, *, name: str = "") -> str:
@@ -230,7 +271,7 @@ def without_words(text: str, words: Sequence[str]) -> str:
 def _next(word: str, owner: _Owner, mask: Mask) -> tuple[str, _Owner]:
     """Return a word as it may be written down, and whose value the next one may be."""
     if word in ("", "-", "--", _MORE):
-        return word, _NOBODY if word == "--" else owner
+        return word, _Owner() if word == "--" else owner
     if owner.takes_next:
         return mask.of(owner.name, word), _Owner(owner.name, is_secret=True)
     if _is_number(word):
@@ -243,7 +284,7 @@ def _next(word: str, owner: _Owner, mask: Mask) -> tuple[str, _Owner]:
 
 
 def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
-    name, sign, value = _divided(word[2:])
+    name, sign, value = [*re.split("([=:])", word[2:], maxsplit=1), "", ""][:3]
     if not _is_clean(name):
         return mask.of("", word), _Owner(is_secret=True)
     is_secret = _hints_at_secret(name)
@@ -254,12 +295,12 @@ def _long_option(word: str, mask: Mask) -> tuple[str, _Owner]:
 
 
 def _short_option(word: str, mask: Mask) -> tuple[str, _Owner]:
-    name, sign, value = _divided(word[1:])
+    name, sign, value = [*re.split("([=:])", word[1:], maxsplit=1), "", ""][:3]
     if name in _SHORT_NAMES or (len(name) == 1 and name.isascii() and name.isalpha()):
         owner = _Owner(name, len(name) == 1 and name in _SECRET_LETTERS, is_letter=len(name) == 1)
         return (f"-{name}{sign}{_nested(value, owner, mask)}" if sign else word), owner
     if _GLUED_NUMBER.fullmatch(word):
-        return word, _NOBODY
+        return word, _Owner()
     if not name[:1].isascii() or not name[:1].isalpha():
         return mask.of("", word), _Owner(is_secret=True)
     # What follows the letter may be its value, as in mysql -pPASSWORD.
@@ -278,12 +319,10 @@ def _word(word: str, owner: _Owner, mask: Mask) -> str:
 
 def _nested(value: str, owner: _Owner, mask: Mask) -> str:
     """Return the value of an option, which may be NAME=VALUE itself."""
-    if not value:
-        return value
     name, equals, inner = value.partition("=")
     if equals and inner.strip("=") and not owner.is_secret and _is_clean(name):
         return f"{name}={_value(inner, _Owner(name, _hints_at_secret(name)), mask)}"
-    return _value(value, owner, mask)
+    return _value(value, owner, mask) if value else value
 
 
 def _value(value: str, owner: _Owner, mask: Mask) -> str:
@@ -307,14 +346,9 @@ def _allowed(value: str, owner: _Owner) -> str | None:
     program = value.rpartition("/")[2]
     if not _NO_PATH.search(value) and (program in _PROGRAMS or _PYTHON.fullmatch(program)):
         return program
-    most = _most_digits(owner.name)
+    most = _MOST_DIGITS if _parts(owner.name) & _SETTINGS else _FEW_DIGITS
     is_setting = owner.name and (_is_number(value, most) or _is_list(value, most))
     return value if is_setting else file
-
-
-def _most_digits(name: str) -> int:
-    """Return how many digits of a number behind an option may stand."""
-    return _MOST_DIGITS if _parts(name) & _SETTINGS else _FEW_DIGITS
 
 
 def _file_name(value: str) -> str | None:
@@ -333,17 +367,14 @@ def _is_plain(stem: str) -> bool:
     token = _TOKEN.fullmatch(stem)
     if token is not None and not _OF_WORDS.fullmatch(token[1]):
         return False
-    return n_digits <= _MOST_DIGITS_OF_NAME and all(
-        len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS)
-        and (not _is_mixed(run) or _CLEAN_PART.fullmatch(run))  # words that begin with capitals
-        and len(_CHANGE.findall(run)) <= _MOST_CHANGES
-        for run in runs
+    # As many small and capital letters are a token's, but in words that begin with capitals.
+    mixed = [run for run in runs if len(run) >= _LEAST_MIXED and run not in (run.lower(), run.upper())]
+    return (
+        n_digits <= _MOST_DIGITS_OF_NAME
+        and all(len(run) <= (_LONGEST_RUN if run.isalpha() else _LONGEST_RUN_WITH_DIGITS) for run in runs)
+        and all(len(_CHANGE.findall(run)) <= _MOST_CHANGES for run in runs)
+        and all(map(_CLEAN_PART.fullmatch, mixed))
     )
-
-
-def _is_mixed(run: str) -> bool:
-    """Tell whether so many characters are small and capital letters, as those of a token are."""
-    return len(run) >= _LEAST_MIXED and run != run.lower() and run != run.upper()
 
 
 def _is_list(value: str, most_digits: int) -> bool:
@@ -369,24 +400,16 @@ def _is_number(value: str, most_digits: int = _MOST_DIGITS) -> bool:
         return False
     if _n_digits(value) <= most_digits:
         return True
-    whole = found[1].replace("_", "")
-    if found[2] or found[3] or not whole:
+    if found[2] or found[3] or not found[1]:
         return False
-    number = int(whole)
+    number = int(found[1].replace("_", ""))
     return number // (number & -number) < _LARGEST_ODD_PARTS[most_digits]  # a few times a power of two
 
 
 def _n_digits(value: str) -> int:
     """Return how many digits of a number count: neither zeros around it nor its exponent."""
-    mantissa = re.split("e", value, maxsplit=1, flags=re.IGNORECASE)[0]
-    digits = "".join(char for char in mantissa if char.isdigit())
+    digits = "".join(char for char in value.lower().partition("e")[0] if char.isdigit())
     return len(digits.strip("0"))
-
-
-def _divided(text: str) -> tuple[str, str, str]:
-    """Return what stands before the first = or :, that sign, and what follows."""
-    found = re.search("[=:]", text)
-    return (text, "", "") if found is None else (text[: found.start()], found[0], text[found.end() :])
 
 
 def _is_clean(name: str) -> bool:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import signal
+import sqlite3
 import sys
 import threading
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import (
     DamagedReportError,
@@ -26,15 +29,8 @@ from nsyspipe.errors import (
     OptionError,
     OutputError,
 )
-from nsyspipe.nsys.export_command import export_origin, run_export
-from nsyspipe.nsys.files import (
-    check_file,
-    readable,
-    remove_abandoned,
-    remove_side_files,
-    scratch_directory,
-)
-from nsyspipe.nsys.programs import Nsys, find
+from nsyspipe.nsys.files import check_file, readable, remove_abandoned, remove_side_files, scratch_directory
+from nsyspipe.nsys.programs import GET_NSYS, Nsys, Output, find, numbers, printed, telling_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +42,18 @@ TIMEOUT_S = 1800.0
 
 _EXPORT_SUFFIX = ".sqlite"
 _REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
-_HEADER_BYTES = 100
+_SQLITE_HEADER_BYTES = 100
+# Tables without rows are left out; blobs hold the message sizes of NCCL. Not every nsys has them all.
+_OPTIONS = ("--include-blobs=true", "--lazy=true", "--force-overwrite=true", "--quiet=true")
+_NEWER = re.compile(r"created in .{0,80}?version \(?([\w.-]{1,60})\)?, newer than", re.IGNORECASE | re.DOTALL)
+# How a report begins: "NVIDIA Tegra Profiler Report 2024@2@3@38-242334140272v0."
+_HEADER, _HEADER_BYTES = re.compile(rb"Profiler Report (\d+(?:@\d+)+)"), 200
+_MOST_LINES = 3
+# What an export says of itself; before 2023.3 in a table of another name, and not from which report.
+_META, _OLD_META, _EVERY_EXPORT_HAS = "META_DATA_EXPORT", "EXPORT_META_DATA", "StringIds"
+_INPUT = "EXPORT_PARAM_INPUT_FILE"
+_LIMITS = ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT")
+_MOST_ROWS = 1000
 # nsys takes some times a report's size in memory, and a disk only so much at once.
 _MOST_JOBS = 8
 # What a scheduler sends, and a terminal that closes; Ctrl-C is Python's own.
@@ -73,45 +80,16 @@ def attempt_exports(
     timeout_s: float = TIMEOUT_S,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Exported | NsyspipeError]:
-    """Export reports; one that fails does not keep the others from it.
+    """Export reports, in a directory, to the targets given, or each beside its report; one that fails keeps no other from it.
 
-    An export is up to date if it is whole, was made from a report of that name, and is not older than it.
+    An export is up to date if it is whole, was made from a report of that name, and is not older than it; `force` exports
+    that too, and over files that are no exports of their report. Without `jobs` the cores say how many run at once, up to
+    8; each may take `timeout_s`; `on_progress` is called with (reports done, reports to export). For each report, in
+    order, its export is returned, or why there is none.
 
-    Parameters
-    ----------
-    directory
-        Where to write, made if it is missing; None writes each beside its report.
-    targets
-        The file of each report, where not by its name.
-    nsys
-        What exports; None finds one, if anything is to export.
-    jobs
-        How many at once; None takes the cores there are, up to 8.
-    force
-        Whether to export also what is up to date, and over files that are no exports of their report.
-    timeout_s
-        How long one export may take.
-    on_progress
-        Called with (reports done, reports to export).
-
-    Returns
-    -------
-    list
-        For each report, in order, its export or why there is none.
-
-    Raises
-    ------
-    OptionError
-        If two reports would be exported to one file.
-    OutputError
-        If the directory cannot be made.
-    NsysNotFoundError, NsysFailedError
-        If there is no nsys, or it does not answer.
-
-    Notes
-    -----
-    Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to the system, end every nsys and leave no half
-    export.
+    OptionError if two reports would be exported to one file, OutputError if the directory cannot be made, NsysNotFoundError
+    or NsysFailedError if there is no nsys that answers. Ctrl-C, and SIGTERM and SIGHUP where the caller leaves them to
+    the system, end every nsys and leave no half export.
     """
     pairs = [(one, targets[one] if targets else target_of(one, directory)) for one in reports]
     _check_distinct(pairs)
@@ -131,8 +109,8 @@ def attempt_exports(
     if left:
         for folder in {target.parent for _, target in left.values()}:
             remove_abandoned(folder)
-        one = _Exporting(nsys or _found(), force=force, timeout_s=timeout_s)
-        made = one.all(list(left.values()), jobs, on_progress or (lambda *_: None))
+        options = {"nsys": nsys or _found(), "force": force, "timeout_s": timeout_s}
+        made = _export_all(list(left.values()), jobs, on_progress or (lambda *_: None), **options)
         outcomes |= dict(zip(left, made, strict=True))
     return [outcomes[at] for at in range(len(pairs))]
 
@@ -160,16 +138,12 @@ def _check_distinct(pairs: Sequence[tuple[Path, Path]]) -> None:
     for source, target in pairs:
         other = seen.setdefault(os.path.realpath(target), source)
         if other is not source:
-            raise OptionError(
-                f"{other} and {source}",
-                f"would both be exported to {target}",
-                fix="convert them one by one, each into a directory of its own: -o DIR",
-            )
+            fix = "convert them one by one, each into a directory of its own: -o DIR"
+            raise OptionError(f"{other} and {source}", f"would both be exported to {target}", fix=fix)
 
 
 def _not_writable(path: Path, error: OSError) -> OutputError:
-    problem = f"cannot be written ({error.strerror})"
-    return OutputError(str(path), problem, fix="another directory: -o DIR")
+    return OutputError(str(path), f"cannot be written ({error.strerror})", fix="another directory: -o DIR")
 
 
 def target_of(report: Path, directory: Path | None = None) -> Path:
@@ -182,12 +156,8 @@ def target_of(report: Path, directory: Path | None = None) -> Path:
 def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     """Return whether an export is there that is whole, of a report with this name, and not older than it.
 
-    Raises
-    ------
-    InputError
-        If the report cannot be read, or is empty.
-    OutputError
-        If something else is where the export would be, and may not be replaced (`force`).
+    InputError if the report cannot be read, or is empty; OutputError if something else is where the export would be, and
+    may not be replaced (`force`).
     """
     with readable(source):
         report = source.stat()
@@ -206,95 +176,73 @@ def is_up_to_date(source: Path, target: Path, *, force: bool) -> bool:
     try:
         origin = export_origin(target)
     except (DamagedReportError, NotAReportError):
-        if _is_unfinished(target):
-            return False
+        # Cut short, or without a header yet: its writer was killed.
+        with contextlib.suppress(OSError), target.open("rb") as file:
+            header = file.read(_SQLITE_HEADER_BYTES)
+            if not header.strip(b"\0") or header.startswith(b"SQLite format 3"):
+                return False
         origin = None
     if origin is None or origin.report_name not in (None, source.name):
         what = "is no export of nsys"
         if origin is not None:
             what = f"was exported from {origin.report_name}, not from {source.name}"
-        raise OutputError(
-            str(target),
-            f"exists, and {what}",
-            fix="--force to replace it, or another directory: -o DIR",
-        )
+        raise OutputError(str(target), f"exists, and {what}", fix="--force to replace it, or another directory: -o DIR")
     return origin.is_whole and target.stat().st_mtime_ns >= report.st_mtime_ns
 
 
-def _is_unfinished(target: Path) -> bool:
-    """Return whether a file looks like an SQLite file whose writer was killed: cut short, or no header yet."""
-    try:
-        with target.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-    except OSError:
-        return False
-    return not header.strip(b"\0") or header.startswith(b"SQLite format 3")
+def _export_all(
+    pairs: Sequence[tuple[Path, Path]],
+    jobs: int | None,
+    on_progress: Callable[[int, int], None],
+    **options: Any,  # noqa: ANN401 - of `_export`
+) -> list[Exported | NsyspipeError]:
+    """Export reports, each to its file, several at once; all are ended when we are asked to end."""
 
-
-class _Exporting:
-    """Exports, several at once: all are ended when one of us is asked to end."""
-
-    def __init__(self, nsys: Nsys, *, force: bool, timeout_s: float) -> None:
-        self._nsys = nsys
-        self._force = force
-        self._timeout_s = timeout_s
-        self._stopped = Event()
-
-    def all(
-        self,
-        pairs: Sequence[tuple[Path, Path]],
-        jobs: int | None,
-        on_progress: Callable[[int, int], None],
-    ) -> list[Exported | NsyspipeError]:
-        """Export reports, each to its file; one that fails is its error."""
-        on_progress(0, len(pairs))
-        n_jobs = min(jobs or min(_cores(), _MOST_JOBS), len(pairs))
-        with _catching_ends(), ThreadPoolExecutor(n_jobs) as threads:
-            futures = [threads.submit(self._attempt, *pair) for pair in pairs]
-            try:
-                running = set(futures)
-                while running:
-                    _, running = wait(running, return_when=FIRST_COMPLETED)
-                    on_progress(len(pairs) - len(running), len(pairs))
-            except BaseException:  # Ctrl-C and the like: end every nsys, leave nothing half-written
-                self._stopped.set()
-                threads.shutdown(cancel_futures=True)
-                raise
-        return [future.result() for future in futures]
-
-    def _attempt(self, source: Path, target: Path) -> Exported | NsyspipeError:
+    def attempt(source: Path, target: Path) -> Exported | NsyspipeError:
         try:
-            self._export(source, target)
+            _export(source, target, **options, stopped=stopped)
         except OSError as error:
             return _not_writable(target, error)
         except NsyspipeError as error:
             return error
         return Exported(target, source, EXPORTED)
 
-    def _export(self, source: Path, target: Path) -> None:
-        """Export one report: under another name first, which is renamed when all is well."""
-        real = Path(os.path.realpath(target))  # through a link, not over it
-        with readable(source):
-            before = source.stat()
-        with scratch_directory(real.parent) as scratch:
-            made = scratch / target.name
-            run_export(self._nsys, source, made, timeout_s=self._timeout_s, stopped=self._stopped)
-            _check_made(source, made, before)
-            # A report's time may be ahead of this machine's clock.
-            if made.stat().st_mtime_ns < before.st_mtime_ns:
-                os.utime(made, ns=(before.st_mtime_ns, before.st_mtime_ns))
-            self._publish(source, made, target)
+    stopped = Event()
+    on_progress(0, len(pairs))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with _catching_ends(), ThreadPoolExecutor(min(jobs or min(cores, _MOST_JOBS), len(pairs))) as threads:
+        futures = [threads.submit(attempt, *pair) for pair in pairs]
+        try:
+            running = set(futures)
+            while running:
+                _, running = wait(running, return_when=FIRST_COMPLETED)
+                on_progress(len(pairs) - len(running), len(pairs))
+        except BaseException:  # Ctrl-C and the like: end every nsys, leave nothing half-written
+            stopped.set()
+            threads.shutdown(cancel_futures=True)
+            raise
+    return [future.result() for future in futures]
 
-    def _publish(self, source: Path, made: Path, target: Path) -> None:
-        """Rename a finished export to its target, unless another process has made the same meanwhile."""
-        real = Path(os.path.realpath(target))
+
+def _export(source: Path, target: Path, *, nsys: Nsys, force: bool, timeout_s: float, stopped: Event) -> None:
+    """Export one report: under another name first, which is renamed when all is well."""
+    real = Path(os.path.realpath(target))  # through a link, not over it
+    with readable(source):
+        before = source.stat()
+    with scratch_directory(real.parent) as scratch:
+        made = scratch / target.name
+        run_export(nsys, source, made, timeout_s=timeout_s, stopped=stopped)
+        _check_made(source, made, before)
+        # A report's time may be ahead of this machine's clock.
+        if made.stat().st_mtime_ns < before.st_mtime_ns:
+            os.utime(made, ns=(before.st_mtime_ns, before.st_mtime_ns))
         if not real.exists():
             remove_side_files(real)
             with contextlib.suppress(OSError):  # it is there now, or this file system has no links
                 real.hardlink_to(made)
                 return
-        # Somebody may be reading it already: it must not change then.
-        if self._force or not is_up_to_date(source, target, force=False):
+        # Another process may have made the same meanwhile, and somebody be reading it: it must not change then.
+        if force or not is_up_to_date(source, target, force=False):
             remove_side_files(real)
             made.replace(real)
 
@@ -336,5 +284,95 @@ def _check_made(source: Path, made: Path, before: os.stat_result) -> None:
         raise DamagedReportError(str(source), "changed while it was exported", fix="wait until its capture has ended")
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+class ExportStoppedError(NsyspipeError):
+    """The caller asked to stop: of no interest to a user, who asked."""
+
+
+def export_options(nsys: Nsys) -> tuple[str, ...]:
+    """Return the options for a whole SQLite export that this nsys knows."""
+    return tuple(one for one in _OPTIONS if nsys.has("export", one.partition("=")[0]))
+
+
+def run_export(nsys: Nsys, report: Path, made: Path, *, timeout_s: float, stopped: Event) -> None:
+    """Export one report to a file that is not there yet; whatever nsys started is ended with it, also once we are `stopped`.
+
+    NsysFailedError if nsys cannot be started, fails, is killed or does not end in time; ExportStoppedError if it was stopped.
+    """
+    arguments = ["--type=sqlite", *export_options(nsys), f"--output={made.absolute()}"]
+    # Absolute: a name that starts with a dash is no option then, and nsys runs elsewhere.
+    command = [str(nsys.path), "export", *arguments, str(report.absolute())]
+    try:
+        output = printed(command, timeout_s, folder=made.parent, stopped=stopped)
+    except OSError as error:
+        raise NsysFailedError(str(nsys.path), f"cannot be started ({error.strerror})", fix=GET_NSYS) from error
+    if stopped.is_set():
+        raise ExportStoppedError(str(report), "was not exported: interrupted")
+    if output.status != 0 or not made.is_file():
+        raise _failure(nsys, report, output, timeout_s)
+
+
+def _failure(nsys: Nsys, report: Path, output: Output, timeout_s: float) -> NsysFailedError:
+    status, said = output.status, output.text
+    by_hand = shlex.join([str(nsys.path), "export", "--type=sqlite", str(report.absolute())])
+    found: str | None = "; ".join(telling_lines(said, _MOST_LINES)) or None
+    if status is None:
+        problem, found = f"nsys export did not end within {timeout_s:g} s, and was ended", None
+        fix = f"--timeout {max(2 * timeout_s, 60):.0f}, or see what it does: {by_hand}"
+    elif needed := _needed_version(nsys, report, said):
+        problem = f"was captured by nsys {needed}, and the nsys here is {nsys.version_text}, which cannot read it"
+        found = str(nsys.path)
+        fix = (
+            f"install Nsight Systems {needed} or newer (developer.nvidia.com/nsight-systems), name one with "
+            "nsyspipe convert --nsys PATH, or run that on the machine that captured it"
+        )
+    elif status < 0:
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"{-status}"
+        problem = f"nsys export was killed by signal {name}; memory or disk may have run out"
+        fix = "fewer at once: -j 1"
+    else:
+        how = f"fails with status {status}" if status else "ends well but writes no file"
+        problem = f"nsys export {how}"
+        fix = f"copy or capture the report again if it is not whole, or try {by_hand}"
+    return NsysFailedError(str(report), problem, found=found, fix=fix)
+
+
+def _needed_version(nsys: Nsys, report: Path, said: str) -> str | None:
+    """Return the version that a report needs if nsys refuses it as newer, or fails on one that is; else None."""
+    if found := _NEWER.search(said):
+        return found[1].partition("-")[0]  # without the build's number
+    with contextlib.suppress(OSError), report.open("rb") as file:
+        if header := _HEADER.search(file.read(_HEADER_BYTES)):
+            captured = header[1].decode("ascii").replace("@", ".")
+            if numbers(captured) > nsys.version:
+                return captured
+    return f"later than {nsys.version_text}" if "newer than your" in said else None
+
+
+class ExportOrigin(NamedTuple):
+    """The file name of an export's report, None when it does not say (before 2023.3), and if it has all tables and times."""
+
+    report_name: str | None
+    is_whole: bool
+
+
+def export_origin(path: Path) -> ExportOrigin | None:
+    """Return what an export says of itself; None for an SQLite file that nsys did not write.
+
+    NotAReportError or DamagedReportError if it is no SQLite file, or one that is not whole.
+    """
+    _, flags = check_file(path)
+    uri = f"{path.absolute().as_uri()}?{flags}"
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+            if _META not in tables:
+                is_nsys = bool(tables & {_OLD_META, _EVERY_EXPORT_HAS})
+                return ExportOrigin(None, is_whole=True) if is_nsys else None
+            query = f"SELECT name, value FROM {_META} LIMIT {_MOST_ROWS}"  # noqa: S608 - constants
+            said = {str(name): value for name, value in database.execute(query)}
+    except (sqlite3.Error, UnicodeDecodeError):
+        return None
+    given = said.get(_INPUT)
+    # A report may have been exported on Windows.
+    name = PurePosixPath(PureWindowsPath(given).name).name if isinstance(given, str) else None
+    return ExportOrigin(name or None, not any(said.get(one) for one in _LIMITS))

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# Directories that a process of this machine is using: a lock in them, gone when the process is, however it ends.
-
-
+# A lock in a directory says that a process of this machine uses it, and is gone with the process, however it ends.
 _LOCK = "lock"
 # Names that nobody else gives, as `tempfile` makes them between these.
 _PREFIX, _SUFFIX = ".nsyspipe-", ".unfinished"
@@ -36,6 +34,15 @@ _OURS = re.compile(rf"{re.escape(_PREFIX)}[a-z0-9_]{{8}}{re.escape(_SUFFIX)}")
 # Between its making and its lock, a directory looks abandoned.
 _YOUNG_S = 60.0
 _RECENT_S = 86_400.0
+_SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
+_EXPORT = ".sqlite"
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
+_WAL_FORMAT = 2
+
+EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
+BEING_WRITTEN = "is still being written, or its writer was killed"
+WAIT = "wait until nsys export has ended"
 
 
 def claim(directory: Path) -> int | None:
@@ -77,10 +84,9 @@ def is_claimed(directory: Path) -> bool:
 
 def claimed_at(directory: Path) -> float:
     """Return when a directory was last claimed, in seconds since the epoch; 0 if never."""
-    try:
+    with contextlib.suppress(OSError):
         return (directory / _LOCK).stat().st_mtime
-    except OSError:
-        return 0.0
+    return 0.0
 
 
 @contextlib.contextmanager
@@ -163,13 +169,6 @@ def holds_exports_only(directory: Path) -> bool:
     )
 
 
-# What a finished file needs before it takes its place: the mode of any new file, and nothing of an older one beside
-# it.
-
-
-_SIDE_SUFFIXES = ("-journal", "-wal", "-shm")
-
-
 def make_readable(path: Path) -> None:
     """Give a temporary file, which is its owner's alone, the mode that any new file gets; OSError if it cannot be changed."""
     mask = os.umask(0)  # asking means setting it
@@ -189,54 +188,42 @@ def remove_side_files(path: Path) -> None:
         one.unlink(missing_ok=True)
 
 
-EXPORT_AGAIN = "export it again: nsys export --type=sqlite --force-overwrite=true REPORT.nsys-rep"
-BEING_WRITTEN = "is still being written, or its writer was killed"
-WAIT = "wait until nsys export has ended"
-
-_EXPORT = ".sqlite"
-_MAGIC = b"SQLite format 3\x00"
-_HEADER_BYTES = 100
-_WAL_FORMAT = 2
-
-
 def check_file(path: Path) -> tuple[os.stat_result, str]:
     """Check that a file is a whole SQLite file that nobody is writing; return its status, and the URI flags to open it with.
 
     A closed file in WAL mode is opened as immutable: without that SQLite makes ``-wal`` and ``-shm`` files, even for a
-    reader.
-
-    Raises
-    ------
-    ReportNotFoundError, NotAReportError, DamagedReportError
-        If the file is missing, no SQLite, unreadable, truncated or being written.
+    reader. ReportNotFoundError, NotAReportError or DamagedReportError if the file is missing, no SQLite, unreadable,
+    truncated or being written.
     """
-    status, header = _read_header(path)
-    if not header:
-        raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
-    if not header.startswith(_MAGIC[: len(header)]):
-        raise NotAReportError(str(path), "not an SQLite database", fix=_needed(path))
-    _check_size(path, header, status.st_size)
-    _check_side_files(path)
-    in_wal_mode = _WAL_FORMAT in header[18:20]
-    return status, "mode=ro&immutable=1" if in_wal_mode else "mode=ro"
-
-
-def _needed(path: Path) -> str:
-    """Say what to pass instead of a file that is no database."""
-    if path.name.endswith(SIDECAR_SUFFIX):
-        return "pass the .sqlite reports beside it; it is read with them"
-    if path.suffix == _EXPORT:
-        return "nsys export --type=sqlite REPORT.nsys-rep"
-    return "pass the reports of a capture: .sqlite, or .nsys-rep where there is nsys"
-
-
-def _read_header(path: Path) -> tuple[os.stat_result, bytes]:
     with readable(path):
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise NotAReportError(str(path), "no ordinary file, where a report was needed")
         with path.open("rb") as file:
-            return status, file.read(_HEADER_BYTES)
+            header = file.read(_HEADER_BYTES)
+    if not header:
+        raise DamagedReportError(str(path), "is empty (0 bytes)", fix=EXPORT_AGAIN)
+    if not header.startswith(_MAGIC[: len(header)]):
+        fix = "pass the reports of a capture: .sqlite, or .nsys-rep where there is nsys"
+        if path.name.endswith(SIDECAR_SUFFIX):
+            fix = "pass the .sqlite reports beside it; it is read with them"
+        elif path.suffix == _EXPORT:
+            fix = "nsys export --type=sqlite REPORT.nsys-rep"
+        raise NotAReportError(str(path), "not an SQLite database", fix=fix)
+    expected = _HEADER_BYTES
+    if len(header) == _HEADER_BYTES:
+        page_size, pages = struct.unpack(">16xH10xI68x", header)
+        expected = (65536 if page_size == 1 else page_size) * pages
+    if status.st_size < expected:
+        problem = f"is truncated: {status.st_size} bytes of at least {expected}"
+        raise DamagedReportError(str(path), problem, fix=EXPORT_AGAIN)
+    for suffix in ("-journal", "-wal"):
+        side = path.with_name(path.name + suffix)
+        with contextlib.suppress(OSError):
+            if side.stat().st_size:
+                problem = f"{BEING_WRITTEN}: {side.name} lies beside it"
+                raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")
+    return status, "mode=ro&immutable=1" if _WAL_FORMAT in header[18:20] else "mode=ro"
 
 
 @contextlib.contextmanager
@@ -256,24 +243,3 @@ def readable(path: Path) -> Iterator[None]:
         raise DamagedReportError(str(path), f"cannot be opened ({error.strerror})") from error
     except ValueError as error:  # a NUL character
         raise DamagedReportError(repr(str(path)), f"is no file name ({error})") from error
-
-
-def _check_size(path: Path, header: bytes, size: int) -> None:
-    """Compare the file's size with the page count in its header."""
-    expected = _HEADER_BYTES
-    if len(header) == _HEADER_BYTES:
-        (page_size,) = struct.unpack(">H", header[16:18])
-        (pages,) = struct.unpack(">I", header[28:32])
-        expected = (65536 if page_size == 1 else page_size) * pages
-    if size < expected:
-        raise DamagedReportError(str(path), f"is truncated: {size} bytes of at least {expected}", fix=EXPORT_AGAIN)
-
-
-def _check_side_files(path: Path) -> None:
-    """Refuse a report whose writer has not finished: its journal lies beside it."""
-    for suffix in ("-journal", "-wal"):
-        side = path.with_name(path.name + suffix)
-        with contextlib.suppress(OSError):
-            if side.stat().st_size:
-                problem = f"{BEING_WRITTEN}: {side.name} lies beside it"
-                raise DamagedReportError(str(path), problem, fix=f"{WAIT}, or export again")

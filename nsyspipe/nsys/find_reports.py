@@ -27,16 +27,8 @@ from nsyspipe.errors import (
     ReportNotFoundError,
 )
 from nsyspipe.model.text import decoded, printable
-from nsyspipe.nsys.export import all_exported, attempt_exports, is_up_to_date, target_of
-from nsyspipe.nsys.export_command import export_options
-from nsyspipe.nsys.files import (
-    claim,
-    claimed_at,
-    holds_exports_only,
-    is_claimed,
-    readable,
-    remove_abandoned,
-)
+from nsyspipe.nsys.export import all_exported, attempt_exports, export_options, is_up_to_date, target_of
+from nsyspipe.nsys.files import claim, claimed_at, holds_exports_only, is_claimed, readable, remove_abandoned
 from nsyspipe.nsys.programs import Nsys, by_number, find
 
 if TYPE_CHECKING:
@@ -121,14 +113,12 @@ def split_logs(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
     logs: list[str] = []
     for argument in arguments:
         path = Path(argument)
-        is_text = path.suffix not in (EXPORT_SUFFIX, RAW_SUFFIX) and path.is_file() and not _is_sqlite(path)
+        is_text = path.suffix not in (EXPORT_SUFFIX, RAW_SUFFIX) and path.is_file()
+        if is_text:
+            with readable(path), path.open("rb") as file:
+                is_text = file.read(len(_MAGIC)) != _MAGIC
         (logs if is_text else reports).append(argument)
     return reports, logs
-
-
-def _is_sqlite(path: Path) -> bool:
-    with readable(path), path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def find_logs(arguments: Iterable[str | Path]) -> list[Path]:
@@ -152,21 +142,18 @@ def display_names(paths: Sequence[str | Path]) -> list[str]:
 
     A report that was exported into the cache is called as if its export lay beside it.
     """
-    paths = [_beside_source(Path(path)) for path in paths]
-    parts = [Path(decoded(str(path))).parts for path in paths]
+    pairs = [(path, source_of(path)) for path in map(Path, paths)]
+    texts = [decoded(str(path if path == source else source.with_suffix(EXPORT_SUFFIX))) for path, source in pairs]
+    parts = [Path(text).parts for text in texts]
     for depth in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(one[-depth:]) for one in parts]
         if len(set(names)) == len(set(parts)):
             return names
-    return [decoded(str(path)) for path in paths]
-
-
-def _beside_source(path: Path) -> Path:
-    source = source_of(path)
-    return path if source == path else source.with_suffix(EXPORT_SUFFIX)
+    return texts
 
 
 def _expand_all(arguments: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files that the arguments name; of a directory those with these suffixes, the first of which wins."""
     found: list[Path] = []
     for argument in arguments:
         if not str(argument):
@@ -177,27 +164,18 @@ def _expand_all(arguments: Iterable[str | Path], suffixes: tuple[str, ...]) -> l
 
 
 def _expand(argument: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """Return the files that one argument names; of a directory those with these suffixes, the first of which wins."""
     if argument.is_dir():
         found = sorted((path for path in argument.iterdir() if path.suffix in suffixes), key=by_number)
-        if not found:
-            raise ReportNotFoundError(
-                str(argument),
-                f"a directory without {suffixes[0]} reports",
-                fix="pass the directory that nsys wrote to",
-            )
-        return found
-    if argument.exists() or not glob.has_magic(str(argument)):
+        problem, fix = f"a directory without {suffixes[0]} reports", "pass the directory that nsys wrote to"
+    elif argument.exists() or not glob.has_magic(str(argument)):
         return [argument]
-    matches = [Path(match) for match in glob.glob(str(argument), recursive=True)]  # noqa: PTH207 - absolute patterns
-    files = sorted((path for path in matches if not path.is_dir()), key=by_number)
-    found = [path for path in files if path.suffix in suffixes] or files
+    else:
+        matches = [Path(match) for match in glob.glob(str(argument), recursive=True)]  # noqa: PTH207 - absolute patterns
+        files = sorted((path for path in matches if not path.is_dir()), key=by_number)
+        found = [path for path in files if path.suffix in suffixes] or files
+        problem, fix = "this glob matches no report", "check the path; a directory works too"
     if not found:
-        raise ReportNotFoundError(
-            str(argument),
-            "this glob matches no report",
-            fix="check the path; a directory works too",
-        )
+        raise ReportNotFoundError(str(argument), problem, fix=fix)
     return found
 
 
@@ -223,40 +201,21 @@ def cache_directory() -> Path:
 
 
 def exported_reports(
-    arguments: Iterable[str | Path],
-    *,
-    jobs: int | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    arguments: Iterable[str | Path], *, jobs: int | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
-    """Return the exports that the arguments name; of a report without one, its export in the cache.
+    """Return the exports that the arguments name; of a report without one, its export in the cache, whose report `source_of` tells.
 
-    `source_of` tells the report of such an export.
-
-    Parameters
-    ----------
-    arguments
-        Reports, exports, directories, globs.
-    jobs
-        How many to export at once; None chooses.
-    on_progress
-        Called with (reports exported, reports to export).
-
-    Raises
-    ------
-    ReportNotFoundError
-        If an argument names no file.
-    NotAReportError
-        If a report is not exported yet, and there is no nsys that could.
-    NsysFailedError
-        If nsys fails, once all reports were tried.
-    OutputError
-        If the cache cannot be written.
+    So many `jobs` export at once (None chooses); `on_progress` is called with (reports exported, reports to export).
+    ReportNotFoundError if an argument names no file, NotAReportError if there is no nsys that could export a report,
+    NsysFailedError if it fails, once all reports were tried, OutputError if the cache cannot be written.
     """
     paths = find_named(arguments)
     sources = {path: None for path in paths if path.suffix == RAW_SUFFIX}
     if not sources:
         return paths
-    limit = _limit()
+    limit = os.environ.get(_BYTES) or f"{_MOST_BYTES}"
+    if not (limit.isascii() and limit.isdigit()):
+        raise OptionError(f"{_BYTES}={limit}", "is no number of bytes", fix=f"{_BYTES}=20000000000")
     folder = cache_directory() / "exports"
     try:
         nsys = find()
@@ -267,20 +226,11 @@ def exported_reports(
     for target in targets.values():
         _claim(target.parent)
     outcomes = attempt_exports(targets, targets=targets, nsys=nsys, jobs=jobs, on_progress=on_progress)
-    _make_room(folder, limit)
+    _make_room(folder, int(limit))
     all_exported(outcomes)
     for source, target in targets.items():
         remember_source(target, source)
     return [targets.get(path, path) for path in paths]
-
-
-def _limit() -> int:
-    given = os.environ.get(_BYTES, "")
-    if not given:
-        return _MOST_BYTES
-    if not (given.isascii() and given.isdigit()):
-        raise OptionError(f"{_BYTES}={given}", "is no number of bytes", fix=f"{_BYTES}=20000000000")
-    return int(given)
 
 
 def _make_private(folder: Path) -> None:
@@ -299,10 +249,7 @@ def _make_private(folder: Path) -> None:
     if os.geteuid() not in (0, status.st_uid):
         problem = "is another user's"
     elif stat.S_IMODE(status.st_mode) & _WRITABLE_BY_OTHERS:
-        problem, fix = (
-            "can be written by others",
-            f"chmod go-w {shlex.quote(str(folder))}, or {fix}",
-        )
+        problem, fix = ("can be written by others", f"chmod go-w {shlex.quote(str(folder))}, or {fix}")
     if problem:
         problem = f"cannot be used as the cache of exports: it {problem}"
         raise OutputError(str(folder), problem, fix=fix)
@@ -333,23 +280,19 @@ def _any_export(folder: Path, source: Path, report: str, sources: Sequence[Path]
         with contextlib.suppress(InputError, OutputError):
             if is_up_to_date(source, target, force=False):
                 return target
-    exports = [one.with_suffix(EXPORT_SUFFIX) for one in sources]
     if not target_of(source).exists():
         raise not_exported(source, _NO_NSYS)
+    exports = [str(one.with_suffix(EXPORT_SUFFIX)) for one in sources]
+    named = shlex.join(map(decoded, exports))
+    if len(exports) > 1 and len({path.parent for path in sources}) == 1:
+        begin = os.path.commonprefix(exports)  # noqa: RUF071 - by characters
+        named = shlex.quote(decoded(f"{glob.escape(begin)}*{EXPORT_SUFFIX}"))
     raise NotAReportError(
         decoded(str(source)),
         "an nsys report, and there is no nsys on this machine to export it",
         found=f"what may be its export: {printable(decoded(str(target_of(source))))}",
-        fix=f"nsyspipe analyze {_named_at_once(exports)}",
+        fix=f"nsyspipe analyze {named}",
     )
-
-
-def _named_at_once(paths: Sequence[Path]) -> str:
-    """Return files as the words of a shell; several of one directory as a glob."""
-    if len(paths) == 1 or len({path.parent for path in paths}) > 1:
-        return shlex.join(decoded(str(path)) for path in paths)
-    begin = os.path.commonprefix([str(path) for path in paths])  # noqa: RUF071 - by characters
-    return shlex.quote(decoded(f"{glob.escape(begin)}*{EXPORT_SUFFIX}"))
 
 
 def _claim(entry: Path) -> None:
@@ -377,14 +320,12 @@ def _make_room(folder: Path, limit: int) -> None:
 
 
 def _may_go(entry: Path) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return holds_exports_only(entry) and not is_claimed(entry)
-    except OSError:
-        return False
+    return False
 
 
 def _size(path: Path) -> int:
-    try:
+    with contextlib.suppress(OSError):
         return path.lstat().st_size
-    except OSError:
-        return 0
+    return 0

@@ -24,8 +24,8 @@ from nsyspipe.nsys.programs import (
     find_importer,
     find_nsys,
     nccl_version,
-    numbers,
     nvtx_version,
+    ranges_reach,
     torch_versions,
     trace_values_in,
     version_in,
@@ -34,6 +34,12 @@ from nsyspipe.version import __version__
 
 STATUSES = ("ok", "warning", "missing", "unknown")
 ANALYZE, CONVERT, CAPTURE = "analyze", "convert", "capture"
+_BOTH = f"{CONVERT}, {CAPTURE}"
+_WITHOUT_NSYS = (
+    ("nsys", "not on PATH, not in the usual places", _BOTH),
+    ("importer", "comes with nsys", _BOTH),
+    ("trace_values", "nsys would tell", "choosing --trace"),
+)
 
 _TOTAL_S = 9.0
 _LITTLE_SPACE_BYTES = 5_000_000_000
@@ -46,8 +52,6 @@ _BYTES_PER_MIB = 1 << 20
 _DRIVER_FILE = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 _LINK_ROW = re.compile(r"^GPU\d+\s+(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
-# nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
-_NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
 
 _INSTALL = "run this in the environment that trains, or pip install 'nsyspipe[train]'"
 _NO_GPU = "capture on a machine with NVIDIA GPUs, or what hosts do: launchers/ddp.sh --cpu"
@@ -90,11 +94,6 @@ def _smi(patience: Patience, search_path: str | None, *words: str) -> str:
     return patience.answer(smi, *words) if smi else ""
 
 
-def ranges_reach(nsys_version: str, nvtx: str) -> bool:
-    """Tell whether ranges of a version of the ``nvtx`` package reach a version of nsys."""
-    return numbers(nvtx) < _NVTX_LOST or numbers(nsys_version)[:2] > _NSYS_LOSES
-
-
 @dataclass(frozen=True)
 class Check:
     """What one probe found, and what would mend it."""
@@ -121,13 +120,14 @@ def check_machine(
     """
     patience = Patience(run, total_s)
     nsys = find_nsys(search_path, root)
-    version, answer = _nsys_version(patience, nsys)
+    answer = patience.output(str(nsys.path), "--version") if nsys else None
+    version = version_in(answer.text) if answer else None
+    without = [Check(name, "missing", what, uses, GET_NSYS) for name, what, uses in _WITHOUT_NSYS]
+    with_nsys = nsys and [_nsys(nsys, version, answer), _importer(nsys, root), _trace_values(patience, nsys)]
     return [
         Check("nsyspipe", "ok", f"{__version__} on Python {platform.python_version()}", ANALYZE),
         _disk_space(folder),
-        _nsys(nsys, version, answer),
-        _importer(nsys, root),
-        _trace_values(patience, nsys),
+        *(with_nsys or without),
         _cpu_sampling(patience, nsys, root),
         _driver(patience, search_path, root),
         _topology(patience, search_path),
@@ -148,46 +148,32 @@ def _disk_space(folder: Path | None) -> Check:
     return Check("disk_space", "warning" if fix else "ok", found, uses, fix, found_bytes=free)
 
 
-def _nsys_version(patience: Patience, nsys: Program | None) -> tuple[str | None, Output | None]:
-    answer = patience.output(str(nsys.path), "--version") if nsys else None
-    return version_in(answer.text) if answer else None, answer
-
-
-def _nsys(nsys: Program | None, version: str | None, answer: Output | None) -> Check:
-    uses = f"{CONVERT}, {CAPTURE}"
-    if nsys is None:
-        return Check("nsys", "missing", "not on PATH, not in the usual places", uses, GET_NSYS)
+def _nsys(nsys: Program, version: str | None, answer: Output | None) -> Check:
     where = f"in {nsys.place}" if nsys.place else "on PATH"
     if version is None:
         why = "cannot be started" if answer is None else f"fails with status {answer.status}"
         if answer is not None and answer.status is None:
             why = "does not answer"
         fix = "try nsys --version by hand, or install it again"
-        return Check("nsys", "unknown", f"{where}, but {why}", uses, fix)
+        return Check("nsys", "unknown", f"{where}, but {why}", _BOTH, fix)
     if nsys.place:
         fix = f"export PATH={Path(nsys.place).parent}:$PATH"
-        return Check("nsys", "warning", f"{version} {where}, not on PATH", uses, fix)
-    return Check("nsys", "ok", f"{version} {where}", uses)
+        return Check("nsys", "warning", f"{version} {where}, not on PATH", _BOTH, fix)
+    return Check("nsys", "ok", f"{version} {where}", _BOTH)
 
 
-def _importer(nsys: Program | None, root: Path) -> Check:
-    uses = f"{CONVERT}, {CAPTURE}"
-    if nsys is None:
-        return Check("importer", "missing", "comes with nsys", uses, GET_NSYS)
+def _importer(nsys: Program, root: Path) -> Check:
     if find_importer(nsys, root):
-        return Check("importer", "ok", "QdstrmImporter is there", uses)
+        return Check("importer", "ok", "QdstrmImporter is there", _BOTH)
     fix = f"{GET_NSYS}, not only its target package"
-    return Check("importer", "unknown", "no QdstrmImporter beside nsys", uses, fix)
+    return Check("importer", "unknown", "no QdstrmImporter beside nsys", _BOTH, fix)
 
 
-def _trace_values(patience: Patience, nsys: Program | None) -> Check:
+def _trace_values(patience: Patience, nsys: Program) -> Check:
     uses = "choosing --trace"
-    if nsys is None:
-        return Check("trace_values", "missing", "nsys would tell", uses, GET_NSYS)
     values = trace_values_in(patience.answer(str(nsys.path), "profile", "--help"))
     if not values:
-        found = "nsys profile --help does not tell"
-        return Check("trace_values", "unknown", found, uses, _SAFE_TRACE)
+        return Check("trace_values", "unknown", "nsys profile --help does not tell", uses, _SAFE_TRACE)
     if "nccl" in values:
         return Check("trace_values", "ok", ", ".join(values), uses)
     fix = f"{_SAFE_TRACE}; nccl needs nsys 2025.6 or newer"
@@ -198,14 +184,11 @@ def _cpu_sampling(patience: Patience, nsys: Program | None, root: Path) -> Check
     """Ask nsys, which tries it; else go by the kernel's setting."""
     uses = "CPU samples (not needed)"
     try:
-        setting = root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii")
-        level = int(setting)
+        level = int(root.joinpath("proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return Check("cpu_sampling", "unknown", "the kernel does not tell", uses)
-    found = f"perf_event_paranoid is {level}"
     said = _SAMPLING.search(patience.answer(str(nsys.path), "status", "-e")) if nsys else None
-    if said:
-        found += f", nsys says {said[1]}"
+    found = f"perf_event_paranoid is {level}" + (f", nsys says {said[1]}" if said else "")
     if said[1] == "OK" if said else level <= _MOST_PARANOID:
         return Check("cpu_sampling", "ok", found, uses)
     fix = f"sysctl kernel.perf_event_paranoid={_MOST_PARANOID} as root, or capture with --sample=none"
@@ -262,10 +245,9 @@ def _nccl(root: Path) -> Check:
 def _nvtx(nsys_version: str | None) -> Check:
     uses = "labels of steps"
     version = nvtx_version()
-    if version is None and torch_versions()[0] is None:
-        found = "neither nvtx nor torch, whose ranges label as well"
-        return Check("nvtx", "missing", found, uses, _INSTALL)
     if version is None:
+        if torch_versions()[0] is None:
+            return Check("nvtx", "missing", "neither nvtx nor torch, whose ranges label as well", uses, _INSTALL)
         return Check("nvtx", "ok", "not installed; torch.cuda.nvtx labels as well", uses)
     if nsys_version is not None and not ranges_reach(nsys_version, version):
         found = f"{version}, whose ranges do not reach nsys {nsys_version}"

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,6 +24,7 @@ from nsyspipe.errors import NsysFailedError, NsysNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from threading import Event
 
 
 ROOT = Path("/")
@@ -106,47 +106,49 @@ def by_number(path: Path) -> list[tuple[int, str]]:
 
 
 def ask(command: Sequence[str], timeout_s: float) -> Output | None:
-    """Run a program and return what it printed; None when it cannot be started.
-
-    It gets no input, and is ended with all of its process group.
-    """
+    """Run a program as `printed` does; None when it cannot be started."""
     try:
-        process = subprocess.Popen(  # noqa: S603 - a list, no shell
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        return printed(command, timeout_s)
     except OSError:
         return None
-    try:
-        text, status = _read(process, time.monotonic() + timeout_s)
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    return Output(status, text)
 
 
-def _read(process: subprocess.Popen[bytes], deadline: float) -> tuple[str, int | None]:
-    """Read until the program ends, whoever else holds its output open, or until the deadline."""
-    source = process.stdout.fileno() if process.stdout is not None else -1
-    received = bytearray()
-    is_open = True
-    while time.monotonic() < deadline and len(received) < _MOST_BYTES:
-        has_ended = process.poll() is not None
-        if is_open and select.select([source], [], [], 0 if has_ended else _POLL_S)[0]:
-            chunk = os.read(source, _CHUNK)
-            is_open = bool(chunk)
-            received += chunk
-        elif has_ended:
-            break
-        elif not is_open:
-            time.sleep(_POLL_S)
-    return received.decode("utf-8", "replace"), process.poll()
+def printed(
+    command: Sequence[str], timeout_s: float, *, folder: Path | None = None, stopped: Event | None = None
+) -> Output:
+    """Run a program and return the last that it printed; OSError when it cannot be started.
+
+    It gets no input, and is ended with all of its process group: once it has ended, whoever else holds its output open,
+    when time is up, or when it is `stopped`. What it says of errors is left out, but of one that runs in a `folder`.
+    """
+    received, is_open = bytearray(), True
+    with subprocess.Popen(  # noqa: S603 - a list, no shell
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if folder else subprocess.DEVNULL,
+        cwd=folder,
+        start_new_session=True,  # its own group: Ctrl-C reaches us, and we end it with all that it started
+    ) as process:
+        source, deadline = process.stdout, time.monotonic() + timeout_s
+        assert source is not None  # noqa: S101 - a pipe
+        try:
+            while time.monotonic() < deadline and not (stopped and stopped.is_set()):
+                has_ended = process.poll() is not None
+                if is_open and select.select([source], [], [], 0 if has_ended else _POLL_S)[0]:
+                    chunk = os.read(source.fileno(), _CHUNK)
+                    is_open = bool(chunk)
+                    received += chunk
+                    del received[:-_MOST_BYTES]
+                elif has_ended:
+                    break
+                elif not is_open:
+                    time.sleep(_POLL_S)
+            status = process.poll()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return Output(status, received.decode("utf-8", "replace"))
 
 
 class Patience:
@@ -172,8 +174,6 @@ class Patience:
         output = self.output(program, *arguments)
         return output.text if output is not None and output.status == 0 else ""
 
-
-# What nsys printed before it failed: which of its lines say why, fit to print.
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _TELLING = re.compile(
@@ -201,13 +201,13 @@ def telling_lines(said: str, most: int) -> list[str]:
     return list(dict.fromkeys(telling[-most:]))
 
 
-# Versions of what a training job runs on, without importing it: torch alone would take seconds.
-
 _CUDA = re.compile(r"""^cuda(?:\s*:[^=\n]*)?\s*=\s*['"]([\d.]+)['"]""", re.MULTILINE)
 _VERSION = re.compile(r"""^__version__\s*=\s*['"]([\w.+-]+)['"]""", re.MULTILINE)
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 # Where containers and distributions keep a library of their own.
 _NCCL_LIBRARIES = ("usr/lib/*-linux-gnu/libnccl.so.*.*.*", "usr/lib64/libnccl.so.*.*.*")
+# nvtx from PyPI, this version and newer, does not reach nsys up to that one (seen with 2024.2.3).
+_NVTX_LOST, _NSYS_LOSES = (0, 2, 12), (2024, 2)
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+(?:\.\d+)+)$")
 
 
@@ -236,12 +236,10 @@ def torch_versions() -> tuple[str | None, str | None]:
 
 def nccl_version(root: Path) -> str | None:
     """Return the version of NCCL that torch brought, else of the system's library; None without either."""
-    for package in _NCCL_PACKAGES:
-        if version := _installed(package):
-            return version
-    found = [path for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
-    matches = [match[1] for path in found if (match := _LIBRARY_VERSION.search(path.name))]
-    return max(matches, key=numbers, default=None)
+    if version := next(filter(None, map(_installed, _NCCL_PACKAGES)), None):
+        return version
+    names = [path.name for pattern in _NCCL_LIBRARIES for path in root.glob(pattern)]
+    return max((match[1] for name in names if (match := _LIBRARY_VERSION.search(name))), key=numbers, default=None)
 
 
 def nvtx_version() -> str | None:
@@ -249,18 +247,22 @@ def nvtx_version() -> str | None:
     return _installed("nvtx")
 
 
+def ranges_reach(nsys_version: str, nvtx: str) -> bool:
+    """Tell whether ranges of a version of the ``nvtx`` package reach a version of nsys."""
+    return numbers(nvtx) < _NVTX_LOST or numbers(nsys_version)[:2] > _NSYS_LOSES
+
+
 def _installed(package: str) -> str | None:
+    from importlib import metadata  # noqa: PLC0415 - takes longer than all else here, and few ask
+
     try:
         return metadata.version(package)
     except (metadata.PackageNotFoundError, KeyError, OSError, ValueError):  # also a broken one
         return None
 
 
-# The nsys of this machine: where it is, its version, and what it can do, as its own help tells.
-
 GET_NSYS = "install Nsight Systems (developer.nvidia.com/nsight-systems)"
 
-_NAME = "nsys"
 # The first start from a shared file system reads hundreds of megabytes.
 _ANSWER_S = 60.0
 _NSYS_VERSION = re.compile(r"\bversion (\d+(?:\.\d+)+)")
@@ -299,13 +301,9 @@ class Nsys:
         """Return what ``nsys profile --trace`` takes; empty when its help does not tell."""
         return trace_values_in(self._help("profile"))
 
-    def profile_has(self, option: str) -> bool:
-        """Return whether ``nsys profile`` knows a long option, as ``--cuda-graph-trace``."""
-        return option in _OPTION.findall(self._help("profile"))
-
-    def export_has(self, option: str) -> bool:
-        """Return whether ``nsys export`` knows a long option, as ``--include-blobs``."""
-        return option in _OPTION.findall(self._help("export"))
+    def has(self, command: str, option: str) -> bool:
+        """Return whether a command of nsys knows a long option, as ``export`` knows ``--include-blobs``."""
+        return option in _OPTION.findall(self._help(command))
 
     def _help(self, command: str) -> str:
         if command not in self._helps:
@@ -317,30 +315,20 @@ class Nsys:
 def find(program: str | None = None, *, run: Run = ask) -> Nsys:
     """Return the nsys to use, once it has told its version.
 
-    Parameters
-    ----------
-    program
-        A path, a directory that holds nsys, or a name on the search path; None looks on the search path,
-        then in the places where packages put it, newest first.
-
-    Raises
-    ------
-    NsysNotFoundError
-        If there is none.
-    NsysFailedError
-        If it cannot be started, does not answer, or is something else.
+    It is named by a path, a directory that holds nsys, or a name on the search path; None looks on the search path, then
+    in the places where packages put it, newest first. NsysNotFoundError if there is none, NsysFailedError if it cannot be
+    started, does not answer, or is something else.
     """
     path = _path(program)
     output = run([str(path), "--version"], _ANSWER_S)
-    version = version_in(output.text) if output is not None else None
-    if version is not None:
-        return Nsys(path, version, run)
     if output is None:
         problem = "cannot be started"
+    elif (version := version_in(output.text)) is not None:
+        return Nsys(path, version, run)
     elif output.status is None:
         problem = f"did not tell its version within {_ANSWER_S:.0f} s"
     elif output.status:
-        problem = f"{_NAME} --version fails with status {output.status}"
+        problem = f"nsys --version fails with status {output.status}"
     else:
         problem = "does not tell a version as nsys does"
     fix = f"try {path} --version by hand, name another nsys, or {GET_NSYS}"
@@ -349,17 +337,13 @@ def find(program: str | None = None, *, run: Run = ask) -> Nsys:
 
 def _path(program: str | None) -> Path:
     if program is None:
-        found = find_nsys()
-        if found is None:
-            raise NsysNotFoundError(
-                _NAME,
-                "is not on PATH, and not in the usual places",
-                fix=f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH",
-            )
-        return found.path
+        if (found := find_nsys()) is not None:
+            return found.path
+        fix = f"{GET_NSYS}, or export PATH=DIRECTORY_OF_NSYS:$PATH"
+        raise NsysNotFoundError("nsys", "is not on PATH, and not in the usual places", fix=fix)
     named = os.path.expanduser(program)  # noqa: PTH111 - a bare name stays one, to be looked up
     is_directory = bool(named) and Path(named).is_dir()
-    given = shutil.which(str(Path(named).absolute() / _NAME) if is_directory else named)
+    given = shutil.which(str(Path(named).absolute() / "nsys") if is_directory else named)
     if given is None:
         raise NsysNotFoundError(program or "''", "is no nsys that can be run", fix="name the program: /opt/…/bin/nsys")
     # Absolute: it may be run from another directory.
@@ -372,11 +356,11 @@ def import_path() -> list[str]:
     Anybody's reports may lie in it, and more than reports.
     """
     # No pathlib: it would be imported from the path that this mends.
-    return [entry for entry in sys.path if os.path.isabs(entry) and not _is_here(entry)]  # noqa: PTH117
-
-
-def _is_here(entry: str) -> bool:
-    try:
-        return os.path.samefile(entry, os.curdir)  # noqa: PTH121
-    except (OSError, ValueError):
-        return False
+    found = []
+    for entry in filter(os.path.isabs, sys.path):
+        is_here = False
+        with contextlib.suppress(OSError, ValueError):
+            is_here = os.path.samefile(entry, os.curdir)  # noqa: PTH121
+        if not is_here:
+            found.append(entry)
+    return found

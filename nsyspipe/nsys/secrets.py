@@ -59,29 +59,23 @@ def hash_key(environment: Mapping[str, str] | None = None) -> HashKey:
     The file is refused if it, or its directory, is a link, belongs to somebody else, or is open to others.
     """
     given = os.environ if environment is None else environment
-    place = None
+    state, home = given.get("XDG_STATE_HOME", ""), given.get("HOME", "")
+    if not os.path.isabs(state):  # noqa: PTH117 - a relative one is to be ignored
+        state = os.path.join(home, ".local", "state")  # noqa: PTH118
+    where = "a state directory"
     try:
-        place = _directory(given)
-        key = _users_key(place)
+        if not os.path.isabs(state):  # noqa: PTH117
+            raise _UnusableError("HOME is not set")  # noqa: TRY301
+        where = f"{Path(state) / _DIRECTORY / _FILE}"
+        key = _users_key(Path(state) / _DIRECTORY)
     except (OSError, _UnusableError) as error:
         reason = error.strerror or "unusable" if isinstance(error, OSError) else str(error)
-        where = "a state directory" if place is None else place / _FILE
         note = (
             f"note: no key in {where} ({reason}): hashed values of this capture are compared with no other's; "
             "diff says that they may have changed"
         )
         return HashKey(secrets.token_bytes(_N_BYTES), note=note)
     return HashKey(key, key_id=_digest(key, b"which key"))
-
-
-def _directory(environment: Mapping[str, str]) -> Path:
-    state = environment.get("XDG_STATE_HOME", "")
-    if os.path.isabs(state):  # noqa: PTH117 - a relative one is to be ignored
-        return Path(state) / _DIRECTORY
-    home = environment.get("HOME", "")
-    if not os.path.isabs(home):  # noqa: PTH117
-        raise _UnusableError("HOME is not set")
-    return Path(home) / ".local" / "state" / _DIRECTORY
 
 
 def _users_key(place: Path) -> bytes:
@@ -122,12 +116,11 @@ def _make(directory: int) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(draft, flags, _MODE, dir_fd=directory)
     try:
-        try:
+        with open(file, "wb") as writing:  # noqa: PTH123 - a descriptor
             os.fchmod(file, _MODE)
-            os.write(file, secrets.token_bytes(_N_BYTES))
+            writing.write(secrets.token_bytes(_N_BYTES))
+            writing.flush()
             os.fsync(file)
-        finally:
-            os.close(file)
         with contextlib.suppress(FileExistsError):
             os.link(draft, _FILE, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
     finally:

@@ -389,16 +389,33 @@ def executor_for(paths: Sequence[Path], requested: int | None, *, preload: str) 
     """
     jobs = jobs_for([_size(path) for path in paths], requested)
     if jobs == 1 or not can_start():
-        yield SerialExecutor()
+        with _interrupts_kept():
+            yield SerialExecutor()
         return
     workers = Workers(jobs, preload=preload)
     try:
-        yield workers
+        with _interrupts_kept():
+            yield workers
     except BaseException:
         workers.kill()
         raise
     finally:
         workers.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Leave Ctrl-C to Python while a statement of ADBC runs: ADBC loses one that comes as the statement ends.
+
+    It would have the driver cancel the statement, which SQLite's cannot.
+    """
+    driver: Any = importlib.import_module("adbc_driver_manager.dbapi")
+    before = driver._blocking_call  # noqa: SLF001 - there is no other way
+    driver._blocking_call = lambda call, arguments, named, _cancel: call(*arguments, **named)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        driver._blocking_call = before  # noqa: SLF001
 
 
 def _size(path: Path) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 # As nsys 2024.2.3 prints them; 2025.6 adds 'nccl' to the values.
 VERSION = "NVIDIA Nsight Systems version 2024.2.3.38-242334140272v0\n"
 HELP = """\
@@ -62,3 +64,9 @@ def put(root, path, text):
     target = root / path
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text)
+
+
+def listening():
+    """Hear the signals that end a program, in a new process: pytest itself may run where they are ignored, as after ``&``."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)

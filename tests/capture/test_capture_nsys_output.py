@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nsyspipe.capture.nsys_output import (
+from nsyspipe.capture.rank import (
     NOTHING,
     Captured,
     NsysOutput,

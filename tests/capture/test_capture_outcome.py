@@ -56,8 +56,7 @@ def test_the_rank_that_failed_first_is_the_one_to_look_at():
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
-    [(139, "by SIGSEGV"), (137, "by SIGKILL"), (128 + 99, "by signal 99"), (128, "status 128")],
+    ("status", "words"), [(139, "by SIGSEGV"), (137, "by SIGKILL"), (128 + 99, "by signal 99"), (128, "status 128")]
 )
 def test_a_signal_is_named(status, words):
     assert words in said(verdict([rank(0, status=status)], expected=(0,), end=End(1)))

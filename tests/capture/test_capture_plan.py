@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.capture import ready
+from nsyspipe.capture import plan as ready
 from nsyspipe.capture.plan import earlier_files, parse_job, parse_ranks
 from nsyspipe.capture.supervision import short_directory
 from nsyspipe.errors import OptionError
@@ -22,8 +22,7 @@ def job(*words, name="/data/run"):
 
 
 @pytest.mark.parametrize(
-    ("text", "ranks"),
-    [("0", {0}), ("0,7,63", {0, 7, 63}), ("0-3", {0, 1, 2, 3}), ("5,1-2", {1, 2, 5}), ("2-2", {2})],
+    ("text", "ranks"), [("0", {0}), ("0,7,63", {0, 7, 63}), ("0-3", {0, 1, 2, 3}), ("5,1-2", {1, 2, 5}), ("2-2", {2})]
 )
 def test_ranks_are_numbers_and_ranges(text, ranks):
     assert parse_ranks(text) == ranks
@@ -194,8 +193,7 @@ def test_an_nsys_that_knows_all_values_gets_them(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "usable"),
-    [(("cuda", "nvtx", "nccl"), ("cuda", "nvtx")), (("cuda", "nccl"), ("cuda", "nvtx"))],
+    ("wanted", "usable"), [(("cuda", "nvtx", "nccl"), ("cuda", "nvtx")), (("cuda", "nccl"), ("cuda", "nvtx"))]
 )
 def test_nvtx_stands_in_for_nccl_once(tmp_path, wanted, usable):
     found, note = ready.usable_trace(nsys(tmp_path), wanted)
@@ -249,8 +247,7 @@ TWO = "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'; echo '  MIG 1g.18gb Device 0:'; 
 
 
 @pytest.mark.parametrize(
-    ("visible", "n"),
-    [(None, 2), ("0", 1), ("", 0), ("0,1,2,3", 2), ("-1", 0), ("1,-1,0", 1), ("GPU-1", 1)],
+    ("visible", "n"), [(None, 2), ("0", 1), ("", 0), ("0,1,2,3", 2), ("-1", 0), ("1,-1,0", 1), ("GPU-1", 1)]
 )
 def test_gpus_are_those_that_programs_see(smi, visible, n):
     assert smi(TWO, visible) == n

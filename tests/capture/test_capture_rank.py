@@ -27,22 +27,14 @@ def status_dir(tmp_path, monkeypatch):
 
 def nsys_words(folder, script):
     """Return an nsys of three words that runs what follows as the script says."""
-    return [
-        str(program(folder, "other-name", f"shift 2; {script}")),
-        "profile",
-        "--output=run_%q{RANK}",
-    ]
+    return [str(program(folder, "other-name", f"shift 2; {script}")), "profile", "--output=run_%q{RANK}"]
 
 
 def rank(*command, nsys=(), options=()):
     """Run one rank in a process of its own, as torchrun does."""
     words = ["--exit-timeout=5", f"--nsys-words={len(nsys)}", *options, "--", *nsys, *command]
     return subprocess.run(
-        [sys.executable, "-m", "nsyspipe.capture.rank", *words],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
+        [sys.executable, "-m", "nsyspipe.capture.rank", *words], capture_output=True, text=True, timeout=20, check=False
     )
 
 
@@ -148,11 +140,7 @@ def test_words_reach_the_program_unchanged(tmp_path):
     odd = ["a b", "", "it's", "$HOME", "*", "-n", "--"]
     show = [sys.executable, "-S", "-c", "import sys; print(ascii(sys.argv[1:]))", *odd]
     done = subprocess.run(
-        with_status(show, tmp_path / "it's $x"),
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=True,
+        with_status(show, tmp_path / "it's $x"), capture_output=True, text=True, timeout=10, check=True
     )
     assert done.stdout == ascii(odd) + "\n"
     assert (tmp_path / "it's $x").read_text() == "0\n"

@@ -24,7 +24,7 @@ def test_of_variables_before_the_command_an_allow_list_is_kept(tmp_path):
     command = ["env", "PYTHONPATH=/home/me/x", "NCCL_DEBUG_FILE=/home/me/a.log", "NCCL_DEBUG=INFO"]
     command += ["A=b", "torchrun", "train.py", "lr=1"]
     assert document(tmp_path, command=command)["command"] == [
-        *("env", "NCCL_DEBUG=INFO", "torchrun", "train.py", "lr=1"),
+        *("env", "NCCL_DEBUG=INFO", "torchrun", "train.py", "lr=1")
     ]
 
 
@@ -44,10 +44,7 @@ SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up i
     ("problem", "written"),
     [
         (f"nsys failed: unrecognised option in train.py --api-key {SECRET}", "its capture failed"),
-        (
-            f"nsys failed before it started the program: no option {SECRET}",
-            "nsys failed before it started the program",
-        ),
+        (f"nsys failed before it started the program: no option {SECRET}", "nsys failed before it started the program"),
         (
             f"nsys had not ended 60 s after the program: ended it; nsys could not write its report: {SECRET}",
             "nsys had not ended 60 s after the program: ended it; nsys could not write its report",

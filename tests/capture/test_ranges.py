@@ -120,10 +120,7 @@ for item in captured_steps("abc", warmup=1, steps=1):
 
 
 def test_with_cuda_the_ranks_meet_before_and_after_the_profiler_starts(run):
-    calls = with_torch(
-        run,
-        "for item in captured_steps('ab', warmup=1, steps=1): torch.calls.append(item)",
-    )
+    calls = with_torch(run, "for item in captured_steps('ab', warmup=1, steps=1): torch.calls.append(item)")
     meeting = ["sync", "barrier [1]", "sync"]
     assert calls == [
         *("step 0", "data", "pop", "a", "pop"),
@@ -135,8 +132,7 @@ def test_with_cuda_the_ranks_meet_before_and_after_the_profiler_starts(run):
 
 def test_a_run_without_capture_waits_in_the_same_places(run):
     calls = with_torch(
-        run,
-        "for item in captured_steps('a', warmup=0, steps=1, capture=False): torch.calls.append(item)",
+        run, "for item in captured_steps('a', warmup=0, steps=1, capture=False): torch.calls.append(item)"
     )
     assert calls == ["sync", "barrier [1]", "sync", "step 0", "data", "pop", "a", "pop", "sync"]
 

@@ -59,10 +59,7 @@ def test_gpus_driver_and_topology_come_from_nvidia_smi(around):
     rows = "0, NVIDIA H200, 143771, 580.159.04\n1, NVIDIA H200, [N/A], 580.159.04"
     found = around(smi=printing(**{QUERY.removeprefix("--").replace("-", ""): rows, "topo": TOPOLOGY}))
     # 143771 MiB of 1048576 bytes
-    assert found.gpus == (
-        Gpu(0, "NVIDIA H200", 150_754_820_096),
-        Gpu(1, "NVIDIA H200", None),
-    )
+    assert found.gpus == (Gpu(0, "NVIDIA H200", 150_754_820_096), Gpu(1, "NVIDIA H200", None))
     assert found.driver_version == "580.159.04"
     assert "GPU1\tNV18" in found.topology
 
@@ -160,14 +157,7 @@ def test_a_rank_is_what_the_launcher_and_its_program_say(tmp_path):
     nothing = asdict(CapturedRank(0))
     assert found["ranks"] == [
         nothing | {"pid": 51, "status": 0, "report": "ddp_0", "gpu_name": "NVIDIA H200"},
-        nothing
-        | {
-            "rank": 1,
-            "pid": 61,
-            "local_rank": 1,
-            "report": "ddp_1",
-            "problem": "its capture failed",
-        },
+        nothing | {"rank": 1, "pid": 61, "local_rank": 1, "report": "ddp_1", "problem": "its capture failed"},
         nothing | {"rank": 2},
     ]
 

@@ -10,8 +10,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+import adbc_driver_manager.dbapi
 import pytest
 
+from nsyspipe.run.workers import PRELOAD, executor_for
+from tests.build.programs import listening
 from tests.build.trace import KERNEL, RUNTIME, steady_rank
 from tests.cli.tools import assert_refused, environment, nsyspipe_run, program
 
@@ -35,6 +38,15 @@ def grow(path):
                 f"INSERT INTO {table} SELECT {cells} FROM n, (SELECT * FROM {table} LIMIT 1) t"
             )
         database.commit()
+
+
+def test_an_interrupt_that_comes_while_sqlite_answers_is_not_lost():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with executor_for([], 1, preload=PRELOAD), pytest.raises(KeyboardInterrupt):
+            adbc_driver_manager.dbapi._blocking_call(signal.raise_signal, (signal.SIGINT,), {}, lambda: None)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +106,7 @@ def test_an_interrupt_ends_it_without_a_word_or_a_file(large, tmp_path, jobs, ev
         text=True,
         env=environment(),
         start_new_session=True,
+        preexec_fn=listening,  # noqa: PLW1509 - pytest forks from its main thread
     ) as started:
         wait_until_it_reads(started.pid, large)
         time.sleep(delay)

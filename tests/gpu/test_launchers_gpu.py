@@ -10,7 +10,7 @@ import socket
 
 import pytest
 
-from nsyspipe.capture.ready import n_gpus
+from nsyspipe.capture.plan import n_gpus
 from tests.with_nsys.launching import RealMachine
 
 pytestmark = [

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.build.fake_nsys import COPY, OLD_OPTIONS
-from tests.build.programs import HELP, VERSION, program
+from tests.build.programs import HELP, VERSION, listening, program
 
 LAUNCHERS = Path(__file__).parents[2] / "launchers"
 NEW_HELP = HELP.replace("'osrt',", "'osrt', 'nccl',")
@@ -171,7 +171,7 @@ class Machine:
             **self.variables,
         }
 
-    def start(self, launcher, *words, folder=LAUNCHERS, **options):
+    def start(self, launcher, *words, folder=LAUNCHERS, preexec_fn=listening, **options):
         return subprocess.Popen(
             [str(folder / launcher), *words],
             cwd=self.work,
@@ -181,6 +181,7 @@ class Machine:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=preexec_fn,  # noqa: PLW1509 - pytest forks from its main thread
             **options,
         )
 

@@ -134,13 +134,7 @@ def test_the_printed_command_runs(gpus):
     gpus.put_program("print('it runs')")
     words = printed(gpus, "baseline.sh", "--cpu", "--program", "train.py")
     done = subprocess.run(
-        words,
-        cwd=gpus.work,
-        env=gpus.environment,
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=True,
+        words, cwd=gpus.work, env=gpus.environment, capture_output=True, text=True, timeout=20, check=True
     )
     assert done.stdout == "it runs\n"
     assert gpus.files() == ["baseline_0.nsys-rep"]

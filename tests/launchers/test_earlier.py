@@ -88,15 +88,7 @@ def test_a_report_whose_place_was_taken_meanwhile_is_kept_beside_it(machine):
 def test_a_report_of_a_node_whose_place_was_taken_is_kept_too(machine):
     machine.put_nsys(BLOCKED)
     machine.put_program("import pathlib; pathlib.Path('run_node0.nsys-rep').write_text('other')")
-    words = [
-        "--cpu",
-        "--nnodes=1",
-        "--node-rank=0",
-        "--rdzv-endpoint=h:1",
-        "-o",
-        "run",
-        "--program=train.py",
-    ]
+    words = ["--cpu", "--nnodes=1", "--node-rank=0", "--rdzv-endpoint=h:1", "-o", "run", "--program=train.py"]
     answer = machine.run("node.sh", *words, "--node-wide")
     assert answer.status == 3
     (kept,) = machine.work.glob("run.kept-*_node0.nsys-rep")

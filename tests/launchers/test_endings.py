@@ -19,7 +19,7 @@ def test_a_job_that_ends_well_leaves_reports_exports_and_a_sidecar(machine):
     answer = ddp(machine, "-o", "a/b/run")
     assert answer.status == 0, answer.err
     assert sorted(path.name for path in (machine.work / "a" / "b").iterdir()) == [
-        *("run.capture.json", "run_0.nsys-rep", "run_0.sqlite", "run_1.nsys-rep", "run_1.sqlite"),
+        *("run.capture.json", "run_0.nsys-rep", "run_0.sqlite", "run_1.nsys-rep", "run_1.sqlite")
     ]
     sidecar = machine.sidecar("a/b/run")
     assert (sidecar["world_size"], sidecar["trace"]) == (2, ["nvtx", "osrt"])
@@ -48,11 +48,7 @@ def test_what_the_program_prints_goes_where_it_belongs(machine):
 def test_without_export_only_reports_are_left(machine):
     answer = ddp(machine, "--no-export")
     assert answer.status == 0
-    assert machine.files() == [
-        "ddp-2gpu.capture.json",
-        "ddp-2gpu_0.nsys-rep",
-        "ddp-2gpu_1.nsys-rep",
-    ]
+    assert machine.files() == ["ddp-2gpu.capture.json", "ddp-2gpu_0.nsys-rep", "ddp-2gpu_1.nsys-rep"]
     assert "ddp-2gpu_*.nsys-rep" in answer.err
 
 
@@ -82,10 +78,7 @@ def test_ranges_of_ranks_that_make_no_sense_are_refused(machine, ranks):
     answer = ddp(machine, "--ranks", ranks)
     assert answer.status == 2
     said = {"3-1": "the range 3-1 ends before it begins"}.get(ranks, "no job has a rank 99999999999")
-    assert answer.err.splitlines() == [
-        f"error: --ranks {ranks}: {said}",
-        "  fix: --ranks 0,7,63 or --ranks 0-3",
-    ]
+    assert answer.err.splitlines() == [f"error: --ranks {ranks}: {said}", "  fix: --ranks 0,7,63 or --ranks 0-3"]
     assert machine.files() == []
 
 
@@ -166,11 +159,7 @@ def test_an_export_that_fails_keeps_the_reports_and_says_so(machine):
     answer = ddp(machine)
     assert answer.status == 3
     assert "nsys export fails with status 5" in answer.err
-    assert machine.files() == [
-        "ddp-2gpu.capture.json",
-        "ddp-2gpu_0.nsys-rep",
-        "ddp-2gpu_1.nsys-rep",
-    ]
+    assert machine.files() == ["ddp-2gpu.capture.json", "ddp-2gpu_0.nsys-rep", "ddp-2gpu_1.nsys-rep"]
     assert "ddp-2gpu_*.nsys-rep" in answer.err
     assert "ddp-2gpu_*.sqlite" not in answer.err
 

@@ -129,19 +129,7 @@ def test_of_ranks_that_are_not_captured_none_waits_for_a_report(machine):
 def test_a_node_captured_as_a_whole_lingers_too(machine):
     machine.put_nsys('"$@" & cp "$reports/0.sqlite" "$out.nsys-rep"; wait $!')
     machine.put_program(WAITING)
-    words = [
-        "--cpu",
-        "--nnodes",
-        "2",
-        "-n",
-        "2",
-        "--rdzv-endpoint",
-        "h:1",
-        "-o",
-        "run",
-        "--linger",
-        "1",
-    ]
+    words = ["--cpu", "--nnodes", "2", "-n", "2", "--rdzv-endpoint", "h:1", "-o", "run", "--linger", "1"]
     answer = machine.run("node.sh", *words, "--program=train.py", "--node-rank=1", "--node-wide")
     assert answer.status == 124, answer.err
     sidecar = machine.sidecar("run.node1")

@@ -48,10 +48,7 @@ def test_what_the_user_has_told_nccl_stays(machine):
     answer = machine.run("ddp.sh", "--dry-run", "--program", "train.py")
     assert not any(word.startswith("NCCL_") for word in shlex.split(answer.out))
     notes = [line for line in answer.err.splitlines() if "is kept" in line]
-    assert [note.partition(" is kept")[0] for note in notes] == [
-        "note: NCCL_DEBUG=WARN",
-        "note: NCCL_DEBUG_FILE=/x/%p",
-    ]
+    assert [note.partition(" is kept")[0] for note in notes] == ["note: NCCL_DEBUG=WARN", "note: NCCL_DEBUG_FILE=/x/%p"]
     del machine.variables["NCCL_DEBUG_FILE"]
     machine.variables["NCCL_DEBUG"] = "info"
     answer = machine.run("ddp.sh", "--dry-run", "--program", "train.py")

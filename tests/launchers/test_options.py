@@ -41,11 +41,7 @@ NODE = ("--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node0:29500")
         ("ddp.sh", ["--ranks", "3-1"], "--ranks 3-1: the range 3-1 ends before it begins"),
         ("ddp.sh", ["--ranks", "0-99999999"], "no job has a rank 99999999"),
         ("ddp.sh", ["--dry-run", "--ranks", "3-1"], "the range 3-1 ends before it begins"),
-        (
-            "ddp.sh",
-            ["--dry-run", "--ranks", "1"],
-            "--ranks: there is no rank 1: this job's are 0 to 0",
-        ),
+        ("ddp.sh", ["--dry-run", "--ranks", "1"], "--ranks: there is no rank 1: this job's are 0 to 0"),
         ("ddp.sh", ["--timeout", "1m"], "'1m': not a number of seconds"),
         ("ddp.sh", ["--linger", ""], "'': not a number of seconds"),
         ("ddp.sh", ["--exit-timeout", "0"], "--exit-timeout 0: needs at least a second"),

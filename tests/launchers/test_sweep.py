@@ -46,7 +46,7 @@ def test_without_gpus_only_what_gloo_can_do_is_run(machine):
 
 def test_only_takes_a_regular_expression(machine):
     assert names(sweep(machine, "--cpu", "--list", "--only", "^ddp-[0-9]gpu$|view")) == [
-        *("ddp-1gpu", "ddp-2gpu", "ddp-2gpu-view"),
+        *("ddp-1gpu", "ddp-2gpu", "ddp-2gpu-view")
     ]
 
 
@@ -85,10 +85,7 @@ def test_the_comparison_of_runs_is_shown_before_the_table_and_kept(lab):
     with (lab.work / "s" / "compare.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     # Two equal runs are two captures of one.
-    assert [(row["label"], row["n_captures"]) for row in rows] == [
-        ("baseline", "2"),
-        ("ddp-1gpu", "2"),
-    ]
+    assert [(row["label"], row["n_captures"]) for row in rows] == [("baseline", "2"), ("ddp-1gpu", "2")]
     assert (lab.work / "s" / "compare.html").exists()
 
 
@@ -100,9 +97,7 @@ def test_analyze_only_takes_what_another_machine_has_left(lab):
         (folder / f"{run}.train.json").write_text(json.dumps({"world_size": 8}))
     answer = sweep(lab, "-o", "study", "--analyze-only")
     assert answer.status == 0, answer.err
-    assert [line.split()[0] for line in answer.out.splitlines()[1:4]] == [
-        *("ddp-2gpu", "ddp-8gpu", "ddp-8gpu-view"),
-    ]
+    assert [line.split()[0] for line in answer.out.splitlines()[1:4]] == [*("ddp-2gpu", "ddp-8gpu", "ddp-8gpu-view")]
 
 
 @pytest.mark.slow
@@ -113,9 +108,7 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_made_again(lab):
     assert answer.status == 1
     assert "== ddp-2gpu-view: failed with status 9; the sweep goes on" in answer.err
     assert "error: 1 of 3 runs failed: ddp-2gpu-view" in answer.err
-    assert sorted(path.stem for path in (lab.work / "study").glob("*.done")) == [
-        *("ddp-2gpu", "ddp-2gpu-static"),
-    ]
+    assert sorted(path.stem for path in (lab.work / "study").glob("*.done")) == [*("ddp-2gpu", "ddp-2gpu-static")]
     (lab.work / "broken").unlink()
     (lab.work / "log").unlink()
     again = sweep(lab, *words)
@@ -234,15 +227,7 @@ def test_a_sweep_that_is_ended_while_it_analyzes_ends_the_analysis(lab):
     hang = 'case "$*" in *"nsyspipe analyze "*) touch up; sleep 60; exit 0;; esac'
     lines = real.splitlines()
     python.write_text("\n".join([*lines[:-1], hang, lines[-1], ""]))
-    process = lab.start(
-        "sweep.sh",
-        "-o",
-        "s",
-        "--analyze-only",
-        "--only",
-        "^baseline$",
-        folder=lab.root / "launchers",
-    )
+    process = lab.start("sweep.sh", "-o", "s", "--analyze-only", "--only", "^baseline$", folder=lab.root / "launchers")
     wait_for(lab.work / "up")
     os.kill(process.pid, signal.SIGTERM)
     answer = ended(process)

@@ -10,13 +10,15 @@ from hypothesis import given, strategies as st
 from nsyspipe.nsys.command_words import (
     HASHED,
     MASK,
+    OF_LINKS,
+    VARIABLES,
     Mask,
+    allows,
     recorded_command,
     recorded_environment,
     without_words,
 )
 from nsyspipe.nsys.secrets import HashKey
-from nsyspipe.nsys.variables import OF_LINKS, VARIABLES, allows
 
 KEY = HashKey(b"k" * 32)
 
@@ -71,7 +73,7 @@ def test_numbers_of_training_may_have_seven_digits(name):
 
 def test_files_stand_without_their_directory():
     assert of("/home/me/train.py", "--config=../me/a.yaml", "x=@/me/b.json") == [
-        *("train.py", "--config=a.yaml", "x=@b.json"),
+        *("train.py", "--config=a.yaml", "x=@b.json")
     ]
 
 
@@ -87,11 +89,7 @@ def test_files_that_people_name_stand(name):
 
 
 def test_free_words_are_hidden_even_where_they_are_numbers_or_words_of_training():
-    assert of("python3", "train.py", "4711", "adamw", "true") == [
-        "python3",
-        "train.py",
-        *[MASK] * 3,
-    ]
+    assert of("python3", "train.py", "4711", "adamw", "true") == ["python3", "train.py", *[MASK] * 3]
     assert of("--steps", "3", "4") == ["--steps", "3", "4"]
     assert of("--steps", "3", "--", "4") == ["--steps", "3", "--", MASK]
 
@@ -108,27 +106,11 @@ def test_free_words_are_hidden_even_where_they_are_numbers_or_words_of_training(
 )  # fmt: skip
 def test_names_of_options_stand(name):
     assert of(f"--{name}", "1") == [f"--{name}", "1"]
-    assert of(f"--{name}=1", f"--{name}:1", f"+{name}=1") == [
-        f"--{name}=1",
-        f"--{name}:1",
-        f"+{name}=1",
-    ]
+    assert of(f"--{name}=1", f"--{name}:1", f"+{name}=1") == [f"--{name}=1", f"--{name}:1", f"+{name}=1"]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "aB3dE6gH",
-        "a" * 65,
-        "abcdefghijklmnopqrstuvwxyz",
-        "x y",
-        "é",
-        "12345",
-        "a__b",
-        "-a",
-        "a$",
-        "",
-    ],
+    "name", ["aB3dE6gH", "a" * 65, "abcdefghijklmnopqrstuvwxyz", "x y", "é", "12345", "a__b", "-a", "a$", ""]
 )
 def test_what_is_no_name_is_hidden_with_what_follows(name):
     word = f"--{name}" if name else "--=1"
@@ -152,12 +134,9 @@ def test_how_many_tokens_there_are_is_no_secret():
     words = ["--max-tokens", "512", "--num-keys=3", "max_new_tokens=64", "--key-dim", "64"]
     words += ["--total-tokens=8472615"]
     assert of(*words) == words
-    assert of("--key-dim=8472615", "--new-tokens=8") == [
-        f"--key-dim={MASK}",
-        f"--new-tokens={MASK}",
-    ]
+    assert of("--key-dim=8472615", "--new-tokens=8") == [f"--key-dim={MASK}", f"--new-tokens={MASK}"]
     assert of("--max-tokens=abc", "--token-id", "5", "--max-api-tokens=7") == [
-        *(f"--max-tokens={MASK}", "--token-id", MASK, f"--max-api-tokens={MASK}"),
+        *(f"--max-tokens={MASK}", "--token-id", MASK, f"--max-api-tokens={MASK}")
     ]
 
 
@@ -202,18 +181,7 @@ def test_no_word_makes_it_slow(word):
 
 
 def test_of_a_message_only_what_it_quotes_is_hidden():
-    words = [
-        "nsys",
-        "profile",
-        "--output=/me/x",
-        "python3",
-        "train.py",
-        "--data",
-        "plan",
-        "--lr",
-        "0.1",
-        "-pabcdefg",
-    ]
+    words = ["nsys", "profile", "--output=/me/x", "python3", "train.py", "--data", "plan", "--lr", "0.1", "-pabcdefg"]
     said = "cannot write /me/x.nsys-rep for train.py --data plan --lr 0.1 -pabcdefg as planned"
     assert without_words(said, words) == ("cannot write ***.nsys-rep for train.py --data *** --lr 0.1 -*** as planned")
     assert without_words("No space left on device", words) == "No space left on device"
@@ -235,24 +203,12 @@ def test_each_variable_stands_once_with_values_that_compile():
     [
         ("NCCL_P2P_DISABLE", ["0", "1"], ["11", "x", ""]),
         ("NCCL_P2P_LEVEL", ["NVL", "sys", "5"], ["NVLX", "55"]),
-        (
-            "NCCL_ALGO",
-            ["Ring", "Tree,Ring", "^NVLS,NVLSTree"],
-            ["Ringo", "Ring;Tree", "allreduce:ring"],
-        ),
+        ("NCCL_ALGO", ["Ring", "Tree,Ring", "^NVLS,NVLSTree"], ["Ringo", "Ring;Tree", "allreduce:ring"]),
         ("NCCL_IB_HCA", ["mlx5_0", "=mlx5_0:1,mlx5_1:1", "^mlx5_2"], ["secret_0", "mlx5_abc"]),
-        (
-            "NCCL_SOCKET_IFNAME",
-            ["eth0", "^lo,docker0", "enp0s31f6", "ib0,ib1", "=bond0"],
-            ["me", "eth0;x"],
-        ),
+        ("NCCL_SOCKET_IFNAME", ["eth0", "^lo,docker0", "enp0s31f6", "ib0,ib1", "=bond0"], ["me", "eth0;x"]),
         ("NCCL_BUFFSIZE", ["4194304", "4M", "1048576"], ["41943041", "4X"]),
         ("CUDA_VISIBLE_DEVICES", ["", "-1", "0,1,2,3"], ["GPU-1a2b", "0 1"]),
-        (
-            "PYTORCH_CUDA_ALLOC_CONF",
-            ["expandable_segments:True,max_split_size_mb:512"],
-            ["a:b", "x"],
-        ),
+        ("PYTORCH_CUDA_ALLOC_CONF", ["expandable_segments:True,max_split_size_mb:512"], ["a:b", "x"]),
         ("TORCH_DISTRIBUTED_DEBUG", ["DETAIL"], ["DETAILS"]),
     ],
 )

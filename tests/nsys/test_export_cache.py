@@ -12,21 +12,10 @@ from pathlib import Path
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import (
-    NotAReportError,
-    NsysFailedError,
-    OptionError,
-    OutputError,
-    ReportNotFoundError,
-)
+from nsyspipe.errors import NotAReportError, NsysFailedError, OptionError, OutputError, ReportNotFoundError
 from nsyspipe.nsys import find_reports as export_cache
 from nsyspipe.nsys.files import claim
-from nsyspipe.nsys.find_reports import (
-    cache_directory,
-    display_names,
-    exported_reports,
-    source_of,
-)
+from nsyspipe.nsys.find_reports import cache_directory, display_names, exported_reports, source_of
 from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, calls, fake_nsys, fake_report
 
@@ -236,9 +225,7 @@ def test_what_is_read_now_never_makes_room(reports, tool, cache, monkeypatch):
         "exported_reports(sys.argv[1:]); print('ready', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(reports / "run_0.nsys-rep")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-c", script, str(reports / "run_0.nsys-rep")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout.readline() == b"ready\n"
         let_go()
@@ -302,8 +289,7 @@ def test_without_nsys_the_message_says_how_to_export(reports, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "named"),
-    [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_1*.sqlite'")],
+    ("ranks", "named"), [((0,), "run_0.sqlite"), ((0, 1), "'run_*.sqlite'"), ((10, 11), "'run_1*.sqlite'")]
 )
 def test_without_nsys_exports_beside_the_reports_are_pointed_out(tmp_path, monkeypatch, ranks, named):
     monkeypatch.setenv("PATH", "/nonexistent")

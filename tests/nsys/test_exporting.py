@@ -20,8 +20,7 @@ from nsyspipe.errors import (
     OutputError,
 )
 from nsyspipe.nsys import programs as nsys
-from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exports, target_of
-from nsyspipe.nsys.export_command import run_export
+from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, all_exported, attempt_exports, run_export, target_of
 from nsyspipe.nsys.programs import find_nsys
 from tests.build.fake_nsys import COPY, NEW_OPTIONS, NEWER, calls, fake_nsys, fake_report
 from tests.build.trace import steady_rank

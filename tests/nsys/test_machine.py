@@ -16,17 +16,7 @@ from nsyspipe.nsys.machine import ANALYZE, CAPTURE, STATUSES, Check, check_machi
 from nsyspipe.nsys.programs import Output, ask
 from nsyspipe.report.as_text import as_text
 from nsyspipe.report.doctor import machine_blocks
-from tests.build.programs import (
-    DRIVER_FILE,
-    GPUS,
-    HELP,
-    STATUS,
-    TOPOLOGY,
-    VERSION,
-    printing,
-    program,
-    put,
-)
+from tests.build.programs import DRIVER_FILE, GPUS, HELP, STATUS, TOPOLOGY, VERSION, printing, program, put
 from tests.conftest import examples
 
 NAMES = [
@@ -133,10 +123,7 @@ def test_help_that_cannot_be_understood_leaves_the_values_unknown(checks, place)
 
 @pytest.mark.parametrize(
     ("script", "found"),
-    [
-        ("exit 127", "on PATH, but fails with status 127"),
-        ("echo hello", "on PATH, but fails with status 0"),
-    ],
+    [("exit 127", "on PATH, but fails with status 127"), ("echo hello", "on PATH, but fails with status 0")],
 )
 def test_an_nsys_without_a_version_is_unknown(checks, place, script, found):
     program(place[1], "nsys", script)
@@ -231,10 +218,7 @@ def test_driver_and_links_come_from_nvidia_smi(checks, place):
     query = f"case $1 in --query-gpu*) printf '{GPUS}'; exit;; esac\n".replace("\n1", "\\n1")
     program(place[1], "nvidia-smi", query + script)
     found = checks()
-    assert (found["cuda_driver"].status, found["cuda_driver"].found) == (
-        "ok",
-        "580.159.04, 2 x NVIDIA H200",
-    )
+    assert (found["cuda_driver"].status, found["cuda_driver"].found) == ("ok", "580.159.04, 2 x NVIDIA H200")
     assert found["topology"].found == "2 GPUs linked by NV18"
 
 
@@ -300,10 +284,7 @@ def test_without_torch_nothing_labels_when_nvtx_is_not_installed(checks, place, 
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     found = checks()["nvtx"]
-    assert (found.status, found.found) == (
-        "missing",
-        "neither nvtx nor torch, whose ranges label as well",
-    )
+    assert (found.status, found.found) == ("missing", "neither nvtx nor torch, whose ranges label as well")
     assert "nsyspipe[train]" in found.fix
 
 

@@ -53,11 +53,7 @@ def test_without_one_the_message_says_where_to_get_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "problem"),
-    [
-        ("exit 127", "fails with status 127"),
-        ("echo something else", "does not tell a version"),
-    ],
+    ("script", "problem"), [("exit 127", "fails with status 127"), ("echo something else", "does not tell a version")]
 )
 def test_a_program_that_is_no_nsys_is_refused(tmp_path, script, problem):
     path = program(tmp_path, "nsys", script)
@@ -87,17 +83,17 @@ def test_nccl_is_a_trace_value_where_the_help_lists_it(tmp_path):
 def test_options_are_known_by_the_help_alone(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     found = nsys.find(str(fake_nsys(old)))
-    assert [found.export_has(one) for one in ("--lazy", "--type", "--include-blobs", "--laz")] == [
+    assert [found.has("export", one) for one in ("--lazy", "--type", "--include-blobs", "--laz")] == [
         True, True, False, False,
     ]  # fmt: skip
-    assert nsys.find(str(fake_nsys(new, options=NEW_OPTIONS))).export_has("--include-blobs")
+    assert nsys.find(str(fake_nsys(new, options=NEW_OPTIONS))).has("export", "--include-blobs")
 
 
 def test_a_help_that_fails_lists_nothing(tmp_path):
     path = program(tmp_path, "nsys", '[ "$1" = --version ] && echo version 2030.1 && exit; exit 3')
     found = nsys.find(str(path))
     assert found.trace_values() == ()
-    assert not found.export_has("--lazy")
+    assert not found.has("export", "--lazy")
 
 
 def test_the_help_is_asked_for_once(tmp_path):
@@ -105,8 +101,8 @@ def test_the_help_is_asked_for_once(tmp_path):
     text = path.read_text()
     path.write_text(text.replace("case", 'echo "$1" >> "$0.asked"\ncase', 1))
     found = nsys.find(str(path))
-    assert found.export_has("--lazy")
-    assert found.export_has("--quiet")
+    assert found.has("export", "--lazy")
+    assert found.has("export", "--quiet")
     assert (tmp_path / "nsys.asked").read_text().split() == ["--version", "export"]
 
 

@@ -66,8 +66,8 @@ def test_the_help_of_a_real_nsys_is_understood(nsys):
     assert found.version >= (2021,)
     assert {"cuda", "nvtx", "osrt", "none"} <= set(found.trace_values())
     options = ["--type", "--output", "--lazy", "--force-overwrite", "--quiet"]
-    assert all(found.export_has(one) for one in options)
-    assert not found.export_has("--no-such-option")
+    assert all(found.has("export", one) for one in options)
+    assert not found.has("export", "--no-such-option")
 
 
 def test_a_capture_is_converted_once_and_read(run, report):

@@ -58,10 +58,7 @@ def test_two_ranks_are_captured_exported_and_analyzed(machine):
     assert sidecar["phase_names"] == ["data", "forward", "backward", "optimizer"]
     assert sidecar["capture_range"] == "nvtx"
     assert {row["pid"] for row in found["host_steps"]} == {row["pid"] for row in sidecar["ranks"]}
-    assert [(row["rank"], row["report"]) for row in sidecar["ranks"]] == [
-        (0, "run_0"),
-        (1, "run_1"),
-    ]
+    assert [(row["rank"], row["report"]) for row in sidecar["ranks"]] == [(0, "run_0"), (1, "run_1")]
 
     again = run(machine, "ddp.sh", "-n", "2", "-o", "a/run", *TINY)
     assert again.status == 2
@@ -71,9 +68,7 @@ def test_two_ranks_are_captured_exported_and_analyzed(machine):
 def test_one_of_two_ranks_unexported_is_converted_and_analyzed(machine):
     answer = run(machine, "ddp.sh", "-n", "2", "-o", "run", "--ranks", "1", "--no-export", *TINY)
     assert answer.status == 0, answer.err
-    assert [name for name in machine.files() if name.startswith("run")] == [
-        *("run.capture.json", "run_1.nsys-rep"),
-    ]
+    assert [name for name in machine.files() if name.startswith("run")] == [*("run.capture.json", "run_1.nsys-rep")]
     assert steps_of(machine.analysis("run_1.nsys-rep")) == {1: [2, 3, 4, 5]}
     assert "run_1.sqlite" not in machine.files()
     machine.nsyspipe("convert", "run_1.nsys-rep")
