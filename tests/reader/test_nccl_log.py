@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
 from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog
-from nsyspipe.reader.fabric import read_nccl_logs
-from nsyspipe.reader.nccl_lines import Connected, Line, parse_line
+from nsyspipe.reader.fabric import Connected, Line, parse_line, read_nccl_logs
 from tests.conftest import examples
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
