@@ -152,7 +152,7 @@ def _read_rows(report: Report, columns: dict[str, str]) -> tuple[dict[str, pa.Ch
     """Read the kernels' columns, with the shapes of all of them, or of a sample if there are many."""
     if not report.has(versions.KERNEL, *_SHAPE_COLUMNS):
         return valid_rows(report, versions.KERNEL, columns, dict.fromkeys(_SHAPES, "NULL"))
-    if report.last_row(versions.KERNEL) <= _MOST_SHAPES:
+    if (report.number(versions.KERNEL, "max(rowid)") or 0) <= _MOST_SHAPES:
         return valid_rows(report, versions.KERNEL, columns, _SHAPES)
     return _packed_rows(report, columns, functools.partial(_with_shapes, report))
 

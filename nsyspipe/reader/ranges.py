@@ -151,7 +151,7 @@ def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.Chun
     """Return the end of ranges that were never closed."""
     last: list[int | None] = [pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])]
     calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
-    last += [report.maximum(versions.RUNTIME, name) for name in calls]
+    last += [report.number(versions.RUNTIME, f'max("{name}")') for name in calls]
     return min(max(value for value in last if value is not None) + 1, TIME_LIMIT)
 
 

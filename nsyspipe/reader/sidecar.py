@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -180,7 +180,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
     return Sidecar(
         path=path,
         facts=RunCapture(**facts),
-        captured_at_utc_ns=None if moment is None else _ns(moment),
+        captured_at_utc_ns=None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1) * 1000,
         host=told.get("host"),
         world_size=told.get("world_size"),
         ranks=_ranks(told.get("ranks", ())),
@@ -189,11 +189,6 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         log_names=tuple(told.get("nccl_log_files", ())),
         topology_name=told.get("topology_file"),
     )
-
-
-def _ns(moment: datetime) -> int:
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def family_of_pattern(pattern: str) -> str | None:
@@ -246,7 +241,12 @@ class FoundSidecars:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Where they were read, and the files that they name."""
-        return tuple(path for one in self.found for path in (one.sidecar.path, *_named_files(one.sidecar)))
+        sidecars = [one.sidecar for one in self.found]
+        names = ((one.path.name, *one.log_names, one.topology_name) for one in sidecars)
+        named = zip(sidecars, names, strict=True)
+        return tuple(
+            one.path.parent / name for one, names in named for name in names if name and name == Path(name).name
+        )
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
@@ -281,38 +281,20 @@ def read_beside(
 
     Hosts are taken to have one topology, so the first one holds.
     """
-    log, topology = None, None
-    problems: list[Problem] = []
     sidecars = list(sidecars)
-    if wants_log:
-        logs = [path for one in sidecars for path in _inside(one, one.log_names, problems)]
-        log = _read_logs(logs, problems)
+    problems: list[Problem] = []
+    unusable: dict[Path, InputError] = {}
+    logs = [path for one in sidecars if wants_log for path in _inside(one, one.log_names, problems)]
+    log = read_nccl_logs(logs, unusable)
+    log, topology = None if len(unusable) == len(logs) else log, None
     for one in sidecars if wants_topology else ():
         for path in _inside(one, filter(None, [one.topology_name]), problems):
             try:
                 topology = topology or read_topology(path)
             except InputError as error:
-                problems.append(_unused(path, error.problem))
+                unusable[path] = error
+    problems += [_unused(path, error.problem) for path, error in unusable.items()]
     return log, topology, problems
-
-
-def _named_files(sidecar: Sidecar) -> Iterator[Path]:
-    names = (*sidecar.log_names, *filter(None, [sidecar.topology_name]))
-    yield from (sidecar.path.parent / name for name in names if name == Path(name).name)
-
-
-def _read_logs(paths: Sequence[Path], problems: list[Problem]) -> NcclLog | None:
-    try:
-        return read_nccl_logs(paths) if paths else None
-    except InputError:
-        usable = []
-        for path in paths:
-            try:
-                read_nccl_logs([path])
-                usable.append(path)
-            except InputError as error:
-                problems.append(_unused(path, error.problem))
-        return read_nccl_logs(usable) if usable else None
 
 
 def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> Iterator[Path]:
