@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.operations import process_of
-from nsyspipe.reader.report import as_int
+from nsyspipe.reader.report import as_int, process_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

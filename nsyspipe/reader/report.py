@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import adbc_driver_manager
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
@@ -39,8 +40,9 @@ from nsyspipe.reader.tables import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
+
+    from nsyspipe.model.types import Int64
 
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -304,6 +306,29 @@ def _valid_utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
         binary = column.cast(pa.binary()).to_pylist()
         return pa.chunked_array([pa.array([value.decode("utf-8", "replace") for value in binary], pa.string())])
     return column
+
+
+# globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
+_THREAD_BITS = _PID_BITS = 0xFFFFFF
+_PID_SHIFT = 24
+
+# No clock reaches this (73 years), and no sum or difference of two such times overflows.
+TIME_LIMIT = 2**61
+
+
+def process_of(global_tid: Int64) -> Int64:
+    """Return the globalPid of each globalTid; exact for negative ids too."""
+    return global_tid & np.int64(~_THREAD_BITS)
+
+
+def process_of_thread(global_tid: int) -> int:
+    """Return the globalPid of one globalTid."""
+    return global_tid & ~_THREAD_BITS
+
+
+def pid_of(global_pid: int) -> int:
+    """Return the operating system's process id; right for negative ids too."""
+    return (global_pid >> _PID_SHIFT) & _PID_BITS
 
 
 def as_int(column: pa.ChunkedArray, null: int) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from nsyspipe.errors import OutputError
 from nsyspipe.nsys.files import check_file
+from nsyspipe.reader.tables import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -272,11 +273,6 @@ class Copying:
         while self.connection.execute(sa.text(statement), {"last": last}).rowcount:
             last = self.number(f"SELECT max(rowid) FROM main.{quoted(table)}")  # noqa: S608
             self.on_rows(last)
-
-
-def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever is in it."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def number(column: str) -> str:

@@ -22,6 +22,7 @@ from nsyspipe.nsys.files import (
     side_files,
 )
 from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_reports
+from nsyspipe.reader.metadata import host_of
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
 from nsyspipe.reader.tables import in_place_of_a_table
@@ -41,7 +42,6 @@ from nsyspipe.redact.values import (
     copy_ranges,
     copy_strings,
     count_named,
-    host_of,
     names_of,
 )
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.reader.payload import decode_fields, names_in
-from nsyspipe.reader.payload_layouts import Layout, bare_name, place_entries
+from nsyspipe.reader.payload import Layout, bare_name, decode_fields, names_in, place_entries
 from tests.build.nccl_layouts import (
     CODES,
     COMM_INIT,

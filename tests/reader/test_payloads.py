@@ -57,7 +57,7 @@ def read(tmp_path):
                 database.execute(edit)
             database.commit()
         with open_report(path) as report:
-            return read_payloads(report, read_strings(report) if shared_strings else None)
+            return read_payloads(report, read_strings(report))
 
     return read_back
 
@@ -199,7 +199,7 @@ def test_a_communicator_of_two_sizes_has_none(read):
 def test_ranks_are_read_as_before(tmp_path):
     built = steady_rank(0, version=NEW).comm_payload(10, n_ranks=4, rank=3)
     with open_report(built.write(tmp_path / "r.sqlite")) as report:
-        found = read_payloads(report)
+        found = read_payloads(report, read_strings(report))
     assert (found.comm_ranks, found.n_undecoded) == ({built.global_pid(): CommRank(3, 4)}, 0)
 
 

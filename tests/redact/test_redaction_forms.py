@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.payload import decode_fields
-from nsyspipe.reader.payload_layouts import Layout
+from nsyspipe.reader.payload import Layout, decode_fields
 from nsyspipe.redact import copy as tables, values as facts
 from nsyspipe.redact.copy import Amount, Removed
 from nsyspipe.redact.values import MARK, packed
