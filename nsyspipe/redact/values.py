@@ -313,8 +313,9 @@ def copy_strings(copying: Copying) -> None:
 
     Where an id is there twice, only the first row counts.
     """
-    copying.scratch("named_by", "id INTEGER PRIMARY KEY")
-    copying.scratch("called_by", "id INTEGER PRIMARY KEY")
+    key = {"id": "INTEGER PRIMARY KEY"}
+    copying.create("named_by", key, of="temp")
+    copying.create("called_by", key, of="temp")
     for target, base, column in _NAMES_OF:
         for table in copying.tables(base):
             if copying.columns(table, (column,)):
@@ -325,7 +326,7 @@ def copy_strings(copying: Copying) -> None:
     for table in copying.tables(versions.STRINGS):
         n_kept = 0
         if copying.report.has(table, "id", "value"):  # else no id has a text
-            copying.scratch("first_of", "id INTEGER PRIMARY KEY, row INTEGER")
+            copying.create("first_of", key | {"row": "INTEGER"}, of="temp")
             copying.run(
                 "INSERT OR IGNORE INTO temp.first_of "  # noqa: S608
                 f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = 'integer' "
