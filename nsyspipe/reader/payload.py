@@ -131,29 +131,19 @@ def _layout(schema: Row, described: Mapping[int, Row], enums: Mapping[int, int])
     return Layout(n_bytes, is_exact, {name: field for name, field in fields.items() if ends[name] <= n_bytes})
 
 
-def place_entries(
-    entries: Mapping[int, Row], *, pack: int = 0, enums: Mapping[int, int] | None = None
-) -> dict[str, tuple[str, int]]:
+def place_entries(entries: Mapping[int, Row], *, pack: int, enums: Mapping[int, int]) -> dict[str, tuple[str, int]]:
     """Return format and offset of each number among a schema's entries, by `bare_name`.
 
-    An entry that states no offset (0, and not the first) follows the one before at its natural
-    alignment. Behind an entry of unknown size that place is unknown, up to the next stated offset.
-
-    Parameters
-    ----------
-    entries
-        By index from 0: ``type``, ``flags``, ``arrayOrUnionDetail``, ``name``, ``offset``.
-    pack
-        The largest alignment of a packed struct; 0 for natural alignment.
-    enums
-        Size in bytes of each enum by its id.
+    An entry that states no offset (0, and not the first) follows the one before at its natural alignment, or at that of a
+    packed struct (0: none). Behind an entry of unknown size that place is unknown, up to the next stated offset. Enums come
+    with their size in bytes by id.
     """
     fields: dict[str, tuple[str, int]] = {}
     end: int | None = 0
     previous = -1
     for index in sorted(entries):
         entry = entries[index]
-        size, alignment, code = _shape(entry, enums or {})
+        size, alignment, code = _shape(entry, enums)
         if entry["offset"] > 0:
             end = entry["offset"]
         elif end is None or entry["offset"] < 0 or index != previous + 1:

@@ -270,14 +270,13 @@ def number(column: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(report: Path, copy: Path | None) -> Iterator[sa.Connection]:
-    """Open a new database, in an empty file or in memory, with a report attached; what was written is complete at the end.
+def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
+    """Open a new database, in an empty file, with a report attached; what was written is complete at the end.
 
     Raises what `files.check_file` does, and OutputError if the copy cannot be written.
     """
     _, flags = check_file(report)
-    name = "file::memory:" if copy is None else copy.absolute().as_uri()
-    url = sa.URL.create("sqlite+pysqlite", database=name, query={"uri": "true"})
+    url = sa.URL.create("sqlite+pysqlite", database=copy.absolute().as_uri(), query={"uri": "true"})
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     # Two databases that are open together must be of one encoding.
     with report.open("rb") as file:
@@ -303,13 +302,12 @@ def opened(report: Path, copy: Path | None) -> Iterator[sa.Connection]:
 
 
 @contextlib.contextmanager
-def _written(copy: Path | None) -> Iterator[None]:
+def _written(copy: Path) -> Iterator[None]:
     """Tell what goes wrong with the copy from what is wrong with the report."""
     try:
         yield
     except sa.exc.DBAPIError as error:
-        code = getattr(error.orig, "sqlite_errorcode", 0)
-        if copy is None or code not in _WRITE_ERRORS:
+        if getattr(error.orig, "sqlite_errorcode", 0) not in _WRITE_ERRORS:
             raise
         problem = f"cannot be written ({error.orig})"
         raise OutputError(str(copy.parent), problem, fix="another disk or directory") from error

@@ -141,14 +141,13 @@ def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
 
     InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
     """
-    with open_report(path) as report, opened(path, None) as connection:
+    with open_report(path) as report:
         for table in sorted(report.views):
             base = base_name(table)
             if is_known(base) and class_of(base) is None:
                 raise in_place_of_a_table(path, table, "view")
-        copying = Copying(report, connection)
         unknown = [table for table in report.tables if not is_known(base_name(table))]
-        return host_of(report), {table: n for table in unknown if (n := copying.count(table))}
+        return host_of(report), {table: n for table in unknown if (n := report.count(table))}
 
 
 def _refuse_unknown(report: Path, unknown: dict[str, int]) -> None:

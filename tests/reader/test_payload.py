@@ -34,7 +34,7 @@ POINTER, FROM_BASE, FIXED, TERMINATED, BY_LENGTH = 1 << 1, 1 << 2, 1 << 4, 2 << 
 def placed(*entries, pack=0, enums=None):
     """Return the offset of each number among some entries."""
     rows = {n: {k: v or 0 for k, v in entry.row().items()} for n, entry in enumerate(entries)}
-    return {name: at for name, (_, at) in place_entries(rows, pack=pack, enums=enums).items()}
+    return {name: at for name, (_, at) in place_entries(rows, pack=pack, enums=enums or {}).items()}
 
 
 def implicit(name, kind, **more):
@@ -45,7 +45,7 @@ def read(layout):
     """Return a test's layout as nsyspipe understands its description."""
     schema, entries = layout.rows(1)
     rows = {row["idx"]: {key: value or 0 for key, value in row.items()} for row in entries}
-    fields = place_entries(rows, pack=schema["alignTo"] or 0)
+    fields = place_entries(rows, pack=schema["alignTo"] or 0, enums={})
     ends = [at + np.dtype(code).itemsize for code, at in fields.values()]
     return Layout(schema["payloadSize"] or max(ends), bool(schema["payloadSize"]), fields)
 
@@ -133,8 +133,8 @@ def test_an_enum_is_a_number_of_its_declared_size():
 def test_a_missing_entry_makes_the_place_of_the_next_unknown():
     row = {"type": INT, "flags": 0, "arrayOrUnionDetail": 0, "offset": 0}
     rows = {0: row | {"name": "a"}, 2: row | {"name": "c"}, 3: row | {"name": "d", "offset": 4}}
-    assert place_entries(rows) == {"a": ("<i4", 0), "d": ("<i4", 4)}
-    assert place_entries({1: row | {"name": "b"}}) == {}
+    assert place_entries(rows, pack=0, enums={}) == {"a": ("<i4", 0), "d": ("<i4", 4)}
+    assert place_entries({1: row | {"name": "b"}}, pack=0, enums={}) == {}
 
 
 def test_names_lose_case_spacing_and_punctuation():
