@@ -37,14 +37,7 @@ LAUNCHER_SIZES = {
 }
 # What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
 JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
-RANK_VARIABLES = (
-    "RANK",
-    *LAUNCHER_SIZES,
-    *LAUNCHER_SIZES.values(),
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "CUDA_VISIBLE_DEVICES",
-)
+RANK_VARIABLES = ("RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
 # No session starts later (73 years after 1970), and differences of two starts do not overflow.
 _LATEST_START = 2**61
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')

@@ -39,10 +39,7 @@ _NAMES = ("shortName", "demangledName")
 _COMM_PREFIX = "nccl"
 
 # Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
-_SHAPES = {
-    "grid": "gridX | (gridY << 32) | (gridZ << 48)",
-    "block": "blockX | (blockY << 11) | (blockZ << 22)",
-}
+_SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (blockY << 11) | (blockZ << 22)"}
 _SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 # So are device and stream of many kernels.
 _PLACE = {"place": "(deviceId << 32) | streamId"}

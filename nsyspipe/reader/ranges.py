@@ -75,12 +75,7 @@ def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.Ch
 
 
 def read_ranges_again(
-    report: Report,
-    strings: Strings,
-    threads: Iterable[int],
-    *,
-    span: tuple[int, int] | None,
-    open_end_ns: int | None,
+    report: Report, strings: Strings, threads: Iterable[int], *, span: tuple[int, int] | None, open_end_ns: int | None
 ) -> pa.Table:
     """Read the ranges of some threads as `canonical.RANGES`.
 

@@ -16,13 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
-from nsyspipe.errors import (
-    DamagedReportError,
-    MissingColumnError,
-    NotAReportError,
-    ReportNotFoundError,
-    shortage,
-)
+from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError, shortage
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import (
     COLUMNS,
@@ -111,13 +105,7 @@ def _numbers(schema_version: str | None) -> tuple[int, int] | None:
 
 
 # A damaged file can also hold a name that is no text.
-_ENGINE_ERRORS = (
-    sa.exc.DBAPIError,
-    adbc_driver_manager.Error,
-    pa.ArrowException,
-    OSError,
-    UnicodeDecodeError,
-)
+_ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
 
 # Where every database begins.
 _SCHEMA_PAGE = 1

@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import DIGITS_PATTERN
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.sidecar import (
-    CAPTURE_VERSION,
-    SIDECAR_SUFFIX,
-    CapturedRank,
-    RunCapture,
-    Sidecar,
-)
+from nsyspipe.model.sidecar import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank, RunCapture, Sidecar
 from nsyspipe.model.text import decoded, printable
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.text import decoded
-from nsyspipe.nsys.files import (
-    make_readable,
-    remove_abandoned,
-    remove_side_files,
-    scratch_directory,
-    side_files,
-)
+from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
 from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_reports
 from nsyspipe.reader.metadata import host_of
 from nsyspipe.reader.report import open_report
@@ -36,14 +30,7 @@ from nsyspipe.redact.copy import (
     is_known,
     opened,
 )
-from nsyspipe.redact.values import (
-    copy_facts,
-    copy_layouts,
-    copy_ranges,
-    copy_strings,
-    count_named,
-    names_of,
-)
+from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

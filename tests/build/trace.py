@@ -68,12 +68,7 @@ class TraceBuilder:
     # --- events ----------------------------------------------------------------------------
 
     def launch(
-        self,
-        at: int | None,
-        *,
-        thread: str = "main",
-        pid: int | None = None,
-        api: str = "cudaLaunchKernel_v7000",
+        self, at: int | None, *, thread: str = "main", pid: int | None = None, api: str = "cudaLaunchKernel_v7000"
     ) -> int:
         """Add an API call and return its correlation id; no call for None."""
         self.correlation += 1
@@ -168,11 +163,7 @@ class TraceBuilder:
 
     def env(self, **variables: object) -> TraceBuilder:
         for name, value in variables.items():
-            self.add(
-                "META_DATA_CAPTURE",
-                name="PROCESS_0:ENVIRONMENT_VARIABLE",
-                value=f'{name}="{value}"',
-            )
+            self.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=f'{name}="{value}"')
         return self
 
     def session(self, utc_ns: int) -> TraceBuilder:
@@ -189,12 +180,7 @@ class TraceBuilder:
 
     def host(self, name: str) -> TraceBuilder:
         return self.add(
-            "TARGET_INFO_SYSTEM_ENV",
-            globalVid=0,
-            devStateName="",
-            name="Hostname",
-            nameEnum=619,
-            value=name,
+            "TARGET_INFO_SYSTEM_ENV", globalVid=0, devStateName="", name="Hostname", nameEnum=619, value=name
         )
 
     def comm_payload(
@@ -207,19 +193,8 @@ class TraceBuilder:
         struct.pack_into("<i", payload, size_at, n_ranks)
         struct.pack_into("<i", payload, rank_at, rank)
         if not any(row["schemaId"] == schema for row in self.rows.get("NVTX_PAYLOAD_SCHEMAS", [])):
-            self.add(
-                "NVTX_PAYLOAD_SCHEMAS",
-                domainId=1,
-                schemaId=schema,
-                type=1,
-                numEntries=3,
-                payloadSize=24,
-            )
-            entries = (
-                (18, "NCCL communicator ID", None),
-                (5, "No. of ranks", size_at),
-                (5, "Rank", rank_at),
-            )
+            self.add("NVTX_PAYLOAD_SCHEMAS", domainId=1, schemaId=schema, type=1, numEntries=3, payloadSize=24)
+            entries = ((18, "NCCL communicator ID", None), (5, "No. of ranks", size_at), (5, "Rank", rank_at))
             for index, (kind, name, offset) in enumerate(entries):
                 self.add(
                     "NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=schema, idx=index, type=kind,
@@ -288,8 +263,7 @@ def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_si
     builder = TraceBuilder(version, pid=1000 + rank)
     builder.env(RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=rank).session(10**18 + rank).gpu()
     builder.meta(
-        EXPORT_SCHEMA_VERSION=version.split(maxsplit=1)[0],
-        EXPORT_PRODUCT_VERSION=version.rsplit(maxsplit=1)[-1],
+        EXPORT_SCHEMA_VERSION=version.split(maxsplit=1)[0], EXPORT_PRODUCT_VERSION=version.rsplit(maxsplit=1)[-1]
     ).host("node0")
     for step in range(n_steps):
         at = 1000 * step

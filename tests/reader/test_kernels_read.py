@@ -212,8 +212,7 @@ def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_
 
 
 @pytest.mark.parametrize(
-    ("version", "is_known"),
-    [("2.9.1 2022.1.3", True), ("3.25.0 2026.2.1 mfu", True), ("(none) martisu", False)],
+    ("version", "is_known"), [("2.9.1 2022.1.3", True), ("3.25.0 2026.2.1 mfu", True), ("(none) martisu", False)]
 )
 def test_a_version_that_is_not_known_does_not_say_what_it_leaves_out(tmp_path, version, is_known):
     path = steady_rank(0, world_size=1, version=version).write(tmp_path / "a_0.sqlite")

@@ -141,11 +141,7 @@ def world_and_pairs(rank):
 def test_a_world_and_pairs_are_three_communicators_and_lines_go_by_rank_and_gpu(read):
     log = read([said(body, pid=20 + r, gpu=r) for r in range(4) for body in world_and_pairs(r)])
     world, first, second = log.communicators
-    assert [(comm.comm_id, comm.n_ranks) for comm in log.communicators] == [
-        (WORLD, 4),
-        ("0x2220", 2),
-        ("0x2221", 2),
-    ]
+    assert [(comm.comm_id, comm.n_ranks) for comm in log.communicators] == [(WORLD, 4), ("0x2220", 2), ("0x2221", 2)]
     # Rank 0's line to 1 fits both; the younger has its own by then.
     assert edges(world) == dict.fromkeys([(0, 1), (1, 2), (2, 3), (3, 0)], "P2P/IPC")
     assert edges(first) == edges(second) == dict.fromkeys([(0, 1), (1, 0)], "SHM/direct/direct")
@@ -197,17 +193,10 @@ def test_one_process_with_a_thread_per_gpu(read):
     lines = [
         said(body, thread=100 + rank, gpu=rank)
         for rank in range(2)
-        for body in (
-            init(rank, 2, "START"),
-            via(rank, 1 - rank, "P2P/direct pointer"),
-            init(rank, 2, "COMPLETE"),
-        )
+        for body in (init(rank, 2, "START"), via(rank, 1 - rank, "P2P/direct pointer"), init(rank, 2, "COMPLETE"))
     ]
     comm = only(read(lines))
-    assert [(member.rank, member.pid, member.nvml_device) for member in comm.members] == [
-        (0, 10, 0),
-        (1, 10, 1),
-    ]
+    assert [(member.rank, member.pid, member.nvml_device) for member in comm.members] == [(0, 10, 0), (1, 10, 1)]
     assert edges(comm) == dict.fromkeys([(0, 1), (1, 0)], "P2P/direct pointer")
 
 
@@ -241,10 +230,7 @@ def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_k
             "Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0/GDRDMA",
             (0, 0, 1, 8, "NET/AWS Libfabric/0/GDRDMA"),
         ),
-        (
-            "Channel 00/0 : 0[83000] -> 1[c3000] via P2P/IPC comm 0x5fa3 nRanks 02",
-            (0, 0, 0, 1, "P2P/IPC"),
-        ),
+        ("Channel 00/0 : 0[83000] -> 1[c3000] via P2P/IPC comm 0x5fa3 nRanks 02", (0, 0, 0, 1, "P2P/IPC")),
     ],
 )
 def test_connections_as_releases_write_them(line, expected):
@@ -269,10 +255,7 @@ def test_edges_between_hosts_have_the_senders_words_else_the_receivers(read):
     one = [to_one.format(0, "receive", 5), to_one.format(1, "receive", 5)]
     comm = only(read(rank(0, *zero), rank(1, *one)))
     assert [member.host for member in comm.members] == ["a", "b"]
-    assert comm.edges == (
-        Edge(0, 1, ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"), 2),
-        Edge(1, 0, ("NET/Socket/0",), 1),
-    )
+    assert comm.edges == (Edge(0, 1, ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"), 2), Edge(1, 0, ("NET/Socket/0",), 1))
     assert comm.edges[0].transports == ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA")
 
 
@@ -410,11 +393,7 @@ def test_a_host_name_cannot_drive_a_terminal():
 
 @pytest.mark.parametrize(
     ("name", "n_ranks", "n_channels", "transport"),
-    [
-        ("ddp-2gpu", 2, 24, "P2P/CUMEM"),
-        ("ddp-4gpu", 4, 24, "P2P/CUMEM"),
-        ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct"),
-    ],
+    [("ddp-2gpu", 2, 24, "P2P/CUMEM"), ("ddp-4gpu", 4, 24, "P2P/CUMEM"), ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct")],
 )
 def test_real_logs(name, n_ranks, n_channels, transport):
     log = read_nccl_logs([REAL / f"{name}.nccl.log"])

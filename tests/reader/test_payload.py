@@ -114,13 +114,7 @@ def test_what_is_no_single_number_is_skipped_but_takes_its_room(skipped, end):
     ],
 )
 def test_behind_an_unknown_size_only_stated_offsets_count(skipped):
-    entries = [
-        implicit("a", INT),
-        skipped,
-        implicit("b", INT),
-        Entry("c", INT, 40),
-        implicit("d", INT),
-    ]
+    entries = [implicit("a", INT), skipped, implicit("b", INT), Entry("c", INT, 40), implicit("d", INT)]
     assert placed(*entries) == {"a": 0, "c": 40, "d": 44}
 
 
@@ -173,32 +167,17 @@ def test_a_payload_of_each_release_gives_its_fields(layout, fields, values):
 
 @pytest.mark.parametrize(("datatype", "size"), [*enumerate([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None, None])])
 def test_count_and_datatype_make_the_message_size(datatype, size):
-    fields = {
-        "commHash": 77,
-        "dataType": datatype,
-        "count": 10,
-        "seqNumber": 3,
-        "commRank": 0,
-        "nRanks": 8,
-    }
+    fields = {"commHash": 77, "dataType": datatype, "count": 10, "seqNumber": 3, "commRank": 0, "nRanks": 8}
     (values,) = decoded(NCCL_2_28, blob(NCCL_2_28, fields))
     assert values.get("message_bytes") == (None if size is None else 10 * size)
     assert (values["comm_id"], values["seq"], values["n_ranks"]) == (77, 3, 8)
 
 
 @pytest.mark.parametrize(
-    ("count", "size"),
-    [(2**63 - 1, None), (2**61 - 1, 2**63 - 4), (2**61, None), (2**63, None), (0, 0)],
+    ("count", "size"), [(2**63 - 1, None), (2**61 - 1, 2**63 - 4), (2**61, None), (2**63, None), (0, 0)]
 )
 def test_a_size_beyond_int64_is_none(count, size):
-    fields = {
-        "commHash": 1,
-        "dataType": 2,
-        "count": count,
-        "seqNumber": 0,
-        "commRank": 0,
-        "nRanks": 1,
-    }
+    fields = {"commHash": 1, "dataType": 2, "count": count, "seqNumber": 0, "commRank": 0, "nRanks": 1}
     (values,) = decoded(NCCL_2_28, blob(NCCL_2_28, fields))
     assert values.get("message_bytes") == size
 
@@ -218,13 +197,7 @@ def test_a_communicator_of_0_or_a_negative_count_is_unknown():
 
 
 def test_similar_names_are_not_taken_for_a_field():
-    names = [
-        "Parent NCCL communicator ID",
-        "Peer rank",
-        "Root",
-        "No. of devices",
-        "Reduction count",
-    ]
+    names = ["Parent NCCL communicator ID", "Peer rank", "Root", "No. of devices", "Reduction count"]
     layout = Layout(40, is_exact=True, fields={bare_name(name): ("<i8", 0) for name in names})
     assert names_in(layout) == {}
     assert names_in(replace(layout, fields={"rank": ("<f4", 0), "myrank": ("<i4", 4)})) == {"rank": "myrank"}

@@ -97,14 +97,8 @@ def test_all_releases_side_by_side_become_one_table(read):
 
 def test_the_strings_may_be_shared_and_texts_may_be_missing(read):
     built = reduced(10, 1).nccl_payload(20, None, {COMM: 5, BYTES: 2}, NCCL_2_21)
-    assert rows(read(built, shared_strings=True), "call", "message_bytes") == [
-        ("ncclAllReduce", 1),
-        (None, 2),
-    ]
-    assert rows(read(built, "DELETE FROM StringIds"), "call", "message_bytes") == [
-        (None, 1),
-        (None, 2),
-    ]
+    assert rows(read(built, shared_strings=True), "call", "message_bytes") == [("ncclAllReduce", 1), (None, 2)]
+    assert rows(read(built, "DELETE FROM StringIds"), "call", "message_bytes") == [(None, 1), (None, 2)]
 
 
 def test_a_range_that_never_ended_has_no_end(read):
@@ -169,24 +163,13 @@ def created(built, at, comm, n_ranks, rank, **more):
 def test_communicators_have_sizes_by_process(read):
     built = builder()
     for at, (comm, size, rank, pid) in enumerate(
-        [
-            (8, 4, 3, 1000),
-            (9, 2, 1, 1000),
-            (8, 4, 2, 77),
-            (9, 2, 1, 1000),
-            (0, 8, 7, 1000),
-            (6, 0, 0, 1000),
-        ]
+        [(8, 4, 3, 1000), (9, 2, 1, 1000), (8, 4, 2, 77), (9, 2, 1, 1000), (0, 8, 7, 1000), (6, 0, 0, 1000)]
     ):
         created(built, at, comm, size, rank, pid=pid)
     found = read(built)
     here, there = built.global_pid(), built.global_pid(77)
     assert found.comm_sizes.schema.equals(COMM_SIZES.arrow)
-    assert [tuple(row.values()) for row in found.comm_sizes.to_pylist()] == [
-        (there, 8, 4),
-        (here, 8, 4),
-        (here, 9, 2),
-    ]
+    assert [tuple(row.values()) for row in found.comm_sizes.to_pylist()] == [(there, 8, 4), (here, 8, 4), (here, 9, 2)]
     assert found.comm_ranks == {here: CommRank(7, 8), there: CommRank(2, 4)}
 
 
@@ -325,12 +308,7 @@ def test_message_bytes_are_what_the_program_sends(runs, name, n_bytes):
     assert run.summary()["message_bytes_per_step"][0].as_py() == n_bytes
     assert run.summary()["busbw_bytes_per_s"][0].as_py() > 0
     codes = run.problems["code"].to_pylist()
-    assert not {
-        "no-message-size",
-        "few-message-sizes",
-        "undecoded-payload",
-        "ended-before-last-arrived",
-    } & set(codes)
+    assert not {"no-message-size", "few-message-sizes", "undecoded-payload", "ended-before-last-arrived"} & set(codes)
 
 
 def test_bandwidth_is_that_of_the_payload(runs):
@@ -352,10 +330,7 @@ def test_the_number_of_the_domain_changes_no_figure(runs, real, tmp_path, name, 
     for rank in range(2):
         path = shutil.copyfile(real / f"{name}_{rank}.sqlite", tmp_path / f"{name}_{rank}.sqlite")
         with closing(sqlite3.connect(path)) as report:
-            tables = (
-                "NVTX_EVENTS",
-                *(f"NVTX_PAYLOAD_{one}" for one in ("SCHEMAS", "SCHEMA_ENTRIES", "ENUMS")),
-            )
+            tables = ("NVTX_EVENTS", *(f"NVTX_PAYLOAD_{one}" for one in ("SCHEMAS", "SCHEMA_ENTRIES", "ENUMS")))
             for table in tables:
                 report.execute(f"UPDATE {table} SET domainId = domainId + ? WHERE domainId > 0", (shift,))
             report.commit()

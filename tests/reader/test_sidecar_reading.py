@@ -9,23 +9,12 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.capture.sidecar import (
-    Surroundings,
-    sidecar_document,
-    sidecar_path,
-    write_sidecar,
-)
+from nsyspipe.capture.sidecar import Surroundings, sidecar_document, sidecar_path, write_sidecar
 from nsyspipe.capture.status import read_programs
 from nsyspipe.model.sidecar import CapturedRank, RunCapture
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
-from nsyspipe.reader.sidecar import (
-    UnusableError,
-    family_of_pattern,
-    parse_sidecar,
-    read_beside,
-    read_sidecars,
-)
+from nsyspipe.reader.sidecar import UnusableError, family_of_pattern, parse_sidecar, read_beside, read_sidecars
 from tests.build.programs import TOPOLOGY
 from tests.conftest import REAL, examples
 
@@ -59,10 +48,7 @@ def test_a_sidecar_is_found_by_its_name_and_the_reports_that_it_names(tmp_path):
     (one,) = result.found
     assert result.paths == (path,)
     assert not result.problems
-    assert one.by_argument == {
-        0: (CapturedRank(rank=1, report="ddp_1"),),
-        1: (CapturedRank(rank=0, report="ddp_0"),),
-    }
+    assert one.by_argument == {0: (CapturedRank(rank=1, report="ddp_1"),), 1: (CapturedRank(rank=0, report="ddp_0"),)}
 
 
 @pytest.mark.parametrize("name", ["ddp.node0.capture.json", "ddp.node12.capture.json"])
@@ -72,8 +58,7 @@ def test_each_node_may_have_its_own(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["ddp-2gpu.capture.json", "dd.capture.json", "ddp_0.json", "capture.json", "x.capture.json"],
+    "name", ["ddp-2gpu.capture.json", "dd.capture.json", "ddp_0.json", "capture.json", "x.capture.json"]
 )
 def test_one_of_another_name_is_not_even_read(tmp_path, name):
     put(tmp_path, "no JSON", name)

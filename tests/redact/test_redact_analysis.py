@@ -14,27 +14,10 @@ from nsyspipe.reader.report import CPU_SAMPLES, GPU_METRICS, OS_RUNTIME, open_re
 from nsyspipe.redact.redact import redact
 from nsyspipe.report.document import document, dumps
 from nsyspipe.run.gather import digest_report
-from tests.build.nccl_layouts import (
-    COMM_INIT,
-    IMPLICIT,
-    NCCL_2_19,
-    NCCL_2_21,
-    NCCL_2_28,
-    Entry,
-    PayloadLayout,
-)
+from tests.build.nccl_layouts import COMM_INIT, IMPLICIT, NCCL_2_19, NCCL_2_21, NCCL_2_28, Entry, PayloadLayout
 from tests.build.planted import plant
 from tests.build.tools import edit, nullable
-from tests.build.trace import (
-    KERNEL,
-    MEMCPY,
-    NVTX,
-    RUNTIME,
-    STRINGS,
-    TraceBuilder,
-    schemas,
-    steady_rank,
-)
+from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
 from tests.conftest import SAMPLES
 from tests.run.test_real_reports import GROUPS
 

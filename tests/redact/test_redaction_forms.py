@@ -73,11 +73,7 @@ def test_amounts_add_up_by_class_and_place():
 
 
 # A communicator at 0, private bytes at 8, a size at 16.
-LAYOUT = Layout(
-    24,
-    is_exact=True,
-    fields={"commhash": ("<u8", 0), "user": ("<u8", 8), "bytes": ("<u8", 16)},
-)
+LAYOUT = Layout(24, is_exact=True, fields={"commhash": ("<u8", 0), "user": ("<u8", 8), "bytes": ("<u8", 16)})
 
 
 def blob(payload, *, schema=5, schema_high=0, first=1, tail=b""):
