@@ -87,6 +87,8 @@ NCCL_2_21 = PayloadLayout(
 COMM_INIT = PayloadLayout(
     2**24 + 11, 24, (Entry(COMM, UINT64, 0), Entry(RANKS, INT, 8), Entry(RANK, INT, 12), Entry("CUDA device", INT, 16))
 )
+# As it might say it in another release.
+SWAPPED_INIT = PayloadLayout(2**24 + 12, 24, (Entry(COMM, UINT64, 0), Entry(RANK, INT, 8), Entry(RANKS, INT, 16)))
 # What --trace=nccl is documented to record, in another order, with paddings.
 NCCL_2_28 = PayloadLayout(
     2**24 + 40,

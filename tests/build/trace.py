@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 import json
 import sqlite3
-import struct
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.build.nccl_layouts import PayloadLayout, blob
+from tests.build.nccl_layouts import COMM_INIT, SWAPPED_INIT, PayloadLayout, blob
 
 _SCHEMAS = Path(__file__).with_name("schemas.json")
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -187,23 +186,8 @@ class TraceBuilder:
         self, at: int, *, n_ranks: int, rank: int, swap: bool = False, pid: int | None = None
     ) -> TraceBuilder:
         """Add NCCL's ncclCommInitRank range with its payload; `swap` gives another release's layout."""
-        schema, (size_at, rank_at) = (8 if swap else 7), ((16, 8) if swap else (8, 12))
-        payload = bytearray(24)
-        struct.pack_into("<Q", payload, 0, 2**63 + 5)
-        struct.pack_into("<i", payload, size_at, n_ranks)
-        struct.pack_into("<i", payload, rank_at, rank)
-        if not any(row["schemaId"] == schema for row in self.rows.get("NVTX_PAYLOAD_SCHEMAS", [])):
-            self.add("NVTX_PAYLOAD_SCHEMAS", domainId=1, schemaId=schema, type=1, numEntries=3, payloadSize=24)
-            entries = ((18, "NCCL communicator ID", None), (5, "No. of ranks", size_at), (5, "Rank", rank_at))
-            for index, (kind, name, offset) in enumerate(entries):
-                self.add(
-                    "NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=schema, idx=index, type=kind,
-                    name=name, offset=offset,
-                )  # fmt: skip
-        header = struct.pack("<IIIIQQ", 1, 0, schema, 0, len(payload), 32 + len(payload))
-        self.range(at, at + 1, "ncclCommInitRank", domain=1, pid=pid)
-        self.rows[NVTX][-1]["binaryData"] = header + bytes(payload)
-        return self
+        fields = {"NCCL communicator ID": 2**63 + 5, "No. of ranks": n_ranks, "Rank": rank}
+        return self.nccl_payload(at, "ncclCommInitRank", fields, SWAPPED_INIT if swap else COMM_INIT, pid=pid)
 
     def nccl_payload(
         self, at: int, call: str | None, fields: dict[str, int], layout: PayloadLayout, *, end: int | None = None,
@@ -236,22 +220,14 @@ class TraceBuilder:
                     continue
                 definitions = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
                 database.execute(f"CREATE TABLE {table} ({definitions})")
-                for row in rows:
-                    _insert(database, table, columns, row)
+                # What the version requires and the row lacks is 0 or empty.
+                required = {name: "" if "TEXT" in kind else 0 for name, kind in columns.items() if "NOT NULL" in kind}
+                cells = [
+                    [required.get(name) if row.get(name) is None else row[name] for name in columns] for row in rows
+                ]
+                database.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", cells)
             database.execute("COMMIT")
         return path
-
-
-def _insert(database: sqlite3.Connection, table: str, columns: dict[str, str], row: dict[str, Any]) -> None:
-    """Insert what the version has; what it requires and the row lacks is 0 or empty."""
-    values = {}
-    for name, kind in columns.items():
-        filler = ("" if kind.startswith("TEXT") else 0) if "NOT NULL" in kind else None
-        value = row.get(name)
-        values[name] = filler if value is None else value
-    marks = ", ".join("?" * len(values))
-    names = ", ".join(f'"{name}"' for name in values)
-    database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
 
 
 def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_size: int = 2) -> TraceBuilder:
