@@ -72,31 +72,23 @@ class TraceBuilder:
         """Add an API call and return its correlation id; no call for None."""
         self.correlation += 1
         if at is not None:
-            self.add(
-                RUNTIME,
-                start=at,
-                end=at + 1,
-                globalTid=self.global_tid(thread, pid),
-                correlationId=self.correlation,
-                nameId=self.string(api),
-            )
+            thread_id, name = self.global_tid(thread, pid), self.string(api)
+            self.add(RUNTIME, start=at, end=at + 1, globalTid=thread_id, correlationId=self.correlation, nameId=name)
         return self.correlation
+
+    def _operation(
+        self, table: str, times: tuple[int, int], launch: int, pid: int | None = None, *, device: int = 0, **more: Any
+    ) -> TraceBuilder:
+        common = {"deviceId": device, "streamId": 7, "correlationId": launch, "globalPid": self.global_pid(pid)}
+        return self.add(table, start=times[0], end=times[1], **common | more)
 
     def kernel(
         self, start: int, end: int, name: str = "gemm", *, launch: int | None = None, thread: str = "main",
         stream: int = 7, device: int = 0, pid: int | None = None,
     ) -> TraceBuilder:  # fmt: skip
-        return self.add(
-            KERNEL,
-            start=start,
-            end=end,
-            deviceId=device,
-            streamId=stream,
-            correlationId=self.launch(launch, thread=thread, pid=pid),
-            globalPid=self.global_pid(pid),
-            shortName=self.string(name),
-            demangledName=self.string(f"{name}(float*)"),
-        )
+        call = self.launch(launch, thread=thread, pid=pid)
+        names = {"shortName": self.string(name), "demangledName": self.string(f"{name}(float*)")}
+        return self._operation(KERNEL, (start, end), call, pid, device=device, streamId=stream, **names)
 
     def nccl(self, start: int, end: int, *, launch: int | None = None, stream: int = 19, **more: Any) -> TraceBuilder:
         name = more.pop("name", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
@@ -107,53 +99,23 @@ class TraceBuilder:
         thread: str = "main", device: int = 0, pid: int | None = None,
     ) -> TraceBuilder:  # fmt: skip
         call = self.launch(launch, thread=thread, pid=pid, api="cudaMemcpyAsync_v3020")
-        return self.add(
-            MEMCPY,
-            start=start,
-            end=end,
-            deviceId=device,
-            streamId=7,
-            correlationId=call,
-            globalPid=self.global_pid(pid),
-            bytes=n_bytes,
-            copyKind=kind,
-        )
+        return self._operation(MEMCPY, (start, end), call, pid, device=device, bytes=n_bytes, copyKind=kind)
 
     def memset(self, start: int, end: int, n_bytes: int = 8, *, launch: int | None = None) -> TraceBuilder:
         call = self.launch(launch, api="cudaMemsetAsync_v3020")
-        return self.add(
-            MEMSET,
-            start=start,
-            end=end,
-            deviceId=0,
-            streamId=7,
-            correlationId=call,
-            globalPid=self.global_pid(),
-            bytes=n_bytes,
-        )
+        return self._operation(MEMSET, (start, end), call, bytes=n_bytes)
 
     def graph(self, start: int, end: int, *, launch: int | None = None) -> TraceBuilder:
         call = self.launch(launch, api="cudaGraphLaunch_v10000")
-        return self.add(
-            GRAPH, start=start, end=end, deviceId=0, streamId=7, correlationId=call,
-            globalPid=self.global_pid(), graphId=1, graphExecId=2,
-        )  # fmt: skip
+        return self._operation(GRAPH, (start, end), call, graphId=1, graphExecId=2)
 
     def range(
         self, start: int, end: int | None, text: str | None, *, thread: str = "main", domain: int = 0,
         kind: int = 59, inline: bool = False, pid: int | None = None,
     ) -> TraceBuilder:  # fmt: skip
         by_id = None if inline or text is None else self.string(text)
-        return self.add(
-            NVTX,
-            start=start,
-            end=end,
-            eventType=kind,
-            text=text if inline else None,
-            textId=by_id,
-            globalTid=self.global_tid(thread, pid),
-            domainId=domain,
-        )
+        names = {"text": text if inline else None, "textId": by_id, "domainId": domain}
+        return self.add(NVTX, start=start, end=end, eventType=kind, globalTid=self.global_tid(thread, pid), **names)
 
     def domain(self, name: str, domain: int, *, pid: int | None = None) -> TraceBuilder:
         return self.range(-500, None, name, domain=domain, kind=75, inline=True, pid=pid)
