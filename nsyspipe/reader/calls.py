@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.intervals import EMPTY
 from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.operations import process_of
-from nsyspipe.reader.report import as_int
+from nsyspipe.reader.report import as_int, process_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from nsyspipe.reader.report import Report
 
 
-# What is read of a call; without the first two there are none.
+# What is read of a call; without the first two there are none, without the third it launched nothing.
 _CALL = ("start", "globalTid", "correlationId", "end", "nameId")
 
 # Beginnings of the calls that synchronise, or allocate, free or copy memory; what has Async in its
@@ -56,19 +55,16 @@ def read_launches(report: Report, ids: tuple[int, int] | None = None) -> pa.Tabl
     What runs on a device was launched, so a table without rows is one that was not recorded. `ids`
     limits them to correlation ids from the first to the second, inclusive.
     """
-    columns = ("start", "globalTid", "correlationId")
-    if not (report.has(versions.RUNTIME, *columns) and report.has_rows(versions.RUNTIME)):
+    if not (report.has(versions.RUNTIME, *_CALL[:3]) and report.has_rows(versions.RUNTIME)):
         return None
     where = None if ids is None else f'"correlationId" BETWEEN {ids[0]} AND {ids[1]}'
-    found = report.select(versions.RUNTIME, dict.fromkeys(columns, "int"), where=where).drop_null()
-    process = process_of(found["globalTid"].to_numpy())
-    return canonical.LAUNCHES.table(
-        {
-            "process_id": process,
-            "start_ns": found["start"],
-            "correlation_id": found["correlationId"],
-        }
-    )
+    return _launches(report.select(versions.RUNTIME, dict.fromkeys(_CALL[:3], "int"), where=where).drop_null())
+
+
+def _launches(calls: pa.Table) -> pa.Table:
+    process = process_of(calls["globalTid"].to_numpy())
+    columns = {"process_id": process, "start_ns": calls["start"], "correlation_id": calls["correlationId"]}
+    return canonical.LAUNCHES.table(columns)
 
 
 @dataclass(frozen=True)
@@ -93,37 +89,26 @@ def read_calls(report: Report, strings: Strings) -> Calls:
     found = report.select(versions.RUNTIME, dict.fromkeys(_CALL, "int"))
     launches = calls = None
     if report.has(versions.RUNTIME, "correlationId"):
-        launches, calls = _all_calls(found)
+        known = _known(found, *_CALL[:3])
+        launches = _launches(known)
+        thread = known["globalTid"].to_numpy()
+        columns = {"process_id": process_of(thread), "thread_id": thread, "start_ns": known["start"]}
+        calls = canonical.HOST_CALLS.table(columns | {"end_ns": pc.coalesce(known["end"], known["start"])})
     if not report.has(versions.RUNTIME, "end", "nameId"):
         return replace(nothing, launches=launches, all=calls)
     waits = [_stream_waits(report, strings, found), _copy_waits(report, strings, found)]
     return Calls(launches, calls, _blocking_calls(strings, found), pa.concat_tables(waits))
 
 
-def _all_calls(found: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Return `canonical.LAUNCHES` and `canonical.HOST_CALLS`."""
-    columns = ("start", "globalTid", "correlationId")
-    if any(found[name].null_count for name in columns):
-        known = [pc.is_valid(found[name]) for name in columns]
-        found = found.filter(functools.reduce(pc.and_, known))
-    thread = found["globalTid"].to_numpy()
-    times = {"process_id": process_of(thread), "start_ns": found["start"]}
-    launches = canonical.LAUNCHES.table(times | {"correlation_id": found["correlationId"]})
-    end = found["end"]
-    ends = {
-        "thread_id": thread,
-        "end_ns": pc.coalesce(end, found["start"]) if end.null_count else end,
-    }
-    return launches, canonical.HOST_CALLS.table(times | ends)
+def _known(found: pa.Table, *columns: str) -> pa.Table:
+    """Return the rows in which some columns have a value."""
+    if not any(found[name].null_count for name in columns):
+        return found
+    return found.filter(functools.reduce(pc.and_, [pc.is_valid(found[name]) for name in columns]))
 
 
-def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
-    calls = _timed(found, "nameId", pa.array(strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM))).drop_null()
-    if not calls.num_rows:
-        return canonical.HOST_WAITS.empty()
+def _host_waits(calls: pa.Table, device: object, stream: object, is_whole: object, copy_end: object) -> pa.Table:
     thread = calls["globalTid"].to_numpy()
-    whole = pc.is_in(calls["nameId"], value_set=pa.array(strings.ids_beginning(*_OF_DEVICE)))
-    device, stream = _waited_for(report, process_of(thread), calls["correlationId"].to_numpy())
     return canonical.HOST_WAITS.table(
         {
             "process_id": process_of(thread),
@@ -132,10 +117,20 @@ def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table
             "end_ns": calls["end"],
             "device_id": device,
             "stream_id": stream,
-            "is_whole": whole,
-            "copy_end_ns": pa.nulls(calls.num_rows, pa.int64()),
+            "is_whole": is_whole,
+            "copy_end_ns": copy_end,
         }
     )
+
+
+def _stream_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
+    calls = _timed(found, "nameId", pa.array(strings.ids_beginning(*_OF_DEVICE, *_OF_STREAM))).drop_null()
+    if not calls.num_rows:
+        return canonical.HOST_WAITS.empty()
+    whole = pc.is_in(calls["nameId"], value_set=pa.array(strings.ids_beginning(*_OF_DEVICE)))
+    process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
+    device, stream = _waited_for(report, process, correlation)
+    return _host_waits(calls, device, stream, whole, pa.nulls(calls.num_rows, pa.int64()))
 
 
 def _waited_for(report: Report, process: Int64, correlation: Int64) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
@@ -145,7 +140,7 @@ def _waited_for(report: Report, process: Int64, correlation: Int64) -> tuple[pa.
         unknown = pa.nulls(correlation.size, pa.int64())
         return unknown, unknown
     where = f'"correlationId" BETWEEN {correlation.min()} AND {correlation.max()}'
-    told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()  # fmt: skip
+    told = report.select(versions.SYNCHRONIZATION, dict.fromkeys(names, "int"), where=where).drop_null()
     told = told.take(_rows_of(process, correlation, told))
     stream = told["streamId"]
     return told["deviceId"], pc.if_else(pc.equal(stream, _NO_STREAM), None, stream)
@@ -157,32 +152,22 @@ def _copy_waits(report: Report, strings: Strings, found: pa.Table) -> pa.Table:
         return canonical.HOST_WAITS.empty()
     columns = dict.fromkeys((*names, "deviceId", "dstKind"), "int")
     copies = report.select(versions.MEMCPY, columns, where=f"copyKind = {_DTOH_KIND}")
-    copies = copies.filter(functools.reduce(pc.and_, (pc.is_valid(copies[name]) for name in names)))
+    copies = _known(copies, *names)
     if not copies.num_rows:
         return canonical.HOST_WAITS.empty()
     copies = copies.sort_by("end")  # a call waited for the last of its copies
     calls = _timed(found, "correlationId", pc.unique(copies["correlationId"])).drop_null()
-    thread = calls["globalTid"].to_numpy()
-    rows = _rows_of(process_of(thread), calls["correlationId"].to_numpy(), copies)
+    process, correlation = process_of(calls["globalTid"].to_numpy()), calls["correlationId"].to_numpy()
+    rows = _rows_of(process, correlation, copies)
     ids = strings.ids_beginning("cudaMemcpy", "cuMemcpy")
-    waiting = [name for name, text in zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True) if _ASYNC not in (text or "")]  # fmt: skip
+    named = zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True)
+    waiting = [name for name, text in named if _ASYNC not in (text or "")]
     is_sync = pc.is_in(calls["nameId"], value_set=pa.array(waiting, pa.int64()))
     is_pageable = pc.fill_null(pc.equal(copies["dstKind"].take(rows), _PAGEABLE), fill_value=False)
     kept = pc.and_(pc.is_valid(rows), pc.or_(is_sync, is_pageable))
     calls, copies = calls.filter(kept), copies.take(rows.filter(kept.combine_chunks()))
-    thread = calls["globalTid"].to_numpy()
-    return canonical.HOST_WAITS.table(
-        {
-            "process_id": process_of(thread),
-            "thread_id": thread,
-            "start_ns": calls["start"],
-            "end_ns": calls["end"],
-            "device_id": copies["deviceId"],
-            "stream_id": pa.nulls(calls.num_rows, pa.int64()),
-            "is_whole": np.zeros(calls.num_rows, np.bool_),
-            "copy_end_ns": copies["end"],
-        }
-    )
+    none, never = pa.nulls(calls.num_rows, pa.int64()), np.zeros(calls.num_rows, np.bool_)
+    return _host_waits(calls, copies["deviceId"], none, never, copies["end"])
 
 
 def _rows_of(process: Int64, correlation: Int64, of: pa.Table) -> pa.Array:
@@ -202,7 +187,7 @@ def _rows_of(process: Int64, correlation: Int64, of: pa.Table) -> pa.Array:
 def _blocking_calls(strings: Strings, found: pa.Table) -> pa.Table:
     ids = strings.ids_beginning(*_SYNCHRONISING, *_MEMORY)
     names = dict(zip(ids.tolist(), strings.lookup(ids).to_pylist(), strict=True))
-    names = {number: _API_VERSION.sub("", name) for number, name in names.items() if _ASYNC not in name}  # fmt: skip
+    names = {number: _API_VERSION.sub("", name) for number, name in names.items() if _ASYNC not in name}
     numbers = pa.array(names.keys(), pa.int64())
     found = _timed(found, "nameId", numbers)
     found = found.filter(pc.is_valid(found["globalTid"]))

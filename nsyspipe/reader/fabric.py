@@ -1,44 +1,203 @@
 """What connects the ranks: communicators from NCCL logs, whose line is whose, and paths from nvidia-smi's topology.
 
-NCCL says which processes were in one by ``commId``, and for a split by parent, count and colour. Old releases say
-neither: of their logs only version and settings are known.
+The forms of NCCL's lines are those of its ``INFO`` calls (init.cc, graph/rings.cc, transport/{p2p,shm,net,nvls}.cc) from
+2.10 on. Which processes were in one communicator it says by ``commId``, and for a split by parent, count and colour. Old
+releases say neither: of their logs only version and settings are known.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import stat
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from nsyspipe.errors import InputError
 from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog, Topology
-from nsyspipe.model.text import decoded
-from nsyspipe.reader.nccl_lines import (
-    Connected,
-    Counts,
-    Fact,
-    Gone,
-    Init,
-    Line,
-    Nvls,
-    Ring,
-    Setting,
-    Version,
-    parse_line,
-    printed_lines,
-)
+from nsyspipe.model.text import decoded, printable
+from nsyspipe.nsys.files import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
+# What a program printed: any bytes at all, with escape codes, cut at any place.
+
+
+_LONGEST_LINE_BYTES = 65_536
+# Colours and cursor moves, window titles, and two-character sequences, in this order.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
+
+
+def printed_lines(path: Path, *, most: float = math.inf) -> Iterator[tuple[str, bool]]:
+    """Yield the first lines of a text file without escape codes, and of each whether neither begin nor end was cut off.
+
+    Bytes that are not UTF-8 are replaced. `InputError` if the file is missing, not readable or no ordinary file.
+    """
+    with readable(path):
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(decoded(str(path)), "no ordinary file, where a text was needed")
+        with path.open("rb") as file:
+            was_whole, count = True, 0
+            while count < most and (line := file.readline(_LONGEST_LINE_BYTES)):
+                count += 1
+                is_whole = line.endswith(b"\n")
+                text = _ESCAPES.sub("", line.decode("utf-8", "replace").rstrip("\r\n"))
+                yield text, is_whole and was_whole
+                was_whole = is_whole
+
+
+# The lines of NCCL logs as facts; what is no NCCL line, or is mixed with another, is passed over.
+
+
+_LONGEST_TEXT = 200
+# NCCL writes at most 1024 characters and a line end; a progress bar may stand before them.
+_LONGEST_LINE = 4096
+# Numbers are short, so that none overflows; launchers put words of their own before the host.
+_HEADER = re.compile(
+    r"(?P<host>[^\s:\[\]<>()]{1,255}):(?P<pid>\d{1,10}):(?P<thread>\d{1,10}) \[-?\d{1,9}\]"
+    r"(?: \S{1,200}){0,3}? NCCL [A-Z]{2,8} "
+)
+_VERSION = re.compile(r"NCCL version (?P<value>\d+(?:\.\d+)+[\w.+-]{0,40})\s*$")
+_SETTING = re.compile(r"(?P<name>NCCL_[A-Z0-9_]{1,80}) set by environment to (?P<value>.*?)\.?\s*$")
+_INIT = re.compile(
+    r"\bcomm (?P<pointer>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,9}) nranks (?P<n_ranks>\d{1,9})"
+    r" cudaDev (?P<cuda>-?\d{1,9})(?: nvmlDev (?P<nvml>-?\d{1,9}))?(?: busId (?P<bus>[0-9a-f]{1,16}))?"
+    r"(?P<rest>.*?)\s?- (?P<what>Init START|Init COMPLETE|Destroy COMPLETE|Abort COMPLETE)\s*$"
+)
+_COMM_ID = re.compile(r"\bcommId (0x[0-9a-f]{1,16})\b")
+_PARENT = re.compile(r"\bparent (0x[0-9a-f]{1,16})\b")
+# Later releases count children where earlier ones count splits.
+_SPLIT = re.compile(r"\b(?:splitCount|childCount) (\d{1,9}) color (-?\d{1,10})\b")
+_RING = re.compile(r"Channel (\d{1,6})/\d{1,6} :((?: +\d{1,9})+)\s*$")
+_CONNECTED = re.compile(
+    r"(?:Channel|Ring) (?P<channel>\d{1,6})(?:/(?P<connection>\d{1,6}))? :"
+    r" (?P<from>\d{1,9})(?:\[(?P<from_gpu>[0-9a-f]{1,16})\])?"
+    r" -> (?P<to>\d{1,9})(?:\[(?P<to_gpu>[0-9a-f]{1,16})\])?"
+    r"(?: \[(?P<side>send|receive)\])? via (?P<transport>\S.*?)"
+    r"(?: comm 0x.*)?\s*$"  # RCCL says which communicator
+)
+_COUNTS = re.compile(r"(\d{1,6}) coll channels\b(?:.*?\b(\d{1,6}) nvls channels\b)?")
+_NVLS = re.compile(r"(?P<on>NVLS comm 0x|Connected NVLS tree)|NVLS multicast support is not available")
+
+
+class Init(NamedTuple):
+    """Begin or end of a communicator's initialisation, or that it is gone; `split` is its count and colour under `parent`."""
+
+    what: str
+    pointer: str
+    rank: int
+    n_ranks: int
+    cuda_device: int | None
+    nvml_device: int | None
+    bus_id: str | None
+    comm_id: str | None
+    parent: str | None
+    split: str | None
+
+
+class Ring(NamedTuple):
+    """The ranks of a channel's ring, in order."""
+
+    channel: int
+    ranks: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells it from others of its communicator."""
+        return (self.channel,)
+
+
+class Connected(NamedTuple):
+    """A connection of a channel (0: collectives); GPUs are labelled by PCI address, later by NVML index."""
+
+    channel: int
+    connection: int
+    from_rank: int
+    to_rank: int
+    from_gpu: str | None
+    to_gpu: str | None
+    is_receive: bool
+    transport: str
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What tells it from others of its communicator."""
+        return self.is_receive, self.connection, self.from_rank, self.to_rank, self.channel
+
+
+class Channels(NamedTuple):
+    """Channels of collectives, and whether NVLink SHARP has some; None is "not said"."""
+
+    n_channels: int | None
+    is_nvls_on: bool | None
+
+
+class Setting(NamedTuple):
+    """A variable that NCCL took from the environment; without a name NCCL's version."""
+
+    name: str | None
+    value: str
+
+
+Said: TypeAlias = Ring | Connected | Channels
+Fact: TypeAlias = Init | Said | Setting
 Process: TypeAlias = tuple[str, int]
-# Of one process, in its order: thread and what it logged.
-Facts: TypeAlias = "Sequence[tuple[int, Fact]]"
-Said: TypeAlias = Ring | Connected | Counts | Nvls
+
+
+class Line(NamedTuple):
+    """A line of NCCL's: host and process, thread, and what it says, where that is of interest."""
+
+    process: Process | None
+    thread: int
+    fact: Fact | None
+
+
+def parse_line(text: str) -> Line | None:
+    """Read one line; None when it is not NCCL's.
+
+    Two lines that were written into one are NCCL's without a fact: neither can be trusted.
+    """
+    if "NCCL" not in text:
+        return None
+    text = text[-_LONGEST_LINE:]
+    header = _HEADER.search(text)
+    if header is None:
+        # NCCL_DEBUG=VERSION prints it bare.
+        bare = _VERSION.match(text.strip())
+        return Line(None, 0, Setting(None, bare["value"])) if bare else None
+    if _HEADER.search(text, header.end()):
+        return Line(None, 0, None)
+    process = printable(header["host"]), int(header["pid"])
+    return Line(process, int(header["thread"]), _fact(text[header.end() :]))
+
+
+def _fact(body: str) -> Fact | None:
+    if match := _RING.match(body):
+        return Ring(int(match[1]), tuple(map(int, match[2].split())))
+    if match := _CONNECTED.match(body):
+        channel, connection, start, end = (int(match[name] or 0) for name in ("channel", "connection", "from", "to"))
+        transport = printable(match["transport"][:_LONGEST_TEXT])
+        is_receive = match["side"] == "receive"
+        return Connected(channel, connection, start, end, match["from_gpu"], match["to_gpu"], is_receive, transport)
+    if match := _INIT.search(body):
+        pointer, rank, n_ranks, cuda, nvml, bus_id, rest, what = match.groups()
+        of_process, of_host = (None if index is None or index[0] == "-" else int(index) for index in (cuda, nvml))
+        names = (form.search(rest) for form in (_COMM_ID, _PARENT, _SPLIT))
+        comm_id, parent, split = (".".join(name.groups()) if name else None for name in names)
+        return Init(what, pointer, int(rank), int(n_ranks), of_process, of_host, bus_id, comm_id, parent, split)
+    if match := _COUNTS.match(body):
+        return Channels(int(match[1]), int(match[2]) > 0 if match[2] else None)
+    if match := _NVLS.match(body):
+        return Channels(None, is_nvls_on=match["on"] is not None)
+    match = _SETTING.match(body) or _VERSION.match(body)
+    return Setting(match.groupdict().get("name"), printable(match["value"][:_LONGEST_TEXT])) if match else None
+
+
+# From the facts of all processes to communicators.
 
 
 @dataclass(eq=False)
@@ -49,18 +208,13 @@ class Membership:
     order: int  # among the memberships of its process
     thread: int
     init: Init
-    # begin, ready, end: positions among the facts of its process: it is made from `begin` to `ready`, and unmade at
-    # `end`
+    # Positions among the facts of its process: it is made from `begin` to `ready`, and unmade at `end`
     begin: int
     ready: float = math.inf
     end: float = math.inf
-    parent: Membership | None = None
     group: Group | None = None
-    rings: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    # Transport by (receive side, connection, from, to, channel)
-    connections: dict[tuple[bool, int, int, int, int], str] = field(default_factory=dict)
-    counts: list[Counts] = field(default_factory=list)
-    is_nvls_on: set[bool] = field(default_factory=set)  # what its lines said of NVLink SHARP
+    said: dict[tuple[int, ...], Ring | Connected] = field(default_factory=dict)  # by its key, the first of each
+    channels: list[Channels] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -72,59 +226,54 @@ class Group:
     members: list[Membership] = field(default_factory=list)
     by_rank: dict[int, Membership] = field(default_factory=dict)
 
-    @property
-    def order(self) -> tuple[int, Process]:
-        """Where it comes among all: when its processes made it, then by process."""
-        return min((member.order, member.process) for member in self.members)
 
+def communicators(facts_of: Mapping[Process, Sequence[tuple[int, Fact]]]) -> tuple[Communicator, ...]:
+    """Put together what all processes (host, pid) logged: thread and fact, each in its order; theirs does not matter.
 
-def memberships(process: Process, facts: Facts) -> list[Membership]:
-    """List the communicators that a process was in, in the order in which it made them."""
-    found: list[Membership] = []
-    for at, (thread, fact) in enumerate(facts):
-        if isinstance(fact, Gone):
-            if gone := _latest(found, fact.pointer):
-                gone.end = at
-        elif isinstance(fact, Init) and fact.rank < fact.n_ranks:
-            begun = _latest(found, fact.pointer) if fact.is_complete else None
-            if begun and begun.ready == math.inf:
-                begun.ready = at
-            else:
-                ready, parent = at if fact.is_complete else math.inf, _latest(found, fact.parent)
-                found.append(Membership(process, len(found), thread, fact, at, ready, parent=parent))
-    return found
-
-
-def _latest(found: Sequence[Membership], pointer: str | None) -> Membership | None:
-    of_pointer = (one for one in reversed(found) if one.init.pointer == pointer and one.end == math.inf)
-    return next(of_pointer, None)
-
-
-def _grouped(members: Sequence[Membership]) -> list[Group]:
-    """Put memberships of all processes together, a parent's before its splits'; groups come in their order."""
-    groups: dict[tuple[str, int], Group] = {}
-    for member in members:
-        init, parent = member.init, member.parent.group if member.parent else None
-        name = init.comm_id
-        if name is None and parent and init.split:
-            name = f"{parent.name}/{init.split}"
-        if name is not None:
-            member.group = groups.setdefault((name, init.n_ranks), Group(name, init.n_ranks))
-            member.group.members.append(member)
-            member.group.by_rank.setdefault(init.rank, member)
-    return sorted(groups.values(), key=lambda one: one.order)
-
-
-def communicators(facts_of: Mapping[Process, Facts]) -> tuple[Communicator, ...]:
-    """Put together what all processes (host, pid) logged, each in its order; theirs does not matter."""
+    They come in the order in which their processes made them, then by process.
+    """
     facts_of = dict(sorted(facts_of.items()))
-    members = {process: memberships(process, facts) for process, facts in facts_of.items()}
-    groups = _grouped([one for ones in members.values() for one in ones])
+    groups: dict[tuple[str, int], Group] = {}
+    members = {process: _memberships(process, facts, groups) for process, facts in facts_of.items()}
     for process, facts in facts_of.items():
         for at, (thread, fact) in enumerate(facts):
-            if isinstance(fact, Ring | Connected | Counts | Nvls):
+            if isinstance(fact, Ring | Connected | Channels):
                 _give(members[process], at, thread, fact)
-    return tuple(_communicator(one) for one in groups)
+    ordered = sorted(groups.values(), key=lambda one: min((member.order, member.process) for member in one.members))
+    return tuple(map(_communicator, ordered))
+
+
+def _memberships(
+    process: Process, facts: Sequence[tuple[int, Fact]], groups: dict[tuple[str, int], Group]
+) -> list[Membership]:
+    """List the communicators that a process was in, in the order in which it made them, each in its group."""
+    made: list[Membership] = []
+
+    def latest(pointer: str | None) -> Membership | None:
+        of_pointer = (one for one in reversed(made) if one.init.pointer == pointer and one.end == math.inf)
+        return next(of_pointer, None)
+
+    for at, (thread, fact) in enumerate(facts):
+        if not isinstance(fact, Init):
+            continue
+        known, is_complete = latest(fact.pointer), fact.what == "Init COMPLETE"
+        if not fact.what.startswith("Init"):  # the pointer may be given to another
+            if known:
+                known.end = at
+        elif fact.rank < fact.n_ranks and is_complete and known and known.ready == math.inf:
+            known.ready = at
+        elif fact.rank < fact.n_ranks:
+            parent = latest(fact.parent)
+            member = Membership(process, len(made), thread, fact, at, at if is_complete else math.inf)
+            made.append(member)
+            name = fact.comm_id
+            if name is None and fact.split and parent and parent.group:
+                name = f"{parent.group.name}/{fact.split}"
+            if name is not None:
+                member.group = groups.setdefault((name, fact.n_ranks), Group(name, fact.n_ranks))
+                member.group.members.append(member)
+                member.group.by_rank.setdefault(fact.rank, member)
+    return made
 
 
 def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> None:
@@ -137,93 +286,62 @@ def _give(members: Sequence[Membership], at: int, thread: int, said: Said) -> No
     if being_made and not isinstance(said, Connected):
         # Only connections are made later: a ring that does not fit here was cut.
         alive = being_made[:1]
-    lacking = (one for one in alive if not _has(one, said))
-    owners = (one for one in chain(being_made, lacking, alive) if _fits(one, said))
-    if owner := next(owners, None):
-        _take(owner, said)
+    if isinstance(said, Channels):
+        if alive:
+            alive[0].channels.append(said)
+        return
+    lacking = [one for one in alive if said.key not in one.said]
+    if owner := next((one for one in (*being_made, *lacking, *alive) if _fits(one, said)), None):
+        owner.said.setdefault(said.key, said)
 
 
-def _fits(member: Membership, said: Said) -> bool:
+def _fits(member: Membership, said: Ring | Connected) -> bool:
     """Tell whether a line can be about this communicator: its ranks, on its GPUs."""
     n_ranks = member.init.n_ranks
     if isinstance(said, Ring):
-        is_whole = len(said.ranks) == n_ranks and max(said.ranks) < n_ranks
-        return is_whole and len(set(said.ranks)) == len(said.ranks)
-    if not isinstance(said, Connected):
-        return True
+        return sorted(said.ranks) == list(range(n_ranks))
     own = said.to_rank if said.is_receive else said.from_rank
     ends = ((said.from_rank, said.from_gpu), (said.to_rank, said.to_gpu))
-    return (
-        own == member.init.rank
-        and said.from_rank != said.to_rank
-        and all(rank < n_ranks and _is_on(member.group, rank, gpu) for rank, gpu in ends)
-    )
+    is_ours = own == member.init.rank and said.from_rank != said.to_rank
+    return is_ours and all(rank < n_ranks and _is_on(member.group, rank, gpu) for rank, gpu in ends)
 
 
-def _is_on(group_of: Group | None, rank: int, gpu: str | None) -> bool:
+def _is_on(group: Group | None, rank: int, gpu: str | None) -> bool:
     """Tell whether a rank may be on the GPU with this label: PCI address, NVML index or CUDA index by release."""
-    known = group_of.by_rank.get(rank) if group_of else None
+    known = group.by_rank.get(rank) if group else None
     if known is None or gpu is None:
         return True
-    init = known.init
-    indices = {str(index) for index in (init.nvml_device, init.cuda_device) if index is not None}
-    labels = indices | ({init.bus_id} if init.bus_id else set())
+    of_rank = known.init.nvml_device, known.init.cuda_device, known.init.bus_id
+    labels = {str(label) for label in of_rank if label is not None}
     return not labels or gpu in labels
 
 
-def _key(said: Connected) -> tuple[bool, int, int, int, int]:
-    return said.is_receive, said.connection, said.from_rank, said.to_rank, said.channel
-
-
-def _has(member: Membership, said: Said) -> bool:
-    if isinstance(said, Ring):
-        return said.channel in member.rings
-    return isinstance(said, Connected) and _key(said) in member.connections
-
-
-def _take(member: Membership, said: Said) -> None:
-    match said:
-        case Ring():
-            member.rings.setdefault(said.channel, said.ranks)
-        case Connected():
-            member.connections.setdefault(_key(said), said.transport)
-        case Counts():
-            member.counts.append(said)
-            if said.n_nvls_channels is not None:
-                member.is_nvls_on.add(said.n_nvls_channels > 0)
-        case Nvls():
-            member.is_nvls_on.add(said.is_on)
-
-
 def _communicator(of: Group) -> Communicator:
-    rings = {
-        channel: ring for _, one in sorted(of.by_rank.items(), reverse=True) for channel, ring in one.rings.items()
-    }
-    said = {is_on for one in of.members for is_on in one.is_nvls_on}
-    counts = [counted.n_channels for one in of.members for counted in one.counts]
+    by_rank = sorted(of.by_rank.items())
+    rings = {one.channel: one.ranks for _, by in reversed(by_rank) for one in by.said.values() if isinstance(one, Ring)}
+    channels = [one for member in of.members for one in member.channels]
+    nvls = {one.is_nvls_on for one in channels} - {None}
+    counts = [one.n_channels for one in channels if one.n_channels is not None]
     return Communicator(
         comm_id=of.name,
         n_ranks=of.n_ranks,
-        members=tuple(_member(one) for _, one in sorted(of.by_rank.items())),
+        members=tuple(
+            CommMember(rank, *one.process, one.init.cuda_device, one.init.nvml_device, one.init.bus_id)
+            for rank, one in by_rank
+        ),
         rings=dict(sorted(rings.items())) or None,
         n_channels=max(counts, default=None) or len(rings) or None,
-        is_nvls_on=(True in said) if said else None,
+        is_nvls_on=(True in nvls) if nvls else None,
         edges=_edges(of) or None,
     )
-
-
-def _member(of: Membership) -> CommMember:
-    init, (host, pid) = of.init, of.process
-    return CommMember(init.rank, host, pid, init.cuda_device, init.nvml_device, init.bus_id)
 
 
 def _edges(of: Group) -> tuple[Edge, ...]:
     """Sum up connections by edge: the sender's before the receiver's, collectives before point-to-point calls."""
     by_edge: dict[tuple[int, int], dict[tuple[bool, bool], dict[int, str]]] = {}
-    for member in of.members:
-        for (is_receive, connection, start, end, channel), transport in member.connections.items():
-            kinds = by_edge.setdefault((start, end), {})
-            kinds.setdefault((is_receive, connection > 0), {}).setdefault(channel, transport)
+    for one in (one for member in of.members for one in member.said.values() if isinstance(one, Connected)):
+        kinds = by_edge.setdefault((one.from_rank, one.to_rank), {})
+        kinds.setdefault((one.is_receive, one.connection > 0), {}).setdefault(one.channel, one.transport)
     return tuple(
         Edge(start, end, tuple(sorted(set(best.values()))), len(best))
         for (start, end), kinds in sorted(by_edge.items())
@@ -234,7 +352,7 @@ def _edges(of: Group) -> tuple[Edge, ...]:
 _FIX = "run with NCCL_DEBUG=INFO, and NCCL_DEBUG_FILE=nccl_%h_%p.log for a file per process"
 
 
-def read_nccl_logs(paths: Sequence[Path]) -> NcclLog:
+def read_nccl_logs(paths: Iterable[Path], unusable: dict[Path, InputError] | None = None) -> NcclLog:
     """Read what the logs of a run say, in any order; each may hold lines of several ranks and of other programs.
 
     What was not logged is None: with ``NCCL_DEBUG=VERSION`` there is a version and no communicator, and a communicator
@@ -245,41 +363,36 @@ def read_nccl_logs(paths: Sequence[Path]) -> NcclLog:
     Raises
     ------
     InputError
-        If a file cannot be read or holds no line of NCCL's.
+        If a file cannot be read or holds no line of NCCL's; with `unusable` it is put there, and the others are read.
     """
-    settings: dict[str, set[str]] = {}
-    versions: set[str] = set()
+    settings: dict[str | None, set[str]] = {}
     facts: dict[Process, list[tuple[int, Fact]]] = {}
     for path in dict.fromkeys(path.absolute() for path in paths):
-        for line in _nccl_lines(path):
-            match line.fact:
-                case Setting(name, value):
-                    settings.setdefault(name, set()).add(value)
-                case Version(text):
-                    versions.add(text)
-                case None:
-                    pass
-                case fact if line.process:
-                    facts.setdefault(line.process, []).append((line.thread, fact))
+        try:
+            lines = _nccl_lines(path)
+        except InputError as error:
+            if unusable is None:
+                raise
+            unusable[path] = error
+            continue
+        for line in lines:
+            if isinstance(line.fact, Setting):
+                settings.setdefault(line.fact.name, set()).add(line.fact.value)
+            elif line.process and line.fact:
+                facts.setdefault(line.process, []).append((line.thread, line.fact))
     return NcclLog(
-        version=", ".join(sorted(versions)) or None,
+        version=", ".join(sorted(settings.pop(None, ()))) or None,
         communicators=communicators(facts),
-        settings={name: " | ".join(sorted(values)) for name, values in sorted(settings.items())},
+        settings={name: " | ".join(sorted(values)) for name, values in sorted(settings.items()) if name},
     )
 
 
 def _nccl_lines(path: Path) -> list[Line]:
     """Read one file; of a line that was cut only that NCCL wrote it."""
-    found: list[Line] = []
-    is_of_nccl = False
-    for text, is_whole in printed_lines(path):
-        line = parse_line(text)
-        is_of_nccl = is_of_nccl or line is not None
-        if line and line.fact and is_whole:
-            found.append(line)
-    if not is_of_nccl:
+    lines = [(line, is_whole) for text, is_whole in printed_lines(path) if (line := parse_line(text))]
+    if not lines:
         raise InputError(decoded(str(path)), "no line of NCCL's in it", fix=_FIX)
-    return found
+    return [line for line, is_whole in lines if line.fact and is_whole]
 
 
 # What ``nvidia-smi topo -m`` prints: a matrix of paths, affinity columns, legends.
@@ -301,62 +414,35 @@ def read_topology(path: Path) -> Topology:
 
     Only what the file says: a row that was cut leaves its last paths unknown. `InputError` if there is no such matrix.
     """
-    lines = [line.text for line in printed_lines(path, most=_MOST_LINES)]
+    lines = [text for text, _ in printed_lines(path, most=_MOST_LINES)]
     header = next((at for at, line in enumerate(lines) if _columns(line)), None)
     if header is None:
         raise InputError(decoded(str(path)), "no matrix of nvidia-smi topo -m in it", fix=_TOPOLOGY_FIX)
     columns = _columns(lines[header])
-    rows = _rows(lines[header + 1 :])
-    paths = _paths(columns, rows)
+    rows: set[str] = set()
+    paths: dict[tuple[str, str], str] = {}
+    for line in lines[header + 1 :]:
+        name, *cells = line.split() or [""]
+        if name.lower().startswith("legend") or (cells and _columns(line)):
+            break  # a second header ends the first matrix
+        if cells and name not in rows and _DEVICE.match(name):
+            rows.add(name)
+            for column, cell in zip(columns, itertools.takewhile(_CELL.match, cells), strict=False):
+                if column != name and _PATH.fullmatch(cell):
+                    paths[name, column] = _RENAMED.get(cell, cell)
     if not rows or (not paths and len(columns) > 1):
-        raise InputError(
-            decoded(str(path)),
-            "a matrix without NV#, PIX, PXB, PHB, NODE or SYS, which nvidia-smi topo -m prints",
-            fix=_TOPOLOGY_FIX,
-        )
-    return Topology(
-        gpus=tuple(sorted({int(match[1]) for name in columns if (match := _GPU.match(name))})),
-        paths=paths,
-    )
+        problem = "a matrix without NV#, PIX, PXB, PHB, NODE or SYS, which nvidia-smi topo -m prints"
+        raise InputError(decoded(str(path)), problem, fix=_TOPOLOGY_FIX)
+    gpus = {int(match[1]) for name in columns if (match := _GPU.match(name))}
+    # The matrix is symmetric, so a row stands in for one that was cut.
+    paths = {(other, one): path for (one, other), path in paths.items()} | paths
+    return Topology(gpus=tuple(sorted(gpus)), paths=dict(sorted(paths.items())))
 
 
 def _columns(line: str) -> list[str]:
     """Return the devices that a header line names, or nothing: a row has its own name before an X."""
     words = line.split()
-    names: list[str] = []
-    for word in words:
-        if not _DEVICE.match(word):
-            break
-        names.append(word)
+    names = list(itertools.takewhile(_DEVICE.match, words))
     rest = words[len(names) : len(names) + 1]
     is_header = names and _GPU.match(names[0]) and rest in ([], ["CPU"], ["NUMA"])
     return names if is_header and len(set(names)) == len(names) else []
-
-
-def _rows(lines: Iterable[str]) -> dict[str, str]:
-    """Return the rest of each device's row by its name, up to the legend."""
-    rows: dict[str, str] = {}
-    for line in lines:
-        words = line.split(maxsplit=1)
-        if words and words[0].lower().startswith("legend"):
-            break
-        # A second header ends the first matrix.
-        if _columns(line) and len(words) > 1:
-            break
-        if len(words) > 1 and _DEVICE.match(words[0]):
-            rows.setdefault(words[0], words[1])
-    return rows
-
-
-def _paths(columns: Sequence[str], rows: dict[str, str]) -> dict[tuple[str, str], str]:
-    """Pair the cells of each row with the columns; the matrix is symmetric, so a row stands in for one that was cut."""
-    found: dict[tuple[str, str], str] = {}
-    for name, rest in rows.items():
-        for column, cell in zip(columns, rest.split(), strict=False):
-            if not _CELL.match(cell):
-                break
-            if column != name and _PATH.fullmatch(cell):
-                found[name, column] = _RENAMED.get(cell, cell)
-    for (one, other), path in list(found.items()):
-        found.setdefault((other, one), path)
-    return dict(sorted(found.items()))

@@ -22,6 +22,7 @@ from nsyspipe.reader.ranges import Ranges, read_ranges
 from nsyspipe.reader.report import Report, open_report
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from nsyspipe.model.types import Int64
@@ -36,15 +37,7 @@ LAUNCHER_SIZES = {
 }
 # What all ranks of a job share, and other jobs mostly do not; never shown, only compared.
 JOB_VARIABLES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
-_VARIABLES = (
-    "RANK",
-    *LAUNCHER_SIZES,
-    *LAUNCHER_SIZES.values(),
-    *JOB_VARIABLES,
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "CUDA_VISIBLE_DEVICES",
-)
+RANK_VARIABLES = ("RANK", *LAUNCHER_SIZES, *LAUNCHER_SIZES.values(), "WORLD_SIZE", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES")
 # No session starts later (73 years after 1970), and differences of two starts do not overflow.
 _LATEST_START = 2**61
 _ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
@@ -105,14 +98,13 @@ def read_facts(report: Report) -> ReportFacts:
     texts = {"name": "text", "value": "text"}
     tables = versions.EXPORT_META_OLD, versions.EXPORT_META
     meta = {row["name"]: row["value"] for one in tables for row in report.few(one, texts)}
-    hosts = report.few(versions.SYSTEM_ENV, texts, "name = 'Hostname'")
     of_devices = report.few(versions.CUDA_DEVICE, dict.fromkeys(("pid", "cudaId", "gpuId"), "int"))
     names, of_device = _gpus(report)
     return ReportFacts(
         nsys_version=meta.get("EXPORT_PRODUCT_VERSION"),
         schema_version=meta.get("EXPORT_SCHEMA_VERSION"),
         session_start_utc_ns=_session_start(report),
-        host=hosts[0]["value"] if hosts else None,
+        host=host_of(report),
         variables=_variables(report),
         gpu_names=names,
         gpu_of_ordinal={(row["pid"], row["cudaId"]): row["gpuId"] for row in of_devices if row["gpuId"] is not None},
@@ -129,14 +121,28 @@ def _session_start(report: Report) -> int | None:
     return start if start is not None and abs(start) < _LATEST_START else None
 
 
-def _variables(report: Report) -> dict[str, str]:
-    wanted = " OR ".join(f"value LIKE '{name}=%'" for name in _VARIABLES)
+def host_of(report: Report) -> str | None:
+    """Return the name of the host that was captured."""
+    rows = report.few(versions.SYSTEM_ENV, {"name": "text", "value": "text"}, "name = 'Hostname'")
+    return next((row["value"] for row in rows), None)
+
+
+def variables_of(
+    report: Report, names: Collection[str], table: str = versions.CAPTURE_META
+) -> Iterator[tuple[str, str, str]]:
+    """Yield those of some environment variables that were captured: what their rows are called, name and value."""
+    wanted = " OR ".join(f"value LIKE '{name}=%'" for name in names)
     where = f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
-    found: dict[str, set[str]] = {}
-    for row in report.few(versions.CAPTURE_META, {"name": "text", "value": "text"}, where):
+    for row in report.few(table, {"name": "text", "value": "text"}, where):
         # LIKE takes _ for any letter and ignores case, so compare the name again.
-        if (match := _ASSIGNMENT.match(row["value"])) and match["name"] in _VARIABLES:
-            found.setdefault(match["name"], set()).add(match["value"])
+        if (made := _ASSIGNMENT.match(row["value"])) and made["name"] in names:
+            yield row["name"], made["name"], made["value"]
+
+
+def _variables(report: Report) -> dict[str, str]:
+    found: dict[str, set[str]] = {}
+    for _, name, value in variables_of(report, (*RANK_VARIABLES, *JOB_VARIABLES)):
+        found.setdefault(name, set()).add(value)
     return {name: values.pop() for name, values in found.items() if len(values) == 1}
 
 

@@ -1,8 +1,10 @@
-"""Device operations of a report: kernels (a sample with shapes), copies, and CUDA graphs that were captured as a whole."""
+"""Device operations of a report: kernels, copies, and CUDA graphs that were captured as a whole; all in a first reading.
+
+In a second one they are read one by one, all of them or those of a span of time, with the calls and ranges around them.
+"""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,22 +14,17 @@ import pyarrow.compute as pc
 
 from nsyspipe.model import canonical
 from nsyspipe.reader import report as versions
+from nsyspipe.reader.calls import Strings, read_launches, read_strings
+from nsyspipe.reader.ranges import read_ranges_again
+from nsyspipe.reader.report import TIME_LIMIT, open_report, process_of
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from nsyspipe.model.types import Int64
-    from nsyspipe.reader.calls import Strings
     from nsyspipe.reader.report import Report
 
-
-# globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
-_THREAD_BITS = _PID_BITS = 0xFFFFFF
-_PID_SHIFT = 24
-
-# No clock reaches this (73 years), and no sum or difference of two such times overflows.
-TIME_LIMIT = 2**61
 
 # Canonical column -> nsys's.
 _COLUMNS = {
@@ -37,61 +34,48 @@ _COLUMNS = {
     "device_id": "deviceId",
     "correlation_id": "correlationId",
 }
+_STREAM, _BYTES, _COPY_KIND = {"stream_id": "streamId"}, {"bytes": "bytes"}, {"copy_kind": "copyKind"}
+_NAMES = ("shortName", "demangledName")
+_COMM_PREFIX = "nccl"
+
+# Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
+_SHAPES = {"grid": "gridX | (gridY << 32) | (gridZ << 48)", "block": "blockX | (blockY << 11) | (blockZ << 22)"}
+_SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+# So are device and stream of many kernels.
+_PLACE = {"place": "(deviceId << 32) | streamId"}
+# Dimensions only serve to compare equal kernels, for which this many are enough.
+_MOST_SHAPES = 50_000
 
 
-def process_of(global_tid: Int64) -> Int64:
-    """Return the globalPid of each globalTid; exact for negative ids too."""
-    return global_tid & np.int64(~_THREAD_BITS)
-
-
-def process_of_thread(global_tid: int) -> int:
-    """Return the globalPid of one globalTid."""
-    return global_tid & ~_THREAD_BITS
-
-
-def pid_of(global_pid: int) -> int:
-    """Return the operating system's process id; right for negative ids too."""
-    return (global_pid >> _PID_SHIFT) & _PID_BITS
-
-
-def valid_rows(
+def _read(
     report: Report,
     table: str,
     columns: Mapping[str, str],
     derived: Mapping[str, str] | None = None,
     *,
-    beside: Callable[[pa.Table], pa.Table] | None = None,
     where: str | None = None,
-) -> tuple[dict[str, pa.ChunkedArray], int]:
-    """Read one table of operations; drop and count rows without a valid time.
+) -> pa.Table:
+    """Read one table of operations under canonical names; a column that this export lacks is null.
 
-    `columns` names the source of each canonical column; one that this export lacks is null. A
-    missing process is the report's only one. `derived` are SQL expressions by canonical column;
-    `beside` adds columns to all rows as they stand in the table. `where` is an SQL condition.
+    `derived` are SQL expressions by canonical column, `where` is an SQL condition.
     """
-    derived = derived or {}
+    names = [*columns, *(derived or {})]
     if not report.has(table):
-        return {name: pa.chunked_array([], pa.int64()) for name in (*columns, *derived)}, 0
+        return pa.table({name: pa.array([], pa.int64()) for name in names})
     report.require(table, "start", "end")
     found = report.select(table, dict.fromkeys(columns.values(), "int"), derived=derived, where=where)
-    found = beside(found) if beside else found
-    n_rows = found.num_rows
-    in_order = pc.greater_equal(found["end"], found["start"])
-    in_range = pc.and_(pc.less(found["end"], TIME_LIMIT), pc.greater(found["start"], -TIME_LIMIT))
+    return found.rename_columns(names)
+
+
+def _valid(report: Report, found: pa.Table) -> tuple[pa.Table, int]:
+    """Drop and count rows without a valid time; a missing process is the report's only one."""
+    in_order = pc.greater_equal(found["end_ns"], found["start_ns"])
+    in_range = pc.and_(pc.less(found["end_ns"], TIME_LIMIT), pc.greater(found["start_ns"], -TIME_LIMIT))
     valid = pc.fill_null(pc.and_(in_order, in_range), fill_value=False)
-    if not pc.all(valid, min_count=0).as_py():
-        found = found.filter(valid)
-    rows = {name: found[source] for name, source in columns.items()}
-    more = found.column_names[len(dict.fromkeys(columns.values())) :]
-    rows |= {name: found[name] for name in more}
+    rows = found if pc.all(valid, min_count=0).as_py() else found.filter(valid)
     if rows["process_id"].null_count:
-        rows["process_id"] = pc.fill_null(rows["process_id"], _only_process(report))
-    return rows, n_rows - found.num_rows
-
-
-def constant(rows: Mapping[str, pa.ChunkedArray], value: int) -> pa.Array:
-    """Return a column of one value, as long as the others."""
-    return pa.array(np.full(len(rows["start_ns"]), value))
+        rows = _with(rows, process_id=pc.fill_null(rows["process_id"], _only_process(report)))
+    return rows, found.num_rows - rows.num_rows
 
 
 def _only_process(report: Report) -> int:
@@ -105,116 +89,77 @@ def _only_process(report: Report) -> int:
     return 0
 
 
-_COMM_PREFIX = "nccl"
-_OVERLAPPING = '"start" < {last} AND ("end" > {first} OR "start" = {first})'
-_KERNEL_COLUMNS = _COLUMNS | {"stream_id": "streamId"}
-
-# Launch dimensions, each packed into one integer by SQL: a column costs more than a shift.
-_SHAPES = {
-    "grid": "gridX | (gridY << 32) | (gridZ << 48)",
-    "block": "blockX | (blockY << 11) | (blockZ << 22)",
-}
-_SHAPE_COLUMNS = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
-# So are device and stream of many kernels.
-_PLACE = {"place": "(deviceId << 32) | streamId"}
-_PLACE_COLUMNS = {"device_id": "deviceId", "stream_id": "streamId"}
-# Dimensions only serve to compare equal kernels, for which this many are enough.
-_MOST_SHAPES = 50_000
+def _with(rows: pa.Table, **columns: object) -> pa.Table:
+    """Return a table with some columns more, or other ones; a number or None stands in every row."""
+    n_rows = rows.num_rows
+    for name, values in columns.items():
+        column = pa.array(np.full(n_rows, values)) if isinstance(values, int) else values
+        rows = rows.drop_columns([name] if name in rows.column_names else [])
+        rows = rows.append_column(name, pa.nulls(n_rows, pa.int64()) if column is None else column)
+    return rows
 
 
-def _name_columns(report: Report) -> list[str]:
-    return [name for name in ("shortName", "demangledName") if report.has(versions.KERNEL, name)]
+def _read_kernels(report: Report, *, has_shapes: bool, where: str | None = None) -> tuple[pa.Table, int]:
+    """Read the kernels' columns; shapes of all of them, or of a sample if there are many, null for the others."""
+    columns = _COLUMNS | _STREAM | {name: name for name in _NAMES if report.has(versions.KERNEL, name)}
+    has_shapes = has_shapes and report.has(versions.KERNEL, *_SHAPE_COLUMNS)
+    is_large = report.has(versions.KERNEL) and (report.number(versions.KERNEL, "max(rowid)") or 0) > _MOST_SHAPES
+    rows = None
+    if is_large and report.has(versions.KERNEL, "deviceId", "streamId"):
+        others = {name: source for name, source in columns.items() if name not in {"device_id", "stream_id"}}
+        rows = _read(report, versions.KERNEL, others, _PLACE, where=where)
+        place = rows["place"]
+        device, stream = pc.shift_right(place, 32), pc.bit_wise_and(place, 2**32 - 1)
+        rows = None if place.null_count else _with(rows, device_id=device, stream_id=stream)
+    if rows is None:
+        shapes = _SHAPES if has_shapes and not is_large else None
+        rows = _read(report, versions.KERNEL, columns, shapes, where=where)
+    if "grid" not in rows.column_names:
+        rows = _with_sample(report, rows) if has_shapes else _with(rows, grid=None, block=None)
+    return _valid(report, rows)
 
 
-def _names(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
+def _with_sample(report: Report, found: pa.Table) -> pa.Table:
+    """Add the packed dimensions of the kernels in the middle of a large table, null for the others."""
+    first = (found.num_rows - _MOST_SHAPES) // 2
+    wanted = f"rowid > {first} AND rowid <= {first + _MOST_SHAPES}"
+    sample = report.select(versions.KERNEL, {"start": "int"}, derived=_SHAPES, where=wanted)
+    # Row numbers count the rows from 1, unless some were deleted.
+    if not sample["start"].equals(found["start_ns"].slice(first, _MOST_SHAPES)):
+        return _with(found, grid=None, block=None)
+    around = [pa.nulls(n, pa.int64()) for n in (first, found.num_rows - first - _MOST_SHAPES)]
+    shapes = {name: pa.chunked_array([around[0], *sample[name].chunks, around[1]]) for name in _SHAPES}
+    return _with(found, **shapes)
+
+
+def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
+    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
+    rows, n_dropped = _valid(report, _read(report, versions.GRAPH, _COLUMNS | _STREAM, where=where))
+    rows = _with(rows, name_id=canonical.GRAPH_NAME_ID, grid=None, block=None, is_comm=False)
+    return canonical.KERNELS.table(rows), n_dropped
+
+
+def _texts(ids: pa.ChunkedArray, strings: Strings) -> dict[int, str]:
     used = pc.unique(ids).drop_null().to_numpy()
     pairs = zip(used.tolist(), strings.lookup(used).to_pylist(), strict=True)
     return {number: text for number, text in pairs if text is not None}
 
 
-def _table(
-    rows: dict[str, pa.ChunkedArray],
-    name_column: str | None,
-    strings: Strings,
-    comm_pattern: re.Pattern[str] | None,
+def _kernels(
+    rows: pa.Table, name_column: str | None, strings: Strings, comm_pattern: re.Pattern[str] | None
 ) -> pa.Table:
+    """Return `canonical.KERNELS`: a kernel is communication if either of its names begins so, or matches the pattern."""
     if name_column is None:
-        nothing = {"name_id": rows["start_ns"], "is_comm": constant(rows, value=False)}
-        return canonical.KERNELS.table(rows | nothing)
-    comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
-    sources = [name for name in ("shortName", "demangledName") if name in rows]
-    flags = [_in_set(rows[name], comm_ids, strings, comm_pattern) for name in sources]
-    is_comm = pc.or_(*flags) if len(flags) > 1 else flags[0]
-    return canonical.KERNELS.table(rows | {"name_id": rows[name_column], "is_comm": is_comm})
-
-
-def _read_rows(report: Report, columns: dict[str, str]) -> tuple[dict[str, pa.ChunkedArray], int]:
-    """Read the kernels' columns, with the shapes of all of them, or of a sample if there are many."""
-    if not report.has(versions.KERNEL, *_SHAPE_COLUMNS):
-        return valid_rows(report, versions.KERNEL, columns, dict.fromkeys(_SHAPES, "NULL"))
-    if report.last_row(versions.KERNEL) <= _MOST_SHAPES:
-        return valid_rows(report, versions.KERNEL, columns, _SHAPES)
-    return _packed_rows(report, columns, functools.partial(_with_shapes, report))
-
-
-def _packed_rows(
-    report: Report,
-    columns: dict[str, str],
-    beside: Callable[[pa.Table], pa.Table] | None = None,
-    where: str | None = None,
-) -> tuple[dict[str, pa.ChunkedArray], int]:
-    """Read device and stream as one column, unless one of them may be null."""
-    if report.has(versions.KERNEL, *_PLACE_COLUMNS.values()):
-        fewer = {name: one for name, one in columns.items() if name not in _PLACE_COLUMNS}
-        rows, n_dropped = valid_rows(report, versions.KERNEL, fewer, _PLACE, beside=beside, where=where)
-        place = rows.pop("place")
-        if not place.null_count:
-            rows["device_id"] = pc.shift_right(place, 32)
-            rows["stream_id"] = pc.bit_wise_and(place, 2**32 - 1)
-            return rows, n_dropped
-    return valid_rows(report, versions.KERNEL, columns, beside=beside, where=where)
-
-
-def _read_graphs(report: Report, where: str | None = None) -> tuple[pa.Table, int]:
-    """Read the CUDA graphs that were captured as a whole, each as one compute kernel, and count what was dropped."""
-    rows, n_dropped = valid_rows(report, versions.GRAPH, _KERNEL_COLUMNS, where=where)
-    unknown = pa.nulls(len(rows["start_ns"]), pa.int64())
-    rows |= {
-        "name_id": constant(rows, canonical.GRAPH_NAME_ID),
-        "grid": unknown,
-        "block": unknown,
-        "is_comm": constant(rows, value=False),
-    }
-    return canonical.KERNELS.table(rows), n_dropped
-
-
-def _with_shapes(report: Report, found: pa.Table) -> pa.Table:
-    """Add the packed dimensions of the kernels in the middle of a large table, null for the others."""
-    n_rows = found.num_rows
-    first = (n_rows - _MOST_SHAPES) // 2
-    wanted = f"rowid > {first} AND rowid <= {first + _MOST_SHAPES}"
-    sample = report.select(versions.KERNEL, {"start": "int"}, derived=_SHAPES, where=wanted)
-    # Row numbers count the rows from 1, unless some were deleted.
-    is_aligned = sample["start"].equals(found["start"].slice(first, _MOST_SHAPES))
-    for name in _SHAPES:
-        rest = [pa.nulls(first, pa.int64()), pa.nulls(n_rows - first - _MOST_SHAPES, pa.int64())]
-        chunks = [rest[0], *sample[name].chunks, rest[1]]
-        column = pa.chunked_array(chunks) if is_aligned else pa.nulls(n_rows, pa.int64())
-        found = found.append_column(name, column)
-    return found
-
-
-def _in_set(
-    ids: pa.ChunkedArray, comm_ids: Int64, strings: Strings, comm_pattern: re.Pattern[str] | None
-) -> pa.ChunkedArray:
-    if comm_pattern is not None:
-        used = pc.unique(ids).drop_null().to_numpy()
-        comm_ids = np.union1d(comm_ids, strings.ids_matching(comm_pattern, used))
-    return pc.is_in(ids, value_set=pa.array(comm_ids))
-
-
-_SET_COLUMNS = {"bytes": "bytes"}
-_COPY_COLUMNS = _SET_COLUMNS | {"copy_kind": "copyKind"}
+        return canonical.KERNELS.table(_with(rows, name_id=None, is_comm=False))
+    is_comm = None
+    for name in (name for name in _NAMES if name in rows.column_names):
+        comm_ids = strings.ids_beginning(_COMM_PREFIX, ignore_case=True)
+        if comm_pattern is not None:
+            used = pc.unique(rows[name]).drop_null().to_numpy()
+            comm_ids = np.union1d(comm_ids, strings.ids_matching(comm_pattern, used))
+        flags = pc.is_in(rows[name], value_set=pa.array(comm_ids))
+        is_comm = flags if is_comm is None else pc.or_(is_comm, flags)
+    return canonical.KERNELS.table(_with(rows, name_id=rows[name_column], is_comm=is_comm))
 
 
 @dataclass(frozen=True)
@@ -234,24 +179,22 @@ class Operations:
 
 def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[str] | None) -> Operations:
     """Read all device operations; a table that the lazy export left out has no rows."""
-    sources = _name_columns(report)
-    if report.has(versions.KERNEL) and not sources:
-        report.require(versions.KERNEL, "shortName")
-    rows, bad_kernels = _read_rows(report, _KERNEL_COLUMNS | {name: name for name in sources})
+    if report.has(versions.KERNEL) and not any(report.has(versions.KERNEL, name) for name in _NAMES):
+        report.require(versions.KERNEL, _NAMES[0])
+    rows, bad_kernels = _read_kernels(report, has_shapes=True)
     names: dict[int, str] = {}
     column = None
-    for column in reversed(sources):  # demangled names may be left out
-        if names := _names(rows[column], strings):
+    for column in (name for name in reversed(_NAMES) if name in rows.column_names):  # demangled names may be left out
+        if names := _texts(rows[column], strings):
             break
-    kernels = _table(rows, column, strings, comm_pattern)
+    kernels = _kernels(rows, column, strings, comm_pattern)
     graphs, bad_graphs = _read_graphs(report)
-    memcpys, bad_memcpys = valid_rows(report, versions.MEMCPY, _COLUMNS | _COPY_COLUMNS)
-    memsets, bad_memsets = valid_rows(report, versions.MEMSET, _COLUMNS | _SET_COLUMNS)
-    memsets |= {"copy_kind": constant(memsets, canonical.MEMSET_KIND)}
-    copies = [canonical.COPIES.table(memcpys), canonical.COPIES.table(memsets)]
+    memcpys, bad_memcpys = _valid(report, _read(report, versions.MEMCPY, _COLUMNS | _BYTES | _COPY_KIND))
+    memsets, bad_memsets = _valid(report, _read(report, versions.MEMSET, _COLUMNS | _BYTES))
+    copies = (memcpys, _with(memsets, copy_kind=canonical.MEMSET_KIND))
     return Operations(
         kernels=pa.concat_tables([kernels, graphs]),
-        copies=pa.concat_tables(copies),
+        copies=pa.concat_tables(canonical.COPIES.table(one) for one in copies),
         n_dropped=bad_kernels + bad_graphs + bad_memcpys + bad_memsets,
         n_graphs=graphs.num_rows,
         names=names,
@@ -260,24 +203,82 @@ def read_operations(report: Report, strings: Strings, comm_pattern: re.Pattern[s
     )
 
 
-def read_operations_again(
-    report: Report,
-    strings: Strings,
-    comm_pattern: re.Pattern[str] | None,
-    name_column: str | None,
-    span: tuple[int, int] | None,
-) -> tuple[pa.Table, pa.Table, pa.Table, dict[int, str]]:
-    """Read kernels (without shapes, graphs last), copies, memsets, and the text of every name id among the kernels.
+# The second reading.
 
-    `span` limits them to those that run in ``[first, last)`` of report time, ns, or begin in it. Copies have a
-    ``stream_id`` too, memsets no ``copy_kind``. The name column is that of the first reading.
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to read; times are the report's, ns."""
+
+    # Device time ``[first, last)``: operations that overlap it or begin in it, the calls that may have launched them,
+    # and the ranges around those calls; None takes everything
+    span: tuple[int, int] | None
+    # Starts and ends of step ranges, host time. Of each that holds such a call or touches one that does, all ranges
+    # are read.
+    steps: tuple[Int64, Int64]
+    # Host time of which the ranges are read in any case; None for none
+    host_span: tuple[int, int] | None
+    threads: tuple[int, ...]  # threads whose ranges are read
+    # name_column, open_end_ns: as the first reading found them: see `gather.ReportDigest`
+    name_column: str | None
+    open_end_ns: int | None
+
+
+@dataclass(frozen=True)
+class SecondReading:
+    """Events of a report, as they stand in it."""
+
+    kernels: pa.Table  # without shapes, graphs last
+    # Copies have a ``stream_id`` too, memsets no ``copy_kind``
+    memcpys: pa.Table
+    memsets: pa.Table
+    names: dict[int, str]  # text of every name id among the kernels
+    launches: pa.Table | None  # `canonical.LAUNCHES`; None when API calls were not recorded
+    ranges: pa.Table  # `canonical.RANGES`
+
+
+def read_again(path: str, comm_kernel: re.Pattern[str] | None, wanted: Wanted) -> SecondReading:
+    """Read the operations of a report one by one; `InputError` if it is missing by now, or cannot be read.
+
+    nsys makes no indexes: a span costs one pass over each table, of which few columns are looked at.
     """
-    where = None if span is None else _OVERLAPPING.format(first=span[0], last=span[1])
-    columns = _KERNEL_COLUMNS | {name: name for name in _name_columns(report)}
-    rows, _ = _packed_rows(report, columns, where=where)
-    rows |= dict.fromkeys(_SHAPES, pa.nulls(len(rows["start_ns"]), pa.int64()))
-    names = {} if name_column is None else _names(rows[name_column], strings)
-    kernels = [_table(rows, name_column, strings, comm_pattern), _read_graphs(report, where)[0]]
-    memcpys, _ = valid_rows(report, versions.MEMCPY, _KERNEL_COLUMNS | _COPY_COLUMNS, where=where)
-    memsets, _ = valid_rows(report, versions.MEMSET, _KERNEL_COLUMNS | _SET_COLUMNS, where=where)
-    return pa.concat_tables(kernels), pa.table(memcpys), pa.table(memsets), names
+    where, column = None, wanted.name_column
+    if wanted.span is not None:
+        first, last = wanted.span
+        where = f'"start" < {last} AND ("end" > {first} OR "start" = {first})'
+    columns = _COLUMNS | _STREAM | _BYTES
+    with open_report(path) as report:
+        strings = read_strings(report)
+        rows, _ = _read_kernels(report, has_shapes=False, where=where)
+        kernels = pa.concat_tables([_kernels(rows, column, strings, comm_kernel), _read_graphs(report, where)[0]])
+        memcpys, _ = _valid(report, _read(report, versions.MEMCPY, columns | _COPY_KIND, where=where))
+        memsets, _ = _valid(report, _read(report, versions.MEMSET, columns, where=where))
+        ids = None
+        if wanted.span is not None:
+            bounds = [pc.min_max(table["correlation_id"]).as_py() for table in (kernels, memcpys, memsets)]
+            known = [one for one in bounds if one["min"] is not None]
+            ids = min((one["min"] for one in known), default=1), max((one["max"] for one in known), default=0)
+        launches = read_launches(report, ids)
+        names = {} if column is None else _texts(rows[column], strings)
+        return SecondReading(kernels, memcpys, memsets, names, launches, _ranges(report, strings, wanted, launches))
+
+
+def _ranges(report: Report, strings: Strings, wanted: Wanted, launches: pa.Table | None) -> pa.Table:
+    spans = [] if wanted.host_span is None else [wanted.host_span]
+    if launches is not None and launches.num_rows:
+        bounds = pc.min_max(launches["start_ns"]).as_py()
+        spans.append((bounds["min"], bounds["max"]))
+    if not (spans and wanted.threads):
+        return canonical.RANGES.empty()
+    hull = min(one[0] for one in spans), max(one[1] for one in spans)
+    span = None if wanted.span is None else _in_whole_steps(hull, *wanted.steps)
+    return read_ranges_again(report, strings, wanted.threads, span=span, open_end_ns=wanted.open_end_ns)
+
+
+def _in_whole_steps(span: tuple[int, int], starts: Int64, ends: Int64) -> tuple[int, int]:
+    """Widen a host time to all of the step ranges that it touches."""
+    first, last = span
+    touched = np.flatnonzero((ends >= first) & (starts <= last))
+    if not touched.size:
+        return span
+    return min(first, int(starts[touched].min())), max(last, int(ends[touched].max()))

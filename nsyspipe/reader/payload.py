@@ -1,13 +1,14 @@
 """What NCCL says of its own calls: communicator, size and number, from the payloads of its NVTX ranges.
 
-The numbers are found by the names that NCCL's releases gave them. The blobs are there only after
-``nsys export --include-blobs=true``, and nsys describes them from schema 3.20.3 on.
+How payloads lie in memory the report itself describes: offsets and types come from ``NVTX_PAYLOAD_SCHEMA_ENTRIES``, never from
+constants, and mean what NVTX's header ``nvToolsExtPayload.h`` says. The numbers are found by the names that NCCL's releases
+gave them. The blobs are there only after ``nsys export --include-blobs=true``, and nsys describes them from schema 3.20.3 on.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,11 @@ import pyarrow.compute as pc
 
 from nsyspipe.model.canonical import COMM_SIZES, PAYLOADS
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.calls import read_strings
-from nsyspipe.reader.operations import TIME_LIMIT, process_of
-from nsyspipe.reader.payload_layouts import Layout, read_layouts
-from nsyspipe.reader.report import as_int
+from nsyspipe.reader.ranges import DOMAIN_ROW, names_of_rows, of_domains
+from nsyspipe.reader.report import TIME_LIMIT, as_int, process_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -29,18 +28,162 @@ if TYPE_CHECKING:
     from nsyspipe.reader.calls import Strings
     from nsyspipe.reader.report import Report
 
+    Key = tuple[int, int]
+    Row = Mapping[str, Any]
+
+
+# How payloads lie in memory.
+
+
+# nvtxPayloadEntryType: those that are read, as numpy formats, little endian.
+_NUMBERS = {
+    **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<i8", "<u8"), 1)),
+    **dict(enumerate(("i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"), 11)),
+    19: "<f4",
+    20: "<f8",
+    22: "<u8",  # size_t
+    23: "<u8",  # an address
+}
+# Those of which only the size matters, by it: characters, raw bytes, other floats, long double,
+# 128 bits, colours, scopes, ids of processes and threads, handles of strings, timestamps.
+_BY_SIZE = {
+    1: (25, 32),
+    2: (26, 42, 50),
+    4: (24, 27, 43, 52, 69, 71, 73),
+    8: (44, 70, 72, 74, 80, *range(128, 256)),
+    16: (21, 33, 34, 45),
+}
+_BYTES = {kind: size for size, kinds in _BY_SIZE.items() for kind in kinds}
+_CHARACTER_BYTES = {75: 1, 76: 1, 77: 2, 78: 4}  # strings, by encoding
+
+# Flags of an entry; pointers to what lies elsewhere, and arrays of one known length or of none.
+_POINTER, _REFERENCE, _ARRAY, _FIXED_ARRAY = 1 << 1, 3 << 2, 7 << 4, 1 << 4
+_POINTER_BYTES = 8
+
+_STATIC, _UNIONS = 1, (3, 4)  # nvtxPayloadSchemaType
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One payload schema."""
+
+    n_bytes: int  # size of the payload; if not `is_exact`, the least that holds all fields
+    is_exact: bool
+    # Numpy format and offset by `bare_name`; entries that are no single number, or whose place is unknown, are left out
+    fields: dict[str, tuple[str, int]]
+
+    def dtype(self, names: Iterable[str]) -> np.dtype[np.void]:
+        """Return a numpy record type of some of the fields, `n_bytes` long."""
+        chosen = list(names)
+        formats, offsets = zip(*(self.fields[name] for name in chosen), strict=True)
+        parts = {"names": chosen, "formats": formats, "offsets": offsets, "itemsize": self.n_bytes}
+        return np.dtype(parts)  # type: ignore[call-overload, no-any-return]
+
+
+def bare_name(name: str) -> str:
+    """Return a field's name without case, spacing and punctuation.
+
+    Examples
+    --------
+    >>> bare_name("Message size [bytes]")
+    'messagesizebytes'
+    """
+    return "".join(filter(str.isalnum, name)).lower()
+
+
+def read_layouts(report: Report) -> dict[Key, Layout]:
+    """Read the layouts by (domain, schema).
+
+    One process describes each schema once, so several processes repeat it; where they contradict
+    each other (domain ids are per process), nothing tells whose a payload is, and it has no layout.
+    """
+    key = ("domainId", "schemaId")
+    schema, entry, enum = (*key, "payloadSize"), (*key, "idx", "type", "offset", "name"), (*key, "size")
+    if not report.has(versions.PAYLOAD_SCHEMAS, *schema) or not report.has(versions.PAYLOAD_ENTRIES, *entry):
+        return {}
+    entries = _by_key(report, versions.PAYLOAD_ENTRIES, *entry, "flags", "arrayOrUnionDetail")
+    enums = _by_key(report, versions.PAYLOAD_ENUMS, *enum) if report.has(versions.PAYLOAD_ENUMS, *enum) else {}
+    layouts = {}
+    for (domain, number), schemas in _by_key(report, versions.PAYLOAD_SCHEMAS, *schema, "type", "alignTo").items():
+        rows = entries.get((domain, number), [])
+        described = {row["idx"]: row for row in rows}
+        if len(schemas) == 1 and len(described) == len(rows) and schemas[0]["type"] not in _UNIONS:
+            sizes = {of: one[0]["size"] for (where, of), one in enums.items() if where == domain and len(one) == 1}
+            layouts[domain, number] = _layout(schemas[0], described, sizes)
+    return layouts
+
+
+def _by_key(report: Report, table: str, *columns: str) -> dict[Key, list[Row]]:
+    """Group rows by (domain, schema), each distinct row once; a zero may be stored as null."""
+    kinds = {name: "text" if name == "name" else "int" for name in columns}
+    found: dict[Key, dict[tuple[Any, ...], Row]] = {}
+    for row in report.select(table, kinds).to_pylist():
+        full = {name: value or 0 for name, value in row.items()}
+        found.setdefault((full["domainId"], full["schemaId"]), {})[tuple(full.values())] = full
+    return {key: list(distinct.values()) for key, distinct in found.items()}
+
+
+def _layout(schema: Row, described: Mapping[int, Row], enums: Mapping[int, int]) -> Layout:
+    fields = place_entries(described, pack=max(schema["alignTo"], 0), enums=enums)
+    ends = {name: at + np.dtype(code).itemsize for name, (code, at) in fields.items()}
+    is_exact = schema["payloadSize"] > 0 and schema["type"] in {0, _STATIC}
+    n_bytes = schema["payloadSize"] if is_exact else max(ends.values(), default=0)
+    return Layout(n_bytes, is_exact, {name: field for name, field in fields.items() if ends[name] <= n_bytes})
+
+
+def place_entries(entries: Mapping[int, Row], *, pack: int, enums: Mapping[int, int]) -> dict[str, tuple[str, int]]:
+    """Return format and offset of each number among a schema's entries, by `bare_name`.
+
+    An entry that states no offset (0, and not the first) follows the one before at its natural alignment, or at that of a
+    packed struct (0: none). Behind an entry of unknown size that place is unknown, up to the next stated offset. Enums come
+    with their size in bytes by id.
+    """
+    fields: dict[str, tuple[str, int]] = {}
+    end: int | None = 0
+    previous = -1
+    for index in sorted(entries):
+        entry = entries[index]
+        size, alignment, code = _shape(entry, enums)
+        if entry["offset"] > 0:
+            end = entry["offset"]
+        elif end is None or entry["offset"] < 0 or index != previous + 1:
+            end = None
+        else:
+            alignment = min(alignment, pack) if pack else alignment
+            end = -(-end // alignment) * alignment
+        previous = index
+        if end is not None:
+            if code and entry["name"]:
+                fields.setdefault(bare_name(entry["name"]), (code, end))
+            end = end + size if size else None
+    return fields
+
+
+def _shape(entry: Row, enums: Mapping[int, int]) -> tuple[int, int, str | None]:
+    """Return an entry's size (0: unknown), its alignment, and its format if it is a single number."""
+    kind, flags, detail = entry["type"], entry["flags"], max(entry["arrayOrUnionDetail"], 0)
+    if flags & _POINTER:
+        return _POINTER_BYTES, _POINTER_BYTES, None
+    is_array = flags & _ARRAY
+    if flags & _REFERENCE or is_array not in {0, _FIXED_ARRAY}:
+        return 0, 1, None
+    if character := _CHARACTER_BYTES.get(kind):
+        return character * detail, character, None
+    code = _NUMBERS.get(kind) or (f"<i{enums[kind]}" if enums.get(kind) in {1, 2, 4, 8} else None)
+    size = np.dtype(code).itemsize if code else _BYTES.get(kind, 0)
+    if is_array:
+        return size * detail, size or 1, None
+    return size, size or 1, code
+
+
+# What NCCL puts into them.
+
 
 # Each blob starts with this. NVIDIA does not document it. The first number is 1 in all that were seen, whatever
 # their domain: so many payloads, it seems. Whether the high word of the schema belongs to its id or is a flag is
 # unknown, so that it counts only for ids that need it.
 HEADER = np.dtype(
-    [
-        ("n_payloads", "<u8"),
-        ("schema", "<u4"),
-        ("schema_high", "<u4"),
-        ("n_payload", "<u8"),
-        ("n_total", "<u8"),
-    ]
+    [("n_payloads", "<u8"), ("schema", "<u4"), ("schema_high", "<u4"), ("n_payload", "<u8"), ("n_total", "<u8")]
 )
 
 # The spellings of each field, as `bare_name` gives them; the first that a layout has is read.
@@ -66,56 +209,53 @@ _LARGEST = np.iinfo(np.int64).max
 class Fields:
     """What each of some blobs holds."""
 
-    is_decoded: Flags  # whether the blob fits a layout
+    layout: Int64  # position, among the layouts, of that which the blob fits; -1 for none
     # By field: ``comm_id``, ``seq``, ``message_bytes``, ``count``, ``datatype``, ``n_ranks``, ``rank``; 64-bit ids as
-    # signed numbers
+    # signed numbers; and where its value is one
     values: dict[str, Int64]
-    known: dict[str, Flags]  # by field: where its value is one
+    known: dict[str, Flags]
+
+    @property
+    def is_decoded(self) -> Flags:
+        """Whether each blob fits a layout."""
+        return self.layout >= 0
 
 
 def names_in(layout: Layout) -> dict[str, str]:
     """Return, for each field that a layout has as an integer, how the layout spells it."""
-    found = {}
-    for field, spellings in _SPELLINGS.items():
-        for name in spellings:
-            if "f" not in layout.fields.get(name, ("f", 0))[0]:
-                found[field] = name
-                break
-    return found
+    integers = {name for name, (code, _) in layout.fields.items() if "f" not in code}
+    found = {field: next(filter(integers.__contains__, names), None) for field, names in _SPELLINGS.items()}
+    return {field: name for field, name in found.items() if name is not None}
 
 
-def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[tuple[int, int], Layout]) -> Fields:
+def decode_fields(blobs: pa.ChunkedArray, domains: Int64, layouts: Mapping[Key, Layout]) -> Fields:
     """Decode the fields of all blobs, by the layouts of each domain and schema.
 
     A blob fits a layout of its range's domain if it names its schema, and is as long as both say.
     """
+    n = len(blobs)
     fields = Fields(
-        np.zeros(len(blobs), np.bool_),
-        {name: np.zeros(len(blobs), np.int64) for name in _SPELLINGS},
-        {name: np.zeros(len(blobs), np.bool_) for name in _SPELLINGS},
+        np.full(n, -1),
+        {name: np.zeros(n, np.int64) for name in _SPELLINGS},
+        {name: np.zeros(n, np.bool_) for name in _SPELLINGS},
     )
-    for data, starts, lengths, rows in _pieces(blobs):
-        header = _windows(data, starts, HEADER)
-        for key, layout in layouts.items():
-            mine = (domains[rows] == key[0]) & fits_layout(header, lengths, key[1], layout)
-            if mine.any():
-                _fill(fields, rows[mine], data, starts[mine] + HEADER.itemsize, layout)
-    _multiply(fields)
-    return fields
-
-
-def _pieces(blobs: pa.ChunkedArray) -> Iterator[tuple[NDArray[np.uint8], Int64, Int64, Int64]]:
-    """Yield the bytes of each chunk, and of its blobs with a header: first byte, length, row."""
-    at = 0
+    first = 0
     for chunk in blobs.chunks:
         lengths = pc.fill_null(pc.binary_length(chunk), 0).to_numpy().astype(np.int64)
-        rows = np.flatnonzero(lengths >= HEADER.itemsize)
-        if rows.size:
-            _, offsets, data = chunk.buffers()
-            starts = np.frombuffer(offsets, np.int32)[chunk.offset : chunk.offset + len(chunk)]
-            own = starts[rows].astype(np.int64)
-            yield np.frombuffer(data, np.uint8), own, lengths[rows], rows + at
-        at += len(chunk)
+        own = np.flatnonzero(lengths >= HEADER.itemsize)
+        if own.size:
+            _, offsets, buffer = chunk.buffers()
+            data = np.frombuffer(buffer, np.uint8)
+            starts = np.frombuffer(offsets, np.int32)[chunk.offset + own].astype(np.int64)
+            header, rows = _windows(data, starts, HEADER), own + first
+            for at, ((domain, schema), layout) in enumerate(layouts.items()):
+                mine = (domains[rows] == domain) & _fits(header, lengths[own], schema, layout)
+                if mine.any():
+                    fields.layout[rows[mine]] = at
+                    _fill(fields, rows[mine], data, starts[mine] + HEADER.itemsize, layout)
+        first += len(chunk)
+    _multiply(fields)
+    return fields
 
 
 def _windows(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[np.void]) -> NDArray[np.void]:
@@ -124,7 +264,7 @@ def _windows(data: NDArray[np.uint8], starts: Int64, dtype: np.dtype[np.void]) -
     return np.ascontiguousarray(windows[starts]).view(dtype)[:, 0]
 
 
-def fits_layout(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout) -> Flags:
+def _fits(header: NDArray[np.void], lengths: Int64, schema: int, layout: Layout) -> Flags:
     """Tell which blobs hold one payload of a schema.
 
     Where the header may say that there are several, only one that fills the blob to the byte counts.
@@ -142,7 +282,6 @@ def fits_layout(header: NDArray[np.void], lengths: Int64, schema: int, layout: L
 
 
 def _fill(fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, layout: Layout) -> None:
-    fields.is_decoded[rows] = True
     names = names_in(layout)
     if not names:
         return
@@ -150,9 +289,8 @@ def _fill(fields: Fields, rows: Int64, data: NDArray[np.uint8], starts: Int64, l
     for field, name in names.items():
         values = records[name].astype(np.int64)
         fields.values[field][rows] = values
-        fields.known[field][rows] = True if field in _ANY_BITS else values >= 0
-    if "comm_id" in names:
-        fields.known["comm_id"][rows] = fields.values["comm_id"][rows] != 0
+        is_any = values != 0 if field == "comm_id" else True
+        fields.known[field][rows] = is_any if field in _ANY_BITS else values >= 0
 
 
 def _multiply(fields: Fields) -> None:
@@ -165,9 +303,7 @@ def _multiply(fields: Fields) -> None:
     fields.known["message_bytes"] |= is_valid
 
 
-_DOMAIN_ROW = 75  # NVTX_EVENTS.eventType
 _DOMAIN, _PREFIX = "NCCL", "nccl"
-_ABSENT = -1
 # A size is told as it is, or by a number of elements.
 _SIZE_FIELDS = ({"message_bytes"}, {"count", "datatype"})
 _COLUMNS = ("comm_id", "seq", "message_bytes", "n_ranks", "rank")
@@ -195,73 +331,44 @@ class Payloads:
     size_gap: str | None
 
 
-def read_payloads(report: Report, strings: Strings | None = None) -> Payloads:
+def read_payloads(report: Report, strings: Strings) -> Payloads:
     """Read and decode the payloads of NCCL's ranges, in one pass over the report's NVTX rows.
 
-    A range is NCCL's if its text or its domain says so; one without a text, in a domain that has no name, is if it can
-    be decoded into what NCCL reports. There are none in an export without blobs or without their description.
+    A range that is not said to be NCCL's, but may be, is if it can be decoded into what NCCL reports. There are none in an
+    export without blobs or without their description.
     """
     layouts = read_layouts(report)
-    is_described = any(names_in(layout) for layout in layouts.values())
-    if not is_described or not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
-        lacking = "not-described" if _has_payloads(report) else "no-payloads"
-        return Payloads(PAYLOADS.empty(), COMM_SIZES.empty(), {}, 0, lacking)
+    names = [names_in(layout).keys() for layout in layouts.values()]
+    if not any(names) or not report.has(versions.NVTX, "binaryData", "globalTid", "start"):
+        has_payloads = report.has(versions.NVTX, "binaryData")
+        has_payloads = has_payloads and report.count(versions.NVTX, 'length("binaryData") > 0') > 0
+        return Payloads(PAYLOADS.empty(), COMM_SIZES.empty(), {}, 0, "not-described" if has_payloads else "no-payloads")
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "start", "end", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
-    where = f"binaryData IS NOT NULL OR eventType = {_DOMAIN_ROW}"
+    where = f"binaryData IS NOT NULL OR eventType = {DOMAIN_ROW}"
     rows = report.select(versions.NVTX, kinds, where=where)
-    rows = rows.append_column("call", _calls(rows, strings or read_strings(report)))
+    texts = pa.chunked_array([names_of_rows(rows, strings).cast(pa.string())])
+    rows = rows.set_column(rows.schema.get_field_index("text"), "text", texts)
     has_blob = pc.greater(pc.binary_length(rows["binaryData"]), 0)
     found = rows.filter(pc.and_(has_blob, pc.is_valid(rows["globalTid"])))
     fields = decode_fields(found["binaryData"], as_int(found["domainId"], 0), layouts)
-    says_nccl, may_be = _ownership(found, rows.filter(pc.equal(rows["eventType"], _DOMAIN_ROW)))
+    says_nccl, may_be = ownership(found, rows.filter(pc.equal(rows["eventType"], DOMAIN_ROW)))
     is_known = np.logical_or.reduce([fields.known[name] for name in _COLUMNS])
     is_call = fields.known["comm_id"] | fields.known["message_bytes"]
-    kept = is_known & (says_nccl | (may_be & is_call))
     n_undecoded = int(np.count_nonzero((says_nccl | may_be) & ~fields.is_decoded))
-    table = _table(found, fields, kept)
-    gap = _size_gap(table, layouts.values(), has_payloads=found.num_rows > 0)
+    table = _table(found, fields, is_known & (says_nccl | (may_be & is_call)))
+    gap = None
+    if table["message_bytes"].null_count == table.num_rows:
+        is_described = any(needed <= one for one in names for needed in _SIZE_FIELDS)
+        gap = "not-described" if found.num_rows else "not-exported" if is_described else "no-payloads"
     return Payloads(table, _comm_sizes(table), _comm_ranks(table), n_undecoded, gap)
 
 
-def _has_payloads(report: Report) -> bool:
-    return report.has(versions.NVTX, "binaryData") and bool(report.count(versions.NVTX, 'length("binaryData") > 0'))
-
-
-def _size_gap(table: pa.Table, layouts: Iterable[Layout], *, has_payloads: bool) -> str | None:
-    """Tell what a size lacks: the payloads of ranges are needed, and the layout that explains them."""
-    if table["message_bytes"].null_count < table.num_rows:
-        return None
-    if has_payloads:
-        return "not-described"
-    fields = [names_in(layout).keys() for layout in layouts]
-    is_described = any(needed <= names for names in fields for needed in _SIZE_FIELDS)
-    return "not-exported" if is_described else "no-payloads"
-
-
-def _calls(rows: pa.Table, strings: Strings) -> pa.ChunkedArray:
-    """Return the text of each row, from ``text`` (inline) or ``textId``; null without either."""
-    ids, index = np.unique(as_int(rows["textId"], _ABSENT), return_inverse=True)
-    by_id = strings.lookup(ids).take(pa.array(index))
-    is_inline = pc.not_equal(rows["text"], "")
-    texts = pc.if_else(is_inline, rows["text"], pa.chunked_array([by_id]))
-    return pc.dictionary_encode(texts.cast(pa.string()))
-
-
-def _ownership(found: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
-    """Tell which rows are NCCL's by text or domain, and which have neither; domain ids are per process."""
-    is_nameless = pc.is_null(found["call"]).to_numpy()
-    texts = found["call"].cast(pa.string())
-    starts = pc.starts_with(texts, _PREFIX, ignore_case=True)
-    says_nccl: Flags = pc.fill_null(starts, fill_value=False).to_numpy()
-    processes = process_of(found["globalTid"].to_numpy())
-    domain_ids = as_int(found["domainId"], 0)
-    named = domains.select(["globalTid", "domainId", "call"]).drop_null()
-    owners = process_of(named["globalTid"].to_numpy())
-    for owner, domain, name in zip(owners, *(named[n].to_pylist() for n in named.column_names[1:]), strict=True):
-        inside = (processes == owner) & (domain_ids == domain)
-        says_nccl = says_nccl | inside if name == _DOMAIN else says_nccl
-        is_nameless = is_nameless & ~inside
+def ownership(rows: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
+    """Tell which rows are NCCL's by their text or domain, and which may be: neither has a name."""
+    starts = pc.starts_with(rows["text"], _PREFIX, ignore_case=True)
+    says_nccl: Flags = pc.fill_null(starts, fill_value=False).to_numpy() | of_domains(rows, domains, _DOMAIN.__eq__)
+    is_nameless = pc.is_null(rows["text"]).to_numpy() & ~of_domains(rows, domains, lambda _: True)
     return says_nccl, is_nameless & ~says_nccl
 
 
@@ -279,7 +386,7 @@ def _table(found: pa.Table, fields: Fields, kept: Flags) -> pa.Table:
             "thread_id": threads[rows],
             "start_ns": starts[rows],
             "end_ns": pa.array(ends[rows], mask=is_open[rows]),
-            "call": found["call"].take(pa.array(rows)),
+            "call": pc.dictionary_encode(found["text"].take(pa.array(rows))),
             **columns,
         }
     )

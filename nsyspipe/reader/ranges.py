@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 from nsyspipe.model import canonical
 from nsyspipe.model.names import is_library_domain
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.operations import TIME_LIMIT, process_of, process_of_thread
-from nsyspipe.reader.report import as_int
+from nsyspipe.reader.report import TIME_LIMIT, as_int, process_of, process_of_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nsyspipe.model.types import Flags
     from nsyspipe.reader.calls import Strings
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
 
 # NVTX_EVENTS.eventType
-_THREAD_NAME, _PUSH_POP, _START_END, _DOMAIN = 39, 59, 60, 75
-_WANTED = f"eventType IN ({_THREAD_NAME}, {_PUSH_POP}, {_START_END}, {_DOMAIN})"
+THREAD_NAME_ROW, _PUSH_POP, _START_END, DOMAIN_ROW = 39, 59, 60, 75
+_WANTED = f"eventType IN ({THREAD_NAME_ROW}, {_PUSH_POP}, {_START_END}, {DOMAIN_ROW})"
 
 _NEEDED = ("start", "end", "eventType", "globalTid")
 
@@ -58,30 +57,25 @@ def read_ranges(report: Report, strings: Strings, operation_ends: Iterable[pa.Ch
     found = _events(report, strings, _WANTED)
     ranges = _of_kinds(found, _PUSH_POP, _START_END)
     open_end = _open_end(report, ranges, operation_ends) if ranges["end"].null_count else None
-    domains = _of_kinds(found, _DOMAIN)
+    domains = _of_kinds(found, DOMAIN_ROW)
     table, n_dropped = _table(ranges, open_end, domains)
-    mpi_ranks = _mpi_ranks(_of_kinds(found, _THREAD_NAME))
-    has_communication = any(
-        (name or "").startswith(_NEVER_DOMAINS) for name in domains["text"].to_pylist()
-    ) or _has_texts(ranges, _NEVER_TEXT)
+    is_named = any((name or "").startswith(_NEVER_DOMAINS) for name in domains["text"].to_pylist())
+    is_nccls = _matching(ranges, _NCCL_TEXT) | of_domains(
+        ranges, domains, lambda name: name.startswith(_NEVER_DOMAINS[0])
+    )
     return Ranges(
         table,
-        mpi_ranks,
+        _mpi_ranks(_of_kinds(found, THREAD_NAME_ROW)),
         n_dropped,
         open_end,
         is_recorded=True,
-        has_communication=has_communication,
-        n_nccl=_n_nccl(ranges, domains),
+        has_communication=is_named or bool(_matching(ranges, _NEVER_TEXT).any()),
+        n_nccl=int(np.count_nonzero(is_nccls)),
     )
 
 
 def read_ranges_again(
-    report: Report,
-    strings: Strings,
-    threads: Iterable[int],
-    *,
-    span: tuple[int, int] | None,
-    open_end_ns: int | None,
+    report: Report, strings: Strings, threads: Iterable[int], *, span: tuple[int, int] | None, open_end_ns: int | None
 ) -> pa.Table:
     """Read the ranges of some threads as `canonical.RANGES`.
 
@@ -97,16 +91,16 @@ def read_ranges_again(
     where = f"eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid IN ({', '.join(map(str, threads))})"
     if span is not None:
         where += f' AND "start" <= {span[1]} AND ("end" >= {span[0]} OR "end" IS NULL)'
-    found = _events(report, strings, f"({where}) OR eventType = {_DOMAIN}")
+    found = _events(report, strings, f"({where}) OR eventType = {DOMAIN_ROW}")
     ranges = _of_kinds(found, _PUSH_POP, _START_END)
-    return _table(ranges, open_end_ns, _of_kinds(found, _DOMAIN))[0]
+    return _table(ranges, open_end_ns, _of_kinds(found, DOMAIN_ROW))[0]
 
 
 def _events(report: Report, strings: Strings, where: str) -> pa.Table:
     columns = dict.fromkeys((*_NEEDED, "textId", "domainId"), "int") | {"text": "text"}
     found = report.select(versions.NVTX, columns, where=where)
     found = found.filter(pc.and_(pc.is_valid(found["start"]), pc.is_valid(found["globalTid"])))
-    return found.set_column(found.schema.get_field_index("text"), "text", _texts(found, strings))
+    return found.set_column(found.schema.get_field_index("text"), "text", names_of_rows(found, strings))
 
 
 def _of_kinds(found: pa.Table, *kinds: int) -> pa.Table:
@@ -118,7 +112,8 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
     starts, threads = ranges["start"].to_numpy(), ranges["globalTid"].to_numpy()
     ends = as_int(ranges["end"], open_end or 0)
     forwards = (ends >= starts) & (ends < TIME_LIMIT) & (starts > -TIME_LIMIT)
-    is_never, is_library = _of_libraries(ranges, domains)
+    is_library = of_domains(ranges, domains, is_library_domain)
+    is_never = _matching(ranges, _NEVER_TEXT) | of_domains(ranges, domains, _is_never)
     kept = forwards & ~is_never & pc.is_valid(ranges["text"]).to_numpy()
     table = canonical.RANGES.table(
         {
@@ -133,7 +128,7 @@ def _table(ranges: pa.Table, open_end: int | None, domains: pa.Table) -> tuple[p
     return table, int(np.count_nonzero(~forwards))
 
 
-def _texts(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
+def names_of_rows(found: pa.Table, strings: Strings) -> pa.DictionaryArray:
     """Merge ``text`` (inline) and ``textId`` (a string's id) into one dictionary column; neither is null."""
     by_id = as_int(found["textId"], _ABSENT)
     ids, id_index = np.unique(by_id, return_inverse=True)
@@ -151,44 +146,31 @@ def _open_end(report: Report, ranges: pa.Table, operation_ends: Iterable[pa.Chun
     """Return the end of ranges that were never closed."""
     last: list[int | None] = [pc.max(column).as_py() for column in (*operation_ends, ranges["start"], ranges["end"])]
     calls = [name for name in ("start", "end") if report.has(versions.RUNTIME, name)]
-    last += [report.maximum(versions.RUNTIME, name) for name in calls]
+    last += [report.number(versions.RUNTIME, f'max("{name}")') for name in calls]
     return min(max(value for value in last if value is not None) + 1, TIME_LIMIT)
 
 
-def _of_libraries(ranges: pa.Table, domains: pa.Table) -> tuple[Flags, Flags]:
-    """Tell which ranges are NCCL's or MPI's own, and which any library's; domain ids are per process."""
+def of_domains(rows: pa.Table, domains: pa.Table, is_wanted: Callable[[str], bool]) -> Flags:
+    """Tell which rows are in a domain with such a name, as rows of ``DOMAIN_ROW`` give it; domain ids are per process."""
+    processes, domain_ids = process_of(rows["globalTid"].to_numpy()), as_int(rows["domainId"], 0)
+    inside = np.zeros(rows.num_rows, np.bool_)
+    named = (domains[name].to_pylist() for name in ("text", "globalTid", "domainId"))
+    for text, thread, domain in zip(*named, strict=True):
+        if None not in {text, thread, domain} and is_wanted(text):
+            inside |= (processes == process_of_thread(thread)) & (domain_ids == domain)
+    return inside
+
+
+def _is_never(domain: str) -> bool:
+    return is_library_domain(domain) and domain.startswith(_NEVER_DOMAINS)
+
+
+def _matching(ranges: pa.Table, pattern: str) -> Flags:
+    """Tell which ranges have a text that matches."""
     texts = ranges["text"].combine_chunks()
-    by_text = pc.match_substring_regex(texts.dictionary, _NEVER_TEXT)
-    never: Flags = pc.fill_null(by_text.take(texts.indices), fill_value=False).to_numpy(zero_copy_only=False)
-    library: Flags = np.zeros(never.size, np.bool_)
-    processes = process_of(ranges["globalTid"].to_numpy())
-    domain_ids = as_int(ranges["domainId"], 0)
-    for row in domains.select(["text", "globalTid", "domainId"]).to_pylist():
-        name = row["text"] or ""
-        if row["domainId"] is None or not is_library_domain(name):
-            continue
-        owner = process_of_thread(row["globalTid"])
-        own = (processes == owner) & (domain_ids == row["domainId"])
-        if name.startswith(_NEVER_DOMAINS):
-            never = never | own
-        library = library | own
-    return never, library
-
-
-def _has_texts(ranges: pa.Table, pattern: str) -> bool:
-    """Tell whether any range's text matches."""
-    texts = ranges["text"].combine_chunks()
-    texts = texts.dictionary.take(pc.unique(texts.indices).drop_null())
-    return bool(pc.any(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
-
-
-def _n_nccl(ranges: pa.Table, domains: pa.Table) -> int:
-    """Count NCCL's ranges: by their text, and by the domain where a release names them otherwise."""
-    texts = ranges["text"].combine_chunks()
-    by_text = pc.match_substring_regex(texts.dictionary, _NCCL_TEXT).take(texts.indices)
-    own = domains.filter(pc.starts_with(domains["text"].cast(pa.string()), _NEVER_DOMAINS[0]))
-    by_domain = pc.is_in(ranges["domainId"], own["domainId"].drop_null())
-    return pc.sum(pc.or_kleene(by_text, by_domain)).as_py() or 0
+    hits = pc.match_substring_regex(texts.dictionary, pattern).take(texts.indices)
+    flags: Flags = pc.fill_null(hits, fill_value=False).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def _mpi_ranks(names: pa.Table) -> dict[int, int]:

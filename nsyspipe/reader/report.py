@@ -11,17 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import adbc_driver_manager
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
-from nsyspipe.errors import (
-    DamagedReportError,
-    MissingColumnError,
-    NotAReportError,
-    ReportNotFoundError,
-    shortage,
-)
+from nsyspipe.errors import DamagedReportError, MissingColumnError, NotAReportError, ReportNotFoundError, shortage
 from nsyspipe.nsys.files import BEING_WRITTEN, EXPORT_AGAIN, WAIT, check_file, readable
 from nsyspipe.reader.tables import (
     COLUMNS,
@@ -29,16 +24,19 @@ from nsyspipe.reader.tables import (
     Entry,
     Pages,
     check_columns,
+    connected,
     fetch_arrow,
+    fetch_rows,
     plain_tables,
-    read_only_engine,
+    quoted,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
+
+    from nsyspipe.model.types import Int64
 
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -107,21 +105,16 @@ def _numbers(schema_version: str | None) -> tuple[int, int] | None:
 
 
 # A damaged file can also hold a name that is no text.
-_ENGINE_ERRORS = (
-    sa.exc.DBAPIError,
-    adbc_driver_manager.Error,
-    pa.ArrowException,
-    OSError,
-    UnicodeDecodeError,
-)
+_ENGINE_ERRORS = (sa.exc.DBAPIError, adbc_driver_manager.Error, pa.ArrowException, OSError, UnicodeDecodeError)
 
 # Where every database begins.
 _SCHEMA_PAGE = 1
 # Numbers take more room as text than in the file.
 _MOST_TEXT = 4
 
-# Arrow type by kind, and the SQL that pins it: the driver infers a column's type from its first rows.
+# By kind of column its Arrow type, and the SQL of what it does not have.
 _TYPES = {"int": pa.int64(), "text": pa.string(), "blob": pa.binary()}
+_EMPTY = {"int": "NULL", "text": "''", "blob": "x''"}
 
 
 @contextlib.contextmanager
@@ -133,15 +126,11 @@ def open_report(path: str | Path) -> Iterator[Report]:
     """
     path = Path(path)
     before, flags = check_file(path)
-    engine = read_only_engine(f"{path.absolute().as_uri()}?{flags}")
-    try:
-        with _translated(path):
-            pages = Pages(path)
-            pages.add([_SCHEMA_PAGE])
-            with engine.connect() as connection:
-                yield Report(path, connection, pages)
-    finally:
-        engine.dispose()
+    with _translated(path):
+        pages = Pages(path)
+        pages.add([_SCHEMA_PAGE])
+        with connected(f"{path.absolute().as_uri()}?{flags}") as connection:
+            yield Report(path, connection, pages)
     with _still_there(path):
         after = path.stat()
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
@@ -167,10 +156,10 @@ class Report:
 
     def _tables(self, pages: Pages) -> tuple[dict[str, list[str]], frozenset[str]]:
         """Return the columns of each table, and the names of what looks like one."""
-        entries = [Entry(*row) for row in self._connection.execute(sa.text(ENTRIES))]
+        entries = [Entry(*row) for row in fetch_rows(self._connection, ENTRIES)]
         plain = plain_tables(self.path, entries, is_read)
         pages.add(entry.first_page for entry in entries if entry.first_page)
-        rows = [(*row,) for row in self._connection.execute(sa.text(COLUMNS))]
+        rows = fetch_rows(self._connection, COLUMNS)
         check_columns(self.path, rows, is_read)
         columns: dict[str, list[str]] = {}
         for table, column, hidden, _ in rows:
@@ -233,77 +222,59 @@ class Report:
             One column per entry of `columns`, in their order and under their names, then the derived
             ones; rows in any order.
         """
-        source = self._source(table)
-        self._weigh(source, [name for name, kind in columns.items() if kind != "int"])
-        kinds = {**columns, **dict.fromkeys(derived or {}, "int")}
-        statement = sa.select(
-            *(_typed(source, name, kind).label(name) for name, kind in columns.items()),
-            *(sa.literal_column(sql).label(name) for name, sql in (derived or {}).items()),
-        ).select_from(source)
-        if where is not None:
-            statement = statement.where(sa.text(where))
+        self._weigh(table, [name for name, kind in columns.items() if kind != "int" and self.has(table, name)])
+        selected = {name: self._typed(table, name, kind) for name, kind in columns.items()} | {**(derived or {})}
+        named = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in selected.items())
         with _translated(self.path):
-            found = fetch_arrow(self._connection, statement)
-            arrays = [_pinned(found.column(name), kind) for name, kind in kinds.items()]
-        return pa.Table.from_arrays(arrays, names=list(kinds))
+            found = fetch_arrow(self._connection, f"SELECT {named} {self._rows(table, where)}")
+            arrays = [_pinned(found.column(name), columns.get(name, "int")) for name in selected]
+        return pa.Table.from_arrays(arrays, names=list(selected))
+
+    def _typed(self, table: str, name: str, kind: str) -> str:
+        """Return the SQL of a column, which pins its type: the driver infers that from its first rows."""
+        if not self.has(table, name):
+            return _EMPTY[kind]
+        if kind == "int":
+            return quoted(name)
+        value = f"coalesce({quoted(name)}, {_EMPTY[kind]})"
+        return f"CAST({value} AS TEXT)" if kind == "text" else value
+
+    def _rows(self, table: str, where: str | None = None) -> str:
+        source = f"FROM {quoted(self.physical(table) or table)}"
+        return source if where is None else f"{source} WHERE {where}"
 
     def few(self, table: str, columns: Mapping[str, str], where: str | None = None) -> list[dict[str, Any]]:
         """Return the rows of a small table, as `select`; none where it, or one of the columns, is not there."""
         has_all = self.has(table, *columns)
         return self.select(table, columns, where=where).to_pylist() if has_all else []
 
-    def _weigh(self, source: sa.TableClause, names: list[str]) -> None:
+    def _weigh(self, table: str, names: list[str]) -> None:
         """Refuse texts that are longer, in all, than the file that holds them: rows that share pages."""
-        new = [name for name in names if name in source.c and (source.name, name) not in self._weighed]
+        new = [name for name in names if (table, name) not in self._weighed]
         if not new:
             return
-        self._weighed.update((source.name, name) for name in new)
-        totals = [sa.func.total(sa.func.octet_length(source.c[name])) for name in new]
-        with _translated(self.path):
-            n_bytes = sum(self._connection.execute(sa.select(*totals)).one())
+        self._weighed.update((table, name) for name in new)
+        n_bytes = self.number(table, " + ".join(f"total(octet_length({quoted(name)}))" for name in new)) or 0
         if n_bytes > _MOST_TEXT * self._n_bytes:
-            problem = f"is damaged: {source.name} claims more text than the file holds"
+            problem = f"is damaged: {self.physical(table)} claims more text than the file holds"
             raise DamagedReportError(str(self.path), problem, fix=EXPORT_AGAIN)
-
-    def maximum(self, table: str, column: str) -> int | None:
-        """Return a column's largest value; None without rows."""
-        return self._number(table, f'CAST(max("{column}") AS INTEGER)')
-
-    def last_row(self, table: str) -> int:
-        """Return the largest row number of a table, which costs one look; 0 without rows."""
-        return self._number(table, "CAST(max(rowid) AS INTEGER)") or 0
 
     def has_rows(self, table: str) -> bool:
         """Tell whether a table exists and has rows."""
-        return self.has(table) and self._number(table, "1") is not None
+        return self.has(table) and self.number(table, "1") is not None
 
     def count(self, table: str, where: str | None = None) -> int:
         """Return how many rows of a table meet an SQL condition, or how many there are."""
-        return self._number(table, "count(*)", where) or 0
+        return self.number(table, "count(*)", where) or 0
 
-    def _number(self, table: str, sql: str, where: str | None = None) -> int | None:
+    def number(self, table: str, sql: str, where: str | None = None) -> int | None:
         """Return the first of one column of integers that an SQL expression gives; None for none."""
-        what: sa.ColumnElement[int] = sa.literal_column(sql, sa.Integer)
-        statement = sa.select(what).select_from(self._source(table)).limit(1)
-        if where is not None:
-            statement = statement.where(sa.text(where))
         with _translated(self.path):
-            return self._connection.execute(statement).scalar()
-
-    def _source(self, table: str) -> sa.TableClause:
-        physical = self.physical(table) or table
-        return sa.table(physical, *(sa.column(name) for name in self.tables[physical]))
-
-
-def _typed(source: sa.TableClause, name: str, kind: str) -> sa.ColumnElement[Any]:
-    missing = name not in source.c
-    if kind == "int":
-        return sa.literal_column("NULL") if missing else source.c[name]
-    if missing:
-        return sa.literal_column("''")
-    if kind == "text":
-        return sa.cast(sa.func.coalesce(source.c[name], sa.literal_column("''")), sa.Text)
-    return sa.func.coalesce(source.c[name], sa.literal_column("x''"))
+            found = fetch_arrow(
+                self._connection, f"SELECT CAST({sql} AS INTEGER) AS n {self._rows(table, where)} LIMIT 1"
+            )
+            number: int | None = next(iter(found["n"].to_pylist()), None)
+            return number
 
 
 def _pinned(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray:
@@ -323,6 +294,29 @@ def _valid_utf8(column: pa.ChunkedArray) -> pa.ChunkedArray:
         binary = column.cast(pa.binary()).to_pylist()
         return pa.chunked_array([pa.array([value.decode("utf-8", "replace") for value in binary], pa.string())])
     return column
+
+
+# globalTid = 8 bits hardware, 8 VM, 24 process, 24 thread; without the thread it is the globalPid.
+_THREAD_BITS = _PID_BITS = 0xFFFFFF
+_PID_SHIFT = 24
+
+# No clock reaches this (73 years), and no sum or difference of two such times overflows.
+TIME_LIMIT = 2**61
+
+
+def process_of(global_tid: Int64) -> Int64:
+    """Return the globalPid of each globalTid; exact for negative ids too."""
+    return global_tid & np.int64(~_THREAD_BITS)
+
+
+def process_of_thread(global_tid: int) -> int:
+    """Return the globalPid of one globalTid."""
+    return global_tid & ~_THREAD_BITS
+
+
+def pid_of(global_pid: int) -> int:
+    """Return the operating system's process id; right for negative ids too."""
+    return (global_pid >> _PID_SHIFT) & _PID_BITS
 
 
 def as_int(column: pa.ChunkedArray, null: int) -> NDArray[np.int64]:

@@ -10,21 +10,15 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsyspipe.errors import InputError
 from nsyspipe.model.names import DIGITS_PATTERN
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.model.sidecar import (
-    CAPTURE_VERSION,
-    SIDECAR_SUFFIX,
-    CapturedRank,
-    RunCapture,
-    Sidecar,
-)
+from nsyspipe.model.sidecar import CAPTURE_VERSION, SIDECAR_SUFFIX, CapturedRank, RunCapture, Sidecar
 from nsyspipe.model.text import decoded, printable
 from nsyspipe.nsys.command_words import PER_CAPTURE, Mask, recorded_command, recorded_environment
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
@@ -64,25 +58,26 @@ class Field(NamedTuple):
     is_masked: bool = False
 
 
-_TEXT, _TEXTS, _FLAG = Field(str), Field(list), Field(bool)
-_OF_FACTS = {
-    "name": _TEXT,
-    "captured_at_utc": _TEXT,
+_TEXT, _TEXTS, _NUMBER = Field(str), Field(list), Field(int)
+# By annotation of the dataclasses in `model.sidecar`.
+_KINDS = {
+    **dict.fromkeys(("str", "str | None"), _TEXT),
+    **dict.fromkeys(("int", "int | None"), _NUMBER),
+    "bool | None": Field(bool),
+    "list[str] | None": _TEXTS,
+    "dict[str, str]": Field(dict, is_masked=True),
+}
+_OF_FACTS = {one.name: _KINDS[str(one.type)] for one in fields(RunCapture)} | {
     "command": Field(list, most=_MOST_WORDS, is_masked=True),
     "hash_key": Field(str, form=re.compile(rf"[0-9a-f]{{8}}|{PER_CAPTURE}"), what="name of a key"),
     "git_commit": Field(str, form=re.compile(r"[0-9a-f]{7,64}"), what="commit"),
-    "git_is_dirty": _FLAG,
-    "torch_version": _TEXT,
-    "cuda_version": _TEXT,
-    "nccl_version": _TEXT,
-    "driver_version": _TEXT,
-    "nsys_version": _TEXT,
-    "python_version": _TEXT,
-    "trace": _TEXTS,
-    "capture_range": _TEXT,
-    "environment": Field(dict, is_masked=True),
+}
+_OF_RANK = {one.name: _KINDS[str(one.type)] for one in fields(CapturedRank)} | {
+    "pid": Field(int, least=1),
+    "status": Field(int, least=-_LARGEST),
 }
 _OF_SIDECAR = {
+    "capture_version": Field(int, least=1),
     "host": _TEXT,
     "world_size": Field(int, least=1),
     "ranks": Field(list, of=dict, most=_MOST_RANKS),
@@ -90,21 +85,11 @@ _OF_SIDECAR = {
     "nccl_log_files": _TEXTS,
     "topology_file": _TEXT,
 }
-_OF_RANK = {
-    "rank": Field(int),
-    "local_rank": Field(int),
-    "pid": Field(int, least=1),
-    "report": _TEXT,
-    "status": Field(int, least=-_LARGEST),
-    "problem": _TEXT,
-    "gpu_name": _TEXT,
-    "is_complete": _FLAG,
-}
 
 
-def _checked(found: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+def _checked(found: Mapping[str, Any], wanted: Mapping[str, Field]) -> dict[str, Any]:
     """Return those of some fields that are there, each checked."""
-    return {name: _check(name, found[name], field) for name, field in fields.items() if found.get(name) is not None}
+    return {name: _check(name, found[name], field) for name, field in wanted.items() if found.get(name) is not None}
 
 
 def _check(name: str, value: Any, field: Field) -> Any:  # noqa: ANN401 - of that kind
@@ -143,10 +128,10 @@ def _moment(name: str, value: str) -> datetime:
 
 
 def _ranks(rows: Iterable[Mapping[str, Any]]) -> tuple[CapturedRank, ...]:
-    fields = [_checked(row, _OF_RANK) for row in rows]
-    if not all("rank" in one for one in fields):
+    found = [_checked(row, _OF_RANK) for row in rows]
+    if not all("rank" in one for one in found):
         raise UnusableError("ranks holds an entry without rank")
-    ranks = tuple(CapturedRank(**one | {"report": one.get("report") or None}) for one in fields)
+    ranks = tuple(CapturedRank(**one | {"report": one.get("report") or None}) for one in found)
     if len({one.rank for one in ranks}) < len(ranks):
         raise UnusableError("ranks names one rank twice")
     pids = [(one.report, one.pid) for one in ranks if one.report and one.pid]
@@ -166,10 +151,10 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         raise UnusableError("no JSON") from error
     if not isinstance(found, dict):
         raise UnusableError("no JSON object")
-    version = _checked(found, {"capture_version": Field(int, least=1)}).get("capture_version", 1)
-    if version > CAPTURE_VERSION:
+    version = found.get("capture_version")
+    if isinstance(version, int) and version > CAPTURE_VERSION:
         raise UnusableError(f"of version {version}, which only a later nsyspipe reads")
-    facts, told = _checked(found, _OF_FACTS), _checked(found, _OF_SIDECAR)
+    told, facts = _checked(found, _OF_SIDECAR), _checked(found, _OF_FACTS)
     captured_at, pattern = facts.get("captured_at_utc"), told.get("step_pattern")
     moment = None if captured_at is None else _moment("captured_at_utc", captured_at)
     if moment is not None:
@@ -180,7 +165,7 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
     return Sidecar(
         path=path,
         facts=RunCapture(**facts),
-        captured_at_utc_ns=None if moment is None else _ns(moment),
+        captured_at_utc_ns=None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1) * 1000,
         host=told.get("host"),
         world_size=told.get("world_size"),
         ranks=_ranks(told.get("ranks", ())),
@@ -189,11 +174,6 @@ def parse_sidecar(content: bytes, path: Path) -> Sidecar:
         log_names=tuple(told.get("nccl_log_files", ())),
         topology_name=told.get("topology_file"),
     )
-
-
-def _ns(moment: datetime) -> int:
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def family_of_pattern(pattern: str) -> str | None:
@@ -246,7 +226,12 @@ class FoundSidecars:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Where they were read, and the files that they name."""
-        return tuple(path for one in self.found for path in (one.sidecar.path, *_named_files(one.sidecar)))
+        sidecars = [one.sidecar for one in self.found]
+        names = ((one.path.name, *one.log_names, one.topology_name) for one in sidecars)
+        named = zip(sidecars, names, strict=True)
+        return tuple(
+            one.path.parent / name for one, names in named for name in names if name and name == Path(name).name
+        )
 
 
 def read_sidecars(reports: Sequence[Path]) -> FoundSidecars:
@@ -281,38 +266,20 @@ def read_beside(
 
     Hosts are taken to have one topology, so the first one holds.
     """
-    log, topology = None, None
-    problems: list[Problem] = []
     sidecars = list(sidecars)
-    if wants_log:
-        logs = [path for one in sidecars for path in _inside(one, one.log_names, problems)]
-        log = _read_logs(logs, problems)
+    problems: list[Problem] = []
+    unusable: dict[Path, InputError] = {}
+    logs = [path for one in sidecars if wants_log for path in _inside(one, one.log_names, problems)]
+    known = read_nccl_logs(logs, unusable)
+    log, topology = known if len(unusable) < len(logs) else None, None
     for one in sidecars if wants_topology else ():
         for path in _inside(one, filter(None, [one.topology_name]), problems):
             try:
                 topology = topology or read_topology(path)
             except InputError as error:
-                problems.append(_unused(path, error.problem))
+                unusable[path] = error
+    problems += [_unused(path, error.problem) for path, error in unusable.items()]
     return log, topology, problems
-
-
-def _named_files(sidecar: Sidecar) -> Iterator[Path]:
-    names = (*sidecar.log_names, *filter(None, [sidecar.topology_name]))
-    yield from (sidecar.path.parent / name for name in names if name == Path(name).name)
-
-
-def _read_logs(paths: Sequence[Path], problems: list[Problem]) -> NcclLog | None:
-    try:
-        return read_nccl_logs(paths) if paths else None
-    except InputError:
-        usable = []
-        for path in paths:
-            try:
-                read_nccl_logs([path])
-                usable.append(path)
-            except InputError as error:
-                problems.append(_unused(path, error.problem))
-        return read_nccl_logs(usable) if usable else None
 
 
 def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> Iterator[Path]:

@@ -7,6 +7,7 @@ pages that meet again.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,13 +22,12 @@ from adbc_driver_sqlite import StatementOptions
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.pool import NullPool
-from sqlalchemy.util import LRUCache
 
 from nsyspipe.errors import DamagedReportError, NotAReportError
 from nsyspipe.nsys.files import EXPORT_AGAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, MutableMapping
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from typing import BinaryIO
 
@@ -42,17 +42,9 @@ _ENGINE_VERSION = (3, 40, 0)
 
 
 class AdbcSqliteDialect(SQLiteDialect):
-    """``sqlite+adbc``: SQLite through Arrow Database Connectivity, for reading."""
+    """``sqlite+adbc``: SQLite through Arrow Database Connectivity, for reading: there is no transaction, so nothing to end."""
 
     driver = "adbc"
-    supports_statement_cache = True
-
-    # All are alike, so that reports share what was compiled.
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AdbcSqliteDialect)
-
-    def __hash__(self) -> int:
-        return hash(AdbcSqliteDialect)
 
     @classmethod
     def import_dbapi(cls) -> ModuleType:
@@ -61,24 +53,9 @@ class AdbcSqliteDialect(SQLiteDialect):
         module.__dict__.update(vars(adbc_driver_sqlite.dbapi), sqlite_version_info=_ENGINE_VERSION)
         return module
 
-    @classmethod
-    def get_pool_class(cls, url: sa.URL) -> type[sa.Pool]:  # noqa: ARG003 - SQLAlchemy's signature
-        """Keep no connection: an open handle would hold the file."""
-        return NullPool
-
     def create_connect_args(self, url: sa.URL) -> tuple[list[str], dict[str, Any]]:
         """Hand the URI over as it is; nothing is written, so nothing is ever to commit."""
         return [url.database or ""], {"autocommit": True}
-
-    def on_connect(self) -> Any:  # noqa: ANN401
-        """Return what distrusts the file of a new connection."""
-
-        def distrust(connection: Any) -> None:  # noqa: ANN401
-            with connection.cursor() as cursor:
-                for pragma in _DISTRUST:
-                    cursor.execute(pragma)
-
-        return distrust
 
     def _get_server_version_info(self, connection: sa.Connection) -> tuple[int, ...]:  # noqa: ARG002
         return _ENGINE_VERSION
@@ -88,40 +65,53 @@ class AdbcSqliteDialect(SQLiteDialect):
         cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: _BATCH_ROWS})
         cursor.execute(statement, parameters or None)
 
-    def do_rollback(self, dbapi_connection: Any) -> None:  # noqa: ANN401
-        """Do nothing: there is no transaction."""
+    def do_rollback(self, dbapi_connection: Any) -> None:  # noqa: ANN401, D102
+        pass
 
-    def do_commit(self, dbapi_connection: Any) -> None:  # noqa: ANN401
-        """Do nothing: there is no transaction."""
+    def do_commit(self, dbapi_connection: Any) -> None:  # noqa: ANN401, D102
+        pass
 
     def get_isolation_level(self, dbapi_connection: Any) -> Literal["SERIALIZABLE"]:  # noqa: ANN401, ARG002
         """SQLite's only level that matters to a reader."""
         return "SERIALIZABLE"
 
 
-# Statements by what they say, for all reports of a process: compiling one takes longer than running it on a small report.
-_COMPILED: MutableMapping[Any, Any] = LRUCache(500)
-
-
-def read_only_engine(uri: str) -> sa.Engine:
-    """Return an engine for an SQLite URI; nothing is opened yet."""
+@contextlib.contextmanager
+def connected(uri: str) -> Iterator[sa.Connection]:
+    """Open an SQLite URI, and close it: no connection is kept, which would hold the file."""
     registry.register("sqlite.adbc", __name__, AdbcSqliteDialect.__name__)
-    engine = sa.create_engine(sa.URL.create("sqlite+adbc", database=uri))
-    return engine.execution_options(compiled_cache=_COMPILED)
+    engine = sa.create_engine(sa.URL.create("sqlite+adbc", database=uri), poolclass=NullPool)
+    try:
+        with engine.connect() as connection:
+            for pragma in _DISTRUST:
+                connection.exec_driver_sql(pragma).close()
+            yield connection
+    finally:
+        engine.dispose()
 
 
-def fetch_arrow(connection: sa.Connection, statement: sa.Select[Any]) -> pa.Table:
+def fetch_arrow(connection: sa.Connection, statement: str) -> pa.Table:
     """Execute a statement and return its result as an Arrow table, without making a Python row.
 
     Ctrl-C ends it between two batches: the driver cannot be told to stop.
     """
-    result = connection.execute(statement)
+    result = connection.exec_driver_sql(statement)
     cursor: Any = result.cursor
     try:
         with cursor.fetch_record_batch() as reader:
             return pa.Table.from_batches(list(reader), reader.schema)
     finally:
         result.close()
+
+
+def fetch_rows(connection: sa.Connection, statement: str) -> list[tuple[Any, ...]]:
+    """Execute a statement with few rows, and return them."""
+    return list(zip(*(column.to_pylist() for column in fetch_arrow(connection, statement).columns), strict=True))
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 # Of each table, index, view and trigger: type, name, first page, beginning of the statement that made it.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,9 +15,10 @@ import sqlalchemy as sa
 
 from nsyspipe.errors import OutputError
 from nsyspipe.nsys.files import check_file
+from nsyspipe.reader.tables import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nsyspipe.reader.report import Report
@@ -141,18 +143,14 @@ _ENCODINGS = {2: "UTF-16le", 3: "UTF-16be"}
 _WRITE_ERRORS = {8, 13, 778, 1034, 1546}
 
 _VIEWS = "views"
-_UNKNOWN_TABLES, _UNKNOWN_COLUMNS = "unknown tables", "unknown columns"
 # Classes whose every place is worth a word.
-UNKNOWN = frozenset({_UNKNOWN_TABLES, _UNKNOWN_COLUMNS})
+UNKNOWN = _UNKNOWN_TABLES, _UNKNOWN_COLUMNS = "unknown tables", "unknown columns"
 _HARDWARE = "serial numbers and places of hardware"
-_HARDWARE_COLUMNS = {
-    "busLocation", "chipName", "ctrlDevPath", "ctxswDevPath", "luid", "pwGpuId", "uuid",
-}  # fmt: skip
+_HARDWARE_COLUMNS = {"busLocation", "chipName", "ctrlDevPath", "ctxswDevPath", "luid", "pwGpuId", "uuid"}
 _OTHER_COLUMNS = "columns that no answer needs"
 
 
-@dataclass(frozen=True, order=True)
-class Amount:
+class Amount(NamedTuple):
     """How much was left behind in one place: a class, a table or column, and the number of its rows or values."""
 
     kind: str
@@ -166,23 +164,20 @@ class Removed:
     """What was left behind so far, of one report or of several; and how many kept texts still hold a name that was."""
 
     n_named: int = 0
-    _amounts: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    _numbers: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     def add(self, kind: str, place: str, n: int, unit: str = "rows") -> None:
-        """Count something; nothing is noted for zero."""
-        if n:
-            key = kind, place, unit
-            self._amounts[key] = self._amounts.get(key, 0) + n
+        """Count something."""
+        self._numbers[kind, place, unit] += n
 
     def update(self, other: Removed) -> None:
         """Add what another one counted."""
         self.n_named += other.n_named
-        for (kind, place, unit), n in other._amounts.items():
-            self.add(kind, place, n, unit)
+        self._numbers.update(other._numbers)
 
     def amounts(self) -> list[Amount]:
-        """Return all amounts, sorted by class and place."""
-        return sorted(Amount(kind, place, n, unit) for (kind, place, unit), n in self._amounts.items())
+        """Return all amounts but zeros, sorted by class and place."""
+        return sorted(Amount(kind, place, n, unit) for (kind, place, unit), n in self._numbers.items() if n)
 
 
 class Checked(NamedTuple):
@@ -226,24 +221,18 @@ class Copying:
         """Return how many rows of a table of the report, or of the copy, meet a condition."""
         return self.number(f"SELECT count(*) FROM {of}.{quoted(table)} WHERE {condition}")  # noqa: S608
 
-    def create(self, table: str, columns: Mapping[str, str], rows: Iterable[Sequence[Any]] = ()) -> int:
-        """Make a table of the copy, type by column, and return how many rows it got."""
-        definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
-        self.run(f"CREATE TABLE main.{quoted(table)} ({definitions})")
-        return self._insert(f"main.{quoted(table)}", rows)
-
-    def scratch(self, table: str, definition: str, rows: Iterable[Sequence[Any]] = ()) -> None:
-        """Make a table in memory anew, and fill it."""
-        self.run(f"DROP TABLE IF EXISTS temp.{table}")
-        self.run(f"CREATE TEMP TABLE {table} ({definition})")
-        self._insert(f"temp.{table}", rows)
-
-    def _insert(self, table: str, rows: Iterable[Sequence[Any]]) -> int:
-        found = [tuple(row) for row in rows]
-        if found:
-            marks = ", ".join("?" * len(found[0]))
-            self.connection.exec_driver_sql(f"INSERT INTO {table} VALUES ({marks})", found)  # noqa: S608
-        return len(found)
+    def create(
+        self, table: str, columns: Mapping[str, str], rows: Iterable[tuple[Any, ...]] = (), *, of: str = "main"
+    ) -> int:
+        """Make a table of the copy, or anew in memory (``temp``): type by column; return how many rows it got."""
+        name = f"{of}.{quoted(table)}"
+        self.run(f"DROP TABLE IF EXISTS {name}")
+        self.run(f"CREATE TABLE {name} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns.items())})")
+        filled = list(rows)
+        if filled:
+            marks = ", ".join("?" * len(columns))
+            self.connection.exec_driver_sql(f"INSERT INTO {name} VALUES ({marks})", filled)  # noqa: S608
+        return len(filled)
 
     def copy(self, table: str, checked: Mapping[str, Checked] | None = None) -> None:
         """Copy a table of the report: its columns of numbers, and those whose values were looked at."""
@@ -253,7 +242,7 @@ class Copying:
         joins = ""
         for name, column in (checked or {}).items():
             if name in self.report.tables[table]:
-                self.scratch(f"of_{name}", "row INTEGER PRIMARY KEY, value", column.values)
+                self.create(f"of_{name}", {"row": "INTEGER PRIMARY KEY", "value": ""}, column.values, of="temp")
                 joins += f" LEFT JOIN temp.of_{name} ON of_{name}.row = t.rowid"
                 kinds[name] = column.kind
                 values[name] = f"CASE WHEN of_{name}.row IS NULL THEN {column.otherwise} ELSE of_{name}.value END"
@@ -274,11 +263,6 @@ class Copying:
             self.on_rows(last)
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL takes it, whatever is in it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
 def number(column: str) -> str:
     """Return the SQL of a column's value where that is a whole number: SQLite's columns take anything."""
     name = f"t.{quoted(column)}"
@@ -286,14 +270,13 @@ def number(column: str) -> str:
 
 
 @contextlib.contextmanager
-def opened(report: Path, copy: Path | None) -> Iterator[sa.Connection]:
-    """Open a new database, in an empty file or in memory, with a report attached; what was written is complete at the end.
+def opened(report: Path, copy: Path) -> Iterator[sa.Connection]:
+    """Open a new database, in an empty file, with a report attached; what was written is complete at the end.
 
     Raises what `files.check_file` does, and OutputError if the copy cannot be written.
     """
     _, flags = check_file(report)
-    name = "file::memory:" if copy is None else copy.absolute().as_uri()
-    url = sa.URL.create("sqlite+pysqlite", database=name, query={"uri": "true"})
+    url = sa.URL.create("sqlite+pysqlite", database=copy.absolute().as_uri(), query={"uri": "true"})
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.pool.NullPool)
     # Two databases that are open together must be of one encoding.
     with report.open("rb") as file:
@@ -319,13 +302,12 @@ def opened(report: Path, copy: Path | None) -> Iterator[sa.Connection]:
 
 
 @contextlib.contextmanager
-def _written(copy: Path | None) -> Iterator[None]:
+def _written(copy: Path) -> Iterator[None]:
     """Tell what goes wrong with the copy from what is wrong with the report."""
     try:
         yield
     except sa.exc.DBAPIError as error:
-        code = getattr(error.orig, "sqlite_errorcode", 0)
-        if copy is None or code not in _WRITE_ERRORS:
+        if getattr(error.orig, "sqlite_errorcode", 0) not in _WRITE_ERRORS:
             raise
         problem = f"cannot be written ({error.orig})"
         raise OutputError(str(copy.parent), problem, fix="another disk or directory") from error
@@ -361,8 +343,6 @@ def _count_columns(copying: Copying, table: str, base: str) -> None:
     counts = ", ".join(f"count({quoted(name)})" for name in left)
     found = copying.run(f"SELECT {counts} FROM source.{quoted(table)}").one()  # noqa: S608
     for name, n in zip(left, found, strict=True):
-        if name not in known_columns(base):
-            kind = _UNKNOWN_COLUMNS
-        else:
-            kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
+        kind = _HARDWARE if name in _HARDWARE_COLUMNS else _OTHER_COLUMNS
+        kind = kind if name in known_columns(base) else _UNKNOWN_COLUMNS
         copying.removed.add(kind, f"{base}.{name}", int(n or 0), "values")

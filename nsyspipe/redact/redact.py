@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING
 
 from nsyspipe.errors import InputError, NotAReportError, OutputError
 from nsyspipe.model.text import decoded
-from nsyspipe.nsys.files import (
-    make_readable,
-    remove_abandoned,
-    remove_side_files,
-    scratch_directory,
-    side_files,
-)
+from nsyspipe.nsys.files import make_readable, remove_abandoned, remove_side_files, scratch_directory, side_files
 from nsyspipe.nsys.find_reports import RAW_SUFFIX, find_reports
+from nsyspipe.reader.metadata import host_of
 from nsyspipe.reader.report import open_report
 from nsyspipe.reader.sidecar import read_sidecars
 from nsyspipe.reader.tables import in_place_of_a_table
@@ -35,15 +30,7 @@ from nsyspipe.redact.copy import (
     is_known,
     opened,
 )
-from nsyspipe.redact.values import (
-    copy_facts,
-    copy_layouts,
-    copy_ranges,
-    copy_strings,
-    count_named,
-    host_of,
-    names_of,
-)
+from nsyspipe.redact.values import copy_facts, copy_layouts, copy_ranges, copy_strings, count_named, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -111,9 +98,9 @@ def redact(
     """
     places = places_for(reports, out, force=force)
     looks = [look_at(place.report) for place in places]
-    if not drop_unknown:
-        for place, (_, unknown) in zip(places, looks, strict=True):
-            _check_known(place.report, unknown)
+    for place, (_, unknown) in zip(places, looks, strict=True):
+        if unknown and not drop_unknown:
+            _refuse_unknown(place.report, unknown)
     # Numbered as they appear; no name stays none.
     names = dict.fromkeys(host for host, _ in looks if host)
     hosts = {host: f"host-{index}" for index, host in enumerate(names)}
@@ -141,19 +128,16 @@ def look_at(path: Path) -> tuple[str | None, dict[str, int]]:
 
     InputError if it is missing, damaged, no nsys export, or shows another table's rows under a name that is nsys's.
     """
-    with open_report(path) as report, opened(path, None) as connection:
+    with open_report(path) as report:
         for table in sorted(report.views):
             base = base_name(table)
             if is_known(base) and class_of(base) is None:
                 raise in_place_of_a_table(path, table, "view")
-        copying = Copying(report, connection)
         unknown = [table for table in report.tables if not is_known(base_name(table))]
-        return host_of(report), {table: n for table in unknown if (n := copying.count(table))}
+        return host_of(report), {table: n for table in unknown if (n := report.count(table))}
 
 
-def _check_known(report: Path, unknown: dict[str, int]) -> None:
-    if not unknown:
-        return
+def _refuse_unknown(report: Path, unknown: dict[str, int]) -> None:
     names = [f"{table} ({n} rows)" for table, n in sorted(unknown.items())]
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     raise InputError(
@@ -190,9 +174,10 @@ def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
         If an original or, without `force`, a file that is there would be replaced.
     """
     path = Path(reports)
-    _check_exported([path])
+    _check_exported(path)
     found = find_reports([reports])
-    _check_exported(found)
+    for report in found:
+        _check_exported(report)
     is_one = path.is_file() or not (path.is_dir() or glob.has_magic(reports))
     with _writable(out):
         places = [Place(found[0], out)] if is_one else _in_directory(found, out, force=force)
@@ -201,14 +186,10 @@ def places_for(reports: str, out: Path, *, force: bool) -> list[Place]:
     return places
 
 
-def _check_exported(paths: Sequence[Path]) -> None:
-    for path in paths:
-        if path.suffix == RAW_SUFFIX:
-            raise NotAReportError(
-                decoded(str(path)),
-                "an nsys report that was not exported to SQLite, and only exports can be redacted",
-                fix=f"nsyspipe convert {path}",
-            )
+def _check_exported(path: Path) -> None:
+    if path.suffix == RAW_SUFFIX:
+        problem = "an nsys report that was not exported to SQLite, and only exports can be redacted"
+        raise NotAReportError(decoded(str(path)), problem, fix=f"nsyspipe convert {path}")
 
 
 def _in_directory(reports: Sequence[Path], out: Path, *, force: bool) -> list[Place]:
@@ -258,7 +239,8 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
     held = contextlib.ExitStack()
     try:
         with _writable(directory):
-            made = _make(directory)
+            made = [one for one in (directory, *directory.parents) if not one.exists()]  # innermost first
+            directory.mkdir(parents=True, exist_ok=True)
             remove_abandoned(directory)
             scratch = held.enter_context(scratch_directory(directory))
             for number, _ in enumerate(places):
@@ -267,7 +249,9 @@ def staged(places: Sequence[Place]) -> Iterator[list[Path]]:
         yield files
         with _writable(directory):
             for file in files:
-                _finish(file)
+                with file.open("rb+") as whole:
+                    os.fsync(whole.fileno())
+                make_readable(file)
             for file, place in zip(files, places, strict=True):
                 remove_side_files(place.copy)
                 file.replace(place.copy)
@@ -292,19 +276,6 @@ def beside(reports: Sequence[Path]) -> tuple[list[str], bool]:
     folders = dict.fromkeys(report.parent for report in reports)
     there = {path for folder in folders for one in _BESIDE for path in folder.glob(one)}
     return sorted({decoded(path.name) for path in read}), bool(there - read)
-
-
-def _make(directory: Path) -> list[Path]:
-    """Make a directory and those above it, and return what was made, innermost first."""
-    missing = [one for one in (directory, *directory.parents) if not one.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    return missing
-
-
-def _finish(file: Path) -> None:
-    with file.open("rb+") as opened:
-        os.fsync(opened.fileno())
-    make_readable(file)
 
 
 @contextlib.contextmanager

@@ -6,21 +6,23 @@ Each is checked against the form of its place. Of ranges the texts stay, of all 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe.reader import report as versions
 from nsyspipe.reader.calls import read_strings
-from nsyspipe.reader.metadata import LAUNCHER_SIZES
-from nsyspipe.reader.operations import process_of_thread
-from nsyspipe.reader.payload import HEADER, decode_fields, fits_layout, names_in
-from nsyspipe.reader.payload_layouts import Layout, bare_name, read_layouts
-from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, number, quoted
+from nsyspipe.reader.metadata import RANK_VARIABLES, host_of, variables_of
+from nsyspipe.reader.payload import HEADER, Layout, bare_name, decode_fields, names_in, ownership, read_layouts
+from nsyspipe.reader.ranges import DOMAIN_ROW, THREAD_NAME_ROW, names_of_rows
+from nsyspipe.reader.report import as_int
+from nsyspipe.reader.tables import quoted
+from nsyspipe.redact.copy import CHECKED, NUMBERS, Checked, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -36,18 +38,8 @@ _SYSTEM = "host and system"
 _FORM = "values of an unexpected form"
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-_VARIABLES = {
-    *LAUNCHER_SIZES,
-    *LAUNCHER_SIZES.values(),
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    _DEVICES,
-}
 _PRIVATE = {"HOME", "HOSTNAME", "LOGNAME", "USER", "USERNAME"}
 _SHORTEST_NAME = 3
-# As `metadata` takes them apart.
-_ASSIGNMENT = re.compile(r'^(?P<name>\w+)="?(?P<value>[^"]*)"?$')
 _ENVIRONMENT_ROW = re.compile(r"PROCESS_[0-9]{1,9}:ENVIRONMENT_VARIABLE")
 _INTEGER = re.compile(r" ?[0-9]{1,9} ?")
 _INTEGERS = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{1,3}){0,63})?")
@@ -80,23 +72,12 @@ def copy_facts(copying: Copying, host: str | None) -> None:
         copying.copy(table, {"name": Checked("TEXT", _model_names(copying, table))})
 
 
-def host_of(report: Report) -> str | None:
-    """Return the report's host as `metadata` finds it."""
-    rows = _named_values(report, versions.SYSTEM_ENV, "name = 'Hostname'")
-    return next((value for _, value in rows), None)
-
-
 def names_of(report: Report) -> re.Pattern[str] | None:
     """Return what finds the host's name, the user's and the home directory in a text; None where nothing names them.
 
     Names of one or two letters and root's are no names that could be found.
     """
-    found = {host_of(report) or ""}
-    where = "name LIKE '%ENVIRONMENT_VARIABLE'"
-    for _, text in _named_values(report, versions.CAPTURE_META, where):
-        made = _ASSIGNMENT.match(text)
-        if made and made["name"] in _PRIVATE:
-            found.add(made["value"].rstrip("/"))
+    found = {host_of(report) or ""} | {value.rstrip("/") for _, _, value in variables_of(report, _PRIVATE)}
     names = {one for one in found if len(one) >= _SHORTEST_NAME and one not in {"root", "/root"}}
     if not names:
         return None
@@ -111,17 +92,11 @@ def _copy_rows(copying: Copying, table: str, kind: str, rows: Iterable[tuple[str
     copying.removed.add(kind, table, copying.count(table) - copied)
 
 
-def _named_values(report: Report, table: str, where: str) -> Iterable[tuple[str, str]]:
-    if not report.has(table, "name", "value"):
-        return ()
-    found = report.select(table, {"name": "text", "value": "text"}, where=where)
-    return zip(found["name"].to_pylist(), found["value"].to_pylist(), strict=True)
-
-
 def _export_rows(copying: Copying, table: str) -> list[tuple[str, str]]:
     rows = []
     names = ", ".join(f"'{name}'" for name in (*_VERSIONS, _TABLES, _LAZY))
-    for name, value in _named_values(copying.report, table, f"name IN ({names})"):
+    for row in copying.report.few(table, {"name": "text", "value": "text"}, f"name IN ({names})"):
+        name, value = row["name"], row["value"]
         if name == _LAZY:
             rows.append((name, "false" if value.lower() == "false" else "true"))
         elif name == _TABLES:
@@ -147,16 +122,10 @@ def _variable_rows(report: Report, table: str) -> list[tuple[str, str]]:
     """
     rows = []
     marks: dict[tuple[str, str], str] = {}
-    wanted = " OR ".join(f"value LIKE '{name}=%'" for name in sorted(_VARIABLES))
-    where = f"name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
-    for row, text in _named_values(report, table, where):
-        match = _ASSIGNMENT.match(text)
-        if not match or match["name"] not in _VARIABLES:
-            continue
-        name, value = match["name"], match["value"]
+    for row, name, value in variables_of(report, RANK_VARIABLES, table):
         form = _INTEGERS if name == _DEVICES else _INTEGER
         if not form.fullmatch(value):
-            value = marks.setdefault((name, value), f"?{len(marks)}")
+            value = marks.setdefault((name, value), f"?{len(marks)}")  # noqa: PLW2901
         place = row if _ENVIRONMENT_ROW.fullmatch(row) else "ENVIRONMENT_VARIABLE"
         rows.append((place, f'{name}="{value}"'))
     return rows
@@ -191,32 +160,21 @@ PAYLOADS = "payloads of NVTX ranges"
 
 def packed(blobs: pa.ChunkedArray, domains: NDArray[np.int64], layouts: Mapping[Key, Layout]) -> list[bytes]:
     """Return each blob, of a range of a domain, with the numbers that are read of it; a mark for one that fits no layout."""
-    decoded = decode_fields(blobs, domains, layouts).is_decoded.tolist()
-    by_low: dict[Key, list[tuple[int, Layout]]] = {}
-    for (domain, schema), layout in layouts.items():
-        by_low.setdefault((domain, schema & _LOW), []).append((schema, layout))
+    of_layout = [(schema, layout) for (_, schema), layout in layouts.items()]
+    fits = decode_fields(blobs, domains, layouts).layout.tolist()
     return [
-        _packed(blob, domain, by_low) if fits else MARK
-        for blob, domain, fits in zip(blobs.to_pylist(), domains.tolist(), decoded, strict=True)
+        _packed(blob, *of_layout[at]) if at >= 0 else MARK for blob, at in zip(blobs.to_pylist(), fits, strict=True)
     ]
 
 
-def _packed(blob: bytes, domain: int, layouts: Mapping[Key, list[tuple[int, Layout]]]) -> bytes:
-    header = np.frombuffer(blob, HEADER, count=1)
-    length = np.array([len(blob)])
-    for schema, layout in reversed(layouts.get((domain, int(header["schema"][0])), [])):
-        if not fits_layout(header, length, schema, layout)[0]:
-            continue
-        payload = bytearray(layout.n_bytes)
-        source = blob[HEADER.itemsize :]
-        for name in names_in(layout).values():
-            n_bytes = layout.dtype([name])[name].itemsize
-            at = layout.fields[name][1]
-            payload[at : at + n_bytes] = source[at : at + n_bytes]
-        n_total = HEADER.itemsize + layout.n_bytes
-        anew = 1, schema & _LOW, schema >> 32 & _LOW, layout.n_bytes, n_total
-        return np.array([anew], HEADER).tobytes() + payload
-    return MARK
+def _packed(blob: bytes, schema: int, layout: Layout) -> bytes:
+    payload, source = bytearray(layout.n_bytes), blob[HEADER.itemsize :]
+    for name in names_in(layout).values():
+        code, at = layout.fields[name]
+        end = at + np.dtype(code).itemsize
+        payload[at:end] = source[at:end]
+    anew = 1, schema & _LOW, schema >> 32 & _LOW, layout.n_bytes, HEADER.itemsize + layout.n_bytes
+    return np.array([anew], HEADER).tobytes() + payload
 
 
 def copy_layouts(copying: Copying) -> None:
@@ -250,119 +208,74 @@ def _entry_names(copying: Copying, table: str) -> list[tuple[int, str]]:
 
 _NAMES = "NVTX names of threads, marks, categories and domains"
 
-# NVTX_EVENTS.eventType
-_THREAD_NAME, _DOMAIN = 39, 75
-_RANGES = {59, 60}
-_NCCL, _NCCL_PREFIX = "NCCL", "nccl"
-_READ_DOMAINS = {_NCCL, "MPI"}
+_NCCL_PREFIX = "nccl"
+_READ_DOMAINS = {"NCCL", "MPI"}
 _MPI_RANK = re.compile(r"MPI Rank [0-9]{1,18}")
 _REDACTED = "redacted"  # says that there was a name, which matters
-
-
-class _Row(NamedTuple):
-    """A row that needs a look; its text, whether it stands in the row or in the strings."""
-
-    row: int
-    kind: int | None
-    thread: int | None
-    domain: int
-    string: int | None
-    inline: str
-    text: str | None
-    blob: bytes
-
-    def kept(self) -> tuple[int, str | None, int | None]:
-        """Return the row's name as it stands there."""
-        return (self.row, self.inline, None) if self.inline else (self.row, None, self.string)
+_OF_RANGE = "CASE WHEN t.eventType IN (59, 60) THEN {} END"
 
 
 def copy_ranges(copying: Copying) -> None:
     """Copy the NVTX rows.
 
-    A row that is neither a range nor names a thread or domain that is read keeps only its numbers. A row with a
-    payload says whether it had a name, since that tells whose payload it is.
+    Texts of ranges stay. A row that is neither a range nor names a thread or domain that is read keeps only its numbers.
+    A row with a payload says whether it had a name, since that tells whose payload it is.
     """
     for table in copying.tables(versions.NVTX):
-        has = copying.report.has
-        rows = _rows(copying, table) if has(table, "eventType", "globalTid") else []
-        owned = _are_nccls(rows)
-        payloads = _payloads(copying, [row for row in rows if row.blob], owned)
-        n_marks = list(payloads.values()).count(MARK)
-        copying.removed.add(PAYLOADS, f"{table}.binaryData", n_marks, "values")
-        # Texts of ranges stay.
-        names = [_name(row, is_nccls=row.row in owned) for row in rows if row.kind not in _RANGES]
-        of_range = "CASE WHEN t.eventType IN (59, 60) THEN {} END" if has(table, "eventType") else "NULL"
+        names, payloads = _looked_at(copying, table)
+        copying.removed.add(PAYLOADS, f"{table}.binaryData", list(payloads.values()).count(MARK), "values")
+        of_range = _OF_RANGE if copying.report.has(table, "eventType") else "NULL"
         text = of_range.format("CASE typeof(t.text) WHEN 'text' THEN t.text END")
-        copying.copy(
-            table,
-            {
-                "textId": Checked(
-                    "INTEGER",
-                    [(row, one) for row, _, one in names],
-                    of_range.format(number("textId")),
-                ),
-                "text": Checked("TEXT", [(row, one) for row, one, _ in names], text),
-                "binaryData": Checked("BLOB", payloads.items()),
-            },
-        )
+        by_id = [(row, string) for row, _, string in names]
+        checked = {
+            "textId": Checked("INTEGER", by_id, of_range.format(number("textId"))),
+            "text": Checked("TEXT", [(row, one) for row, one, _ in names], text),
+            "binaryData": Checked("BLOB", payloads.items()),
+        }
+        copying.copy(table, checked)
         _count(copying, table)
 
 
-def _payloads(copying: Copying, rows: Sequence[_Row], owned: set[int]) -> dict[int, bytes]:
-    """Return what stays of each payload by row."""
-    blobs = pa.chunked_array([pa.array([row.blob for row in rows], pa.binary())])
-    domains = np.array([row.domain for row in rows], np.int64)
-    anew = packed(blobs, domains, read_layouts(copying.report))
-    return {row.row: blob if row.row in owned else MARK for row, blob in zip(rows, anew, strict=True)}
+def _looked_at(copying: Copying, table: str) -> tuple[list[tuple[int, str | None, int | None]], dict[int, bytes]]:
+    """Return what stays of names (row, text, id of a string) and, by row, of payloads, where each needs a look.
 
-
-def _rows(copying: Copying, table: str) -> list[_Row]:
+    Payloads stay that analysis takes for NCCL's, or looks at since nothing names their owner.
+    """
     report = copying.report
+    if not report.has(table, "eventType", "globalTid"):
+        return [], {}
     kinds = dict.fromkeys(("eventType", "globalTid", "domainId", "textId"), "int")
     kinds |= {"text": "text", "binaryData": "blob"}
-    where = f"eventType IN ({_THREAD_NAME}, {_DOMAIN})"
-    if report.has(table, "binaryData"):
-        where += " OR binaryData IS NOT NULL"
+    where = f"eventType IN ({THREAD_NAME_ROW}, {DOMAIN_ROW})"
+    where += " OR binaryData IS NOT NULL" if report.has(table, "binaryData") else ""
     found = report.select(table, kinds, derived={"row": "rowid"}, where=where)
-    ids = found["textId"].fill_null(-1).to_numpy()
-    texts = read_strings(report).lookup(ids).to_pylist() if found.num_rows else []
-    return [
-        _Row(
-            row["row"], row["eventType"], row["globalTid"], row["domainId"] or 0, row["textId"], row["text"],
-            row["text"] or text, row["binaryData"],
-        )
-        for row, text in zip(found.to_pylist(), texts, strict=True)
-    ]  # fmt: skip
+    texts = names_of_rows(found, read_strings(report)).cast(pa.string())
+    found = found.rename_columns([{"text": "inline"}.get(name, name) for name in found.column_names])
+    found = found.append_column("text", pa.chunked_array([texts]))
+    blobs = found.filter(pc.greater(pc.binary_length(found["binaryData"]), 0))
+    payloads = dict.fromkeys(blobs["row"].to_pylist(), MARK)
+    blobs = blobs.filter(pc.is_valid(blobs["globalTid"]))
+    domains = found.filter(pc.equal(found["eventType"], DOMAIN_ROW))
+    says_nccl, may_be = ownership(blobs, domains.filter(pc.is_valid(domains["globalTid"])))
+    blobs = blobs.filter(pa.array(says_nccl | may_be))
+    owned = set(blobs["row"].to_pylist())
+    anew = packed(blobs["binaryData"], as_int(blobs["domainId"], 0), read_layouts(report))
+    payloads |= dict(zip(blobs["row"].to_pylist(), anew, strict=True))
+    others = found.filter(pc.invert(pc.fill_null(pc.is_in(found["eventType"], pa.array([59, 60])), fill_value=False)))
+    return [_name(row, is_nccls=row["row"] in owned) for row in others.to_pylist()], payloads
 
 
-def _are_nccls(rows: Sequence[_Row]) -> set[int]:
-    """Return the rows whose payload `payload` takes for NCCL's, or looks at since nothing names its owner."""
-    owners: dict[tuple[int, int], set[str]] = {}
-    for row in rows:
-        if row.kind == _DOMAIN and row.thread is not None and row.text is not None:
-            key = process_of_thread(row.thread), row.domain
-            owners.setdefault(key, set()).add(row.text)
-    found = set()
-    for row in rows:
-        if row.thread is None or not row.blob:
-            continue
-        names = owners.get((process_of_thread(row.thread), row.domain), set())
-        says_so = (row.text or "").lower().startswith(_NCCL_PREFIX) or _NCCL in names
-        if says_so or (row.text is None and not names):
-            found.add(row.row)
-    return found
-
-
-def _name(row: _Row, *, is_nccls: bool) -> tuple[int, str | None, int | None]:
+def _name(row: Mapping[str, Any], *, is_nccls: bool) -> tuple[int, str | None, int | None]:
     """Return what stays of a row's name: row, text, id of a string."""
-    text = row.text or ""
-    if row.kind == _DOMAIN and row.text is not None:
-        return row.kept() if text in _READ_DOMAINS else (row.row, _REDACTED, None)
-    if row.kind == _THREAD_NAME and _MPI_RANK.fullmatch(text):
-        return row.kept()
-    if is_nccls and text.lower().startswith(_NCCL_PREFIX):
-        return row.kept()
-    return row.row, _REDACTED if row.blob and row.text is not None else None, None
+    kind, text = row["eventType"], row["text"]
+    is_kept = kind == THREAD_NAME_ROW and _MPI_RANK.fullmatch(text or "")
+    is_kept = is_kept or (is_nccls and (text or "").lower().startswith(_NCCL_PREFIX))
+    if kind == DOMAIN_ROW and text is not None:
+        is_kept = text in _READ_DOMAINS
+    if is_kept:
+        return (row["row"], row["inline"], None) if row["inline"] else (row["row"], None, row["textId"])
+    is_told = text is not None and (kind == DOMAIN_ROW or row["binaryData"])
+    return row["row"], _REDACTED if is_told else None, None
 
 
 def _count(copying: Copying, table: str) -> None:
@@ -400,8 +313,9 @@ def copy_strings(copying: Copying) -> None:
 
     Where an id is there twice, only the first row counts.
     """
-    copying.scratch("named_by", "id INTEGER PRIMARY KEY")
-    copying.scratch("called_by", "id INTEGER PRIMARY KEY")
+    key = {"id": "INTEGER PRIMARY KEY"}
+    copying.create("named_by", key, of="temp")
+    copying.create("called_by", key, of="temp")
     for target, base, column in _NAMES_OF:
         for table in copying.tables(base):
             if copying.columns(table, (column,)):
@@ -412,7 +326,7 @@ def copy_strings(copying: Copying) -> None:
     for table in copying.tables(versions.STRINGS):
         n_kept = 0
         if copying.report.has(table, "id", "value"):  # else no id has a text
-            copying.scratch("first_of", "id INTEGER PRIMARY KEY, row INTEGER")
+            copying.create("first_of", key | {"row": "INTEGER"}, of="temp")
             copying.run(
                 "INSERT OR IGNORE INTO temp.first_of "  # noqa: S608
                 f"SELECT t.id, t.rowid FROM source.{quoted(table)} AS t WHERE typeof(t.id) = 'integer' "

@@ -25,7 +25,7 @@ from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, step_number
 from nsyspipe.model.problems import Problem, problem
-from nsyspipe.reader.operations import pid_of
+from nsyspipe.reader.report import pid_of
 from nsyspipe.run.process import Measured, measure
 
 if TYPE_CHECKING:

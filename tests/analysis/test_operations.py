@@ -13,7 +13,7 @@ from nsyspipe.analysis.operations import CATEGORIES, device_operations, overlapp
 from nsyspipe.analysis.phases import launched_in
 from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.reader.again import _in_whole_steps
+from nsyspipe.reader.operations import _in_whole_steps
 from tests.build.make import PROCESS, ints
 
 TEXTS = {1: "void at::relu<float>(int)", 2: "ncclDevKernel_AllGather_RING_LL(x)", 3: "nccl(x)"}

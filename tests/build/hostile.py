@@ -26,12 +26,7 @@ HOSTILE = (
     "&lt;b&gt;&amp;&#39;",
 )
 # Names of kernels lose what looks like template arguments or comes before a space: these stay as they are.
-HOSTILE_KERNELS = (
-    '"onload=window.attacked=7',
-    "'onerror=window.attacked=8",
-    "{{7*7}}",
-    "&lt;script&gt;",
-)
+HOSTILE_KERNELS = ('"onload=window.attacked=7', "'onerror=window.attacked=8", "{{7*7}}", "&lt;script&gt;")
 LONG = "long_name_" * 1000
 _STEP_NS = 1_000_000
 
@@ -68,10 +63,7 @@ def hostile_log(path: Path) -> Path:
         f"node0:1000:1000 [0] NCCL INFO NCCL_SETTING_{at} set by environment to {name}."
         for at, name in enumerate(HOSTILE)
     )
-    path.write_text(
-        f"node0:1000:1000 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n{settings}\n",
-        encoding="utf-8",
-    )
+    path.write_text(f"node0:1000:1000 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n{settings}\n", encoding="utf-8")
     return path
 
 

@@ -143,11 +143,7 @@ def listed(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _times(ops: list[Op]) -> dict[str, list[int]]:
-    return {
-        "process_id": [PROCESS] * len(ops),
-        "start_ns": [op.start for op in ops],
-        "end_ns": [op.end for op in ops],
-    }
+    return {"process_id": [PROCESS] * len(ops), "start_ns": [op.start for op in ops], "end_ns": [op.end for op in ops]}
 
 
 def _launches(ops: list[Op]) -> np.ndarray:

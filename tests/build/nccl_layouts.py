@@ -81,21 +81,14 @@ NCCL_2_19 = PayloadLayout(
 NCCL_2_19_SEND = PayloadLayout(2**24 + 9, 16, (Entry("Bytes", SIZE, 0), Entry("Peer rank", INT, 8)), is_stated=False)
 # ncclAllReduce from 2.21 on, as nsys 2025.3 exported it of a real run.
 NCCL_2_21 = PayloadLayout(
-    2**24 + 6,
-    24,
-    (Entry(COMM, UINT64, 0), Entry(BYTES, SIZE, 8), Entry("Reduction operation", REDUCTION, 16)),
+    2**24 + 6, 24, (Entry(COMM, UINT64, 0), Entry(BYTES, SIZE, 8), Entry("Reduction operation", REDUCTION, 16))
 )
 # ncclCommInitRankConfig of the same.
 COMM_INIT = PayloadLayout(
-    2**24 + 11,
-    24,
-    (
-        Entry(COMM, UINT64, 0),
-        Entry(RANKS, INT, 8),
-        Entry(RANK, INT, 12),
-        Entry("CUDA device", INT, 16),
-    ),
+    2**24 + 11, 24, (Entry(COMM, UINT64, 0), Entry(RANKS, INT, 8), Entry(RANK, INT, 12), Entry("CUDA device", INT, 16))
 )
+# As it might say it in another release.
+SWAPPED_INIT = PayloadLayout(2**24 + 12, 24, (Entry(COMM, UINT64, 0), Entry(RANK, INT, 8), Entry(RANKS, INT, 16)))
 # What --trace=nccl is documented to record, in another order, with paddings.
 NCCL_2_28 = PayloadLayout(
     2**24 + 40,

@@ -11,17 +11,7 @@ __all__ = ["plain_rank", "plain_run", "write_run"]
 FIRST, LAST = (500, 50, 0, 50), (100, 10, 0, 0)
 
 
-def plain_rank(
-    rank,
-    steps,
-    *,
-    world_size=None,
-    gpu="NVIDIA H200",
-    name="step",
-    kernel="gemm",
-    start=10**18,
-    pid=1000,
-):
+def plain_rank(rank, steps, *, world_size=None, gpu="NVIDIA H200", name="step", kernel="gemm", start=10**18, pid=1000):
     """Return a rank with one entry (compute, comm, copy, idle) per summary step, ns; 0 leaves the operation out."""  # fmt: skip
     builder = TraceBuilder(pid=pid + rank)
     builder.env(RANK=rank, LOCAL_RANK=rank, **({"WORLD_SIZE": world_size} if world_size else {}))

@@ -46,12 +46,7 @@ _CAPTURE, _SESSION = "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME"
 _PHASES = ("forward", "backward", "optimizer step")
 _LOADING = "get batch"
 _N_LAYERS, _N_OPS = 32, 40
-_APIS = (
-    "cudaLaunchKernel_v7000",
-    "cudaMemcpyAsync_v3020",
-    "cudaStreamSynchronize_v3020",
-    "cudaEventSynchronize_v3020",
-)
+_APIS = ("cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020", "cudaEventSynchronize_v3020")
 # Name, grid and block; names take turns, and of the same name later ones have larger grids.
 _FAMILIES = (
     ("ampere_bf16_s16816gemm_bf16_{}x128_ldg8_f2f_stages_64x3_tn", (16, 8, 1), (128, 1, 1)),
@@ -59,11 +54,7 @@ _FAMILIES = (
     ("void flash_fwd_kernel<Flash_kernel_traits<64, {}>>(Params)", (4, 16, 12), (128, 1, 1)),
     ("void at::native::reduce_kernel<512, {}, ReduceOp<float>>(T)", (96, 2, 1), (32, 16, 1)),
 )
-_OPTIMIZER_FAMILY = (
-    "void at::native::multi_tensor_apply_kernel<adam_{}>",
-    (320, 1, 1),
-    (512, 1, 1),
-)
+_OPTIMIZER_FAMILY = ("void at::native::multi_tensor_apply_kernel<adam_{}>", (320, 1, 1), (512, 1, 1))
 _N_OPTIMIZER_NAMES = 4
 _COMM_KERNELS = (
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", (24, 1, 1), (544, 1, 1)),
@@ -128,12 +119,7 @@ def _kernel_names() -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
 
 
 def _put_ranges(
-    database: sqlite3.Connection,
-    ids: dict[str, int],
-    run: Program,
-    times: Times,
-    main_thread: int,
-    thread: Int64,
+    database: sqlite3.Connection, ids: dict[str, int], run: Program, times: Times, main_thread: int, thread: Int64
 ) -> None:
     """Write step, data loading, phase, layer and op ranges; the last two on the thread that launches."""
 
@@ -155,21 +141,13 @@ def _put_ranges(
     named = np.array([ids[text] for text in _PHASES])[run.phase[first]]
     put(called[first] - 30, returned[last] + 30, main_thread, textId=named)
     is_sync = (run.kind == SYNC).astype(np.int64)
-    for margin, number, base, n_names in (
-        (20, run.layer, "layer0", _N_LAYERS),
-        (10, run.op, "aten::op_0", _N_OPS),
-    ):
+    for margin, number, base, n_names in ((20, run.layer, "layer0", _N_LAYERS), (10, run.op, "aten::op_0", _N_OPS)):
         first, last = groups(run.step, run.phase, is_sync, number)
         named = ids[base] + number[first] % n_names
         put(called[first] - margin, returned[last] + margin, thread[first], textId=named)
 
 
-def _put(
-    database: sqlite3.Connection,
-    table: str,
-    where: NDArray[np.bool_] | None = None,
-    **columns: Any,
-) -> None:
+def _put(database: sqlite3.Connection, table: str, where: NDArray[np.bool_] | None = None, **columns: Any) -> None:
     """Insert columns: arrays or lists of one length, and constants; what the table requires besides is 0."""
     required = {name: 0 for name, kind in schemas()[_VERSION][table].items() if "NOT NULL" in kind}
     columns = required | columns

@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 import json
 import sqlite3
-import struct
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.build.nccl_layouts import PayloadLayout, blob
+from tests.build.nccl_layouts import COMM_INIT, SWAPPED_INIT, PayloadLayout, blob
 
 _SCHEMAS = Path(__file__).with_name("schemas.json")
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -68,41 +67,28 @@ class TraceBuilder:
     # --- events ----------------------------------------------------------------------------
 
     def launch(
-        self,
-        at: int | None,
-        *,
-        thread: str = "main",
-        pid: int | None = None,
-        api: str = "cudaLaunchKernel_v7000",
+        self, at: int | None, *, thread: str = "main", pid: int | None = None, api: str = "cudaLaunchKernel_v7000"
     ) -> int:
         """Add an API call and return its correlation id; no call for None."""
         self.correlation += 1
         if at is not None:
-            self.add(
-                RUNTIME,
-                start=at,
-                end=at + 1,
-                globalTid=self.global_tid(thread, pid),
-                correlationId=self.correlation,
-                nameId=self.string(api),
-            )
+            thread_id, name = self.global_tid(thread, pid), self.string(api)
+            self.add(RUNTIME, start=at, end=at + 1, globalTid=thread_id, correlationId=self.correlation, nameId=name)
         return self.correlation
+
+    def _operation(
+        self, table: str, times: tuple[int, int], launch: int, pid: int | None = None, *, device: int = 0, **more: Any
+    ) -> TraceBuilder:
+        common = {"deviceId": device, "streamId": 7, "correlationId": launch, "globalPid": self.global_pid(pid)}
+        return self.add(table, start=times[0], end=times[1], **common | more)
 
     def kernel(
         self, start: int, end: int, name: str = "gemm", *, launch: int | None = None, thread: str = "main",
         stream: int = 7, device: int = 0, pid: int | None = None,
     ) -> TraceBuilder:  # fmt: skip
-        return self.add(
-            KERNEL,
-            start=start,
-            end=end,
-            deviceId=device,
-            streamId=stream,
-            correlationId=self.launch(launch, thread=thread, pid=pid),
-            globalPid=self.global_pid(pid),
-            shortName=self.string(name),
-            demangledName=self.string(f"{name}(float*)"),
-        )
+        call = self.launch(launch, thread=thread, pid=pid)
+        names = {"shortName": self.string(name), "demangledName": self.string(f"{name}(float*)")}
+        return self._operation(KERNEL, (start, end), call, pid, device=device, streamId=stream, **names)
 
     def nccl(self, start: int, end: int, *, launch: int | None = None, stream: int = 19, **more: Any) -> TraceBuilder:
         name = more.pop("name", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
@@ -113,53 +99,23 @@ class TraceBuilder:
         thread: str = "main", device: int = 0, pid: int | None = None,
     ) -> TraceBuilder:  # fmt: skip
         call = self.launch(launch, thread=thread, pid=pid, api="cudaMemcpyAsync_v3020")
-        return self.add(
-            MEMCPY,
-            start=start,
-            end=end,
-            deviceId=device,
-            streamId=7,
-            correlationId=call,
-            globalPid=self.global_pid(pid),
-            bytes=n_bytes,
-            copyKind=kind,
-        )
+        return self._operation(MEMCPY, (start, end), call, pid, device=device, bytes=n_bytes, copyKind=kind)
 
     def memset(self, start: int, end: int, n_bytes: int = 8, *, launch: int | None = None) -> TraceBuilder:
         call = self.launch(launch, api="cudaMemsetAsync_v3020")
-        return self.add(
-            MEMSET,
-            start=start,
-            end=end,
-            deviceId=0,
-            streamId=7,
-            correlationId=call,
-            globalPid=self.global_pid(),
-            bytes=n_bytes,
-        )
+        return self._operation(MEMSET, (start, end), call, bytes=n_bytes)
 
     def graph(self, start: int, end: int, *, launch: int | None = None) -> TraceBuilder:
         call = self.launch(launch, api="cudaGraphLaunch_v10000")
-        return self.add(
-            GRAPH, start=start, end=end, deviceId=0, streamId=7, correlationId=call,
-            globalPid=self.global_pid(), graphId=1, graphExecId=2,
-        )  # fmt: skip
+        return self._operation(GRAPH, (start, end), call, graphId=1, graphExecId=2)
 
     def range(
         self, start: int, end: int | None, text: str | None, *, thread: str = "main", domain: int = 0,
         kind: int = 59, inline: bool = False, pid: int | None = None,
     ) -> TraceBuilder:  # fmt: skip
         by_id = None if inline or text is None else self.string(text)
-        return self.add(
-            NVTX,
-            start=start,
-            end=end,
-            eventType=kind,
-            text=text if inline else None,
-            textId=by_id,
-            globalTid=self.global_tid(thread, pid),
-            domainId=domain,
-        )
+        names = {"text": text if inline else None, "textId": by_id, "domainId": domain}
+        return self.add(NVTX, start=start, end=end, eventType=kind, globalTid=self.global_tid(thread, pid), **names)
 
     def domain(self, name: str, domain: int, *, pid: int | None = None) -> TraceBuilder:
         return self.range(-500, None, name, domain=domain, kind=75, inline=True, pid=pid)
@@ -168,11 +124,7 @@ class TraceBuilder:
 
     def env(self, **variables: object) -> TraceBuilder:
         for name, value in variables.items():
-            self.add(
-                "META_DATA_CAPTURE",
-                name="PROCESS_0:ENVIRONMENT_VARIABLE",
-                value=f'{name}="{value}"',
-            )
+            self.add("META_DATA_CAPTURE", name="PROCESS_0:ENVIRONMENT_VARIABLE", value=f'{name}="{value}"')
         return self
 
     def session(self, utc_ns: int) -> TraceBuilder:
@@ -189,46 +141,15 @@ class TraceBuilder:
 
     def host(self, name: str) -> TraceBuilder:
         return self.add(
-            "TARGET_INFO_SYSTEM_ENV",
-            globalVid=0,
-            devStateName="",
-            name="Hostname",
-            nameEnum=619,
-            value=name,
+            "TARGET_INFO_SYSTEM_ENV", globalVid=0, devStateName="", name="Hostname", nameEnum=619, value=name
         )
 
     def comm_payload(
         self, at: int, *, n_ranks: int, rank: int, swap: bool = False, pid: int | None = None
     ) -> TraceBuilder:
         """Add NCCL's ncclCommInitRank range with its payload; `swap` gives another release's layout."""
-        schema, (size_at, rank_at) = (8 if swap else 7), ((16, 8) if swap else (8, 12))
-        payload = bytearray(24)
-        struct.pack_into("<Q", payload, 0, 2**63 + 5)
-        struct.pack_into("<i", payload, size_at, n_ranks)
-        struct.pack_into("<i", payload, rank_at, rank)
-        if not any(row["schemaId"] == schema for row in self.rows.get("NVTX_PAYLOAD_SCHEMAS", [])):
-            self.add(
-                "NVTX_PAYLOAD_SCHEMAS",
-                domainId=1,
-                schemaId=schema,
-                type=1,
-                numEntries=3,
-                payloadSize=24,
-            )
-            entries = (
-                (18, "NCCL communicator ID", None),
-                (5, "No. of ranks", size_at),
-                (5, "Rank", rank_at),
-            )
-            for index, (kind, name, offset) in enumerate(entries):
-                self.add(
-                    "NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=1, schemaId=schema, idx=index, type=kind,
-                    name=name, offset=offset,
-                )  # fmt: skip
-        header = struct.pack("<IIIIQQ", 1, 0, schema, 0, len(payload), 32 + len(payload))
-        self.range(at, at + 1, "ncclCommInitRank", domain=1, pid=pid)
-        self.rows[NVTX][-1]["binaryData"] = header + bytes(payload)
-        return self
+        fields = {"NCCL communicator ID": 2**63 + 5, "No. of ranks": n_ranks, "Rank": rank}
+        return self.nccl_payload(at, "ncclCommInitRank", fields, SWAPPED_INIT if swap else COMM_INIT, pid=pid)
 
     def nccl_payload(
         self, at: int, call: str | None, fields: dict[str, int], layout: PayloadLayout, *, end: int | None = None,
@@ -261,22 +182,14 @@ class TraceBuilder:
                     continue
                 definitions = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
                 database.execute(f"CREATE TABLE {table} ({definitions})")
-                for row in rows:
-                    _insert(database, table, columns, row)
+                # What the version requires and the row lacks is 0 or empty.
+                required = {name: "" if "TEXT" in kind else 0 for name, kind in columns.items() if "NOT NULL" in kind}
+                cells = [
+                    [required.get(name) if row.get(name) is None else row[name] for name in columns] for row in rows
+                ]
+                database.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", cells)
             database.execute("COMMIT")
         return path
-
-
-def _insert(database: sqlite3.Connection, table: str, columns: dict[str, str], row: dict[str, Any]) -> None:
-    """Insert what the version has; what it requires and the row lacks is 0 or empty."""
-    values = {}
-    for name, kind in columns.items():
-        filler = ("" if kind.startswith("TEXT") else 0) if "NOT NULL" in kind else None
-        value = row.get(name)
-        values[name] = filler if value is None else value
-    marks = ", ".join("?" * len(values))
-    names = ", ".join(f'"{name}"' for name in values)
-    database.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
 
 
 def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_size: int = 2) -> TraceBuilder:
@@ -288,8 +201,7 @@ def steady_rank(rank: int, n_steps: int = 4, *, version: str = DEFAULT, world_si
     builder = TraceBuilder(version, pid=1000 + rank)
     builder.env(RANK=rank, WORLD_SIZE=world_size, LOCAL_RANK=rank).session(10**18 + rank).gpu()
     builder.meta(
-        EXPORT_SCHEMA_VERSION=version.split(maxsplit=1)[0],
-        EXPORT_PRODUCT_VERSION=version.rsplit(maxsplit=1)[-1],
+        EXPORT_SCHEMA_VERSION=version.split(maxsplit=1)[0], EXPORT_PRODUCT_VERSION=version.rsplit(maxsplit=1)[-1]
     ).host("node0")
     for step in range(n_steps):
         at = 1000 * step

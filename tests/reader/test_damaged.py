@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import DamagedReportError, NsyspipeError
 from nsyspipe.report.document import document, dumps
-from tests.build.tools import refuse
-from tests.build.trace import steady_rank
+from tests.build.tools import edit, refuse
+from tests.build.trace import KERNEL, steady_rank
 from tests.cli.tools import assert_refused, nsyspipe_run
 
 
@@ -39,17 +37,8 @@ def is_answered(path):
 
 def positions(size):
     """Return where to cut: in the header, right behind it, at page borders, everywhere, near the end."""
-    pages = [4096, 4097, 8192, size // 2 // 4096 * 4096, size - 4096]
-    return sorted(
-        {
-            *range(101),
-            *(size * i // 30 for i in range(1, 30)),
-            *pages,
-            size - 512,
-            size - 2,
-            size - 1,
-        }
-    )
+    pages = (4096, 4097, 8192, size // 2 // 4096 * 4096, size - 4096)
+    return sorted({*range(101), *pages, *range(size // 30, size, size // 30), *(size - left for left in (512, 2, 1))})
 
 
 def test_a_real_report_that_is_cut_off_anywhere_is_refused(real, tmp_path):
@@ -74,32 +63,32 @@ def test_a_cut_is_noticed_where_the_header_does_not_say_how_long_the_file_is(rep
 # --- corrupt ------------------------------------------------------------------------------------
 
 
-def flip(content, first, last, rnd):
-    """Flip one bit in each of some bytes."""
-    for _ in range(rnd.choice([1, 5, 40])):
-        content[rnd.randrange(first, last)] ^= 1 << rnd.randrange(8)
+def flipped(content, first, last, n_bits, rnd):
+    """Return a report with so many bits flipped, anywhere between two places."""
+    damaged = bytearray(content)
+    for _ in range(n_bits):
+        damaged[rnd.randrange(first, last)] ^= 1 << rnd.randrange(8)
+    return damaged
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_flipped_bits_in_any_page_give_an_answer_or_an_error(report, seed):
-    content, rnd = report.read_bytes(), random.Random(seed)
+def test_flipped_bits_in_any_page_give_an_answer_or_an_error(report):
+    content, rnd = report.read_bytes(), random.Random(1)
     outcomes = set()
-    for _ in range(30):
-        damaged = bytearray(content)
-        flip(damaged, 4096, len(damaged), rnd)
-        report.write_bytes(damaged)
+    for n_bits in [1, 5, 40] * 10:
+        report.write_bytes(flipped(content, 4096, len(content), n_bits, rnd))
         outcomes.add(is_answered(report))
     assert outcomes == {True, False}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_flipped_bits_in_the_page_that_names_the_tables_give_an_answer_or_an_error(report, seed):
-    content, rnd = report.read_bytes(), random.Random(seed)
-    for _ in range(30):
-        damaged = bytearray(content)
-        flip(damaged, 100, 4096, rnd)
-        report.write_bytes(damaged)
+def test_flipped_bits_in_the_page_that_names_the_tables_give_an_answer_or_an_error(report):
+    """Where the page says what is in it, and where the names and first pages of tables are: it is full of them."""
+    content, rnd = report.read_bytes(), random.Random(2)
+    for n_bits in [1] * 12 + [5] * 4 + [40] * 2:
+        report.write_bytes(flipped(content, 100, 4096, n_bits, rnd))
+        is_answered(report)
+    for _ in range(4):
+        report.write_bytes(flipped(content, 100, 160, 1, rnd))
         is_answered(report)
 
 
@@ -114,7 +103,7 @@ def test_a_name_of_a_table_or_column_that_is_no_text_gives_an_answer_or_an_error
 def test_a_page_of_garbage_in_the_middle_of_a_real_report_gives_an_answer_or_an_error(real, tmp_path):
     path, rnd = tmp_path / "a.sqlite", random.Random(1)
     content = (real / "ddp-2gpu_0.sqlite").read_bytes()
-    for _ in range(20):
+    for _ in range(8):
         page = rnd.randrange(1, len(content) // 4096) * 4096
         path.write_bytes(content[:page] + rnd.randbytes(4096) + content[page + 4096 :])
         is_answered(path)
@@ -129,9 +118,7 @@ def test_the_program_gives_no_traceback_on_a_corrupt_report(report):
 
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "9e99"])
-@pytest.mark.parametrize("column", ["start", "end", "globalPid", "correlationId", "shortName"])
+@pytest.mark.parametrize("column", ["start", "globalPid", "shortName"])
 def test_a_value_of_another_type_in_a_column_gives_an_answer_or_an_error(report, column, value):
-    with closing(sqlite3.connect(report)) as database:
-        database.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "{column}" = {value} WHERE rowid = 5')
-        database.commit()
+    edit(report, f'UPDATE {KERNEL} SET "{column}" = {value} WHERE rowid = 5')
     is_answered(report)

@@ -13,7 +13,7 @@ from nsyspipe.reader.metadata import read_facts
 from nsyspipe.reader.operations import read_operations
 from nsyspipe.reader.report import open_report
 from tests.build.tools import blank, edit, nullable
-from tests.build.trace import KERNEL, MEMCPY, RUNTIME, STRINGS, TraceBuilder, steady_rank
+from tests.build.trace import DEFAULT, KERNEL, MEMCPY, RUNTIME, STRINGS, TraceBuilder, steady_rank
 
 SHAPE = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 OVERHEAD = {"start": "INTEGER NOT NULL", "end": "INTEGER", "globalTid": "INTEGER", "nameId": "INTEGER"}  # fmt: skip
@@ -67,25 +67,22 @@ def test_grid_and_block_are_packed_into_one_integer_each(tmp_path):
     assert packed(path) == [(3 + 2 * 2**32 + 2**48, 128 + 4 * 2**11 + 2 * 2**22), one]
 
 
-def test_the_largest_grids_and_blocks_keep_every_bit(tmp_path):
+def test_the_largest_grids_and_blocks_keep_every_bit_and_shapes_that_differ_are_packed_apart(tmp_path):
     # CUDA allows grids of 2**31 - 1, 65535, 65535 and blocks of 1024, 1024, 64.
     largest = 2**31 - 1, 65535, 65535, 1024, 1024, 64
     ((grid, block),) = packed(with_shapes(largest).write(tmp_path / "a.sqlite"))
     bits = grid % 2**64  # gridZ reaches the sign
     assert (bits % 2**32, bits >> 32 & 0xFFFF, bits >> 48) == largest[:3]
     assert (block & 0x7FF, block >> 11 & 0x7FF, block >> 22) == largest[3:]
-
-
-def test_shapes_that_differ_in_one_dimension_are_packed_apart(tmp_path):
     shapes = [tuple(1 + (at == axis) for axis in range(6)) for at in range(7)]
     found = packed(with_shapes(*shapes).write(tmp_path / "a.sqlite"))
     assert len(set(found)) == 7
     assert len({grid for grid, _ in found}) == len({block for _, block in found}) == 4
 
 
-@pytest.mark.parametrize(("most", "sampled"), [(7, 7), (6, 6), (3, 3), (2, 2), (1, 1)])
-def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, most, sampled):
-    monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", most)
+@pytest.mark.parametrize("sampled", [7, 6, 3, 2, 1])
+def test_of_a_large_table_the_middle_alone_has_shapes(tmp_path, monkeypatch, sampled):
+    monkeypatch.setattr(read_kernels_module, "_MOST_SHAPES", sampled)
     path = with_shapes(*((at, 1, 1, 32, 1, 1) for at in range(1, 8))).write(tmp_path / "a.sqlite")
     table = kernels(path)
     known = [grid is not None for grid in table["grid"].to_pylist()]
@@ -116,48 +113,33 @@ def test_a_dimension_that_is_null_makes_its_shape_unknown(tmp_path):
 # --- blocking calls ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("cudaDeviceSynchronize_v3020", "cudaDeviceSynchronize"),
-        ("cudaStreamSynchronize_ptsz_v7000", "cudaStreamSynchronize"),
-        ("cudaStreamSynchronize_ptsz", "cudaStreamSynchronize"),
-        ("cudaEventSynchronize", "cudaEventSynchronize"),
-        ("cuMemcpyHtoD_v2_ptds", "cuMemcpyHtoD"),
-        ("cuCtxSynchronize", "cuCtxSynchronize"),
-        ("cudaMalloc_v3020", "cudaMalloc"),
-        ("cudaFreeHost_v3020", "cudaFreeHost"),
-        ("cudaHostAlloc_v3020", "cudaHostAlloc"),
-        ("cudaMemcpy_ptds_v7000", "cudaMemcpy"),
-        ("cuMemSetAccess", "cuMemSetAccess"),
-    ],
-)
-def test_synchronising_and_memory_calls_block_and_go_by_the_name_of_the_api(tmp_path, name, call):
-    path = with_calls((10, 30, name)).write(tmp_path / "a.sqlite")
-    assert blocking(path) == [(10, 30, call)]
-
-
-@pytest.mark.parametrize("name", [
+BLOCKING = {
+    "cudaDeviceSynchronize_v3020": "cudaDeviceSynchronize", "cudaStreamSynchronize_ptsz_v7000": "cudaStreamSynchronize",
+    "cudaStreamSynchronize_ptsz": "cudaStreamSynchronize", "cudaEventSynchronize": "cudaEventSynchronize",
+    "cuMemcpyHtoD_v2_ptds": "cuMemcpyHtoD", "cuCtxSynchronize": "cuCtxSynchronize", "cudaMalloc_v3020": "cudaMalloc",
+    "cudaFreeHost_v3020": "cudaFreeHost", "cudaHostAlloc_v3020": "cudaHostAlloc", "cudaMemcpy_ptds_v7000": "cudaMemcpy",
+    "cuMemSetAccess": "cuMemSetAccess",
+}  # fmt: skip
+ENQUEUED = (
     "cudaMemcpyAsync_v3020", "cudaMemcpyAsync_ptsz_v7000", "cuMemcpyHtoDAsync_v2", "cudaMallocAsync_v11020",
     "cudaFreeAsync_v11020", "cudaMemsetAsync_v3020", "cudaLaunchKernel_v7000", "cudaStreamWaitEvent_v3020",
     "cudaEventRecord_v3020", "cudaStreamQuery_v3020",
-])  # fmt: skip
-def test_calls_that_only_enqueue_do_not_block(tmp_path, name):
-    assert blocking(with_calls((10, 30, name)).write(tmp_path / "a.sqlite")) == []
+)  # fmt: skip
 
 
-def test_blocking_calls_are_sorted_by_start_and_those_of_no_length_left_out(tmp_path):
+def test_synchronising_and_memory_calls_block_under_the_name_of_the_api_and_those_that_only_enqueue_do_not(tmp_path):
+    calls = [(100 * at, 100 * at + 20, name) for at, name in enumerate([*BLOCKING, *ENQUEUED])]
+    found = blocking(with_calls(*calls).write(tmp_path / "a.sqlite"))
+    assert found == [(start, end, BLOCKING[name]) for start, end, name in calls[: len(BLOCKING)]]
+
+
+def test_blocking_calls_are_sorted_by_start_and_those_of_no_length_or_without_an_end_left_out(tmp_path):
     sync, alloc = "cudaDeviceSynchronize_v3020", "cudaMalloc_v3020"
-    calls = (40, 50, sync), (10, 30, alloc), (10, 20, sync), (60, 60, sync), (-5, 3, alloc)
-    assert blocking(with_calls(*calls).write(tmp_path / "a.sqlite")) == [
+    calls = (40, 50, sync), (10, 30, alloc), (10, 20, sync), (60, 60, sync), (-5, 3, alloc), (15, None, alloc)
+    assert blocking(nullable(with_calls(*calls)).write(tmp_path / "a.sqlite")) == [
         (-5, 3, "cudaMalloc"), (10, 20, "cudaDeviceSynchronize"), (10, 30, "cudaMalloc"),
         (40, 50, "cudaDeviceSynchronize"),
     ]  # fmt: skip
-
-
-def test_a_call_without_an_end_is_left_out(tmp_path):
-    builder = nullable(with_calls((10, None, "cudaMalloc"), (40, 50, "cudaFree")))
-    assert blocking(builder.write(tmp_path / "a.sqlite")) == [(40, 50, "cudaFree")]
 
 
 @pytest.mark.parametrize("column", ["end", "nameId"])
@@ -193,31 +175,21 @@ def with_overhead(*spans):
     return builder
 
 
-def test_a_lazy_export_leaves_the_table_out_when_the_profiler_did_nothing(tmp_path):
-    path = steady_rank(0, world_size=1).write(tmp_path / "a_0.sqlite")
-    assert overhead(path) == []
-    assert set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist()) == {0}
-
-
 @pytest.mark.parametrize(
-    ("meta", "is_known"),
-    [({"EXPORT_PARAM_LAZY": "true"}, True), ({"EXPORT_PARAM_LAZY": "false"}, False),
-     ({"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, False),
-     ({"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True)],
-)  # fmt: skip
-def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(tmp_path, meta, is_known):
-    path = steady_rank(0, world_size=1).meta(**meta).write(tmp_path / "a_0.sqlite")
+    ("version", "meta", "is_known"),
+    [
+        ("2.9.1 2022.1.3", {}, True),  # a lazy export leaves out what has no rows
+        ("3.25.0 2026.2.1 mfu", {"EXPORT_PARAM_LAZY": "true"}, True),
+        ("(none) martisu", {}, False),
+        (DEFAULT, {"EXPORT_PARAM_LAZY": "false"}, False),
+        (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, False),
+        (DEFAULT, {"EXPORT_PARAM_TABLES_TO_EXPORT": f"{KERNEL},PROFILER_OVERHEAD"}, True),
+    ],
+)
+def test_without_the_table_the_profilers_work_is_unknown_if_the_export_may_lack_it(tmp_path, version, meta, is_known):
+    path = steady_rank(0, world_size=1, version=version).meta(**meta).write(tmp_path / "a_0.sqlite")
     assert overhead(path) == ([] if is_known else None)
     assert set(nsyspipe.load(path).steps()["overhead_ns"].to_pylist()) == {0 if is_known else None}
-
-
-@pytest.mark.parametrize(
-    ("version", "is_known"),
-    [("2.9.1 2022.1.3", True), ("3.25.0 2026.2.1 mfu", True), ("(none) martisu", False)],
-)
-def test_a_version_that_is_not_known_does_not_say_what_it_leaves_out(tmp_path, version, is_known):
-    path = steady_rank(0, world_size=1, version=version).write(tmp_path / "a_0.sqlite")
-    assert overhead(path) == ([] if is_known else None)
 
 
 def test_the_profilers_work_is_read_where_it_took_time(tmp_path):

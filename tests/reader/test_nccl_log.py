@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.errors import InputError, NsyspipeError
 from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog
-from nsyspipe.reader.fabric import read_nccl_logs
-from nsyspipe.reader.nccl_lines import Connected, Line, parse_line
+from nsyspipe.reader.fabric import Connected, Line, parse_line, read_nccl_logs
 from tests.conftest import examples
 
 REAL = Path(__file__).parent.parent / "real" / "logs"
@@ -142,11 +141,7 @@ def world_and_pairs(rank):
 def test_a_world_and_pairs_are_three_communicators_and_lines_go_by_rank_and_gpu(read):
     log = read([said(body, pid=20 + r, gpu=r) for r in range(4) for body in world_and_pairs(r)])
     world, first, second = log.communicators
-    assert [(comm.comm_id, comm.n_ranks) for comm in log.communicators] == [
-        (WORLD, 4),
-        ("0x2220", 2),
-        ("0x2221", 2),
-    ]
+    assert [(comm.comm_id, comm.n_ranks) for comm in log.communicators] == [(WORLD, 4), ("0x2220", 2), ("0x2221", 2)]
     # Rank 0's line to 1 fits both; the younger has its own by then.
     assert edges(world) == dict.fromkeys([(0, 1), (1, 2), (2, 3), (3, 0)], "P2P/IPC")
     assert edges(first) == edges(second) == dict.fromkeys([(0, 1), (1, 0)], "SHM/direct/direct")
@@ -198,17 +193,10 @@ def test_one_process_with_a_thread_per_gpu(read):
     lines = [
         said(body, thread=100 + rank, gpu=rank)
         for rank in range(2)
-        for body in (
-            init(rank, 2, "START"),
-            via(rank, 1 - rank, "P2P/direct pointer"),
-            init(rank, 2, "COMPLETE"),
-        )
+        for body in (init(rank, 2, "START"), via(rank, 1 - rank, "P2P/direct pointer"), init(rank, 2, "COMPLETE"))
     ]
     comm = only(read(lines))
-    assert [(member.rank, member.pid, member.nvml_device) for member in comm.members] == [
-        (0, 10, 0),
-        (1, 10, 1),
-    ]
+    assert [(member.rank, member.pid, member.nvml_device) for member in comm.members] == [(0, 10, 0), (1, 10, 1)]
     assert edges(comm) == dict.fromkeys([(0, 1), (1, 0)], "P2P/direct pointer")
 
 
@@ -224,35 +212,31 @@ def test_of_a_release_that_names_no_communicator_only_version_and_settings_are_k
     assert log == NcclLog("2.10.3+cuda11.3", (), {"NCCL_P2P_LEVEL": "NVL"})
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM", (0, 0, 1, 2, "P2P/CUMEM")),
-        ("Channel 03/1 : 1[1] -> 2[2] via P2P/CUMEM/read", (3, 1, 1, 2, "P2P/CUMEM/read")),
-        ("Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC/read", (0, 0, 0, 1, "P2P/IPC/read")),
-        ("Channel 11 : 0[0] -> 1[1] via SHM/direct/CE", (11, 0, 0, 1, "SHM/direct/CE")),
-        ("Channel 00 : 0[0] -> 1[1] via P2P/direct pointer", (0, 0, 0, 1, "P2P/direct pointer")),
-        ("Channel 0/0 : 0[0] -> 3[3] via P2P/indirect/1[1]", (0, 0, 0, 3, "P2P/indirect/1[1]")),
-        ("Ring 00 : 3 -> 0 via direct shared memory", (0, 0, 3, 0, "direct shared memory")),
-        (
-            "Channel 02/0 : 7[7] -> 8[0] [send] via NET/IB/0(1)/GDRDMA(PCI)/Shared",
-            (2, 0, 7, 8, "NET/IB/0(1)/GDRDMA(PCI)/Shared"),
-        ),
-        (
-            "Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0/GDRDMA",
-            (0, 0, 1, 8, "NET/AWS Libfabric/0/GDRDMA"),
-        ),
-        (
-            "Channel 00/0 : 0[83000] -> 1[c3000] via P2P/IPC comm 0x5fa3 nRanks 02",
-            (0, 0, 0, 1, "P2P/IPC"),
-        ),
-    ],
-)
-def test_connections_as_releases_write_them(line, expected):
-    fact = parse_line(said(line)).fact
-    assert isinstance(fact, Connected)
-    found = (fact.channel, fact.connection, fact.from_rank, fact.to_rank, fact.transport)
-    assert found == expected
+CONNECTIONS = {
+    "Channel 00/0 : 1[1] -> 2[2] via P2P/CUMEM": (0, 0, 1, 2, "P2P/CUMEM"),
+    "Channel 03/1 : 1[1] -> 2[2] via P2P/CUMEM/read": (3, 1, 1, 2, "P2P/CUMEM/read"),
+    "Channel 00 : 0[1a000] -> 1[1b000] via P2P/IPC/read": (0, 0, 0, 1, "P2P/IPC/read"),
+    "Channel 11 : 0[0] -> 1[1] via SHM/direct/CE": (11, 0, 0, 1, "SHM/direct/CE"),
+    "Channel 00 : 0[0] -> 1[1] via P2P/direct pointer": (0, 0, 0, 1, "P2P/direct pointer"),
+    "Channel 0/0 : 0[0] -> 3[3] via P2P/indirect/1[1]": (0, 0, 0, 3, "P2P/indirect/1[1]"),
+    "Ring 00 : 3 -> 0 via direct shared memory": (0, 0, 3, 0, "direct shared memory"),
+    "Channel 02/0 : 7[7] -> 8[0] [send] via NET/IB/0(1)/GDRDMA(PCI)/Shared": (
+        2,
+        0,
+        7,
+        8,
+        "NET/IB/0(1)/GDRDMA(PCI)/Shared",
+    ),
+    "Channel 00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0": (0, 0, 1, 8, "NET/AWS Libfabric/0"),
+    "Channel 00/0 : 0[83000] -> 1[c3000] via P2P/IPC comm 0x5fa3 nRanks 02": (0, 0, 0, 1, "P2P/IPC"),
+}
+
+
+def test_connections_as_releases_write_them():
+    for line, expected in CONNECTIONS.items():
+        fact = parse_line(said(line)).fact
+        assert isinstance(fact, Connected)
+        assert (fact.channel, fact.connection, fact.from_rank, fact.to_rank, fact.transport) == expected
 
 
 # --- networks, NVLink SHARP ---------------------------------------------------------------------
@@ -270,11 +254,7 @@ def test_edges_between_hosts_have_the_senders_words_else_the_receivers(read):
     one = [to_one.format(0, "receive", 5), to_one.format(1, "receive", 5)]
     comm = only(read(rank(0, *zero), rank(1, *one)))
     assert [member.host for member in comm.members] == ["a", "b"]
-    assert comm.edges == (
-        Edge(0, 1, ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"), 2),
-        Edge(1, 0, ("NET/Socket/0",), 1),
-    )
-    assert comm.edges[0].transports == ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA")
+    assert comm.edges == (Edge(0, 1, ("NET/IB/0/GDRDMA", "NET/IB/1/GDRDMA"), 2), Edge(1, 0, ("NET/Socket/0",), 1))
 
 
 def test_connections_of_point_to_point_calls_count_only_where_there_are_no_others(read):
@@ -303,16 +283,9 @@ def test_nvlink_sharp_is_on_when_it_has_channels(read, body, is_on):
 # --- what is not in the log ---------------------------------------------------------------------
 
 
-def test_a_log_of_the_version_alone_has_no_communicator(read):
+def test_a_log_holds_no_more_than_was_logged(read):
     assert read(["NCCL version 2.21.5+cuda12.4", "epoch 1"]) == NcclLog("2.21.5+cuda12.4")
-
-
-def test_warnings_alone_are_a_log(read):
-    line = "node0:5:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect failed"
-    assert read([line]) == NcclLog()
-
-
-def test_a_communicator_that_did_not_connect_has_no_edges_and_no_rings(read):
+    assert read(["node0:5:9 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect failed"]) == NcclLog()
     comm = only(read([said(init(0, 2, "START"))]))
     assert comm == Communicator(WORLD, 2, (CommMember(0, "node0", 10, 0, 0, "60"),))
 
@@ -334,21 +307,19 @@ def test_launchers_prefixes_colours_and_line_ends_of_windows_do_not_matter(read)
     assert read(lines) == TWO_RANKS
 
 
-def test_a_last_line_without_its_end_is_not_trusted(read):
+def test_a_last_line_without_its_end_is_not_trusted_and_of_two_lines_in_one_neither_is(read):
     zero, one = two_ranks()
     text = "\n".join([*zero, *one])
     assert edges(only(read(text.encode()))) == {(0, 1): "P2P/CUMEM"}
     assert edges(only(read(text.removesuffix("MEM").encode()))) == {(0, 1): "P2P/CUMEM"}
-
-
-def test_two_lines_in_one_are_both_left_out(read):
-    zero, one = two_ranks()
     glued = [*zero[:-1], zero[-1].removesuffix("EM") + one[-1], *one[:-1]]
     assert only(read(glued)).edges is None
 
 
-def test_garbage_between_the_lines_is_passed_over(read):
+def test_garbage_and_long_progress_bars_between_the_lines_are_passed_over(read):
     zero, one = two_ranks()
+    bar = "".join(f"\r{at}/9999 [00:01]" for at in range(1000))
+    assert read([bar + line for line in [*zero, *one]]) == TWO_RANKS
     garbage = b"\xff\xfe\x00 NCCL INFO\n\x1b]0;title\x07\x9b\nnode0:1 [0] NCCL INFO Channel\n"
     lines = [line.encode() + b"\n" + garbage for line in [*zero, *one]]
     assert read(b"".join(lines)) == TWO_RANKS
@@ -396,12 +367,6 @@ def test_a_file_without_nccl_is_refused_with_a_way_out(read, tmp_path):
             read_nccl_logs([path])
 
 
-def test_a_line_after_a_long_progress_bar_is_found(read):
-    zero, one = two_ranks()
-    bar = "".join(f"\r{at}/9999 [00:01]" for at in range(1000))
-    assert read([bar + line for line in [*zero, *one]]) == TWO_RANKS
-
-
 def test_a_host_name_cannot_drive_a_terminal():
     assert parse_line("a\x07b:1:2 [0] NCCL INFO x") == Line(("a\N{REPLACEMENT CHARACTER}b", 1), 2, None)
 
@@ -411,11 +376,7 @@ def test_a_host_name_cannot_drive_a_terminal():
 
 @pytest.mark.parametrize(
     ("name", "n_ranks", "n_channels", "transport"),
-    [
-        ("ddp-2gpu", 2, 24, "P2P/CUMEM"),
-        ("ddp-4gpu", 4, 24, "P2P/CUMEM"),
-        ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct"),
-    ],
+    [("ddp-2gpu", 2, 24, "P2P/CUMEM"), ("ddp-4gpu", 4, 24, "P2P/CUMEM"), ("ddp-4gpu-shm", 4, 4, "SHM/direct/direct")],
 )
 def test_real_logs(name, n_ranks, n_channels, transport):
     log = read_nccl_logs([REAL / f"{name}.nccl.log"])
@@ -428,12 +389,7 @@ def test_real_logs(name, n_ranks, n_channels, transport):
     assert comm.edges == tuple(Edge(*pair, (transport,), n_channels) for pair in around)
     places = [(one.rank, one.host, one.cuda_device, one.nvml_device) for one in comm.members]
     assert places == [(rank, "node0", rank, rank) for rank in range(n_ranks)]
+    settings = {"NCCL_NVLS_ENABLE": "0", "NCCL_P2P_DISABLE": "1"} if name.endswith("shm") else None
+    assert settings is None or log.settings == settings
     # In hexadecimal: 60, 70, 80, 90.
     assert [one.bus_id for one in comm.members] == [f"{rank + 6}0" for rank in range(n_ranks)]
-
-
-def test_real_settings():
-    assert read_nccl_logs([REAL / "ddp-4gpu-shm.nccl.log"]).settings == {
-        "NCCL_NVLS_ENABLE": "0",
-        "NCCL_P2P_DISABLE": "1",
-    }

@@ -57,12 +57,7 @@ WRITE = f"UPDATE {STRINGS} SET value = value || 'x'"
 
 @pytest.mark.parametrize(
     "statements",
-    [
-        ("BEGIN EXCLUSIVE",),
-        ("BEGIN IMMEDIATE", WRITE),
-        ("BEGIN EXCLUSIVE", WRITE),
-        ("PRAGMA journal_mode=WAL", WRITE),
-    ],
+    [("BEGIN EXCLUSIVE",), ("BEGIN IMMEDIATE", WRITE), ("BEGIN EXCLUSIVE", WRITE), ("PRAGMA journal_mode=WAL", WRITE)],
     ids=["locked", "journal", "locked-journal", "wal"],
 )
 def test_a_report_that_is_being_written_is_refused_and_left_alone(report, hold, statements):
@@ -147,13 +142,7 @@ def test_a_report_without_read_permission_is_refused(report, open_folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("argument", "mode"),
-    [
-        ("inner", 0o000),
-        ("inner/a_0.sqlite", 0o000),
-        ("inner/*.sqlite", 0o000),
-        ("inner", 0o600),
-    ],
+    ("argument", "mode"), [("inner", 0o000), ("inner/a_0.sqlite", 0o000), ("inner/*.sqlite", 0o000), ("inner", 0o600)]
 )
 def test_a_directory_that_may_not_be_entered_or_listed_is_refused(report, open_folder, argument, mode):
     (open_folder / "inner").chmod(mode)

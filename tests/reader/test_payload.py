@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.reader.payload import decode_fields, names_in
-from nsyspipe.reader.payload_layouts import Layout, bare_name, place_entries
+from nsyspipe.reader.payload import Layout, bare_name, decode_fields, names_in, place_entries
 from tests.build.nccl_layouts import (
     CODES,
     COMM_INIT,
@@ -35,7 +34,7 @@ POINTER, FROM_BASE, FIXED, TERMINATED, BY_LENGTH = 1 << 1, 1 << 2, 1 << 4, 2 << 
 def placed(*entries, pack=0, enums=None):
     """Return the offset of each number among some entries."""
     rows = {n: {k: v or 0 for k, v in entry.row().items()} for n, entry in enumerate(entries)}
-    return {name: at for name, (_, at) in place_entries(rows, pack=pack, enums=enums).items()}
+    return {name: at for name, (_, at) in place_entries(rows, pack=pack, enums=enums or {}).items()}
 
 
 def implicit(name, kind, **more):
@@ -46,7 +45,7 @@ def read(layout):
     """Return a test's layout as nsyspipe understands its description."""
     schema, entries = layout.rows(1)
     rows = {row["idx"]: {key: value or 0 for key, value in row.items()} for row in entries}
-    fields = place_entries(rows, pack=schema["alignTo"] or 0)
+    fields = place_entries(rows, pack=schema["alignTo"] or 0, enums={})
     ends = [at + np.dtype(code).itemsize for code, at in fields.values()]
     return Layout(schema["payloadSize"] or max(ends), bool(schema["payloadSize"]), fields)
 
@@ -68,15 +67,28 @@ def decoded(layout, *blobs, chunks=1):
 # --- offsets ----------------------------------------------------------------------------------------
 
 
-def test_an_entry_without_an_offset_follows_at_its_natural_alignment():
-    entries = [implicit("a", CHAR), implicit("b", INT), implicit("c", CHAR), implicit("d", UINT64)]
-    assert placed(*entries) == {"a": 0, "b": 4, "c": 8, "d": 16}
+A_TO_D = [implicit("a", CHAR), implicit("b", INT), implicit("c", CHAR), implicit("d", UINT64)]
+# Of what is no single number: the room that it takes, behind a number of 4 bytes.
+ROOMS = [
+    (implicit("x", INT, flags=FIXED, detail=3), 4 + 12),
+    (implicit("x", CHAR, flags=POINTER), 8 + 8),
+    (implicit("x", STRING, detail=5), 4 + 5),
+    (implicit("x", LONGDOUBLE), 16 + 16),
+    (implicit("x", 128), 8 + 8),  # a timestamp
+    (implicit(None, SHORT), 4 + 2),
+]
+OF_UNKNOWN_SIZE = [
+    *(implicit("x", kind) for kind in (UNKNOWN, ENUM, STRING)),
+    *(implicit("x", INT, flags=flags) for flags in (TERMINATED, BY_LENGTH, 4 << 4, FROM_BASE)),
+    implicit("x", STRING, flags=TERMINATED, detail=8),
+    Entry("x", INT, -4),
+]
 
 
-@pytest.mark.parametrize(("pack", "places"), [(1, [0, 1, 5]), (2, [0, 2, 6]), (4, [0, 4, 8]), (16, [0, 4, 8])])
-def test_a_packed_struct_aligns_to_no_more_than_its_packing(pack, places):
-    entries = [implicit("a", CHAR), implicit("b", INT), implicit("c", UINT64)]
-    assert list(placed(*entries, pack=pack).values()) == places
+def test_an_entry_without_an_offset_follows_at_its_natural_alignment_or_that_of_a_packed_struct():
+    assert placed(*A_TO_D) == {"a": 0, "b": 4, "c": 8, "d": 16}
+    for pack, places in {1: [0, 1, 5, 6], 2: [0, 2, 6, 8], 4: [0, 4, 8, 12], 16: [0, 4, 8, 16]}.items():
+        assert list(placed(*A_TO_D, pack=pack).values()) == places
 
 
 def test_a_stated_offset_wins_and_what_follows_goes_on_from_there():
@@ -84,45 +96,15 @@ def test_a_stated_offset_wins_and_what_follows_goes_on_from_there():
     assert placed(*entries) == {"a": 0, "b": 20, "c": 24, "d": 9}
 
 
-@pytest.mark.parametrize(
-    ("skipped", "end"),
-    [
-        (implicit("x", INT, flags=FIXED, detail=3), 4 + 12),
-        (implicit("x", CHAR, flags=POINTER), 8 + 8),
-        (implicit("x", STRING, detail=5), 4 + 5),
-        (implicit("x", LONGDOUBLE), 16 + 16),
-        (implicit("x", 128), 8 + 8),  # a timestamp
-        (implicit(None, SHORT), 4 + 2),
-    ],
-)  # fmt: skip
-def test_what_is_no_single_number_is_skipped_but_takes_its_room(skipped, end):
-    entries = [implicit("a", INT), skipped, implicit("b", CHAR)]
-    assert placed(*entries) == {"a": 0, "b": end}
+def test_what_is_no_single_number_is_skipped_but_takes_its_room():
+    for skipped, end in ROOMS:
+        assert placed(implicit("a", INT), skipped, implicit("b", CHAR)) == {"a": 0, "b": end}
 
 
-@pytest.mark.parametrize(
-    "skipped",
-    [
-        implicit("x", UNKNOWN),
-        implicit("x", ENUM),
-        implicit("x", INT, flags=TERMINATED),
-        implicit("x", INT, flags=BY_LENGTH),
-        implicit("x", INT, flags=4 << 4),
-        implicit("x", INT, flags=FROM_BASE),
-        implicit("x", STRING),
-        implicit("x", STRING, flags=TERMINATED, detail=8),
-        Entry("x", INT, -4),
-    ],
-)
-def test_behind_an_unknown_size_only_stated_offsets_count(skipped):
-    entries = [
-        implicit("a", INT),
-        skipped,
-        implicit("b", INT),
-        Entry("c", INT, 40),
-        implicit("d", INT),
-    ]
-    assert placed(*entries) == {"a": 0, "c": 40, "d": 44}
+def test_behind_an_unknown_size_only_stated_offsets_count():
+    for skipped in OF_UNKNOWN_SIZE:
+        behind = implicit("b", INT), Entry("c", INT, 40), implicit("d", INT)
+        assert placed(implicit("a", INT), skipped, *behind) == {"a": 0, "c": 40, "d": 44}
 
 
 def test_an_enum_is_a_number_of_its_declared_size():
@@ -134,13 +116,8 @@ def test_an_enum_is_a_number_of_its_declared_size():
 def test_a_missing_entry_makes_the_place_of_the_next_unknown():
     row = {"type": INT, "flags": 0, "arrayOrUnionDetail": 0, "offset": 0}
     rows = {0: row | {"name": "a"}, 2: row | {"name": "c"}, 3: row | {"name": "d", "offset": 4}}
-    assert place_entries(rows) == {"a": ("<i4", 0), "d": ("<i4", 4)}
-    assert place_entries({1: row | {"name": "b"}}) == {}
-
-
-def test_names_lose_case_spacing_and_punctuation():
-    spellings = ["Message size [bytes]", "MESSAGE_SIZE_BYTES", "message-size (bytes)"]
-    assert {bare_name(one) for one in spellings} == {"messagesizebytes"}
+    assert place_entries(rows, pack=0, enums={}) == {"a": ("<i4", 0), "d": ("<i4", 4)}
+    assert place_entries({1: row | {"name": "b"}}, pack=0, enums={}) == {}
 
 
 # --- fields -----------------------------------------------------------------------------------------
@@ -172,36 +149,15 @@ def test_a_payload_of_each_release_gives_its_fields(layout, fields, values):
     assert decoded(layout, blob(layout, fields)) == [values]
 
 
-@pytest.mark.parametrize(("datatype", "size"), [*enumerate([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None, None])])
-def test_count_and_datatype_make_the_message_size(datatype, size):
-    fields = {
-        "commHash": 77,
-        "dataType": datatype,
-        "count": 10,
-        "seqNumber": 3,
-        "commRank": 0,
-        "nRanks": 8,
-    }
-    (values,) = decoded(NCCL_2_28, blob(NCCL_2_28, fields))
-    assert values.get("message_bytes") == (None if size is None else 10 * size)
-    assert (values["comm_id"], values["seq"], values["n_ranks"]) == (77, 3, 8)
-
-
-@pytest.mark.parametrize(
-    ("count", "size"),
-    [(2**63 - 1, None), (2**61 - 1, 2**63 - 4), (2**61, None), (2**63, None), (0, 0)],
-)
-def test_a_size_beyond_int64_is_none(count, size):
-    fields = {
-        "commHash": 1,
-        "dataType": 2,
-        "count": count,
-        "seqNumber": 0,
-        "commRank": 0,
-        "nRanks": 1,
-    }
-    (values,) = decoded(NCCL_2_28, blob(NCCL_2_28, fields))
-    assert values.get("message_bytes") == size
+def test_count_and_datatype_make_the_message_size_unless_it_is_beyond_int64():
+    sizes = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1, None, None]
+    cases = [(10, datatype, size and 10 * size) for datatype, size in enumerate(sizes)]
+    cases += [(2**63 - 1, 2, None), (2**61 - 1, 2, 2**63 - 4), (2**61, 2, None), (2**63, 2, None), (0, 2, 0)]
+    fixed = {"commHash": 77, "seqNumber": 3, "commRank": 0, "nRanks": 8}
+    blobs = [blob(NCCL_2_28, fixed | {"dataType": datatype, "count": count}) for count, datatype, _ in cases]
+    found = decoded(NCCL_2_28, *blobs)
+    assert [values.get("message_bytes") for values in found] == [size for *_, size in cases]
+    assert {(values["comm_id"], values["seq"], values["n_ranks"]) for values in found} == {(77, 3, 8)}
 
 
 def test_a_stated_size_goes_before_count_and_datatype():
@@ -219,13 +175,9 @@ def test_a_communicator_of_0_or_a_negative_count_is_unknown():
 
 
 def test_similar_names_are_not_taken_for_a_field():
-    names = [
-        "Parent NCCL communicator ID",
-        "Peer rank",
-        "Root",
-        "No. of devices",
-        "Reduction count",
-    ]
+    spellings = ["Message size [bytes]", "MESSAGE_SIZE_BYTES", "message-size (bytes)"]
+    assert {bare_name(one) for one in spellings} == {"messagesizebytes"}
+    names = ["Parent NCCL communicator ID", "Peer rank", "Root", "No. of devices", "Reduction count"]
     layout = Layout(40, is_exact=True, fields={bare_name(name): ("<i8", 0) for name in names})
     assert names_in(layout) == {}
     assert names_in(replace(layout, fields={"rank": ("<f4", 0), "myrank": ("<i4", 4)})) == {"rank": "myrank"}
@@ -237,31 +189,28 @@ def test_similar_names_are_not_taken_for_a_field():
 FITTING = blob(NCCL_2_21, {"NCCL communicator ID": 1, "Message size [bytes]": 2})
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        b"",
-        FITTING[:31],
-        FITTING[:32],
-        FITTING[:-1],
-        FITTING[:16] + struct.pack("<QQ", 16, 48) + FITTING[32:48],  # another size than described
-        FITTING[:16] + struct.pack("<QQ", 2**64 - 1, 56) + FITTING[32:],
-        FITTING[:24] + struct.pack("<Q", 57) + FITTING[32:],  # more than there is
-        struct.pack("<Q", 2) + FITTING[8:] + b"\0" * 24,  # of two payloads, it seems
-        FITTING[:8] + struct.pack("<I", 2**24 + 7) + FITTING[12:],  # another schema
-        b"\x01" * 56,
-    ],
-    ids=["empty", "no header", "no payload", "cut", "shorter", "huge", "too long", "two", "schema", "noise"],
-)  # fmt: skip
-def test_a_blob_that_does_not_fit_is_not_decoded(broken):
+BROKEN = {
+    "empty": b"",
+    "no header": FITTING[:31],
+    "no payload": FITTING[:32],
+    "cut": FITTING[:-1],
+    "another size than described": FITTING[:16] + struct.pack("<QQ", 16, 48) + FITTING[32:48],
+    "huge": FITTING[:16] + struct.pack("<QQ", 2**64 - 1, 56) + FITTING[32:],
+    "more than there is": FITTING[:24] + struct.pack("<Q", 57) + FITTING[32:],
+    "of two payloads, it seems": struct.pack("<Q", 2) + FITTING[8:] + b"\0" * 24,
+    "another schema": FITTING[:8] + struct.pack("<I", 2**24 + 7) + FITTING[12:],
+    "noise": b"\x01" * 56,
+}
+
+
+def test_a_blob_that_does_not_fit_is_not_decoded():
     values = {"comm_id": 1, "message_bytes": 2}
-    found = decoded(NCCL_2_21, FITTING, broken, FITTING + b"tail", None, FITTING, chunks=2)
-    assert found == [values, None, values, None, values]
-
-
-def test_the_first_number_of_a_header_is_not_the_domain():
-    found = decoded(NCCL_2_21, FITTING, struct.pack("<Q", 9) + FITTING[8:])
-    assert found == [{"comm_id": 1, "message_bytes": 2}] * 2
+    for what, broken in BROKEN.items():
+        found = decoded(NCCL_2_21, FITTING, broken, FITTING + b"tail", None, FITTING, chunks=2)
+        assert found == [values, None, values, None, values], what
+    assert decoded(NCCL_2_21, b"short", FITTING, chunks=2) == [None, values]
+    # The first number of a header is not the domain.
+    assert decoded(NCCL_2_21, FITTING, struct.pack("<Q", 9) + FITTING[8:]) == [values] * 2
 
 
 def test_a_blob_is_laid_out_as_the_domain_of_its_range_says():
@@ -269,10 +218,6 @@ def test_a_blob_is_laid_out_as_the_domain_of_its_range_says():
     layouts = {(domain, NCCL_2_21.schema): read(NCCL_2_21) for domain in (7, -1, 2**32 + 1)}
     fields = decode_fields(column, np.array([1, 7, -1, 2**32 + 1]), layouts)
     assert fields.is_decoded.tolist() == [False, True, True, True]
-
-
-def test_a_batch_without_any_whole_header_is_passed_over():
-    assert decoded(NCCL_2_21, b"short", FITTING, chunks=2)[0] is None
 
 
 def test_an_unstated_size_holds_at_least_the_fields():

@@ -6,16 +6,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import MissingColumnError
-from tests.build.tools import (
-    STEADY,
-    blank,
-    codes,
-    edit,
-    figures,
-    nullable,
-    problem_of,
-    shift,
-)
+from tests.build.tools import STEADY, blank, codes, edit, figures, nullable, problem_of, shift
 from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
 
 

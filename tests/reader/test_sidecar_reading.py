@@ -9,23 +9,12 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.capture.sidecar import (
-    Surroundings,
-    sidecar_document,
-    sidecar_path,
-    write_sidecar,
-)
+from nsyspipe.capture.sidecar import Surroundings, sidecar_document, sidecar_path, write_sidecar
 from nsyspipe.capture.status import read_programs
 from nsyspipe.model.sidecar import CapturedRank, RunCapture
 from nsyspipe.nsys.machine import Gpu
 from nsyspipe.nsys.secrets import HashKey
-from nsyspipe.reader.sidecar import (
-    UnusableError,
-    family_of_pattern,
-    parse_sidecar,
-    read_beside,
-    read_sidecars,
-)
+from nsyspipe.reader.sidecar import UnusableError, family_of_pattern, parse_sidecar, read_beside, read_sidecars
 from tests.build.programs import TOPOLOGY
 from tests.conftest import REAL, examples
 
@@ -59,10 +48,7 @@ def test_a_sidecar_is_found_by_its_name_and_the_reports_that_it_names(tmp_path):
     (one,) = result.found
     assert result.paths == (path,)
     assert not result.problems
-    assert one.by_argument == {
-        0: (CapturedRank(rank=1, report="ddp_1"),),
-        1: (CapturedRank(rank=0, report="ddp_0"),),
-    }
+    assert one.by_argument == {0: (CapturedRank(rank=1, report="ddp_1"),), 1: (CapturedRank(rank=0, report="ddp_0"),)}
 
 
 @pytest.mark.parametrize("name", ["ddp.node0.capture.json", "ddp.node12.capture.json"])
@@ -71,22 +57,16 @@ def test_each_node_may_have_its_own(tmp_path, name):
     assert len(found(tmp_path, "ddp_node0.sqlite").found) == 1
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["ddp-2gpu.capture.json", "dd.capture.json", "ddp_0.json", "capture.json", "x.capture.json"],
-)
-def test_one_of_another_name_is_not_even_read(tmp_path, name):
-    put(tmp_path, "no JSON", name)
+def test_one_of_another_name_is_not_even_read(tmp_path):
+    for name in ("ddp-2gpu.capture.json", "dd.capture.json", "ddp_0.json", "capture.json", "x.capture.json"):
+        put(tmp_path, "no JSON", name)
     result = found(tmp_path)
     assert (result.found, result.problems) == ((), ())
 
 
-def test_one_that_names_none_of_the_reports_is_left_alone(tmp_path):
+def test_one_that_names_none_of_the_reports_is_left_alone_and_two_directories_have_their_own(tmp_path):
     put(tmp_path, {"ranks": [{"rank": 0, "report": "ddp_7"}, {"rank": 1}]})
     assert found(tmp_path).found == ()
-
-
-def test_reports_of_two_directories_have_their_own(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         put(tmp_path / name, RANKS)
@@ -282,7 +262,7 @@ JSON = st.recursive(
 )
 
 
-@examples(100)
+@examples(60)
 @given(st.dictionaries(KEYS, JSON).map(json.dumps).map(str.encode) | st.binary())
 def test_no_content_crashes_the_reader(tmp_path, content):
     (tmp_path / "ddp.capture.json").write_bytes(content)
@@ -296,30 +276,20 @@ def test_no_content_crashes_the_reader(tmp_path, content):
 # --- step patterns --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pattern", "family"),
-    [
-        ("^step [0-9]+$", "step #"),
-        (r"^step \d+$", "step #"),
-        (r"^step\ [0-9]+$", "step #"),
-        (r"^Batch\-[0-9]+/[0-9]+$", "Batch-#/#"),
-        (r"^it\.[0-9]+$", "it.#"),
-        ("^[0-9]+$", "#"),
-        # more than one family, or none at all
-        ("step [0-9]+", None),
-        ("^step$", None),
-        ("^(step|batch) [0-9]+$", None),
-        ("^(a+)+[0-9]+$", None),
-        ("^step .*[0-9]+$", None),
-        ("^step 4 [0-9]+$", None),
-        ("^step [0-9]*$", None),
-        (r"^\w+ [0-9]+$", None),
-        (r"^step [0-9]+\$", None),
-        ("", None),
-    ],
-)
-def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers(pattern, family):
-    assert family_of_pattern(pattern) == family
+FAMILIES = {
+    "^step [0-9]+$": "step #", r"^step \d+$": "step #", r"^step\ [0-9]+$": "step #", "^[0-9]+$": "#",
+    r"^Batch\-[0-9]+/[0-9]+$": "Batch-#/#", r"^it\.[0-9]+$": "it.#",
+}  # fmt: skip
+# Of more than one family, or of none at all.
+NO_FAMILIES = (
+    "step [0-9]+", "^step$", "^(step|batch) [0-9]+$", "^(a+)+[0-9]+$", "^step .*[0-9]+$", "^step 4 [0-9]+$",
+    "^step [0-9]*$", r"^\w+ [0-9]+$", r"^step [0-9]+\$", "",
+)  # fmt: skip
+
+
+def test_a_pattern_means_a_family_if_it_is_a_text_with_numbers():
+    for pattern, family in (FAMILIES | dict.fromkeys(NO_FAMILIES)).items():
+        assert family_of_pattern(pattern) == family, pattern
 
 
 def test_a_pattern_is_never_run(tmp_path):
@@ -342,16 +312,16 @@ def beside(folder, **named):
     return log, topology, [one.message.replace(prefix, ": ") for one in problems]
 
 
-def test_logs_and_topology_are_read(tmp_path):
-    half = len(LOG) // 2
-    half = LOG.index("\n", half) + 1
-    (tmp_path / "a.log").write_text(LOG[:half])
-    (tmp_path / "b.log").write_text(LOG[half:])
-    (tmp_path / "topo.txt").write_text(TOPOLOGY)
-    log, topology, problems = beside(tmp_path, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt")
-    assert log.communicators
-    assert topology.link(0, 1) == "NV18"
-    assert problems == []
+def test_logs_and_topology_are_read_also_through_a_link_to_their_directory(tmp_path):
+    half = LOG.index("\n", len(LOG) // 2) + 1
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (tmp_path / "link").symlink_to(runs)
+    for name, text in (("a.log", LOG[:half]), ("b.log", LOG[half:]), ("topo.txt", TOPOLOGY)):
+        (runs / name).write_text(text)
+    for folder in (runs, tmp_path / "link"):
+        log, topology, problems = beside(folder, nccl_log_files=["a.log", "b.log"], topology_file="topo.txt")
+        assert (log.communicators != (), topology.link(0, 1), problems) == (True, "NV18", [])
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path):
@@ -388,12 +358,3 @@ def test_no_file_outside_of_its_directory_is_opened(tmp_path, name):
 def test_a_pipe_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "a.log")
     assert beside(tmp_path, nccl_log_files=["a.log"])[2] == ["a.log: no ordinary file"]
-
-
-def test_a_report_reached_through_a_link_has_its_files(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "a.log").write_text(LOG)
-    (tmp_path / "link").symlink_to(tmp_path / "runs")
-    log, _, problems = beside(tmp_path / "link", nccl_log_files=["a.log"])
-    assert log.communicators
-    assert problems == []

@@ -44,20 +44,13 @@ def rows(path, statement):
         return database.execute(statement).fetchall()
 
 
-def test_every_planted_secret_is_in_the_report(planted):
+def test_the_copy_has_none_of_the_planted_secrets_and_no_place_for_them(planted):
+    """Among all bytes of the file; no free page, no log, and nothing but plain tables."""
     path, secrets = planted
     assert len(secrets) >= 60
     assert found_in(path.read_bytes(), secrets) == list(secrets)
-
-
-def test_no_planted_secret_is_in_the_copy(planted):
-    path, secrets = planted
-    assert found_in(redacted(path).read_bytes(), secrets) == []
-
-
-def test_the_copy_has_no_free_page_no_log_and_nothing_but_plain_tables(planted):
-    path, _ = planted
     copy = redacted(path)
+    assert found_in(copy.read_bytes(), secrets) == []
     assert rows(copy, "PRAGMA freelist_count") == [(0,)]
     assert rows(copy, "PRAGMA user_version") == [(0,)]
     assert rows(copy, "SELECT DISTINCT type FROM sqlite_master") == [("table",)]
@@ -67,9 +60,13 @@ def test_the_copy_has_no_free_page_no_log_and_nothing_but_plain_tables(planted):
     page_size = int.from_bytes(header[16:18], "big")
     assert copy.stat().st_size == page_size * rows(copy, "PRAGMA page_count")[0][0]
     assert sorted(one.name for one in path.parent.iterdir()) == [copy.name, path.name]
+    # What names kernels, ranges, phases and calls stays.
+    names = {"gemm", "gemm(float*)", "forward", "backward", "step 0", "step 3", "ncclAllReduce"}
+    names |= {"cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020"}
+    assert names < {value for (value,) in rows(copy, f"SELECT value FROM {STRINGS}")}
 
 
-@pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
+@pytest.mark.parametrize("encoding", [pytest.param("UTF-16le", marks=pytest.mark.slow), "UTF-16be"])
 def test_reports_of_other_encodings_are_copied_and_lose_their_secrets(tmp_path, planted, encoding):
     path, secrets = planted
     other = tmp_path / "other.sqlite"
@@ -86,14 +83,6 @@ def test_reports_of_other_encodings_are_copied_and_lose_their_secrets(tmp_path, 
     assert rows(copy, "PRAGMA encoding") == [(encoding,)]
     (names,) = rows(copy, f"SELECT count(*) FROM {STRINGS} WHERE value LIKE 'ncclDevKernel_AllReduce%'")
     assert names == (2,)
-
-
-def test_kernel_nvtx_and_phase_names_stay_in_the_copy(planted):
-    path, _ = planted
-    texts = {value for (value,) in rows(redacted(path), f"SELECT value FROM {STRINGS}")}
-    names = {"gemm", "gemm(float*)", "forward", "backward", "step 0", "step 3", "ncclAllReduce"}
-    assert names < texts
-    assert {"cudaLaunchKernel_v7000", "cudaMemcpyAsync_v3020"} < texts
 
 
 def test_a_view_in_the_place_of_a_table_is_refused(tmp_path):
@@ -155,9 +144,6 @@ def test_a_secret_in_any_cell_is_not_in_the_copy(tmp_path, cells, as_blob):
 
 def test_a_text_in_a_column_of_numbers_becomes_unknown(tmp_path):
     path = steady_rank(0).write(tmp_path / "a.sqlite")
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(f"UPDATE {KERNEL} SET contextId = ? WHERE rowid = 2", (SECRET,))
-        database.execute(f"UPDATE {KERNEL} SET contextId = 7 WHERE rowid = 3")
-        database.commit()
-    copy = redacted(path)
+    contexts = f"UPDATE {KERNEL} SET contextId = CASE rowid WHEN 2 THEN '{SECRET}' ELSE 7 END"
+    copy = redacted(edit(path, contexts))
     assert rows(copy, f"SELECT contextId FROM {KERNEL} WHERE rowid IN (2, 3)") == [(None,), (7,)]

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.reader import report as versions
-from nsyspipe.reader.payload import decode_fields
-from nsyspipe.reader.payload_layouts import Layout
+from nsyspipe.reader.payload import Layout, decode_fields
 from nsyspipe.redact import copy as tables, values as facts
 from nsyspipe.redact.copy import Amount, Removed
 from nsyspipe.redact.values import MARK, packed
@@ -30,97 +29,51 @@ def test_no_table_both_stays_and_is_dropped():
     assert [table for table in kept if tables.class_of(table)] == []
 
 
-@pytest.mark.parametrize(
-    ("table", "base"),
-    [
-        (versions.KERNEL, versions.KERNEL),
-        (f"{versions.KERNEL}_V3", versions.KERNEL),
-        ("PROCESSES_V12", "PROCESSES"),
-        (f"{versions.KERNEL}_V3; secret", f"{versions.KERNEL}_V3; secret"),
-        (f"{versions.KERNEL}_Vx", f"{versions.KERNEL}_Vx"),
-    ],
-)
-def test_only_a_version_may_be_appended_to_a_name(table, base):
-    assert tables.base_name(table) == base
-
-
-def test_names_are_compared_exactly():
+def test_names_are_compared_exactly_and_only_a_version_may_be_appended():
     assert not tables.is_known("stringids")
     assert not tables.is_known("NEW_EVENTS")
     assert tables.is_known("ENUM_OF_A_LATER_RELEASE")
+    others = [f"{versions.KERNEL}_V3; secret", f"{versions.KERNEL}_Vx"]
+    names = [versions.KERNEL, f"{versions.KERNEL}_V3", "PROCESSES_V12", *others]
+    assert [*map(tables.base_name, names)] == [versions.KERNEL, versions.KERNEL, "PROCESSES", *others]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB",
-        "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA B200", "NVIDIA L40S", "NVIDIA L4", "NVIDIA A10G", "Tesla T4",
-        "Tesla V100-SXM2-16GB", "Tesla P100-PCIE-16GB", "A100-SXM4-40GB", "Quadro RTX 6000", "TITAN V", "TITAN RTX",
-        "GeForce GTX 1080 Ti", "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4070 Laptop GPU", "NVIDIA RTX A6000",
-        "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 2080 SUPER",
-        "NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA GB200", "NVIDIA A800-SXM4-80GB", "NVIDIA H20",
-    ],
+MODELS = (
+    "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "NVIDIA H100 80GB HBM3", "NVIDIA GH200 480GB",
+    "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA B200", "NVIDIA L40S", "NVIDIA L4", "NVIDIA A10G", "Tesla T4",
+    "Tesla V100-SXM2-16GB", "Tesla P100-PCIE-16GB", "A100-SXM4-40GB", "Quadro RTX 6000", "TITAN V", "TITAN RTX",
+    "GeForce GTX 1080 Ti", "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4070 Laptop GPU", "NVIDIA RTX A6000",
+    "NVIDIA RTX 6000 Ada Generation", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 2080 SUPER",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition", "NVIDIA GB200", "NVIDIA A800-SXM4-80GB", "NVIDIA H20",
 )  # fmt: skip
-def test_models_of_gpus_keep_their_names(name):
-    assert facts._MODEL.fullmatch(name)
+NO_MODELS = ("hunter2", "NVIDIA hunter2", "NVIDIA H200 of ada", "NVIDIA", "H200\nsecret", "NVIDIA H200 sk-4711")
+VERSIONS = ("2024.2.3.38", "3.11.1", "2025.3.1.90-253135822126v0", "2026.2")
+NO_VERSIONS = ("", "mfu", "2024.2 secret", "2024.2-hunter2", "3.11.1\n")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "hunter2",
-        "NVIDIA hunter2",
-        "NVIDIA H200 of ada",
-        "NVIDIA",
-        "sk-live-4711",
-        "H200\nsecret",
-        "NVIDIA H200 sk-4711",
-    ],
-)
-def test_other_words_are_no_model(name):
-    assert not facts._MODEL.fullmatch(name)
+def test_models_of_gpus_and_versions_are_told_from_other_words():
+    assert [name for name in (*MODELS, *NO_MODELS) if facts._MODEL.fullmatch(name)] == [*MODELS]
+    assert [text for text in (*VERSIONS, *NO_VERSIONS) if facts._VERSION.fullmatch(text)] == [*VERSIONS]
 
 
-@pytest.mark.parametrize("text", ["2024.2.3.38", "3.11.1", "2025.3.1.90-253135822126v0", "2026.2"])
-def test_versions_are_kept(text):
-    assert facts._VERSION.fullmatch(text)
-
-
-@pytest.mark.parametrize("text", ["", "mfu", "2024.2 secret", "2024.2-hunter2", "3.11.1\n"])
-def test_other_texts_are_no_version(text):
-    assert not facts._VERSION.fullmatch(text)
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ("", ""),
-        ("secret", "-"),
-        ("NVTX_EVENTS,secret", "NVTX_EVENTS"),
-        # In the order of our list; one name inside another's is there too.
-        ("NVTX_EVENTS;CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS"),
-    ],
-)
-def test_a_list_of_tables_keeps_the_names_that_are_known(given, kept):
+def test_a_list_of_tables_keeps_the_names_that_are_known():
+    assert [facts._table_list(text) for text in ("", "secret", "NVTX_EVENTS,secret")] == ["", "-", "NVTX_EVENTS"]
+    # In the order of our list; one name inside another's is there too.
+    given, kept = "NVTX_EVENTS;CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL,NVTX_EVENTS"
     assert facts._table_list(given) == kept
 
 
 def test_amounts_add_up_by_class_and_place():
     one, other = Removed(), Removed()
-    one.add("b", "T", 2)
-    one.add("b", "T", 0, "values")
-    other.add("b", "T", 3)
+    for removed, *amount in ((one, "b", "T", 2), (one, "b", "T", 0, "values"), (other, "b", "T", 3)):
+        removed.add(*amount)
     other.add("a", "T.c", 1, "values")
     one.update(other)
     assert one.amounts() == [Amount("a", "T.c", 1, "values"), Amount("b", "T", 5, "rows")]
 
 
 # A communicator at 0, private bytes at 8, a size at 16.
-LAYOUT = Layout(
-    24,
-    is_exact=True,
-    fields={"commhash": ("<u8", 0), "user": ("<u8", 8), "bytes": ("<u8", 16)},
-)
+LAYOUT = Layout(24, is_exact=True, fields={"commhash": ("<u8", 0), "user": ("<u8", 8), "bytes": ("<u8", 16)})
 
 
 def blob(payload, *, schema=5, schema_high=0, first=1, tail=b""):
@@ -134,44 +87,32 @@ def repacked(one, layouts, domain=1):
     return found
 
 
-def test_only_numbers_that_are_read_are_left_of_a_payload():
+def test_only_numbers_that_are_read_are_left_of_a_payload_and_nothing_behind_it_or_in_its_header():
     payload = struct.pack("<Q8sQ", 7, b"hunter2!", 4096)
-    found = repacked(blob(payload), {(1, 5): LAYOUT})
-    assert found == blob(struct.pack("<QQQ", 7, 0, 4096))
-
-
-def test_nothing_is_left_behind_the_payload_or_in_the_high_words_of_its_header():
-    payload = struct.pack("<Q8sQ", 7, b"hunter2!", 4096)
+    high, first = 0x65723221, 0x68756E7465723221
     for given in (
-        blob(payload, schema_high=0x65723221, tail=b"hunter2!"),
-        blob(payload, schema_high=0x65723221, first=0x68756E7465723221),
+        blob(payload),
+        blob(payload, schema_high=high, tail=b"hunter2!"),
+        blob(payload, schema_high=high, first=first),
     ):
         assert repacked(given, {(1, 5): LAYOUT}) == blob(struct.pack("<QQQ", 7, 0, 4096))
 
 
-def test_the_domain_is_that_of_the_range():
-    given = blob(struct.pack("<QQQ", 7, 1, 8))
-    assert repacked(given, {(9, 5): LAYOUT}, 9) == blob(struct.pack("<QQQ", 7, 0, 8))
-    assert repacked(given, {(1, 5): LAYOUT}, 9) == MARK
+def test_the_domain_is_that_of_the_range_and_a_schema_whose_id_needs_its_high_word_keeps_it():
+    given, kept = struct.pack("<QQQ", 7, 1, 8), struct.pack("<QQQ", 7, 0, 8)
+    assert repacked(blob(given), {(9, 5): LAYOUT}, 9) == blob(kept)
+    assert repacked(blob(given), {(1, 5): LAYOUT}, 9) == MARK
+    assert repacked(blob(given, schema_high=9), {(1, 5 + (9 << 32)): LAYOUT}) == blob(kept, schema_high=9)
 
 
-def test_a_schema_whose_id_needs_its_high_word_keeps_it():
-    layouts = {(1, 5 + (9 << 32)): LAYOUT}
-    given = blob(struct.pack("<QQQ", 7, 1, 8), schema_high=9)
-    found = repacked(given, layouts)
-    assert found == blob(struct.pack("<QQQ", 7, 0, 8), schema_high=9)
-
-
-@pytest.mark.parametrize("given", [b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)], ids=range(4))
-def test_what_fits_no_layout_becomes_a_mark(given):
-    assert repacked(given, {(1, 5): LAYOUT}) == MARK
+def test_what_fits_no_layout_becomes_a_mark():
+    for given in (b"", b"hunter2", blob(b"hunter2!" * 2), blob(b"x" * 24, schema=6)):
+        assert repacked(given, {(1, 5): LAYOUT}) == MARK
 
 
 def test_what_was_packed_anew_says_the_same_to_the_reader():
-    payload = struct.pack("<Q8sQ", 2**63 + 5, b"hunter2!", 2**40)
-    chunks = [pa.chunked_array([pa.array([one], pa.binary())]) for one in (
-        blob(payload), repacked(blob(payload), {(1, 5): LAYOUT}),
-    )]  # fmt: skip
-    first, second = (decode_fields(one, np.array([1]), {(1, 5): LAYOUT}) for one in chunks)
-    assert first.values["comm_id"].tolist() == [5 - 2**63] == second.values["comm_id"].tolist()
-    assert first.values["message_bytes"].tolist() == [2**40] == second.values["message_bytes"].tolist()
+    whole = blob(struct.pack("<Q8sQ", 2**63 + 5, b"hunter2!", 2**40))
+    column = pa.chunked_array([pa.array([whole, repacked(whole, {(1, 5): LAYOUT})], pa.binary())])
+    fields = decode_fields(column, np.array([1, 1]), {(1, 5): LAYOUT})
+    assert fields.values["comm_id"].tolist() == [5 - 2**63] * 2
+    assert fields.values["message_bytes"].tolist() == [2**40] * 2
