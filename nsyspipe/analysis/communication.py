@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.step_families import Members
-    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.analysis.steps import Members, Windows
     from nsyspipe.model.types import Flags, Float64, Int64
 
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.analysis.phases import PhaseRanges
-    from nsyspipe.analysis.step_families import Members
-    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.analysis.steps import Members, Windows
     from nsyspipe.model.types import Flags, Int64
 
 

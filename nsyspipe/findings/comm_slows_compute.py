@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.slowdown import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
+from nsyspipe.analysis.kernels import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
 
 NEEDS = OF_COMM

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis import slowdown
+from nsyspipe.analysis import kernels as slowdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nsyspipe.analysis.slowdown import MOST_USUAL
+from nsyspipe.analysis.kernels import MOST_USUAL
 from nsyspipe.replay.advice import finding_of, promised_bytes_per_s
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
