@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
-from nsyspipe.analysis.link_speeds import nvlink_speed
-from nsyspipe.analysis.links import SlowestLink, slowest
+from nsyspipe.analysis.links import SlowestLink, nvlink_speed, slowest
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
 from nsyspipe.nsys.variables import OF_LINKS
 
