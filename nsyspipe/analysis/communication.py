@@ -315,7 +315,7 @@ def _blocks(calls: Calls, launches: Int64) -> _Blocks:
     time = np.concatenate((calls.start, launches[kernel]))
     order = np.argsort(time, kind="stable")  # a call before a launch of the same time
     is_kernel = order >= n_calls
-    block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0)
+    block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
     n_blocks = int(block[-1]) + 1 if block.size else 0
     call, call_block = order[~is_kernel], block[~is_kernel]
     counts = _is_counted(calls, call, call_block)
