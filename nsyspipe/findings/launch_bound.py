@@ -44,15 +44,16 @@ def launch_bound(evidence: Evidence) -> Answer:
     if idle is None:
         return None
     has_data = "data" in evidence.phases["phase"].unique().to_pylist()
-    if is_pausing := _is_pausing(evidence, idle):
-        title, action = "the GPU idles while the host pauses between launches", "find what the host does when it launches nothing"  # fmt: skip
-    else:
-        title = "the GPU idles because kernels are launched late"
-        action = "launch less: torch.compile, CUDA graphs, fused=True" if has_data else "launch less (torch.compile), or load data faster"  # fmt: skip
-    advice = (_PAUSES if is_pausing else _FASTER) + ("" if has_data else _UNMARKED)
+    title, advice = "the GPU idles because kernels are launched late", _FASTER
+    action = "launch less: torch.compile, CUDA graphs, fused=True"
+    if not has_data:
+        action = "launch less (torch.compile), or load data faster"
+    if _is_pausing(evidence, idle):
+        title, advice = "the GPU idles while the host pauses between launches", _PAUSES
+        action = "find what the host does when it launches nothing"
     figures = idle_evidence(evidence, idle, "idle_launch_ns")
     figures["idle_pause_ns_per_step"] = evidence.mean("idle_pause_ns")
-    return Finding(title + on_rank(idle), action, advice, idle.saving_ns, figures)
+    return Finding(title + on_rank(idle), action, advice + ("" if has_data else _UNMARKED), idle.saving_ns, figures)
 
 
 def _is_pausing(evidence: Evidence, idle: IdleOf) -> bool:
