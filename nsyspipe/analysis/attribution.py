@@ -163,41 +163,37 @@ def by_process(table: pa.Table, processes: Sequence[int]) -> list[pa.Table]:
 
 
 class _FirstCalls:
-    """The earliest call of each correlation id of one process: in a table by id, or sorted if ids are sparse."""
+    """The earliest call of each correlation id of one process: in a table by id, or by its place if ids are sparse."""
 
     def __init__(self, launches: pa.Table, process: int, *, is_only: bool) -> None:
         bounds = pc.min_max(launches["correlation_id"]).as_py()
         self._lowest, self._highest = bounds["min"], bounds["max"]
-        self._is_dense = self._highest - self._lowest < _SPARSE * launches.num_rows
-        if self._is_dense:
-            self._table: Int64 = np.full(self._highest - self._lowest + 1, NEVER)
-        kept: list[tuple[Int64, Int64]] = []
+        size = self._highest - self._lowest + 1
+        self._ids: Int64 | None = None
+        if size > _SPARSE * launches.num_rows:
+            self._ids = np.unique(launches["correlation_id"].to_numpy())
+            size = self._ids.size
+        self._first = np.full(size + 1, NEVER)  # the last place is that of no call
         for batch in launches.to_batches():
             ids, starts = batch["correlation_id"].to_numpy(), batch["start_ns"].to_numpy()
             if not is_only:
                 mine = batch["process_id"].to_numpy() == process
                 ids, starts = ids[mine], starts[mine]
-            if self._is_dense:
-                np.minimum.at(self._table, ids - self._lowest, starts)
-            else:
-                kept.append((ids, starts))
-        if not self._is_dense:
-            ids, starts = (np.concatenate(column) for column in zip(*kept, strict=True))
-            order = np.lexsort((starts, ids))
-            self._ids, self._starts = ids[order], starts[order]
+            np.minimum.at(self._first, self._places(ids), starts)
+
+    def _places(self, ids: Int64) -> Int64:
+        inside = (ids >= self._lowest) & (ids <= self._highest)
+        if self._ids is None:
+            places: Int64 = ids - self._lowest
+        else:
+            places = np.searchsorted(self._ids, ids)
+            inside &= np.append(self._ids, 0)[places] == ids
+        return places if inside.all() else np.where(inside, places, self._first.size - 1)
 
     def times(self, ids: Int64) -> Int64:
         """Return the earliest call of each id, `NEVER` where there is none."""
-        if not self._is_dense:
-            if not self._ids.size:
-                return np.full(ids.size, NEVER)
-            at = np.minimum(np.searchsorted(self._ids, ids), self._ids.size - 1)
-            return np.where(self._ids[at] == ids, self._starts[at], NEVER)
-        inside: Flags = (ids >= self._lowest) & (ids <= self._highest)
-        if inside.all():
-            found: Int64 = self._table[ids - self._lowest]
-            return found
-        return np.where(inside, self._table[np.where(inside, ids - self._lowest, 0)], NEVER)
+        times: Int64 = self._first[self._places(ids)]
+        return times
 
 
 def operations_of(kernels: pa.Table, kernel_launch: Int64, copies: pa.Table, copy_launch: Int64) -> ProcessOperations:

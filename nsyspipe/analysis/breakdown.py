@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.intervals import EMPTY, IntervalSet, union, union_of
+from nsyspipe.analysis.intervals import EMPTY, IntervalSet, nonempty, run_starts, union, union_of
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.schema import IDLE_CAUSES
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from nsyspipe.model.problems import Recorded
     from nsyspipe.model.types import Flags, Int64
 
-
-# When a rank's devices compute, communicate and copy: the unions that every figure is measured on.
+    Phases = NDArray[np.int8] | NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,11 @@ class DeviceTime:
         return covered.without(self.compute).without(self.comm)
 
 
+def exposed_comm(comm: IntervalSet, compute: IntervalSet) -> IntervalSet:
+    r"""Return ``M \ C``: the times of communication that no compute hides."""
+    return comm.without(compute)
+
+
 def device_time(operations: ProcessOperations) -> DeviceTime:
     """Merge the operations of one rank by category."""
     comm = operations.is_comm
@@ -58,7 +62,7 @@ def breakdown(
     windows: Windows,
     backward: Flags | None,
     recorded: Recorded,
-    device: DeviceTime | None = None,
+    device: DeviceTime,
 ) -> dict[str, Int64 | None]:
     r"""Split each window of one rank into disjoint parts.
 
@@ -82,30 +86,27 @@ def breakdown(
     recorded
         Figures that need a lacking fact are null: see `_NEEDS`.
     device
-        The unions of the operations, when the caller has them already.
+        The unions of the operations, as `device_time` gives them.
 
     Returns
     -------
     dict
         Columns of `schema.STEPS`, one int64 per window (ns, counts and bytes as named), None where not recorded.
     """
-    device = device or device_time(operations)
     comm = operations.is_comm
     is_dtod = operations.copy_kind == DTOD_KIND
     dtod = union(operations.copy_start[is_dtod], operations.copy_end[is_dtod])
     n_dtod, dtod_bytes = started_in(operations.copy_start[is_dtod], operations.copy_bytes[is_dtod], windows)
-    wall = windows.ends - windows.starts
-    compute, comm_ns, overlap, exposed_memory = map(
-        windows.covered,
-        (device.compute, device.comm, device.hidden, device.exposed(device.memory)),
-    )
+    times = (device.compute, device.comm, device.hidden, device.exposed(device.memory))
+    compute, comm_ns, overlap, exposed_memory = map(windows.covered, times)
+    wall, exposed = windows.ends - windows.starts, comm_ns - overlap
     columns: dict[str, Int64 | None] = {
         "wall_ns": wall,
         "compute_ns": compute,
         "comm_ns": comm_ns,
-        "exposed_comm_ns": comm_ns - overlap,
+        "exposed_comm_ns": exposed,
         "exposed_memory_ns": exposed_memory,
-        "idle_ns": wall - compute - (comm_ns - overlap) - exposed_memory,
+        "idle_ns": wall - compute - exposed - exposed_memory,
         "dtod_ns": windows.covered(dtod),
         "dtod_bytes": dtod_bytes,
         "n_dtod": n_dtod,
@@ -116,12 +117,10 @@ def breakdown(
     }
     if backward is not None:
         kernels = backward & ~comm
-        backward_set = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
-        columns["overlap_backward_ns"] = windows.covered(device.comm.intersect(backward_set))
-    for name, facts in _NEEDS.items():
-        if not all(getattr(recorded, fact) for fact in facts):
-            columns[name] = None
-    return columns
+        of_backward = union(operations.kernel_start[kernels], operations.kernel_end[kernels])
+        columns["overlap_backward_ns"] = windows.covered(device.comm.intersect(of_backward))
+    lacking = (name for name, facts in _NEEDS.items() if not all(getattr(recorded, fact) for fact in facts))
+    return columns | dict.fromkeys(lacking)
 
 
 # What each figure needs of `Recorded`.
@@ -147,15 +146,6 @@ def started_in(starts: Int64, n_bytes: Int64, windows: Windows) -> tuple[Int64, 
 
 # Copies of gradients out of their buckets: DtoD copies that are launched one right after the other.
 
-
-GRAD_COPY_COLUMNS = (
-    "grad_copy_ns",
-    "exposed_grad_copy_ns",
-    "grad_copy_span_ns",
-    "grad_copy_bytes",
-    "n_grad_copies",
-)
-
 # A model's own copies stand between kernels; DDP copies a bucket's gradients in one go.
 _SHORTEST_RUN = 8
 # From the end of one to the start of the next: more is a wait for something else.
@@ -174,25 +164,23 @@ def grad_copies(
     They are DtoD copies in runs of at least eight, launched with nothing else between them, inside
     a backward range where the rank has any. What is launched in the same nanosecond comes after.
 
-    Returns `GRAD_COPY_COLUMNS`, one int64 per window: union, the part beside neither compute nor comm, the union with the
-    gaps of up to 20 us between two of one window, bytes and number of those that start in it. None where copies or their
-    kinds were not recorded.
+    Returns one int64 per window: union, the part beside neither compute nor comm, the union with the gaps of up to 20 us
+    between two of one window, bytes and number of those that start in it. None where copies or their kinds were not recorded.
     """
-    if not (recorded.kernels and recorded.memcpy and recorded.kinds):
-        return dict.fromkeys(GRAD_COPY_COLUMNS)
     chosen = _in_runs(operations)
     if in_backward is not None:
         chosen &= in_backward
     starts, ends = operations.copy_start[chosen], operations.copy_end[chosen]
     covered = union(starts, ends)
     number, n_bytes = started_in(starts, operations.copy_bytes[chosen], windows)
-    return {
+    columns: dict[str, Int64 | None] = {
         "grad_copy_ns": windows.covered(covered),
         "exposed_grad_copy_ns": windows.covered(device.exposed(covered)),
         "grad_copy_span_ns": windows.covered(_spans(covered, windows.starts)),
         "grad_copy_bytes": n_bytes if recorded.sizes else None,
         "n_grad_copies": number,
     }
+    return columns if recorded.kernels and recorded.memcpy and recorded.kinds else dict.fromkeys(columns)
 
 
 def _spans(closed: IntervalSet, steps: Int64) -> IntervalSet:
@@ -211,17 +199,14 @@ def _in_runs(operations: ProcessOperations) -> Flags:
     own = launch[chosen]
     others = operations.kernel_launch[: operations.n_launched], launch[~is_dtod]
     n_before = np.sum([np.searchsorted(one, own) for one in others], axis=0)
-    begins = np.ones(own.size, np.bool_)
-    begins[1:] = n_before[1:] != n_before[:-1]
-    run = np.cumsum(begins) - 1
-    is_long = np.bincount(run, minlength=1)[run] >= _SHORTEST_RUN
-    found = np.zeros(launch.size, np.bool_)
-    found[chosen[is_long]] = True
-    return found
+    first = run_starts(n_before)
+    lengths = np.diff(first, append=own.size)
+    in_runs = np.zeros(launch.size, np.bool_)
+    in_runs[chosen[np.repeat(lengths >= _SHORTEST_RUN, lengths)]] = True
+    return in_runs
 
 
-# When a rank's devices do nothing, and which operation ends each such gap.
-
+# When a rank's devices do nothing, which operation ends each such gap, and why it came so late.
 
 # A host that launches one operation after the other never takes so long for the next one.
 PAUSE_NS = 2_000_000
@@ -244,9 +229,6 @@ class Gaps:
     # the shortest time from a launch to the start of its kernel on this rank; at least 0, at most 20 us
     latency_ns: int
 
-    def __len__(self) -> int:
-        return int(self.starts.size)
-
 
 def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: Int64 | None = None) -> Gaps:
     """Find all gaps; of operations that start together a kernel ends the gap, then the first launched.
@@ -260,17 +242,14 @@ def idle_gaps(operations: ProcessOperations, offset_ns: int = 0, of_kernels_ns: 
     starts = starts[order]
     reached = np.maximum.accumulate(ends[order])
     before = np.flatnonzero(starts[1:] > reached[:-1])
-    n_kernels = operations.kernel_start.size
     ending = order[_launchable_from(before + 1, order, operations)]
-    is_kernel = ending < n_kernels
-    launch = np.empty(ending.size, np.int64)
-    launch[is_kernel] = operations.kernel_launch[ending[is_kernel]]
-    launch[~is_kernel] = operations.copy_launch[ending[~is_kernel] - n_kernels]
-    offset = np.full(ending.size, offset_ns)
-    if of_kernels_ns is not None:
-        offset[is_kernel] = of_kernels_ns[ending[is_kernel]]
+    own = np.full(operations.kernel_start.size, offset_ns) if of_kernels_ns is None else of_kernels_ns
+    offset = np.concatenate((own, np.full(operations.copy_start.size, offset_ns)))[ending]
+    launch = np.concatenate((operations.kernel_launch, operations.copy_launch))[ending]
     launch = np.where(launch == NEVER, NEVER, launch + offset)
-    latency = _latency(operations, offset_ns if of_kernels_ns is None else of_kernels_ns)
+    n = operations.n_launched
+    latencies = operations.kernel_start[:n] - operations.kernel_launch[:n] - own[:n]
+    latency = min(max(int(latencies.min()), 0), _LONGEST_LAUNCH_NS) if n else 0
     return Gaps(reached[before], starts[before + 1], launch, ending, latency)
 
 
@@ -282,15 +261,6 @@ def _launchable_from(places: Int64, order: Int64, operations: ProcessOperations)
     launchable = np.append(np.flatnonzero(~is_unified), order.size)
     found = launchable[np.searchsorted(launchable, places)]
     return np.where(found < order.size, found, places)
-
-
-def _latency(operations: ProcessOperations, offset_ns: int | Int64) -> int:
-    n_launched = operations.n_launched
-    if not n_launched:
-        return 0
-    times = operations.kernel_start[:n_launched] - operations.kernel_launch[:n_launched]
-    own = offset_ns if isinstance(offset_ns, int) else offset_ns[:n_launched]
-    return min(max(int((times - own).min()), 0), _LONGEST_LAUNCH_NS)
 
 
 @dataclass(frozen=True)
@@ -339,10 +309,10 @@ def idle_causes(
     known = gaps.launch != NEVER
     starts, ends = gaps.starts[known], gaps.ends[known]
     ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
-    late = _nonempty(starts, ready)
+    late = nonempty(starts, ready)
     waiting = late.without(union_of(data, between))
     late_ns, waiting_ns = windows.covered(late), windows.covered(waiting)
-    dependency_ns = windows.covered(_nonempty(ready, ends))
+    dependency_ns = windows.covered(nonempty(ready, ends))
     blocked_ns: Int64 | None = None
     pause_ns: Int64 | None = None
     by_call: dict[str, Int64] = {}
@@ -363,20 +333,17 @@ def idle_causes(
     return IdleCauses(columns, by_call, windows.covered(late.intersect(between)), pause_ns)
 
 
-def phase_idle(gaps: Gaps, windows: Windows, phase: NDArray[np.int8], n_phases: int) -> list[Int64]:
+def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:
     """Return for each phase the idle time of each window whose gaps an operation of that phase (negative: of none) ends."""
     owned = [phase == code for code in range(n_phases)]
     return [windows.covered(IntervalSet(gaps.starts[own], gaps.ends[own])) for own in owned]
 
 
-def _nonempty(starts: Int64, ends: Int64) -> IntervalSet:
-    kept = ends > starts
-    return IntervalSet(starts[kept], ends[kept])
-
-
 def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[IntervalSet, Int64]:
     """Return the parts of the waiting time that calls explain, and a time at which the call was under way."""
-    blocking = _one_after_another(calls)
+    # When any call was under way, cut where one ends and a later one goes on.
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    blocking = nonempty(np.maximum(starts, np.append(starts[:1], np.maximum.accumulate(ends)[:-1])), ends)
     if not len(blocking) or not len(waiting):
         return EMPTY, EMPTY.starts
     # Each part of the waiting time lies in one late stretch, and belongs to whatever began that.
@@ -391,34 +358,15 @@ def _blocked(late: IntervalSet, waiting: IntervalSet, calls: pa.Table) -> tuple[
     return IntervalSet(starts[order], ends[order]), since[order]
 
 
-def _one_after_another(calls: pa.Table) -> IntervalSet:
-    """Return when any call was under way, cut where one ends and a later one goes on."""
-    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    fresh = starts.copy()
-    fresh[1:] = np.maximum(starts[1:], np.maximum.accumulate(ends)[:-1])
-    return _nonempty(fresh, ends)
-
-
 def _by_call(blocked: IntervalSet, since: Int64, calls: pa.Table, windows: Windows) -> dict[str, Int64]:
     """Split the blocked time of each window by the call that lasted longest of those under way."""
     if not len(blocked) or not len(windows):
         return {}
-    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    call = _longest_so_far(ends)[np.searchsorted(starts, since, side="right") - 1]
-    names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()
-    codes = names.indices.to_numpy()
-    found = {}
-    for code, name in enumerate(names.dictionary.to_pylist()):  # a few, whatever the trace
-        own = codes == code
-        lengths = windows.covered(IntervalSet(blocked.starts[own], blocked.ends[own]))
-        if lengths.any():
-            found[name] = lengths
-    return found
-
-
-def _longest_so_far(ends: Int64) -> Int64:
-    """Return for each place the index of the largest end up to it (the first of equal ones)."""
+    ends = calls["end_ns"].to_numpy()
     reached = np.maximum.accumulate(ends)
-    is_new = np.ones(ends.size, np.bool_)
-    is_new[1:] = ends[1:] > reached[:-1]
-    return np.maximum.accumulate(np.where(is_new, np.arange(ends.size), 0))
+    is_longest = ends > np.append(ends[:1] - 1, reached[:-1])
+    longest_so_far = np.maximum.accumulate(np.where(is_longest, np.arange(ends.size), 0))
+    call = longest_so_far[np.searchsorted(calls["start_ns"].to_numpy(), since, side="right") - 1]
+    names = calls["call"].take(pa.array(call)).combine_chunks().dictionary_encode()
+    lengths = phase_idle(blocked, windows, names.indices.to_numpy(), len(names.dictionary))
+    return {name: own for name, own in zip(names.dictionary.to_pylist(), lengths, strict=True) if own.any()}

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.intervals import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,13 +25,10 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Flags, Int64
 
 
-# How far the clocks of reports are apart, told by collectives, which end on all ranks at once.
-
-
 # Collectives that no rank leaves before all have arrived.
 ALIGNING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
-_ENOUGH = 3
+_ENOUGH = 3  # one bad correlation decides nothing
 # Makes the median of absolute deviations an estimate of the standard deviation.
 _MAD_SCALE = 1.4826
 
@@ -60,23 +58,19 @@ def clock_offsets(
     """
     if is_one_clock:
         return [ClockOffset(0, 0)] * n_reports
-    differences, owner = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for rows in matched:
-        own_end = ends[rows]
-        middle = floor_median(np.sort(own_end, axis=1))
-        differences.append((own_end - middle[:, np.newaxis]).ravel())
-        owner.append(report[rows].ravel())
-    difference, of_report = np.concatenate(differences), np.concatenate(owner)
-    return [_offset(np.sort(difference[of_report == number])) for number in range(n_reports)]
-
-
-def _offset(differences: Int64) -> ClockOffset:
-    if differences.size < _ENOUGH:
-        return ClockOffset(0, None)
-    offset = int(floor_median(differences))
-    spread = int(floor_median(np.sort(np.abs(differences - offset))))
-    error = round(_MAD_SCALE * spread)
-    return ClockOffset(offset if abs(offset) > error else 0, error)
+    corrections = [ClockOffset(0, None)] * n_reports
+    if not matched:
+        return corrections
+    middles = [floor_median(np.sort(ends[rows], axis=1))[:, np.newaxis] for rows in matched]
+    difference = np.concatenate([(ends[rows] - middle).ravel() for rows, middle in zip(matched, middles, strict=True)])
+    owner = np.concatenate([report[rows].ravel() for rows in matched])
+    for number in range(n_reports):
+        own = np.sort(difference[owner == number])
+        if own.size >= _ENOUGH:
+            offset = int(floor_median(own))
+            error = round(_MAD_SCALE * int(floor_median(np.sort(np.abs(own - offset)))))
+            corrections[number] = ClockOffset(offset if abs(offset) > error else 0, error)
+    return corrections
 
 
 def floor_median(ordered: Int64) -> Int64:
@@ -89,7 +83,6 @@ def floor_median(ordered: Int64) -> Int64:
 
 # What measuring may be wrong by, and what a launch or a return takes.
 _TOLERANCE_NS, _LEAST_LATENCY_NS = 20_000, 5_000
-# One bad correlation decides nothing.
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -149,126 +142,99 @@ def device_clocks(
     """
     if calls is not None and waits.num_rows:
         waits = waits.filter(_undisturbed(waits, calls))
-    n_launched = operations.n_launched
-    columns = operations.kernel_launch, operations.kernel_start, operations.kernel_end
-    launch, start, end = (column[:n_launched] for column in columns)
-    stream = operations.kernel_column("stream_id", 0, n_launched)
+    n_launched, launched = operations.n_launched, operations.copy_launch != NEVER
+    kernels = np.stack(
+        (
+            operations.kernel_launch[:n_launched],
+            operations.kernel_start[:n_launched],
+            operations.kernel_end[:n_launched],
+            operations.kernel_column("stream_id", 0, n_launched),
+        )
+    )
+    copies = np.stack((operations.copy_launch, operations.copy_start, operations.copy_end))[:, launched]
     if len(devices) <= 1:
-        own = operations.copy_launch != NEVER
-        kernels = launch, start, end, stream
-        copies = operations.copy_launch[own], operations.copy_start[own], operations.copy_end[own]
         return {None: _clock_of(kernels, copies, waits, is_only=True)}
     device = operations.kernel_column("device_id", 0, n_launched)
-    found: dict[int | None, DeviceClock] = {}
+    clocks: dict[int | None, DeviceClock] = {}
     for number in devices:
-        own = device == number
-        kernels = launch[own], start[own], end[own], stream[own]
-        told = waits.filter(pc.fill_null(pc.equal(waits["device_id"], number), fill_value=False))
-        found[number] = _clock_of(kernels, (_NOTHING,) * 3, told, is_only=False)
-    return found
+        of_device = waits.filter(pc.fill_null(pc.equal(waits["device_id"], number), fill_value=False))
+        # Of copies the device is not known.
+        clocks[number] = _clock_of(kernels[:, device == number], copies[:, :0], of_device, is_only=False)
+    return clocks
 
 
 def _undisturbed(waits: pa.Table, calls: pa.Table) -> Flags:
     """Tell which waits began while no other thread was in a call."""
     began, thread = waits["start_ns"].to_numpy(), waits["thread_id"].to_numpy()
-    starts, ends, of_call = _calls_around(np.sort(began), calls)
-    found = np.ones(began.size, np.bool_)
+    times = np.sort(began)
+    around = [(_NOTHING,) * 3]  # start, end and thread of the calls that were running at any of these times
+    for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
+        columns = [column.to_numpy() for column in batch.columns]
+        after = np.searchsorted(times, columns[0], side="right")
+        running = np.flatnonzero(np.append(times, NEVER)[after] < columns[1])
+        around.append((columns[0][running], columns[1][running], columns[2][running]))
+    starts, ends, of_call = (np.concatenate(column) for column in zip(*around, strict=True))
+    is_undisturbed = np.ones(began.size, np.bool_)
     for own in np.unique(thread):  # a few
         others = np.flatnonzero(of_call != own)
         others = others[np.argsort(starts[others], kind="stable")]
-        if not others.size:
-            continue
         mine = thread == own
         before = np.searchsorted(starts[others], began[mine], side="left")
         reached = np.concatenate(([UNKNOWN], np.maximum.accumulate(ends[others])))
-        found[mine] = reached[before] <= began[mine]
-    return found
+        is_undisturbed[mine] = reached[before] <= began[mine]
+    return is_undisturbed
 
 
-def _calls_around(times: Int64, calls: pa.Table) -> tuple[Int64, Int64, Int64]:
-    """Return start, end and thread of the calls that were running at any of some times, in ascending order."""
-    found = [(_NOTHING,) * 3]
-    for batch in calls.select(["start_ns", "end_ns", "thread_id"]).to_batches():
-        start, end, thread = (column.to_numpy() for column in batch.columns)
-        after = np.searchsorted(times, start, side="right")
-        around = np.flatnonzero(np.append(times, NEVER)[after] < end)
-        found.append((start[around], end[around], thread[around]))
-    starts, ends, threads = (np.concatenate(column) for column in zip(*found, strict=True))
-    return starts, ends, threads
+def _clock_of(kernels: Int64, copies: Int64, waits: pa.Table, *, is_only: bool) -> DeviceClock:
+    """Compare one device's clock by its operations, and the calls that waited for it.
 
-
-def _clock_of(
-    kernels: tuple[Int64, Int64, Int64, Int64],
-    copies: tuple[Int64, Int64, Int64],
-    waits: pa.Table,
-    *,
-    is_only: bool,
-) -> DeviceClock:
-    """Compare one device's clock by its operations in order of launch, and the calls that waited for it."""
-    launch, start, end, stream = kernels
-    lags = np.concatenate((_first_lags(launch, start), copies[1] - copies[0]))
-    leads = _leads(launch, end, stream, copies, waits) if waits.num_rows else _NOTHING
-    own = pc.is_valid(waits["copy_end_ns"])
-    blocking = waits.filter(own)
+    Rows are launch, start, end and of kernels stream; columns operations in order of launch.
+    """
+    # Of a launch that makes many, as a graph does, the first alone.
+    launch, start = kernels[:2]
+    begins = run_starts(launch)
+    first = start if begins.size == launch.size else np.minimum.reduceat(start, begins)
+    lags = np.concatenate((first - launch[begins], copies[1] - copies[0]))
+    leads = _leads(kernels, copies, waits) if waits.num_rows else _NOTHING
+    blocking = waits.filter(pc.is_valid(waits["copy_end_ns"]))
     if is_only or blocking.num_rows:
         ends, returned = (blocking[name].to_numpy() for name in ("copy_end_ns", "end_ns"))
         leads = np.concatenate((leads, ends - returned))
     return device_clock(lags, leads)
 
 
-def _first_lags(launch: Int64, start: Int64) -> Int64:
-    """Return start - launch of the first operation of each launch, as a graph makes many."""
-    if not launch.size:
-        return launch
-    if (launch[1:] > launch[:-1]).all():
-        return start - launch
-    begins = np.flatnonzero(np.diff(launch, prepend=launch[0] - 1))
-    first: Int64 = np.minimum.reduceat(start, begins)
-    return first - launch[begins]
-
-
-def _leads(
-    launch: Int64,
-    end: Int64,
-    stream: Int64,
-    copies: tuple[Int64, Int64, Int64],
-    waits: pa.Table,
-) -> Int64:
+def _leads(kernels: Int64, copies: Int64, waits: pa.Table) -> Int64:
     """Return end - return for the operations that a call waited for, each with the first such call."""
     rows = waits.filter(pc.is_null(waits["copy_end_ns"])).sort_by("start_ns")
     if not rows.num_rows:
         return _NOTHING
     began, returned = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     is_whole = rows["is_whole"].to_numpy()
-    told = pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy()
+    waited_for = pc.fill_null(rows["stream_id"], UNKNOWN).to_numpy()
     # Of copies the stream is not known: they are one more.
-    launch, end = np.concatenate((launch, copies[0])), np.concatenate((end, copies[2]))
-    stream = np.concatenate((stream, np.full(copies[0].size, UNKNOWN + 1)))
+    launch, end = np.concatenate((kernels[0], copies[0])), np.concatenate((kernels[2], copies[2]))
+    stream = np.concatenate((kernels[3], np.full(copies.shape[1], UNKNOWN + 1)))
     most = np.full(began.size, NEVER)
-    by_stream = [np.flatnonzero(stream == one) for one in np.unique(stream)]
-    for own in by_stream:
+    for number in np.unique(stream):
+        own = stream == number
         reached = np.concatenate(([NEVER], np.maximum.accumulate(end[own])))
         before = np.searchsorted(launch[own], began, side="left")
         lead = np.where(before > 0, reached[before] - returned, NEVER)
         most = np.minimum(most, lead)
     most[is_whole] = NEVER  # it waited for all of them, not for one that nobody knows
-    found = [_first_waits((launch, end), (began, returned, most), is_whole | (told == UNKNOWN))]
-    for number in np.unique(told[told != UNKNOWN]):
-        own = np.flatnonzero(stream == number)
-        chosen = (told == number) & ~is_whole
-        at_most = np.full(began.size, NEVER)
-        found.append(_first_waits((launch[own], end[own]), (began, returned, at_most), chosen))
-    return np.concatenate(found)
+    is_of_all = is_whole | (waited_for == UNKNOWN)
+    leads = [_first_waits(launch, end, began[is_of_all], returned[is_of_all], most[is_of_all])]
+    for number in np.unique(waited_for[waited_for != UNKNOWN]):
+        own, chosen = stream == number, (waited_for == number) & ~is_whole
+        at_most = np.full(began.size, NEVER)[chosen]
+        leads.append(_first_waits(launch[own], end[own], began[chosen], returned[chosen], at_most))
+    return np.concatenate(leads)
 
 
-def _first_waits(operations: tuple[Int64, Int64], waits: tuple[Int64, Int64, Int64], chosen: Flags) -> Int64:
-    """Return each operation's end - return of the first chosen call after its launch, at most what that call says."""
-    launch, end = operations
-    began, returned, most = (column[chosen] for column in waits)
-    if not began.size:
-        return _NOTHING
+def _first_waits(launch: Int64, end: Int64, began: Int64, returned: Int64, most: Int64) -> Int64:
+    """Return each operation's end - return of the first call after its launch, at most what that call says."""
     place = np.searchsorted(began, launch, side="right")
-    known = place < began.size
-    place = place[known]
-    leads: Int64 = np.minimum(end[known] - returned[place], most[place])
+    is_waited_for = place < began.size
+    place = place[is_waited_for]
+    leads: Int64 = np.minimum(end[is_waited_for] - returned[place], most[place])
     return leads

@@ -12,24 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.analysis.intervals import run_starts, union
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from nsyspipe.model.types import Flags, Int64
-
-
-# Which communication operations of different ranks are the same collective.
+    from nsyspipe.analysis.intervals import IntervalSet
+    from nsyspipe.model.types import Flags, Float64, Int64
 
 
 UNGROUPED = -1
 
 
 def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
-    """Match the k-th operation of a group on each of its ranks with the k-th on the others.
+    """Match the k-th operation of a group on each of its ranks with the k-th on the others, as the same collective.
 
     A group (a communicator within one step) with fewer ranks than `n_required` of it, with counts that differ between ranks,
     or of a single rank, is not matched; `UNGROUPED` is left out. Operations of one rank stand in order of start.
@@ -56,7 +52,7 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
     required = n_required[cell_group[group_first]]
     is_matched = (fewest == most) & (n_cells == required) & (n_cells > 1)
 
-    found = []
+    matched = []
     for size in np.unique(n_cells[is_matched]).tolist():
         own = np.flatnonzero(is_matched & (n_cells == size))
         cells = group_first[own][:, np.newaxis] + np.arange(size)
@@ -64,11 +60,8 @@ def match(group: Int64, rank: Int64, n_required: Int64) -> list[Int64]:
         block = np.repeat(np.arange(own.size), fewest[own])
         begin = np.cumsum(fewest[own]) - fewest[own]
         k = np.arange(block.size) - begin[block]
-        found.append(rows[cell_first[cells[block]] + k[:, np.newaxis]])
-    return found
-
-
-# Message sizes and bandwidths as nccl-tests defines them.
+        matched.append(rows[cell_first[cells[block]] + k[:, np.newaxis]])
+    return matched
 
 
 # NCCL reports one rank's part of these.
@@ -83,7 +76,7 @@ def whole_message(collective: str, reported_bytes: Int64, n_ranks: Int64) -> Int
     return reported_bytes * n_ranks if collective in PER_RANK else reported_bytes
 
 
-def bus_factor(collective: str, n_ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+def bus_factor(collective: str, n_ranks: Float64) -> Float64:
     """Return busbw / algbw: 2(n-1)/n for all_reduce, (n-1)/n for gather, scatter, all-to-all, else 1."""
     part = (n_ranks - 1) / n_ranks
     if collective == "all_reduce":
@@ -120,40 +113,42 @@ class Waiting:
 
 def waiting(matched: Sequence[Int64], starts: Int64, ends: Int64, clock_error: Int64) -> Waiting:
     """Measure matched collectives, one per row of `matched`: times are aligned, `clock_error` is of each operation's report, ns."""
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         one.name: np.zeros(starts.size, np.bool_ if one.name.startswith("is_") else np.int64) for one in fields(Waiting)
     }
-    found["collective_id"][:] = NOBODY
+    columns["collective_id"][:] = NOBODY
     n_before = 0
     for rows in matched:
-        own_start, error = starts[rows], clock_error[rows]
+        own_start, own_end = starts[rows], ends[rows]
         ordered = np.sort(own_start, axis=1)
         first, second_last, last = (ordered[:, [at]] for at in (0, -2, -1))
+        # The clock error of the rank that arrived then; of several the largest.
         first_error, second_error, last_error = (
-            _error_at(time, own_start, error) for time in (first, second_last, last)
+            np.where(own_start == time, clock_error[rows], 0).max(axis=1, keepdims=True)
+            for time in (first, second_last, last)
         )
-        is_last, late_by = own_start == last, last - second_last
+        is_last, late_by, wait = own_start == last, last - second_last, last - own_start
         is_skewed = last - first > np.maximum(first_error, last_error)
-        columns = {
+        values = {
             "is_matched": True,
             "collective_id": n_before + np.arange(len(rows))[:, np.newaxis],
             "n_ranks": rows.shape[1],
             "first_start_ns": first,
             "last_start_ns": last,
             "arrival_skew_ns": last - first,
-            "wait_ns": last - own_start,
-            "transfer_ns": np.maximum(ends[rows] - last, 0),
+            "wait_ns": wait,
+            "transfer_ns": np.maximum(own_end - last, 0),
             "late_by_ns": np.where(is_last, late_by, 0),
             "is_significant": is_skewed,
             "is_late_significant": is_last & (late_by > np.maximum(second_error, last_error)),
         }
-        for name, values in columns.items():
-            found[name][rows] = values
+        for name, value in values.items():
+            columns[name][rows] = value
         n_before += len(rows)
-        waited = waited_until(own_start, ends[rows], last - own_start) - own_start
+        waited = waited_until(own_start, own_end, wait) - own_start
         first_of_last = rows[np.arange(len(rows)), is_last.argmax(axis=1)]
-        found["held_up_ns"][first_of_last] = np.where(is_skewed[:, 0], waited.max(axis=1), 0)
-    return Waiting(**found)
+        columns["held_up_ns"][first_of_last] = np.where(is_skewed[:, 0], waited.max(axis=1), 0)
+    return Waiting(**columns)
 
 
 def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
@@ -162,10 +157,9 @@ def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
     return until
 
 
-def _error_at(time: Int64, own_start: Int64, error: Int64) -> Int64:
-    """Return for each collective the clock error of the rank that arrived then; of several the largest."""
-    found: Int64 = np.where(own_start == time, error, 0).max(axis=1, keepdims=True)
-    return found
+def waiting_time(starts: Int64, ends: Int64, wait_ns: Int64) -> IntervalSet:
+    """Return W, when any of some operations waits: the union of ``[own start, min(last start, own end))``."""
+    return union(starts, np.maximum(waited_until(starts, ends, wait_ns), starts))
 
 
 def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
@@ -182,15 +176,13 @@ def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:
     rows = rows.filter(pc.and_(is_late, pc.invert(in_pairs)))
     rows = rows.append_column("is_alone", pc.greater(rows["late_by_ns"], 0))
     keys = ["step", "rank", "is_alone"]
-    found = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])  # fmt: skip
-    step, held_up = found["step"].to_numpy(), found["held_up_ns_sum"].to_numpy()
-    numbers, index = np.unique(step, return_inverse=True)
+    sums = rows.group_by(keys).aggregate([("held_up_ns", "sum")]).sort_by([(key, "ascending") for key in keys])
+    held_up = sums["held_up_ns_sum"].to_numpy()
+    numbers, step = np.unique(sums["step"].to_numpy(), return_inverse=True)
     total, most = np.zeros(numbers.size, np.int64), np.full(numbers.size, np.iinfo(np.int64).max)
-    np.add.at(total, index, held_up)
-    of_steps = np.searchsorted(numbers, steps["step"].to_numpy())
-    known = np.isin(steps["step"].to_numpy(), numbers)
-    np.minimum.at(most, of_steps[known], steps["wall_ns"].to_numpy()[known])
-    is_over = total > most
-    ratio = np.where(is_over, most / np.maximum(total, 1), 1.0)
-    shared = np.where(is_over[index], (held_up * ratio[index]).astype(np.int64), held_up)
-    return pa.table({**{key: found[key] for key in keys}, "held_up_ns": shared})
+    np.add.at(total, step, held_up)
+    own = steps.filter(pc.is_in(steps["step"], value_set=pa.array(numbers)))
+    np.minimum.at(most, np.searchsorted(numbers, own["step"].to_numpy()), own["wall_ns"].to_numpy())
+    ratio = np.minimum(most / np.maximum(total, 1), 1.0)
+    shared = np.where((total > most)[step], (held_up * ratio[step]).astype(np.int64), held_up)
+    return pa.table({**{key: sums[key] for key in keys}, "held_up_ns": shared})

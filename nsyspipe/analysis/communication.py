@@ -6,8 +6,8 @@ are grouped, in the ``ncclGroupEnd`` behind them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +19,15 @@ from nsyspipe.model import canonical
 from nsyspipe.model.names import COLLECTIVES, algorithm_of, collective_of, datatype_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
 
     from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.step_families import Members
-    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.analysis.steps import Members, Windows
     from nsyspipe.model.types import Flags, Float64, Int64
+
+    Messages = NDArray[np.void]
 
 
 NO_MEMBER = -1
@@ -69,7 +72,7 @@ def comm_operations(
         collective[kind] if kinds else kind,
         *(operations.kernel_column(name)[rows] for name in ("device_id", "stream_id")),
     )
-    said = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
+    says = assign_messages(payloads, launch, kernel_kinds(one.collective for one in kinds)[kind])
     all_to_all = np.full(launch.size, COLLECTIVES.index("all_to_all"))
     table = canonical.COMM_OPERATIONS.table(
         {
@@ -78,10 +81,10 @@ def comm_operations(
             "member": member,
             "kind": kind,
             "stream_order": order,
-            "comm_id": pa.array(said.comm_id, mask=~said.has_comm_id),
-            "seq_number": pa.array(said.seq, mask=~said.has_seq),
-            "message_bytes": pa.array(said.message_bytes, mask=~said.has_bytes),
-            "called": pa.array(all_to_all, mask=said.kind != ALL_TO_ALL),
+            "comm_id": pa.array(says["comm_id"], mask=~says["has_comm_id"]),
+            "seq_number": pa.array(says["seq"], mask=~says["has_seq"]),
+            "message_bytes": pa.array(says["message_bytes"], mask=~says["has_message_bytes"]),
+            "called": pa.array(all_to_all, mask=says["kind"] != ALL_TO_ALL),
         }
     )
     return CommOperations(tuple(kinds), table)
@@ -95,18 +98,16 @@ def members_holding(members: Members, windows: Windows, launch: Int64, start: In
     """
     if is_one_window:
         return np.zeros(launch.size, np.int64)
-    own = _inside(members.starts, members.ends, np.arange(members.starts.size), launch)
+
+    def inside(ranges: Members | Windows, times: Int64) -> Int64:
+        at = np.searchsorted(ranges.starts, times, side="right") - 1
+        return np.where((at >= 0) & (times < np.append(ranges.ends, 0)[at]), at, NO_MEMBER)
+
+    member = inside(members, launch)
     never = np.flatnonzero(launch == NEVER)
-    own[never] = _inside(windows.starts, windows.ends, windows.member, start[never])
-    return own
-
-
-def _inside(starts: Int64, ends: Int64, member: Int64, times: Int64) -> Int64:
-    """Return the member whose range holds each time; `NO_MEMBER` for none."""
-    if not starts.size:
-        return np.full(times.size, NO_MEMBER)
-    at = np.searchsorted(starts, times, side="right") - 1
-    return np.where((at >= 0) & (times < ends[at]), member[at], NO_MEMBER)
+    # The last place is that of no window.
+    member[never] = np.append(windows.member, NO_MEMBER)[inside(windows, start[never])]
+    return member
 
 
 def _kinds(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[CommKind], Int64]:
@@ -179,32 +180,18 @@ _AS_SENDS = (ALL_TO_ALL, _COLLECTIVES.index("gather"), _COLLECTIVES.index("scatt
 ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
 
-@dataclass(frozen=True)
-class Messages:
-    """What NCCL reported of calls or of kernels; a value counts only where its flag is set."""
-
-    comm_id: Int64  # communicator: 64 bits as a signed number
-    has_comm_id: Flags
-    seq: Int64  # NCCL's own number of the call; of calls that were fused, the first one's
-    has_seq: Flags
-    message_bytes: Int64  # as NCCL reports it; of calls that were fused, the sum
-    has_bytes: Flags
-    kind: Int64  # number of the collective that was called, or `ANY`
-
-    def take(self, rows: Int64) -> Messages:
-        """Return some rows, in any order and number."""
-        return Messages(*(column[rows] for column in vars(self).values()))
-
-    def followed_by(self, *others: Messages) -> Messages:
-        """Return all rows of this and of others, one after the other."""
-        columns: Iterator[tuple[Any, ...]] = zip(*(vars(part).values() for part in (self, *others)), strict=True)
-        return Messages(*map(np.concatenate, columns))
-
-    @classmethod
-    def unknown(cls, n_rows: int) -> Messages:
-        """Return rows of which nothing is known."""
-        value, flag = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.bool_)
-        return cls(value, flag, value, flag, value, flag, np.full(n_rows, ANY))
+# What NCCL reported of calls or of kernels; a value counts only where its flag is set.
+MESSAGE = np.dtype(
+    [
+        ("comm_id", np.int64),  # communicator: 64 bits as a signed number
+        ("has_comm_id", np.bool_),
+        ("seq", np.int64),  # NCCL's own number of the call; of calls that were fused, the first one's
+        ("has_seq", np.bool_),
+        ("message_bytes", np.int64),  # as NCCL reports it; of calls that were fused, the sum
+        ("has_message_bytes", np.bool_),
+        ("kind", np.int64),  # number of the collective that was called, or `ANY`
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -215,7 +202,7 @@ class Calls:
     start: Int64
     end: Int64
     is_receive: Flags  # whether it is ncclRecv
-    says: Messages  # what the payload says
+    says: Messages  # what the payload says: records of `MESSAGE`
 
 
 def calls_of(payloads: pa.Table) -> Calls:
@@ -228,20 +215,16 @@ def calls_of(payloads: pa.Table) -> Calls:
     call = payloads["call"].combine_chunks()  # a null fits any kind
     names = call.dictionary.to_pylist()
     code = pc.fill_null(call.indices, len(names)).to_numpy()
-    kind = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
-    is_receive = np.array([*("recv" in name.lower() for name in names), False])[code]
-
-    def column(name: str, null: int = 0) -> tuple[Int64, Flags]:
-        return filled(payloads[name], null), pc.is_valid(payloads[name]).to_numpy()
-
-    says = Messages(*column("comm_id"), *column("seq"), *column("message_bytes"), kind)
-    is_call = (kind >= 0) | ((kind == ANY) & (says.has_bytes | says.has_seq))
-    rows = np.flatnonzero(is_call)
+    says = np.zeros(len(code), MESSAGE)
+    says["kind"] = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
+    for name in ("comm_id", "seq", "message_bytes"):
+        says[name], says[f"has_{name}"] = filled(payloads[name], 0), pc.is_valid(payloads[name])
+    rows = np.flatnonzero((says["kind"] >= 0) | ((says["kind"] == ANY) & (says["has_message_bytes"] | says["has_seq"])))
     return Calls(
-        start=column("start_ns")[0][rows],
-        end=column("end_ns", -NEVER)[0][rows],
-        is_receive=is_receive[rows],
-        says=says.take(rows),
+        start=filled(payloads["start_ns"])[rows],
+        end=filled(payloads["end_ns"], -NEVER)[rows],
+        is_receive=np.array([*("recv" in name.lower() for name in names), False])[code][rows],
+        says=says[rows],
     )
 
 
@@ -294,8 +277,6 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messag
     launches, kinds
         Host start of each kernel's launch, any order, `NEVER` where unknown; its kind, as `kernel_kinds` says.
     """
-    if not payloads.num_rows:
-        return Messages.unknown(launches.size)
     calls = calls_of(payloads)
     blocks = _blocks(calls, launches)
     # A row for each kernel: a call's, a fused group's, or the last, of which nothing is known.
@@ -304,12 +285,15 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messag
     source[kernel] = call
     fused, kernel, last, is_fused = _fused(calls, kinds, blocks)
     is_own = launches[kernel] < calls.end[last]
-    own = is_own & fits(calls.says.kind[last], kinds[kernel])
+    own = is_own & fits(calls.says["kind"][last], kinds[kernel])
     source[kernel[own]] = last[own]
     if (launches < NEVER).all():
         is_fused &= ~is_own
         source[kernel[is_fused]] = calls.start.size + np.flatnonzero(is_fused)
-    return calls.says.followed_by(fused, Messages.unknown(1)).take(source)
+    unknown = np.zeros(1, MESSAGE)
+    unknown["kind"] = ANY
+    messages: Messages = np.concatenate((calls.says, fused, unknown))[source]
+    return messages
 
 
 @dataclass(frozen=True)
@@ -331,13 +315,11 @@ def _blocks(calls: Calls, launches: Int64) -> _Blocks:
     time = np.concatenate((calls.start, launches[kernel]))
     order = np.argsort(time, kind="stable")  # a call before a launch of the same time
     is_kernel = order >= n_calls
-    begins = np.ones(order.size, np.bool_)
-    begins[1:] = is_kernel[:-1] & ~is_kernel[1:]
-    block = np.cumsum(begins) - 1
+    block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
+    n_blocks = int(block[-1]) + 1 if block.size else 0
     call, call_block = order[~is_kernel], block[~is_kernel]
     counts = _is_counted(calls, call, call_block)
     call, call_block = call[counts], call_block[counts]
-    n_blocks = int(np.count_nonzero(begins))
     return _Blocks(
         call=call,
         call_block=call_block,
@@ -350,11 +332,10 @@ def _blocks(calls: Calls, launches: Int64) -> _Blocks:
 
 def _is_counted(calls: Calls, call: Int64, block: Int64) -> Flags:
     """Leave out what a communicator receives in a block in which it also sends."""
-    says, is_receive = calls.says, calls.is_receive[call]
-    codes = np.unique(says.comm_id, return_inverse=True)[1] + 1
-    comm = np.where(says.has_comm_id, codes, 0)[call]
-    key = block * (codes.size + 1) + comm
-    is_send = (says.kind[call] == SEND_RECV) & ~is_receive
+    says, is_receive = calls.says[call], calls.is_receive[call]
+    codes = np.unique(says["comm_id"], return_inverse=True)[1] + 1
+    key = block * (codes.size + 1) + np.where(says["has_comm_id"], codes, 0)
+    is_send = (says["kind"] == SEND_RECV) & ~is_receive
     is_matched: Flags = is_receive & np.isin(key, key[is_send])
     return ~is_matched
 
@@ -366,7 +347,7 @@ def _one_to_one(calls: Calls, kinds: Int64, blocks: _Blocks) -> tuple[Int64, Int
     is_mine = is_even[blocks.kernel_block]
     kernel, block = blocks.kernel[is_mine], blocks.kernel_block[is_mine]
     is_bad = np.zeros(is_even.size, np.bool_)
-    is_bad[block[~fits(calls.says.kind[call], kinds[kernel])]] = True
+    is_bad[block[~fits(calls.says["kind"][call], kinds[kernel])]] = True
     return call[~is_bad[block]], kernel[~is_bad[block]]
 
 
@@ -379,22 +360,18 @@ def _fused(calls: Calls, kinds: Int64, blocks: _Blocks) -> tuple[Messages, Int64
     call = blocks.call[is_wanted[blocks.call_block]]
     kernel = blocks.kernel[is_wanted[blocks.kernel_block]]
     if not call.size:
-        return Messages.unknown(0), kernel, call, np.zeros(0, np.bool_)
+        return np.zeros(0, MESSAGE), kernel, call, np.zeros(0, np.bool_)
     n_calls = blocks.n_calls[is_wanted]
     firsts = np.cumsum(n_calls) - n_calls
-    says = calls.says.take(call)
-    highest = np.maximum.reduceat(says.kind, firsts)  # unnamed calls are the lowest
-    lowest = np.minimum.reduceat(np.where(says.kind == ANY, N_KINDS, says.kind), firsts)
+    says = calls.says[call]
+    kind, comm, n_bytes = says["kind"], says["comm_id"], says["message_bytes"]
+    highest = np.maximum.reduceat(kind, firsts)  # unnamed calls are the lowest
+    lowest = np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts)
     is_group = (highest == ANY) | (lowest == highest)
-    is_group &= fits(highest, kinds[kernel])
-    is_group &= np.logical_and.reduceat(says.has_comm_id, firsts)
-    comm = says.comm_id
+    is_group &= fits(highest, kinds[kernel]) & np.logical_and.reduceat(says["has_comm_id"], firsts)
     is_group &= np.minimum.reduceat(comm, firsts) == np.maximum.reduceat(comm, firsts)
-    has_bytes = np.logical_and.reduceat(says.has_bytes, firsts)
-    has_bytes &= np.add.reduceat(says.message_bytes.astype(np.float64), firsts) < _LARGEST
-    fused = replace(
-        says.take(firsts),
-        message_bytes=np.add.reduceat(says.message_bytes, firsts),
-        has_bytes=has_bytes,
-    )
+    fused = says[firsts]
+    fused["message_bytes"] = np.add.reduceat(n_bytes, firsts)
+    fused["has_message_bytes"] = np.logical_and.reduceat(says["has_message_bytes"], firsts)
+    fused["has_message_bytes"] &= np.add.reduceat(n_bytes.astype(np.float64), firsts) < _LARGEST
     return fused, kernel, call[firsts + n_calls - 1], is_group

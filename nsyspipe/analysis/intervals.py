@@ -64,10 +64,8 @@ class IntervalSet:
 
     def contains(self, times: Int64) -> Flags:
         """Return whether each time lies in an interval."""
-        if not len(self):
-            return np.zeros(np.shape(times), np.bool_)
-        index = np.searchsorted(self.starts, times, side="right") - 1
-        return (index >= 0) & (times < self.ends[np.maximum(index, 0)])
+        flags: Flags = self.lengths(times, times + 1) > 0
+        return flags
 
     def shifted(self, by_ns: int) -> IntervalSet:
         """Return the same intervals later by so much."""
@@ -88,10 +86,8 @@ class IntervalSet:
             return EMPTY
         first = np.searchsorted(many.ends, few.starts, side="right")
         partner, owner = Slices(first, np.searchsorted(many.starts, few.ends, side="left")).rows()
-        return IntervalSet(
-            np.maximum(few.starts[owner], many.starts[partner]),
-            np.minimum(few.ends[owner], many.ends[partner]),
-        )
+        starts = np.maximum(few.starts[owner], many.starts[partner])
+        return IntervalSet(starts, np.minimum(few.ends[owner], many.ends[partner]))
 
 
 _FOREVER = 2**62
@@ -112,25 +108,23 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     """
     if not starts.size:
         return EMPTY
-    sorted_starts, sorted_ends = _sorted(starts), _sorted(ends)
+    # Operations of one stream are in order already, and looking costs a tenth of sorting.
+    sorted_starts, sorted_ends = (times if is_sorted(times) else np.sort(times) for times in (starts, ends))
     gaps = np.flatnonzero(sorted_starts[1:] > sorted_ends[:-1])
     merged_starts = sorted_starts[np.concatenate(([0], gaps + 1))]
     merged_ends = sorted_ends[np.concatenate((gaps, [starts.size - 1]))]
-    if (merged_ends > merged_starts).all():
-        return IntervalSet(merged_starts, merged_ends)
-    kept = merged_ends > merged_starts
-    return IntervalSet(merged_starts[kept], merged_ends[kept])
+    return nonempty(merged_starts, merged_ends)
 
 
 def union_of(*sets: IntervalSet) -> IntervalSet:
     """Return the times that lie in any of some sets."""
-    starts = np.concatenate([one.starts for one in sets])
-    return union(starts, np.concatenate([one.ends for one in sets]))
+    return union(np.concatenate([some.starts for some in sets]), np.concatenate([some.ends for some in sets]))
 
 
-def _sorted(values: Int64) -> Int64:
-    """Sort, unless in order already: operations of one stream are, and looking costs a tenth of sorting."""
-    return values if is_sorted(values) else np.sort(values)
+def nonempty(starts: Int64, ends: Int64) -> IntervalSet:
+    """Return those of sorted, disjoint intervals that have a length."""
+    is_long = ends > starts
+    return IntervalSet(starts, ends) if is_long.all() else IntervalSet(starts[is_long], ends[is_long])
 
 
 def is_sorted(values: Int64) -> bool:
@@ -168,13 +162,10 @@ class Slices:
         np.add.at(steps, self.last, -1)
         return np.cumsum(steps[:-1], out=steps[:-1]) > 0
 
-    def minimum(self, values: Int64) -> Int64:
-        """Return the smallest value of each slice; no slice may be empty."""
-        return np.minimum.reduceat(np.append(values, np.iinfo(np.int64).max), self.edges)[::2]
-
-    def maximum(self, values: Int64) -> Int64:
-        """Return the largest value of each slice; no slice may be empty."""
-        return np.maximum.reduceat(np.append(values, np.iinfo(np.int64).min), self.edges)[::2]
+    def reduced(self, of: np.ufunc, values: Int64) -> Int64:
+        """Return, as of ``np.minimum``, the smallest value of each slice; no slice may be empty."""
+        reduced: Int64 = of.reduceat(np.append(values, 0), self.edges)[::2]
+        return reduced
 
     @property
     def edges(self) -> Int64:
@@ -205,28 +196,13 @@ def outermost(starts: Int64, ends: Int64) -> Int64:
 def grouped_lengths(groups: Int64, starts: Int64, ends: Int64, n_groups: int) -> Int64:
     """Return the union length of each group's intervals, ns; groups from 0 in any order."""
     totals = np.zeros(n_groups, np.int64)
-    if not starts.size:
-        return totals
+    # As in `union`, starts and ends are sorted by themselves: each start takes back what the end before lies behind it.
     order = np.lexsort((starts, groups))
-    group, start, end = groups[order], starts[order], ends[order]
-    origin = start.min()
-    span = int(end.max()) - int(origin) + 1
-    # Groups are laid out one after the other on one axis, as many at a time as int64 holds.
-    per_block = max((2**62) // span, 1)
-    for block in range(0, n_groups, per_block):
-        low, high = np.searchsorted(group, (block, block + per_block))
-        if low == high:
-            continue
-        shift = (group[low:high] - block) * span - origin
-        begin, finish = start[low:high] + shift, end[low:high] + shift
-        reached = np.empty(begin.size, np.int64)
-        reached[0], reached[1:] = -1, np.maximum.accumulate(finish)[:-1]
-        fresh = np.maximum(finish - np.maximum(begin, reached), 0)
-        np.add.at(totals, group[low:high], fresh)
+    group, start, end = groups[order], starts[order], ends[np.lexsort((ends, groups))]
+    np.add.at(totals, group, end - start)
+    again = np.flatnonzero((group[1:] == group[:-1]) & (end[:-1] > start[1:]))
+    np.subtract.at(totals, group[again], end[again] - start[again + 1])
     return totals
-
-
-# Runs of equal values in a column: where each begins, and the place of each row in its run.
 
 
 def run_starts(values: Int64) -> Int64:

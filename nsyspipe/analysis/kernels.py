@@ -1,8 +1,8 @@
-"""What each kernel costs, by phase and name, over all and in each step: beside communication, without it, slowed by it."""
+"""What each kernel costs, by phase and name, over all and in each step; and how much slower it runs beside communication."""
 
 from __future__ import annotations
 
-import collections
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import UNKNOWN
-from nsyspipe.analysis.slowdown import kernel_slowdown
+from nsyspipe.analysis.attribution import NEVER, UNKNOWN
+from nsyspipe.analysis.intervals import places_in_runs, run_starts
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES, kernel_label
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.intervals import IntervalSet
     from nsyspipe.analysis.steps import Windows
     from nsyspipe.model.types import Flags, Int32, Int64
+
+    Hashes = NDArray[np.uint64]
 
 
 # What kernels of each name take in each window, kept small: which windows count is known only across ranks.
@@ -38,11 +40,9 @@ _LEAST_GROUPS = 8
 class WindowSums:
     """Sums by (group of windows, row), only those that are not 0."""
 
-    # how many there are
     n_windows: int
     n_rows: int
     first_window: Int64  # first window of each group; mostly each window is a group
-    # one value per sum
     group: Int32
     row: Int32
     n_kernels: Int32
@@ -50,8 +50,9 @@ class WindowSums:
 
     def over(self, is_chosen: Flags) -> tuple[Int64, Int64, Flags]:
         """Return number and total duration by row over some windows, and whether only a part of a row's group is chosen."""
-        n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[self._edges])
-        is_whole = n_chosen == np.diff(self._edges)
+        edges = np.append(self.first_window, self.n_windows)
+        n_chosen = np.diff(np.append(0, np.cumsum(is_chosen))[edges])
+        is_whole = n_chosen == np.diff(edges)
         number, total = np.zeros((2, self.n_rows), np.int64)
         counts = is_whole[self.group]
         np.add.at(number, self.row[counts], self.n_kernels[counts])
@@ -59,10 +60,6 @@ class WindowSums:
         is_unknown = np.zeros(self.n_rows, np.bool_)
         is_unknown[self.row[((n_chosen > 0) & ~is_whole)[self.group]]] = True
         return number, total, is_unknown
-
-    @property
-    def _edges(self) -> Int64:
-        return np.append(self.first_window, self.n_windows)
 
 
 def window_sums(
@@ -84,18 +81,18 @@ def window_sums(
     number, total = np.bincount(cell, minlength=size), np.zeros(size, np.int64)
     np.add.at(total, cell, durations)
     inside = slice(n_rows, n_rows * (first.size + 1))
-    kept = np.flatnonzero(number[inside])
-    found = WindowSums(
+    cells = np.flatnonzero(number[inside])
+    sums = WindowSums(
         n_windows=len(windows),
         n_rows=n_rows,
         first_window=first,
-        group=(kept // max(n_rows, 1)).astype(np.int32),
-        row=(kept % max(n_rows, 1)).astype(np.int32),
-        n_kernels=number[inside][kept].astype(np.int32),
-        total_ns=total[inside][kept],
+        group=(cells // max(n_rows, 1)).astype(np.int32),
+        row=(cells % max(n_rows, 1)).astype(np.int32),
+        n_kernels=number[inside][cells].astype(np.int32),
+        total_ns=total[inside][cells],
     )
-    by_row = (-1, n_rows) if n_rows else (1, 0)
-    return found, number.reshape(by_row).sum(axis=0), total.reshape(by_row).sum(axis=0)
+    by_row = (edges.size + 1, n_rows)
+    return sums, number.reshape(by_row).sum(axis=0), total.reshape(by_row).sum(axis=0)
 
 
 def _group_starts(n_windows: int, n_rows: int) -> Int64:
@@ -105,61 +102,57 @@ def _group_starts(n_windows: int, n_rows: int) -> Int64:
         return np.arange(n_windows)
     at_edge = most // 4
     size = -(-(n_windows - 2 * at_edge) // (most - 2 * at_edge))
-    return np.concatenate(
-        (
-            np.arange(at_edge),
-            np.arange(at_edge, n_windows - at_edge, size),
-            np.arange(n_windows - at_edge, n_windows),
-        )
-    )
+    middle = np.arange(at_edge, n_windows - at_edge, size)
+    return np.concatenate((np.arange(at_edge), middle, np.arange(n_windows - at_edge, n_windows)))
 
 
-_IDENTITY = ("name_id", "grid", "block")
-
-
-def kernel_costs(
+def kernels_table(
     operations: ProcessOperations,
-    label: Int64,
+    names: Mapping[int, str],
     phase: NDArray[np.int8],
     comm: IntervalSet,
-    *,
-    n_phases: int,
     windows: Windows,
-) -> tuple[dict[str, Int64], WindowSums]:
-    """Sum the kernels of one rank by phase and name, and by the window that they start in.
+) -> tuple[pa.Table, WindowSums]:
+    """Sum the kernels of one rank by phase (an index into `names.PHASES`, -1 for none) and name, and by their window.
 
-    One row per (phase, label) that occurs, sorted so: ``phase`` (`n_phases` for none), ``label``, ``n_kernels``,
-    ``total_ns``, ``min_ns``, ``max_ns``, ``overlapped_ns`` (the part of a compute kernel's time with communication under
-    way; 0 for communication itself), and of kernels that ran under communication and have equal ones that did not:
-    ``n_slowed``, ``slowed_ns`` and ``free_ns``.
+    One row per (phase, name) that occurs, sorted so: ``phase`` (null for none, last), ``name``, ``n_kernels``, ``total_ns``,
+    ``min_ns``, ``max_ns``, ``overlapped_ns`` (the part of a compute kernel's time with communication under way; 0 for
+    communication itself), and of kernels that ran under communication and have equal ones that did not: ``n_slowed``,
+    ``slowed_ns`` and ``free_ns``. The sums by window have a row for each of these rows.
     """
+    labels, label = kernel_labels(operations.kernel_column("name_id"), names)
     duration = operations.kernel_end - operations.kernel_start
-    covered_rows, covered = _covered(operations, comm)
-    n_labels = int(label.max()) + 1 if label.size else 1
-    first_of_phase = np.arange(n_phases + 1) * n_labels
-    key: Int64 = label + first_of_phase[phase]  # no phase is -1, the last place
-    size = (n_phases + 1) * n_labels
-    kept = np.flatnonzero(np.bincount(key, minlength=size))
-    n_rows, row_of_key = kept.size, np.zeros(size, np.int64)
-    row_of_key[kept] = np.arange(n_rows)
+    size = (len(PHASES) + 1) * len(labels)
+    key: Int64 = label + (np.arange(len(PHASES) + 1) * len(labels))[phase]  # no phase is -1, the last place
+    keys = np.flatnonzero(np.bincount(key, minlength=size))
+    row_of_key = np.zeros(size, np.int64)
+    row_of_key[keys] = np.arange(keys.size)
     row = row_of_key[key]
-    by_window, number, total = window_sums(operations.kernel_start, duration, row, n_rows, windows)
-    shortest, longest = np.full(n_rows, np.iinfo(np.int64).max), np.zeros(n_rows, np.int64)
-    overlapped = np.zeros(n_rows, np.int64)
+    by_window, number, total = window_sums(operations.kernel_start, duration, row, keys.size, windows)
+    shortest, longest = np.full(keys.size, np.iinfo(np.int64).max), np.zeros(keys.size, np.int64)
     np.minimum.at(shortest, row, duration)
     np.maximum.at(longest, row, duration)
-    np.add.at(overlapped, row[covered_rows], covered)
-    costs = {
-        "phase": kept // n_labels,
-        "label": kept % n_labels,
+    beside, covered = _covered(operations, comm)
+    slowed, slowed_ns, free_ns = _slowed(operations, beside, covered)
+
+    def by_row(rows: Int64, values: Int64) -> Int64:
+        sums = np.zeros(keys.size, np.int64)
+        np.add.at(sums, row[rows], values)
+        return sums
+
+    columns = {
+        "phase": pa.array([*PHASES, None], pa.string()).take(pa.array(keys // len(labels))),
+        "name": pa.array(labels, pa.string()).take(pa.array(keys % len(labels))),
         "n_kernels": number,
         "total_ns": total,
         "min_ns": shortest,
         "max_ns": longest,
-        "overlapped_ns": overlapped,
-        **_slowed(operations, (covered_rows, covered), duration, row=row, n_rows=n_rows),
+        "overlapped_ns": by_row(beside, covered),
+        "n_slowed": by_row(slowed, np.ones_like(slowed)),
+        "slowed_ns": by_row(slowed, slowed_ns),
+        "free_ns": by_row(slowed, free_ns),
     }
-    return costs, by_window
+    return pa.table(columns), by_window
 
 
 def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, Int64]:
@@ -177,86 +170,32 @@ def _covered(operations: ProcessOperations, comm: IntervalSet) -> tuple[Int64, I
     return rows[hit], comm.lengths(starts[hit], ends[hit])
 
 
-def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
-    """Keep of `schema.KERNEL_COSTS` the names with most time of each (rank, phase), in the table's order."""
-    order = pc.sort_indices(
-        kernels,
-        [
-            ("rank", "ascending"),
-            ("phase", "ascending"),
-            ("total_ns", "descending"),
-            ("name", "ascending"),
-        ],
-    ).to_numpy()
-    owner = list(zip(kernels["rank"].to_pylist(), kernels["phase"].to_pylist(), strict=True))
-    kept, seen = [], collections.Counter[tuple[int, str | None]]()
-    for row in order.tolist():
-        seen[owner[row]] += 1
-        if seen[owner[row]] <= n_kept:
-            kept.append(row)
-    return kernels.take(pa.array(sorted(kept), pa.int64()))
-
-
-def _slowed(
-    operations: ProcessOperations,
-    covered: tuple[Int64, Int64],
-    duration: Int64,
-    *,
-    row: Int64,
-    n_rows: int,
-) -> dict[str, Int64]:
-    """Sum by row what equal kernels take under communication and without."""
-    columns = {name: np.zeros(n_rows, np.int64) for name in ("n_slowed", "slowed_ns", "free_ns")}
+def _slowed(operations: ProcessOperations, beside: Int64, covered: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return `kernel_slowdown` of the sample of kernels whose grids are known, with the places of the kernels."""
     first, last = operations.sampled
     compute = np.flatnonzero(~operations.is_comm[first:last]) + first
-    if not compute.size:
-        return columns
-    beside = np.zeros(last - first, np.int64)
-    under, lengths = covered
-    inside = slice(*np.searchsorted(under, (first, last)))
-    beside[under[inside] - first] = lengths[inside]
-    name_id, grid, block = (operations.kernel_column(name, first, last)[compute - first] for name in _IDENTITY)
-    found = kernel_slowdown(
-        name_id,
-        grid,
-        block,
-        duration[compute],
-        beside[compute - first],
-    )
-    at = row[compute[found.kernel]]
-    np.add.at(columns["n_slowed"], at, 1)
-    np.add.at(columns["slowed_ns"], at, found.covered_ns)
-    np.add.at(columns["free_ns"], at, found.free_ns)
-    return columns
+    covered_ns = np.zeros(last - first, np.int64)
+    inside = slice(*np.searchsorted(beside, (first, last)))
+    covered_ns[beside[inside] - first] = covered[inside]
+    own = compute - first
+    name_id, grid, block = (operations.kernel_column(name, first, last)[own] for name in ("name_id", "grid", "block"))
+    duration = operations.kernel_end[compute] - operations.kernel_start[compute]
+    kernel, slowed_ns, free_ns = kernel_slowdown(name_id, grid, block, duration, covered_ns[own])
+    return compute[kernel], slowed_ns, free_ns
 
 
-# Kernels by normalised name and phase, as a table.
+def costliest(kernels: pa.Table, n_kept: int) -> pa.Table:
+    """Keep of `schema.KERNEL_COSTS` the names with most time of each (rank, phase), in the table's order."""
+    keys = [("rank", "ascending"), ("phase", "ascending"), ("total_ns", "descending"), ("name", "ascending")]
+    order = pc.sort_indices(kernels, keys).to_numpy()
+    phases = kernels["phase"].cast(pa.string()).combine_chunks().dictionary_encode(null_encoding="encode")
+    owner = kernels["rank"].to_numpy() * (len(PHASES) + 1) + phases.indices.to_numpy()
+    return kernels.take(pa.array(np.sort(order[places_in_runs(owner[order]) < n_kept])))
 
 
 _GRAPH, _NAMELESS = "CUDA graph", "(no name)"
 # Ids are looked up in a table up to this size, above it by bisection.
 _LARGEST_TABLE = 2**22
-
-
-def kernels_table(
-    operations: ProcessOperations,
-    names: Mapping[int, str],
-    phase: NDArray[np.int8],
-    comm: IntervalSet,
-    windows: Windows,
-) -> tuple[pa.Table, WindowSums]:
-    """Return `kernel_costs` with words: ``phase`` (null for none) and ``name``."""
-    labels, label = kernel_labels(operations.kernel_column("name_id"), names)
-    costs, by_window = kernel_costs(operations, label, phase, comm, n_phases=len(PHASES), windows=windows)
-    words = pa.array([*PHASES, None], pa.string())
-    table = pa.table(
-        {
-            "phase": words.take(pa.array(costs.pop("phase"))),
-            "name": pa.array(labels, pa.string()).take(pa.array(costs.pop("label"))),
-            **{name: pa.array(values) for name, values in costs.items()},
-        }
-    )
-    return table, by_window
 
 
 def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str], Int64]:
@@ -275,3 +214,154 @@ def kernel_labels(name_ids: Int64, names: Mapping[int, str]) -> tuple[list[str],
         return labels, table[name_ids if inside.all() else np.where(inside, name_ids, nobody)]
     at = np.searchsorted(ids, name_ids, side="right") - 1
     return labels, np.where(ids[at] == name_ids, code[at], codes[_NAMELESS])
+
+
+# How much slower the same kernel runs while communication is under way: the one measure of it.
+
+# Kernels that were compared may stand for the others from this share of the time beside communication on.
+LEAST_COMPARED = 0.25
+# More is seldom seen of all kernels together: such a figure may be of something else.
+MOST_USUAL = 0.5
+# Of a large report so many kernels are compared.
+_SAMPLE = 50_000
+
+# What is measured of a slowdown holds within this.
+MEASURED_WITHIN = 0.3
+
+# Without a measure: what was seen over host memory (about 30 GB/s) and over NVLink (about 300), between them by the
+# logarithm, and within how much of it that holds.
+NARROW_LINK, WIDE_LINK = 30e9, 300e9
+ASSUMED_NARROW, ASSUMED_WIDE, ASSUMED_WITHIN = 0.03, 0.5, 0.6
+
+# Gaps between kernels say something from so many on; what is longer is a pause and no launch to launch.
+_ENOUGH_GAPS, _LONGEST_GAP_NS = 100, 100_000
+
+# Kernels are the same when their own name, grid and block are, and those of their neighbours: one
+# grid serves matrices of different depth, and the place in the model tells them apart.
+_NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
+_REACH = 3
+_ENOUGH = 3
+# Equal ones differ by little; where the middle three quarters do not, one name and grid stand for several shapes.
+_LARGEST_SPREAD = 0.5
+
+_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFT_1, _SHIFT_2, _SHIFT_3 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def link_width(bytes_per_s: float) -> float:
+    """Return where a link is between a narrow one (0) and a wide one (1), by the logarithm; beyond them as they are."""
+    width = math.log(bytes_per_s / NARROW_LINK) / math.log(WIDE_LINK / NARROW_LINK)
+    return min(max(width, 0.0), 1.0)
+
+
+def most_assumed(bytes_per_s: float | None) -> float:
+    """Return the largest slowdown of compute beside communication that is assumed over a link; of one not known, a wide one's."""
+    width = 1.0 if bytes_per_s is None else link_width(bytes_per_s)
+    return (1 + ASSUMED_WITHIN) * (ASSUMED_NARROW + width * (ASSUMED_WIDE - ASSUMED_NARROW))
+
+
+def kernel_slowdown(
+    name_id: Int64, grid: Int64, block: Int64, duration: Int64, covered: Int64
+) -> tuple[Int64, Int64, Int64]:
+    """Compare kernels beside communication with equal ones that ran free, of which there must be three that agree.
+
+    What a kernel takes longer than its free equals, it lost while communication was under way: of two kernels of
+    100 us, one takes 110 beside communication, the other 105, half of it beside communication; both lost 10 %.
+    The slowdown of any of them together is c = sum of covered / sum of free - 1. Medians of even numbers are floored.
+
+    Compute kernels stand in order of launch; `UNKNOWN` grids are not compared. `covered` is how much of each `duration`
+    communication was under way, ns.
+
+    Returns the index of each kernel that ran beside communication, all or in part, and has equal ones that ran free; how much
+    of it was beside communication; and what that would have taken free: covered - (duration - median of its free equals).
+    """
+    nothing = (np.empty(0, np.int64),) * 3
+    own = _mixed(_mixed(_mixed(name_id.view(np.uint64)) ^ grid.view(np.uint64)) ^ block.view(np.uint64))
+    usable = np.flatnonzero((grid != UNKNOWN) & (duration > 0))
+    is_beside = covered[usable] > 0
+    free, beside = usable[~is_beside], usable[is_beside]
+    if not free.size or not beside.size:
+        return nothing
+    context = _in_context(own, free)
+    order = np.lexsort((duration[free], context))
+    context = context[order]
+    first = run_starts(context.view(np.int64))
+    count = np.diff(first, append=context.size)
+    lengths = duration[free][order]
+    low, high = lengths[first + (count - 1) // 2], lengths[first + count // 2]
+    median = low + (high - low) // 2
+    spread = lengths[first + count * 7 // 8] - lengths[first + count // 8]
+    is_known = (count >= _ENOUGH) & (spread <= _LARGEST_SPREAD * median)
+    known, median = context[first][is_known], median[is_known]
+    if not known.size:
+        return nothing
+    wanted = _in_context(own, beside)
+    at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+    chosen = known[at] == wanted
+    kernel, equal = beside[chosen], median[at[chosen]]
+    return kernel, covered[kernel], np.maximum(covered[kernel] - (duration[kernel] - equal), 0)
+
+
+def comm_delays(operations: ProcessOperations, comm: IntervalSet, windows: Windows) -> Int64 | None:
+    """Return by window how much later operations begin beside communication than without, all together, ns, 0 or more.
+
+    The operations, but communication, that begin beside it x (mean gap before those of the window - mean gap without
+    communication). Gaps are the times from the end of what ran before to the start of compute kernels that were launched
+    before that end, so that nothing but the device is waited for, of up to 100 us, which leaves out most waits for a
+    collective. 0 without communication, None where fewer than 100 gaps are beside it or without it.
+    """
+    if not len(comm):
+        return np.zeros(len(windows), np.int64)
+    compute = ~operations.is_comm
+    n_kernels = int(np.count_nonzero(compute))
+    start = np.concatenate((operations.kernel_start[compute], operations.copy_start))
+    end = np.concatenate((operations.kernel_end[compute], operations.copy_end))
+    order = np.argsort(start, kind="stable")
+    before = np.maximum.accumulate(end[order])[:-1]
+    row, start = order[1:], start[order][1:]
+    launch = np.concatenate((operations.kernel_launch[compute], operations.copy_launch))[row]
+    gap = start - before
+    covered = comm.lengths(before - 1, start)  # by 1 ns longer, so that no gap is empty
+    own = (row < n_kernels) & (launch != NEVER) & (launch < before)
+    own &= (gap >= 0) & (gap < _LONGEST_GAP_NS)
+    free, beside = own & (covered == 0), own & (covered == gap + 1)
+    if min(np.count_nonzero(free), np.count_nonzero(beside)) < _ENOUGH_GAPS:
+        return None
+    begun = start[comm.lengths(start, start + 1) > 0]
+    sums = np.append(0, np.cumsum(gap[beside]))
+    chosen = windows.slices(start[beside])
+    number = chosen.counts
+    means = (sums[chosen.last] - sums[chosen.first]) / np.maximum(number, 1)
+    late = np.where(number > 0, np.maximum(means - gap[free].mean(), 0.0), 0.0)
+    found: Int64 = np.rint(late * windows.slices(begun).counts).astype(np.int64)
+    return found
+
+
+def compared_share(kernels: pa.Table) -> float:
+    """Return how much of the kernel time beside communication was compared, of `schema.KERNEL_COSTS`; 1 at most.
+
+    Of a rank with more kernels than are compared, what was is taken for a sample of all.
+    """
+    sums = kernels.group_by("rank").aggregate([("slowed_ns", "sum"), ("overlapped_ns", "sum"), ("n_kernels", "sum")])
+    found = beside = 0.0
+    for row in sums.to_pylist():
+        found += row["slowed_ns_sum"] * max(row["n_kernels_sum"] / _SAMPLE, 1.0)
+        beside += row["overlapped_ns_sum"]
+    return min(found / beside, 1.0) if beside else 0.0
+
+
+def _in_context(own: Hashes, rows: Int64) -> Hashes:
+    """Combine the identity of some kernels with that of their neighbours in order of launch."""
+    found = own[rows].copy()
+    nobody = np.full(_REACH, _MIX_2)  # before the first and after the last kernel
+    padded = np.concatenate((nobody, own, nobody))
+    for place, offset in enumerate(_NEIGHBOURS, start=1):
+        found ^= _mixed(padded[rows + (_REACH + offset)] + np.uint64(place))
+    return found
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """Spread each number over all 64 bits (the finaliser of splitmix64)."""
+    values = (values ^ (values >> _SHIFT_1)) * _MIX_1
+    values = (values ^ (values >> _SHIFT_2)) * _MIX_2
+    return values ^ (values >> _SHIFT_3)

@@ -1,17 +1,21 @@
-"""What the communication of a run crosses, edge by edge: NVLink, PCIe, host memory or a network; which edge is slowest."""
+"""What the communication of a run crosses, edge by edge: NVLink, PCIe, host memory or a network; which edge is slowest.
+
+And what data sheets promise of these: they count both directions together and call the sum bidirectional or total, half of
+it here. A transfer reaches less, since packets have headers; the figure is an upper bound.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nsyspipe.analysis.link_speeds import Speed, nvlink_speed, pcie_speed
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -22,7 +26,6 @@ _NO_NAMES: Mapping[int, str | None] = {}
 Row: TypeAlias = "dict[str, str | int | float | None]"
 Models: TypeAlias = "tuple[str | None, str | None]"
 Pair: TypeAlias = "tuple[int, int]"
-# Transports and number of channels.
 Said: TypeAlias = "tuple[tuple[str, ...], int | None]"
 
 
@@ -65,17 +68,15 @@ def links(
     logged, else by `local_ranks`. Names, local ranks and hosts are by rank of the run. Ranks of a communicator that does not
     span the run's `n_ranks` have other numbers: for it, only a name that all ranks share is used.
     """
-    comm = _largest(log, pids)
-    edges = _edges(comm) if comm else []
-    if comm and n_ranks not in {None, comm.n_ranks}:
-        shared = set(gpu_names.values())
-        gpu_names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
-        local_ranks, hosts = {}, {}
-    seats = _Seats(topology, gpu_names, local_ranks or {}, hosts or {}, comm)
-    if log is None or comm is None or (not edges and comm.n_ranks > 1):
-        return LINKS.from_rows(_pair_rows(seats))
-    said = _transports(log, comm)
-    return LINKS.from_rows([_edge_row(comm.comm_id, edge, said.get(edge, ((), None)), seats) for edge in edges])
+    comm, seats = _seats(log, topology, gpu_names, local_ranks or {}, hosts or {}, n_ranks=n_ranks, pids=pids)
+    edges = comm.ring_edges() if comm else None
+    if comm and edges is None:
+        edges = [(edge.from_rank, edge.to_rank) for edge in comm.edges or ()]
+    if log is None or comm is None or edges is None or (not edges and comm.n_ranks > 1):
+        pairs = (pair for pair in combinations(seats.gpus, 2) if seats.are_together(pair) and seats.path(pair))
+        return LINKS.from_rows([_row(None, pair, ((), None), seats) for pair in pairs])
+    words = _transports(log, comm)
+    return LINKS.from_rows([_row(comm.comm_id, edge, words.get(edge, ((), None)), seats) for edge in edges])
 
 
 def absent_gpus(
@@ -90,24 +91,8 @@ def absent_gpus(
     """Return the indices of GPUs that ranks run on and the topology lacks, sorted; parameters as of `links`."""
     if topology is None:
         return []
-    comm = _largest(log, pids)
-    if comm and comm.n_ranks != n_ranks:
-        local_ranks, hosts = {}, {}
-    seats = _Seats(topology, {}, local_ranks, hosts, comm)
-    return sorted(seats.indices - set(topology.gpus))
-
-
-def _largest(log: NcclLog | None, pids: Collection[int]) -> Communicator | None:
-    comms = log.communicators if log else ()
-    ours = [comm for comm in comms if any(member.pid in pids for member in comm.members)]
-    return max(ours or comms, key=lambda comm: comm.n_ranks, default=None)
-
-
-def _edges(comm: Communicator) -> list[Pair]:
-    ring_edges = comm.ring_edges()
-    if ring_edges is not None:
-        return ring_edges
-    return [(edge.from_rank, edge.to_rank) for edge in comm.edges or ()]
+    _, seats = _seats(log, topology, {}, local_ranks, hosts, n_ranks=n_ranks, pids=pids)
+    return sorted(set(seats.gpus.values()) - set(topology.gpus))
 
 
 def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
@@ -124,70 +109,61 @@ def _transports(log: NcclLog, comm: Communicator) -> dict[Pair, Said]:
     return found | {(edge.from_rank, edge.to_rank): (edge.transports, edge.n_channels) for edge in own}
 
 
+@dataclass(frozen=True)
 class _Seats:
-    """Where the ranks sit: GPU model, host, and index among the host's GPUs; None is "not known"."""
+    """Where the ranks sit; what is not known of a rank is absent or None."""
 
-    def __init__(
-        self,
-        topology: Topology | None,
-        names: Mapping[int, str | None],
-        local_ranks: Mapping[int, int | None],
-        hosts: Mapping[int, str | None],
-        comm: Communicator | None,
-    ) -> None:
-        members = comm.members if comm else ()
-        self._topology = topology
-        self._names = names
-        self._hosts = dict(hosts) | {member.rank: member.host for member in members}
-        indices = {rank: index for rank, index in local_ranks.items() if index is not None}
-        for member in members:
-            for index in (member.cuda_device, member.nvml_device):
-                if index is not None:
-                    indices[member.rank] = index
-        # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.
-        taken = Counter((self._hosts.get(rank), index) for rank, index in indices.items())
-        self._indices = {
-            rank: index for rank, index in sorted(indices.items()) if taken[self._hosts.get(rank), index] == 1
-        }
-
-    @property
-    def ranks(self) -> list[int]:
-        """Ranks whose GPU is known, sorted."""
-        return list(self._indices)
-
-    @property
-    def indices(self) -> set[int]:
-        """Indices of their GPUs."""
-        return set(self._indices.values())
-
-    def models(self, pair: Pair) -> Models:
-        """Return the GPU models of two ranks."""
-        return self._names.get(pair[0]), self._names.get(pair[1])
+    topology: Topology | None
+    names: Mapping[int, str | None]  # GPU models
+    hosts: Mapping[int, str | None]
+    gpus: Mapping[int, int]  # index among the GPUs of the host, by rank in ascending order
 
     def are_together(self, pair: Pair) -> bool:
         """Tell whether two ranks are on one host."""
-        return self._hosts.get(pair[0]) == self._hosts.get(pair[1])
+        return self.hosts.get(pair[0]) == self.hosts.get(pair[1])
 
     def path(self, pair: Pair) -> str | None:
         """Return the topology's word between the GPUs of two ranks, as if they were on one host."""
-        first, second = self._indices.get(pair[0]), self._indices.get(pair[1])
-        if self._topology is None or first is None or second is None:
+        first, second = self.gpus.get(pair[0]), self.gpus.get(pair[1])
+        if self.topology is None or first is None or second is None:
             return None
-        if not {first, second} <= set(self._topology.gpus):
-            return None  # of another machine
-        return self._topology.link(first, second)
+        is_of_host = {first, second} <= set(self.topology.gpus)  # else it is of another machine
+        return self.topology.link(first, second) if is_of_host else None
 
 
-def _pair_rows(seats: _Seats) -> list[Row]:
-    return [
-        _row(None, pair, ((), None), path, "unknown", _wire_speed(path, seats.models(pair)))
-        for pair in combinations(seats.ranks, 2)
-        if seats.are_together(pair) and (path := seats.path(pair))
-    ]
+def _seats(
+    log: NcclLog | None,
+    topology: Topology | None,
+    names: Mapping[int, str | None],
+    local_ranks: Mapping[int, int | None],
+    hosts: Mapping[int, str | None],
+    *,
+    n_ranks: int | None,
+    pids: Collection[int],
+) -> tuple[Communicator | None, _Seats]:
+    """Choose the communicator that counts, and say where its ranks sit."""
+    comms = log.communicators if log else ()
+    ours = [comm for comm in comms if any(member.pid in pids for member in comm.members)]
+    comm = max(ours or comms, key=lambda comm: comm.n_ranks, default=None)
+    if comm and n_ranks not in {None, comm.n_ranks}:
+        shared = set(names.values())
+        names = dict.fromkeys(range(comm.n_ranks), shared.pop()) if len(shared) == 1 else {}
+        local_ranks, hosts = {}, {}
+    members = comm.members if comm else ()
+    hosts = dict(hosts) | {member.rank: member.host for member in members}
+    gpus = {rank: gpu for rank, gpu in local_ranks.items() if gpu is not None}
+    for member in members:
+        for gpu in (member.cuda_device, member.nvml_device):
+            if gpu is not None:
+                gpus[member.rank] = gpu
+    # Two ranks on one GPU: then the index counts what each process sees, not the host's GPUs.
+    taken = Counter((hosts.get(rank), gpu) for rank, gpu in gpus.items())
+    own = {rank: gpu for rank, gpu in sorted(gpus.items()) if taken[hosts.get(rank), gpu] == 1}
+    return comm, _Seats(topology, names, hosts, own)
 
 
-def _edge_row(comm_id: str, pair: Pair, said: Said, seats: _Seats) -> Row:
-    words, _ = said
+def _row(comm_id: str | None, pair: Pair, said: Said, seats: _Seats) -> Row:
+    words, n_channels = said
     kinds = {classify_transport(word) for word in words}
     # Only a network, or NVLink between hosts, leaves the host.
     is_inside = bool(kinds & {"p2p", "shm"}) or seats.are_together(pair)
@@ -195,36 +171,12 @@ def _edge_row(comm_id: str, pair: Pair, said: Said, seats: _Seats) -> Row:
     if "p2p" in kinds and path:
         kinds = kinds - {"p2p"} | {"nvlink" if path.startswith("NV") else "p2p_pcie"}
     kind = max(kinds, key=LINK_KINDS.index, default="unknown")
-    return _row(comm_id, pair, said, path, kind, _speed(kind, words, path, seats.models(pair)))
-
-
-def _speed(kind: str, words: Sequence[str], path: str | None, models: Models) -> Speed | None:
-    if kind == "shm":
-        speed = pcie_speed(models)
-        return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")
-    if kind == "nvlink" and any("MNNVL" in word for word in words):
-        return nvlink_speed(models)
-    if kind == "nvlink" and any("indirect" in word for word in words):
-        return None
-    is_by_wire = kind in {"nvlink", "p2p_pcie"} or not words
-    return _wire_speed(path, models) if is_by_wire else None
-
-
-def _wire_speed(path: str | None, models: Models) -> Speed | None:
-    if path is None:
-        return None
-    return nvlink_speed(models, int(path[2:])) if path.startswith("NV") else pcie_speed(models)
-
-
-def _row(  # noqa: PLR0917 - a row has that many parts
-    comm_id: str | None, pair: Pair, said: Said, path: str | None, kind: str, speed: Speed | None
-) -> Row:
-    transports, n_channels = said
+    speed = _speed(kind, words, path, (seats.names.get(pair[0]), seats.names.get(pair[1])))
     return {
         "comm_id": comm_id,
         "from_rank": pair[0],
         "to_rank": pair[1],
-        "transport": ", ".join(transports) or None,
+        "transport": ", ".join(words) or None,
         "n_channels": n_channels,
         "path": path,
         "kind": kind,
@@ -233,8 +185,20 @@ def _row(  # noqa: PLR0917 - a row has that many parts
     }
 
 
-# Which edge of the ring holds the others back, and what it crosses.
+def _speed(kind: str, words: Sequence[str], path: str | None, models: Models) -> Speed | None:
+    if kind == "shm":
+        speed = pcie_speed(models)
+        return speed and Speed(speed.bytes_per_s, f"{speed.source} to host memory")
+    if kind == "nvlink" and any("MNNVL" in word for word in words):
+        return nvlink_speed(models)
+    is_indirect = kind == "nvlink" and any("indirect" in word for word in words)
+    is_by_wire = kind in {"nvlink", "p2p_pcie"} or not words
+    if path is None or is_indirect or not is_by_wire:
+        return None
+    return nvlink_speed(models, int(path[2:])) if path.startswith("NV") else pcie_speed(models)
 
+
+# Which edge of the ring holds the others back, and what it crosses.
 
 _PATH_WORDS = {
     "PIX": "one PCIe bridge",
@@ -245,7 +209,6 @@ _PATH_WORDS = {
 }
 _SHOWN = 2
 _ASK_TOPOLOGY = "nvidia-smi topo -m tells whether over NVLink or PCIe"
-LinkRow: TypeAlias = "Mapping[str, str | int | float | None]"
 
 
 @dataclass(frozen=True)
@@ -284,22 +247,20 @@ def slowest(links: pa.Table) -> SlowestLink | None:
 
     A ring is as fast as its slowest edge. Kinds count from ``nvlink`` to ``net``.
     """
-    rows: list[LinkRow] = sorted(
-        links.to_pylist(), key=lambda row: (row["from_rank"], row["to_rank"], row["comm_id"] or "")
-    )
+    rows = sorted(links.to_pylist(), key=lambda row: (row["from_rank"], row["to_rank"], row["comm_id"] or ""))
     if not rows:
         return None
     known = [row for row in rows if row["kind"] != "unknown"]
     kind = max((str(row["kind"]) for row in known), key=LINK_KINDS.index, default="unknown")
     of_kind = [row for row in rows if row["kind"] == kind]
-    worst = min(of_kind, key=_nominal)
-    has_all = all(row["nominal_bytes_per_s"] is not None for row in of_kind)
+    rates = [row["nominal_bytes_per_s"] for row in of_kind]
+    worst = min(of_kind, key=lambda row: row["nominal_bytes_per_s"] or float("inf"))
     text = _text(kind, worst)
     return SlowestLink(
         kind=kind,
-        from_rank=int(worst["from_rank"] or 0),
-        to_rank=int(worst["to_rank"] or 0),
-        nominal_bytes_per_s=_nominal(worst) if has_all else None,
+        from_rank=worst["from_rank"],
+        to_rank=worst["to_rank"],
+        nominal_bytes_per_s=None if None in rates else worst["nominal_bytes_per_s"],
         text=text,
         n_links=sum(_text(kind, row) == text for row in of_kind),
         n_unknown=len(rows) - len(known),
@@ -308,44 +269,182 @@ def slowest(links: pa.Table) -> SlowestLink | None:
     )
 
 
-def _nominal(row: LinkRow) -> float:
-    nominal = row["nominal_bytes_per_s"]
-    return float("inf") if nominal is None else float(nominal)
-
-
-def _text(kind: str, row: LinkRow) -> str:
+def _text(kind: str, row: Mapping[str, Any]) -> str:
     """Say what a link crosses, ``SHM through host memory, although the GPUs are connected by NV18``."""
-    words, path = str(row["transport"] or ""), row["path"]
-    transport = _shortened(words)
+    path, words = row["path"] or "", (row["transport"] or "").split(", ")
+    # A network has a transport per card.
+    n_more = len(words) - _SHOWN
+    transport = ", ".join(words[:_SHOWN]) + (f" and {n_more} more" if n_more > 0 else "")
     by_path = f"the GPUs are connected by {path}" if path else ""
-    has_nvlink = str(path or "").startswith("NV")
+    has_nvlink = path.startswith("NV")
     although = f", although {by_path}" if has_nvlink else ""
     match kind:
         case "nvlink":
-            over = f" over {path}" if has_nvlink else ""
-            return f"NVLink ({transport}{over})"
+            return f"NVLink ({transport}{f' over {path}' if has_nvlink else ''})"
         case "p2p":
             return f"direct access to GPU memory ({transport}); {_ASK_TOPOLOGY}"
         case "p2p_pcie":
-            return f"direct access over PCIe ({transport}, {path}: across {_PATH_WORDS[str(path)]})"
+            return f"direct access over PCIe ({transport}, {path}: across {_PATH_WORDS[path]})"
         case "shm":
             return f"SHM through host memory{although}"
         case "net":
-            return f"network ({transport}){_copies(words)}{although}"
+            # Data waits in host memory on its way in every network without GPUDirect RDMA.
+            is_direct = all("GDRDMA" in word for word in words if word.startswith("NET"))
+            return f"network ({transport}){'' if is_direct else ' through host memory'}{although}"
         case _:
-            said = f"{transport}, a transport that nsyspipe does not know" if transport else ""
-            unsaid = "no NCCL log says what NCCL uses"
-            return "; ".join(part for part in (said or unsaid, by_path) if part)
+            known = f"{transport}, a transport that nsyspipe does not know" if transport else ""
+            return "; ".join(filter(None, (known or "no NCCL log says what NCCL uses", by_path)))
 
 
-def _shortened(transport: str) -> str:
-    """Name a few of many transports: a network has one per card."""
-    words = transport.split(", ")
-    n_more = len(words) - _SHOWN
-    return f"{', '.join(words[:_SHOWN])} and {n_more} more" if n_more > 0 else transport
+# What data sheets promise of NVLink and PCIe, by GPU model; bytes per second and direction.
+
+_GB = 1e9
+# GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits. PCI Express Base Specification
+# 3.0 to 6.0.
+_PCIE_X16 = {
+    3: 8e9 * 16 * 128 / 130 / 8,
+    4: 16e9 * 16 * 128 / 130 / 8,
+    5: 32e9 * 16 * 128 / 130 / 8,
+    6: 64e9 * 16 * 242 / 256 / 8,
+}
 
 
-def _copies(transport: str) -> str:
-    """Tell when data waits in host memory on its way: every network without GPUDirect RDMA."""
-    is_direct = all("GDRDMA" in word for word in transport.split(", ") if word.startswith("NET"))
-    return "" if is_direct else " through host memory"
+@dataclass(frozen=True)
+class Speed:
+    """A nominal bandwidth, and in words what it is."""
+
+    bytes_per_s: float
+    source: str
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """Links of a model: None where it has none, or where NVIDIA's sources differ."""
+
+    words: str
+    nvlink: int | None
+    bytes_per_link_s: float
+    n_links: int
+    pcie: int | None
+
+
+# NVIDIA's data sheets and architecture white papers of the models, total NVLink bandwidth in brackets. The
+# first whose words stand in the name counts. B200 and its kin: PCIe 5 by the HGX, 6 by the Blackwell brief;
+# in GH200 the CPU is reached over NVLink-C2C.
+_GPUS = (
+    _Gpu("P100", 1, 20 * _GB, 4, 3),  # 160 GB/s
+    _Gpu("V100S?", 2, 25 * _GB, 6, 3),  # 300 GB/s
+    _Gpu("Quadro RTX [68]000", 2, 25 * _GB, 2, 3),  # bridge, 100 GB/s
+    _Gpu("A100X?", 3, 25 * _GB, 12, 4),  # 600 GB/s
+    _Gpu("A800", 3, 25 * _GB, 8, 4),  # 400 GB/s
+    _Gpu("A30", 3, 25 * _GB, 4, 4),  # bridge, 200 GB/s
+    # Bridge, 112.5 GB/s: "Ampere GA102 GPU Architecture" has four links of 14.0625 GB/s.
+    _Gpu("A40|RTX A(?:6000|5500|5000|4500)|RTX 3090(?: Ti)?", 3, 14.0625 * _GB, 4, 4),
+    _Gpu("GH200", 4, 25 * _GB, 18, None),  # 900 GB/s
+    _Gpu("H800", 4, 25 * _GB, 8, 5),  # 400 GB/s
+    _Gpu("H100|H200|H20", 4, 25 * _GB, 18, 5),  # 900 GB/s; bridged cards have 12 links, 600 GB/s
+    _Gpu("GB[23]00|B[123]00", 5, 50 * _GB, 18, None),  # 1.8 TB/s
+    _Gpu("T4|Quadro RTX [45]000|TITAN RTX", None, 0.0, 0, 3),
+    _Gpu("A10G?|L4|L20|L40S?|RTX 40[0-9]0|RTX 6000 Ada|RTX 5000 Ada", None, 0.0, 0, 4),
+    _Gpu("RTX PRO 6000|RTX 50[0-9]0", None, 0.0, 0, 5),
+)
+
+
+@dataclass(frozen=True)
+class NamedLink:
+    """A link that can be asked about by name."""
+
+    name: str  # for options
+    gpus: tuple[str, ...]  # other names: the GPUs that have it
+    # bus bandwidth (busbw of nccl-tests) that all-reduces of large messages reach over it
+    bus_bytes_per_s: float
+    # what its data sheet says, per direction; None for host memory
+    nominal_bytes_per_s: float | None
+    # whether it was measured; else the same part of the data sheet as of the NVLink that was
+    is_measured: bool
+    source: str  # where the figure is from
+
+    @property
+    def within(self) -> float:
+        """What the bandwidth may be off by: what was measured lay within 8 %, a data sheet's part is rounder."""
+        return 0.1 if self.is_measured else 0.2
+
+
+# The part of NVLink 4's 450 GB/s (18 links x 25 GB/s and direction) that was measured, on four H200.
+_REACHED = 0.78
+
+
+def _of_data_sheet(name: str, rate: float, words: str, *gpus: str) -> NamedLink:
+    source = f"{words} of the data sheet x {_REACHED:g}"
+    return NamedLink(name, gpus, rate * _REACHED, rate, is_measured=False, source=source)
+
+
+def _measured(name: str, rate: float, nominal: float | None, source: str, *gpus: str) -> NamedLink:
+    return NamedLink(name, gpus, rate, nominal, is_measured=True, source=source)
+
+
+# NVLink as in `_GPUS`; InfiniBand Trade Association's roadmap, four lanes per port; RoCE by its Ethernet.
+_PCIE = ((f"pcie{generation}x16", rate) for generation, rate in sorted(_PCIE_X16.items(), reverse=True))
+_PORTS = (
+    *(("infiniband-xdr", 800), ("infiniband-ndr", 400), ("infiniband-hdr", 200), ("infiniband-edr", 100)),
+    *(("roce-400", 400), ("roce-200", 200), ("roce-100", 100)),
+)
+NAMED_LINKS = (
+    _of_data_sheet("nvlink5", 900 * _GB, "18 x 50 GB/s", "b200"),
+    _measured("nvlink4", 350 * _GB, 450 * _GB, "4 x H200, NCCL ring, 0.6 to 1.2 GB: 347 to 356 GB/s", "h100", "h200"),
+    _of_data_sheet("nvlink3", 300 * _GB, "12 x 25 GB/s", "a100"),
+    _of_data_sheet("nvlink2", 150 * _GB, "6 x 25 GB/s", "v100"),
+    *(_of_data_sheet(name, rate, f"{rate / _GB:.1f} GB/s") for name, rate in _PCIE),
+    *(_of_data_sheet(name, gbit / 8 * _GB, f"{gbit} Gb/s, one port per GPU,") for name, gbit in _PORTS),
+    _measured("shm", 25 * _GB, None, "2 and 4 x H200 through host memory: 24 to 27 GB/s"),
+)
+
+
+def named_link(word: str) -> NamedLink | None:
+    """Return the link of that name, or the NVLink of a GPU of that name; None where there is none.
+
+    Examples
+    --------
+    >>> named_link("A100").name, named_link("roce-100").nominal_bytes_per_s
+    ('nvlink3', 12500000000.0)
+    """
+    lowered = word.lower()
+    return next((one for one in NAMED_LINKS if lowered in (one.name, *one.gpus)), None)
+
+
+def _slower(names: Sequence[str | None], speed_of: Callable[[_Gpu, str], Speed | None]) -> Speed | None:
+    """Return the least speed of some models, found by their names; None where one is not known."""
+    speeds = []
+    for name in names:
+        matches = ((gpu, re.search(rf"(?<![A-Za-z0-9])(?:{gpu.words})(?![A-Za-z0-9])", name or "")) for gpu in _GPUS)
+        speed = next((speed_of(gpu, match[0]) for gpu, match in matches if match), None)
+        if speed is None:
+            return None
+        speeds.append(speed)
+    return min(speeds, key=lambda speed: (speed.bytes_per_s, speed.source), default=None)
+
+
+def nvlink_speed(names: Sequence[str | None], n_links: int | None = None) -> Speed | None:
+    """Return the bandwidth of bonded NVLinks between two GPUs, by the slower model; None when one is not known or has none.
+
+    Models are named as drivers name them; `n_links` is as ``NV#`` says, None for all of the model, as through a switch.
+    """
+
+    def speed(gpu: _Gpu, word: str) -> Speed | None:
+        links = gpu.n_links if n_links is None else n_links
+        source = f"NVLink {gpu.nvlink}, {links} x {gpu.bytes_per_link_s / _GB:g} GB/s ({word})"
+        return Speed(links * gpu.bytes_per_link_s, source) if gpu.nvlink else None
+
+    return _slower(names, speed)
+
+
+def pcie_speed(names: Sequence[str | None]) -> Speed | None:
+    """Return the bandwidth of 16 lanes of PCIe, by the slower model; None when a model is not known.
+
+    A slot with fewer lanes, or an older host, gives less.
+    """
+
+    def speed(gpu: _Gpu, word: str) -> Speed | None:
+        return Speed(_PCIE_X16[gpu.pcie], f"PCIe {gpu.pcie}.0 x16 ({word})") if gpu.pcie else None
+
+    return _slower(names, speed)

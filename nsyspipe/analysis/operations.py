@@ -23,12 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsyspipe.analysis.phases import PhaseRanges
-    from nsyspipe.analysis.step_families import Members
-    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.analysis.steps import Members, Windows
     from nsyspipe.model.types import Flags, Int64
-
-
-# The device operations of one process side by side, whatever their sort.
 
 
 # In order of the alphabet.
@@ -108,47 +104,38 @@ def device_operations(
     texts: Mapping[int, str],
 ) -> DeviceOperations:
     """Put the operations of one process side by side: kernels, memcpys, memsets, each in order of row."""
-    tables = (kernels, memcpys, memsets)
-    sizes = [table.num_rows for table in tables]
+
+    def joined(name: str) -> Int64:
+        return np.concatenate([filled(table[name]) for table in (kernels, memcpys, memsets)])
+
+    n_kernels, n_memory = kernels.num_rows, memcpys.num_rows + memsets.num_rows
     name_ids, is_comm = filled(kernels["name_id"]), kernels["is_comm"].to_numpy()
     labels, label = kernel_labels(name_ids, texts)
     kinds, kind = np.unique(filled(memcpys["copy_kind"]), return_inverse=True)
     words = [*labels, *(_COPY_NAMES.get(one, _COPY) for one in kinds.tolist()), _MEMSET]
     names = sorted(set(words))
     place = np.array([names.index(word) for word in words], np.int64)
-    memory = sum(sizes[1:])
     return DeviceOperations(
-        start=_joined(tables, "start_ns"),
-        end=_joined(tables, "end_ns"),
+        start=joined("start_ns"),
+        end=joined("end_ns"),
         launch=np.concatenate(launches),
-        category=np.concatenate((np.where(is_comm, COMM, _COMPUTE), np.full(memory, _MEMORY, np.int64))),
-        name=np.concatenate(
-            (
-                place[label],
-                place[len(labels) + kind],
-                np.full(sizes[2], place[-1]),
-            )
-        ),
-        collective=np.concatenate((_collectives(name_ids, is_comm, texts), np.full(memory, _NO_COLLECTIVE))),
-        device_id=_joined(tables, "device_id"),
-        stream_id=_joined(tables, "stream_id"),
-        correlation_id=_joined(tables, "correlation_id"),
-        n_bytes=np.concatenate((np.full(sizes[0], UNKNOWN), _joined(tables[1:], "bytes"))),
+        category=np.concatenate((np.where(is_comm, COMM, _COMPUTE), np.full(n_memory, _MEMORY))),
+        name=np.concatenate((place[label], place[len(labels) + kind], np.full(memsets.num_rows, place[-1]))),
+        collective=np.concatenate((_collectives(name_ids, is_comm, texts), np.full(n_memory, _NO_COLLECTIVE))),
+        device_id=joined("device_id"),
+        stream_id=joined("stream_id"),
+        correlation_id=joined("correlation_id"),
+        n_bytes=np.concatenate((np.full(n_kernels, UNKNOWN), filled(memcpys["bytes"]), filled(memsets["bytes"]))),
         names=tuple(names),
     )
 
 
 def _collectives(name_ids: Int64, is_comm: NDArray[np.bool_], texts: Mapping[int, str]) -> Int64:
-    found = np.full(name_ids.size, _NO_COLLECTIVE)
-    rows = np.flatnonzero(is_comm)
-    ids, index = np.unique(name_ids[rows], return_inverse=True)
+    collective = np.full(name_ids.size, _NO_COLLECTIVE)
+    ids, index = np.unique(name_ids[is_comm], return_inverse=True)
     codes = [COLLECTIVES.index(collective_of(texts.get(one, ""))) for one in ids.tolist()]
-    found[rows] = np.array(codes, np.int64)[index] if codes else index
-    return found
-
-
-def _joined(tables: Sequence[pa.Table], name: str) -> Int64:
-    return np.concatenate([filled(table[name]) for table in tables])
+    collective[is_comm] = np.array(codes, np.int64)[index]
+    return collective
 
 
 NO_SEQ = -1
@@ -193,7 +180,8 @@ def events_table(
     DamagedReportError
         If the report's communication is not what the first reading found.
     """
-    phase = _phase_of_each(operations, phases)
+    launched, phase = operations.by_launch, np.empty(len(operations), np.int64)
+    phase[launched] = phases_of_launches(phases, operations.launch[launched])
     if rank.span is not None:
         rows = overlapping_rows(operations.start, operations.end, rank.span)
         operations, phase = operations.take(rows), phase[rows]
@@ -201,8 +189,7 @@ def events_table(
     order = operations.in_order(seq)
     operations, phase, seq = operations.take(order), phase[order], seq[order]
     launch, start = operations.launch, operations.start
-    is_one = rank.is_one_window
-    member = members_holding(members, rank.windows, launch, start, is_one_window=is_one)
+    member = members_holding(members, rank.windows, launch, start, is_one_window=rank.is_one_window)
     step = np.append(rank.numbers, 0)[member]  # the last place is that of no member
     return schema.EVENTS.table(
         {
@@ -225,14 +212,6 @@ def events_table(
     )
 
 
-def _phase_of_each(operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> Int64:
-    """Return the phase of each operation, as an index into `names.PHASES`; negative for none."""
-    order = operations.by_launch
-    found = np.empty(order.size, np.int64)
-    found[order] = phases_of_launches(phases, operations.launch[order])
-    return found
-
-
 def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
     """Return the place of each communication operation in its step, `NO_SEQ` for all others.
 
@@ -252,7 +231,13 @@ def _seqs(path: str, rank: RankSteps, operations: DeviceOperations) -> Int64:
 
 def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Mapping[str, PhaseRanges]) -> pa.Table:
     """Return `schema.PHASE_RANGES` of the steps asked for."""
-    code, member, starts, ends = _ranges(rank, phases)
+    own = np.arange(rank.starts.size)
+    columns = [(np.full(own.size, _STEP_ITSELF), own, rank.starts, rank.ends)]
+    columns += [
+        (np.full(phase.member.size, code), phase.member, phase.starts, phase.ends)
+        for code, phase in enumerate(phases.values())
+    ]
+    code, member, starts, ends = (np.concatenate(column) for column in zip(*columns, strict=True))
     step = rank.numbers[member]
     word = np.array([*(sorted(PHASES).index(one) for one in PHASES), _STEP_ITSELF])[code]
     order = np.lexsort((step, ends, word, starts))
@@ -274,16 +259,6 @@ def phase_ranges_table(rank: RankSteps, operations: DeviceOperations, phases: Ma
             "device_end_ns": pa.array(device_ends + rank.shift_ns, mask=nothing),
         }
     )
-
-
-def _ranges(rank: RankSteps, phases: Mapping[str, PhaseRanges]) -> tuple[Int64, Int64, Int64, Int64]:
-    """Return phase (-1 for the step itself), step range, start and end of all host ranges."""
-    own = np.arange(rank.starts.size)
-    columns = [(np.full(own.size, _STEP_ITSELF), own, rank.starts, rank.ends)]
-    for code, one in enumerate(phases.values()):
-        columns.append((np.full(one.member.size, code), one.member, one.starts, one.ends))
-    phase, member, starts, ends = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return phase, member, starts, ends
 
 
 def _words(codes: Int64, words: Sequence[str]) -> pa.Array:

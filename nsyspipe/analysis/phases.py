@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER
+from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.intervals import EMPTY, IntervalSet, Slices, union, union_of
 from nsyspipe.model.names import PHASES, phase_of
 
@@ -21,12 +22,8 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.analysis.breakdown import DeviceTime
-    from nsyspipe.analysis.step_families import Members, TextFamilies
-    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.analysis.steps import Members, TextFamilies, Windows
     from nsyspipe.model.types import Flags, Int64
-
-
-# What the devices ran of what each host range launched.
 
 
 def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64, Int64]:
@@ -42,16 +39,12 @@ def launched_in(starts: Int64, ends: Int64, *operations: tuple[Int64, Int64, Int
         if some.size:
             own = Slices(slices.first[some], slices.last[some])
             counts[some] += own.counts
-            first[some] = np.minimum(first[some], own.minimum(begin))
-            last[some] = np.maximum(last[some], own.maximum(finish))
+            first[some] = np.minimum(first[some], own.reduced(np.minimum, begin))
+            last[some] = np.maximum(last[some], own.reduced(np.maximum, finish))
     return counts, first, last
 
 
-# What each phase of each step costs on the host and on the device.
-
-
 NO_WINDOW = np.int64(-1)
-_MEASURED = ("compute_ns", "comm_ns", "device_ns", "exposed_comm_ns", "idle_ns")
 
 
 def phase_costs(
@@ -75,46 +68,34 @@ def phase_costs(
     member = np.unique(phase.member)
     pieces = IntervalSet(members.starts, members.ends).intersect(union(phase.starts, phase.ends))
     owner = np.searchsorted(members.starts, pieces.starts, side="right") - 1
-    costs: dict[str, Int64 | None] = {
-        "member": member,
-        "host_ns": _sum_by(owner, pieces.ends - pieces.starts, members.starts.size)[member],
-        **dict.fromkeys(("n_kernels", *_MEASURED)),
-    }
-    if not member.size or not operations.n_launched:
-        return costs
-    launched = operations.kernels_launched_in(pieces.starts, pieces.ends)
-    costs["n_kernels"] = _sum_by(owner, launched.counts, members.starts.size)[member]
-    compute, comm, copies = _of_phase(operations, belongs)
+    rows, copies = (np.flatnonzero(flags) for flags in belongs)
+    compute, comm = (
+        union(operations.kernel_start[own], operations.kernel_end[own])
+        for own in (rows[~operations.is_comm[rows]], rows[operations.is_comm[rows]])
+    )
+    memory = union(operations.copy_start[copies], operations.copy_end[copies])
     measured = {
         "compute_ns": windows.covered(compute),
         "comm_ns": windows.covered(comm),
-        "device_ns": windows.covered(union_of(compute, comm, copies)),
-        "exposed_comm_ns": windows.covered(comm.without(device.compute)),
+        "device_ns": windows.covered(union_of(compute, comm, memory)),
+        "exposed_comm_ns": windows.covered(exposed_comm(comm, device.compute)),
         "idle_ns": idle_ns,
     }
+    in_members = np.zeros((2, members.starts.size), np.int64)
+    np.add.at(in_members[0], owner, pieces.ends - pieces.starts)
+    np.add.at(in_members[1], owner, operations.kernels_launched_in(pieces.starts, pieces.ends).counts)
+    costs: dict[str, Int64 | None] = {
+        "member": member,
+        "host_ns": in_members[0, member],
+        "n_kernels": in_members[1, member],
+    }
     for name, values in measured.items():
-        by_member = np.full(members.starts.size, NO_WINDOW)
+        by_member = np.full(members.starts.size + 1, NO_WINDOW)  # a capture without steps is a window of no member
         by_member[windows.member] = values
         costs[name] = by_member[member]
+    if not member.size or not operations.n_launched:
+        costs |= dict.fromkeys(("n_kernels", *measured))
     return costs
-
-
-def _of_phase(
-    operations: ProcessOperations, belongs: tuple[Flags, Flags]
-) -> tuple[IntervalSet, IntervalSet, IntervalSet]:
-    """Return when a phase's compute, communication and copies run."""
-    rows, copies = (np.flatnonzero(flags) for flags in belongs)
-    is_comm = operations.is_comm[rows]
-    compute, comm = (
-        union(operations.kernel_start[own], operations.kernel_end[own]) for own in (rows[~is_comm], rows[is_comm])
-    )
-    return compute, comm, union(operations.copy_start[copies], operations.copy_end[copies])
-
-
-def _sum_by(owner: Int64, values: Int64, size: int) -> Int64:
-    sums = np.zeros(size, np.int64)
-    np.add.at(sums, owner, values)
-    return sums
 
 
 NO_PHASE = -1
@@ -166,10 +147,7 @@ def between_steps(ranges: pa.Table, codes: Int64, members: Members, calls: pa.Ta
     called = pc.equal(calls["thread_id"], members.thread_id)
     called = pc.and_(called, pc.greater(calls["end_ns"], int(gaps.starts[0])))
     called = calls.filter(pc.and_(called, pc.less(calls["start_ns"], int(gaps.ends[-1]))))
-    busy = union(
-        np.append(starts[own], called["start_ns"].to_numpy()),
-        np.append(ends[own], called["end_ns"].to_numpy()),
-    )
+    busy = union_of(union(starts[own], ends[own]), union(called["start_ns"].to_numpy(), called["end_ns"].to_numpy()))
     free = gaps.without(busy)
     gap = np.searchsorted(gaps.starts, free.starts, side="right") - 1
     order = np.lexsort((free.starts, free.starts - free.ends, gap))
@@ -191,20 +169,16 @@ def phase_ranges(ranges: pa.Table, codes: Int64, members: Members) -> dict[str, 
     range of another phase (a ``train_batch`` around everything), is transparent; of nested ranges
     of one phase the outermost counts.
     """
-    if not ranges.num_rows or not members.starts.size:
-        return {phase: _outer(*(np.empty(0, np.int64),) * 3) for phase in PHASES}
-    text = ranges["text"].combine_chunks()
-    code = codes[text.indices.to_numpy()]
+    code = codes[ranges["text"].combine_chunks().indices.to_numpy()]
     starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
     member = np.searchsorted(members.starts, starts, side="right") - 1
     eligible = (code != NO_PHASE) & (member >= 0) & (ranges["thread_id"].to_numpy() == members.thread_id)
     eligible &= ~ranges["is_library"].to_numpy()
-    eligible &= ends <= members.ends[np.maximum(member, 0)]
+    eligible &= ends <= np.append(members.ends, 0)[member]
     eligible[members.rows] = False
-    code, starts, ends, member = code[eligible], starts[eligible], ends[eligible], member[eligible]
-
-    visible = ~_contains_other(code, starts, ends)
-    code, starts, ends, member = code[visible], starts[visible], ends[visible], member[visible]
+    columns = [column[eligible] for column in (code, starts, ends, member)]
+    visible = ~_contains_other(*columns[:3])
+    code, starts, ends, member = (column[visible] for column in columns)
     return {
         phase: _outer(starts[code == index], ends[code == index], member[code == index])
         for index, phase in enumerate(PHASES)
@@ -222,15 +196,15 @@ def phases_of_launches(phases: Mapping[str, PhaseRanges], launches: Int64) -> ND
     order = np.argsort(starts, kind="stable")
     starts, ends, codes = starts[order], ends[order], codes[order]
     inside = Slices.within(launches, starts, ends)
-    found = np.full(launches.size, NO_PHASE, np.int8)
     if (starts[1:] >= ends[:-1]).all():  # no two overlap: fill piece by piece
         pieces = np.full(2 * codes.size + 1, NO_PHASE, np.int8)
         pieces[1::2] = codes
         return np.repeat(pieces, np.diff(inside.edges, prepend=0, append=launches.size))
-    for code in range(len(phases) - 1, -1, -1):
+    phase = np.full(launches.size, NO_PHASE, np.int8)
+    for code in reversed(range(len(phases))):
         own = codes == code
-        found[Slices(inside.first[own], inside.last[own]).mask(launches.size)] = code
-    return found
+        phase[Slices(inside.first[own], inside.last[own]).mask(launches.size)] = code
+    return phase
 
 
 def _contains_other(code: Int64, starts: Int64, ends: Int64) -> Flags:

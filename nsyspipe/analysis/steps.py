@@ -1,86 +1,268 @@
-"""Which steps a run's figures rest on, and each step's window on the device: up to the start of the next."""
+"""Which NVTX ranges are the steps, each step's window on the device, and which steps a run's figures rest on.
+
+Range texts that differ only in digits form a family, and one family wins. A family qualifies when on every rank it has at
+least two members and at least half of the rank's kernels were launched inside them. Of those the one with most time on its
+best threads wins. Never steps: ranges of libraries and of operators, and the layers or micro-batches of one step.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER
-from nsyspipe.analysis.intervals import Slices
+from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, outermost
 from nsyspipe.errors import OptionError
+from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is_operator
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Sequence
 
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
     from nsyspipe.analysis.attribution import ProcessOperations
-    from nsyspipe.analysis.intervals import IntervalSet
-    from nsyspipe.analysis.step_families import Members
     from nsyspipe.model.types import Flags, Int64
 
 
-# Which steps a run's figures rest on.
+# Name of the family that --step makes of all ranges that match it. It holds a digit, so that no
+# normalised text equals it.
+STEP_OPTION = "--step 1"
+_NOT_IN_FAMILY = -1
+_MIN_MEMBERS = 2
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The summary steps of a run, in order of time."""
+class TextFamilies:
+    """The families of a report's range texts."""
 
-    steps: Int64
-    skipped: Int64  # complete steps that were dropped at the start
-    is_fallback: bool  # true when no step is complete on every rank, so that cut-off steps are used
+    names: list[str]  # family names: normalised texts, or `STEP_OPTION` alone
+    of_text: Int64  # family of each text of the ranges' dictionary; -1 for none
+    # whether a user named it: then libraries' and operators' ranges are steps too
+    is_named: bool = False
+
+    @classmethod
+    def by_text(cls, texts: pa.StringArray) -> TextFamilies:
+        """Group texts by their normalised form."""
+        encoded = normalise(texts).dictionary_encode()
+        of_text = pc.fill_null(encoded.indices, _NOT_IN_FAMILY).to_numpy().astype(np.int64)
+        return cls(encoded.dictionary.to_pylist(), of_text)
+
+    @classmethod
+    def by_option(cls, texts: pa.StringArray, pattern: re.Pattern[str]) -> TextFamilies:
+        """Make one family of the texts that a pattern matches anywhere."""
+        hits = [text is not None and pattern.search(text) is not None for text in texts.to_pylist()]
+        of_text = np.where(np.asarray(hits, np.bool_), 0, _NOT_IN_FAMILY).astype(np.int64)
+        return cls([STEP_OPTION], of_text, is_named=True)
 
 
-def select_steps(
-    step: Int64, starts: Int64, is_complete: NDArray[np.bool_], n_ranks: int, skip_first: int | None
-) -> Selection:
-    """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
+def normalise(texts: pa.StringArray) -> pa.StringArray:
+    """Drop ``, seq = N`` and ``, op_id = N``, then write each run of digits as ``#``.
 
-    There is one value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start; None
-    drops the first (it holds the ranks' different profiler starts) when another one remains.
-
-    Raises
-    ------
-    OptionError
-        If nothing would be left.
+    Examples
+    --------
+    >>> normalise(pa.array(["Batch 10", "aten::mm, seq = 7, op_id = 12"])).to_pylist()
+    ['Batch #', 'aten::mm']
     """
-    numbers, index = np.unique(step, return_inverse=True)
-    first_start = np.full(numbers.size, np.iinfo(np.int64).max)
-    np.minimum.at(first_start, index, starts)
-    order = np.lexsort((numbers, first_start))
-    n_windows = np.bincount(index, minlength=numbers.size)
-    n_complete = np.bincount(index[is_complete], minlength=numbers.size)
-    complete = numbers[order][n_complete[order] == n_ranks]
-    if not complete.size:
-        return Selection(numbers[order][n_windows[order] == n_ranks], complete, is_fallback=True)
-    n_skipped = min(1, complete.size - 1) if skip_first is None else skip_first
-    if n_skipped >= complete.size:
-        raise OptionError(
-            f"--skip-first {n_skipped}",
-            f"leaves no step: {complete.size} are complete on every rank",
-            fix=f"--skip-first {complete.size - 1}, or capture more steps",
+    bare = pc.replace_substring_regex(texts, SUFFIX_PATTERN, "")
+    return pc.replace_substring_regex(bare, DIGITS_PATTERN, "#")
+
+
+def largest_families(ranges: pa.Table, families: TextFamilies, n_shown: int) -> tuple[tuple[str, int], ...]:
+    """Return the families with most time and their number of ranges, for messages."""
+    family, _, starts, ends = _columns(ranges, families)
+    totals = np.zeros(len(families.names) + 1, np.int64)  # no family is -1, the last
+    np.add.at(totals, family, ends - starts)
+    counts = np.bincount(family[family != _NOT_IN_FAMILY], minlength=totals.size)
+    largest = np.argsort(-totals[:-1], kind="stable")[:n_shown].tolist()
+    return tuple((families.names[at], int(counts[at])) for at in largest if counts[at])
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One family on one rank."""
+
+    name: str
+    thread_id: int
+    # union of its ranges on its best thread: the one with the largest (tie: the lowest id)
+    union_ns: int
+    first_start_ns: int  # start of its first member, report time
+    n_members: int  # ranges of that thread that do not start inside an earlier one
+    # kernels launched inside the members; kernels with a launch
+    n_launched_inside: int
+    n_launched: int
+    # whether its members are parts of a step, layers or micro-batches: several lie inside one other range, and less
+    # than half of them launched a kernel of the optimizer that this rank has
+    is_part: bool = False
+    # families of as much time and with the same first start in whose members all of its members lie
+    holders: tuple[str, ...] = ()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether there are several members, in which half of the kernels were launched; a rank without launches cannot object."""
+        enough = 2 * self.n_launched_inside >= self.n_launched
+        return self.n_members >= _MIN_MEMBERS and enough
+
+    @property
+    def qualifies(self) -> bool:
+        """Whether this rank accepts the family as its steps."""
+        return self.is_large and not self.is_part
+
+
+@dataclass(frozen=True)
+class Members:
+    """The step ranges of one rank: disjoint, in order of start."""
+
+    thread_id: int
+    rows: Int64  # their rows in the ranges table of the process
+    starts: Int64
+    ends: Int64
+
+
+def candidates(
+    ranges: pa.Table,
+    families: TextFamilies,
+    operations: ProcessOperations,
+    optimizer_launches: Int64 | None = None,
+) -> list[Candidate]:
+    """Measure every family on one rank: largest union first, ties by name.
+
+    `optimizer_launches` is when the kernels that update the weights were launched, sorted; None without any that is known.
+    """
+    of_all, thread_of_all, starts_of_all, ends_of_all = _columns(ranges, families)
+    can_be = np.array([families.is_named or not is_operator(name) for name in families.names] + [False])
+    rows = np.flatnonzero(can_be[of_all])  # no family is -1, the last
+    if not rows.size:
+        return []
+    family, starts, ends = of_all[rows], starts_of_all[rows], ends_of_all[rows]
+    threads, thread = np.unique(thread_of_all[rows], return_inverse=True)
+    keys, group = np.unique(family * threads.size + thread, return_inverse=True)
+    unions = grouped_lengths(group, starts, ends, keys.size)
+    launched = operations.kernels_launched_in(starts, ends).counts
+    best: dict[int, int] = {}
+    for index in np.lexsort((keys, -unions)).tolist():
+        best.setdefault(int(keys[index]) // threads.size, index)
+    order = np.argsort(group, kind="stable")
+    edges = np.searchsorted(group[order], np.arange(keys.size + 1))
+    measured: list[Candidate] = []
+    spans: list[IntervalSet] = []
+    for code, index in best.items():
+        own = order[edges[index] : edges[index + 1]]
+        own = own[outermost(starts[own], ends[own])]
+        span = IntervalSet(starts[own], ends[own])
+        candidate = Candidate(
+            name=families.names[code],
+            thread_id=int(threads[int(keys[index]) % threads.size]),
+            union_ns=int(unions[index]),
+            first_start_ns=int(span.starts[0]),
+            n_members=own.size,
+            n_launched_inside=int(launched[own].sum()),
+            n_launched=operations.n_launched,
         )
-    return Selection(complete[n_skipped:], complete[:n_skipped], is_fallback=False)
+        if candidate.is_large and optimizer_launches is not None and not families.is_named:
+            other = (thread_of_all == candidate.thread_id) & (of_all != code)
+            others = starts_of_all[other], ends_of_all[other]
+            candidate = replace(candidate, is_part=_are_parts(span, others, optimizer_launches))
+        measured.append(candidate)
+        spans.append(span)
+    held = [replace(one, holders=_holders(at, measured, spans)) for at, one in enumerate(measured)]
+    return sorted(held, key=lambda one: (-one.union_ns, one.name))
 
 
-def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
-    """Raise an OptionError, with the steps that there are, unless some rank has one of those wanted, first to last."""
-    first, last = wanted
-    numbers = all_steps["step"].to_numpy()
-    if ((numbers >= first) & (numbers <= last)).any():
-        return
-    known = (int(numbers.min()), int(numbers.max())) if numbers.size else None
-    raise OptionError(
-        f"steps {first}:{last}",
-        "no rank has such a step",
-        found=f"steps {known[0]} to {known[1]}" if known else "no steps at all",
-        fix=f"--perfetto-steps {known[0]}:{known[1]}" if known else None,
+def _are_parts(members: IntervalSet, others: tuple[Int64, Int64], optimizer_launches: Int64) -> bool:
+    """Tell whether several members lie inside one other range, and less than half of them update weights."""
+    n_updates = Slices.within(optimizer_launches, members.starts, members.ends).counts
+    if 2 * int(np.count_nonzero(n_updates)) >= len(members):
+        return False
+    inside = np.searchsorted(members.ends, others[1], side="right") - np.searchsorted(members.starts, others[0])
+    return bool((inside >= _MIN_MEMBERS).any())
+
+
+def _holders(at: int, measured: Sequence[Candidate], spans: Sequence[IntervalSet]) -> tuple[str, ...]:
+    """Return the families as long, and begun at the same time, that a family's members lie in but not the reverse."""
+    one = measured[at]
+    return tuple(
+        other.name
+        for other, span in zip(measured, spans, strict=True)
+        if one.is_large and other.is_large and other is not one
+        if (other.union_ns, other.first_start_ns) == (one.union_ns, one.first_start_ns)
+        if _lie_in(spans[at], span) and not _lie_in(span, spans[at])
     )
+
+
+def _lie_in(inner: IntervalSet, outer: IntervalSet) -> bool:
+    """Tell whether each of some disjoint spans lies in one of others."""
+    at = np.searchsorted(outer.starts, inner.starts, side="right") - 1
+    return bool(((at >= 0) & (inner.ends <= outer.ends[np.maximum(at, 0)])).all())
+
+
+def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str | None:
+    """Choose the step family of a run, or None when no family qualifies on every rank.
+
+    What --step matches on any rank needs no vote. `shifts` turn each rank's report time into aligned time, ns; only ties
+    look at it.
+    """
+    if any(one.name == STEP_OPTION for rank in ranks for one in rank):
+        return STEP_OPTION
+    if not ranks:
+        return None
+    by_name = [{one.name: one for one in rank if one.qualifies} for rank in ranks]
+    shared = set(by_name[0]).intersection(*by_name[1:])
+    if not shared:
+        return None
+
+    def preference(name: str) -> tuple[bool, int, int, str]:
+        union = sum(rank[name].union_ns for rank in by_name)
+        first = min(rank[name].first_start_ns + shift for rank, shift in zip(by_name, shifts, strict=True))
+        return holds_steps(name), -union, first, name
+
+    best = min(shared, key=preference)
+    # Of equal ones the family that holds all ranges of the others on every rank.
+    while held_by := shared.intersection(*(rank[best].holders for rank in by_name)):
+        if not (tied := [one for one in held_by if preference(one)[:3] == preference(best)[:3]]):
+            break
+        best = min(tied)
+    return best
+
+
+def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]) -> str | None:
+    """Choose the step family of a run without device activity, or None when none qualifies anywhere.
+
+    Nothing tells a rank from other processes here, so a family need not qualify on all of them: the one that
+    qualifies in most reports wins, of several `choose` would take the same. What --step matches needs no vote.
+    There are candidates of each process of each report, and a shift per report.
+    """
+    found: dict[str, list[tuple[int, Candidate]]] = {}
+    for at, report in enumerate(reports):
+        for one in (one for process in report for one in process):
+            if one.qualifies or one.name == STEP_OPTION:
+                found.setdefault(one.name, []).append((at, one))
+
+    def preference(name: str) -> tuple[bool, int, int, int, str]:
+        own = found[name]
+        union = sum(one.union_ns for _, one in own)
+        first = min(one.first_start_ns + shifts[at] for at, one in own)
+        return holds_steps(name), -len({at for at, _ in own}), -union, first, name
+
+    return min(found, key=preference, default=None)
+
+
+def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:
+    """Return the step ranges of one rank in the chosen family, on its best thread."""
+    family, thread, starts, ends = _columns(ranges, families)
+    rows = np.flatnonzero((family == families.names.index(candidate.name)) & (thread == candidate.thread_id))
+    rows = rows[outermost(starts[rows], ends[rows])]
+    return Members(candidate.thread_id, rows, starts[rows], ends[rows])
+
+
+def _columns(ranges: pa.Table, families: TextFamilies) -> tuple[Int64, Int64, Int64, Int64]:
+    """Return family, thread, start and end of each range."""
+    family = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
+    if not families.is_named:
+        family = np.where(ranges["is_library"].to_numpy(), _NOT_IN_FAMILY, family)
+    return family, *(ranges[name].to_numpy() for name in ("thread_id", "start_ns", "end_ns"))
 
 
 @dataclass(frozen=True)
@@ -137,20 +319,14 @@ def step_windows(members: Members, operations: ProcessOperations) -> Windows:
     if not with_kernels.size:
         return _windows(with_kernels, with_kernels, 0)
     slices = Slices(inside.first[with_kernels], inside.last[with_kernels])
-    first_start = slices.minimum(operations.kernel_start[: operations.n_launched])
+    first_start = slices.reduced(np.minimum, operations.kernel_start[: operations.n_launched])
     later = np.ones(first_start.size, np.bool_)
     later[1:] = first_start[1:] > np.maximum.accumulate(first_start)[:-1]
     member, starts = with_kernels[later], first_start[later]
-    return _windows(member, starts, _last_end(members, int(member[-1]), operations, inside))
-
-
-def _last_end(members: Members, last: int, operations: ProcessOperations, inside: Slices) -> int:
-    """Return the end of the last operation of any kind that belongs to a step range."""
-    end = int(operations.kernel_end[inside.first[last] : inside.last[last]].max())
+    last = int(member[-1])
+    last_end = int(operations.kernel_end[inside.first[last] : inside.last[last]].max())
     first_copy, last_copy = np.searchsorted(operations.copy_launch, (members.starts[last], members.ends[last]))
-    if last_copy > first_copy:
-        end = max(end, int(operations.copy_end[first_copy:last_copy].max()))
-    return end
+    return _windows(member, starts, int(operations.copy_end[first_copy:last_copy].max(initial=last_end)))
 
 
 def _windows(member: Int64, starts: Int64, last_end: int) -> Windows:
@@ -159,3 +335,57 @@ def _windows(member: Int64, starts: Int64, last_end: int) -> Windows:
     is_complete[-1:] = False
     is_complete[:1] &= member[:1] == 0
     return Windows(member, starts, ends, is_complete)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The summary steps of a run, in order of time."""
+
+    steps: Int64
+    skipped: Int64  # complete steps that were dropped at the start
+    is_fallback: bool  # true when no step is complete on every rank, so that cut-off steps are used
+
+
+def select_steps(step: Int64, starts: Int64, is_complete: Flags, n_ranks: int, skip_first: int | None) -> Selection:
+    """Choose the steps that are complete on every rank, less the skipped; if none is, all that every rank has, none skipped.
+
+    There is one value per (rank, step) with a window. `skip_first` is how many complete steps to drop at the start; None
+    drops the first (it holds the ranks' different profiler starts) when another one remains.
+
+    Raises
+    ------
+    OptionError
+        If nothing would be left.
+    """
+    numbers, index = np.unique(step, return_inverse=True)
+    first_start = np.full(numbers.size, np.iinfo(np.int64).max)
+    np.minimum.at(first_start, index, starts)
+    order = np.lexsort((numbers, first_start))
+    n_windows = np.bincount(index, minlength=numbers.size)
+    n_complete = np.bincount(index[is_complete], minlength=numbers.size)
+    complete = numbers[order][n_complete[order] == n_ranks]
+    if not complete.size:
+        return Selection(numbers[order][n_windows[order] == n_ranks], complete, is_fallback=True)
+    n_skipped = min(1, complete.size - 1) if skip_first is None else skip_first
+    if n_skipped >= complete.size:
+        raise OptionError(
+            f"--skip-first {n_skipped}",
+            f"leaves no step: {complete.size} are complete on every rank",
+            fix=f"--skip-first {complete.size - 1}, or capture more steps",
+        )
+    return Selection(complete[n_skipped:], complete[:n_skipped], is_fallback=False)
+
+
+def check_steps(all_steps: pa.Table, wanted: tuple[int, int]) -> None:
+    """Raise an OptionError, with the steps that there are, unless some rank has one of those wanted, first to last."""
+    first, last = wanted
+    numbers = all_steps["step"].to_numpy()
+    if ((numbers >= first) & (numbers <= last)).any():
+        return
+    lowest, highest = (numbers.min(), numbers.max()) if numbers.size else (None, None)
+    raise OptionError(
+        f"steps {first}:{last}",
+        "no rank has such a step",
+        found="no steps at all" if lowest is None else f"steps {lowest} to {highest}",
+        fix=None if lowest is None else f"--perfetto-steps {lowest}:{highest}",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,8 +56,8 @@ def with_ratios(
 
 def step_times(steps: pa.Table) -> Int64:
     """Return each step's largest window over ranks, ns, in the order in which the steps began."""
-    found = steps.group_by("step").aggregate([("wall_ns", "max"), ("start_ns", "min")])
-    times: Int64 = found.sort_by("start_ns_min")["wall_ns_max"].to_numpy()
+    longest = steps.group_by("step").aggregate([("wall_ns", "max"), ("start_ns", "min")])
+    times: Int64 = longest.sort_by("start_ns_min")["wall_ns_max"].to_numpy()
     return times
 
 
@@ -73,8 +74,7 @@ def summary(steps: pa.Table, collectives: pa.Table, *, is_capture: bool = False)
     there are 0 steps, and what is of a step is null.
     """
     chosen = steps.filter(steps["in_summary"])
-    of_steps = chosen.slice(0, 0) if is_capture else chosen
-    per_step = step_times(of_steps)
+    per_step = step_times(chosen.slice(0, 0 if is_capture else None))
     row = {
         "n_steps": 0 if is_capture else pc.count_distinct(steps["step"]).as_py(),
         "n_summary_steps": per_step.size,
@@ -129,9 +129,7 @@ def _transferring(collectives: pa.Table) -> pa.Table:
 def _rates(collectives: pa.Table) -> dict[str, float | None]:
     transfer = _sum(collectives["transfer_ns"])
     sums = {name: _sum(collectives[column]) for name, column in RATES.items()}
-    return {
-        name: _NS_PER_S * total / transfer if total is not None and transfer else None for name, total in sums.items()
-    }
+    return {name: None if total is None else _divide(_NS_PER_S * total, transfer) for name, total in sums.items()}
 
 
 def _sum(column: pa.ChunkedArray) -> float | None:
@@ -145,7 +143,6 @@ def _divide(above: float | None, below: float | None) -> float | None:
 
 # Whether one number can stand for the steps: mean, median, and the pattern where steps are of two kinds.
 
-# definitions.md, section 4.
 _NEAR = 0.1
 _HALF = 0.5
 # Two levels: the gap between them is so many times the spread within; fewer where they come regularly.
@@ -157,8 +154,7 @@ _LEAST_OF_A_LEVEL = 2
 class Evenness:
     """How alike a run's steps are, in the unit of the values."""
 
-    n_steps: int  # how many steps there are
-    # over steps
+    n_steps: int
     mean: float
     median: float
     # |mean - median| is more than 10 % of the mean, or fewer than half of the steps are within 10 % of the median
@@ -181,9 +177,7 @@ def evenness(values: Float64) -> Evenness | None:
     is_long = levels_of(values)
     if is_long is not None and period_of(is_long) is None and levels_of(values, _GAP) is None:
         is_long = None
-    levels = None
-    if is_long is not None:
-        levels = float(np.median(values[~is_long])), float(np.median(values[is_long]))
+    levels = None if is_long is None else (float(np.median(values[~is_long])), float(np.median(values[is_long])))
     return Evenness(
         n_steps=int(values.size),
         mean=mean,
@@ -205,22 +199,16 @@ def levels_of(values: Float64, times: float = _REGULAR_GAP) -> Flags | None:
     at = int(np.argmax(apart)) + _LEAST_OF_A_LEVEL
     low, high = ordered[:at], ordered[at:]
     spread = np.sqrt((low.var() * low.size + high.var() * high.size) / ordered.size)
-    gap = float(high[0] - low[-1])
-    if gap <= times * spread:
-        return None
-    found: Flags = values >= high[0]
-    return found
+    is_long: Flags = values >= high[0]
+    return is_long if float(high[0] - low[-1]) > times * spread else None
 
 
 def period_of(is_long: Flags) -> int | None:
     """Return the distance of the steps of the rarer kind if it is always the same, from end to end."""
     rarer = is_long if 2 * int(is_long.sum()) <= is_long.size else ~is_long
     at = np.flatnonzero(rarer)
-    apart = np.unique(np.diff(at))
-    if apart.size != 1:
-        return None
-    period = int(apart[0])
-    is_whole = period > 1 and at[0] < period and at[-1] + period >= is_long.size
+    period, *others = np.unique(np.diff(at)).tolist() or [0]
+    is_whole = period > 1 and not others and at[0] < period and at[-1] + period >= is_long.size
     return period if is_whole else None
 
 
@@ -263,7 +251,7 @@ def host_figures(host_steps: pa.Table) -> list[HostFigures]:
 
 def fastest_and_slowest(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
     """Return the processes with the lowest and the highest median; None unless these differ by `MUCH_RATIO`."""
-    return _apart([one for one in figures if one.median_ns is not None], _median)
+    return _apart(figures, lambda one: one.median_ns)
 
 
 def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFigures] | None:
@@ -272,34 +260,37 @@ def uneven_backward(figures: Sequence[HostFigures]) -> tuple[HostFigures, HostFi
     Ranks that wait for each other do so in backward, where they communicate: then all steps take equally long, and the
     rank that is waited for has the shortest backward. The difference must be `MUCH_RATIO` of a step.
     """
-    known = [one for one in figures if one.median_ns is not None]
-    if fastest_and_slowest(figures) or any(one.phase_ns["backward"] is None for one in known):
+    closed = [one for one in figures if one.median_ns is not None]
+    if fastest_and_slowest(figures) or any(one.phase_ns["backward"] is None for one in closed):
         return None
-    return _apart(known, _backward, of_most=True)
+    return _apart(closed, lambda one: one.phase_ns["backward"], of_most=True)
 
 
 def _apart(
-    figures: Sequence[HostFigures], value: Callable[[HostFigures], int], *, of_most: bool = False
+    figures: Sequence[HostFigures], value: Callable[[HostFigures], int | None], *, of_most: bool = False
 ) -> tuple[HostFigures, HostFigures] | None:
     """Return those with the least and the most (of equal ones the first), if that is `MUCH_RATIO` of a median apart."""
-    if not figures:
+    known = [(own, one) for one in figures if (own := value(one)) is not None]
+    if not known:
         return None
-    least, most = min(figures, key=value), max(figures, key=value)
-    spread = value(most) - value(least)
-    is_much = spread >= MUCH_RATIO * _median(most if of_most else least)
-    return (least, most) if spread and is_much else None
+    (low, least), (high, most) = min(known, key=itemgetter(0)), max(known, key=itemgetter(0))
+    is_much = high - low >= MUCH_RATIO * ((most if of_most else least).median_ns or 0)
+    return (least, most) if high > low and is_much else None
 
 
 def longest_between(figures: Sequence[HostFigures]) -> HostFigures | None:
     """Return the process with most time between its steps; None where that is less than `MUCH_RATIO` of a step."""
     known = [one for one in figures if one.between_ns is not None and one.median_ns is not None]
-    most = max(known, key=_between, default=None)  # of equal ones the first
-    return most if most and _between(most) >= max(MUCH_RATIO * _median(most), 1) else None
+    most = max(known, key=lambda one: one.between_ns or 0, default=None)  # of equal ones the first
+    return most if most and (most.between_ns or 0) >= max(MUCH_RATIO * (most.median_ns or 0), 1) else None
 
 
 def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFigures:
     closed = [row for row in rows if row["is_complete"]]
     slowest = max(closed, key=lambda row: (row["host_ns"], -row["step"]), default=None)
+    parts = [[row[f"{phase}_ns"] for phase in PHASES if row[f"{phase}_ns"] is not None] for row in closed]
+    others = [row["host_ns"] - sum(own) if own else None for row, own in zip(closed, parts, strict=True)]
+    steps = ((before, after) for before, after in pairwise(rows) if before["is_complete"])
     return HostFigures(
         rank=rows[0]["rank"],
         report=rows[0]["report"],
@@ -311,32 +302,9 @@ def _of_process(rows: Sequence[Mapping[str, Any]], *, is_alone: bool) -> HostFig
         slowest_step=slowest["step"] if slowest else None,
         slowest_ns=slowest["host_ns"] if slowest else None,
         phase_ns={phase: _floored_median([row[f"{phase}_ns"] for row in closed]) for phase in PHASES},
-        other_ns=_floored_median([_in_no_phase(row) for row in closed]),
-        between_ns=_floored_median(
-            [
-                after["host_start_ns"] - before["host_end_ns"]
-                for before, after in pairwise(rows)
-                if before["is_complete"]
-            ]
-        ),
+        other_ns=_floored_median(others),
+        between_ns=_floored_median([after["host_start_ns"] - before["host_end_ns"] for before, after in steps]),
     )
-
-
-def _in_no_phase(row: Mapping[str, Any]) -> int | None:
-    own = [length for phase in PHASES if (length := row[f"{phase}_ns"]) is not None]
-    return row["host_ns"] - sum(own) if own else None
-
-
-def _backward(one: HostFigures) -> int:
-    return one.phase_ns["backward"] or 0
-
-
-def _between(one: HostFigures) -> int:
-    return one.between_ns or 0
-
-
-def _median(one: HostFigures) -> int:
-    return one.median_ns or 0
 
 
 def _floored_median(values: Sequence[int | None]) -> int | None:

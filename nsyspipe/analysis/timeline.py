@@ -5,13 +5,14 @@ What overlaps in a lane is told apart or merged, what is close is joined.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, Slices, grouped_lengths, run_starts, union
 from nsyspipe.model import schema
@@ -39,19 +40,14 @@ class Pieces:
     lengths: Int64
     seqs: Int64
 
+    @property
+    def times(self) -> IntervalSet:
+        """When any piece is."""
+        return union(self.starts, self.ends)
 
-@dataclass(frozen=True)
-class Bars:
-    """What is drawn, in order of start; `names` and `seqs` as in `Pieces`, the last two None where they say nothing."""
 
-    starts: Int64
-    ends: Int64
-    busy_ns: Int64
-    n_operations: Int64
-    names: Int64
-    seqs: Int64
-    exposed_ns: Int64 | None = None
-    wait_ns: Int64 | None = None
+# Columns of bars, in order of start; names are codes.
+Bars: TypeAlias = "dict[str, Int64]"
 
 
 def merged_pieces(starts: Int64, ends: Int64, names: Int64, window: tuple[int, int]) -> Pieces:
@@ -104,20 +100,25 @@ def joined(pieces: Pieces, max_bars: int) -> Bars:
     A bar has the name of the operations with most time (tie: the lowest code), and the seq of its only operation.
     """
     group = joins(pieces.starts, pieces.ends, max_bars)
-    first, owner = run_starts(group), group[pieces.owner]
-    counts = np.bincount(owner, minlength=first.size)
-    seqs = np.full(first.size, NO_SEQ)
+    owner = group[pieces.owner]
+    counts = np.bincount(owner, minlength=run_starts(group).size)
+    seqs = np.full(counts.size, NO_SEQ)
     seqs[owner] = pieces.seqs
+    names = longest_names(owner, pieces.names, pieces.lengths)
+    return _bars(group, pieces.starts, pieces.ends) | {
+        "n_operations": counts,
+        "name": names,
+        "seq": np.where(counts == 1, seqs, NO_SEQ),
+    }
+
+
+def _bars(group: Int64, starts: Int64, ends: Int64) -> Bars:
+    """Return start, end and length of each bar; of an empty lane nothing may be reduced."""
+    first = run_starts(group)
     if not first.size:
-        return Bars(*(group,) * 6)
-    return Bars(
-        starts=pieces.starts[first],
-        ends=np.maximum.reduceat(pieces.ends, first),
-        busy_ns=np.add.reduceat(pieces.ends - pieces.starts, first),
-        n_operations=counts,
-        names=longest_names(owner, pieces.names, pieces.lengths),
-        seqs=np.where(counts == 1, seqs, NO_SEQ),
-    )
+        return dict.fromkeys(("start_ns", "end_ns", "busy_ns"), group)
+    busy = np.add.reduceat(ends - starts, first)
+    return {"start_ns": starts[first], "end_ns": np.maximum.reduceat(ends, first), "busy_ns": busy}
 
 
 def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
@@ -136,7 +137,7 @@ def joins(starts: Int64, ends: Int64, max_bars: int) -> Int64:
 
 def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
     """Return for each owner the name with the largest sum of lengths; of equal ones the lowest code."""
-    width = int(names.max()) + 1
+    width = int(names.max(initial=0)) + 1
     keys, index = np.unique(owner * width + names, return_inverse=True)
     totals = np.zeros(keys.size, np.int64)
     np.add.at(totals, index, lengths)
@@ -145,8 +146,7 @@ def longest_names(owner: Int64, names: Int64, lengths: Int64) -> Int64:
     return most
 
 
-def times(table: pa.Table) -> tuple[Int64, Int64]:
-    """Return start and end of each row."""
+def _times(table: pa.Table) -> tuple[Int64, Int64]:
     return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
 
 
@@ -172,37 +172,24 @@ def comm_lanes(
     All sums are taken from the operations, before any bars are joined. Where the step has no ``wait_ns`` the bars of
     ``comm`` have none. `events` and `waiting` are rows of `schema.EVENTS` and matched ones of `schema.COLLECTIVES`.
     """
-    comm, names = _comm(events, window)
-    compute = events.filter(pc.equal(events["category"], "compute"))
-    exposed = pieces_outside(comm, union(*times(compute)))
-    waits, wait_names = _waits(waiting, window)
-    bars = joined(comm, max_bars)
-    waited = union(waits.starts, waits.ends).intersect(union(comm.starts, comm.ends))
+    own = events.filter(pc.equal(events["category"], "comm"))
+    codes, names = coded(own["collective"])
+    comm = painted_pieces(*_times(own), codes, pc.fill_null(own["seq"], NO_SEQ).to_numpy(), window)
+    compute = union(*_times(events.filter(pc.equal(events["category"], "compute"))))
+    starts, ends = _times(waiting)
+    until = waited_until(starts, ends, waiting["wait_ns"].to_numpy())
+    codes, wait_names = coded(waiting["collective"])
+    waits = painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window)
     # All communication between start and end of a bar is its own: bars of comm do not overlap.
-    bars = replace(
-        bars,
-        exposed_ns=union(exposed.starts, exposed.ends).lengths(bars.starts, bars.ends),
-        wait_ns=waited.lengths(bars.starts, bars.ends) if is_wait_known else None,
-    )
+    bars = joined(comm, max_bars)
+    bars["exposed_ns"] = exposed_comm(comm.times, compute).lengths(bars["start_ns"], bars["end_ns"])
+    if is_wait_known:
+        bars["wait_ns"] = waits.times.intersect(comm.times).lengths(bars["start_ns"], bars["end_ns"])
     return {
         "comm": (bars, names),
-        "exposed": (joined(exposed, max_bars), names),
+        "exposed": (joined(pieces_outside(comm, compute), max_bars), names),
         "wait": (joined(waits, max_bars), wait_names),
     }
-
-
-def _comm(events: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
-    own = events.filter(pc.equal(events["category"], "comm"))
-    codes, words = coded(own["collective"])
-    seqs = pc.fill_null(own["seq"], NO_SEQ).to_numpy()
-    return painted_pieces(*times(own), codes, seqs, window), words
-
-
-def _waits(waiting: pa.Table, window: tuple[int, int]) -> tuple[Pieces, pa.Array]:
-    starts, ends = times(waiting)
-    until = waited_until(starts, ends, waiting["wait_ns"].to_numpy())
-    codes, words = coded(waiting["collective"])
-    return painted_pieces(starts, until, codes, waiting["seq"].to_numpy(), window), words
 
 
 # More bars than this in a lane cannot be told apart on a screen.
@@ -262,7 +249,9 @@ def timeline(
     for rank, events, ranges in operations:
         if rank in of_rank:
             window, wait = of_rank[rank]
-            own = _waiting(collectives, rank)
+            is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
+            # Texts of all columns would be many to copy.
+            own = collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
             lanes = {
                 **comm_lanes(events, own, window, max_bars, is_wait_known=wait is not None),
                 "compute": _merged(events, "compute", window, max_bars),
@@ -274,34 +263,23 @@ def timeline(
 
 
 def _table(step: int, rank: int, lane: str, bars: Bars, words: pa.Array) -> pa.Table:
-    n_bars = bars.starts.size
-    return schema.TIMELINE.table(
-        {
-            "step": np.full(n_bars, step),
-            "rank": np.full(n_bars, rank),
-            "lane": pa.array([lane] * n_bars, pa.string()),
-            "start_ns": bars.starts,
-            "end_ns": bars.ends,
-            "busy_ns": bars.busy_ns,
-            "exposed_ns": pa.nulls(n_bars) if bars.exposed_ns is None else bars.exposed_ns,
-            "wait_ns": pa.nulls(n_bars) if bars.wait_ns is None else bars.wait_ns,
-            "n_operations": bars.n_operations,
-            "name": words.take(pa.array(bars.names)),
-            "seq": pa.array(bars.seqs, mask=bars.seqs == NO_SEQ),
-        }
-    )
+    n_bars = bars["start_ns"].size
+    nothing = dict.fromkeys(("exposed_ns", "wait_ns", "seq"), pa.nulls(n_bars, pa.int64()))
+    columns = nothing | {name: pa.array(values) for name, values in bars.items()}
+    columns["seq"] = pa.array(bars["seq"], mask=bars["seq"] == NO_SEQ)
+    columns["name"] = words.take(columns["name"])
+    keys = {
+        "step": np.full(n_bars, step),
+        "rank": np.full(n_bars, rank),
+        "lane": pa.array([lane] * n_bars, pa.string()),
+    }
+    return schema.TIMELINE.table(keys | columns)
 
 
 def _merged(events: pa.Table, category: str, window: tuple[int, int], max_bars: int) -> tuple[Bars, pa.Array]:
     own = events.filter(pc.equal(events["category"], category))
     codes, words = coded(own["name"])
-    return joined(merged_pieces(*times(own), codes, window), max_bars), words
-
-
-def _waiting(collectives: pa.Table, rank: int) -> pa.Table:
-    """Return what is needed of a rank's matched collectives; texts of all of them would be many to copy."""
-    is_own = pc.and_(pc.equal(collectives["rank"], rank), collectives["is_matched"])
-    return collectives.select(["start_ns", "end_ns", "wait_ns", "collective", "seq"]).filter(is_own)
+    return joined(merged_pieces(*_times(own), codes, window), max_bars), words
 
 
 def _phases(
@@ -316,17 +294,13 @@ def _phases(
     order = order[ends[order] > starts[order]]
     codes, starts, ends = codes[order], starts[order], ends[order]
     group = joins(starts, ends, max_bars)
-    if not group.size:
-        return Bars(*(group,) * 6), words
-    first, own = run_starts(group), own.take(pa.array(order))
-    bars = Bars(
-        starts=starts[first],
-        ends=np.maximum.reduceat(ends, first),
-        busy_ns=_busy(events, *times(own), group, window),
-        n_operations=np.add.reduceat(own["n_operations"].to_numpy(), first),
-        names=longest_names(group, codes, ends - starts),
-        seqs=np.full(first.size, NO_SEQ),
-    )
+    own = own.take(pa.array(order))
+    bars = _bars(group, starts, ends) | {
+        "busy_ns": _busy(events, *_times(own), group, window),
+        "n_operations": np.bincount(group, weights=own["n_operations"].to_numpy()).astype(np.int64),
+        "name": longest_names(group, codes, ends - starts),
+    }
+    bars["seq"] = np.full(bars["name"].size, NO_SEQ)
     return bars, words
 
 
@@ -334,10 +308,6 @@ def _busy(events: pa.Table, starts: Int64, ends: Int64, group: Int64, window: tu
     """Return for each group of host ranges the union of what they launched, clipped to the window."""
     launched = events.select(["launch_ns", "start_ns", "end_ns"]).filter(pc.is_valid(events["launch_ns"]))
     launched = launched.sort_by("launch_ns")
-    launch = launched["launch_ns"].to_numpy()
-    rows, of_range = Slices.within(launch, starts, ends).rows()
-    owner = group[of_range]
-    begin, finish = (column[rows] for column in times(launched))
-    begin, finish = np.maximum(begin, window[0]), np.minimum(finish, window[1])
-    kept = finish > begin
-    return grouped_lengths(owner[kept], begin[kept], finish[kept], int(group[-1]) + 1)
+    rows, of_range = Slices.within(launched["launch_ns"].to_numpy(), starts, ends).rows()
+    begin, finish = (np.clip(column[rows], *window) for column in _times(launched))
+    return grouped_lengths(group[of_range], begin, finish, run_starts(group).size)

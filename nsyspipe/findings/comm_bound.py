@@ -22,7 +22,6 @@ _ADVICE = {
     ),
 }
 
-
 # A phase is named from this share of what is exposed on.
 _MOSTLY = 2 / 3
 
@@ -39,9 +38,8 @@ def comm_bound(evidence: Evidence) -> Answer:
         return None
     by_phase = _by_phase(evidence)
     phase = max(by_phase, key=by_phase.__getitem__)
-    waiting = (evidence.mean("exposed_wait_ns") or 0.0) if evidence.is_wait_known else 0.0
     # Of which phase the waiting is, is not known: it may all be of this one.
-    is_mostly = by_phase[phase] - waiting >= _MOSTLY * transfer
+    is_mostly = by_phase[phase] - evidence.exposed_wait_ns_per_step >= _MOSTLY * transfer
     where = f", launched in {phase}" if is_mostly and phase != _NO_PHASE else ""
     apart = "waiting apart" if evidence.is_wait_known else "waiting included, which is not known"
     action, advice = _ADVICE[evidence.is_data_parallel]
@@ -64,9 +62,8 @@ def comm_bound(evidence: Evidence) -> Answer:
 
 def _by_phase(evidence: Evidence) -> dict[str, float]:
     """Split the exposed communication, ns per step, by the phase that launched it."""
-    sums = evidence.phases.group_by("phase").aggregate([("exposed_comm_ns", "sum")]).to_pylist()
-    found = {row["phase"]: row["exposed_comm_ns_sum"] or 0 for row in sums}
-    found = {phase: found[phase] for phase in sorted(found) if found[phase]}
-    rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(found.values())
-    found |= {_NO_PHASE: rest} if rest > 0 else {}
-    return {phase: total / evidence.steps.num_rows for phase, total in found.items()}
+    sums = evidence.phases.group_by("phase").aggregate([("exposed_comm_ns", "sum")]).sort_by("phase").to_pylist()
+    totals = {row["phase"]: row["exposed_comm_ns_sum"] for row in sums if row["exposed_comm_ns_sum"]}
+    rest = pc.sum(evidence.steps["exposed_comm_ns"]).as_py() - sum(totals.values())
+    totals |= {_NO_PHASE: rest} if rest > 0 else {}
+    return {phase: total / evidence.steps.num_rows for phase, total in totals.items()}

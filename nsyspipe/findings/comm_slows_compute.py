@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.slowdown import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
+from nsyspipe.analysis.kernels import LEAST_COMPARED, MEASURED_WITHIN, MOST_USUAL, compared_share
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
 
 NEEDS = OF_COMM
@@ -62,6 +62,6 @@ def comm_slows_compute(evidence: Evidence) -> Answer:
 def _by_kernel(evidence: Evidence) -> dict[str, float]:
     """Return the slowdown of the kernels that lose most by it."""
     sums = evidence.kernels.group_by("name").aggregate([("slowed_ns", "sum"), ("free_ns", "sum")])
-    rows = [row for row in sums.to_pylist() if row["free_ns_sum"]]
-    rows.sort(key=lambda row: (row["free_ns_sum"] - row["slowed_ns_sum"], row["name"]))
-    return {row["name"]: row["slowed_ns_sum"] / row["free_ns_sum"] - 1 for row in rows[:_SHOWN_KERNELS]}
+    rows = [(row["name"], row["slowed_ns_sum"], row["free_ns_sum"]) for row in sums.to_pylist() if row["free_ns_sum"]]
+    rows.sort(key=lambda row: (row[2] - row[1], row[0]))
+    return {name: slowed / free - 1 for name, slowed, free in rows[:_SHOWN_KERNELS]}

@@ -40,7 +40,7 @@ def compress_gradients(evidence: Evidence) -> Answer:
         advice="model.register_comm_hook(None, bf16_compress_hook), or PowerSGD: gradients lose precision, so check that "
         "training still converges",
         saving_ns_per_step=evidence.saving_without_comm(kept=1 - wide),
-        evidence=dict(verdict.evidence) | {"exposed_transfer_ns_per_step": transferring} | evidence.slowdown_figures,
+        evidence={**verdict.evidence, "exposed_transfer_ns_per_step": transferring, **evidence.slowdown_figures},
     )
 
 

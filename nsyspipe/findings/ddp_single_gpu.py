@@ -15,11 +15,10 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
     kernel for each gradient. Where nothing says the size of the world, only
     copies inside marked backward ranges are known to be DDP's.
     """
-    if evidence.n_ranks != 1 or evidence.world_size not in (1, None) or evidence.has_comm:
-        return None
-    if evidence.world_size is None and evidence.mean("overlap_backward_ns") is None:
-        return None
-    if not evidence.mean("n_grad_copies"):
+    is_known = evidence.world_size == 1 or (
+        evidence.world_size is None and evidence.mean("overlap_backward_ns") is not None
+    )
+    if evidence.n_ranks != 1 or not is_known or evidence.has_comm or not evidence.mean("n_grad_copies"):
         return None
     exposed, idle = evidence.mean("exposed_grad_copy_ns"), evidence.mean("idle_ns")
     return Finding(
@@ -27,9 +26,5 @@ def ddp_single_gpu(evidence: Evidence) -> Answer:
         action="drop DDP: there is only one process",
         advice="use DistributedDataParallel only when torch.distributed.get_world_size() > 1",
         saving_ns_per_step=None if exposed is None or idle is None else exposed + idle,
-        evidence={
-            "world_size": evidence.world_size,
-            "idle_ns_per_step": idle,
-            **copy_evidence(evidence),
-        },
+        evidence={"world_size": evidence.world_size, "idle_ns_per_step": idle, **copy_evidence(evidence)},
     )

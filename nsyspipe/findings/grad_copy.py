@@ -36,10 +36,6 @@ def grad_copy(evidence: Evidence) -> Answer:
 
 def copy_evidence(evidence: Evidence) -> dict[str, float | None]:
     """Return what the copies between gradients and buckets cost per step."""
-    return {
-        "grad_copy_ns_per_step": evidence.mean("grad_copy_ns"),
-        "exposed_grad_copy_ns_per_step": evidence.mean("exposed_grad_copy_ns"),
-        "grad_copy_span_ns_per_step": evidence.mean("grad_copy_span_ns"),
-        "grad_copy_bytes_per_step": evidence.mean("grad_copy_bytes"),
-        "grad_copies_per_step": evidence.mean("n_grad_copies"),
-    }
+    columns = ("grad_copy_ns", "exposed_grad_copy_ns", "grad_copy_span_ns", "grad_copy_bytes")
+    figures = {f"{name}_per_step": evidence.mean(name) for name in columns}
+    return figures | {"grad_copies_per_step": evidence.mean("n_grad_copies")}

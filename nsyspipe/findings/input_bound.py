@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nsyspipe.findings.idle_share import idle_above, idle_evidence, on_rank
-from nsyspipe.findings.model import Answer, Evidence, Finding
+from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above, idle_evidence, on_rank
 
 _ACTION = "feed the GPU: num_workers, pin_memory, non_blocking"
 _ADVICE = "DataLoader(num_workers=..., pin_memory=True, prefetch_factor=...), and .to(device, non_blocking=True)"
@@ -14,7 +13,7 @@ def input_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time while its host gets the next batch.
 
     That is in the data phase, and between two steps, where the loop is in no range and in no CUDA call: probably its
-    data loader, which the finding says where that is most of it. Saving: as `idle_share.idle_of` has it. Without
+    data loader, which the finding says where that is most of it. Saving: as `model.idle_of` has it. Without
     launches `launch_bound` says that this cannot be judged.
     """
     idle = idle_above(evidence, "idle_input_ns")

@@ -8,7 +8,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe import findings
-from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
+from nsyspipe.findings.model import Answer, Evidence, NotJudged
 from nsyspipe.model import schema
 from nsyspipe.model.problems import Problem, problem
 
@@ -49,17 +49,21 @@ def judge(evidence: Evidence) -> tuple[pa.Table, list[Problem]]:
     if evidence.is_capture or not evidence.steps.num_rows:
         return schema.FINDINGS.empty(), _nothing_judged(evidence)
     answers = {rule.__name__.replace("_", "-"): _answer(rule, columns, evidence) for rule, columns in RULES.items()}
-    rows = [
-        {
-            "id": name,
-            "severity": _severity(one, evidence),
-            **vars(one),
-            "evidence": json.dumps(one.evidence, allow_nan=False),
-        }
-        for name, one in answers.items()
-        if isinstance(one, Finding)
+    rows: list[dict[str, Any]] = []
+    unanswered: dict[NotJudged, list[str]] = {}  # each reason once, with all the rules that it keeps from being judged
+    for name, answer in answers.items():
+        if isinstance(answer, NotJudged):
+            unanswered.setdefault(answer, []).append(name)
+        elif answer is not None:
+            share = evidence.share(answer.saving_ns_per_step or 0)
+            severity = "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
+            told = json.dumps(answer.evidence, allow_nan=False)
+            rows.append({**vars(answer), "id": name, "severity": severity, "evidence": told})
+    problems = [
+        problem("not-judged", rules=", ".join(names), reason=answer.reason, how=answer.fix)
+        for answer, names in unanswered.items()
     ]
-    return schema.FINDINGS.from_rows(in_order(rows)), _not_judged(answers)
+    return schema.FINDINGS.from_rows(in_order(rows)), problems
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -99,19 +103,3 @@ def _nothing_judged(evidence: Evidence) -> list[Problem]:
     if evidence.is_capture:
         reason = "what a change saves is a part of a step, and the capture has no steps"
     return [problem("not-judged", rules="all rules", reason=reason, how=how)]
-
-
-def _severity(finding: Finding, evidence: Evidence) -> str:
-    share = evidence.share(finding.saving_ns_per_step or 0)
-    return "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
-
-
-def _not_judged(answers: Mapping[str, Answer]) -> list[Problem]:
-    """State each reason once, with all the rules that it keeps from being judged."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for name, one in answers.items():
-        if isinstance(one, NotJudged):
-            reasons.setdefault((one.reason, one.fix), []).append(name)
-    return [
-        problem("not-judged", rules=", ".join(ids), reason=reason, how=fix) for (reason, fix), ids in reasons.items()
-    ]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from nsyspipe.findings.idle_share import (
-    LEAST_SHARE,
+from nsyspipe.findings.model import (
+    LEAST_IDLE_SHARE,
+    Answer,
+    Evidence,
+    Finding,
     IdleOf,
+    NotJudged,
     idle_above,
     idle_evidence,
     idle_of,
     on_rank,
 )
-from nsyspipe.findings.model import Answer, Evidence, Finding, NotJudged
 
 NEEDS = ("idle_ns",)
 
@@ -27,7 +30,7 @@ _UNMARKED = "; wrap data loading in an NVTX range named 'data' to tell it apart"
 def launch_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time because launches come late.
 
-    Saving: as `idle_share.idle_of` has it. Not judged where more idle time than that has no known cause. Where no
+    Saving: as `model.idle_of` has it. Not judged where more idle time than that has no known cause. Where no
     range marks the data phase, the host may have been waiting for data, and the finding says so. Where at least half of that
     idle time lies in pauses of 2 ms and more, the host was not launching but at something else. What keeps it from being
     judged leaves the silence of `input_bound` and `sync_bound` open too: it is named with those that did not fire.
@@ -41,15 +44,16 @@ def launch_bound(evidence: Evidence) -> Answer:
     if idle is None:
         return None
     has_data = "data" in evidence.phases["phase"].unique().to_pylist()
-    if is_pausing := _is_pausing(evidence, idle):
-        title, action = "the GPU idles while the host pauses between launches", "find what the host does when it launches nothing"  # fmt: skip
-    else:
-        title = "the GPU idles because kernels are launched late"
-        action = "launch less: torch.compile, CUDA graphs, fused=True" if has_data else "launch less (torch.compile), or load data faster"  # fmt: skip
-    advice = (_PAUSES if is_pausing else _FASTER) + ("" if has_data else _UNMARKED)
+    title, advice = "the GPU idles because kernels are launched late", _FASTER
+    action = "launch less: torch.compile, CUDA graphs, fused=True"
+    if not has_data:
+        action = "launch less (torch.compile), or load data faster"
+    if _is_pausing(evidence, idle):
+        title, advice = "the GPU idles while the host pauses between launches", _PAUSES
+        action = "find what the host does when it launches nothing"
     figures = idle_evidence(evidence, idle, "idle_launch_ns")
     figures["idle_pause_ns_per_step"] = evidence.mean("idle_pause_ns")
-    return Finding(title + on_rank(idle), action, advice, idle.saving_ns, figures)
+    return Finding(title + on_rank(idle), action, advice + ("" if has_data else _UNMARKED), idle.saving_ns, figures)
 
 
 def _is_pausing(evidence: Evidence, idle: IdleOf) -> bool:
@@ -66,7 +70,7 @@ def _missing(evidence: Evidence) -> str | None:
     unknown = idle_of(evidence, "idle_unknown_ns")
     if evidence.steps["idle_ns"].null_count or unknown is None:
         return "copies and memsets"
-    if evidence.share(unknown.judged_ns) >= LEAST_SHARE:
+    if evidence.share(unknown.judged_ns) >= LEAST_IDLE_SHARE:
         share = f"{100 * evidence.share(unknown.judged_ns):.0f} % of step time"
         return f"the launches of kernels and copies that end {share} of it"
     return "the names of API calls" if idle_of(evidence, "idle_launch_ns") is None else None

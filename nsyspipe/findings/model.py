@@ -1,4 +1,4 @@
-"""What a rule looks at, and what it may answer."""
+"""What a rule looks at, what it may answer, and what the rules about idle time share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis import slowdown
+from nsyspipe.analysis import kernels as slowdown
+from nsyspipe.analysis.intervals import run_starts
+from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,13 +41,14 @@ class NotJudged:
     fix: str
 
 
-# What rules about communication need of the steps.
+# What rules about communication need of the steps, and what of the collectives.
 OF_COMM = ("comm_ns", "compute_ns")
 _OF_COLLECTIVES = (
     "step", "rank", "collective", "datatype", "start_ns", "end_ns", "n_ranks", "transfer_ns", "late_by_ns", "held_up_ns",
-    "wait_ns", "arrival_skew_ns",
-    "is_late_significant", "message_bytes", "bus_bytes",
+    "wait_ns", "arrival_skew_ns", "is_late_significant", "message_bytes", "bus_bytes",
 )  # fmt: skip
+# What collectives a run without tensor parallelism or sharding has.
+_OF_DDP = {"all_reduce", "broadcast"}
 
 # Fewer kernels that can be compared tell nothing, and no capture showed all of compute slowed by more than this.
 _ENOUGH_KERNELS, MOST_BELIEVED = 30, 1.0
@@ -79,18 +83,20 @@ class Evidence:
     @cached_property
     def collectives(self) -> pa.Table:
         """What rules ask of `schema.COLLECTIVES`, of the summary steps."""
-        chosen = self.all_collectives.select(_OF_COLLECTIVES)
-        return chosen.filter(self.all_collectives["in_summary"])
+        return self.all_collectives.select(_OF_COLLECTIVES).filter(self.all_collectives["in_summary"])
 
     @cached_property
     def gradient_all_reduces(self) -> pa.Table:
         """The all-reduces that may be DDP's: none in a run that reduce-scatters too (FSDP) or all-reduces in forward.
 
-        The latter is tensor parallelism: DDP all-reduces nothing there. Its options differ.
+        The latter is tensor parallelism, where a tenth of communication is launched in forward and all-reduces are all there
+        is: DDP all-reduces nothing there. Its options differ.
         """
-        is_sharded = "reduce_scatter" in self.kinds
-        rows = self.only_kind("all_reduce")
-        return rows.slice(0, 0) if is_sharded or self._all_reduces_in_forward else rows
+        rows = self.collectives.filter(pc.equal(self.collectives["collective"], "all_reduce"))
+        forward = self.phases.filter(pc.equal(self.phases["phase"], "forward"))["comm_ns"]
+        in_forward, in_all = (pc.sum(column).as_py() or 0 for column in (forward, self.steps["comm_ns"]))
+        is_tensor_parallel = self.kinds <= _OF_DDP and 10 * in_forward > in_all
+        return rows.slice(0, 0) if "reduce_scatter" in self.kinds or is_tensor_parallel else rows
 
     @cached_property
     def kinds(self) -> frozenset[str]:
@@ -98,26 +104,16 @@ class Evidence:
         return frozenset(self.collectives["collective"].unique().to_pylist())
 
     @property
-    def _all_reduces_in_forward(self) -> bool:
-        """Whether a tenth of communication is launched in forward, and all-reduces are all there is."""
-        if self.kinds - {"all_reduce", "broadcast"}:
-            return False
-        forward = self.phases.filter(pc.equal(self.phases["phase"], "forward"))["comm_ns"]
-        total = pc.sum(self.steps["comm_ns"]).as_py() or 0
-        return 10 * (pc.sum(forward).as_py() or 0) > total
-
-    @property
     def is_data_parallel(self) -> bool:
         """Whether all communication may be DDP's: all-reduces of gradients, and broadcasts of buffers."""
-        return bool(self.gradient_all_reduces.num_rows) and not self.kinds - {"all_reduce", "broadcast"}  # fmt: skip
+        return bool(self.gradient_all_reduces.num_rows) and self.kinds <= _OF_DDP
 
     @property
     def is_capture_start_only(self) -> bool:
         """Whether the figures rest on nothing but the step in which the capture began."""
-        chosen = set(self.steps["step"].unique().to_pylist())
-        first = pc.min(self.all_steps["start_ns"])
-        began = self.all_steps.filter(pc.equal(self.all_steps["start_ns"], first))["step"]
-        return chosen == set(began.to_pylist())
+        starts = self.all_steps["start_ns"]
+        began = self.all_steps.filter(pc.equal(starts, pc.min(starts)))["step"]
+        return set(self.steps["step"].to_pylist()) == set(began.to_pylist())
 
     @cached_property
     def has_absent_ranks(self) -> bool:
@@ -136,8 +132,12 @@ class Evidence:
     def exposed_transfer_ns_per_step(self) -> float | None:
         r"""``|M \ C \ W|``: exposed communication less exposed waiting; all that is exposed where waiting is not known."""
         exposed = self.mean("exposed_comm_ns")
-        wait = self.mean("exposed_wait_ns") if self.is_wait_known else None
-        return None if exposed is None else exposed - (wait or 0.0)
+        return None if exposed is None else exposed - self.exposed_wait_ns_per_step
+
+    @property
+    def exposed_wait_ns_per_step(self) -> float:
+        """Exposed waiting; 0 where waiting is not known."""
+        return (self.mean("exposed_wait_ns") or 0.0) if self.is_wait_known else 0.0
 
     @property
     def slowdown_ratio(self) -> float | None:
@@ -155,8 +155,7 @@ class Evidence:
     @property
     def slowdown_figures(self) -> dict[str, float | None]:
         """The slowdown that `saving_without_comm` rests on, measured or assumed."""
-        names = ("slowdown_ratio", "assumed_slowdown_ratio")
-        return {name: getattr(self, name) for name in names}
+        return {"slowdown_ratio": self.slowdown_ratio, "assumed_slowdown_ratio": self.assumed_slowdown_ratio}
 
     @property
     def beside_compute_ns(self) -> float:
@@ -199,8 +198,7 @@ class Evidence:
         if not self.has_absent_ranks:
             exposed = exposed - wait
             transfer = pc.coalesce(self.steps["transfer_ns"], self.steps["comm_ns"]).to_numpy()
-        freed = np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share()
-        return self._mean_of_most(freed)
+        return self._mean_of_most(np.minimum(exposed, transfer * (1 - kept)) + hidden * self._slowed_share())
 
     def slowed_ns(self, ratio: float, margin: float) -> float:
         """Return what communication slows compute down by per step: ``|M n C| x c / (1 + c) + margin x comm_delay``.
@@ -213,7 +211,7 @@ class Evidence:
 
     def mean_of_most(self, column: str) -> float | None:
         """Return the mean over steps of a column's largest over ranks, at most the mean step; None as `mean` does."""
-        return None if self.mean(column) is None else self._mean_of_most(self.steps[column].to_numpy())  # fmt: skip
+        return None if self.mean(column) is None else self._mean_of_most(self.steps[column].to_numpy())
 
     def _mean_of_most(self, values: Float64) -> float:
         # A step in which all ranks lose counts as 0.
@@ -251,20 +249,100 @@ class Evidence:
         """Whether the summary steps hold communication; false when that is not known."""
         return bool(self.summary["comm_share"])
 
-    @property
-    def mean_by_rank(self) -> pa.Table:
-        """Mean of every time per step of each rank, sorted by rank."""
-        names = [name for name in self.steps.column_names if name.endswith("_ns")]
-        found = self.steps.group_by("rank").aggregate([(name, "mean") for name in names])
-        columns = {"rank": found["rank"]} | {name: found[f"{name}_mean"] for name in names}
-        return pa.table(columns).sort_by("rank")
-
-    def only_kind(self, collective: str) -> pa.Table:
-        """Return the collectives of one kind."""
-        return self.collectives.filter(pc.equal(self.collectives["collective"], collective))
-
 
 def _share(c: float) -> float:
     """Return c / (1 + c), of a slowdown that is believed."""
     c = min(max(c, 0.0), MOST_BELIEVED)
     return c / (1 + c)
+
+
+# What the rules about idle time share: the rank that the others wait for tells whether, all ranks together how much. In a
+# job that synchronises the other ranks fill their queues while they wait in NCCL, so only the rank that comes last runs dry.
+# What follows a rule's advice frees every rank of that idle time, and with it of the waiting that it caused.
+
+LEAST_IDLE_SHARE = 0.02
+_LEAST_TURN = 0.25
+
+
+@dataclass(frozen=True)
+class IdleOf:
+    """One cause of idle time."""
+
+    judged_ns: float  # mean per step on the rank that the others wait for
+    saving_ns: float  # step time less the limit without the cause, per step
+    # The rank that most of the judged time is of (of equal ones the lowest); None where the middle rank is judged.
+    rank: int | None
+    is_common: bool  # the rank in the middle idles as much as at least half of that
+    is_waited_for: bool = False  # that rank waits at most half as long as the others do: else all wait for each other
+    in_turn: tuple[int, ...] = ()  # the ranks that a quarter and more of the judged time is of
+
+
+def idle_of(evidence: Evidence, column: str) -> IdleOf | None:
+    """Return a cause of idle time as rules judge it; None where a rank's is null.
+
+    Judged is in each step the rank that waits least for others (of equal ones the one with the longest window, then the
+    lowest), where waiting is known; else the one in the middle (the lower of two). Saving, per step::
+
+        max over ranks(wall) - max over ranks(wall - cause - min(wait, largest cause on another rank) - slowed)
+
+    since without the cause no rank waits for it, and none is faster than its own work: of its waiting goes what
+    another rank's cause can have made, and what hidden waiting slows its compute by (`Evidence.most_slowed_share`). Where waiting is not known it is the largest of the ranks' means.
+    """
+    steps = evidence.steps
+    if not steps.num_rows or steps[column].null_count:
+        return None
+    by_rank = sorted(steps.group_by("rank").aggregate([(column, "mean")])[f"{column}_mean"].to_pylist())
+    middle: float = by_rank[(len(by_rank) - 1) // 2]
+    if evidence.n_ranks > 1 and not evidence.is_wait_known:
+        return IdleOf(middle, by_rank[-1], None, is_common=True)
+    cause, wall = steps[column].to_numpy(), steps["wall_ns"].to_numpy()
+    wait = pc.fill_null(steps["wait_ns"], 0).to_numpy()
+    rank, (numbers, step) = steps["rank"].to_numpy(), np.unique(steps["step"], return_inverse=True)
+    order = np.lexsort((rank, -wall, wait, step))
+    waited_for = order[run_starts(step[order])]
+    longest, limit = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
+    np.maximum.at(longest, step, wall)
+    # The largest cause on another rank of the step; on the one that has it the second largest.
+    largest = np.lexsort((-cause, step))
+    first = largest[run_starts(step[largest])]
+    rest = cause.copy()
+    rest[first] = 0
+    others, second = cause[first][step], np.zeros(numbers.size, np.int64)
+    np.maximum.at(second, step, rest)
+    others[first] = second
+    made = np.minimum(wait, others)
+    # NCCL's kernels slow the compute beside them while they wait, too.
+    hidden_wait = wait - pc.fill_null(steps["exposed_wait_ns"], 0).to_numpy()
+    slowed = np.where(made > 0, evidence.most_slowed_share * hidden_wait, 0).astype(np.int64)
+    np.maximum.at(limit, step, wall - cause - made - slowed)
+    ranks, place = np.unique(rank[waited_for], return_inverse=True)
+    shares = np.bincount(place, weights=cause[waited_for])
+    named = int(ranks[shares.argmax()])
+    in_turn = tuple(ranks[shares >= _LEAST_TURN * shares.sum()].tolist())
+    is_own = rank == named
+    is_waited_for = is_own.all() or 2 * wait[is_own].mean() <= wait[~is_own].mean()
+    judged = float(cause[waited_for].mean())
+    saving = min(float((longest - limit).mean()), evidence.mean("wall_ns") or 0.0)
+    return IdleOf(judged, saving, named, 2 * middle >= judged, bool(is_waited_for), in_turn)
+
+
+def idle_above(evidence: Evidence, column: str) -> IdleOf | None:
+    """Return a cause of idle time that takes as much of the step as rules speak of; None of any other."""
+    idle = idle_of(evidence, column)
+    return None if idle is None or evidence.share(idle.judged_ns) < LEAST_IDLE_SHARE else idle
+
+
+def on_rank(idle: IdleOf) -> str:
+    """Return which rank a finding is about, in words; nothing where the others idle alike."""
+    if idle.is_common:
+        return ""
+    if len(idle.in_turn) > 1:
+        return f" on ranks {listed(idle.in_turn)} in turn"
+    return f" on rank {idle.rank}{', which the others wait for' if idle.is_waited_for else ''}"
+
+
+def idle_evidence(evidence: Evidence, idle: IdleOf, column: str) -> dict[str, Any]:
+    """Return the mean idle time per step by cause, and of the judged cause that of the rank that was judged."""
+    figures = {f"{name}_per_step": evidence.mean(name) for name in ("idle_ns", *IDLE_CAUSES)}
+    own = {"rank": idle.rank, f"judged_{column}_per_step": idle.judged_ns}
+    return figures if evidence.n_ranks == 1 else figures | own

@@ -60,7 +60,7 @@ def _first_step(evidence: Evidence) -> tuple[float | None, bool, bool]:
         if row["step"] == first:
             at_start = max(at_start, (row["wait_ns"] or 0) + (row["overhead_ns"] or 0))
     others = [walls[step] for step in chosen if step != first]
-    median = float(np.median(others)) if others else 0.0
+    median = float(np.median(others or [0]))
     if not median:
         return None, False, False
     return walls[first] / median, walls[first] > max(others), 2 * at_start >= walls[first] - median

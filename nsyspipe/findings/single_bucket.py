@@ -33,12 +33,8 @@ def single_bucket(evidence: Evidence) -> Answer:
     rows = evidence.gradient_all_reduces
     if not rows.num_rows:
         return None
-    duration = pc.subtract(rows["end_ns"], rows["start_ns"])
-    per_step = (
-        pa.table({"rank": rows["rank"], "step": rows["step"], "ns": duration})
-        .group_by(["rank", "step"])
-        .aggregate([("ns", "max"), ("ns", "count")])
-    )
+    rows = rows.append_column("ns", pc.subtract(rows["end_ns"], rows["start_ns"]))
+    per_step = rows.group_by(["rank", "step"]).aggregate([("ns", "max"), ("ns", "count")])
     longest, total = pc.sum(per_step["ns_max"]).as_py(), pc.sum(evidence.steps["comm_ns"]).as_py()
     if pc.max(per_step["ns_count"]).as_py() > _MOST_ALL_REDUCES or longest < _DOMINANT * total:
         return None
@@ -63,9 +59,9 @@ def single_bucket(evidence: Evidence) -> Answer:
 
 def _hiding(evidence: Evidence, backward: pa.Table) -> float:
     """Return the time per step in which communication could be hidden."""
-    busy, exposed, idle = (pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns"))
-    known: float | None = pc.mean(backward["compute_ns"]).as_py()
-    if known:
-        return known if None in {busy, exposed, idle} else max(known, busy - exposed + idle)
-    compute = evidence.mean("compute_ns")
-    return 0.0 if compute is None else compute
+    busy, exposed, idle, compute = (
+        pc.mean(backward[name]).as_py() for name in ("device_ns", "exposed_comm_ns", "idle_ns", "compute_ns")
+    )
+    if not compute:
+        return evidence.mean("compute_ns") or 0.0
+    return float(compute if None in {busy, exposed, idle} else max(compute, busy - exposed + idle))

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import bus_factor
-from nsyspipe.analysis.link_speeds import nvlink_speed
-from nsyspipe.analysis.links import SlowestLink, slowest
+from nsyspipe.analysis.links import SlowestLink, nvlink_speed, slowest
 from nsyspipe.findings.model import OF_COMM, Answer, Evidence, Finding, NotJudged
 from nsyspipe.nsys.command_words import OF_LINKS
 
@@ -65,23 +64,21 @@ def slow_link(evidence: Evidence) -> Answer:
     verdict = judge_link(evidence)
     if verdict.is_slow is None:
         return NotJudged(*verdict.lacking)
-    if not verdict.is_slow or verdict.is_near:
-        return None
-    if evidence.n_hosts > 1 and not verdict.is_seen:
+    if not verdict.is_slow or verdict.is_near or (evidence.n_hosts > 1 and not verdict.is_seen):
         return None
     reached, promised = verdict.busbw_bytes_per_s, nvlink_promise(evidence.gpu_names)
     kept = min(reached / promised, 1.0) if reached and promised else 0.0
+    saving = None if evidence.exposed_transfer_ns_per_step is None else evidence.saving_without_comm(kept)
+    settings = evidence.nccl_settings  # of these what decides which way NCCL takes is shown
     return Finding(
         title=f"the ranks communicate over a slow link: {verdict.text}",
         action=_action(verdict.evidence["link_kind"], evidence),
         advice="unset NCCL_P2P_DISABLE, check nvidia-smi topo -m, place the ranks on GPUs that NVLink connects, and let "
         "containers share memory and IPC (--ipc=host)",
-        saving_ns_per_step=None
-        if evidence.exposed_transfer_ns_per_step is None
-        else evidence.saving_without_comm(kept),
-        evidence=dict(verdict.evidence)
-        | {
-            "nccl_settings": _settings(evidence),
+        saving_ns_per_step=saving,
+        evidence={
+            **verdict.evidence,
+            "nccl_settings": settings and {name: settings[name] for name in OF_LINKS if name in settings},
             "exposed_comm_ns_per_step": evidence.mean("exposed_comm_ns"),
             "transfer_ns_per_step": transfer,
             **evidence.slowdown_figures,
@@ -89,28 +86,16 @@ def slow_link(evidence: Evidence) -> Answer:
     )
 
 
-def _settings(evidence: Evidence) -> dict[str, str] | None:
-    """Return what was set of that which decides what NCCL uses; None without its log."""
-    found = evidence.nccl_settings
-    return None if found is None else {name: found[name] for name in OF_LINKS if name in found}
-
-
 def _action(kind: str | None, evidence: Evidence) -> str:
     """Name the setting that keeps GPUs from each other's memory, if that is why; else what would be faster."""
     is_inside = kind == "shm" or evidence.n_hosts == 1  # between hosts P2P is no way
     # Of values that differ between processes all are listed.
     switches = (evidence.nccl_settings or {}).get("NCCL_P2P_DISABLE", "").split(" | ")
+    over = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}.get(kind or "", "something slower")
     if is_inside and "1" in switches:
         # Host memory is what NCCL falls back on, and "(SHM)" would not fit.
-        over = "host memory" if kind == "shm" else _now(kind)
-        return f"unset NCCL_P2P_DISABLE: data goes over {over}"
-    return f"use NVLink or P2P: data goes over {_now(kind)}"
-
-
-def _now(kind: str | None) -> str:
-    """Return in a word or two what carries the data."""
-    words = {"shm": "host memory (SHM)", "p2p_pcie": "PCIe", "net": "a network"}
-    return words.get(kind or "", "something slower")
+        return f"unset NCCL_P2P_DISABLE: data goes over {over.removesuffix(' (SHM)')}"
+    return f"use NVLink or P2P: data goes over {over}"
 
 
 @dataclass(frozen=True)
@@ -142,8 +127,9 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
     at all where ranks are absent, nor from copies where a narrow type shows that gradients may have been
     compressed, or where so many all-reduces are of larger buckets than what was copied.
     """
-    links = evidence.links
-    link = None if links is None else slowest(links)
+    rows = evidence.links.to_pylist() if evidence.links is not None else []
+    link = slowest(evidence.links) if rows else None
+    rows = [row for row in rows if link and row["kind"] == link.kind]
     promised = nvlink_promise(evidence.gpu_names)
     reached, source = _busbw(evidence)
     facts = {
@@ -154,7 +140,7 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         "busbw_bytes_per_s": reached,
         "busbw_source": source,
     }
-    is_slow = _by_link(link, links) if link and links is not None else None
+    is_slow = _by_link(link.kind, rows) if link else None
     text = link.text if link else ""
     lacking = _ASK.get(link.kind, LACKING) if link else LACKING
     is_seen = is_slow is not None
@@ -163,7 +149,8 @@ def judge_link(evidence: Evidence) -> LinkVerdict:
         if large is not None:
             is_slow = large < _SLOW_RATIO * promised
             text = "far less bandwidth than NVLink gives"
-    is_near = is_seen and links is not None and _is_near(link, links)
+    may_be_near = is_seen and link is not None and link.kind in ("p2p_pcie", "unknown")
+    is_near = may_be_near and all(row["path"] in _NEAR for row in rows)
     return LinkVerdict(is_slow, is_seen, is_near, text, lacking, facts, link, reached, source)
 
 
@@ -171,32 +158,20 @@ def nvlink_promise(gpu_names: Sequence[str]) -> float | None:
     """Return what NVLink gives between GPUs of these models; None of cards, which it connects only in pairs, if at all."""
     if any("PCI" in name.upper() for name in gpu_names):
         return None
-    found = nvlink_speed(gpu_names)
-    return None if found is None else found.bytes_per_s
+    speed = nvlink_speed(gpu_names)
+    return None if speed is None else speed.bytes_per_s
 
 
-def _is_near(link: SlowestLink | None, links: pa.Table) -> bool:
-    if link is None or link.kind not in ("p2p_pcie", "unknown"):
-        return False
-    rows = [row for row in links.to_pylist() if row["kind"] == link.kind]
-    return all(row["path"] in _NEAR for row in rows)
-
-
-def _by_link(link: SlowestLink, links: pa.Table) -> bool | None:
-    """Judge by what NCCL or the topology says; None when that leaves it open."""
-    if link.kind in ("shm", "p2p_pcie"):
-        return True
-    if link.kind == "nvlink":
-        return False
-    rows = [row for row in links.to_pylist() if row["kind"] == link.kind]
+def _by_link(kind: str, rows: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Judge by what NCCL or the topology says of the links of the slowest kind; None when that leaves it open."""
     has_nvlink = [row["path"].startswith("NV") for row in rows if row["path"]]
-    if link.kind == "net":
+    if kind == "net":
         # Between hosts nothing beats a network; within one it stands in for what NCCL could not use.
         is_socket = any("Socket" in (row["transport"] or "") for row in rows)
         return True if is_socket or any(has_nvlink) else None
-    if link.kind == "unknown" and has_nvlink and not any(has_nvlink):
+    if kind == "unknown" and has_nvlink and not any(has_nvlink):
         return True  # whatever NCCL uses, it crosses PCIe
-    return None
+    return {"shm": True, "p2p_pcie": True, "nvlink": False}.get(kind)
 
 
 def _large_busbw(evidence: Evidence) -> float | None:
@@ -204,12 +179,15 @@ def _large_busbw(evidence: Evidence) -> float | None:
     if evidence.has_absent_ranks:
         return None
     rows = evidence.collectives
-    chosen = pc.fill_null(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES), fill_value=False)
-    large = rows.filter(chosen)
-    n_bytes, transfer = (
-        pc.sum(large[name], skip_nulls=False, min_count=1).as_py() for name in ("bus_bytes", "transfer_ns")
-    )
+    large = rows.filter(pc.fill_null(pc.greater_equal(rows["message_bytes"], _LARGE_BYTES), fill_value=False))
+    n_bytes, transfer = _total(large["bus_bytes"]), _total(large["transfer_ns"])
     return _PER_S * n_bytes / transfer if n_bytes and transfer else None
+
+
+def _total(column: pa.ChunkedArray) -> int | None:
+    """Sum a column; None if any part is, or without rows."""
+    total: int | None = pc.sum(column, skip_nulls=False, min_count=1).as_py()
+    return total
 
 
 def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
@@ -220,12 +198,9 @@ def _busbw(evidence: Evidence) -> tuple[float | None, str | None]:
     if measured is not None:
         return float(measured), "payload"
     rows = evidence.collectives
-    if any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist()):
-        return None, None
-    n_bytes = pc.sum(evidence.steps["grad_copy_bytes"], skip_nulls=False, min_count=1).as_py()
-    transfer = pc.sum(rows["transfer_ns"], skip_nulls=False, min_count=1).as_py()
-    is_all_reduce = pc.all(pc.equal(rows["collective"], "all_reduce"), min_count=1).as_py()
-    if not (n_bytes and transfer and is_all_reduce):
+    n_bytes, transfer = _total(evidence.steps["grad_copy_bytes"]), _total(rows["transfer_ns"])
+    is_narrow = any(datatype in _NARROW for datatype in rows["datatype"].unique().to_pylist())
+    if is_narrow or not (n_bytes and transfer) or evidence.kinds != {"all_reduce"}:
         return None, None
     if n_bytes < (rows.num_rows - evidence.steps.num_rows) * _LEAST_BUCKET_BYTES:
         return None, None  # of some of them nothing was copied: a hook sends something else

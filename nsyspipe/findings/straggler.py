@@ -68,15 +68,16 @@ def straggler(evidence: Evidence) -> Answer:
     noticeable = _NOTICEABLE * (evidence.mean("wall_ns") or 0.0)
     n_meeting = _n_meeting(evidence)
     alone = held_up.filter(held_up["is_alone"])
-    steps_of = {rank: _steps_of(alone.filter(pc.equal(alone["rank"], rank)), noticeable) for rank in rows}
-    parts = _parts(alone, n_steps)
+    long = alone.filter(pc.greater_equal(alone["held_up_ns"], noticeable))
+    steps_of = {rank: long.filter(pc.equal(long["rank"], rank))["step"].to_numpy() for rank in rows}
+    parts = _per_step(alone, "held_up_ns", n_steps)
     named = [rank for rank, part in parts.items() if part >= max(noticeable, _LEAST_PART * saving)]
     named = named or list(parts)[:1]
     if not named:
         return None
     worst = named[0]
-    behind = _behind(evidence, max(noticeable, _LEAST_BEHIND * saving))
-    behind = {rank: ns for rank, ns in behind.items() if rank not in named}
+    least_behind = max(noticeable, _LEAST_BEHIND * saving)
+    behind = {rank: ns for rank, ns in _behind(evidence, n_steps).items() if ns >= least_behind and rank not in named}
     phase, excess = _longer_phase(evidence, worst, steps_of[worst])
     where = f", mostly in {phase}" if phase and len(named) == 1 and not behind else ""
     title, action = _words({rank: parts[rank] for rank in named}, behind, steps_of, saving, n_meeting)
@@ -103,22 +104,20 @@ def straggler(evidence: Evidence) -> Answer:
 
 def _n_meeting(evidence: Evidence) -> int:
     """Return in how many steps ranks meet: under no_sync() not in every one."""
-    met = evidence.collectives["step"].filter(pc.is_valid(evidence.collectives["late_by_ns"]))
-    found: int = pc.count_distinct(met).as_py()
-    return found
+    met = evidence.collectives.filter(pc.is_valid(evidence.collectives["late_by_ns"]))
+    return len(met["step"].unique())
 
 
 def _is_often_late(evidence: Evidence) -> bool:
     """Tell whether the largest single delay of a step, whoever caused it, is large enough and often enough."""
-    rows = _of_all_ranks(evidence, "late_by_ns", "is_late_significant")
+    rows = _but_pairs(evidence)
     rows = rows.filter(pc.fill_null(rows["is_late_significant"], fill_value=False))
     largest = rows.group_by("step").aggregate([("late_by_ns", "max")])["late_by_ns_max"].to_numpy()
     n_meeting, wall = _n_meeting(evidence), evidence.mean("wall_ns") or 0.0
     least = _LEAST_SHARE if n_meeting >= _FEW_STEPS else _LEAST_SHARE_OF_FEW
-    n_late = np.count_nonzero(largest >= _NOTICEABLE * wall)
     n_steps = evidence.summary["n_summary_steps"]
     is_large = n_steps and largest.sum() >= least * wall * n_steps
-    return bool(is_large and 2 * n_late > n_meeting)
+    return bool(is_large and 2 * np.count_nonzero(largest >= _NOTICEABLE * wall) > n_meeting)
 
 
 def _words(
@@ -126,51 +125,38 @@ def _words(
 ) -> tuple[str, str]:
     """Name the ranks, in a title and in an action; in the title of several each one's part and how often."""
     names = [*parts, *behind]
-    action = f"ranks {listed(names)} make the others wait"
-    if len(names) == 1:
-        action = f"rank {names[0]} makes the others wait"
+    who = f"ranks {listed(names)} make" if len(names) > 1 else f"rank {names[0]} makes"
     if len(names) > _MOST_NAMED:
-        action = f"{len(names)} ranks {'' if behind else 'in turn '}make the others wait"
-    then = f", and then for {', '.join(map(str, behind))}" if behind else ""
-    if len(parts) == 1:
-        return f"the others wait for rank {names[0]}{then}", action
+        who = f"{len(names)} ranks {'' if behind else 'in turn '}make"
     shares = [
         f"{rank} ({100 * part / saving:.0f} % of it, in {steps_of[rank].size} of {n_steps} steps)"
         for rank, part in parts.items()
     ]
-    return f"the others wait for ranks {listed(shares)}{then}", action
+    awaited = f"ranks {listed(shares)}" if len(parts) > 1 else f"rank {names[0]}"
+    then = f", and then for {', '.join(map(str, behind))}" if behind else ""
+    return f"the others wait for {awaited}{then}", f"{who} the others wait"
 
 
-def _behind(evidence: Evidence, least_ns: float) -> dict[int, float]:
-    """Return how much later than the first ranks come that are not the last, of each step the most, from so much on; the latest first."""
-    rows = _of_all_ranks(evidence, "rank", "wait_ns", "arrival_skew_ns")
+def _behind(evidence: Evidence, n_steps: int) -> dict[int, float]:
+    """Return how much later than the first ranks come that are not the last, of each step the most; the latest first."""
+    rows = _but_pairs(evidence)
     rows = rows.filter(pc.greater(rows["wait_ns"], 0))  # the last is told of already
     rows = rows.append_column("late_ns", pc.subtract(rows["arrival_skew_ns"], rows["wait_ns"]))
     by_step = rows.group_by(["rank", "step"]).aggregate([("late_ns", "max")])
-    totals = by_step.group_by("rank").aggregate([("late_ns_max", "sum")]).to_pylist()
-    totals.sort(key=lambda row: (-row["late_ns_max_sum"], row["rank"]))
-    means = {row["rank"]: row["late_ns_max_sum"] / evidence.summary["n_summary_steps"] for row in totals}
-    return {rank: ns for rank, ns in means.items() if ns >= least_ns}
+    return _per_step(by_step, "late_ns_max", n_steps)
 
 
-def _of_all_ranks(evidence: Evidence, *columns: str) -> pa.Table:
-    """Return columns of the collectives, with their steps, but for pairs."""
+def _but_pairs(evidence: Evidence) -> pa.Table:
     rows = evidence.collectives
-    return rows.filter(pc.not_equal(rows["collective"].cast(pa.string()), "send_recv")).select(["step", *columns])
+    columns = ["step", "rank", "wait_ns", "arrival_skew_ns", "late_by_ns", "is_late_significant"]
+    return rows.filter(pc.not_equal(rows["collective"].cast(pa.string()), "send_recv")).select(columns)
 
 
-def _steps_of(held_up: pa.Table, least_ns: float) -> Int64:
-    """Return the steps that were held up for so long."""
-    totals = held_up.group_by("step").aggregate([("held_up_ns", "sum")])
-    found: Int64 = totals.filter(pc.greater_equal(totals["held_up_ns_sum"], least_ns))["step"].to_numpy()  # fmt: skip
-    return np.sort(found)
-
-
-def _parts(held_up: pa.Table, n_steps: int) -> dict[int, float]:
-    """Return by rank how long it held the others up per step, the largest first."""
-    totals = held_up.group_by("rank").aggregate([("held_up_ns", "sum")]).to_pylist()
-    totals.sort(key=lambda row: (-row["held_up_ns_sum"], row["rank"]))
-    return {row["rank"]: row["held_up_ns_sum"] / n_steps for row in totals}
+def _per_step(rows: pa.Table, column: str, n_steps: int) -> dict[int, float]:
+    """Sum a column by rank, and return that per step, the largest first."""
+    totals = rows.group_by("rank").aggregate([(column, "sum")]).to_pylist()
+    totals.sort(key=lambda row: (-row[f"{column}_sum"], row["rank"]))
+    return {row["rank"]: row[f"{column}_sum"] / n_steps for row in totals}
 
 
 def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | None, float | None]:
@@ -179,27 +165,26 @@ def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | No
     One measure for all phases: time on the device beside exposed communication, and idle time; on the host where a
     rank's is not known. None where no phase has more than 60 % of what was longer, in phases and outside of them.
     """
-    own_steps = pa.array(steps)
-    phases = evidence.phases.filter(pc.is_in(evidence.phases["step"], value_set=own_steps))
+    phases, windows = (
+        table.filter(pc.is_in(table["step"], value_set=pa.array(steps))) for table in (evidence.phases, evidence.steps)
+    )
     busy = pc.subtract(phases["device_ns"], pc.fill_null(phases["exposed_comm_ns"], 0))
     spent = pc.add(busy, phases["idle_ns"])
     is_device = not spent.null_count
-    spent = spent if is_device else phases["host_ns"]
-    phases = phases.select(["rank", "step", "phase"]).append_column("spent_ns", spent)
+    if not is_device:
+        spent = phases["host_ns"]
+    excess = {}
+    for phase in sorted(phases["phase"].unique().to_pylist()):
+        of_phase = pc.equal(phases["phase"], phase)
+        excess[phase] = _excess(spent.filter(of_phase), pc.equal(phases["rank"], rank).filter(of_phase))
     input_ns = 0.0
-    excess = {
-        phase: _excess(phases.filter(pc.equal(phases["phase"], phase)), rank)
-        for phase in sorted(phases["phase"].unique().to_pylist())
-    }
     if is_device:
-        windows = evidence.steps.filter(pc.is_in(evidence.steps["step"], value_set=own_steps))
-        spent = pc.subtract(windows["wall_ns"], pc.fill_null(windows["exposed_comm_ns"], 0))
-        whole, of_input = (
-            windows.select(["rank"]).append_column("spent_ns", one)
-            for one in (spent, pc.fill_null(windows["idle_input_ns"], 0))
+        spent, is_own = (
+            pc.subtract(windows["wall_ns"], pc.fill_null(windows["exposed_comm_ns"], 0)),
+            pc.equal(windows["rank"], rank),
         )
-        excess[_OUTSIDE] = _excess(whole, rank) - sum(excess.values())
-        input_ns = max(_excess(of_input, rank), 0.0)
+        excess[_OUTSIDE] = _excess(spent, is_own) - sum(excess.values())
+        input_ns = max(_excess(pc.fill_null(windows["idle_input_ns"], 0), is_own), 0.0)
     longer = sum(max(one, 0.0) for one in excess.values())
     # What ends a gap may be forward's although the host was loading data: that is no time of forward.
     if "data" in excess and input_ns > max(excess["data"], _MOSTLY * longer):
@@ -209,8 +194,7 @@ def _longer_phase(evidence: Evidence, rank: int, steps: Int64) -> tuple[str | No
     return (phase, own) if phase != _OUTSIDE and own > _MOSTLY * longer else (None, None)
 
 
-def _excess(rows: pa.Table, rank: int) -> float:
+def _excess(spent: pa.ChunkedArray, is_own: pa.ChunkedArray) -> float:
     """Return how much more a rank spent than the others in the mean; 0 where either has no rows."""
-    is_own = pc.equal(rows["rank"], rank)
-    own, others = (pc.mean(rows.filter(one)["spent_ns"]).as_py() for one in (is_own, pc.invert(is_own)))  # fmt: skip
+    own, others = (pc.mean(spent.filter(rows)).as_py() for rows in (is_own, pc.invert(is_own)))
     return 0.0 if own is None or others is None else own - others

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nsyspipe.findings.idle_share import idle_above, idle_evidence, on_rank
-from nsyspipe.findings.model import Answer, Evidence, Finding
+from nsyspipe.findings.model import Answer, Evidence, Finding, idle_above, idle_evidence, on_rank
 
 _SHOWN_CALLS = 5
 # Names of calls come from the report; all of CUDA's are shorter.
@@ -17,7 +16,7 @@ _ADVICE = (
 def sync_bound(evidence: Evidence) -> Answer:
     """Fire when the rank that the others wait for idles for 2 % of step time after or during synchronising and memory calls.
 
-    Saving: as `idle_share.idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
+    Saving: as `model.idle_of` has it. Without launches `launch_bound` says that this cannot be judged.
     """
     idle = idle_above(evidence, "idle_blocked_ns")
     if idle is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nsyspipe.analysis.slowdown import MOST_USUAL
+from nsyspipe.analysis.kernels import MOST_USUAL
 from nsyspipe.replay.advice import finding_of, promised_bytes_per_s
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
@@ -234,7 +234,7 @@ def whatif(
         2(n-1)/n / transfer: T_k x captured / given over a slower link, 30 us + (T_k - 30 us) x captured / given over a
         faster one.
     link
-        A name of `link_speeds.NAMED_LINKS` (``nvlink4``, ``pcie5x16``, ``infiniband-ndr``, ``roce-400``, ``shm``, …), or of
+        A name of `links.NAMED_LINKS` (``nvlink4``, ``pcie5x16``, ``infiniband-ndr``, ``roce-400``, ``shm``, …), or of
         a GPU for its NVLink (``a100``): its bandwidth. One that the capture reaches about (within 20 %) changes nothing.
     gradient_dtype
         ``bf16`` or ``fp16`` in place of f32: half the bytes, and twice the time of the copies for casting.

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-from nsyspipe.analysis.link_speeds import NAMED_LINKS, named_link
+from nsyspipe.analysis.links import NAMED_LINKS, named_link
 from nsyspipe.errors import OptionError
 
 # No link between GPUs is slower.

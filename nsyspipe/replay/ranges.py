@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from nsyspipe.analysis import slowdown
+from nsyspipe.analysis import kernels as slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
 from nsyspipe.replay.gradients import (

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.collectives import PER_RANK
-from nsyspipe.analysis.link_speeds import NAMED_LINKS
+from nsyspipe.analysis.links import NAMED_LINKS
 from nsyspipe.replay.program import NEVER, Collectives, RankTimeline, Windows
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.link_speeds import nvlink_speed, pcie_speed
-from nsyspipe.analysis.slowdown import compared_share
+from nsyspipe.analysis.kernels import compared_share
+from nsyspipe.analysis.links import nvlink_speed, pcie_speed
 from nsyspipe.errors import OptionError
 from nsyspipe.replay import refusals
 from nsyspipe.replay.knobs import LINKS, Knobs

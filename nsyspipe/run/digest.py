@@ -13,14 +13,16 @@ from nsyspipe.analysis.attribution import distinct, operations_of
 from nsyspipe.analysis.communication import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import grouped_lengths
 from nsyspipe.analysis.phases import PhaseRanges, launched_in, phase_ranges
-from nsyspipe.analysis.step_families import (
+from nsyspipe.analysis.steps import (
     Candidate,
     Members,
     TextFamilies,
+    Windows,
     candidates,
+    capture_window,
     members_of,
+    step_windows,
 )
-from nsyspipe.analysis.steps import Windows, capture_window, step_windows
 from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND
 from nsyspipe.model.names import PHASES, step_number

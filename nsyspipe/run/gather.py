@@ -19,7 +19,7 @@ import pyarrow as pa
 from nsyspipe.analysis.attribution import by_process, distinct, launch_times
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import between_steps, phase_codes
-from nsyspipe.analysis.step_families import (
+from nsyspipe.analysis.steps import (
     TextFamilies,
     candidates,
     choose,

@@ -26,8 +26,7 @@ from nsyspipe.analysis.operations import (
     phase_ranges_table,
 )
 from nsyspipe.analysis.phases import phase_codes, phase_ranges
-from nsyspipe.analysis.step_families import Members, TextFamilies
-from nsyspipe.analysis.steps import Windows, check_steps
+from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
 from nsyspipe.reader.operations import SecondReading, Wanted, read_again
 from nsyspipe.run.collectives import numbered
 from nsyspipe.run.workers import SerialExecutor, jobs_for, telling_shortage

@@ -20,9 +20,8 @@ from nsyspipe.analysis.breakdown import (
 )
 from nsyspipe.analysis.clock import AGREED, device_clocks
 from nsyspipe.analysis.intervals import union
-from nsyspipe.analysis.kernels import kernels_table
+from nsyspipe.analysis.kernels import comm_delays, kernels_table
 from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, phase_costs, phases_of_launches
-from nsyspipe.analysis.slowdown import comm_delays
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES
 
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.intervals import IntervalSet
     from nsyspipe.analysis.kernels import WindowSums
     from nsyspipe.analysis.phases import BetweenSteps
-    from nsyspipe.analysis.step_families import Members, TextFamilies
-    from nsyspipe.analysis.steps import Windows
+    from nsyspipe.analysis.steps import Members, TextFamilies, Windows
     from nsyspipe.model.problems import Recorded
     from nsyspipe.model.types import Flags, Int64
 

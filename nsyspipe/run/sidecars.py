@@ -17,7 +17,7 @@ from nsyspipe.nsys.command_words import PER_CAPTURE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from nsyspipe.analysis.step_families import Candidate
+    from nsyspipe.analysis.steps import Candidate
     from nsyspipe.model.sidecar import CapturedRank, Sidecar
     from nsyspipe.reader.sidecar import FoundSidecar, FoundSidecars
     from nsyspipe.run.gather import ReportDigest

@@ -212,5 +212,5 @@ def test_a_mask_of_no_slices_flags_nothing():
 def test_the_minimum_of_each_slice_whether_they_touch_overlap_or_leave_gaps():
     values = ints(9, 4, 7, -1, 8, 6)
     slices = Slices(ints(0, 2, 1, 4, 5), ints(2, 3, 4, 6, 6))
-    assert slices.minimum(values).tolist() == [4, 7, -1, 6, 6]
+    assert slices.reduced(np.minimum, values).tolist() == [4, 7, -1, 6, 6]
     assert slices.counts.tolist() == [2, 1, 3, 2, 1]

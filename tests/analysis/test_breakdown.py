@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from nsyspipe.analysis.breakdown import breakdown
+from nsyspipe.analysis.breakdown import breakdown, device_time
 from nsyspipe.model.problems import Recorded
 from tests.build.make import comm, compute, dtod, htod, ints, listed, memset, operations, windows
 from tests.conftest import examples
@@ -47,7 +47,7 @@ MIXED_PARTS = {
 
 def columns(spans, *ops, backward=None, recorded=ALL):
     flags = None if backward is None else np.array(backward, np.bool_)
-    found = breakdown(operations(*ops), windows(*spans), flags, recorded)
+    found = breakdown(rows := operations(*ops), windows(*spans), flags, recorded, device_time(rows))
     assert list(found) == NAMES
     return listed(found)
 

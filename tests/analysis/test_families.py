@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.step_families import (
+from nsyspipe.analysis.steps import (
     STEP_OPTION,
     Candidate,
     TextFamilies,

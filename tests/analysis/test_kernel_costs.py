@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from nsyspipe.analysis.intervals import EMPTY, union
-from nsyspipe.analysis.kernels import costliest, kernel_costs, kernels_table
+from nsyspipe.analysis.kernels import costliest, kernels_table
 from nsyspipe.model import schema
 from nsyspipe.model.canonical import GRAPH_NAME_ID
 from nsyspipe.model.names import PHASES
-from tests.build.make import comm, compute, dtod, ints, listed, operations, windows
+from tests.build.make import comm, compute, dtod, ints, operations, windows
 
 NONE = len(PHASES)
 COLUMNS = ["phase", "label", "n_kernels", "total_ns", "min_ns", "max_ns", "overlapped_ns"]
@@ -21,10 +21,15 @@ SLOWED = ["n_slowed", "slowed_ns", "free_ns"]
 def costs(*ops, label, phase, under=(), columns=COLUMNS):
     """Return some columns of each row, kernels being given in order of launch."""
     covered = union(ints(*(a for a, _ in under)), ints(*(b for _, b in under)))
+    kernels = sorted((op for op in ops if op.category != "copy"), key=lambda op: (op.launch is None, op.launch or 0))
+    named = [op._replace(name_id=number) for op, number in zip(kernels, label, strict=True)]
+    texts = {number: f"k{number:08}" for number in label}
     flags = np.array(phase, np.int8)
-    found = listed(kernel_costs(operations(*ops), ints(*label), flags, covered, n_phases=NONE, windows=windows())[0])
-    assert list(found) == [*COLUMNS, *SLOWED]
-    return list(zip(*(found[name] for name in columns), strict=True))
+    table, _ = kernels_table(operations(*reversed(named)), texts, flags, covered, windows())
+    assert table.column_names == ["phase", "name", *COLUMNS[2:], *SLOWED]
+    numbers = {"phase": [NONE if one is None else PHASES.index(one) for one in table["phase"].to_pylist()]}
+    numbers["label"] = [int(one[1:]) for one in table["name"].to_pylist()]
+    return list(zip(*(numbers[name] if name in numbers else table[name].to_pylist() for name in columns), strict=True))
 
 
 def names(*name_ids, texts):
@@ -99,13 +104,13 @@ def test_slowed_kernels_are_counted_in_the_phase_that_launched_them():
     durations = 1, 1, 1, 10, 10, 10, 14, 13, 16, 20, 1, 1, 1
     ops, under = row_of_kernels(*durations, covered=[6, 7, 8, 9])
     phase = [0] * 8 + [1] * 5
-    found = costs(*ops, label=[0] * 13, phase=phase, under=under, columns=["n_kernels", *SLOWED])
+    found = costs(*ops, label=[5] * 13, phase=phase, under=under, columns=["n_kernels", *SLOWED])
     assert found == [(8, 2, 27, 20), (5, 2, 36, 20)]
 
 
 def test_kernels_without_a_grid_are_not_compared():
     ops, under = row_of_kernels(*[10] * 12, covered=[6, 7, 8], grid=None)
-    found = costs(*ops, label=[0] * 12, phase=[0] * 12, under=under, columns=["overlapped_ns", *SLOWED])  # fmt: skip
+    found = costs(*ops, label=[5] * 12, phase=[0] * 12, under=under, columns=["overlapped_ns", *SLOWED])  # fmt: skip
     assert found == [(30, 0, 0, 0)]
 
 

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from nsyspipe.analysis.link_speeds import nvlink_speed, pcie_speed
-from nsyspipe.analysis.links import SlowestLink, absent_gpus, classify_transport, links, slowest
+from nsyspipe.analysis.links import (
+    SlowestLink,
+    absent_gpus,
+    classify_transport,
+    links,
+    nvlink_speed,
+    pcie_speed,
+    slowest,
+)
 from nsyspipe.model.fabric import CommMember, Communicator, Edge, NcclLog, Topology
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology

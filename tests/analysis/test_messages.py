@@ -60,9 +60,9 @@ def assigned(calls, kernels):
         kernel_kinds(one.collective for one in kernels),
     )
     columns = [
-        (found.comm_id, found.has_comm_id),
-        (found.seq, found.has_seq),
-        (found.message_bytes, found.has_bytes),
+        (found["comm_id"], found["has_comm_id"]),
+        (found["seq"], found["has_seq"]),
+        (found["message_bytes"], found["has_message_bytes"]),
     ]
     rows = ([int(v) if has else None for v, has in zip(*column, strict=True)] for column in columns)
     return list(zip(*rows, strict=True))

@@ -9,7 +9,7 @@ import pytest
 
 from nsyspipe.analysis.attribution import NEVER
 from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches
-from nsyspipe.analysis.step_families import TextFamilies
+from nsyspipe.analysis.steps import TextFamilies
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES
 from tests.build.make import ints, members, phase, ranges, texts_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from nsyspipe.analysis.attribution import UNKNOWN
 from nsyspipe.analysis.intervals import union
-from nsyspipe.analysis.slowdown import comm_delays, kernel_slowdown
+from nsyspipe.analysis.kernels import comm_delays, kernel_slowdown
 from tests.build.make import comm, compute, ints, operations, windows
 
 EDGE = (2, 50, 0)  # of another name: nobody's equal, but a neighbour like others
@@ -18,9 +18,8 @@ def slowdown(*kernels, grid=None, block=None):
     """Compare kernels (name, duration, covered); return {kernel: (covered, what that takes free)}."""
     columns = [ints(*(kernel[at] for kernel in kernels)) for at in range(3)]
     shapes = [ints(*([8] * len(kernels) if one is None else one)) for one in (grid, block)]
-    found = kernel_slowdown(columns[0], *shapes, *columns[1:])
-    pairs = zip(found.covered_ns.tolist(), found.free_ns.tolist(), strict=True)
-    return dict(zip(found.kernel.tolist(), pairs, strict=True))
+    kernel, covered, free = (one.tolist() for one in kernel_slowdown(columns[0], *shapes, *columns[1:]))
+    return dict(zip(kernel, zip(covered, free, strict=True), strict=True))
 
 
 def between_edges(*kernels):

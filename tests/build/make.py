@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from nsyspipe.analysis.attribution import NEVER, ProcessOperations, operations_of
 from nsyspipe.analysis.phases import PhaseRanges
-from nsyspipe.analysis.step_families import Members
-from nsyspipe.analysis.steps import Windows
+from nsyspipe.analysis.steps import Members, Windows
 from nsyspipe.model import canonical
 
 PROCESS = 1

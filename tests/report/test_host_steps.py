@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.step_families import STEP_OPTION, Candidate, choose_host
+from nsyspipe.analysis.steps import STEP_OPTION, Candidate, choose_host
 from nsyspipe.analysis.summary import fastest_and_slowest, host_figures
 from nsyspipe.model import schema
 from nsyspipe.report.host_steps import host_cells, host_notes, slowest_first

@@ -1,0 +1,335 @@
+"""Rules about idle devices, copies of gradients and the profiler: what each says of a few plain rows. Times are ns."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsyspipe.findings.ddp_single_gpu import ddp_single_gpu
+from nsyspipe.findings.grad_copy import grad_copy
+from nsyspipe.findings.input_bound import input_bound
+from nsyspipe.findings.launch_bound import launch_bound
+from nsyspipe.findings.profiler_overhead import profiler_overhead
+from nsyspipe.findings.sync_bound import sync_bound
+from nsyspipe.model.schema import IDLE_CAUSES
+from tests.findings.make import FIRES, answers, case, collective, evidence, phase, step, steps, threshold
+
+DATA = [phase("data"), phase("forward")]
+
+
+def idle(cause, *by_rank, calls=None, phases=DATA, **more):
+    """Return ranks that idle so long for a cause; the others wait for the one that idles most."""
+    most = max(own or 0 for own in by_rank)
+    waits = [most - (own or 0) for own in by_rank]
+    rows = [
+        step(rank, **{cause: own}, exposed=wait, wait=wait, **more)
+        for rank, (own, wait) in enumerate(zip(by_rank, waits, strict=True))
+    ]
+    return evidence(rows, phases=phases, blocked_ns_by_call=calls or {})
+
+
+def per_step(**causes):
+    """Return the evidence of causes of idle time."""
+    figures = {f"{name}_per_step": causes.get(name, 0) for name in IDLE_CAUSES}
+    return {"idle_ns_per_step": sum(figures.values())} | figures
+
+
+INPUT, LAUNCH, BLOCKED = "idle_input_ns", "idle_launch_ns", "idle_blocked_ns"
+PROBABLY = {
+    "title": "the GPU idles between steps while the host probably waits for the data loader",
+    "action": "probably the data loader...",
+}
+SURELY = {"title": "the GPU idles while the host gets the next batch", "action": "feed the GPU..."}
+# In step 1 rank 0 idles 200 and rank 1 waits, in step 2 the other way round.
+IN_TURN = [
+    *(step(0, 1, idle_input_ns=200), step(1, 1, exposed=200, wait=200)),
+    *(step(0, 2, exposed=200, wait=200), step(1, 2, idle_input_ns=200)),
+]
+# 1000 - 300 - 100 of rank 0, 1000 - 100 - 250 of rank 1, and 700 - 60 of rank 2: the step takes 650.
+OWN_INPUT = [
+    step(0, idle_input_ns=300, exposed=200, wait=200),
+    step(1, idle_input_ns=100, exposed=250, wait=250),
+    step(2, idle_input_ns=60, wall=700),
+]
+INPUT_BOUND = [
+    case(
+        *("the data phase", input_bound, idle(INPUT, 300, idle_launch_ns=50, idle_blocked_ns=10)),
+        saving=300,
+        evidence=per_step(idle_input_ns=300, idle_launch_ns=50, idle_blocked_ns=10)
+        | {"idle_between_steps_ns_per_step": 0},
+    ),
+    *threshold("2 % of step time", input_bound, idle(INPUT, 20), idle(INPUT, 19)),
+    *(
+        case(
+            *(f"who is waited for, {by_rank}", input_bound, idle(INPUT, *by_rank)),
+            saving=max(by_rank),
+            rank=by_rank.index(max(by_rank)),
+            judged_idle_input_ns_per_step=max(by_rank),
+        )
+        for by_rank in ((0, 20, 500), (20, 300), (0, 0, 0, 900), (40, 0, 40))
+    ),
+    # Rank 0 idles 300 for input, and still waits 100 for rank 1, which computes.
+    case("who waits longer", input_bound, evidence([step(0, idle_input_ns=300, exposed=100, wait=100), step(1)])),
+    case("in turn", input_bound, evidence(IN_TURN), saving=200),
+    # Rank 0 waits for nobody; rank 1 waits 150: no rank gets faster than its own work.
+    case(
+        *("own work", input_bound),
+        evidence([step(0, idle_input_ns=300), step(1, idle_input_ns=100, exposed=150, wait=150)]),
+        saving=250,
+    ),
+    case(
+        *("waiting not known: the middle rank, and the one with most", input_bound),
+        evidence([step(rank, idle_input_ns=own, wait_ns=None) for rank, own in enumerate((0, 20, 500))]),
+        saving=500,
+        rank=None,
+    ),
+    # Rank 0 computes 250 more than rank 1, which waits 300: 50 of them for that input.
+    case(
+        *("waiting that another cause made", input_bound),
+        evidence([step(0, idle_input_ns=50), step(1, exposed=300, wait=300)]),
+        saving=50,
+    ),
+    case("no rank waits for its own input", input_bound, evidence(OWN_INPUT), saving=350),
+    case(
+        *("ranks are missing", input_bound),
+        evidence([step(0, idle_input_ns=300), step(1, idle_input_ns=100, exposed=200, wait=200)], world_size=3),
+        saving=300,
+        rank=None,
+    ),
+    *(
+        case(f"{between} between steps", input_bound, idle(INPUT, 300, idle_between_steps_ns=between), **words)
+        for between, words in ((200, PROBABLY), (150, SURELY), (0, SURELY))
+    ),
+    case("not recorded", input_bound, idle(INPUT, None)),
+    case("not on one rank", input_bound, idle(INPUT, 300, None)),
+    case("launches are late", input_bound, evidence(steps(1, idle_launch_ns=500))),
+    case("no time", input_bound, evidence([step(wall=0)])),
+]
+
+PAUSING = {"action": "find what the host does when it launches nothing", "advice": "find what the host does there..."}
+LATE = {"action": "launch less: torch.compile, CUDA graphs, fused=True", "advice": "...torch.compile..."}
+NO_DATA = {"action": "launch less (torch.compile), or load data faster", "advice": "...'data' to tell it apart"}
+# Rank 1, which waits, pauses.
+OTHERS_PAUSE = [
+    step(0, idle_launch_ns=100, idle_pause_ns=0),
+    step(1, exposed=100, wait=100, idle_launch_ns=50, idle_pause_ns=50, compute_ns=850),
+]
+# Rank 1 waits least in two of three steps and idles for nothing in them; 600 of rank 0 in the third are all there is.
+EACH_OTHER = [
+    step(rank, number, wait=wait[rank], exposed=wait[rank], idle_launch_ns=600 * (rank == 0 and number == 3))
+    for number, wait in enumerate([(300, 200), (300, 200), (200, 300)], start=1)
+    for rank in range(2)
+]
+NO_IDLE = dict.fromkeys(["idle_ns", "exposed_memory_ns", *IDLE_CAUSES])
+NOBODY_KNOWS = "why the GPU idles is not known without "
+LAUNCH_BOUND = [
+    case(
+        *("want of launches", launch_bound, idle(LAUNCH, 250, idle_dependency_ns=30)),
+        saving=250,
+        action=LATE["action"],
+        evidence=per_step(idle_launch_ns=250, idle_dependency_ns=30) | {"idle_pause_ns_per_step": 0},
+    ),
+    *(
+        case(f"pauses of {pause}", launch_bound, idle(LAUNCH, 250, idle_pause_ns=pause), saving=250, **words)
+        for pause, words in ((125, PAUSING), (124, LATE), (None, LATE))
+    ),
+    case("pauses of another rank", launch_bound, evidence(OTHERS_PAUSE, phases=DATA), **LATE),
+    *threshold("2 % of step time", launch_bound, idle(LAUNCH, 20), idle(LAUNCH, 19)),
+    *(
+        case(
+            *(f"who is waited for, {by_rank}", launch_bound, idle(LAUNCH, *by_rank)),
+            saving=900,
+            title=f"...launched late on rank {by_rank.index(900)}, which the others wait for",
+        )
+        for by_rank in ((20, 900), (900, 0, 20), (0, 900), (900, 0, 0))
+    ),
+    case(
+        *("each waits for the other", launch_bound, evidence(EACH_OTHER, phases=DATA)),
+        title="...launched late on rank 0",
+        rank=0,
+    ),
+    case("all idle alike", launch_bound, idle(LAUNCH, 300, 290), title="...launched late"),
+    case("no phases", launch_bound, idle(LAUNCH, 250, phases=[]), **NO_DATA),
+    case("no data phase", launch_bound, idle(LAUNCH, 250, phases=[phase("forward")]), **NO_DATA),
+    *(
+        case(f"idle for {cause}", launch_bound, idle(LAUNCH, 0, **{f"idle_{cause}_ns": 300}))
+        for cause in ("input", "blocked", "dependency")
+    ),
+    case("1.9 % of unknown cause", launch_bound, idle(LAUNCH, 300, idle_unknown_ns=19), FIRES),
+    case("2 % of unknown cause", launch_bound, idle(LAUNCH, 300, idle_unknown_ns=20), NOBODY_KNOWS),
+    *(
+        case(f"{missing} not known", launch_bound, evidence([step(**{missing: None})]), f"{NOBODY_KNOWS}{what}")
+        for missing, what in [
+            (LAUNCH, "the names of API calls, so input-bound and sync-bound are not either"),
+            ("idle_unknown_ns", "copies and memsets, so input-bound and sync-bound are not either"),
+        ]
+    ),
+    # 25 % of the step idles before operations without a launch; input-bound fires nevertheless.
+    case(
+        *("what is missing is named", launch_bound, evidence([step(idle_input_ns=300, idle_unknown_ns=250)])),
+        f"{NOBODY_KNOWS}the launches of kernels and copies that end 25 % of step time of it, so sync-bound is not either",
+    ),
+    case("no copies", launch_bound, evidence(steps(2, **NO_IDLE)), f"{NOBODY_KNOWS}copies and memsets"),
+    case("not on one rank", launch_bound, idle(LAUNCH, 300, None), NOBODY_KNOWS),
+    case("windows without length", launch_bound, evidence([step(wall=0)])),
+]
+
+CALLS = {"cudaStreamSynchronize": 175.0, "cudaMemcpy": 30.0}  # as sorted, mean of both ranks
+NINE = {f"cudaFree{number}": 100 - number for number in range(9)}
+SYNC_BOUND = [
+    case(
+        *("the call that blocked longest", sync_bound, idle(BLOCKED, 200, 210, calls=CALLS)),
+        saving=210,
+        title="the GPU idles because the host was blocked in cudaStreamSynchronize",
+        action="keep cudaStreamSynchronize out of the step",
+        evidence=per_step(idle_blocked_ns=205)
+        | {"rank": 1, "judged_idle_blocked_ns_per_step": 210, "idle_ns_per_step_by_call": CALLS},
+    ),
+    *threshold("2 % of step time", sync_bound, idle(BLOCKED, 20), idle(BLOCKED, 19)),
+    case("of three ranks", sync_bound, idle(BLOCKED, 20, 500, 600), saving=600),
+    case("five calls", sync_bound, idle(BLOCKED, 300, calls=NINE), idle_ns_per_step_by_call=dict([*NINE.items()][:5])),
+    case("no names", sync_bound, idle(BLOCKED, 300), action="keep a synchronising call out of the step"),
+    case(
+        *("a long name", sync_bound, idle(BLOCKED, 300, calls={"cudaMalloc" + "x" * 500: 300})),
+        action=f"keep cudaMalloc{'x' * 25} out of the step",
+    ),
+    case("not recorded", sync_bound, idle(BLOCKED, None)),
+    case("not on one rank", sync_bound, idle(BLOCKED, 300, None)),
+]
+
+LONG, ONE = 100_000, collective(1, (500, 500), 800)
+DDP = {"exposed_grad_copy_ns": 40, "grad_copy_ns": 60, "grad_copy_bytes": 4000, "n_grad_copies": 8}
+
+
+def copying(exposed, met=ONE, *, copied=None, **more):
+    figures = {"exposed_grad_copy_ns": exposed, "grad_copy_ns": copied or exposed, "n_grad_copies": 8}
+    figures |= {"grad_copy_bytes": 16_000_000, "grad_copy_span_ns": copied or exposed} | more
+    return evidence([step(rank, wall=LONG, exposed=300, **figures) for rank in range(2)], met)
+
+
+# 900 on rank 1 in step 2 alone.
+UNEVEN = [
+    step(rank, number, wall=LONG, **DDP | {"grad_copy_bytes": 16_000_000})
+    | dict.fromkeys(("exposed_grad_copy_ns", "grad_copy_span_ns"), 900 * ((rank, number) == (1, 2)))
+    for rank in range(2)
+    for number in (1, 2)
+]
+GRAD_COPY = [
+    case(
+        *("the copies and the gaps between them", grad_copy, copying(400, copied=900, grad_copy_span_ns=990)),
+        saving=990,
+        action="gradient_as_bucket_view=True...",
+        evidence={
+            "grad_copy_ns_per_step": 900,
+            "exposed_grad_copy_ns_per_step": 400,
+            "grad_copy_span_ns_per_step": 990,
+            "grad_copy_bytes_per_step": 16e6,
+            "grad_copies_per_step": 8,
+        },
+    ),
+    *threshold("a thousandth of step time", grad_copy, copying(100), copying(99)),
+    case("the mean over steps of the rank with most", grad_copy, evidence(UNEVEN, ONE), saving=450),
+    *threshold("less than 16 MB", grad_copy, *(copying(ns, grad_copy_bytes=15_999_999) for ns in (500, 499))),
+    case("sizes not recorded", grad_copy, copying(100, grad_copy_bytes=None), grad_copy_bytes_per_step=None),
+    case("no collectives", grad_copy, copying(5000, [])),
+    case("no all-reduce", grad_copy, copying(5000, collective(1, (500, 500), 800, kind="broadcast"))),
+    case("sharded", grad_copy, copying(5000, ONE + collective(1, (900, 900), 990, kind="reduce_scatter", seq=1))),
+    case("copies not recorded", grad_copy, copying(None)),
+    case("all hidden", grad_copy, copying(0, copied=5000)),
+]
+DDP_SINGLE_GPU = [
+    case(
+        *("a world of one", ddp_single_gpu, evidence([step(**DDP, idle_launch_ns=25)])),
+        saving=65,
+        evidence={
+            "world_size": 1,
+            "idle_ns_per_step": 25,
+            "grad_copy_ns_per_step": 60,
+            "exposed_grad_copy_ns_per_step": 40,
+            "grad_copy_span_ns_per_step": 0,
+            "grad_copy_bytes_per_step": 4000,
+            "grad_copies_per_step": 8,
+        },
+    ),
+    case("hidden copies", ddp_single_gpu, evidence([step(**DDP | {"exposed_grad_copy_ns": 0})]), saving=0),
+    # Inside backward only DDP copies that many tensors in a row; elsewhere it may be an average of weights.
+    case("unknown size, backward marked", ddp_single_gpu, evidence([step(**DDP)], world_size=None), world_size=None),
+    case("unknown size", ddp_single_gpu, evidence([step(**DDP, overlap_backward_ns=None)], world_size=None)),
+    case("one, nothing marked", ddp_single_gpu, evidence([step(**DDP, overlap_backward_ns=None)]), FIRES),
+    case("one report of four", ddp_single_gpu, evidence([step(**DDP)], world_size=4)),
+    case("two ranks", ddp_single_gpu, evidence(steps(2, **DDP))),
+    case("it communicates", ddp_single_gpu, evidence([step(exposed=30, **DDP)])),
+    case("no copies", ddp_single_gpu, evidence([step()])),
+    case("copies not recorded", ddp_single_gpu, evidence([step(**dict.fromkeys(DDP))])),
+]
+
+
+def capture(first, *others, skipped=True, **figures):
+    """Return steps 0, 1, ... of these lengths; the first is left out of the figures unless told."""
+    walls = enumerate((first, *others))
+    rows = [step(0, number, wall=wall, in_summary=not (skipped and number == 0), **figures) for number, wall in walls]
+    return evidence(rows, skipped_steps=(0,) if skipped else ())
+
+
+def started(wait, overhead):
+    """Return a first step of 220, 110 more than the others, of which so much is the capture's start."""
+    first = step(0, 0, wall=220, in_summary=False, wait=wait, exposed=wait, overhead_ns=overhead)
+    return evidence([first, *(step(0, number, wall=110) for number in range(1, 4))], skipped_steps=(0,))
+
+
+LEFT_OUT = "and is left out of the figures"
+OF_TWO_RANKS = [step(rank, 0, wall=100 + 300 * rank, in_summary=False) for rank in range(2)]
+OF_TWO_RANKS += [step(rank, 1, wall=200) for rank in range(2)]
+THREE_LEFT_OUT = [step(0, number, wall=500 - 100 * number, in_summary=number > 2) for number in range(5)]
+# What the profiler did in the step left out is no matter.
+BUSY = [step(0, number, overhead_ns=ns, in_summary=number > 0) for number, ns in enumerate((900, 30, 50))]
+PROFILER_OVERHEAD = [
+    # The median of 100, 100, 120, 120 is 110.
+    case(
+        *("twice the others", profiler_overhead, capture(220, 100, 120, 100, 120)),
+        saving=None,
+        title=f"the first step takes 2 times the others, {LEFT_OUT}",
+        evidence={"overhead_ns_per_step": 0, "first_step_to_median_ratio": 2, "first_step_is_skipped": True},
+    ),
+    case(
+        *("a first step that counts, not against itself", profiler_overhead, capture(300, 100, 100, skipped=False)),
+        title="the first step takes 3 times the others",
+        first_step_is_skipped=False,
+        first_step_to_median_ratio=3,
+    ),
+    *(
+        case(f"start of {wait} + {overhead}", profiler_overhead, started(wait, overhead), title=f"{title}, {LEFT_OUT}")
+        for wait, overhead, title in [
+            (55, 0, "the first step is distorted by the start of the capture"),
+            (25, 30, "the first step is distorted by the start of the capture"),
+            (54, 0, "the first step takes 2 times the others"),
+        ]
+    ),
+    *threshold("half as long again", profiler_overhead, *(capture(ns, 100, 100, 100) for ns in (150, 149))),
+    # Gradient accumulation: every third step communicates and takes twice as long.
+    case("like some others", profiler_overhead, capture(200, 100, 100, 200, 100, 100)),
+    case(
+        *("the slowest rank", profiler_overhead, evidence(OF_TWO_RANKS, skipped_steps=(0,))),
+        first_step_to_median_ratio=2,
+    ),
+    case(
+        *("several left out", profiler_overhead, evidence(THREE_LEFT_OUT, skipped_steps=(0, 1, 2))),
+        first_step_to_median_ratio=500 / 150,
+    ),
+    *threshold("1 % of own work", profiler_overhead, *(capture(1000, 1000, overhead_ns=ns) for ns in (10, 9))),
+    case(
+        *("own work", profiler_overhead, evidence(BUSY, skipped_steps=(0,))),
+        saving=40,
+        title="the profiler was busy during the steps",
+    ),
+    case("not recorded", profiler_overhead, capture(100, 100, 100, overhead_ns=None)),
+    case("one step", profiler_overhead, capture(500, skipped=False)),
+    case("windows without length", profiler_overhead, capture(0, 0, 0)),
+    case("one step, two ranks", profiler_overhead, evidence(steps(2))),
+]
+
+CASES = INPUT_BOUND + LAUNCH_BOUND + SYNC_BOUND + GRAD_COPY + DDP_SINGLE_GPU + PROFILER_OVERHEAD
+
+
+@pytest.mark.parametrize(("rule", "given", "expected"), CASES)
+def test_what_a_rule_says(rule, given, expected):
+    answers(rule, given, expected)
