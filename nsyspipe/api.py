@@ -127,12 +127,7 @@ def load(
         return _saved_run(arguments, reading_options, label=label, run_id=run_id)
     logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
     reading = Reading.from_text(
-        step=step,
-        comm_kernel=comm_kernel,
-        backward=backward,
-        forward=forward,
-        optimizer=optimizer,
-        data=data,
+        step=step, comm_kernel=comm_kernel, backward=backward, forward=forward, optimizer=optimizer, data=data
     )
     return _AnsweredRun(
         paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),

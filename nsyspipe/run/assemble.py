@@ -15,23 +15,11 @@ from nsyspipe.analysis.summary import with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
 from nsyspipe.model.table import TableSchema, conform
-from nsyspipe.run.collectives import (
-    collective_figures,
-    collectives_table,
-    step_bytes,
-    stragglers_table,
-)
+from nsyspipe.run.collectives import collective_figures, collectives_table, step_bytes, stragglers_table
 from nsyspipe.run.cross_rank import CrossRank, communicator_sizes, cross_rank, step_waits
 from nsyspipe.run.gather import place, place_hosts
 from nsyspipe.run.problems import lacks_comm, of_messages, of_ranks, of_reports, of_steps, of_world
-from nsyspipe.run.ranks import (
-    is_surely_one_run,
-    launcher_size,
-    number_ranks,
-    ranks_table,
-    told_world_size,
-    world_size,
-)
+from nsyspipe.run.ranks import is_surely_one_run, launcher_size, number_ranks, ranks_table, told_world_size, world_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -248,11 +236,7 @@ def _may_hide_comm(placed: Sequence[Placed[ProcessDigest]], digests: Sequence[Re
 
 
 def _hidden_comm(
-    placed: Sequence[Placed[ProcessDigest]],
-    size: int | None,
-    is_graph: NDArray[np.bool_],
-    *,
-    may_hide: bool,
+    placed: Sequence[Placed[ProcessDigest]], size: int | None, is_graph: NDArray[np.bool_], *, may_hide: bool
 ) -> NDArray[np.bool_]:
     """Flag the windows in which communication may have run that was not seen: inside CUDA graphs, or under other names.
 
@@ -311,10 +295,7 @@ def _phases_table(
 
 
 def _kernels_table(
-    placed: Sequence[Placed[ProcessDigest]],
-    ranks: Sequence[int],
-    numbering: Sequence[Int64],
-    selection: Selection,
+    placed: Sequence[Placed[ProcessDigest]], ranks: Sequence[int], numbering: Sequence[Int64], selection: Selection
 ) -> pa.Table:
     """Return `schema.KERNEL_COSTS`; rows without a phase come last."""
     tables = []
@@ -341,10 +322,7 @@ def _in_summary(one: Placed[ProcessDigest], numbers: Int64, selection: Selection
 
 
 def _idle_calls(
-    placed: Sequence[Placed[ProcessDigest]],
-    numbering: Sequence[Int64],
-    steps: pa.Table,
-    selection: Selection,
+    placed: Sequence[Placed[ProcessDigest]], numbering: Sequence[Int64], steps: pa.Table, selection: Selection
 ) -> pa.Table:
     """Return `schema.IDLE_CALLS` over the summary steps; no rows where blocked time of one is not known."""
     chosen = steps.filter(steps["in_summary"])

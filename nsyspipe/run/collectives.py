@@ -100,10 +100,7 @@ def _waiting_columns(found: Waiting | None, order: Int64, names: Sequence[str]) 
 def _per_second(n_bytes: object, transfer: object) -> pa.Array:
     """Divide bytes by ns; null where either is, or where nothing was transferred."""
     seconds = pc.divide(pc.cast(transfer, pa.float64(), safe=False), _NS_PER_S)
-    return pc.divide(
-        pc.cast(n_bytes, pa.float64(), safe=False),
-        pc.if_else(pc.equal(seconds, 0.0), None, seconds),
-    )
+    return pc.divide(pc.cast(n_bytes, pa.float64(), safe=False), pc.if_else(pc.equal(seconds, 0.0), None, seconds))
 
 
 def numbered(rows: CommRows, found: Waiting | None) -> Int64:

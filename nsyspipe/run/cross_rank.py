@@ -197,11 +197,7 @@ class CrossRank:
 
 
 def cross_rank(
-    placed: Sequence[Placed[ProcessDigest]],
-    step_numbers: Sequence[Int64],
-    n_reports: int,
-    *,
-    is_one_run: bool = True,
+    placed: Sequence[Placed[ProcessDigest]], step_numbers: Sequence[Int64], n_reports: int, *, is_one_run: bool = True
 ) -> CrossRank:
     """Put the ranks of a run, in ascending order, on one clock and match their collectives.
 
@@ -243,8 +239,7 @@ def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
         sizes = np.bincount(pairs, minlength=sizes.size)
     told = {communicator_name(number): size for one in across.placed for number, size in one.report.comm_sizes.items()}
     return np.array(
-        [told.get(name, size) for name, size in zip(rows.communicators, sizes.tolist(), strict=True)],
-        np.int64,
+        [told.get(name, size) for name, size in zip(rows.communicators, sizes.tolist(), strict=True)], np.int64
     )
 
 

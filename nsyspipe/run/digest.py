@@ -13,13 +13,7 @@ from nsyspipe.analysis.attribution import distinct, operations_of
 from nsyspipe.analysis.communication import CommOperations, comm_operations
 from nsyspipe.analysis.intervals import grouped_lengths
 from nsyspipe.analysis.phases import PhaseRanges, launched_in, phase_ranges
-from nsyspipe.analysis.step_families import (
-    Candidate,
-    Members,
-    TextFamilies,
-    candidates,
-    members_of,
-)
+from nsyspipe.analysis.step_families import Candidate, Members, TextFamilies, candidates, members_of
 from nsyspipe.analysis.steps import Windows, capture_window, step_windows
 from nsyspipe.model import canonical
 from nsyspipe.model.canonical import DTOD_KIND
@@ -98,12 +92,7 @@ def digest_process(
         has_launches=events.has_launches,
         members=_members_table(events, members),
         comm=comm_operations(
-            operations,
-            context.names,
-            members,
-            windows,
-            payloads=events.payloads,
-            is_one_window=family is None,
+            operations, context.names, members, windows, payloads=events.payloads, is_one_window=family is None
         ),
     )
     return digest, _problems(events, members, windows, phases, family)
@@ -137,11 +126,7 @@ def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
 
 
 def _problems(
-    events: ProcessEvents,
-    members: Members,
-    windows: Windows,
-    phases: Mapping[str, PhaseRanges],
-    family: str | None,
+    events: ProcessEvents, members: Members, windows: Windows, phases: Mapping[str, PhaseRanges], family: str | None
 ) -> list[Problem]:
     operations, process = events.operations, events.process_id
     n_missing, total = operations.n_without_launch, operations.n_launchable
@@ -232,23 +217,13 @@ def digest_hosts(
 _NO_HOST_MEMBERS = pa.table(
     {
         name: pa.array([], pa.bool_() if name == "is_complete" else pa.int64())
-        for name in (
-            "number",
-            "start_ns",
-            "end_ns",
-            "is_complete",
-            *(f"{phase}_ns" for phase in PHASES),
-        )
+        for name in ("number", "start_ns", "end_ns", "is_complete", *(f"{phase}_ns" for phase in PHASES))
     }
 )
 
 
 def _members(
-    ranges: pa.Table,
-    families: TextFamilies,
-    codes: Int64,
-    candidate: Candidate,
-    open_end_ns: int | None,
+    ranges: pa.Table, families: TextFamilies, codes: Int64, candidate: Candidate, open_end_ns: int | None
 ) -> pa.Table:
     members = members_of(ranges, families, candidate)
     texts = ranges["text"].take(pa.array(members.rows)).to_pylist()

@@ -29,14 +29,7 @@ from nsyspipe.run.doctor_rules import (
     phase_counts,
 )
 from nsyspipe.run.gather import gather, place, place_hosts
-from nsyspipe.run.ranks import (
-    check_one_run,
-    launcher_size,
-    named_ranks,
-    rank_sources,
-    ranks_by_map,
-    world_size,
-)
+from nsyspipe.run.ranks import check_one_run, launcher_size, named_ranks, rank_sources, ranks_by_map, world_size
 from nsyspipe.run.workers import SerialExecutor, telling_shortage
 
 if TYPE_CHECKING:
@@ -175,11 +168,7 @@ def _with_sidecars(given: Beside, captured: Captured) -> tuple[Beside, list[Prob
 
 
 def _combined(
-    rule: Rule,
-    reports: Sequence[Examined],
-    beside: Beside,
-    left_out: Sequence[bool],
-    names: Sequence[str],
+    rule: Rule, reports: Sequence[Examined], beside: Beside, left_out: Sequence[bool], names: Sequence[str]
 ) -> Capability:
     """Make one row of what each report has; `left_out`: whether no GPU of a report was to be traced."""
     findings = rule.judge(reports, beside)

@@ -216,10 +216,7 @@ def _launches(report: Examined) -> Finding:
 
 
 def _copies(report: Examined) -> Finding:
-    kinds = {
-        "no-memcpy": ("copies", versions.MEMCPY),
-        "no-memset": ("memsets", versions.MEMSET),
-    }
+    kinds = {"no-memcpy": ("copies", versions.MEMCPY), "no-memset": ("memsets", versions.MEMSET)}
     lacking = [noun for code, (noun, _) in kinds.items() if code in report.codes]
     if lacking:
         status = NO if len(lacking) == len(kinds) else PARTLY
@@ -341,12 +338,7 @@ DETAIL_RULES = (
         _table(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt"),
         is_used=False,
     ),
-    Rule(
-        "cpu_samples",
-        "which host code runs",
-        _table(versions.CPU_SAMPLES, "samples", _SAMPLES),
-        is_used=False,
-    ),
+    Rule("cpu_samples", "which host code runs", _table(versions.CPU_SAMPLES, "samples", _SAMPLES), is_used=False),
     Rule(
         "gpu_metrics",
         "how busy GPU units and links are",

@@ -19,25 +19,12 @@ import pyarrow as pa
 from nsyspipe.analysis.attribution import by_process, distinct, launch_times
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import between_steps, phase_codes
-from nsyspipe.analysis.step_families import (
-    TextFamilies,
-    candidates,
-    choose,
-    choose_host,
-    largest_families,
-)
+from nsyspipe.analysis.step_families import TextFamilies, candidates, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import is_optimizer
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import Capture, read_capture
-from nsyspipe.run.digest import (
-    HostDigest,
-    ProcessDigest,
-    digest_hosts,
-    digest_process,
-    host_candidates,
-    step_members,
-)
+from nsyspipe.run.digest import HostDigest, ProcessDigest, digest_hosts, digest_process, host_candidates, step_members
 from nsyspipe.run.process import ProcessEvents, ReportContext
 from nsyspipe.run.sidecars import Captured, believe, with_captured_facts
 from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, telling_shortage
@@ -155,10 +142,7 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
         has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digests),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
-        problems=(
-            *capture.problems,
-            *(one for _, problems in digests for one in problems),
-        ),
+        problems=(*capture.problems, *(one for _, problems in digests for one in problems)),
     )
 
 

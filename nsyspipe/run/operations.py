@@ -212,11 +212,7 @@ def _seqs(across: CrossRank) -> list[Int64]:
 
 
 def _rank_steps(
-    placed: Placed[ProcessDigest],
-    rank: int,
-    numbers: Int64,
-    seqs: Int64,
-    steps: tuple[int, int] | None,
+    placed: Placed[ProcessDigest], rank: int, numbers: Int64, seqs: Int64, steps: tuple[int, int] | None
 ) -> RankSteps:
     process, family = placed.process, placed.report.family
     columns = ("member", "start_ns", "end_ns", "is_complete")
@@ -278,9 +274,7 @@ def _task(ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]], reading: Rea
     return ReportTask(report.path, reading, report.family, wanted, tuple(steps))
 
 
-def _device_span(
-    ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]],
-) -> tuple[int, int] | None:
+def _device_span(ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]]) -> tuple[int, int] | None:
     """Return the hull of what is asked for and of what was launched in the steps asked for; None for all."""
     spans = []
     for placed, one in ranks:

@@ -69,10 +69,7 @@ def of_reports(
 
 
 def of_ranks(
-    placed: Sequence[Placed[ProcessDigest]],
-    ranks: Sequence[int],
-    size: int | None,
-    captured: Captured,
+    placed: Sequence[Placed[ProcessDigest]], ranks: Sequence[int], size: int | None, captured: Captured
 ) -> list[Problem]:
     """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
     found = []

@@ -10,14 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import ProcessOperations, operations_of
-from nsyspipe.analysis.breakdown import (
-    breakdown,
-    device_time,
-    grad_copies,
-    idle_causes,
-    idle_gaps,
-    phase_idle,
-)
+from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, device_clocks
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.kernels import kernels_table
@@ -93,12 +86,7 @@ def measure(
     parts["comm_delay_ns"] = comm_delays(operations, device.comm, windows) if is_known else None
     parts["graph_ns"] = _graphs_ns(operations, windows)
     parts["overhead_ns"] = None if overhead is None else overhead.lengths(windows.starts, windows.ends)
-    idle = phase_idle(
-        gaps,
-        windows,
-        np.concatenate((kernel_phase, copy_phase))[gaps.operation],
-        len(PHASES),
-    )
+    idle = phase_idle(gaps, windows, np.concatenate((kernel_phase, copy_phase))[gaps.operation], len(PHASES))
     costs = [
         phase_costs(
             ranges,

@@ -34,11 +34,7 @@ _NO_ID = "none"
 _TWICE, _DIFFERENT = "the same report twice", "{}: reports of different runs"
 
 
-def check_one_run(
-    digests: Sequence[ReportDigest],
-    placed: Sequence[Rank],
-    captured: Captured,
-) -> None:
+def check_one_run(digests: Sequence[ReportDigest], placed: Sequence[Rank], captured: Captured) -> None:
     """Raise if two reports are one and the same, claim one rank, or come from different runs, naming both files.
 
     Different runs: two captured ``WORLD_SIZE``, or two captured ids or ports of the job; the sidecars of two captures;
@@ -141,10 +137,7 @@ _STEM_RANK = re.compile(r"(?i)(?:rank|[._-])(\d+)$")
 
 
 def number_ranks(
-    digests: Sequence[ReportDigest],
-    placed: Sequence[Rank],
-    rank_map: Mapping[str, int] | None,
-    captured: Captured,
+    digests: Sequence[ReportDigest], placed: Sequence[Rank], rank_map: Mapping[str, int] | None, captured: Captured
 ) -> tuple[list[int], str, list[Problem]]:
     """Give each rank its number, from the first source that numbers every one, all different; name the source.
 
@@ -269,10 +262,7 @@ def told_world_size(digests: Sequence[ReportDigest], said: int | None) -> int | 
 
 
 def world_size(
-    digests: Sequence[ReportDigest],
-    log: NcclLog | None = None,
-    said: int | None = None,
-    launched: int | None = None,
+    digests: Sequence[ReportDigest], log: NcclLog | None = None, said: int | None = None, launched: int | None = None
 ) -> int | None:
     """Return how many ranks the job had; None where nothing says it.
 
@@ -329,10 +319,7 @@ def ranks_by_map(placed: Sequence[Rank], rank_map: Mapping[str, int]) -> list[in
             raise OptionError("--rank-map", f"gives rank {rank_map[key]} twice", fix="one number per rank")
         ranks.append(rank_map[key])
     if unused := sorted(set(rank_map) - used):
-        raise OptionError(
-            "--rank-map",
-            f"names {unused[0]}, which is not among the reports with GPU activity or steps",
-        )
+        raise OptionError("--rank-map", f"names {unused[0]}, which is not among the reports with GPU activity or steps")
     return ranks
 
 
@@ -358,9 +345,7 @@ def parse_rank_map(text: str) -> dict[str, int]:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise OptionError(
-                f"--rank-map {text}",
-                "neither pairs nor a readable file",
-                fix='--rank-map "a.sqlite=0,b.sqlite=1"',
+                f"--rank-map {text}", "neither pairs nor a readable file", fix='--rank-map "a.sqlite=0,b.sqlite=1"'
             ) from error
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     pairs = [pair.strip() for line in lines for pair in line.split(",") if pair.strip()]
@@ -369,9 +354,7 @@ def parse_rank_map(text: str) -> dict[str, int]:
         name, _, number = pair.rpartition("=")
         if not name or not re.fullmatch(r"\s*[0-9]{1,18}\s*", number):
             raise OptionError(
-                f"--rank-map {pair}",
-                "not of the form REPORT=RANK",
-                fix='--rank-map "a.sqlite=0,b.sqlite=1"',
+                f"--rank-map {pair}", "not of the form REPORT=RANK", fix='--rank-map "a.sqlite=0,b.sqlite=1"'
             )
         if name.strip() in found:
             raise OptionError("--rank-map", f"names {name.strip()} twice", fix="one rank per report")

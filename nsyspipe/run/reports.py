@@ -114,9 +114,7 @@ class ReportRun(Run):
         """The log and the topology, given or named by a sidecar, and what is wrong with the latter."""
         log, topology = self._fabric
         found_log, found_topology, problems = read_beside(
-            self._gathered.captured.sidecars,
-            wants_log=log is None,
-            wants_topology=topology is None,
+            self._gathered.captured.sidecars, wants_log=log is None, wants_topology=topology is None
         )
         return log or found_log, topology or found_topology, problems
 
@@ -228,9 +226,7 @@ class ReportRun(Run):
             run_id=self.run_id,
             captured=gathered.captured,
             steps_from=steps_source(
-                merged.ranks.num_rows,
-                merged.host_steps.num_rows,
-                has_family=gathered.family is not None,
+                merged.ranks.num_rows, merged.host_steps.num_rows, has_family=gathered.family is not None
             ),
         )
 

@@ -126,12 +126,7 @@ def _host_captures(digests: Sequence[ReportDigest]) -> list[tuple[int, ...]]:
 
 def _run_id(digests: Sequence[ReportDigest], captured: datetime | None) -> str:
     captures = sorted(
-        (
-            digest.facts.session_start_utc_ns or 0,
-            process.process_id,
-            *process.span,
-            process.n_kernels,
-        )
+        (digest.facts.session_start_utc_ns or 0, process.process_id, *process.span, process.n_kernels)
         for digest in digests
         for process in digest.processes
     )

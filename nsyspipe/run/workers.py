@@ -49,12 +49,7 @@ except Exception as error:
     sys.exit(f"error: a worker process cannot start: {type(error).__name__}: {error}")
 serve(preload, parent)
 """
-_FLAGS = {
-    "isolated": "-I",
-    "ignore_environment": "-E",
-    "no_user_site": "-s",
-    "dont_write_bytecode": "-B",
-}
+_FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "dont_write_bytecode": "-B"}
 _LENGTH = struct.Struct("!Q")
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LOOK_FOR_PARENT_MS = 1000

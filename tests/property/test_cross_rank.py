@@ -116,11 +116,7 @@ def check_places(rows, expected):
 
 @pytest.mark.slow
 @examples(25)
-@given(
-    runs(),
-    st.integers(0, 3),
-    st.one_of(st.integers(-50, 50), st.sampled_from([10**6, -(10**9), 10**10])),
-)
+@given(runs(), st.integers(0, 3), st.one_of(st.integers(-50, 50), st.sampled_from([10**6, -(10**9), 10**10])))
 def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run, which, by):
     before, after = tables(run), tables(shifted(run, which, by))
     pairs = zip(before["ranks"], after["ranks"], strict=True)

@@ -20,12 +20,7 @@ from tests.property.strategies import build, processes, workloads
 
 RUNS = st.lists(st.one_of(processes(), workloads()), min_size=1, max_size=2)
 CATEGORIES = {"dtod": "memory", "copy": "memory", "memset": "memory", "unified": "memory"}
-MEMORY = {
-    "dtod": "memcpy DtoD",
-    "copy": "memcpy HtoD",
-    "memset": "memset",
-    "unified": "memcpy unified HtoD",
-}
+MEMORY = {"dtod": "memcpy DtoD", "copy": "memcpy HtoD", "memset": "memset", "unified": "memcpy unified HtoD"}
 
 
 @contextlib.contextmanager

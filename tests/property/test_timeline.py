@@ -120,13 +120,7 @@ def windows(*rows):
 
 
 @examples(100)
-@given(
-    operations(),
-    st.lists(waits(), max_size=6),
-    st.lists(phases(), max_size=5),
-    st.integers(1, 4),
-    st.booleans(),
-)
+@given(operations(), st.lists(waits(), max_size=6), st.lists(phases(), max_size=5), st.integers(1, 4), st.booleans())
 def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_known):
     # How long the wait of the step is says nothing; whether it is known does.
     known = (0,) if is_known else ()

@@ -15,15 +15,7 @@ from nsyspipe.run.doctor import examine
 from nsyspipe.run.doctor_rules import Beside
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
 from tests.build.tools import edit, one_report
-from tests.build.trace import (
-    KERNEL,
-    MEMCPY,
-    NVTX,
-    RUNTIME,
-    STRINGS,
-    TraceBuilder,
-    steady_rank,
-)
+from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
 from tests.conftest import REAL
 
 NEW = "3.25.0 2026.2.1 mfu"
@@ -556,9 +548,7 @@ def test_a_rank_map_that_does_not_fit_is_an_error(tmp_path, rank_map):
 )  # fmt: skip
 def test_the_link_needs_a_log_and_for_direct_access_the_topology(tmp_path, log, topology, status, text, fixes):
     found = capabilities(
-        built(tmp_path, n_ranks=4),
-        log=log and LOGS / f"{log}.nccl.log",
-        topology=topology and LOGS / f"{topology}.txt",
+        built(tmp_path, n_ranks=4), log=log and LOGS / f"{log}.nccl.log", topology=topology and LOGS / f"{topology}.txt"
     )["link"]
     assert (found.status, found.found) == (status, text)
     assert [option for option in ("--nccl-log", "--topology") if option in (found.fix or "")] == fixes

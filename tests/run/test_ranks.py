@@ -185,10 +185,7 @@ def test_a_variable_that_is_no_rank_is_passed_over(tmp_path, value):
 
 
 def test_a_number_in_the_stem_that_is_too_large_for_a_rank_is_passed_over(tmp_path):
-    assert numbers(write(tmp_path, **{f"x_{10**20}": bare(0)})) == (
-        {f"x_{10**20}.sqlite": 0},
-        "order",
-    )
+    assert numbers(write(tmp_path, **{f"x_{10**20}": bare(0)})) == ({f"x_{10**20}.sqlite": 0}, "order")
 
 
 def test_names_that_only_resemble_a_variable_are_not_taken_for_it(tmp_path):
