@@ -12,7 +12,7 @@ from nsyspipe.model.options import Reading
 from nsyspipe.nsys.find_reports import find_reports
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.run.doctor import examine
-from nsyspipe.run.doctor_rules import Beside
+from nsyspipe.run.questions import Beside
 from tests.build.nccl_layouts import BYTES, COMM, NCCL_2_21
 from tests.build.tools import edit, one_report
 from tests.build.trace import KERNEL, MEMCPY, NVTX, RUNTIME, STRINGS, TraceBuilder, steady_rank
