@@ -111,32 +111,27 @@ def load(
         If a regular expression, the rank map or skip_first cannot be used, or an option does not go with a saved run.
     """
     arguments = [reports] if isinstance(reports, str | os.PathLike) else list(reports)
+    patterns = {
+        "step": step,
+        "backward": backward,
+        "forward": forward,
+        "optimizer": optimizer,
+        "data": data,
+        "comm_kernel": comm_kernel,
+    }
     if any(is_saved(Path(argument)) for argument in arguments):
-        reading_options = {
-            "--step": step,
-            "--backward": backward,
-            "--forward": forward,
-            "--optimizer": optimizer,
-            "--data": data,
-            "--comm-kernel": comm_kernel,
+        options: dict[str, object] = {
+            **{f"--{name.replace('_', '-')}": pattern for name, pattern in patterns.items()},
             "--skip-first": None if skip_first == AUTO else skip_first,
             "--rank-map": rank_map,
             "--nccl-log": nccl_log or None,
             "--topology": topology,
         }
-        return _saved_run(arguments, reading_options, label=label, run_id=run_id)
+        return _saved_run(arguments, [name for name, value in options.items() if value is not None], label, run_id)
     logs = [nccl_log] if isinstance(nccl_log, str | os.PathLike) else list(nccl_log)
-    reading = Reading.from_text(
-        step=step,
-        comm_kernel=comm_kernel,
-        backward=backward,
-        forward=forward,
-        optimizer=optimizer,
-        data=data,
-    )
     return _AnsweredRun(
         paths=tuple(exported_reports([os.fspath(argument) for argument in arguments], jobs=jobs)),
-        reading=reading,
+        reading=Reading.from_text(**patterns),
         skip_first=parse_skip_first(skip_first),
         rank_map=parse_rank_map(rank_map) if isinstance(rank_map, str) else rank_map,
         jobs=jobs,
@@ -150,29 +145,18 @@ def load(
 
 
 def _saved_run(
-    arguments: Sequence[str | os.PathLike[str]],
-    reading_options: Mapping[str, object],
-    *,
-    label: str | None,
-    run_id: str | None,
+    arguments: Sequence[str | os.PathLike[str]], options: Sequence[str], label: str | None, run_id: str | None
 ) -> Run:
+    """Open a saved run; `options` are those that were given and change figures."""
     if len(arguments) > 1:
-        raise OptionError(
-            ", ".join(map(str, arguments)),
-            "a saved run and something else, which are no one run",
-            fix="pass the saved run alone",
-        )
-    given = [name for name, value in reading_options.items() if value is not None]
-    store = Path(arguments[0])
-    if given:
-        raise OptionError(
-            ", ".join(given),
-            f"{store} is a saved run, whose figures are made",
-            fix="leave them out, or analyze the reports again",
-        )
+        named, problem = ", ".join(map(str, arguments)), "a saved run and something else, which are no one run"
+        raise OptionError(named, problem, fix="pass the saved run alone")
+    if options:
+        problem = f"{arguments[0]} is a saved run, whose figures are made"
+        raise OptionError(", ".join(options), problem, fix="leave them out, or analyze the reports again")
     from nsyspipe.store.saved_run import open_saved  # noqa: PLC0415 - Parquet takes as long as all else to import
 
-    return open_saved(store, run_id, label)
+    return open_saved(Path(arguments[0]), run_id, label)
 
 
 def diff(
@@ -312,25 +296,23 @@ def compare(
 def _sides(runs: Iterable[AnySide] | Mapping[str, AnySide]) -> tuple[Side, ...]:
     """Return sides whose labels differ: of equal ones the later get a number."""
     if isinstance(runs, Mapping):
-        found = [Side(label, _as_side(run).runs) for label, run in runs.items()]
+        sides = [Side(label, _as_side(run).runs) for label, run in runs.items()]
     elif isinstance(runs, str):
         raise OptionError(repr(runs), "is one run, not a list of them", fix="compare([RUN, RUN])")
     else:
-        found = [_as_side(run) for run in runs]
-    taken: set[str] = set()
-    named = []
-    for side in found:
+        sides = [_as_side(run) for run in runs]
+    labels: dict[str, Side] = {}
+    for side in sides:
         label, number = side.label, 2
-        while label in taken:
+        while label in labels:
             label, number = f"{side.label} ({number})", number + 1
-        taken.add(label)
-        named.append(Side(label, side.runs))
-    return tuple(named)
+        labels[label] = side
+    return tuple(Side(label, side.runs) for label, side in labels.items())
 
 
-def _as_side(given: AnySide) -> Side:
+def _as_side(side: AnySide) -> Side:
     """Return a side for what a caller names: a side, a run, or what `load` takes."""
-    if isinstance(given, Side):
-        return given
-    run = given if isinstance(given, Run) else load(given)
+    if isinstance(side, Side):
+        return side
+    run = side if isinstance(side, Run) else load(side)
     return Side(run.header.label, (run,))

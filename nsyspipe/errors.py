@@ -1,21 +1,5 @@
 """Every error a user can cause, each with what was given, what was found, and what fixes it.
 
-::
-
-    NsyspipeError
-    ├── InputError            a report or a set of reports cannot be used
-    │   ├── ReportNotFoundError   a path or glob matches nothing
-    │   ├── NotAReportError       not SQLite, or SQLite that nsys did not write
-    │   ├── DamagedReportError    truncated, locked, still being written, unreadable
-    │   ├── MissingColumnError    an export without a column that every answer needs
-    │   ├── RankConflictError     two reports that cannot be of one run
-    │   └── DatasetError          a saved run that is damaged, incomplete, or of a later version
-    ├── CaptureError          nsys is needed, and cannot do it
-    │   ├── NsysNotFoundError     no nsys on this machine
-    │   └── NsysFailedError       nsys ran and failed, hung, or is too old for the file
-    ├── OptionError           an option's value cannot be used
-    └── OutputError           a result cannot be written where it was asked for
-
 All of them end the program with exit code 2 and without a traceback. Anything else that escapes is
 a bug of nsyspipe and ends with exit code 1.
 """

@@ -78,7 +78,7 @@ def _examined(
     from nsyspipe.reader.fabric import read_nccl_logs, read_topology
     from nsyspipe.report.doctor import reports_blocks, reports_document
     from nsyspipe.run.doctor import examine
-    from nsyspipe.run.doctor_rules import Beside
+    from nsyspipe.run.questions import Beside
     from nsyspipe.run.ranks import parse_rank_map
     from nsyspipe.run.workers import PRELOAD, executor_for
 

@@ -1,9 +1,10 @@
-"""From the digests of all reports to the tables of one run; figures that hang on what was not seen become null."""
+"""From the digests of all reports to the tables of one run: what was not seen becomes null, and a problem that says so."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,16 +15,19 @@ from nsyspipe.analysis.steps import Selection, select_steps, step_numbers
 from nsyspipe.analysis.summary import with_ratios
 from nsyspipe.model import schema
 from nsyspipe.model.names import PHASES
+from nsyspipe.model.problems import SEVERITIES, SIZE_GAPS, Problem, problem
 from nsyspipe.model.table import TableSchema, conform
 from nsyspipe.run.collectives import (
+    CrossRank,
     collective_figures,
     collectives_table,
+    communicator_sizes,
+    cross_rank,
     step_bytes,
+    step_waits,
     stragglers_table,
 )
-from nsyspipe.run.cross_rank import CrossRank, communicator_sizes, cross_rank, step_waits
 from nsyspipe.run.gather import place, place_hosts
-from nsyspipe.run.problems import lacks_comm, of_messages, of_ranks, of_reports, of_steps, of_world
 from nsyspipe.run.ranks import (
     is_surely_one_run,
     launcher_size,
@@ -34,23 +38,21 @@ from nsyspipe.run.ranks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nsyspipe.model.fabric import NcclLog
-    from nsyspipe.model.problems import Problem
-    from nsyspipe.model.types import Int64
-    from nsyspipe.run.digest import HostDigest, ProcessDigest
-    from nsyspipe.run.gather import Gathered, Placed, ReportDigest
+    from nsyspipe.model.types import Flags, Int64
+    from nsyspipe.run.gather import Gathered, P, Rank, ReportDigest
+    from nsyspipe.run.process import HostDigest, ProcessDigest
+    from nsyspipe.run.sidecars import RunSidecars
 
 
 @dataclass(frozen=True)
 class RunTables:
     """The tables of one run, and how its steps were selected."""
 
-    # ranks, steps, phases, stragglers, kernels: the tables of `schema` by the same names; kernels are
-    # `schema.KERNEL_COSTS`
+    # ranks, steps, phases, stragglers, kernels, idle_calls, host_steps: the tables of `schema` by the same names;
+    # kernels are `schema.KERNEL_COSTS`
     ranks: pa.Table
     steps: pa.Table
     phases: pa.Table
@@ -59,21 +61,13 @@ class RunTables:
     all_collectives: Callable[[], pa.Table]
     stragglers: pa.Table
     kernels: pa.Table
-    # idle_calls, host_steps: `schema.IDLE_CALLS`, `schema.HOST_STEPS`
     idle_calls: pa.Table
     host_steps: pa.Table
     problems: tuple[Problem, ...]
     selection: Selection
     world_size: int | None
     across: CrossRank  # the ranks in the order of the table, on one clock, with their communication
-    step_numbers: tuple[Int64, ...]  # for each rank the step number of each of its step ranges
     is_capture: bool  # whether the ranks have no steps: the one row of each is its capture
-
-    @property
-    def blocked_ns_by_call(self) -> dict[str, float]:
-        """Mean idle time per step by the API call that the host was blocked in, largest first."""
-        columns = (self.idle_calls[name].to_pylist() for name in schema.IDLE_CALLS.names)
-        return dict(zip(*columns, strict=True))
 
 
 def merge(
@@ -89,70 +83,76 @@ def merge(
     NCCL's log tells the size of the world when nothing else does. Raises what `ranks.number_ranks` and
     `steps.select_steps` raise.
     """
-    digests, captured, why_no_steps = gathered.digests, gathered.captured, gathered.why_no_steps
+    digests, sidecars = gathered.digests, gathered.sidecars
     placed = place(digests)
     hosts = [] if placed else place_hosts(digests)
-    ranks, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, captured)
-    launched = launcher_size(placed or hosts, ranks, source)
-    host_steps = host_steps_table(hosts, None if source == "order" else ranks, names)
-    if hosts:  # numbered as ranks are, but none of them
-        ranks, rank_problems = [], []
-    order = sorted(range(len(placed)), key=ranks.__getitem__)
-    placed, ranks = [placed[at] for at in order], [ranks[at] for at in order]
-    is_capture = bool(placed) and why_no_steps is not None
-    numbering = _step_numbers(placed, has_family=not is_capture)
-    is_one_run = is_surely_one_run(digests, captured)
-    across = cross_rank(placed, numbering, len(digests), is_one_run=is_one_run)
-    placed = list(across.placed)
-    table, place_of = _windows(placed, ranks, numbering)
-    size = world_size(digests, log, captured.world_size, launched)
-    is_graph = _has_whole_graphs(placed)
-    may_hide = _may_hide_comm(placed, digests, size)
-    hidden = _hidden_comm(placed, size, is_graph, may_hide=may_hide)
-    table = _without(_without(table, _HIDDEN, hidden), _COPIES_IN_GRAPHS, is_graph)
+    numbers, source, rank_problems = number_ranks(digests, placed or hosts, rank_map, sidecars)
+    size = world_size(digests, log, sidecars.world_size, launcher_size(placed or hosts, numbers, source))
+    told_size = told_world_size(digests, sidecars.world_size)
+    is_capture = bool(placed) and gathered.why_no_steps is not None
+    across = cross_rank(
+        _numbered(placed, numbers if placed else [], is_capture=is_capture),
+        len(digests),
+        is_one_run=is_surely_one_run(digests, sidecars),
+    )
+    ranks = across.placed
+    numbers_in_order = [rank.number for rank in ranks]
+
+    windows = pa.concat_tables(
+        [_WINDOWS.empty(), *(_WINDOWS.table(_rank_columns(rank, rank.process.windows)) for rank in ranks)]
+    )
+    graphs = [rank.process.windows["graph_ns"].to_numpy() > 0 for rank in ranks]
+    is_graph = np.concatenate([np.zeros(0, np.bool_), *graphs])
+    # A CUDA graph may hold communication where several ranks run, or NCCL or MPI is in use.
+    may_hide = len(ranks) > 1 or (size or 1) > 1 or any(digest.has_communication for digest in digests)
+    # A run of several ranks without any communication kernel has some under names that are not known.
+    is_unnamed = not is_graph.any() and _lacks_comm(ranks, size)
+    hidden = np.ones(is_graph.size, np.bool_) if is_unnamed else is_graph & may_hide
+    windows = _without(_without(windows, _HIDDEN, hidden), _COPIES_IN_GRAPHS, is_graph)
     selection = select_steps(
-        table["step"].to_numpy(),
-        table["start_ns"].to_numpy(),
-        np.asarray(table["is_complete"], np.bool_),
-        len(placed),
+        windows["step"].to_numpy(),
+        windows["start_ns"].to_numpy(),
+        np.asarray(windows["is_complete"], np.bool_),
+        len(ranks),
         skip_first,
     )
     sizes = communicator_sizes(across, size)
-    steps = _steps(table, place_of, across, sizes, selection)
-    is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
-    of_collectives = (across, ranks, selection.steps, sizes)
+    steps = _steps(windows, across, sizes, selection)
+    of_collectives = (across, numbers_in_order, selection.steps, sizes)
     collectives = collective_figures(*of_collectives)
-    found = [
-        *of_reports(digests, names, placed, ranks, captured, is_hidden=is_hidden),
-        *rank_problems,
-        *across.problems,
-        *of_ranks(placed, ranks, size, captured),
-        *of_world(len(placed or hosts), told_world_size(digests, captured.world_size)),
-        *captured.problems,
-        *of_messages(collectives, len(placed), digests),
-        *of_steps(table, ranks, selection, why_no_steps),
-    ]
+    phases = _joined((schema.PHASES.table(_rank_columns(rank, rank.process.phases)) for rank in ranks), schema.PHASES)
+    is_hidden = bool((hidden & steps["in_summary"].to_numpy()).any())
+    n_processes = len(placed or hosts)
+    is_more = told_size is not None and n_processes > told_size
     return RunTables(
-        ranks=ranks_table(across, ranks, source, names, captured, is_comm_in_graphs=may_hide),
+        ranks=ranks_table(across, source, names, sidecars, is_comm_in_graphs=may_hide),
         steps=steps,
-        phases=_without_comm_of_phases(_phases_table(placed, ranks, numbering), table, hidden),
+        phases=_without_comm_of_phases(phases, windows, hidden),
         collectives=collectives,
         all_collectives=functools.partial(collectives_table, *of_collectives),
-        stragglers=stragglers_table(collectives, steps, ranks, is_capture=is_capture),
-        kernels=_kernels_table(placed, ranks, numbering, selection),
-        idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(placed, numbering, steps, selection),
-        host_steps=host_steps,
-        problems=tuple(found),
+        stragglers=stragglers_table(collectives, steps, numbers_in_order, is_capture=is_capture),
+        kernels=_kernels(ranks, selection),
+        idle_calls=schema.IDLE_CALLS.empty() if is_capture else _idle_calls(ranks, steps, selection),
+        host_steps=_host_steps(_numbered(hosts, numbers if hosts else []), names, is_numbered=source != "order"),
+        problems=(
+            *_of_reports(gathered, names, ranks, is_hidden=is_hidden),
+            *([] if hosts else rank_problems),  # hosts are numbered as ranks are, but none of them
+            *across.problems,
+            *_of_ranks(ranks, size, sidecars),
+            *([problem("more-ranks-than-world", n=n_processes, world_size=told_size)] if is_more else []),
+            *sidecars.problems,
+            *_of_messages(collectives, len(ranks), digests),
+            *_of_steps(windows, numbers_in_order, selection, gathered.why_no_steps),
+        ),
         selection=selection,
         world_size=size,
         across=across,
-        step_numbers=tuple(numbering),
         is_capture=is_capture,
     )
 
 
 _ACROSS = ("wait_ns", "exposed_wait_ns", "transfer_ns", "message_bytes")
-_DERIVED = {"in_summary", *_ACROSS, *(name for name in schema.FIGURES)}
+_DERIVED = {"in_summary", *_ACROSS, *schema.FIGURES}
 _WINDOWS = TableSchema(
     "windows",
     "Steps before selection.",
@@ -161,59 +161,48 @@ _WINDOWS = TableSchema(
 )
 
 
-def _step_numbers(placed: Sequence[Placed[ProcessDigest]], *, has_family: bool) -> list[Int64]:
-    """Return each rank's step number by member; the one window of a run without steps is step 0."""
-    if not has_family:
-        return [np.zeros(1, np.int64) for _ in placed]
-    return step_numbers([one.process.members["number"] for one in placed])
+def _numbered(ranks: Sequence[Rank[P]], numbers: Sequence[int], *, is_capture: bool = False) -> list[Rank[P]]:
+    """Give each rank its number and its steps', in ascending order; the one window of a run without steps is step 0."""
+    steps = step_numbers([rank.process.members["number"] for rank in ranks])
+    if is_capture:
+        steps = [np.zeros(1, np.int64) for _ in ranks]
+    numbered = [
+        replace(rank, number=number, steps=own) for rank, number, own in zip(ranks, numbers, steps, strict=True)
+    ]
+    return sorted(numbered, key=lambda rank: rank.number)
 
 
-def _rank_columns(placed: Placed[ProcessDigest], rank: int, numbers: Int64, table: pa.Table) -> dict[str, Any]:
+def _rank_columns(rank: Rank[ProcessDigest], table: pa.Table) -> dict[str, Any]:
     """Return the columns of one table of a rank, with its number and its steps', times aligned."""
     columns = {name: table[name] for name in table.column_names}
-    columns["rank"] = np.full(table.num_rows, rank)
+    columns["rank"] = np.full(table.num_rows, rank.number)
     if "member" in columns:
         member = columns.pop("member").to_numpy()
-        columns["step"] = numbers[member] if member.size else np.empty(0, np.int64)
+        columns["step"] = rank.steps[member] if member.size else np.empty(0, np.int64)
     if "start_ns" in columns:
-        columns |= {n: pc.add(table[n], placed.shift_ns) for n in ("start_ns", "end_ns")}
+        columns |= {name: pc.add(table[name], rank.shift_ns) for name in ("start_ns", "end_ns")}
     return columns
 
 
 def _joined(tables: Iterable[pa.Table], of: TableSchema) -> pa.Table:
     """Put tables of all ranks together, sorted by their key; nulls come last."""
-    merged = pa.concat_tables([of.empty(), *tables])
-    return conform(merged.sort_by([(name, "ascending") for name in of.key]), of)
+    joined = pa.concat_tables([of.empty(), *tables])
+    return conform(joined.sort_by([(name, "ascending") for name in of.key]), of)
 
 
-def _windows(
-    placed: Sequence[Placed[ProcessDigest]], ranks: Sequence[int], numbering: Sequence[Int64]
-) -> tuple[pa.Table, Int64]:
-    """Return all windows, and for each the place of its rank among the run's."""
-    tables = [
-        conform(pa.table(_rank_columns(one, rank, own, one.process.windows)), _WINDOWS)
-        for one, rank, own in zip(placed, ranks, numbering, strict=True)
-    ]
-    counts = [one.num_rows for one in tables]
-    return pa.concat_tables([_WINDOWS.empty(), *tables]), np.repeat(np.arange(len(tables)), counts)
-
-
-def host_steps_table(
-    placed: Sequence[Placed[HostDigest]], ranks: Sequence[int] | None, names: Sequence[str]
-) -> pa.Table:
-    """Return `schema.HOST_STEPS` of a run without device activity; ranks are None when they are not known."""
-    numbers = step_numbers([one.process.members["number"] for one in placed])
+def _host_steps(ranks: Sequence[Rank[HostDigest]], names: Sequence[str], *, is_numbered: bool) -> pa.Table:
+    """Return `schema.HOST_STEPS` of a run without device activity; ranks are null when they are not known."""
     tables = []
-    for at, (one, steps) in enumerate(zip(placed, numbers, strict=True)):
-        members = one.process.members
+    for rank in ranks:
+        members = rank.process.members
         n_steps = members.num_rows
         columns = {
-            "rank": pa.array([None if ranks is None else ranks[at]] * n_steps, pa.int64()),
-            "report": pa.array([names[one.argument]] * n_steps, pa.string()),
-            "pid": np.full(n_steps, one.process.pid),
-            "step": steps,
-            "host_start_ns": pc.add(members["start_ns"], one.shift_ns),
-            "host_end_ns": pc.add(members["end_ns"], one.shift_ns),
+            "rank": pa.array([rank.number if is_numbered else None] * n_steps, pa.int64()),
+            "report": pa.array([names[rank.argument]] * n_steps, pa.string()),
+            "pid": np.full(n_steps, rank.process.pid),
+            "step": rank.steps,
+            "host_start_ns": pc.add(members["start_ns"], rank.shift_ns),
+            "host_end_ns": pc.add(members["end_ns"], rank.shift_ns),
             "host_ns": pc.subtract(members["end_ns"], members["start_ns"]),
             "is_complete": members["is_complete"],
             **{f"{phase}_ns": members[f"{phase}_ns"] for phase in PHASES},
@@ -223,111 +212,64 @@ def host_steps_table(
 
 
 # What communication that was not seen makes unknown: it may have counted as compute.
-_HIDDEN = (
-    "compute_ns", "comm_ns", "exposed_comm_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
-    "comm_delay_ns",
-)  # fmt: skip
+_HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
+_HIDDEN = (*_HIDDEN_OF_PHASES, "overlap_compute_ns", "overlap_backward_ns", "n_collectives", "comm_delay_ns")
 # What copies inside CUDA graphs that were captured as a whole make unknown.
 _COPIES_IN_GRAPHS = (
     "exposed_memory_ns", "dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns", "grad_copy_ns", "exposed_grad_copy_ns",
     "grad_copy_span_ns", "grad_copy_bytes", "n_grad_copies",
 )  # fmt: skip
-_HIDDEN_OF_PHASES = ("compute_ns", "comm_ns", "exposed_comm_ns")
 
 
-def _has_whole_graphs(placed: Sequence[Placed[ProcessDigest]]) -> NDArray[np.bool_]:
-    """Flag the windows in which a CUDA graph runs that was captured as a whole."""
-    graphs = [one.process.windows["graph_ns"].to_numpy() > 0 for one in placed]
-    return np.concatenate([np.zeros(0, np.bool_), *graphs])
-
-
-def _may_hide_comm(placed: Sequence[Placed[ProcessDigest]], digests: Sequence[ReportDigest], size: int | None) -> bool:
-    """Tell whether a CUDA graph may hold communication: several ranks run, or NCCL or MPI is in use."""
-    is_several = len(placed) > 1 or (size or 1) > 1
-    return is_several or any(digest.has_communication for digest in digests)
-
-
-def _hidden_comm(
-    placed: Sequence[Placed[ProcessDigest]],
-    size: int | None,
-    is_graph: NDArray[np.bool_],
-    *,
-    may_hide: bool,
-) -> NDArray[np.bool_]:
-    """Flag the windows in which communication may have run that was not seen: inside CUDA graphs, or under other names.
-
-    A run of several ranks without any communication kernel has some that is not known.
-    """
-    if not is_graph.any() and lacks_comm(placed, size):
-        return np.ones(is_graph.size, np.bool_)
-    return is_graph & may_hide
-
-
-def _without(table: pa.Table, names: Iterable[str], hidden: NDArray[np.bool_]) -> pa.Table:
+def _without(table: pa.Table, names: Iterable[str], hidden: Flags) -> pa.Table:
     """Make columns null where a flag is set."""
-    if not hidden.any():
-        return table
-    for name in names:
+    for name in names if hidden.any() else ():
         at = table.column_names.index(name)
         table = table.set_column(at, table.field(at), pc.if_else(hidden, None, table[name]))
     return table
 
 
-def _without_comm_of_phases(phases: pa.Table, windows: pa.Table, hidden: NDArray[np.bool_]) -> pa.Table:
+def _without_comm_of_phases(phases: pa.Table, windows: pa.Table, hidden: Flags) -> pa.Table:
     """Make null what phases say of communication in the steps where some may not have been seen."""
     if not hidden.any() or not phases.num_rows:
         return phases
-    own = windows.filter(pa.array(hidden))
     width = max(pc.max(windows["step"]).as_py(), pc.max(phases["step"]).as_py()) + 1
-    keys = [one["rank"].to_numpy() * width + one["step"].to_numpy() for one in (phases, own)]
+    tables = phases, windows.filter(pa.array(hidden))
+    keys = [table["rank"].to_numpy() * width + table["step"].to_numpy() for table in tables]
     return _without(phases, _HIDDEN_OF_PHASES, np.isin(*keys))
 
 
-def _steps(table: pa.Table, place_of: Int64, across: CrossRank, sizes: Int64, selection: Selection) -> pa.Table:
+def _steps(windows: pa.Table, across: CrossRank, sizes: Int64, selection: Selection) -> pa.Table:
     """Return `schema.STEPS`: the windows, what they mean across ranks, and whether they count."""
-    step, starts, ends = (table[name].to_numpy() for name in ("step", "start_ns", "end_ns"))
-    waits, exposed_waits, is_known = step_waits(across, place_of, step, starts, ends)
+    counts = [rank.process.windows.num_rows for rank in across.placed]
+    place, step = np.repeat(np.arange(len(counts)), counts), windows["step"].to_numpy()
+    starts, ends = (windows[name].to_numpy() for name in ("start_ns", "end_ns"))
+    waits, exposed_waits, is_known = step_waits(across, place, step, starts, ends)
     # What a rank waits for may be inside another's graphs.
-    is_known &= ~np.isin(step, step[pc.is_null(table["comm_ns"]).to_numpy()])
-    n_bytes, is_sized = step_bytes(across, sizes, place_of, step)
-    has_comm = pc.is_valid(table["comm_ns"])
-    columns = {name: table[name] for name in table.column_names}
+    is_known &= ~np.isin(step, step[pc.is_null(windows["comm_ns"]).to_numpy()])
+    n_bytes, is_sized = step_bytes(across, sizes, place, step)
+    has_comm = pc.is_valid(windows["comm_ns"])
+    columns = {name: windows[name] for name in windows.column_names}
     columns["wait_ns"] = pc.if_else(has_comm, pa.array(waits, mask=~is_known), None)
     columns["exposed_wait_ns"] = pc.if_else(has_comm, pa.array(exposed_waits, mask=~is_known), None)
-    columns["transfer_ns"] = pc.subtract(table["comm_ns"], columns["wait_ns"])
+    columns["transfer_ns"] = pc.subtract(windows["comm_ns"], columns["wait_ns"])
     columns["message_bytes"] = pc.if_else(has_comm, pa.array(n_bytes, mask=~is_sized), None)
-    columns["in_summary"] = pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64()))
+    columns["in_summary"] = pc.is_in(windows["step"], value_set=pa.array(selection.steps, pa.int64()))
     return schema.STEPS.table(with_ratios(columns))
 
 
-def _phases_table(
-    placed: Sequence[Placed[ProcessDigest]], ranks: Sequence[int], numbering: Sequence[Int64]
-) -> pa.Table:
-    tables = [
-        schema.PHASES.table(_rank_columns(one, rank, numbers, one.process.phases))
-        for one, rank, numbers in zip(placed, ranks, numbering, strict=True)
-    ]
-    return _joined(tables, schema.PHASES)
-
-
-def _kernels_table(
-    placed: Sequence[Placed[ProcessDigest]],
-    ranks: Sequence[int],
-    numbering: Sequence[Int64],
-    selection: Selection,
-) -> pa.Table:
+def _kernels(ranks: Sequence[Rank[ProcessDigest]], selection: Selection) -> pa.Table:
     """Return `schema.KERNEL_COSTS`; rows without a phase come last."""
     tables = []
-    for one, rank, numbers in zip(placed, ranks, numbering, strict=True):
-        found = one.process.kernels
-        by_window = one.process.kernels_by_window
-        n_inside, inside_ns, is_unknown = by_window.over(_in_summary(one, numbers, selection))
-        slowed, free = (pc.cast(found[n], pa.float64(), safe=False) for n in ("slowed_ns", "free_ns"))
+    for rank in ranks:
+        kernels = rank.process.kernels
+        n_inside, inside_ns, is_unknown = rank.process.kernels_by_window.over(_in_summary(rank, selection))
+        slowed, free = (pc.cast(kernels[name], pa.float64(), safe=False) for name in ("slowed_ns", "free_ns"))
         ratio = pc.subtract(pc.divide(slowed, free), 1)
-        columns = _rank_columns(one, rank, numbers, found) | {
-            "mean_ns": pc.divide(found["total_ns"], found["n_kernels"]),
-            "not_overlapped_ns": pc.subtract(found["total_ns"], found["overlapped_ns"]),
-            "slowdown_ratio": pc.if_else(pc.greater(found["free_ns"], 0), ratio, None),
+        columns = _rank_columns(rank, kernels) | {
+            "mean_ns": pc.divide(kernels["total_ns"], kernels["n_kernels"]),
+            "not_overlapped_ns": pc.subtract(kernels["total_ns"], kernels["overlapped_ns"]),
+            "slowdown_ratio": pc.if_else(pc.greater(kernels["free_ns"], 0), ratio, None),
             "n_in_summary": pa.array(n_inside, mask=is_unknown),
             "in_summary_ns": pa.array(inside_ns, mask=is_unknown),
         }
@@ -335,26 +277,173 @@ def _kernels_table(
     return _joined(tables, schema.KERNEL_COSTS)
 
 
-def _in_summary(one: Placed[ProcessDigest], numbers: Int64, selection: Selection) -> NDArray[np.bool_]:
+def _in_summary(rank: Rank[ProcessDigest], selection: Selection) -> Flags:
     """Flag the windows of a rank that are summary steps."""
-    return np.isin(numbers[one.process.windows["member"].to_numpy()], selection.steps)
+    return np.isin(rank.steps[rank.process.windows["member"].to_numpy()], selection.steps)
 
 
-def _idle_calls(
-    placed: Sequence[Placed[ProcessDigest]],
-    numbering: Sequence[Int64],
-    steps: pa.Table,
-    selection: Selection,
-) -> pa.Table:
+def _idle_calls(ranks: Sequence[Rank[ProcessDigest]], steps: pa.Table, selection: Selection) -> pa.Table:
     """Return `schema.IDLE_CALLS` over the summary steps; no rows where blocked time of one is not known."""
     chosen = steps.filter(steps["in_summary"])
     if not chosen.num_rows or chosen["idle_blocked_ns"].null_count:
         return schema.IDLE_CALLS.empty()
     totals: dict[str, int] = {}
-    for one, numbers in zip(placed, numbering, strict=True):
-        counts = _in_summary(one, numbers, selection)
-        for call, blocked in one.process.blocked_ns_by_call.items():
+    for rank in ranks:
+        counts = _in_summary(rank, selection)
+        for call, blocked in rank.process.blocked_ns_by_call.items():
             totals[call] = totals.get(call, 0) + int(blocked[counts].sum())
     ordered = sorted(totals.items(), key=lambda pair: (-pair[1], pair[0]))
     rows = [{"call": call, "blocked_ns_per_step": total / chosen.num_rows} for call, total in ordered if total]
     return schema.IDLE_CALLS.from_rows(rows)
+
+
+_FEW_STEPS = 3
+# The slowest rank of each step takes so much more than any rank in the mean: worth a line, or a warning.
+_IN_TURN, _MUCH_IN_TURN = 0.01, 0.05
+# Where payloads say sizes, and none of them belongs to a kernel.
+_UNMATCHED_SIZES = (
+    "NCCL's payloads fit no communication kernel",
+    "capture whole steps on every rank, with the host's calls (--trace=cuda,nvtx)",
+)
+_SHOWN = 8
+
+
+def _of_reports(
+    gathered: Gathered, names: Sequence[str], ranks: Sequence[Rank[ProcessDigest]], *, is_hidden: bool
+) -> Iterator[Problem]:
+    """Place the reports' own problems, and name reports without GPU activity, which is none if none was to be traced.
+
+    `is_hidden`: communication may have run in the figures' steps that was not seen.
+    """
+    for argument, (digest, name) in enumerate(zip(gathered.digests, names, strict=True)):
+        if not ranks and gathered.sidecars.is_without_gpu(argument):
+            yield problem("captured-without-gpu")
+            continue
+        if not digest.processes:
+            severity = None if ranks else "error"
+            yield problem("no-gpu-activity", severity=severity, what=name).at(report=name)
+            continue
+        number_of = {rank.process.process_id: rank.number for rank in ranks if rank.argument == argument}
+        only = next(iter(number_of.values())) if len(number_of) == 1 else None
+        for one in digest.problems:
+            yield one.at(report=name, rank=only if one.process_id is None else number_of.get(one.process_id, only))
+        if digest.n_graphs:
+            code = "comm-in-graphs" if is_hidden else "graphs-as-a-whole"
+            yield problem(code, n=digest.n_graphs).at(report=name, rank=only)
+        if digest.facts.session_start_utc_ns is None and len(gathered.digests) > 1:
+            yield problem("no-session-start").at(report=name)
+
+
+def _of_ranks(ranks: Sequence[Rank[ProcessDigest]], size: int | None, sidecars: RunSidecars) -> Iterator[Problem]:
+    """State what the ranks lack: a GPU's name, communication, other ranks of the world."""
+    for rank in ranks:
+        if rank.report.facts.gpu_name(rank.process.pid, rank.process.device_id) is None:
+            yield problem("no-gpu-name", rank=rank.number)
+    if _lacks_comm(ranks, size) and not any(rank.report.n_graphs for rank in ranks):
+        yield problem("no-comm-kernels", n=len(ranks))
+    if size is not None and ranks:
+        yield from _absent({rank.number for rank in ranks}, size, sidecars)
+
+
+def _lacks_comm(ranks: Sequence[Rank[ProcessDigest]], size: int | None) -> bool:
+    """Tell whether several ranks ran, and no kernel is known to communicate."""
+    is_several = len(ranks) > 1 or (size or 0) > 1
+    return bool(ranks) and is_several and all(rank.process.n_comm == 0 for rank in ranks)
+
+
+def _absent(present: set[int], size: int, sidecars: RunSidecars) -> Iterator[Problem]:
+    """State which ranks of the world have no report here, and which of those were left out of the capture on purpose."""
+    left_out = {
+        rank.rank for rank in sidecars.ranks if rank.report is None and rank.problem is None and rank.rank < size
+    } - present
+    known = present | left_out
+    if n_missing := size - sum(number < size for number in known):
+        missing = _shown((number for number in range(size) if number not in known), n_missing)
+        if files := sorted({rank.report for rank in sidecars.ranks if rank.report and rank.rank not in known}):
+            missing += f"; captured as {', '.join(files[:_SHOWN])}"
+        yield problem("ranks-missing", n=n_missing, world_size=size, missing=missing)
+    if left_out:
+        missing = _shown(sorted(left_out), len(left_out))
+        yield problem("ranks-not-captured", n=len(left_out), world_size=size, missing=missing)
+
+
+def _of_messages(collectives: pa.Table, n_ranks: int, digests: Sequence[ReportDigest]) -> Iterator[Problem]:
+    """State that bandwidths are null for want of message sizes, and why the report has none that lacks most."""
+    sizes = collectives["message_bytes"]
+    if n_ranks < 2 or not sizes.null_count:  # noqa: PLR2004 - one rank sends nothing
+        return
+    if sizes.null_count < len(sizes):
+        yield problem("few-message-sizes", n=sizes.null_count, total=len(sizes))
+        return
+    gaps = {digest.size_gap for digest in digests}
+    why, how = next((words for gap, words in SIZE_GAPS.items() if gap in gaps), _UNMATCHED_SIZES)
+    yield problem("no-message-size", why=why, how=how)
+
+
+def _of_steps(
+    table: pa.Table, ranks: Sequence[int], selection: Selection, why_no_steps: str | None
+) -> Iterator[Problem]:
+    """State what is wrong with the steps as a whole."""
+    if not ranks:
+        return
+    if why_no_steps is not None:
+        yield problem("no-steps", why=why_no_steps)
+        return
+    for missing, steps in _missing(table, ranks).items():
+        yield problem("step-missing", step=_shown(steps, len(steps)), missing=_shown(missing, len(missing)))
+    n_steps = selection.steps.size
+    if not n_steps:
+        yield problem("no-common-step")
+    elif selection.is_fallback:
+        yield problem("no-complete-step")
+        if n_steps == 1:
+            yield problem("few-steps", n=1)
+    elif len(ranks) > 1 and table["step"][int(np.argmin(table["start_ns"].to_numpy()))].as_py() in selection.steps:
+        yield problem("capture-start-in-figures")
+    elif n_steps < _FEW_STEPS:
+        yield problem("few-steps", n=n_steps)
+    above = _above_any_rank(table, selection)
+    if above > _IN_TURN:
+        severity = "warning" if above > _MUCH_IN_TURN else None
+        yield problem("slowest-rank-changes", severity=severity, percent=f"{100 * above:.1f}")
+
+
+def _above_any_rank(table: pa.Table, selection: Selection) -> float:
+    """Return by what share the largest windows of the figures' steps sum to more than any rank's windows."""
+    counted = table.filter(pc.is_in(table["step"], value_set=pa.array(selection.steps, pa.int64())))
+    if not counted.num_rows:
+        return 0.0
+    wall = counted["wall_ns"].to_numpy().astype(np.float64)
+    _, step = np.unique(counted["step"].to_numpy(), return_inverse=True)
+    _, rank = np.unique(counted["rank"].to_numpy(), return_inverse=True)
+    largest = np.zeros(int(step.max()) + 1)
+    np.maximum.at(largest, step, wall)
+    of_rank = np.bincount(rank, wall).max()
+    return float(largest.sum() / of_rank - 1) if of_rank else 0.0
+
+
+def _missing(table: pa.Table, ranks: Sequence[int]) -> dict[tuple[int, ...], list[int]]:
+    """Return the steps that some rank lacks, by the ranks that lack them."""
+    rank, step = table["rank"].to_numpy(), table["step"].to_numpy()
+    numbers, counts = np.unique(step, return_counts=True)
+    lacking: dict[tuple[int, ...], list[int]] = {}
+    for number in numbers[counts < len(ranks)].tolist():
+        lacking.setdefault(tuple(np.setdiff1d(ranks, rank[step == number]).tolist()), []).append(number)
+    return lacking
+
+
+def _shown(numbers: Iterable[int], n_numbers: int) -> str:
+    """List the first of some ascending numbers, and say how many more there are; the rest is not made."""
+    listed = ", ".join(map(str, itertools.islice(numbers, _SHOWN)))
+    return f"{listed} and {n_numbers - _SHOWN} more" if n_numbers > _SHOWN else listed
+
+
+def problems_table(problems: Iterable[Problem]) -> pa.Table:
+    """Return `schema.PROBLEMS`, the gravest first; equal ones once."""
+
+    def key(one: Problem) -> tuple[int, str, int, str, str]:
+        rank = -1 if one.rank is None else one.rank
+        return SEVERITIES.index(one.severity), one.code, rank, one.report or "", one.message
+
+    ordered = sorted(set(problems), key=key)
+    return schema.PROBLEMS.from_rows([{name: getattr(one, name) for name in schema.PROBLEMS.names} for one in ordered])

@@ -1,35 +1,325 @@
-"""The tables of collectives and of stragglers."""
+"""The ranks of a run on one clock, their communication side by side, what matched collectives say of steps and ranks; and the tables of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.collectives import PER_RANK, bus_factor, held_up_by_step, whole_message
-from nsyspipe.analysis.intervals import places_in_runs, run_starts
+from nsyspipe.analysis.clock import ALIGNING, ClockOffset, clock_offsets
+from nsyspipe.analysis.collectives import (
+    PER_RANK,
+    UNGROUPED,
+    Waiting,
+    bus_factor,
+    held_up_by_step,
+    match,
+    waited_until,
+    waiting,
+    whole_message,
+)
+from nsyspipe.analysis.communication import NO_MEMBER, CommKind
+from nsyspipe.analysis.intervals import places_in_runs, run_starts, union
 from nsyspipe.model import schema
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.run.cross_rank import ABSENT
+from nsyspipe.model.problems import Problem, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
-    from nsyspipe.analysis.collectives import Waiting
-    from nsyspipe.model.types import Flags, Int64
-    from nsyspipe.run.cross_rank import CommRows, CrossRank
+    from nsyspipe.model.types import Flags, Float64, Int64
+    from nsyspipe.run.gather import Rank
+    from nsyspipe.run.process import ProcessDigest
 
 
-_NS_PER_S = 1e9
+# What stands for null: no size, and no id that NCCL makes, is that low.
+ABSENT = np.iinfo(np.int64).min
+# Stands for an error that is not known: nothing exceeds it.
+_UNKNOWN_ERROR = 2**62
+_SEND_RECV = COLLECTIVES.index("send_recv")
 # Columns of what is known of matched operations.
 _NEEDED = (
     "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns", "late_by_ns", "held_up_ns", "is_late_significant",
 )  # fmt: skip
-_SHOWN_ONLY = ("is_significant",)
+
+
+@dataclass(frozen=True)
+class CommRows:
+    """Columns of equal length, ordered by (rank, start)."""
+
+    rank: Int64  # place of the rank among the run's ranks in ascending order
+    report: Int64  # place of its report among the arguments
+    step: Int64  # step number; meaningless where `in_step` is false
+    in_step: Flags
+    # start_ns, end_ns: on the clocks that sessions started by
+    start_ns: Int64
+    end_ns: Int64
+    # Index into `kinds`. What NCCL runs as sends and receives is there as what was called, if all calls are known.
+    kind: Int64
+    kinds: tuple[CommKind, ...]
+    collective: Int64  # index into `names.COLLECTIVES`
+    communicator: Int64  # index into `communicators`, the names of the run's communicators
+    communicators: tuple[str, ...]
+    # seq_number, message_bytes: from NCCL's payload, `ABSENT` where there is none; bytes as NCCL reports them
+    seq_number: Int64
+    message_bytes: Int64
+    has_ids: bool  # whether communicators are NCCL's own rather than orders of first use
+
+    def __len__(self) -> int:
+        return int(self.rank.size)
+
+    def n_users(self, n_ranks: int) -> Int64:
+        """Return how many of the run's ranks use each communicator."""
+        pairs = np.unique(self.communicator * n_ranks + self.rank) // max(n_ranks, 1)
+        return np.bincount(pairs, minlength=len(self.communicators))
+
+    def groups(self, n_ranks: int) -> tuple[Int64, Int64]:
+        """Return each operation's group for `collectives.match`, and how many ranks each group needs.
+
+        A group is a communicator within a step, and a sequence number where NCCL gave one to all.
+        A communicator that is only an order of first use needs all ranks, NCCL's own the ranks that use it.
+        """
+        group = np.full(len(self), UNGROUPED)
+        chosen = self.in_step
+        if not chosen.any():
+            return group, np.empty(0, np.int64)
+        columns = [self.communicator[chosen], self.step[chosen]]
+        if self.has_ids and (self.seq_number[chosen] != ABSENT).all():
+            # NCCL counts the calls of each kind by themselves.
+            columns += [self.collective[chosen], self.seq_number[chosen]]
+        code, width = np.zeros(columns[0].size, np.int64), 1
+        for column in columns:
+            dense, n_values = _dense(column)
+            code, width = _dense(code * n_values + dense)
+        group[chosen] = code
+        users = self.n_users(n_ranks) if self.has_ids else np.full(len(self.communicators), n_ranks)
+        n_required = np.zeros(width, np.int64)
+        n_required[code] = users[columns[0]]
+        return group, n_required
+
+
+def _dense(values: Int64) -> tuple[Int64, int]:
+    """Return a number from 0 for each distinct value, with holes where that is cheap, and the first not used."""
+    lowest = int(values.min())
+    width = int(values.max()) - lowest + 1
+    if width <= 2 * values.size:
+        return values - lowest, width
+    distinct, index = np.unique(values, return_inverse=True)
+    return index, distinct.size
+
+
+def comm_rows(ranks: Sequence[Rank[ProcessDigest]], step_numbers: Sequence[Int64]) -> CommRows:
+    """Put the communication of all ranks, in ascending order, side by side, with the step number of each member."""
+    tables = [rank.process.comm.table for rank in ranks]
+    sizes = [table.num_rows for table in tables]
+
+    def column(name: str) -> Int64:
+        return _joined(pc.fill_null(table[name], ABSENT).to_numpy() for table in tables)
+
+    kinds = tuple(dict.fromkeys(kind for rank in ranks for kind in rank.process.comm.kinds))
+    codes_of_kinds = [np.array([kinds.index(kind) for kind in rank.process.comm.kinds], np.int64) for rank in ranks]
+    kind = _joined(
+        codes[table["kind"].to_numpy()] for codes, table in zip(codes_of_kinds, tables, strict=True) if table.num_rows
+    )
+    collectives = np.array([COLLECTIVES.index(one.collective) for one in kinds], np.int64)
+    collective = collectives[kind] if kinds else kind
+    in_step, comm_id = column("member") != NO_MEMBER, column("comm_id")
+    has_ids = bool(in_step.any() and (comm_id[in_step] != ABSENT).all())
+    if has_ids:
+        ids, communicator = np.unique(comm_id, return_inverse=True)
+        names = tuple(map(_communicator_name, ids.tolist()))
+    else:
+        names, communicator = _by_order(collective, column("stream_order"))
+    message_bytes, called = column("message_bytes"), column("called")
+    is_called = called != ABSENT
+    if is_called.any() and has_ids:
+        kinds, kind = _as_called(kinds, kind, called)
+        collective = np.where(is_called, called, collective)
+    elif is_called.any():  # of sends and receives that is not the size
+        message_bytes = np.where(is_called, ABSENT, message_bytes)
+    shift = np.repeat([rank.shift_ns for rank in ranks], sizes).astype(np.int64)
+    return CommRows(
+        rank=np.repeat(np.arange(len(ranks)), sizes),
+        report=np.repeat([rank.argument for rank in ranks], sizes).astype(np.int64),
+        step=_joined(
+            np.append(numbers, 0)[table["member"].to_numpy()]  # the last place is that of no member
+            for numbers, table in zip(step_numbers, tables, strict=True)
+        ),
+        in_step=in_step,
+        start_ns=column("start_ns") + shift,
+        end_ns=column("end_ns") + shift,
+        kind=kind,
+        kinds=kinds,
+        collective=collective,
+        communicator=communicator,
+        communicators=names,
+        seq_number=column("seq_number"),
+        message_bytes=message_bytes,
+        has_ids=has_ids,
+    )
+
+
+def _joined(arrays: Iterable[Int64]) -> Int64:
+    return np.concatenate([np.empty(0, np.int64), *arrays])
+
+
+def _as_called(kinds: tuple[CommKind, ...], kind: Int64, called: Int64) -> tuple[tuple[CommKind, ...], Int64]:
+    """Put what was called in the place of the sends and receives that it ran as."""
+    pairs, index = np.unique(kind * (len(COLLECTIVES) + 1) + called.clip(-1) + 1, return_inverse=True)
+    named = [
+        replace(kinds[at], collective=COLLECTIVES[code - 1]) if code else kinds[at]
+        for at, code in (divmod(pair, len(COLLECTIVES) + 1) for pair in pairs.tolist())
+    ]
+    known = tuple(dict.fromkeys(named))
+    return known, np.array([known.index(one) for one in named], np.int64)[index]
+
+
+def _communicator_name(number: int) -> str:
+    """Return NCCL's 64-bit hash of a communicator as it logs it."""
+    return f"{number & (2**64 - 1):#x}"
+
+
+def _by_order(collective: Int64, order: Int64) -> tuple[tuple[str, ...], Int64]:
+    width = int(order.max(initial=0)) + 1
+    codes, index = np.unique(collective * width + order, return_inverse=True)
+    return tuple(f"{COLLECTIVES[code // width]}/{code % width}" for code in codes.tolist()), index
+
+
+@dataclass(frozen=True)
+class CrossRank:
+    """A run's ranks on one clock, and its communication operations on it."""
+
+    # The ranks in ascending order, with their shifts corrected by the clock offsets
+    placed: tuple[Rank[ProcessDigest], ...]
+    offsets: tuple[ClockOffset, ...]  # one per report
+    rows: CommRows  # all communication operations, times aligned
+    # What matched operations say; None in a run of one rank, or without a common clock
+    waiting: Waiting | None
+    problems: tuple[Problem, ...]
+
+
+def cross_rank(ranks: Sequence[Rank[ProcessDigest]], n_reports: int, *, is_one_run: bool) -> CrossRank:
+    """Put the ranks of a run, in ascending order, on one clock and match their collectives.
+
+    Unless the reports are certainly of one run, collectives of which none matches speak against it.
+    """
+    rows = comm_rows(ranks, [rank.steps for rank in ranks])
+    group, n_required = rows.groups(len(ranks))
+    matched = match(group, rows.rank, n_required)
+    aligning = np.array([name in ALIGNING for name in COLLECTIVES])
+    blocks = [block[aligning[rows.collective[block[:, 0]]]] for block in matched]
+    used = {rank.argument for rank in ranks}
+    offsets = clock_offsets(blocks, rows.end_ns, rows.report, n_reports, is_one_clock=len(used) == 1)
+    offset = np.array([one.offset_ns for one in offsets], np.int64)[rows.report]
+    rows = replace(rows, start_ns=rows.start_ns - offset, end_ns=rows.end_ns - offset)
+    has_all_errors = all(offsets[argument].error_ns is not None for argument in used)
+    # Times of different ranks can be compared by session starts, or by collectives.
+    has_clock = has_all_errors or all(rank.report.facts.session_start_utc_ns is not None for rank in ranks)
+    found, problems = None, []
+    if len(ranks) > 1 and any(rank.process.n_comm for rank in ranks) and not (has_clock and has_all_errors):
+        problems.append(problem("clock-error-unknown" if has_clock else "no-common-clock"))
+    if len(ranks) > 1 and has_clock:
+        errors = [_UNKNOWN_ERROR if one.error_ns is None else one.error_ns for one in offsets]
+        found = waiting(matched, rows.start_ns, rows.end_ns, np.array(errors, np.int64)[rows.report])
+        problems += _matching_problems(rows, found, may_differ=not (is_one_run or matched))
+    return CrossRank(
+        placed=tuple(replace(rank, shift_ns=rank.shift_ns - offsets[rank.argument].offset_ns) for rank in ranks),
+        offsets=tuple(offsets),
+        rows=rows,
+        waiting=found,
+        problems=tuple(problems),
+    )
+
+
+def _matching_problems(rows: CommRows, found: Waiting, *, may_differ: bool) -> list[Problem]:
+    problems = []
+    if n_unmatched := int(np.count_nonzero(rows.in_step & ~found.is_matched)):
+        total = int(np.count_nonzero(rows.in_step))
+        if may_differ and np.unique(rows.rank[rows.in_step]).size > 1:
+            problems.append(problem("different-runs", total=total))
+        else:
+            problems.append(problem("unmatched-collectives", n=n_unmatched, total=total))
+    # A send may end before its receiver comes: NCCL has room for what it sends.
+    is_early = found.is_matched & (rows.end_ns < found.last_start_ns) & (rows.collective != _SEND_RECV)
+    if n_early := int(np.count_nonzero(is_early)):
+        problems.append(problem("ended-before-last-arrived", n=n_early))
+    return problems
+
+
+def communicator_sizes(across: CrossRank, world_size: int | None) -> Int64:
+    """Return the number of ranks of each communicator; 0 where it is not known.
+
+    It is what NCCL's payload says; else the ranks seen using it, when no rank of the world is missing.
+    """
+    rows, n_ranks = across.rows, len(across.placed)
+    is_whole = world_size is None or world_size <= n_ranks
+    sizes = rows.n_users(n_ranks) if is_whole else np.zeros(len(rows.communicators), np.int64)
+    told = {
+        _communicator_name(number): size for rank in across.placed for number, size in rank.report.comm_sizes.items()
+    }
+    return np.array(
+        [told.get(name, size) for name, size in zip(rows.communicators, sizes.tolist(), strict=True)], np.int64
+    )
+
+
+def step_waits(across: CrossRank, rank: Int64, step: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Flags]:
+    """Return each step's waiting time, the part of it beside no compute, ns, and whether they are known.
+
+    The union of ``[own start, min(last start, own end))`` over the rank's matched operations, clipped to the window;
+    not known where an operation of the step is unmatched. One value per window: place of the rank, step number, aligned
+    times; windows of a rank stand together.
+    """
+    rows, found = across.rows, across.waiting
+    waits, exposed = np.zeros((2, rank.size), np.int64)
+    if found is None:
+        return waits, exposed, np.zeros(rank.size, np.bool_)
+    until = waited_until(rows.start_ns, rows.end_ns, found.wait_ns)
+    is_wait = found.is_matched & (until > rows.start_ns)
+    width = len(across.placed)
+    edges = np.searchsorted(rows.rank, np.arange(width + 1))
+    for place in np.unique(rank).tolist():
+        own = np.flatnonzero(is_wait[edges[place] : edges[place + 1]]) + edges[place]
+        windows, one = rank == place, across.placed[place]
+        covered = union(rows.start_ns[own], until[own])
+        waits[windows] = covered.lengths(starts[windows], ends[windows])
+        beside = covered.intersect(one.process.hidden.shifted(one.shift_ns))
+        exposed[windows] = waits[windows] - beside.lengths(starts[windows], ends[windows])
+    unmatched = rows.in_step & ~found.is_matched
+    bad = np.unique(rows.step[unmatched] * width + rows.rank[unmatched])
+    return waits, exposed, ~np.isin(step * width + rank, bad)
+
+
+def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
+    """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
+    rows, width = across.rows, len(across.placed)
+    message, _, _ = _bytes(rows, sizes)
+    wanted = step * width + rank
+    order = np.argsort(wanted, kind="stable")
+    own = np.flatnonzero(rows.in_step)
+    key = rows.step[own] * width + rows.rank[own]
+    at = np.minimum(np.searchsorted(wanted[order], key), max(wanted.size - 1, 0))
+    hit = wanted[order][at] == key if wanted.size else np.zeros(key.size, np.bool_)
+    place, n_bytes = order[at[hit]], message[own[hit]]
+    totals, n_absent = np.zeros((2, wanted.size), np.int64)
+    np.add.at(totals, place, np.where(n_bytes == ABSENT, 0, n_bytes))
+    np.add.at(n_absent, place, n_bytes == ABSENT)
+    return totals, n_absent == 0
+
+
+def _bytes(rows: CommRows, sizes: Int64) -> tuple[Int64, Float64, Flags]:
+    """Return each operation's whole message (`ABSENT`: not known), its bus bytes, and whether those are known."""
+    n_ranks = sizes[rows.communicator] if len(rows) else rows.rank
+    message, bus = np.full(len(rows), ABSENT), np.zeros(len(rows))
+    known = rows.message_bytes != ABSENT
+    for code, name in enumerate(COLLECTIVES):
+        own = known & (rows.collective == code)
+        whole = whole_message(name, rows.message_bytes[own], n_ranks[own])
+        message[own] = np.where((n_ranks[own] == 0) & (name in PER_RANK), ABSENT, whole)
+        bus[own] = whole * bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
+    return message, bus, known & (message != ABSENT) & (n_ranks > 0)
 
 
 def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: Int64, sizes: Int64) -> pa.Table:
@@ -40,16 +330,21 @@ def collectives_table(across: CrossRank, ranks: Sequence[int], summary_steps: In
     """
     rows = across.rows
     chosen = np.flatnonzero(rows.in_step)
-    seq = numbered(rows, across.waiting)
+    seq = places_in_steps(across)
     order = chosen[np.lexsort((rows.rank[chosen], seq[chosen], rows.step[chosen]))]
     columns = _columns(across, order, ranks, summary_steps, sizes) | {
         "seq": seq[order],
-        "algorithm": _words(rows.kind[order], [one.algorithm for one in rows.kinds]),
+        "algorithm": _words(rows.kind[order], [kind.algorithm for kind in rows.kinds]),
         "comm_id": _words(rows.communicator[order], rows.communicators),
-        **_waiting_columns(across.waiting, order, _SHOWN_ONLY),
+        **_waiting_columns(across.waiting, order, ("is_significant",)),
     }
-    columns["algbw_bytes_per_s"] = _per_second(columns["message_bytes"], columns["transfer_ns"])
-    columns["busbw_bytes_per_s"] = _per_second(columns["bus_bytes"], columns["transfer_ns"])
+    numbers = {
+        name: pc.cast(columns[name], pa.float64(), safe=False) for name in ("transfer_ns", "message_bytes", "bus_bytes")
+    }
+    seconds = pc.divide(numbers["transfer_ns"], 1e9)
+    seconds = pc.if_else(pc.equal(seconds, 0.0), None, seconds)  # nothing was transferred
+    columns["algbw_bytes_per_s"] = pc.divide(numbers["message_bytes"], seconds)
+    columns["busbw_bytes_per_s"] = pc.divide(numbers["bus_bytes"], seconds)
     return pa.table({name: columns[name] for name in schema.COLLECTIVES.names})
 
 
@@ -71,10 +366,8 @@ def _columns(
     return {
         "step": rows.step[order],
         "rank": np.asarray(ranks, np.int64)[rows.rank[order]],
-        **{
-            name: _words(rows.kind[order], [getattr(one, name) for one in rows.kinds])
-            for name in ("collective", "datatype")
-        },
+        "collective": _words(rows.kind[order], [kind.collective for kind in rows.kinds]),
+        "datatype": _words(rows.kind[order], [kind.datatype for kind in rows.kinds]),
         "start_ns": rows.start_ns[order],
         "end_ns": rows.end_ns[order],
         "is_matched": is_matched[order],
@@ -91,34 +384,25 @@ def _words(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
 
 def _waiting_columns(found: Waiting | None, order: Int64, names: Sequence[str]) -> dict[str, pa.Array]:
     if found is None:
-        kinds = {name: pa.bool_() if name.startswith("is_") else pa.int64() for name in names}
-        return {name: pa.nulls(order.size, kind) for name, kind in kinds.items()}
+        return {name: pa.nulls(order.size, pa.bool_() if name.startswith("is_") else pa.int64()) for name in names}
     unknown = ~found.is_matched[order]
     return {name: pa.array(getattr(found, name)[order], mask=unknown) for name in names}
 
 
-def _per_second(n_bytes: object, transfer: object) -> pa.Array:
-    """Divide bytes by ns; null where either is, or where nothing was transferred."""
-    seconds = pc.divide(pc.cast(transfer, pa.float64(), safe=False), _NS_PER_S)
-    return pc.divide(
-        pc.cast(n_bytes, pa.float64(), safe=False),
-        pc.if_else(pc.equal(seconds, 0.0), None, seconds),
-    )
-
-
-def numbered(rows: CommRows, found: Waiting | None) -> Int64:
+def places_in_steps(across: CrossRank) -> Int64:
     """Return the place of each collective in its step, in order of first start; unmatched ones of a rank come after."""
-    if found is None:
-        is_matched, collective, first = np.zeros(len(rows), np.bool_), rows.rank, rows.start_ns
-    else:
-        is_matched, collective, first = found.is_matched, found.collective_id, found.first_start_ns
+    rows, found = across.rows, across.waiting
+    is_matched = np.zeros(len(rows), np.bool_) if found is None else found.is_matched
     seq = np.zeros(len(rows), np.int64)
+    steps = n_matched = np.empty(0, np.int64)
     matched = np.flatnonzero(is_matched & rows.in_step)
-    order = matched[np.lexsort((collective[matched], first[matched], rows.step[matched]))]
-    is_new = np.ones(order.size, np.bool_)
-    is_new[1:] = collective[order[1:]] != collective[order[:-1]]
-    seq[order] = _count_within(rows.step[order], is_new)
-    steps, n_matched = np.unique(rows.step[order[is_new]], return_counts=True)
+    if found is not None:
+        collective = found.collective_id
+        order = matched[np.lexsort((collective[matched], found.first_start_ns[matched], rows.step[matched]))]
+        is_new = np.diff(collective[order], prepend=-1) != 0
+        count, begins = np.cumsum(is_new), run_starts(rows.step[order])
+        seq[order] = count - np.repeat(count[begins], np.diff(begins, append=order.size))
+        steps, n_matched = np.unique(rows.step[order[is_new]], return_counts=True)
     rest = np.flatnonzero(~is_matched & rows.in_step)
     order = rest[np.lexsort((rows.start_ns[rest], rows.rank[rest], rows.step[rest]))]
     owner = rows.step[order] * (int(rows.rank.max(initial=0)) + 1) + rows.rank[order]
@@ -129,46 +413,6 @@ def numbered(rows: CommRows, found: Waiting | None) -> Int64:
     return seq
 
 
-def _count_within(owner: Int64, is_new: Flags) -> Int64:
-    """Count the new ones from 0 within each run of equal owners."""
-    count = np.cumsum(is_new)
-    begins = run_starts(owner)
-    return count - np.repeat(count[begins], np.diff(begins, append=owner.size))
-
-
-def _bytes(rows: CommRows, sizes: Int64) -> tuple[Int64, NDArray[np.float64], Flags]:
-    """Return each operation's whole message (`ABSENT`: not known), its bus bytes, and whether those are known."""
-    n_ranks = sizes[rows.communicator] if len(rows) else rows.rank
-    message = np.full(len(rows), ABSENT)
-    bus = np.zeros(len(rows))
-    known = rows.message_bytes != ABSENT
-    for code, name in enumerate(COLLECTIVES):
-        own = known & (rows.collective == code)
-        whole = whole_message(name, rows.message_bytes[own], n_ranks[own])
-        message[own] = np.where((n_ranks[own] == 0) & (name in PER_RANK), ABSENT, whole)
-        factor = bus_factor(name, np.maximum(n_ranks[own], 1).astype(np.float64))
-        bus[own] = whole * factor
-    return message, bus, known & (message != ABSENT) & (n_ranks > 0)
-
-
-def step_bytes(across: CrossRank, sizes: Int64, rank: Int64, step: Int64) -> tuple[Int64, Flags]:
-    """Return the bytes of the messages that belong to each (rank, step), and whether all of them are known."""
-    rows = across.rows
-    message, _, _ = _bytes(rows, sizes)
-    width = len(across.placed)
-    wanted = step * width + rank
-    order = np.argsort(wanted, kind="stable")
-    own = np.flatnonzero(rows.in_step)
-    key = rows.step[own] * width + rows.rank[own]
-    at = np.minimum(np.searchsorted(wanted[order], key), max(wanted.size - 1, 0))
-    hit = wanted[order][at] == key if wanted.size else np.zeros(key.size, np.bool_)
-    place, found = order[at[hit]], message[own[hit]]
-    totals, n_absent = np.zeros(wanted.size, np.int64), np.zeros(wanted.size, np.int64)
-    np.add.at(totals, place, np.where(found == ABSENT, 0, found))
-    np.add.at(n_absent, place, found == ABSENT)
-    return totals, n_absent == 0
-
-
 def stragglers_table(
     collectives: pa.Table, steps: pa.Table, ranks: Sequence[int], *, is_capture: bool = False
 ) -> pa.Table:
@@ -176,42 +420,29 @@ def stragglers_table(
 
     Lateness is of a step: in a capture without steps it is null.
     """
-    counts = pc.and_(collectives["in_summary"], collectives["is_matched"])
-    chosen = collectives.filter(counts)
+    chosen = collectives.filter(pc.and_(collectives["in_summary"], collectives["is_matched"]))
     in_figures = steps.filter(steps["in_summary"])
     # Where every waiting time is known and nothing matched, there was no communication.
     has_waits = in_figures.num_rows > 0 and not in_figures["wait_ns"].null_count
     is_known = chosen.num_rows > 0 or has_waits
-    rank = chosen["rank"].to_numpy()
+    rank, step = chosen["rank"].to_numpy(), chosen["step"].to_numpy()
     late_by = pc.fill_null(chosen["late_by_ns"], 0).to_numpy()
-    lateness = _lateness(rank, chosen["step"].to_numpy(), late_by)
-    numbers, place = np.unique(rank, return_inverse=True)
-    n_late, caused = np.zeros(numbers.size, np.int64), np.zeros(numbers.size, np.int64)
-    np.add.at(n_late, place, late_by != 0)
-    np.add.at(caused, place, late_by)
-    of_rank = dict(zip(numbers.tolist(), zip(n_late.tolist(), caused.tolist(), strict=True), strict=True))
+    late = np.flatnonzero(late_by)
+    order = late[np.lexsort((late, -late_by[late], step[late]))]
+    largest = order[run_starts(step[order])]  # the largest delay of each step (of equal ones the first)
     sums = in_figures.group_by("rank").aggregate([("wait_ns", "sum", pc.ScalarAggregateOptions(skip_nulls=False))])
     waits = dict(zip(sums["rank"].to_pylist(), sums["wait_ns_sum"].to_pylist(), strict=True))
     held_up = held_up_by_step(chosen, steps)
     held_up = held_up.filter(held_up["is_alone"])
-    held_up = held_up.group_by("rank").aggregate([("held_up_ns", "sum")])
-    held_up_of = dict(zip(held_up["rank"].to_pylist(), held_up["held_up_ns_sum"].to_pylist(), strict=True))
+    held_up_ranks, held_up_ns = held_up["rank"].to_numpy(), held_up["held_up_ns"].to_numpy()
     rows: list[Mapping[str, object]] = []
     for number in ranks:
         row: dict[str, object] = {"rank": number, "wait_ns": waits.get(number)}
         if is_known:
-            row["n_arrived_last"], row["wait_caused_ns"] = of_rank.get(number, (0, 0))
-            row["lateness_ns"] = None if is_capture else sum(lateness.get(number, {}).values())
-            row["held_up_ns"] = held_up_of.get(number, 0)
+            is_own = rank[late] == number
+            row["n_arrived_last"] = np.count_nonzero(is_own)
+            row["wait_caused_ns"] = int(late_by[late[is_own]].sum())
+            row["lateness_ns"] = None if is_capture else int(late_by[largest[rank[largest] == number]].sum())
+            row["held_up_ns"] = int(held_up_ns[held_up_ranks == number].sum())
         rows.append(row)
     return schema.STRAGGLERS.from_rows(rows)
-
-
-def _lateness(rank: Int64, step: Int64, late_by: Int64) -> dict[int, dict[int, int]]:
-    """Return by rank and step the largest delay of the step, for the rank that caused it (of equal ones the first)."""
-    late = np.flatnonzero(late_by)
-    order = late[np.lexsort((late, -late_by[late], step[late]))]
-    found: dict[int, dict[int, int]] = {}
-    for at in order[run_starts(step[order])].tolist():
-        found.setdefault(int(rank[at]), {})[int(step[at])] = int(late_by[at])
-    return found

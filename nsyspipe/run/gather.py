@@ -10,36 +10,31 @@ from __future__ import annotations
 import contextlib
 import re
 from concurrent.futures import Executor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from nsyspipe.analysis.attribution import by_process, distinct, launch_times
+from nsyspipe.analysis.attribution import by_process, distinct
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.phases import between_steps, phase_codes
-from nsyspipe.analysis.steps import (
-    TextFamilies,
-    candidates,
-    choose,
-    choose_host,
-    largest_families,
-)
+from nsyspipe.analysis.steps import TextFamilies, candidates, choose, choose_host, largest_families
 from nsyspipe.errors import OptionError
 from nsyspipe.model.names import is_optimizer
 from nsyspipe.nsys.files import check_file
 from nsyspipe.reader.metadata import Capture, read_capture
-from nsyspipe.run.digest import (
+from nsyspipe.run.process import (
     HostDigest,
     ProcessDigest,
+    ProcessEvents,
+    ReportContext,
     digest_hosts,
     digest_process,
     host_candidates,
     step_members,
 )
-from nsyspipe.run.process import ProcessEvents, ReportContext
-from nsyspipe.run.sidecars import Captured, believe, with_captured_facts
+from nsyspipe.run.sidecars import RunSidecars, run_sidecars, with_sidecar_facts
 from nsyspipe.run.workers import PRELOAD, SerialExecutor, executor_for, telling_shortage
 
 if TYPE_CHECKING:
@@ -47,11 +42,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.options import Reading
     from nsyspipe.model.problems import Problem
+    from nsyspipe.model.types import Int64
     from nsyspipe.reader.metadata import ReportFacts
     from nsyspipe.reader.payload import CommRank
     from nsyspipe.reader.sidecar import FoundSidecars
@@ -92,7 +86,14 @@ class ReportDigest:
     @property
     def hosts_with_steps(self) -> list[HostDigest]:
         """The processes that stand for ranks where no report of the run has device activity."""
-        return [one for one in self.hosts if one.members.num_rows]
+        return [host for host in self.hosts if host.members.num_rows]
+
+
+def text_families(ranges: pa.Table, reading: Reading) -> tuple[TextFamilies, TextFamilies]:
+    """Return the families of ranges' texts by their normalised form, and those that steps are looked for among."""
+    texts = ranges["text"].combine_chunks().dictionary if ranges.num_rows else pa.array([], pa.string())
+    named = TextFamilies.by_text(texts)
+    return named, TextFamilies.by_option(texts, reading.step) if reading.step else named
 
 
 def digest_report(path: str, reading: Reading, family: str | None = None, *, is_decided: bool = False) -> ReportDigest:
@@ -102,38 +103,31 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
     one window. `InputError` if the file cannot be used.
     """
     capture = read_capture(path, reading.comm_kernel)
-    ranges = capture.ranges.table
-    texts = ranges["text"].combine_chunks() if ranges.num_rows else _NO_TEXTS
-    named = TextFamilies.by_text(texts.dictionary)
-    families = TextFamilies.by_option(texts.dictionary, reading.step) if reading.step else named
-    is_named = families.of_text[texts.indices.to_numpy()] == 0 if reading.step else None
-    others = ranges if is_named is None else ranges.filter(pa.array(~is_named))
+    ranges, names = capture.ranges.table, capture.operations.names
+    named, families = text_families(ranges, reading)
+    others, n_named = ranges, 0 if reading.step else None
+    if reading.step and ranges.num_rows:
+        is_step = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()] == 0
+        others, n_named = ranges.filter(pa.array(~is_step)), int(np.count_nonzero(is_step))
+    codes = phase_codes(named, reading.phases)
     events = _split(capture)
-    context = ReportContext(
-        families=families,
-        codes=phase_codes(named, reading.phases),
-        names=capture.operations.names,
-        recorded=capture.recorded,
-        overhead=None if capture.overhead is None else union(*capture.overhead),
-    )
-    found = [
-        candidates(one.ranges, families, one.operations, _optimizer_launches(one.operations, context.names))
-        for one in events
+    own = [
+        candidates(one.ranges, families, one.operations, _optimizer_launches(one.operations, names)) for one in events
     ]
     hosts = {} if events else host_candidates(ranges, families)
-    if not is_decided:
-        own = [[one for _, one in hosts.values()]]
-        best = choose(found, [0] * len(found)) if events else choose_host(own, [0])
-        family = None if reading.is_capture else best
-    members = [step_members(one, families, own, family) for one, own in zip(events, found, strict=True)]
-    host = [
-        between_steps(one.ranges, context.codes, own, capture.calls.all)
-        for one, own in zip(events, members, strict=True)
+    if not is_decided and not reading.is_capture:
+        of_hosts = [[measured for _, measured in hosts.values()]]
+        family = choose(own, [0] * len(own)) if events else choose_host(of_hosts, [0])
+    members = [step_members(one.ranges, families, mine, family) for one, mine in zip(events, own, strict=True)]
+    between = [
+        between_steps(one.ranges, codes, steps, capture.calls.all) for one, steps in zip(events, members, strict=True)
     ]
     capture = capture.without_events()  # most of the memory, not needed any more
-    digests = [
-        digest_process(one, context, own, steps, between, family=family)
-        for one, own, steps, between in zip(events, found, members, host, strict=True)
+    overhead = None if capture.overhead is None else union(*capture.overhead)
+    context = ReportContext(codes, names, capture.recorded, overhead, family)
+    digested = [
+        digest_process(one, context, mine, steps, host)
+        for one, mine, steps, host in zip(events, own, members, between, strict=True)
     ]
     sizes = (capture.payloads.comm_sizes[name].to_pylist() for name in ("comm_id", "n_ranks"))
     gap = capture.payloads.size_gap
@@ -143,36 +137,30 @@ def digest_report(path: str, reading: Reading, family: str | None = None, *, is_
         mpi_ranks=capture.ranges.mpi_ranks,
         comm_ranks=capture.payloads.comm_ranks,
         comm_sizes=dict(zip(*sizes, strict=True)),
-        processes=tuple(digest for digest, _ in digests),
-        hosts=digest_hosts(hosts, families, context.codes, family, capture.ranges.open_end_ns),
+        processes=tuple(digest for digest, _ in digested),
+        hosts=digest_hosts(hosts, families, codes, family, capture.ranges.open_end_ns),
         family=family,
         families=largest_families(others, named, _MOST_FAMILIES),
-        n_named_steps=None if is_named is None else int(np.count_nonzero(is_named)),
+        n_named_steps=n_named,
         name_column=capture.operations.name_column,
         open_end_ns=capture.ranges.open_end_ns,
         n_graphs=capture.operations.n_graphs,
         n_nccl_ranges=capture.ranges.n_nccl,
         n_message_bytes=len(capture.payloads.table["message_bytes"].drop_null()),
-        has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digests),
+        has_communication=capture.ranges.has_communication or any(digest.n_comm for digest, _ in digested),
         size_gap=gap if gap is None or capture.ranges.n_nccl else "no-ranges",
-        problems=(
-            *capture.problems,
-            *(one for _, problems in digests for one in problems),
-        ),
+        problems=(*capture.problems, *(one for _, problems in digested for one in problems)),
     )
 
 
-_NO_TEXTS = pa.DictionaryArray.from_arrays(pa.array([], pa.int32()), pa.array([], pa.string()))
-
-
-def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> NDArray[np.int64] | None:
+def _optimizer_launches(operations: ProcessOperations, names: Mapping[int, str]) -> Int64 | None:
     """Return when the kernels that update the weights were launched, sorted; None where none is known by its name."""
     ids = [number for number, name in names.items() if is_optimizer(name)]
     if not ids:
         return None
-    own = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)
-    found: NDArray[np.int64] = operations.kernel_launch[: operations.n_launched][own]
-    return found if found.size else None
+    is_update = np.isin(operations.kernel_column("name_id", 0, operations.n_launched), ids)
+    launches: Int64 = operations.kernel_launch[: operations.n_launched][is_update]
+    return launches if launches.size else None
 
 
 def _split(capture: Capture) -> list[ProcessEvents]:
@@ -191,13 +179,10 @@ def _split(capture: Capture) -> list[ProcessEvents]:
     }
     nothing = [None] * len(processes)
     split = [nothing if table is None else by_process(table, processes) for table in tables.values()]
-    found = []
-    for process, *parts in zip(processes, *split, strict=True):
-        own = dict(zip(tables, parts, strict=True))
-        launches = own.pop("launches")
-        times = [launch_times(own[name], launches) for name in ("kernels", "copies")]
-        found.append(ProcessEvents.of(process, *times, **own))
-    return found
+    return [
+        ProcessEvents.of(process, **dict(zip(tables, parts, strict=True)))
+        for process, *parts in zip(processes, *split, strict=True)
+    ]
 
 
 # Digest all reports of a run, agree on one step family, and digest again those that chose another.
@@ -213,7 +198,7 @@ class Gathered:
     """The digests of a run's reports, all on one step family."""
 
     digests: tuple[ReportDigest, ...]
-    captured: Captured  # what those sidecars say that are of these reports
+    sidecars: RunSidecars  # those that are of these reports
     family: str | None
     why_no_steps: str | None  # why there is no family; None when there is one
 
@@ -221,7 +206,7 @@ class Gathered:
 def gather(
     paths: Sequence[Path],
     reading: Reading,
-    sidecars: FoundSidecars | None = None,
+    found: FoundSidecars | None = None,
     *,
     jobs: int | None = None,
     executor: Executor | None = None,
@@ -238,9 +223,9 @@ def gather(
     with contextlib.nullcontext(executor) if executor else own as running:
         digests = _digest_all(running, [(str(path),) for path in paths], reading, on_progress)
         asks = reading.step is None and not reading.is_capture
-        captured = believe(sidecars, digests, asks_for_steps=asks) if sidecars else Captured()
-        digests, family, why = _agreed(running, digests, reading, captured.family)
-    return Gathered(with_captured_facts(digests, captured), captured, family, why)
+        sidecars = run_sidecars(found, digests, asks_for_steps=asks) if found else RunSidecars()
+        digests, family, why = _agreed(running, digests, reading, sidecars.family)
+    return Gathered(with_sidecar_facts(digests, sidecars), sidecars, family, why)
 
 
 def _agreed(
@@ -250,29 +235,29 @@ def _agreed(
     if reading.is_capture:
         return digests, None, "as --step none asks for"
     if not any(digest.processes for digest in digests):  # a pattern that matches nothing is no error
-        family = named or choose_host_family(digests)
+        of_hosts = [[host.candidates for host in digest.hosts] for digest in digests]
+        family = named or choose_host(of_hosts, clock_shifts(digests))
         why = None if family is not None else "no process has any"
         return _redo(running, digests, reading, family), family, why
-    family = named or choose_family(digests)
+    ranks = place(digests)
+    family = named or choose([rank.process.candidates for rank in ranks], [rank.shift_ns for rank in ranks])
     if family is None and reading.step is not None:
         raise _no_match(reading.step.pattern, digests)
     digests = _redo(running, digests, reading, family)
     if family is None:
         return digests, None, _why_none(digests)
-    if not any(one.windows.num_rows for digest in digests for one in digest.processes):
+    if not any(process.windows.num_rows for digest in digests for process in digest.processes):
         shown = reading.step.pattern if reading.step else family
-        why = f"{shown!r} ranges launched no kernel"
-        return _redo(running, digests, reading, None), None, why
+        return _redo(running, digests, reading, None), None, f"{shown!r} ranges launched no kernel"
     return digests, family, None
 
 
 def _why_none(digests: Sequence[ReportDigest]) -> str:
     """Say why no family is of steps: none qualifies, or one named like a step is there just once on every rank."""
     own = [digest for digest in digests if digest.processes]
-    for name, _ in own[0].families[:_LARGEST_FAMILIES] if own else ():
-        if _ONE_STEP.search(name) and all(
-            dict(digest.families[:_LARGEST_FAMILIES]).get(name) == len(digest.processes) for digest in own
-        ):
+    for name, _ in own[0].families[:_LARGEST_FAMILIES]:
+        n_ranges = [dict(digest.families[:_LARGEST_FAMILIES]).get(name) for digest in own]
+        if _ONE_STEP.search(name) and n_ranges == [len(digest.processes) for digest in own]:
             pattern = name.replace("#", "[0-9]+")
             return (
                 f"there is one range {name!r} on every rank, and one step does not show what is usual: capture 10 or more, "
@@ -336,14 +321,14 @@ def _no_match(pattern: str, digests: Sequence[ReportDigest]) -> OptionError:
     )
 
 
-# The processes of a run, each with its place on the common clock.
+# The processes of a run that are its ranks, each with its place on the common clock.
 
 
 P = TypeVar("P", ProcessDigest, HostDigest)
 
 
 @dataclass(frozen=True)
-class Placed(Generic[P]):
+class Rank(Generic[P]):
     """A process with device activity, or with steps in a run without any, and where it comes from."""
 
     argument: int  # position of its report among the run's
@@ -351,6 +336,8 @@ class Placed(Generic[P]):
     process: P
     shift_ns: int  # added to report time to get aligned time
     is_alone: bool = True  # whether its report holds no other rank
+    number: int = -1  # its rank, once ranks are numbered
+    steps: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # then also the number of each of its members
 
     @property
     def span(self) -> tuple[int, int]:
@@ -359,22 +346,22 @@ class Placed(Generic[P]):
         return first + self.shift_ns, last + self.shift_ns
 
 
-def place(digests: Sequence[ReportDigest]) -> list[Placed[ProcessDigest]]:
-    """List the processes of a run, in order of argument."""
+def place(digests: Sequence[ReportDigest]) -> list[Rank[ProcessDigest]]:
+    """List the ranks of a run, in order of argument."""
     return _placed(digests, [digest.processes for digest in digests])
 
 
-def place_hosts(digests: Sequence[ReportDigest]) -> list[Placed[HostDigest]]:
+def place_hosts(digests: Sequence[ReportDigest]) -> list[Rank[HostDigest]]:
     """List the processes with steps of a run without device activity, in order of argument."""
     return _placed(digests, [digest.hosts_with_steps for digest in digests])
 
 
-def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -> list[Placed[P]]:
+def _placed(digests: Sequence[ReportDigest], processes: Sequence[Sequence[P]]) -> list[Rank[P]]:
     shifts = clock_shifts(digests)
     return [
-        Placed(argument, digest, one, shifts[argument], len(own) == 1)
+        Rank(argument, digest, process, shifts[argument], is_alone=len(own) == 1)
         for argument, (digest, own) in enumerate(zip(digests, processes, strict=True))
-        for one in own
+        for process in own
     ]
 
 
@@ -386,22 +373,8 @@ def clock_shifts(digests: Sequence[ReportDigest]) -> list[int]:
     """
     starts = [digest.facts.session_start_utc_ns for digest in digests]
     has_ranks = any(digest.processes for digest in digests)
-    if any(
-        (digest.processes if has_ranks else digest.hosts) and start is None
-        for digest, start in zip(digests, starts, strict=True)
-    ):
+    counting = [digest.processes if has_ranks else digest.hosts for digest in digests]
+    if any(own and start is None for own, start in zip(counting, starts, strict=True)):
         return [0] * len(starts)
     first = min((start for start in starts if start is not None), default=0)
     return [0 if start is None else start - first for start in starts]
-
-
-def choose_host_family(digests: Sequence[ReportDigest]) -> str | None:
-    """Decide on the step family of a run without device activity; None for none."""
-    own = [[host.candidates for host in digest.hosts] for digest in digests]
-    return choose_host(own, clock_shifts(digests))
-
-
-def choose_family(digests: Sequence[ReportDigest]) -> str | None:
-    """Decide on the step family of a run; None for none."""
-    placed = place(digests)
-    return choose([one.process.candidates for one in placed], [one.shift_ns for one in placed])

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.analysis.attribution import NEVER, by_process, launch_times
 from nsyspipe.analysis.intervals import outermost
 from nsyspipe.analysis.operations import (
     NO_SEQ,
-    DeviceOperations,
     RankSteps,
     device_operations,
     events_table,
@@ -26,21 +24,24 @@ from nsyspipe.analysis.operations import (
     phase_ranges_table,
 )
 from nsyspipe.analysis.phases import phase_codes, phase_ranges
-from nsyspipe.analysis.steps import Members, TextFamilies, Windows, check_steps
-from nsyspipe.reader.operations import SecondReading, Wanted, read_again
-from nsyspipe.run.collectives import numbered
+from nsyspipe.analysis.steps import Members, Windows, check_steps
+from nsyspipe.reader.operations import Wanted, read_again
+from nsyspipe.run.collectives import places_in_steps
+from nsyspipe.run.gather import text_families
 from nsyspipe.run.workers import SerialExecutor, jobs_for, telling_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
 
+    import pyarrow as pa
+
+    from nsyspipe.analysis.steps import TextFamilies
     from nsyspipe.model.options import Reading
     from nsyspipe.model.types import Flags, Int64
     from nsyspipe.run.assemble import RunTables
-    from nsyspipe.run.cross_rank import CrossRank
-    from nsyspipe.run.digest import ProcessDigest
-    from nsyspipe.run.gather import Placed
+    from nsyspipe.run.gather import Rank
+    from nsyspipe.run.process import ProcessDigest
 
     Result = tuple[int, pa.Table, pa.Table]
 
@@ -56,49 +57,37 @@ class ReportTask:
     ranks: tuple[RankSteps, ...]
 
 
-def report_operations(task: ReportTask) -> list[tuple[int, pa.Table, pa.Table]]:
+def report_operations(task: ReportTask) -> list[Result]:
     """Return of each rank of one report its number, `schema.EVENTS` and `schema.PHASE_RANGES`, sorted by all columns.
 
     `InputError` if the report cannot be read any more, or has changed.
     """
-    found = read_again(task.path, task.reading.comm_kernel, task.wanted)
-    texts = found.ranges["text"].combine_chunks()
-    texts = texts.dictionary if len(texts) else pa.array([], pa.string())
-    named = TextFamilies.by_text(texts)
-    step = task.reading.step
-    families = TextFamilies.by_option(texts, step) if step else named
+    again = read_again(task.path, task.reading.comm_kernel, task.wanted)
+    named, families = text_families(again.ranges, task.reading)
     codes = phase_codes(named, task.reading.phases)
-    result = []
-    for rank, operations, ranges in _by_rank(task.ranks, found):
+    processes = sorted({rank.process_id for rank in task.ranks})
+    tables = again.kernels, again.memcpys, again.memsets, again.ranges, again.launches
+    parts = [
+        dict.fromkeys(processes) if table is None else dict(zip(processes, by_process(table, processes), strict=True))
+        for table in tables
+    ]
+    results = []
+    for rank in task.ranks:
+        kernels, memcpys, memsets, ranges, launches = (part[rank.process_id] for part in parts)
+        times = [launch_times(table, launches) for table in (kernels, memcpys, memsets)]
+        operations = device_operations(kernels, memcpys, memsets, times, again.names)
         members = _members(rank, ranges, families, task.family)
         phases = phase_ranges(ranges, codes, members)
         events = events_table(task.path, rank, operations, phases, members)
-        result.append((rank.rank, events, phase_ranges_table(rank, operations, phases)))
-    return result
-
-
-def _by_rank(
-    ranks: Sequence[RankSteps], found: SecondReading
-) -> Iterator[tuple[RankSteps, DeviceOperations, pa.Table]]:
-    """Yield each rank's operations and ranges."""
-    processes = sorted({rank.process_id for rank in ranks})
-    parts = [by_process(table, processes) for table in (found.kernels, found.memcpys, found.memsets, found.ranges)]
-    calls = found.launches
-    launches = [None] * len(processes) if calls is None else by_process(calls, processes)
-    place = {process: at for at, process in enumerate(processes)}
-    for rank in ranks:
-        at = place[rank.process_id]
-        kernels, memcpys, memsets, ranges = (part[at] for part in parts)
-        times = [launch_times(table, launches[at]) for table in (kernels, memcpys, memsets)]
-        yield rank, device_operations(kernels, memcpys, memsets, times, found.names), ranges
+        results.append((rank.rank, events, phase_ranges_table(rank, operations, phases)))
+    return results
 
 
 def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: str | None) -> Members:
     """Return the rank's step ranges, and the rows of those that were read this time."""
     rows = np.empty(0, np.int64)
-    if family in families.names and rank.starts.size:
-        text = ranges["text"].combine_chunks()
-        code = families.of_text[text.indices.to_numpy()] if len(text) else rows
+    if family in families.names and rank.starts.size and ranges.num_rows:
+        code = families.of_text[ranges["text"].combine_chunks().indices.to_numpy()]
         starts, ends = ranges["start_ns"].to_numpy(), ranges["end_ns"].to_numpy()
         at = np.minimum(np.searchsorted(rank.starts, starts), rank.starts.size - 1)
         is_step = (rank.starts[at] == starts) & (rank.ends[at] == ends)
@@ -111,7 +100,7 @@ def _members(rank: RankSteps, ranges: pa.Table, families: TextFamilies, family: 
 # Holds no time, and leaves the hull with another span as that is.
 _NOTHING = (NEVER, -NEVER)
 _HELD_FOR_OTHERS = 4
-# All operations of a report take 4.2 times its bytes (measured), twice of what `parallel.jobs_for` reckons with.
+# All operations of a report take 4.2 times its bytes (measured), twice of what `workers.jobs_for` reckons with.
 _WEIGHT_OF_ALL = 2
 
 
@@ -140,8 +129,13 @@ def run_operations(
     """
     if steps is not None:
         check_steps(tables.steps, steps)
-    tasks = _tasks(tables, reading, steps)
-    return _in_order(tasks, jobs, executor)
+    rows = tables.across.rows
+    seqs = np.where(rows.in_step, places_in_steps(tables.across), NO_SEQ)
+    edges = np.searchsorted(rows.rank, np.arange(len(tables.across.placed) + 1)).tolist()
+    of_reports: dict[int, list[tuple[Rank[ProcessDigest], RankSteps]]] = {}
+    for rank, (first, last) in zip(tables.across.placed, itertools.pairwise(edges), strict=True):
+        of_reports.setdefault(rank.argument, []).append((rank, _rank_steps(rank, seqs[first:last], steps)))
+    return _in_order([_task(ranks, reading) for ranks in of_reports.values()], jobs, executor)
 
 
 def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor | None) -> Iterator[Result]:
@@ -151,12 +145,12 @@ def _in_order(tasks: Sequence[ReportTask], jobs: int | None, executor: Executor 
     left = iter(tasks)
     with _running(tasks, jobs, executor) as (running, n_ahead), telling_shortage():
         try:
-            for rank in sorted(one.rank for task in tasks for one in task.ranks):
-                while rank not in ready:
+            for number in sorted(rank.rank for task in tasks for rank in task.ranks):
+                while number not in ready:
                     while len(waiting) < n_ahead and (task := next(left, None)):
                         waiting.append(running.submit(report_operations, task))
                     ready |= {result[0]: result for result in waiting.popleft().result()}
-                yield ready.pop(rank)
+                yield ready.pop(number)
         finally:
             for future in waiting:
                 future.cancel()
@@ -191,55 +185,29 @@ def _takes_work(executor: Executor) -> bool:
     return True
 
 
-def _tasks(tables: RunTables, reading: Reading, steps: tuple[int, int] | None) -> list[ReportTask]:
-    """Return the work on each report that holds a rank, in order of its lowest rank."""
-    across, numbers = tables.across, tables.ranks["rank"].to_pylist()
-    found: dict[int, list[tuple[Placed[ProcessDigest], RankSteps]]] = {}
-    rows = zip(across.placed, numbers, tables.step_numbers, _seqs(across), strict=True)
-    for placed, rank, own_numbers, seqs in rows:
-        own = _rank_steps(placed, rank, own_numbers, seqs, steps)
-        found.setdefault(placed.argument, []).append((placed, own))
-    return [_task(ranks, reading) for ranks in found.values()]
-
-
-def _seqs(across: CrossRank) -> list[Int64]:
-    """Return for each rank the place in its step of each communication operation."""
-    rows = across.rows
-    seq = np.where(rows.in_step, numbered(rows, across.waiting), NO_SEQ)
-    edges = np.searchsorted(rows.rank, np.arange(len(across.placed) + 1)).tolist()
-    return [seq[first:last] for first, last in itertools.pairwise(edges)]
-
-
-def _rank_steps(
-    placed: Placed[ProcessDigest],
-    rank: int,
-    numbers: Int64,
-    seqs: Int64,
-    steps: tuple[int, int] | None,
-) -> RankSteps:
-    process, family = placed.process, placed.report.family
-    columns = ("member", "start_ns", "end_ns", "is_complete")
-    windows = Windows(*(process.windows[name].to_numpy() for name in columns))
+def _rank_steps(rank: Rank[ProcessDigest], seqs: Int64, steps: tuple[int, int] | None) -> RankSteps:
+    """Return what the first reading says of a rank; `seqs`: the place in its step of each communication operation."""
+    process, family = rank.process, rank.report.family
+    windows = Windows(*(process.windows[name].to_numpy() for name in ("member", "start_ns", "end_ns", "is_complete")))
     starts, ends = (process.members[name].to_numpy() for name in ("start_ns", "end_ns"))
-    span = None if steps is None else _hull(windows, _between(numbers[windows.member], steps))
+    span = None if steps is None else _hull(windows.starts, windows.ends, _between(rank.steps[windows.member], steps))
     comm = process.comm.table
     comm_starts, comm_ends = (comm[name].to_numpy() for name in ("start_ns", "end_ns"))
     if span is not None:
         rows = overlapping_rows(comm_starts, comm_ends, span)
         comm_starts, comm_ends, seqs = comm_starts[rows], comm_ends[rows], seqs[rows]
-    threads = [one.thread_id for one in process.candidates if one.name == family]
     return RankSteps(
-        rank=rank,
+        rank=rank.number,
         process_id=process.process_id,
-        shift_ns=placed.shift_ns,
+        shift_ns=rank.shift_ns,
         has_launches=process.has_launches,
         is_one_window=family is None,
-        thread_id=threads[0] if threads else 0,
+        thread_id=next((one.thread_id for one in process.candidates if one.name == family), 0),
         starts=starts,
         ends=ends,
-        numbers=numbers,
+        numbers=rank.steps,
         windows=windows,
-        is_chosen=_between(numbers[: starts.size], steps),
+        is_chosen=_between(rank.steps[: starts.size], steps),
         span=span,
         comm_starts=comm_starts,
         comm_ends=comm_ends,
@@ -248,46 +216,39 @@ def _rank_steps(
 
 
 def _between(numbers: Int64, steps: tuple[int, int] | None) -> Flags:
-    if steps is None:
-        return np.ones(numbers.size, np.bool_)
-    return (numbers >= steps[0]) & (numbers <= steps[1])
+    first, last = steps or (-NEVER, NEVER)
+    return (numbers >= first) & (numbers <= last)
 
 
-def _hull(windows: Windows, chosen: Flags) -> tuple[int, int]:
-    if not chosen.any():
-        return _NOTHING
-    return int(windows.starts[chosen].min()), int(windows.ends[chosen].max())
+def _hull(starts: Int64, ends: Int64, chosen: Flags) -> tuple[int, int]:
+    return (int(starts[chosen].min()), int(ends[chosen].max())) if chosen.any() else _NOTHING
 
 
-def _task(ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]], reading: Reading) -> ReportTask:
-    report = ranks[0][0].report
-    steps = [one for _, one in ranks]
+def _task(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]], reading: Reading) -> ReportTask:
+    """Return the work on one report that holds ranks."""
+    report, steps = ranks[0][0].report, tuple(one for _, one in ranks)
     starts, ends, chosen = (
         np.concatenate([getattr(one, name) for one in steps]) for name in ("starts", "ends", "is_chosen")
     )
-    host = (int(starts[chosen].min()), int(ends[chosen].max())) if chosen.any() else None
     wanted = Wanted(
         span=_device_span(ranks),
         steps=(starts, ends),
-        host_span=host,
+        host_span=_hull(starts, ends, chosen) if chosen.any() else None,
         threads=tuple(sorted({one.thread_id for one in steps if one.starts.size})),
         name_column=report.name_column,
         open_end_ns=report.open_end_ns,
     )
-    return ReportTask(report.path, reading, report.family, wanted, tuple(steps))
+    return ReportTask(report.path, reading, report.family, wanted, steps)
 
 
-def _device_span(
-    ranks: Sequence[tuple[Placed[ProcessDigest], RankSteps]],
-) -> tuple[int, int] | None:
+def _device_span(ranks: Sequence[tuple[Rank[ProcessDigest], RankSteps]]) -> tuple[int, int] | None:
     """Return the hull of what is asked for and of what was launched in the steps asked for; None for all."""
-    spans = []
-    for placed, one in ranks:
+    spans = [_NOTHING]
+    for rank, one in ranks:
         if one.span is None:
             return None
-        members = placed.process.members.filter(one.is_chosen)
-        first = pc.min(members["device_start_ns"]).as_py()
-        last = pc.max(members["device_end_ns"]).as_py()
+        members = rank.process.members.filter(one.is_chosen)
+        first, last = pc.min(members["device_start_ns"]).as_py(), pc.max(members["device_end_ns"]).as_py()
         # The last may begin where it ends.
         spans += [one.span, _NOTHING if first is None else (first, last + 1)]
     return min(first for first, _ in spans), max(last for _, last in spans)

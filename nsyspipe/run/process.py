@@ -1,32 +1,46 @@
-"""The events of one process of a report, and every metric on them, as tables."""
+"""What one process of a report comes down to: windows of its steps, phases, kernels, communication; without device activity its host steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.attribution import ProcessOperations, operations_of
-from nsyspipe.analysis.breakdown import (
-    breakdown,
-    device_time,
-    grad_copies,
-    idle_causes,
-    idle_gaps,
-    phase_idle,
-)
+from nsyspipe.analysis.attribution import ProcessOperations, distinct, launch_times, operations_of
+from nsyspipe.analysis.breakdown import breakdown, device_time, grad_copies, idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.clock import AGREED, device_clocks
-from nsyspipe.analysis.intervals import union
+from nsyspipe.analysis.communication import CommOperations, comm_operations
+from nsyspipe.analysis.intervals import grouped_lengths, union
 from nsyspipe.analysis.kernels import comm_delays, kernels_table
-from nsyspipe.analysis.phases import NO_WINDOW, PhaseRanges, phase_costs, phases_of_launches
-from nsyspipe.model.canonical import GRAPH_NAME_ID
-from nsyspipe.model.names import PHASES
+from nsyspipe.analysis.phases import (
+    NO_WINDOW,
+    PhaseRanges,
+    launched_in,
+    phase_costs,
+    phase_ranges,
+    phases_of_launches,
+)
+from nsyspipe.analysis.steps import (
+    Candidate,
+    Members,
+    TextFamilies,
+    Windows,
+    candidates,
+    capture_window,
+    members_of,
+    step_windows,
+)
+from nsyspipe.model import canonical
+from nsyspipe.model.canonical import DTOD_KIND, GRAPH_NAME_ID
+from nsyspipe.model.names import PHASES, step_number
+from nsyspipe.model.problems import Problem, problem
+from nsyspipe.reader.report import pid_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,152 +48,13 @@ if TYPE_CHECKING:
     from nsyspipe.analysis.intervals import IntervalSet
     from nsyspipe.analysis.kernels import WindowSums
     from nsyspipe.analysis.phases import BetweenSteps
-    from nsyspipe.analysis.steps import Members, TextFamilies, Windows
     from nsyspipe.model.problems import Recorded
     from nsyspipe.model.types import Flags, Int64
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The tables of one process."""
-
-    # One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
-    # long CUDA graphs that were captured as a whole run in it
-    windows: pa.Table
-    phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
-    # One row per (phase, name): ``phase`` (null for none), ``name`` and the costs
-    kernels: pa.Table
-    # Number and time of each of those rows' kernels by the window that they start in
-    kernels_by_window: WindowSums
-    # Idle time by the API call that the host was blocked in, one value per window
-    blocked_ns_by_call: dict[str, Int64]
-    hidden: IntervalSet  # when communication ran beside compute, report time
-
-
-def measure(
-    events: ProcessEvents,
-    context: ReportContext,
-    windows: Windows,
-    phases: Mapping[str, PhaseRanges],
-    members: Members,
-    *,
-    between: BetweenSteps,
-) -> Measured:
-    """Apply every metric to one process: its step ranges, to which phases belong, and what its host does between them."""
-    operations, recorded = events.operations, context.recorded
-    device = device_time(operations)
-    kernel_phase = phases_of_launches(phases, operations.kernel_launch)
-    copy_phase = phases_of_launches(phases, operations.copy_launch)
-    backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
-    parts = breakdown(operations, windows, backward, recorded, device)
-    offset = events.clock.offset_ns
-    gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
-    causes = idle_causes(
-        gaps,
-        windows,
-        parts["idle_ns"],
-        between.with_data(phases["data"]).shifted(offset),
-        _shifted(events.blocking_calls, offset),
-        between=between.quiet.shifted(offset),
-    )
-    in_backward = _in_backward(phases, copy_phase)
-    copies = grad_copies(operations, windows, device, in_backward, recorded)
-    overhead = context.overhead
-    parts |= causes.columns | copies
-    parts |= {"idle_between_steps_ns": causes.between_steps_ns, "idle_pause_ns": causes.pause_ns}
-    is_known = recorded.kernels and recorded.names
-    parts["comm_delay_ns"] = comm_delays(operations, device.comm, windows) if is_known else None
-    parts["graph_ns"] = _graphs_ns(operations, windows)
-    parts["overhead_ns"] = None if overhead is None else overhead.lengths(windows.starts, windows.ends)
-    idle = phase_idle(
-        gaps,
-        windows,
-        np.concatenate((kernel_phase, copy_phase))[gaps.operation],
-        len(PHASES),
-    )
-    costs = [
-        phase_costs(
-            ranges,
-            members,
-            operations,
-            windows,
-            belongs=(kernel_phase == code, copy_phase == code),
-            device=device,
-            idle_ns=own,
-        )
-        for code, (ranges, own) in enumerate(zip(phases.values(), idle, strict=True))
-    ]
-    for name in _unrecorded(recorded):
-        for one in costs:
-            one[name] = None
-    return Measured(
-        _windows_table(windows, parts),
-        _phases_table(list(phases), costs),
-        *kernels_table(operations, context.names, kernel_phase, device.comm, windows),
-        causes.blocked_ns_by_call,
-        device.hidden,
-    )
-
-
-def _graphs_ns(operations: ProcessOperations, windows: Windows) -> Int64:
-    """Return how long CUDA graphs that were captured as a whole run in each window."""
-    own = operations.kernel_column("name_id") == GRAPH_NAME_ID
-    found = union(operations.kernel_start[own], operations.kernel_end[own])
-    return found.lengths(windows.starts, windows.ends)
-
-
-def _shifted(calls: pa.Table | None, by_ns: int) -> pa.Table | None:
-    """Return calls later by so much."""
-    if calls is None or not by_ns:
-        return calls
-    for name in ("start_ns", "end_ns"):
-        place = calls.column_names.index(name)
-        calls = calls.set_column(place, name, pc.add(calls[name], by_ns))
-    return calls
-
-
-def _unrecorded(recorded: Recorded) -> list[str]:
-    """Return the figures of phases that cannot be told from what the report holds."""
-    found = []
-    if not recorded.names:
-        found += ["compute_ns", "comm_ns", "exposed_comm_ns"]
-    if not (recorded.memcpy and recorded.memset):
-        found += ["device_ns", "idle_ns"]
-    return found
-
-
-def _in_backward(phases: Mapping[str, PhaseRanges], phase: NDArray[np.int8]) -> Flags | None:
-    """Flag what was launched inside backward ranges; None without such ranges."""
-    if not phases["backward"].starts.size:
-        return None
-    found: Flags = phase == PHASES.index("backward")
-    return found
-
-
-def _windows_table(windows: Windows, parts: Mapping[str, Int64 | None]) -> pa.Table:
-    columns = {
-        "member": windows.member,
-        "start_ns": windows.starts,
-        "end_ns": windows.ends,
-        "is_complete": windows.is_complete,
-        **{name: pa.nulls(len(windows), pa.int64()) if part is None else part for name, part in parts.items()},
-    }
-    return pa.table({name: pa.array(values) for name, values in columns.items()})
-
-
-def _phases_table(names: list[str], costs: list[dict[str, Int64 | None]]) -> pa.Table:
-    tables = []
-    for phase, columns in zip(names, costs, strict=True):
-        n_rows = columns["member"].size  # type: ignore[union-attr]  # always given
-        arrays = {
-            name: pa.nulls(n_rows, pa.int64()) if one is None else pa.array(one, mask=one == NO_WINDOW)
-            for name, one in columns.items()
-        }
-        tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
-    return pa.concat_tables(tables)
-
-
-# The events of one process of a report.
+# A larger error of figures that compare device and host is told.
+_LARGE_SPAN_NS = 1_000_000
+_NO_MEMBERS = Members(0, *(np.empty(0, np.int64),) * 3)
 
 
 @dataclass(frozen=True)
@@ -204,59 +79,338 @@ class ProcessEvents:
     @property
     def offsets_of_kernels_ns(self) -> Int64 | None:
         """How much later the clock of each kernel's device is than the host's; None where all are as `clock` is."""
-        offsets = {device: one.offset_ns for device, one in self.clocks.items()}
+        offsets = {device: clock.offset_ns for device, clock in self.clocks.items()}
         if len(set(offsets.values())) <= 1:
             return None
-        device = self.operations.kernel_column("device_id")
-        found = np.full(device.size, self.clock.offset_ns)
-        for number, offset in offsets.items():
-            found[device == number] = offset
-        return found
+        device_ids = self.operations.kernel_column("device_id")
+        of_kernels = np.full(device_ids.size, self.clock.offset_ns)
+        for device, offset in offsets.items():
+            of_kernels[device_ids == device] = offset
+        return of_kernels
 
     @classmethod
     def of(
         cls,
         process_id: int,
-        kernel_launch: Int64,
-        copy_launch: Int64,
         *,
         kernels: pa.Table,
         copies: pa.Table,
+        launches: pa.Table | None,
         ranges: pa.Table,
         blocking_calls: pa.Table | None,
         payloads: pa.Table,
         waits: pa.Table,
         calls: pa.Table | None,
     ) -> ProcessEvents:
-        """Collect the events of one process from its share of each canonical table.
-
-        Launch times are those that `attribution.launch_times` gives; `waits` and `calls` are `canonical.HOST_WAITS` and
-        `canonical.HOST_CALLS`.
-        """
+        """Collect the events of one process from its share of each canonical table."""
         devices = pc.value_counts(
             pa.chunked_array(kernels["device_id"].chunks + copies["device_id"].chunks, pa.int64())
         )
         counts = {row["values"]: row["counts"] for row in devices.to_pylist() if row["values"] is not None}
-        operations = operations_of(kernels, kernel_launch, copies, copy_launch)
         used = tuple(sorted(counts, key=lambda device: (-counts[device], device)))
-        return cls(
-            process_id,
-            operations,
-            ranges,
-            used,
-            operations.n_without_launch < max(operations.n_launchable, 1),
-            blocking_calls,
-            payloads,
-            device_clocks(operations, used, waits, calls),
-        )
+        operations = operations_of(kernels, launch_times(kernels, launches), copies, launch_times(copies, launches))
+        has_launches = operations.n_without_launch < max(operations.n_launchable, 1)
+        clocks = device_clocks(operations, used, waits, calls)
+        return cls(process_id, operations, ranges, used, has_launches, blocking_calls, payloads, clocks)
 
 
 @dataclass(frozen=True)
 class ReportContext:
     """What the processes of one report share."""
 
-    families: TextFamilies  # the families of the ranges' texts
     codes: Int64  # `phases.phase_codes` of the ranges' dictionary
     names: Mapping[int, str]  # text of each kernel name id
     recorded: Recorded
     overhead: IntervalSet | None  # when the profiler did its own work; None when not recorded
+    family: str | None  # the step family; None makes the capture one window
+
+
+@dataclass(frozen=True)
+class _Process:
+    process_id: int
+    candidates: tuple[Candidate, ...]  # every family of ranges on it, largest first
+    # One row per step range: ``number`` (null: not exactly one integer in the text), its host ``start_ns`` and
+    # ``end_ns``, and more
+    members: pa.Table
+
+    @property
+    def pid(self) -> int:
+        """The operating system's process id."""
+        return pid_of(self.process_id)
+
+
+@dataclass(frozen=True)
+class ProcessDigest(_Process):
+    """One process with device activity, that is, one rank.
+
+    Of each member also the hull of what was launched in it, ``device_start_ns`` and ``device_end_ns`` (null: nothing).
+    """
+
+    # device_id, device_ids: the device with most operations, and all of them in order
+    device_id: int | None
+    device_ids: tuple[int, ...]
+    n_kernels: int | None
+    n_comm: int | None
+    n_dtod: int | None
+    span: tuple[int, int]  # first start and last end of its operations, report time, ns
+    has_launches: bool  # whether any operation has a launch
+    comm: CommOperations  # its communication operations
+    # One row per window: ``member``, ``start_ns``, ``end_ns``, ``is_complete``, the breakdown, and ``graph_ns``, how
+    # long CUDA graphs that were captured as a whole run in it
+    windows: pa.Table
+    phases: pa.Table  # one row per (phase, member): ``phase``, ``member`` and the costs
+    # One row per (phase, name): ``phase`` (null for none), ``name`` and the costs
+    kernels: pa.Table
+    # Number and time of each of those rows' kernels by the window that they start in
+    kernels_by_window: WindowSums
+    # Idle time by the API call that the host was blocked in, one value per window
+    blocked_ns_by_call: dict[str, Int64]
+    hidden: IntervalSet  # when communication ran beside compute, report time
+
+
+@dataclass(frozen=True)
+class HostDigest(_Process):
+    """One process with ranges of its own and without device activity.
+
+    Of each member also ``is_complete``, and for each phase ``<phase>_ns`` (null: none of it on this process).
+    """
+
+    device_id: None = None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First start and last end of its steps, report time, ns; asked only where there are any."""
+        return pc.min(self.members["start_ns"]).as_py(), pc.max(self.members["end_ns"]).as_py()
+
+
+def step_members(ranges: pa.Table, families: TextFamilies, own: Sequence[Candidate], family: str | None) -> Members:
+    """Return the step ranges of a process with some families; none where it lacks the chosen one."""
+    candidate = next((one for one in own if one.name == family), None)
+    return _NO_MEMBERS if candidate is None else members_of(ranges, families, candidate)
+
+
+def digest_process(
+    events: ProcessEvents, context: ReportContext, own: Sequence[Candidate], members: Members, between: BetweenSteps
+) -> tuple[ProcessDigest, list[Problem]]:
+    """Reduce one process to its digest, and say what it lacks.
+
+    Without a step family the capture is one window; a family that this process lacks gives no window. `between` is what
+    its host does between steps.
+    """
+    operations, recorded, is_one_window = events.operations, context.recorded, context.family is None
+    windows = capture_window(operations) if is_one_window else step_windows(members, operations)
+    phases = phase_ranges(events.ranges, context.codes, members)
+    has_comm = recorded.kernels and recorded.names
+    has_copies = recorded.memcpy and recorded.kinds
+    digest = ProcessDigest(
+        events.process_id,
+        tuple(own),
+        _members_table(events, members),
+        device_id=events.devices[0] if events.devices else None,
+        device_ids=tuple(sorted(events.devices)),
+        n_kernels=operations.kernel_start.size if recorded.kernels else None,
+        n_comm=int(np.count_nonzero(operations.is_comm)) if has_comm else None,
+        n_dtod=int(np.count_nonzero(operations.copy_kind == DTOD_KIND)) if has_copies else None,
+        span=operations.span,
+        has_launches=events.has_launches,
+        comm=comm_operations(
+            operations, context.names, members, windows, payloads=events.payloads, is_one_window=is_one_window
+        ),
+        **_measured(events, context, windows, phases, members, between=between),
+    )
+    problems = _problems(events)
+    if is_one_window:
+        return digest, problems
+    if not members.starts.size:
+        problems.append(problem("steps-missing-on-rank", process_id=events.process_id))
+    elif n_without := members.starts.size - len(windows):
+        problems.append(problem("step-without-window", process_id=events.process_id, n=n_without))
+    if not phases["backward"].starts.size and events.has_launches:
+        problems.append(problem("no-backward", process_id=events.process_id))
+    return digest, problems
+
+
+def _members_table(events: ProcessEvents, members: Members) -> pa.Table:
+    operations = events.operations
+    counts, starts, ends = launched_in(
+        members.starts,
+        members.ends,
+        (operations.kernel_launch, operations.kernel_start, operations.kernel_end),
+        (operations.copy_launch, operations.copy_start, operations.copy_end),
+    )
+    launched = {
+        "device_start_ns": pa.array(starts, mask=counts == 0),
+        "device_end_ns": pa.array(ends, mask=counts == 0),
+    }
+    return pa.table(_member_columns(events.ranges, members) | launched)
+
+
+def _member_columns(ranges: pa.Table, members: Members) -> dict[str, Any]:
+    texts = ranges["text"].take(pa.array(members.rows)).to_pylist()
+    numbers = pa.array([step_number(text) for text in texts], pa.int64())
+    return {"number": numbers, "start_ns": members.starts, "end_ns": members.ends}
+
+
+def _problems(events: ProcessEvents) -> list[Problem]:
+    """State what clocks and launches lack."""
+    process, problems = events.process_id, []
+    for number, clock in events.clocks.items():
+        device = "the device" if number is None else f"device {number}"
+        if clock.offset_ns:
+            us = f"{clock.offset_ns / 1000:+,.0f}"
+            problems.append(problem("device-clock-apart", process_id=process, device=device, us=us))
+        if clock.span_ns is not None and clock.span_ns > _LARGE_SPAN_NS:
+            us = f"{clock.span_ns / 1000:,.0f}"
+            problems.append(problem("device-clock-uncertain", process_id=process, device=device, us=us))
+    n_missing, total = events.operations.n_without_launch, events.operations.n_launchable
+    if not events.has_launches:
+        problems.append(problem("no-launches", process_id=process, n=total))
+    elif n_missing:
+        problems.append(problem("launch-missing", process_id=process, n=n_missing, total=total))
+    return problems
+
+
+def _measured(
+    events: ProcessEvents,
+    context: ReportContext,
+    windows: Windows,
+    phases: Mapping[str, PhaseRanges],
+    members: Members,
+    *,
+    between: BetweenSteps,
+) -> dict[str, Any]:
+    """Apply every measure to one process: the tables of its digest, by field."""
+    operations, recorded = events.operations, context.recorded
+    device, offset = device_time(operations), events.clock.offset_ns
+    kernel_phase = phases_of_launches(phases, operations.kernel_launch)
+    copy_phase = phases_of_launches(phases, operations.copy_launch)
+    backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
+    parts = breakdown(operations, windows, backward, recorded, device)
+    gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
+    causes = idle_causes(
+        gaps,
+        windows,
+        parts["idle_ns"],
+        between.with_data(phases["data"]).shifted(offset),
+        _shifted(events.blocking_calls, offset),
+        between=between.quiet.shifted(offset),
+    )
+    parts |= causes.columns
+    parts |= grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
+    is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
+    graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
+    is_known = recorded.kernels and recorded.names
+    parts |= {
+        "idle_between_steps_ns": causes.between_steps_ns,
+        "idle_pause_ns": causes.pause_ns,
+        "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
+        "graph_ns": windows.covered(graphs),
+        "overhead_ns": None if context.overhead is None else windows.covered(context.overhead),
+    }
+    phase_of_gaps = np.concatenate((kernel_phase, copy_phase))[gaps.operation]
+    idle = phase_idle(gaps, windows, phase_of_gaps, len(PHASES))
+    costs = {
+        phase: phase_costs(
+            ranges,
+            members,
+            operations,
+            windows,
+            belongs=(kernel_phase == code, copy_phase == code),
+            device=device,
+            idle_ns=idle[code],
+        )
+        for code, (phase, ranges) in enumerate(phases.items())
+    }
+    kernels, by_window = kernels_table(operations, context.names, kernel_phase, device.comm, windows)
+    return {
+        "windows": _windows_table(windows, parts),
+        "phases": _phases_table(costs, recorded),
+        "kernels": kernels,
+        "kernels_by_window": by_window,
+        "blocked_ns_by_call": causes.blocked_ns_by_call,
+        "hidden": device.hidden,
+    }
+
+
+def _in_backward(phases: Mapping[str, PhaseRanges], phase: NDArray[np.int8]) -> Flags | None:
+    """Flag what was launched inside backward ranges; None without such ranges."""
+    return (phase == PHASES.index("backward")) if phases["backward"].starts.size else None
+
+
+def _shifted(calls: pa.Table | None, by_ns: int) -> pa.Table | None:
+    """Return calls later by so much."""
+    if calls is None or not by_ns:
+        return calls
+    for name in ("start_ns", "end_ns"):
+        calls = calls.set_column(calls.column_names.index(name), name, pc.add(calls[name], by_ns))
+    return calls
+
+
+def _windows_table(windows: Windows, parts: Mapping[str, Int64 | None]) -> pa.Table:
+    unknown = pa.nulls(len(windows), pa.int64())
+    columns = {
+        "member": windows.member,
+        "start_ns": windows.starts,
+        "end_ns": windows.ends,
+        "is_complete": windows.is_complete,
+        **{name: unknown if part is None else part for name, part in parts.items()},
+    }
+    return pa.table({name: pa.array(values) for name, values in columns.items()})
+
+
+def _phases_table(costs: Mapping[str, Mapping[str, Int64 | None]], recorded: Recorded) -> pa.Table:
+    """Put phases together; what cannot be told from what the report holds is null."""
+    unrecorded = [] if recorded.names else ["compute_ns", "comm_ns", "exposed_comm_ns"]
+    if not (recorded.memcpy and recorded.memset):
+        unrecorded += ["device_ns", "idle_ns"]
+    tables = []
+    for phase, columns in costs.items():
+        n_rows = columns["member"].size  # type: ignore[union-attr]  # always given
+        arrays = {
+            name: pa.nulls(n_rows, pa.int64())
+            if values is None or name in unrecorded
+            else pa.array(values, mask=values == NO_WINDOW)
+            for name, values in columns.items()
+        }
+        tables.append(pa.table({"phase": pa.array([phase] * n_rows, pa.string()), **arrays}))
+    return pa.concat_tables(tables)
+
+
+# Of a report without device activity: the processes with ranges of their own, each with its families.
+Hosts = dict[int, tuple[pa.Table, list[Candidate]]]
+
+
+def host_candidates(ranges: pa.Table, families: TextFamilies) -> Hosts:
+    """Return the ranges and families of each process of a report without device activity that has any."""
+    never = np.empty(0, np.int64)
+    nothing = operations_of(canonical.KERNELS.empty(), never, canonical.COPIES.empty(), never)
+    hosts = {}
+    for process in distinct(ranges["process_id"]).tolist():
+        own = ranges.filter(pc.equal(ranges["process_id"], process))
+        if measured := candidates(own, families, nothing):
+            hosts[process] = own, measured
+    return hosts
+
+
+def digest_hosts(
+    hosts: Hosts, families: TextFamilies, codes: Int64, family: str | None, open_end_ns: int | None
+) -> tuple[HostDigest, ...]:
+    """Reduce each process to its digest; one that lacks the step family has no members.
+
+    `codes` are `phases.phase_codes` of the ranges' dictionary; ranges that were never closed got `open_end_ns`.
+    """
+    digests = []
+    for process, (ranges, own) in hosts.items():
+        members = step_members(ranges, families, own, family)
+        n_members = members.starts.size
+        # Such an end lies behind all that were recorded.
+        is_closed = np.ones(n_members, np.bool_) if open_end_ns is None else members.ends != open_end_ns
+        phases = {
+            f"{phase}_ns": pa.array(grouped_lengths(one.member, one.starts, one.ends, n_members))
+            if one.starts.size
+            else pa.nulls(n_members, pa.int64())
+            for phase, one in phase_ranges(ranges, codes, members).items()
+        }
+        columns = _member_columns(ranges, members) | {"is_complete": is_closed, **phases}
+        digests.append(HostDigest(process, tuple(own), pa.table(columns)))
+    return tuple(digests)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,11 +21,10 @@ from nsyspipe.model.table import conform
 from nsyspipe.nsys.find_reports import display_names, source_of
 from nsyspipe.reader.fabric import read_nccl_logs, read_topology
 from nsyspipe.reader.sidecar import FoundSidecars, read_beside, read_sidecars
-from nsyspipe.run.assemble import RunTables, merge
+from nsyspipe.run.assemble import RunTables, merge, problems_table
 from nsyspipe.run.gather import Gathered, gather
-from nsyspipe.run.problems import problems_table
-from nsyspipe.run.ranks import own_log, run_sizes
-from nsyspipe.run.run import Run, RunHeader, header_of, steps_source
+from nsyspipe.run.ranks import log_of_run, run_sizes
+from nsyspipe.run.run import Run, RunHeader, header_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,31 +36,23 @@ if TYPE_CHECKING:
     from nsyspipe.model.problems import Problem
 
 
-def links_of(
+def _links_of(
     log: NcclLog | None, topology: Topology | None, ranks: pa.Table, world_size: int | None
-) -> tuple[pa.Table | None, list[Problem]]:
-    """Return `schema.LINKS` of a run, and what is wrong with the topology; None without it and a log of this run."""
-    if log is None and topology is None:
-        return None, []
+) -> tuple[pa.Table, list[Problem]]:
+    """Return `schema.LINKS` of a run, and what is wrong with the topology."""
     rows = {row["rank"]: row for row in ranks.to_pylist()}
-    n_ranks = world_size or len(rows)
-    pids = [row["pid"] for row in rows.values()]
-    hosts = {rank: row["host"] for rank, row in rows.items()}
-    local_ranks = {
-        rank: row["device_id"] if row["local_rank"] is None else row["local_rank"] for rank, row in rows.items()
+    known: dict[str, Any] = {
+        "n_ranks": world_size or len(rows),
+        "local_ranks": {
+            rank: row["device_id"] if row["local_rank"] is None else row["local_rank"] for rank, row in rows.items()
+        },
+        "hosts": {rank: row["host"] for rank, row in rows.items()},
+        "pids": [row["pid"] for row in rows.values()],
     }
-    lacking = absent_gpus(log, topology, n_ranks=n_ranks, local_ranks=local_ranks, hosts=hosts, pids=pids)
-    named = ", ".join(map(str, lacking))
-    found = links(
-        log,
-        topology,
-        {rank: row["gpu_name"] for rank, row in rows.items()},
-        n_ranks=n_ranks,
-        local_ranks=local_ranks,
-        hosts=hosts,
-        pids=pids,
-    )
-    return found, [problem("topology-of-another-machine", gpus=named)] if lacking else []
+    lacking = ", ".join(map(str, absent_gpus(log, topology, **known)))
+    gpu_names = {rank: row["gpu_name"] for rank, row in rows.items()}
+    problems = [problem("topology-of-another-machine", gpus=lacking)] if lacking else []
+    return links(log, topology, gpu_names, **known), problems
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,30 +91,22 @@ class ReportRun(Run):
     @cached_property
     def _gathered(self) -> Gathered:
         _ = self._fabric
-        return gather(
-            self.paths,
-            self.reading,
-            self._sidecars,
-            jobs=self.jobs,
-            executor=self.executor,
-            on_progress=self.on_progress,
-        )
+        options = {"jobs": self.jobs, "executor": self.executor, "on_progress": self.on_progress}
+        return gather(self.paths, self.reading, self._sidecars, **options)  # type: ignore[arg-type]
 
     @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
         """The log and the topology, given or named by a sidecar, and what is wrong with the latter."""
         log, topology = self._fabric
-        found_log, found_topology, problems = read_beside(
-            self._gathered.captured.sidecars,
-            wants_log=log is None,
-            wants_topology=topology is None,
-        )
-        return log or found_log, topology or found_topology, problems
+        sidecars = self._gathered.sidecars.sidecars
+        of_log, of_topology, problems = read_beside(sidecars, wants_log=log is None, wants_topology=topology is None)
+        return log or of_log, topology or of_topology, problems
 
     @cached_property
-    def _own_log(self) -> NcclLog | None:
+    def _log(self) -> NcclLog | None:
+        """What NCCL logged of this run."""
         log, gathered = self._beside[0], self._gathered
-        return log and own_log(gathered.digests, log, gathered.captured.world_size)
+        return log and log_of_run(gathered.digests, log, gathered.sidecars.world_size)
 
     @cached_property
     def _tables(self) -> RunTables:
@@ -132,26 +115,29 @@ class ReportRun(Run):
             display_names(self.paths),
             rank_map=self.rank_map,
             skip_first=self.skip_first,
-            log=self._own_log,
+            log=self._log,
         )
 
     @cached_property
     def _linked(self) -> tuple[pa.Table | None, list[Problem]]:
-        """What connects the ranks, and which of the given files is not of this run."""
-        log, topology, beside = self._beside
-        found, problems = links_of(self._own_log, topology, self.ranks, self._tables.world_size)
-        if log is not None and self._own_log is None and self.ranks.num_rows:
-            sizes = run_sizes(self._gathered.digests, self._gathered.captured.world_size)
-            shown = " or ".join(map(str, sizes))
-            problems = [problem("log-of-another-run", sizes=shown), *problems]
-        elif self._own_log is not None and not self._own_log.communicators and self.ranks.num_rows > 1:
-            problems = [problem("log-without-communicators"), *problems]
-        return found, [*problems, *beside]
+        """What connects the ranks, and which of the given files is not of this run; None without a file that is."""
+        log, topology, problems = self._beside
+        table: pa.Table | None = None
+        of_topology: list[Problem] = []
+        if self._log is not None or topology is not None:
+            table, of_topology = _links_of(self._log, topology, self.ranks, self._tables.world_size)
+        of_log = []
+        if log is not None and self._log is None and self.ranks.num_rows:
+            sizes = run_sizes(self._gathered.digests, self._gathered.sidecars.world_size)
+            of_log = [problem("log-of-another-run", sizes=" or ".join(map(str, sizes)))]
+        elif self._log is not None and not self._log.communicators and self.ranks.num_rows > 1:
+            of_log = [problem("log-without-communicators")]
+        return table, [*of_log, *of_topology, *problems]
 
     @cached_property
     def _evidence(self) -> Evidence:
         """What rules may ask about the run."""
-        merged, gpu_names, settings = self._tables, self.header.gpu_names, self._own_log
+        merged, calls = self._tables, self._tables.idle_calls
         return Evidence(
             n_ranks=merged.ranks.num_rows,
             world_size=merged.world_size,
@@ -163,12 +149,12 @@ class ReportRun(Run):
             all_collectives=merged.collectives,
             stragglers=merged.stragglers,
             kernels=merged.kernels,
-            blocked_ns_by_call=merged.blocked_ns_by_call,
+            blocked_ns_by_call=dict(zip(*(calls[name].to_pylist() for name in schema.IDLE_CALLS.names), strict=True)),
             skipped_steps=tuple(self.skipped_steps),
             n_hosts=max(pc.count_distinct(merged.ranks["host"]).as_py(), 1),
-            gpu_names=tuple(gpu_names),
+            gpu_names=tuple(self.header.gpu_names),
             links=self._linked[0],
-            nccl_settings=None if settings is None else settings.settings,
+            nccl_settings=None if self._log is None else self._log.settings,
         )
 
     @cached_property
@@ -213,30 +199,16 @@ class ReportRun(Run):
         operations = self.operations((step, step))
         # With the first one asked for, workers go on reading while this process makes its collectives.
         first = list(itertools.islice(operations, 1))
-        found = itertools.chain(first, operations)
-        return timeline(self.steps(), self.collectives(), found, step)
+        return timeline(self.steps(), self.collectives(), itertools.chain(first, operations), step)
 
     @cached_property
     def header(self) -> RunHeader:
-        merged, gathered = self._tables, self._gathered
-        return header_of(
-            gathered.digests,
-            merged.ranks,
-            display_names(self.paths),
-            world_size=merged.world_size,
-            label=self.label,
-            run_id=self.run_id,
-            captured=gathered.captured,
-            steps_from=steps_source(
-                merged.ranks.num_rows,
-                merged.host_steps.num_rows,
-                has_family=gathered.family is not None,
-            ),
-        )
+        names = display_names(self.paths)
+        return header_of(self._gathered, self._tables, names, label=self.label, run_id=self.run_id)
 
     @property
     def nccl(self) -> NcclFacts | None:
-        return None if self._own_log is None else self._own_log.facts
+        return None if self._log is None else self._log.facts
 
     @cached_property
     def link(self) -> LinkVerdict | None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from nsyspipe.findings.slow_link import LinkVerdict
     from nsyspipe.model.fabric import NcclFacts
     from nsyspipe.model.sidecar import RunCapture
-    from nsyspipe.run.gather import ReportDigest
-    from nsyspipe.run.sidecars import Captured
+    from nsyspipe.run.assemble import RunTables
+    from nsyspipe.run.gather import Gathered, ReportDigest
 
 
 # What the steps of a run come from.
@@ -80,33 +80,28 @@ def steps_source(n_ranks: int, n_host_steps: int, *, has_family: bool) -> str | 
 
 
 def header_of(
-    digests: Sequence[ReportDigest],
-    ranks: pa.Table,
-    names: Sequence[str],
-    *,
-    world_size: int | None,
-    label: str | None,
-    run_id: str | None,
-    captured: Captured,
-    steps_from: str | None = None,
+    gathered: Gathered, tables: RunTables, names: Sequence[str], *, label: str | None, run_id: str | None
 ) -> RunHeader:
-    """Describe a run by its digests and `schema.RANKS`; `names` is what to call each report."""
+    """Describe a run by its digests and tables; `names` is what to call each report."""
+    digests, sidecars, ranks = gathered.digests, gathered.sidecars, tables.ranks
     facts = [digest.facts for digest in digests]
     starts = [one.session_start_utc_ns for one in facts if one.session_start_utc_ns is not None]
     start = _EPOCH + timedelta(microseconds=min(starts) // 1000) if starts else None
+    # The capture's name, if it is that of all reports.
+    captured = sidecars.facts if len(sidecars.by_argument) == len(names) else None
     return RunHeader(
         run_id=run_id or _run_id(digests, start),
-        label=label or _captured_label(captured, len(names)) or _label(names),
+        label=label or (captured and captured.name) or _label(names),
         n_ranks=ranks.num_rows,
-        world_size=world_size,
+        world_size=tables.world_size,
         gpu_names=_distinct(ranks["gpu_name"].to_pylist()),
         hosts=_distinct(ranks["host"].to_pylist()),
         nsys_versions=_distinct(one.nsys_version for one in facts),
         export_schema_versions=_distinct(one.schema_version for one in facts),
         captured_at_utc=start.isoformat().replace("+00:00", "Z") if start else None,
         reports=list(names),
-        capture=captured.facts,
-        steps_from=steps_from,
+        capture=sidecars.facts,
+        steps_from=steps_source(ranks.num_rows, tables.host_steps.num_rows, has_family=gathered.family is not None),
     )
 
 
@@ -114,35 +109,18 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
     return sorted({value for value in values if value})
 
 
-def _host_captures(digests: Sequence[ReportDigest]) -> list[tuple[int, ...]]:
-    """Tell captures without device activity apart by their hosts' steps."""
-    return sorted(
-        (digest.facts.session_start_utc_ns or 0, host.process_id, *host.span)
-        for digest in digests
-        for host in digest.hosts
-        if host.members.num_rows
-    )
-
-
-def _run_id(digests: Sequence[ReportDigest], captured: datetime | None) -> str:
-    captures = sorted(
-        (
-            digest.facts.session_start_utc_ns or 0,
-            process.process_id,
-            *process.span,
-            process.n_kernels,
-        )
-        for digest in digests
+def _run_id(digests: Sequence[ReportDigest], start: datetime | None) -> str:
+    """Tell captures apart by what ran on the devices, those without device activity by their hosts' steps."""
+    with_start = [(digest.facts.session_start_utc_ns or 0, digest) for digest in digests]
+    captures: list[tuple[int | None, ...]] = sorted(
+        (session, process.process_id, *process.span, process.n_kernels)
+        for session, digest in with_start
         for process in digest.processes
+    ) or sorted(
+        (session, host.process_id, *host.span) for session, digest in with_start for host in digest.hosts_with_steps
     )
-    found = captures or _host_captures(digests)
-    fingerprint = hashlib.sha256(repr(found).encode()).hexdigest()[:8]
-    return f"{captured:%Y%m%dT%H%M%S}-{fingerprint}" if captured else f"run-{fingerprint}"
-
-
-def _captured_label(captured: Captured, n_reports: int) -> str | None:
-    """Return the capture's name, if it is that of all reports."""
-    return captured.name if len(captured.by_argument) == n_reports else None
+    fingerprint = hashlib.sha256(repr(captures).encode()).hexdigest()[:8]
+    return f"{start:%Y%m%dT%H%M%S}-{fingerprint}" if start else f"run-{fingerprint}"
 
 
 def _label(names: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
-"""Where the work on reports runs: in this process, or in workers: each a Python of its own, started with ``-P``, which gets calls and answers them through pipes.
+"""Where the work on reports runs: in this process, or in workers, as many as cores and memory allow.
 
-They are no processes of `multiprocessing`: those start as ``python -c``, with the current directory first on their
-path, and import the main program of whoever calls. These import nothing but what the caller's installation has, never
-from the current directory, and they end when the process that started them is gone, whatever ended it.
+A worker is a Python of its own, started with ``-P``, which gets calls and answers them through pipes: none of
+`multiprocessing`, which start as ``python -c``, with the current directory first on their path, and import the main
+program of whoever calls. Workers import nothing but what the caller's installation has, never from the current
+directory, and they end when the process that started them is gone, whatever ended it.
 """
 
 from __future__ import annotations
@@ -49,12 +50,7 @@ except Exception as error:
     sys.exit(f"error: a worker process cannot start: {type(error).__name__}: {error}")
 serve(preload, parent)
 """
-_FLAGS = {
-    "isolated": "-I",
-    "ignore_environment": "-E",
-    "no_user_site": "-s",
-    "dont_write_bytecode": "-B",
-}
+_FLAGS = {"isolated": "-I", "ignore_environment": "-E", "no_user_site": "-s", "dont_write_bytecode": "-B"}
 _LENGTH = struct.Struct("!Q")
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LOOK_FOR_PARENT_MS = 1000
@@ -155,7 +151,12 @@ class Workers(Executor):
             except (OSError, EOFError, MemoryError) as failure:
                 if isinstance(failure, MemoryError):  # the rest of an answer stands in the pipe
                     process.kill()
-                told = self._give_up(dead_worker(_end(process)))
+                try:
+                    status = process.wait(_LAST_WORDS_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    status = process.wait()
+                told = self._give_up(dead_worker(status))
                 if call is not None:
                     call.future.set_exception(told)
 
@@ -199,14 +200,11 @@ class Workers(Executor):
 
 def dead_worker(status: int | None = None) -> InputError:
     """Return the error for a worker process that ended by itself: its exit status, negative for a signal."""
-    how = ""
-    if status is not None:
-        how = f" with status {status}"
-        if status < 0:
-            is_known = -status in set(signal.Signals)
-            how = f" by {signal.Signals(-status).name if is_known else f'signal {-status}'}"
-    problem = f"a worker process died{how}; perhaps no memory was left"
-    return InputError("analysis", problem, fix=_FEWER)
+    how = "" if status is None else f" with status {status}"
+    if status is not None and status < 0:
+        is_known = -status in set(signal.Signals)
+        how = f" by {signal.Signals(-status).name if is_known else f'signal {-status}'}"
+    return InputError("analysis", f"a worker process died{how}; perhaps no memory was left", fix=_FEWER)
 
 
 def _answer(call: _Call, requests: IO[bytes], answers: IO[bytes]) -> None:
@@ -221,20 +219,6 @@ def _answer(call: _Call, requests: IO[bytes], answers: IO[bytes]) -> None:
         call.future.set_result(value)
     else:
         call.future.set_exception(error)
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit status of a process that hears and says nothing any more."""
-    try:
-        return process.wait(_LAST_WORDS_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
-def can_start() -> bool:
-    """Return whether this program is a Python that can be started again: one that is frozen or embedded is not."""
-    return bool(sys.executable) and not getattr(sys, "frozen", False)
 
 
 def _send(file: IO[bytes], payload: bytes, *, framed: bool = True) -> None:
@@ -326,9 +310,6 @@ class _NoOtherFrames:
         return None
 
 
-# Where the work on reports runs: in this process, or in workers, as many as cores and memory allow.
-
-
 # What workers run, and import before they are asked to.
 PRELOAD = "nsyspipe.run.gather"
 
@@ -388,7 +369,8 @@ def executor_for(paths: Sequence[Path], requested: int | None, *, preload: str) 
     Workers import `preload` at once, while the caller is still busy with its own imports.
     """
     jobs = jobs_for([_size(path) for path in paths], requested)
-    if jobs == 1 or not can_start():
+    # A program that is frozen or embedded is no Python that can be started again.
+    if jobs == 1 or not sys.executable or getattr(sys, "frozen", False):
         with _interrupts_kept():
             yield SerialExecutor()
         return

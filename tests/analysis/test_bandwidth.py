@@ -7,8 +7,7 @@ import pytest
 
 from nsyspipe.analysis.clock import ClockOffset
 from nsyspipe.analysis.collectives import bus_factor, match, waiting, whole_message
-from nsyspipe.run.collectives import collectives_table, step_bytes
-from nsyspipe.run.cross_rank import CrossRank, comm_rows
+from nsyspipe.run.collectives import CrossRank, collectives_table, comm_rows, step_bytes
 from tests.build.make import ints
 from tests.build.make_comm import GATHER, SEND, op, rank
 

@@ -7,7 +7,7 @@ import pytest
 from nsyspipe.analysis.collectives import UNGROUPED, match
 from nsyspipe.analysis.communication import NO_MEMBER
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.run.cross_rank import ABSENT, comm_rows
+from nsyspipe.run.collectives import ABSENT, comm_rows
 from tests.build.make import ints
 from tests.build.make_comm import GATHER, SEND, SUM, op, rank
 

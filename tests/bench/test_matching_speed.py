@@ -16,8 +16,7 @@ from nsyspipe.analysis.clock import ALIGNING, clock_offsets
 from nsyspipe.analysis.collectives import match, waiting
 from nsyspipe.analysis.communication import CommKind
 from nsyspipe.model.names import COLLECTIVES
-from nsyspipe.run.collectives import collectives_table
-from nsyspipe.run.cross_rank import ABSENT, CommRows, CrossRank
+from nsyspipe.run.collectives import ABSENT, CommRows, CrossRank, collectives_table
 from tests.build.matching import collective_rows
 from tests.build.synthetic_times import clock_errors
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from nsyspipe.analysis.communication import CommKind, CommOperations
 from nsyspipe.model import canonical
-from nsyspipe.run.gather import Placed
+from nsyspipe.run.gather import Rank
 
 SUM = CommKind("all_reduce", "f32", "RING_LL")
 GATHER = CommKind("all_gather", None, "RING_LL")
@@ -24,4 +24,4 @@ def op(start, *, kind=SUM, member=0, order=0, comm=None, seq=None, n_bytes=None,
 def rank(*operations, kinds=(SUM, GATHER, SEND), report=0, shift=0):
     rows = [one | {"kind": kinds.index(one["kind"])} for one in operations]
     comm = CommOperations(kinds, canonical.COMM_OPERATIONS.from_rows(rows))
-    return Placed(report, None, SimpleNamespace(comm=comm), shift)  # type: ignore[arg-type]
+    return Rank(report, None, SimpleNamespace(comm=comm), shift)  # type: ignore[arg-type]

@@ -39,12 +39,7 @@ def moved(rank: Rank, by: int) -> Rank:
         rank,
         steps=tuple((number, start + by, end + by) for number, start, end in rank.steps),
         kernels=tuple(
-            replace(
-                k,
-                start=k.start + by,
-                end=k.end + by,
-                launch=None if k.launch is None else k.launch + by,
-            )
+            replace(k, start=k.start + by, end=k.end + by, launch=None if k.launch is None else k.launch + by)
             for k in rank.kernels
         ),
     )

@@ -8,17 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from tests.property.oracle import (
-    ROLES,
-    Op,
-    Process,
-    kernels,
-    members_on,
-    phase_ranges,
-    role_of,
-    ticks,
-    windows,
-)
+from tests.property.oracle import ROLES, Op, Process, kernels, members_on, phase_ranges, role_of, ticks, windows
 
 LABELS = {"comm": "ncclDevKernel_AllReduce_Sum_f32_RING_LL"}
 # Built runs are of some hundred ns: a pause is as short there.
@@ -69,10 +59,7 @@ def gap_at(process: Process, tick: int) -> Gap | None:
 
 
 def latency(process: Process) -> int:
-    return max(
-        min((op.start - op.launch for op in kernels(process) if op.launch is not None), default=0),
-        0,
-    )
+    return max(min((op.start - op.launch for op in kernels(process) if op.launch is not None), default=0), 0)
 
 
 def cause(process: Process, tick: int, data: list[tuple[int, int]]) -> str:
@@ -169,8 +156,7 @@ def grad_copies(process: Process, family: str | None) -> list[dict[str, int]]:
     """Return the figures of the copies of gradients in each window."""
     backward = roles(process, family)["backward"]
     launched = sorted(
-        (op for op in process.ops if op.category == "dtod" and op.launch is not None),
-        key=lambda op: op.launch or 0,
+        (op for op in process.ops if op.category == "dtod" and op.launch is not None), key=lambda op: op.launch or 0
     )
     others = [op.launch for op in process.ops if op.category != "dtod" and op.launch is not None]
     runs: list[list[Op]] = []

@@ -56,62 +56,52 @@ def summary_members(run, rank, numbers):
     return {member for member, number in enumerate(numbers) if number in steps}
 
 
-@examples(90)
-@given(RUNS)
-def test_steps_equal_counting_every_nanosecond(found):
+def check(found):
     run, family = loaded(found)
-    shifts = run.ranks["clock_shift_ns"].to_pylist()
+    shifts, numbers = run.ranks["clock_shift_ns"].to_pylist(), oracle.numbers(found, family)
+    unseen = dict.fromkeys(oracle.UNSEEN) if oracle.lacks_comm(found) else {}
     for rank, process in enumerate(found):
-        numbers = oracle.numbers(found, family)[rank]
-        expected = [
-            whole | causes | copies | {"step": numbers[whole["member"]]}
-            for whole, causes, copies in zip(
-                oracle.breakdown(process, family),
-                oracle_costs.idle_causes(process, family),
-                oracle_costs.grad_copies(process, family),
-                strict=True,
-            )
-        ]
-        for row in expected:
-            row.pop("member")
-            row |= {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")}
-            row.update(dict.fromkeys(oracle.UNSEEN) if oracle.lacks_comm(found) else {})
-        own = rows_of(run.steps(), rank)
-        assert [{name: row[name] for name in expected[0]} for row in own] == expected
-
-
-@pytest.mark.slow
-@examples(45)
-@given(RUNS)
-def test_idle_causes_are_never_negative_and_sum_to_idle_exactly(found):
-    run, _ = loaded(found)
-    for row in run.steps().to_pylist():
-        causes = [row[f"idle_{cause}_ns"] for cause in CAUSES]
-        assert all(one is None or one >= 0 for one in causes)
-        assert None in causes or sum(causes) == row["idle_ns"]
-
-
-@pytest.mark.slow
-@examples(90)
-@given(RUNS)
-def test_phases_and_kernels_equal_counting_every_nanosecond(found):
-    run, family = loaded(found)
-    for rank, process in enumerate(found):
-        numbers = oracle.numbers(found, family)[rank]
-        expected = {
-            (numbers[member], phase): row for (member, phase), row in oracle_costs.phases(process, family).items()
+        expected = []
+        for parts in zip(
+            oracle.breakdown(process, family),
+            oracle_costs.idle_causes(process, family),
+            oracle_costs.grad_copies(process, family),
+            strict=True,
+        ):
+            row = {name: value for part in parts for name, value in part.items()} | unseen
+            row["step"] = numbers[rank][row.pop("member")]
+            expected.append(row | {name: row[name] + shifts[rank] for name in ("start_ns", "end_ns")})
+        steps = rows_of(run.steps(), rank)
+        assert [{name: row[name] for name in expected[0]} for row in steps] == expected
+        for row in steps:
+            causes = [row[f"idle_{cause}_ns"] for cause in CAUSES]
+            assert all(cause is None or cause >= 0 for cause in causes)
+            assert None in causes or sum(causes) == row["idle_ns"]
+        phases = {
+            (numbers[rank][member], phase): row | {name: None for name in unseen if name in row}
+            for (member, phase), row in oracle_costs.phases(process, family).items()
         }
-        if oracle.lacks_comm(found):
-            for row in expected.values():
-                row |= {name: None for name in oracle.UNSEEN if name in row}
-        assert by_key(run.phases(), rank, "step", "phase") == expected
-        expected = oracle_costs.kernel_costs(process, family, summary_members(run, rank, numbers))
-        assert by_key(run.kernels(), rank, "phase", "name") == expected
+        assert by_key(run.phases(), rank, "step", "phase") == phases
+        kernels = oracle_costs.kernel_costs(process, family, summary_members(run, rank, numbers[rank]))
+        assert by_key(run.kernels(), rank, "phase", "name") == kernels
     assert (run.phases().schema, run.kernels().schema) == (PHASES.arrow, KERNEL_COSTS.arrow)
 
 
+@examples(20)
+@given(RUNS)
+def test_a_few_runs_equal_counting_every_nanosecond(found):
+    check(found)
+
+
 @pytest.mark.slow
-@examples(45)
+@examples(60)
+@given(RUNS)
+def test_steps_phases_and_kernels_equal_counting_every_nanosecond(found):
+    check(found)
+
+
+@pytest.mark.slow
+@examples(30)
 @given(trains())
 def test_kernels_slowed_by_communication_equal_comparing_each_with_all_others(process):
     run, family = loaded([process])
@@ -137,7 +127,7 @@ def moved(process, by, random):
 
 
 @pytest.mark.slow
-@examples(45)
+@examples(20)
 @given(PROCESSES, st.randoms(use_true_random=False))
 def test_row_order_and_time_shift_change_nothing(process, random):
     def rows(one, by=0):

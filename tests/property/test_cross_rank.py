@@ -70,7 +70,7 @@ def in_order(rows):
 
 
 @pytest.mark.slow
-@examples(50)
+@examples(40)
 @given(runs())
 def test_waiting_equals_the_plain_loops(run):
     # Several ranks without a single kernel that is known to communicate: then nothing is known of communication.
@@ -115,12 +115,8 @@ def check_places(rows, expected):
 
 
 @pytest.mark.slow
-@examples(25)
-@given(
-    runs(),
-    st.integers(0, 3),
-    st.one_of(st.integers(-50, 50), st.sampled_from([10**6, -(10**9), 10**10])),
-)
+@examples(10)
+@given(runs(), st.integers(0, 3), st.one_of(st.integers(-50, 50), st.sampled_from([10**6, -(10**9), 10**10])))
 def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run, which, by):
     before, after = tables(run), tables(shifted(run, which, by))
     pairs = zip(before["ranks"], after["ranks"], strict=True)
@@ -134,7 +130,7 @@ def test_a_clock_that_is_off_moves_no_figure_by_more_than_the_stated_errors(run,
 
 
 @pytest.mark.slow
-@examples(25)
+@examples(10)
 @given(runs(steady=True), st.integers(0, 3), st.integers(-(10**10), 10**10))
 def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, which, by):
     before, after = tables(run), tables(shifted(run, which, by))
@@ -148,7 +144,7 @@ def test_where_collectives_end_at_once_a_clock_that_is_off_changes_nothing(run, 
 
 
 @pytest.mark.slow
-@examples(25)
+@examples(10)
 @given(runs(), st.randoms(use_true_random=False))
 def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random):
     numbers, order = list(range(len(run.ranks))), list(range(len(run.sessions)))
@@ -165,7 +161,7 @@ def test_the_order_of_files_and_the_numbers_of_ranks_are_only_labels(run, random
 
 
 @pytest.mark.slow
-@examples(25)
+@examples(10)
 @given(runs(steady=True))
 def test_one_report_of_several_processes_says_what_a_report_per_rank_says(run):
     ranks = tuple(replace(rank, report=0) for rank in run.ranks)

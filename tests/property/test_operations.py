@@ -20,12 +20,7 @@ from tests.property.strategies import build, processes, workloads
 
 RUNS = st.lists(st.one_of(processes(), workloads()), min_size=1, max_size=2)
 CATEGORIES = {"dtod": "memory", "copy": "memory", "memset": "memory", "unified": "memory"}
-MEMORY = {
-    "dtod": "memcpy DtoD",
-    "copy": "memcpy HtoD",
-    "memset": "memset",
-    "unified": "memcpy unified HtoD",
-}
+MEMORY = {"dtod": "memcpy DtoD", "copy": "memcpy HtoD", "memset": "memset", "unified": "memcpy unified HtoD"}
 
 
 @contextlib.contextmanager
@@ -110,25 +105,20 @@ def expected_ranges(process, family, numbers, shift):
     return found
 
 
-@pytest.mark.slow
-@examples(15)
-@given(RUNS)
-def test_operations_and_phase_ranges_equal_the_plain_loops(found):
+def check_rows(found, got, shifts):
     family = family_of(found)
-    with loaded(found) as run:
-        got, shifts = tables(run), run.ranks["clock_shift_ns"].to_pylist()
     for rank, process in enumerate(found):
         events, ranges = got[rank]
         numbers = oracle.numbers(found, family)[rank]
-        names = ("start_ns", "end_ns", "step", "phase", "category", "name", "launch_ns", "bytes", "collective")  # fmt: skip
+        names = ("start_ns", "end_ns", "step", "phase", "category", "name", "launch_ns", "bytes", "collective")
         expected = expected_events(process, family, numbers, shifts[rank])
         assert sorted(rows(events, *names), key=repr) == sorted(expected, key=repr)
         assert pc.all(pc.equal(events["rank"], rank), min_count=0).as_py()
         times = rows(events, "start_ns", "end_ns")
         assert times == sorted(times)
-        names = ("step", "phase", "start_ns", "end_ns", "n_operations", "device_start_ns", "device_end_ns")  # fmt: skip
+        names = ("step", "phase", "start_ns", "end_ns", "n_operations", "device_start_ns", "device_end_ns")
         assert set(rows(ranges, *names)) == expected_ranges(process, family, numbers, shifts[rank])
-        keys = [(start, phase or "", end) for start, phase, end in rows(ranges, "start_ns", "phase", "end_ns")]  # fmt: skip
+        keys = [(start, phase or "", end) for start, phase, end in rows(ranges, "start_ns", "phase", "end_ns")]
         assert keys == sorted(keys)
 
 
@@ -149,29 +139,16 @@ def part(whole, steps, rank, first, last):
     return events.filter(pc.and_(pc.less(events["start_ns"], end), overlaps)), ranges.filter(chosen)
 
 
-def check_parts(run):
-    whole, steps = tables(run), run.steps()
+def check_parts(run, whole, choose):
+    """Compare one step and a span of several, which `choose` takes from those that there are, with parts of all."""
+    steps = run.steps()
     numbers = sorted(set(steps["step"].to_pylist()))
-    for first, last in {(n, n) for n in numbers} | {(numbers[0], numbers[-1])} if numbers else ():
+    for first, last in (
+        {(one := choose(numbers), one), tuple(sorted((choose(numbers), choose(numbers))))} if numbers else ()
+    ):
         got = tables(run, (first, last))
         for rank in whole:
             assert got[rank] == part(whole, steps, rank, first, last)
-
-
-@pytest.mark.slow
-@examples(15)
-@given(RUNS)
-def test_the_operations_of_some_steps_are_those_of_all_that_overlap_them(found):
-    with loaded(found) as run:
-        check_parts(run)
-
-
-@pytest.mark.slow
-@examples(60)
-@given(cross_runs.runs())
-def test_the_operations_of_some_steps_are_a_part_of_all_in_reports_of_several_ranks(drawn):
-    with tempfile.TemporaryDirectory() as folder:
-        check_parts(cross_runs.load(drawn, Path(folder)))
 
 
 # --- sums -----------------------------------------------------------------------------------
@@ -183,11 +160,13 @@ def covered(events, category, window):
 
 
 @pytest.mark.slow
-@examples(15)
-@given(RUNS)
-def test_operations_add_up_to_the_steps(found):
+@examples(20)
+@given(RUNS, st.randoms(use_true_random=False))
+def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_part_of_all(found, random):
     with loaded(found) as run:
         whole, steps = tables(run), run.steps().to_pylist()
+        check_rows(found, whole, run.ranks["clock_shift_ns"].to_pylist())
+        check_parts(run, whole, random.choice)
     for row in steps:
         events, window = whole[row["rank"]][0], (row["start_ns"], row["end_ns"])
         assert covered(events, "compute", window) == row["compute_ns"]
@@ -199,9 +178,9 @@ def test_operations_add_up_to_the_steps(found):
 
 
 @pytest.mark.slow
-@examples(15)
-@given(cross_runs.runs(), st.integers(1, 3))
-def test_a_timeline_adds_up_to_the_step_and_seq_names_the_row_of_collectives(drawn, most):
+@examples(25)
+@given(cross_runs.runs(), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_in_runs_of_several_ranks_spans_are_parts_timelines_add_up_and_seq_names_the_collective(drawn, most, random):
     # Of several ranks without a kernel that is known to communicate nothing is known of communication.
     kernels = [kernel for rank in drawn.ranks for kernel in rank.kernels]
     assume(len(drawn.ranks) == 1 or any(kernel.collective is not None for kernel in kernels))
@@ -210,6 +189,7 @@ def test_a_timeline_adds_up_to_the_step_and_seq_names_the_row_of_collectives(dra
         whole, steps, collectives = tables(run), run.steps(), run.collectives()
         step = representative_step(steps)
         some = tables(run, (step, step))
+        check_parts(run, whole, random.choice)
     check_seqs(whole, collectives)
     bars = timeline(steps, collectives, ((rank, *one) for rank, one in some.items()), step, most)
     for row in steps.to_pylist():
@@ -258,7 +238,7 @@ def check_seqs(whole, collectives):
 
 
 @pytest.mark.slow
-@examples(40)
+@examples(15)
 @given(st.one_of(processes(), workloads()), st.randoms(use_true_random=False))
 def test_the_order_of_rows_in_a_report_changes_nothing_but_the_seq_of_ties(process, random):
     def read(builder):

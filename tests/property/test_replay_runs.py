@@ -40,7 +40,7 @@ def runs(draw):
 
 @pytest.mark.slow
 @given(run=runs())
-@examples(25)
+@examples(15)
 def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
     reports = run.write(tmp_path_factory.mktemp("run"))
     found = whatif(nsyspipe.load(reports), gradient_bytes=sum(run.gradients))
@@ -64,7 +64,7 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
 
 @pytest.mark.slow
 @given(run=cross_runs.runs())
-@examples(60)
+@examples(20)
 def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
     loaded = cross_runs.load(run, tmp_path_factory.mktemp("run"))
     found = whatif(loaded)

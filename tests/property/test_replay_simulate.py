@@ -9,16 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from nsyspipe.replay.simulate import (
-    JOIN,
-    NOTHING,
-    READY,
-    WINDOW,
-    Program,
-    Setting,
-    Slowing,
-    simulate,
-)
+from nsyspipe.replay.simulate import JOIN, NOTHING, READY, WINDOW, Program, Setting, Slowing, simulate
 
 N_RANKS = st.integers(1, 3)
 TIMES = st.integers(0, 50)

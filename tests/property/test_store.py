@@ -44,7 +44,7 @@ def check_round_trip(run, folder):
 
 
 @pytest.mark.slow
-@examples(20)
+@examples(10)
 @given(RUNS)
 def test_any_run_comes_back_as_it_is(found):
     with tempfile.TemporaryDirectory() as name:
@@ -55,7 +55,7 @@ def test_any_run_comes_back_as_it_is(found):
 
 
 @pytest.mark.slow
-@examples(12)
+@examples(8)
 @given(cross_runs.runs())
 def test_any_run_of_several_ranks_comes_back_as_it_is(found):
     with tempfile.TemporaryDirectory() as name:
@@ -63,7 +63,7 @@ def test_any_run_of_several_ranks_comes_back_as_it_is(found):
         check_round_trip(run, Path(name))
 
 
-@examples(100)
+@examples(40)
 @given(NAMES)
 @example("1-1-1")
 @example("1e5")

@@ -119,14 +119,8 @@ def windows(*rows):
     return part.from_rows(found)
 
 
-@examples(100)
-@given(
-    operations(),
-    st.lists(waits(), max_size=6),
-    st.lists(phases(), max_size=5),
-    st.integers(1, 4),
-    st.booleans(),
-)
+@examples(50)
+@given(operations(), st.lists(waits(), max_size=6), st.lists(phases(), max_size=5), st.integers(1, 4), st.booleans())
 def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_known):
     # How long the wait of the step is says nothing; whether it is known does.
     known = (0,) if is_known else ()
@@ -143,7 +137,7 @@ def test_bars_equal_asking_every_nanosecond(found, waiting, ranges, most, is_kno
     assert table.to_pylist() == [{key: row[key] for key in schema.TIMELINE.names} for row in expected]
 
 
-@examples(100)
+@examples(50)
 @given(operations(), st.integers(1, 4))
 def test_exposed_time_of_bars_adds_up_however_few_bars_there_are(found, most):
     ranks = [(0, events(found, 0), phase_ranges([], found, 0))]
@@ -159,7 +153,7 @@ def test_exposed_time_of_bars_adds_up_however_few_bars_there_are(found, most):
     assert all(row["exposed_ns"] is None for row in rows if row["lane"] != "comm")
 
 
-@examples(100)
+@examples(50)
 @given(operations(), st.integers(1, 4))
 def test_bars_do_not_overlap_and_are_few_enough(found, most):
     steps = windows((0, STEP, *WINDOW, True))
@@ -176,7 +170,7 @@ def test_bars_do_not_overlap_and_are_few_enough(found, most):
         assert sum(row["busy_ns"] for row in own) == len(covered)
 
 
-@examples(150)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=10))  # fmt: skip
 def test_the_representative_step_is_the_one_closest_to_the_median(drawn):
     cells = {(rank, step): (wall, flag) for rank, step, wall, flag in drawn}

@@ -74,12 +74,7 @@ def join(bars: list[Bar], most: int) -> list[Bar]:
         _, at = min(gaps)
         one, other = bars[at], bars[at + 1]
         bars[at : at + 2] = [
-            Bar(
-                one.ticks + other.ticks,
-                one.start,
-                max(one.end, other.end),
-                one.operations + other.operations,
-            )
+            Bar(one.ticks + other.ticks, one.start, max(one.end, other.end), one.operations + other.operations)
         ]
     return bars
 
@@ -123,10 +118,7 @@ def painted(ops: list[tuple[int, int, str, int | None]], window: tuple[int, int]
 
 
 def exposed(
-    ops: list[tuple[int, int, str, int | None]],
-    compute: set[int],
-    window: tuple[int, int],
-    most: int,
+    ops: list[tuple[int, int, str, int | None]], compute: set[int], window: tuple[int, int], most: int
 ) -> list[Bar]:
     """Take what `painted` takes: of each bar the runs of nanoseconds in which nothing computes."""
     bars: list[Bar] = []
@@ -174,13 +166,7 @@ def phases(ops: list[Op], ranges: list[Phase], window: tuple[int, int], most: in
 
 
 def lanes(
-    ops: list[Op],
-    waits: list[Wait],
-    ranges: list[Phase],
-    window: tuple[int, int],
-    most: int,
-    *,
-    is_wait_known: bool,
+    ops: list[Op], waits: list[Wait], ranges: list[Phase], window: tuple[int, int], most: int, *, is_wait_known: bool
 ) -> list[dict[str, object]]:
     """Return the rows of one rank, in order of (lane, start, end, name)."""
     compute = {t for op in ops if op.category == "compute" for t in range(op.start, op.end)}
@@ -199,6 +185,5 @@ def lanes(
         row["exposed_ns"] = len(set(bar.ticks) - compute)
         row["wait_ns"] = len(set(bar.ticks) & waiting) if is_wait_known else None
     return sorted(
-        rows + phases(ops, ranges, window, most),
-        key=lambda row: (row["lane"], row["start_ns"], row["end_ns"]),
+        rows + phases(ops, ranges, window, most), key=lambda row: (row["lane"], row["start_ns"], row["end_ns"])
     )

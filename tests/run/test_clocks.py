@@ -34,10 +34,7 @@ def test_a_clock_that_is_off_is_corrected_by_the_collectives(tmp_path):
     run = load(builders, tmp_path)
     # Ends 5000 apart: each is 2500 off the median end.
     assert clocks(run) == [(2500, -2500, 0), (-2500, 2500, 0)]
-    assert collectives(run, "start_ns", "wait_ns", "transfer_ns") == [
-        (3800, 40, 160),
-        (3840, 0, 160),
-    ]
+    assert collectives(run, "start_ns", "wait_ns", "transfer_ns") == [(3800, 40, 160), (3840, 0, 160)]
     assert waits(run) == [[40] * 4, [0] * 4]
     windows = run.steps().select(["start_ns"]).to_pylist()
     assert [row["start_ns"] for row in windows] == [2600, 3600, 4600, 5600] * 2
@@ -76,9 +73,7 @@ def test_without_all_session_starts_and_with_few_collectives_there_is_no_common_
     assert problem_of(run, "no-common-clock")["severity"] == "warning"
 
 
-def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_significant(
-    tmp_path,
-):
+def test_with_session_starts_and_few_collectives_times_are_told_but_nothing_is_significant(tmp_path):
     run = load(late(steps=(0, 1)), tmp_path)
     assert clocks(run) == [(0, 0, None)] * 2
     assert collectives(run, "wait_ns", "is_significant", "is_late_significant") == [

@@ -38,10 +38,7 @@ def test_every_column_of_a_collective(plain):
     rows = [row for row in plain.collectives().to_pylist() if row["step"] == 1]
     first = {"rank": 0, "start_ns": 1300, "wait_ns": 40, "late_by_ns": 0, "held_up_ns": 0}
     second = {"rank": 1, "start_ns": 1340, "wait_ns": 0, "late_by_ns": 40, "held_up_ns": 40}
-    assert rows == [
-        common | first | {"is_late_significant": False},
-        common | second | {"is_late_significant": True},
-    ]
+    assert rows == [common | first | {"is_late_significant": False}, common | second | {"is_late_significant": True}]
 
 
 def test_waiting_is_part_of_the_steps_and_of_the_run(plain):
@@ -56,22 +53,8 @@ def test_waiting_is_part_of_the_steps_and_of_the_run(plain):
 def test_stragglers_count_the_summary_steps(plain):
     # Steps 1 and 2: 40 each.
     assert plain.stragglers().to_pylist() == [
-        {
-            "rank": 0,
-            "n_arrived_last": 0,
-            "wait_caused_ns": 0,
-            "lateness_ns": 0,
-            "held_up_ns": 0,
-            "wait_ns": 80,
-        },
-        {
-            "rank": 1,
-            "n_arrived_last": 2,
-            "wait_caused_ns": 80,
-            "lateness_ns": 80,
-            "held_up_ns": 80,
-            "wait_ns": 0,
-        },
+        {"rank": 0, "n_arrived_last": 0, "wait_caused_ns": 0, "lateness_ns": 0, "held_up_ns": 0, "wait_ns": 80},
+        {"rank": 1, "n_arrived_last": 2, "wait_caused_ns": 80, "lateness_ns": 80, "held_up_ns": 80, "wait_ns": 0},
     ]
 
 
@@ -110,9 +93,7 @@ def test_of_several_ranks_without_communication_no_wait_is_known(tmp_path):
 # --- what is told apart from waiting --------------------------------------------------------------
 
 
-def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_waits_to_its_end(
-    tmp_path,
-):
+def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_waits_to_its_end(tmp_path):
     builders = every_step(reports(2), 300, 340, end=400, steps=(0, 2, 3))
     builders[0].nccl(1300, 1330, launch=1020)
     builders[1].nccl(1340, 1400, launch=1020)

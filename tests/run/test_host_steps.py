@@ -105,9 +105,7 @@ def test_a_capture_that_traced_no_gpu_lacks_none(two):
         assert [(row["code"], row["severity"], row["report"]) for row in problems] == found
 
 
-def test_a_step_without_a_phase_that_others_have_has_0_of_it_and_a_process_without_any_null(
-    tmp_path,
-):
+def test_a_step_without_a_phase_that_others_have_has_0_of_it_and_a_process_without_any_null(tmp_path):
     builder = TraceBuilder()
     builder.range(0, 100, "step 1").range(10, 30, "forward").range(200, 300, "step 2")
     run = nsyspipe.load(builder.write(tmp_path / "a_0.sqlite"))

@@ -7,17 +7,7 @@ import pytest
 import nsyspipe
 from nsyspipe.report.document import document, dumps
 from tests.build.tools import STEADY, codes, figures, nullable, problem_of
-from tests.build.trace import (
-    KERNEL,
-    MEMCPY,
-    MEMSET,
-    NVTX,
-    RUNTIME,
-    STRINGS,
-    TraceBuilder,
-    schemas,
-    steady_rank,
-)
+from tests.build.trace import KERNEL, MEMCPY, MEMSET, NVTX, RUNTIME, STRINGS, TraceBuilder, schemas, steady_rank
 
 COPIES = dict.fromkeys(["dtod_ns", "dtod_bytes", "n_dtod", "exposed_dtod_ns"])
 MEMORY = dict.fromkeys(["exposed_memory_ns", "idle_ns"])
@@ -52,12 +42,7 @@ def test_without_nvtx_the_capture_is_one_step(tmp_path):
         "n_collectives": 4,
     }
     row = run.steps().to_pylist()[0]
-    assert (row["start_ns"], row["end_ns"], row["is_complete"], row["in_summary"]) == (
-        100,
-        3350,
-        False,
-        True,
-    )
+    assert (row["start_ns"], row["end_ns"], row["is_complete"], row["in_summary"]) == (100, 3350, False, True)
     assert {"no-nvtx", "no-steps"} <= set(codes(run))
     assert "--trace=cuda,nvtx" in problem_of(run, "no-nvtx")["fix"]
     assert run.step_family is None
@@ -100,10 +85,7 @@ def never_made(builder, table):
 
 def test_copies_that_were_never_made_are_zero(tmp_path):
     run = load(tmp_path, never_made(steady_rank(0, world_size=1), MEMCPY))
-    assert figures(run) == STEADY | dict.fromkeys(COPIES, 0) | {
-        "exposed_memory_ns": 0,
-        "idle_ns": 770,
-    }
+    assert figures(run) == STEADY | dict.fromkeys(COPIES, 0) | {"exposed_memory_ns": 0, "idle_ns": 770}
     assert codes(run) == ["few-steps", "not-judged"]
 
 

@@ -277,10 +277,7 @@ def test_mpis_names_tell_the_processes_of_one_report_apart(tmp_path):
 def test_a_rank_map_names_a_process_of_a_report_by_pid(tmp_path):
     path = one_report(steady_rank(0), steady_rank(1)).write(tmp_path / "a.sqlite")
     run = nsyspipe.load(path, rank_map="a.sqlite:1000=6,a.sqlite:1001=2")
-    assert run.ranks.select(["rank", "pid"]).to_pylist() == [
-        {"rank": 2, "pid": 1001},
-        {"rank": 6, "pid": 1000},
-    ]
+    assert run.ranks.select(["rank", "pid"]).to_pylist() == [{"rank": 2, "pid": 1001}, {"rank": 6, "pid": 1000}]
 
 
 def test_a_process_on_two_devices_is_one_rank_over_their_union(tmp_path):

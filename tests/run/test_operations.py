@@ -139,10 +139,7 @@ def test_graphs_are_compute_and_memsets_memory(tmp_path):
         builder.range(at, at + 900, f"step {step}").graph(at + 100, at + 400, launch=at + 10)
         builder.memset(at + 410, at + 420, launch=at + 20)
     events, _ = read(built(builder, tmp_path), (1, 1))[0]
-    assert rows(events, "category", "name", "bytes") == [
-        ("compute", "CUDA graph", None),
-        ("memory", "memset", 8),
-    ]
+    assert rows(events, "category", "name", "bytes") == [("compute", "CUDA graph", None), ("memory", "memset", 8)]
 
 
 def test_without_api_calls_an_operation_belongs_to_the_window_that_it_starts_in(tmp_path):
@@ -459,8 +456,7 @@ def test_a_report_that_is_gone_is_an_error_that_names_it(steady, jobs):
 
 @pytest.mark.parametrize("steps", [None, (1, 1)])
 @pytest.mark.parametrize(
-    "change",
-    [f"DELETE FROM {KERNEL} WHERE streamId = 19", f'UPDATE {KERNEL} SET "end" = "end" + 1'],
+    "change", [f"DELETE FROM {KERNEL} WHERE streamId = 19", f'UPDATE {KERNEL} SET "end" = "end" + 1']
 )
 def test_a_report_that_has_changed_is_an_error_that_names_it(steady, steps, change):
     run = opened(steady)

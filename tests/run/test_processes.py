@@ -175,12 +175,7 @@ def test_a_process_that_only_copies_is_a_rank(tmp_path):
     run = load(builder, tmp_path)
     # A step starts with a kernel, so the capture [100, 2150) is one window.
     row = run.steps().to_pylist()[0]
-    assert (row["step"], row["start_ns"], row["end_ns"], row["is_complete"]) == (
-        0,
-        100,
-        2150,
-        False,
-    )
+    assert (row["step"], row["start_ns"], row["end_ns"], row["is_complete"]) == (0, 100, 2150, False)
     assert (row["dtod_ns"], row["n_dtod"], row["dtod_bytes"]) == (150, 3, 21)
     assert (row["exposed_memory_ns"], row["idle_ns"]) == (150, 1900)
     assert "no-steps" in codes(run)

@@ -33,18 +33,17 @@ def write(tmp_path, **builders):
     return tmp_path
 
 
-# --- each source --------------------------------------------------------------------------------
+# --- each source, in its order ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("separator", [",", " , ", "\n", "\n# a comment\n", ",\n"])
+@pytest.mark.parametrize("separator", [",", " , ", "\n# a comment\n", ",\n"])
 def test_a_rank_map_goes_before_everything(tmp_path, separator):
     write(tmp_path, x_0=bare(0, RANK=0), x_1=bare(1, RANK=1))
     pairs = separator.join(["x_0.sqlite=7", "x_1.sqlite=3"])
-    found = numbers(tmp_path, rank_map=pairs)
-    assert found == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
     (tmp_path / "map.txt").write_text(f"# rank by report\n{pairs}\n")
-    assert numbers(tmp_path, rank_map=str(tmp_path / "map.txt")) == found
-    assert numbers(tmp_path, rank_map={"x_0.sqlite": 7, "x_1.sqlite": 3}) == found
+    forms = pairs, str(tmp_path / "map.txt"), {"x_0.sqlite": 7, "x_1.sqlite": 3}
+    for form in forms if separator == "," else forms[:2]:
+        assert numbers(tmp_path, rank_map=form) == ({"x_0.sqlite": 7, "x_1.sqlite": 3}, "rank_map")
 
 
 def test_a_rank_map_may_name_a_report_by_stem_or_path(tmp_path):
@@ -53,44 +52,65 @@ def test_a_rank_map_may_name_a_report_by_stem_or_path(tmp_path):
     assert found == ({"x_0.sqlite": 5, "x_1.sqlite": 6}, "rank_map")
 
 
-@pytest.mark.parametrize("variable", ["RANK", *VARIABLES])
-def test_a_captured_variable_names_the_rank(tmp_path, variable):
+def ranks_of_payload(*ranks, **options):
+    return [bare(rank).comm_payload(10, n_ranks=8, rank=rank, **options) for rank in ranks]
+
+
+def two_communicators(rank):
+    return bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
+
+
+def mpi(*ranks, inline=False):
+    builder = bare(ranks[0])
+    for rank in ranks:
+        builder.range(-351_000_000_000, None, f"MPI Rank {rank}", kind=39, inline=inline)
+    return builder
+
+
+# Stems, their ranks, the reports of these stems, the source.
+SOURCES = [
     # Neither the file's name nor the order of arguments agrees with it.
-    write(tmp_path, x_0=bare(0, **{variable: 12}), x_1=bare(1, **{variable: 4}))
-    assert numbers(tmp_path) == ({"x_0.sqlite": 12, "x_1.sqlite": 4}, f"env:{variable}")
+    *((("x_0", "x_1"), (12, 4), lambda name=name: [bare(0, **{name: 12}), bare(1, **{name: 4})], f"env:{name}")
+      for name in ("RANK", *VARIABLES)),
+    *((("x_0", "x_1"), (1, 0), lambda name=name: [bare(0, RANK=1, **{name: 0}), bare(1, RANK=0, **{name: 1})], "env:RANK")
+      for name in VARIABLES),
+    # One SLURM task that starts all ranks itself: a variable that says the same of all is passed over.
+    (("x_0", "x_1"), (6, 2), lambda: [bare(at, OMPI_COMM_WORLD_RANK=6 - 4 * at, SLURM_PROCID=0) for at in (0, 1)],
+     "env:OMPI_COMM_WORLD_RANK"),
+    # A source that names only some ranks is passed over.
+    *((("x_4", "x_2"), (4, 2), lambda name=name: [bare(0, **{name: 0}), bare(1)], "file_name")
+      for name in (*VARIABLES, "RANK")),
+    *((("x_4",), (4,), lambda value=value: [bare(0, RANK=value)], "file_name")
+      for value in ("", "zero", "-1", "1.0", 2**63, 10**30)),
+    (("x_4",), (4,), lambda: [bare(0, XRANK=1, rank=2, PMIXRANK=3, RANK_ID=5, LOCALXRANK=6)], "file_name"),
+    (("x_0", "x_1"), (5, 2), lambda: ranks_of_payload(5, 2), "nccl_payload"),
+    (("x_0", "x_1"), (5, 2), lambda: ranks_of_payload(5, 2, swap=True), "nccl_payload"),
+    # The largest communicator tells the rank.
+    (("x_0", "x_1"), (3, 1), lambda: [two_communicators(3), two_communicators(1)], "nccl_payload"),
+    (("x_0", "x_1"), (9, 4), lambda: [mpi(9), mpi(4)], "nvtx_mpi"),
+    (("x_0", "x_1"), (9, 4), lambda: [mpi(9, inline=True), mpi(4, inline=True)], "nvtx_mpi"),
+    # Two MPI ranks of one process name none.
+    (("x_3",), (3,), lambda: [mpi(1, 2)], "file_name"),
+    *(((stem, other), (rank, last), lambda: [bare(0), bare(1)], "file_name")
+      for stem, other, rank, last in (("x_2", "x_10", 2, 10), ("rank3", "rank0", 3, 0), ("A-RANK7", "b.1", 7, 1),
+                                      ("t-08", "t-09", 8, 9))),
+    *(((stem,), (0,), lambda: [bare(0)], "order")
+      for stem in ("4gpu_baseline", "ddp8", "x_2b", "x_", "rank", "3", f"x_{10**20}")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("other", VARIABLES)
-def test_of_contradicting_variables_rank_wins(tmp_path, other):
-    write(tmp_path, x_0=bare(0, RANK=1, **{other: 0}), x_1=bare(1, RANK=0, **{other: 1}))
-    assert numbers(tmp_path) == ({"x_0.sqlite": 1, "x_1.sqlite": 0}, "env:RANK")
-
-
-def test_a_variable_that_says_the_same_of_all_ranks_is_passed_over(tmp_path):
-    # One SLURM task that starts all ranks itself: seen with OMPI rank 6 and SLURM_PROCID 0.
-    write(
-        tmp_path,
-        x_0=bare(0, OMPI_COMM_WORLD_RANK=6, SLURM_PROCID=0),
-        x_1=bare(1, OMPI_COMM_WORLD_RANK=2, SLURM_PROCID=0),
-    )
-    assert numbers(tmp_path) == ({"x_0.sqlite": 6, "x_1.sqlite": 2}, "env:OMPI_COMM_WORLD_RANK")
-
-
-@pytest.mark.parametrize("swap", [False, True])
-def test_the_payload_of_nccl_names_the_rank_in_any_layout(tmp_path, swap):
-    for rank, report in ((5, "x_0"), (2, "x_1")):
-        write(tmp_path, **{report: bare(rank).comm_payload(10, n_ranks=8, rank=rank, swap=swap)})
+@pytest.mark.parametrize(("stems", "ranks", "build", "source"), SOURCES)
+def test_the_first_source_that_names_every_rank_numbers_them(tmp_path, stems, ranks, build, source):
+    write(tmp_path, **dict(zip(stems, build(), strict=True)))
     run = nsyspipe.load(tmp_path)
-    assert numbers(tmp_path) == ({"x_0.sqlite": 5, "x_1.sqlite": 2}, "nccl_payload")
-    assert run.header.world_size == 8
+    found = dict(zip(run.ranks["report"].to_pylist(), run.ranks["rank"].to_pylist(), strict=True))
+    assert found == {f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)}
+    assert set(run.ranks["rank_source"].to_pylist()) == {source}
+    assert set(run.ranks["local_rank"].to_pylist()) == {None}
+    assert figures(run, rank=ranks[0]) == STEADY
     assert "undecoded-payload" not in codes(run)
-
-
-def test_the_largest_communicator_tells_the_rank(tmp_path):
-    for rank, report in ((3, "x_0"), (1, "x_1")):
-        builder = bare(rank).comm_payload(10, n_ranks=4, rank=rank).comm_payload(20, n_ranks=2, rank=0)
-        write(tmp_path, **{report: builder})
-    assert numbers(tmp_path) == ({"x_0.sqlite": 3, "x_1.sqlite": 1}, "nccl_payload")
+    if source == "nccl_payload":
+        assert run.header.world_size == (8 if 5 in ranks else 4)
 
 
 def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_path):
@@ -99,42 +119,6 @@ def test_a_payload_that_does_not_fit_its_description_is_counted_and_ignored(tmp_
     run = nsyspipe.load(builder.write(tmp_path / "rank4.sqlite"))
     assert run.ranks["rank"].to_pylist() == [4]
     assert problem_of(run, "undecoded-payload")["message"].startswith("1 NVTX payloads")
-
-
-@pytest.mark.parametrize("inline", [True, False])
-def test_mpis_thread_names_name_the_rank(tmp_path, inline):
-    for rank, report in ((9, "x_0"), (4, "x_1")):
-        builder = bare(rank).range(-351_000_000_000, None, f"MPI Rank {rank}", kind=39, inline=inline)
-        write(tmp_path, **{report: builder})
-    assert numbers(tmp_path) == ({"x_0.sqlite": 9, "x_1.sqlite": 4}, "nvtx_mpi")
-    assert figures(nsyspipe.load(tmp_path), rank=9) == STEADY
-
-
-def test_two_mpi_ranks_of_one_process_name_none(tmp_path):
-    builder = bare(0).range(-5, None, "MPI Rank 1", kind=39).range(-5, None, "MPI Rank 2", kind=39)
-    assert numbers(write(tmp_path, x_3=builder)) == ({"x_3.sqlite": 3}, "file_name")
-
-
-@pytest.mark.parametrize(
-    ("stems", "ranks"),
-    [
-        (["x_2", "x_10"], [2, 10]),
-        (["rank3", "rank0"], [3, 0]),
-        (["A-RANK7", "b.1"], [7, 1]),
-        (["t-08", "t-09"], [8, 9]),
-    ],
-)
-def test_the_number_at_the_end_of_the_stem_names_the_rank(tmp_path, stems, ranks):
-    write(tmp_path, **{stem: bare(at) for at, stem in enumerate(stems)})
-    found, source = numbers(tmp_path)
-    assert found == {f"{stem}.sqlite": rank for stem, rank in zip(stems, ranks, strict=True)}
-    assert source == "file_name"
-
-
-@pytest.mark.parametrize("stem", ["4gpu_baseline", "ddp8", "x_2b", "x_", "rank", "3"])
-def test_a_number_elsewhere_in_the_stem_names_no_rank(tmp_path, stem):
-    run = nsyspipe.load(write(tmp_path, **{stem: bare(0)}))
-    assert run.ranks.select(["rank", "rank_source"]).to_pylist() == [{"rank": 0, "rank_source": "order"}]
 
 
 # --- order --------------------------------------------------------------------------------------
@@ -167,34 +151,6 @@ def test_within_a_report_the_order_is_that_of_devices_then_of_processes(tmp_path
 def test_a_run_of_one_rank_may_be_nameless(tmp_path):
     run = nsyspipe.load(write(tmp_path, single=bare(0)))
     assert problem_of(run, "rank-by-order")["severity"] == "info"
-
-
-# --- what is passed over ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("partial", [*VARIABLES, "RANK"])
-def test_a_source_that_names_only_some_ranks_is_passed_over(tmp_path, partial):
-    write(tmp_path, x_4=bare(0, **{partial: 0}), x_2=bare(1))
-    assert numbers(tmp_path) == ({"x_4.sqlite": 4, "x_2.sqlite": 2}, "file_name")
-
-
-@pytest.mark.parametrize("value", ["", "zero", "-1", "1.0", 2**63, 10**30])
-def test_a_variable_that_is_no_rank_is_passed_over(tmp_path, value):
-    write(tmp_path, x_4=bare(0, RANK=value))
-    assert numbers(tmp_path) == ({"x_4.sqlite": 4}, "file_name")
-
-
-def test_a_number_in_the_stem_that_is_too_large_for_a_rank_is_passed_over(tmp_path):
-    assert numbers(write(tmp_path, **{f"x_{10**20}": bare(0)})) == (
-        {f"x_{10**20}.sqlite": 0},
-        "order",
-    )
-
-
-def test_names_that_only_resemble_a_variable_are_not_taken_for_it(tmp_path):
-    write(tmp_path, x_4=bare(0, XRANK=1, rank=2, PMIXRANK=3, RANK_ID=5, LOCALXRANK=6))
-    assert numbers(tmp_path) == ({"x_4.sqlite": 4}, "file_name")
-    assert nsyspipe.load(tmp_path).ranks["local_rank"].to_pylist() == [None]
 
 
 # --- the map's own errors ---------------------------------------------------------------------------------------------

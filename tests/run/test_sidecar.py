@@ -360,10 +360,7 @@ def linked(real, tmp_path):
 
 
 def name_files(folder, **more):
-    files = {
-        "nccl_log_files": ["ddp-2gpu.nccl.n.1.log"],
-        "topology_file": "ddp-2gpu.topo.txt",
-    }
+    files = {"nccl_log_files": ["ddp-2gpu.nccl.n.1.log"], "topology_file": "ddp-2gpu.topo.txt"}
     ranks = [rank(at, f"ddp-2gpu_{at}") for at in (0, 1)]
     content = {"name": "ddp-2gpu", "captured_at_utc": None} | files | more
     return sidecar(folder, *ranks, file="ddp-2gpu.capture.json", **content)
@@ -372,11 +369,7 @@ def name_files(folder, **more):
 def test_log_and_topology_are_picked_up_as_if_they_were_given(linked):
     alone = nsyspipe.load(linked / "*.sqlite")
     assert (alone.links().num_rows, alone.nccl) == (0, None)
-    given = nsyspipe.load(
-        linked / "*.sqlite",
-        nccl_log=LOGS / "ddp-2gpu.nccl.log",
-        topology=LOGS / "topo-2gpu.txt",
-    )
+    given = nsyspipe.load(linked / "*.sqlite", nccl_log=LOGS / "ddp-2gpu.nccl.log", topology=LOGS / "topo-2gpu.txt")
     name_files(linked)
     found = nsyspipe.load(linked / "*.sqlite")
     assert found.links().num_rows
@@ -387,11 +380,7 @@ def test_log_and_topology_are_picked_up_as_if_they_were_given(linked):
 
 def test_options_win_over_the_files_that_are_named(linked):
     name_files(linked, nccl_log_files=["missing.log"], topology_file="missing.txt")
-    run = nsyspipe.load(
-        linked / "*.sqlite",
-        nccl_log=LOGS / "ddp-2gpu.nccl.log",
-        topology=LOGS / "topo-2gpu.txt",
-    )
+    run = nsyspipe.load(linked / "*.sqlite", nccl_log=LOGS / "ddp-2gpu.nccl.log", topology=LOGS / "topo-2gpu.txt")
     assert run.nccl is not None
     assert "sidecar-file-unusable" not in codes(run)
     assert "sidecar-file-unusable" in codes(nsyspipe.load(linked / "*.sqlite"))
@@ -503,10 +492,7 @@ def test_sidecars_of_two_captures_make_no_capture_of_the_run(tmp_path):
 
 
 def test_reports_that_were_exported_elsewhere_have_the_sidecar_of_where_they_lay(tmp_path):
-    cache, runs = (
-        tmp_path / "cache",
-        tmp_path / "runs",
-    )  # as .nsys-rep files are exported for analyze
+    cache, runs = (tmp_path / "cache", tmp_path / "runs")  # as .nsys-rep files are exported for analyze
     cache.mkdir()
     runs.mkdir()
     two(cache)

@@ -1,0 +1,450 @@
+"""What reports can answer: a rule per question, and the flag that would add what is not there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.links import links, slowest
+from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_share
+from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDEN
+from nsyspipe.model.names import PHASES, phase_of
+from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX
+from nsyspipe.reader import report as versions
+from nsyspipe.run.gather import place, place_hosts
+from nsyspipe.run.ranks import launcher_size, named_ranks, rank_sources, ranks_by_map, world_size
+from nsyspipe.run.sidecars import RunSidecars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nsyspipe.model.fabric import NcclLog, Topology
+    from nsyspipe.model.options import Reading
+    from nsyspipe.reader.metadata import Counts
+    from nsyspipe.run.gather import ReportDigest
+    from nsyspipe.run.ranks import Ranks
+
+
+YES, PARTLY, NO = "yes", "partly", "no"
+_SHOWN_FAMILIES, _LONGEST_TEXT, _SHOWN_RANKS = 3, 32, 8
+_MIN_STEPS = 2
+# The range that our own captures begin and end with.
+_CAPTURE_RANGE = "nsyspipe.capture"
+_ALONE = "the other ranks' reports are missing"
+_ONE_RUN = "pass the reports of one run, each once"
+_LOG = "run with NCCL_DEBUG=INFO and pass --nccl-log FILE"
+_TOPOLOGY = "nvidia-smi topo -m > topo.txt and --topology topo.txt"
+_NO_CALLS = "API calls were not recorded"
+_WORLD_SIZE = "capture under torchrun with nsys 2023.3 or newer, which records WORLD_SIZE"
+# Direct access is over NVLink or PCIe, which the topology tells.
+_UNCLEAR_KINDS = {"p2p", "unknown"}
+# What each source of ranks is called.
+_SOURCES = {
+    "sidecar": "the capture's sidecar",
+    "nccl_payload": "NCCL's payload",
+    "nvtx_mpi": "MPI's thread names",
+    "file_name": "file names",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one report has for one question."""
+
+    status: str
+    # How many there are of what; counts of several reports add up
+    counts: tuple[tuple[str, int], ...] = ()
+    text: str = ""  # what there is, in words; shown without counts
+    fix: str | None = None
+
+
+def _lack(code: str, text: str = "", counts: tuple[tuple[str, int], ...] = (), *, status: str = NO) -> Answer:
+    """Return what lacks something that a problem of the catalogue tells how to mend."""
+    return Answer(status, counts, text, CATALOGUE[code].fix)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What lies beside the reports; None is "neither given nor named by a sidecar"."""
+
+    rank_map: Mapping[str, int] | None = None
+    log: NcclLog | None = None
+    topology: Topology | None = None
+    sidecars: RunSidecars = field(default_factory=RunSidecars)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What one report holds, and what the analysis makes of it."""
+
+    digest: ReportDigest
+    counts: Counts
+    reading: Reading
+    family: str | None  # the steps' family; None where the analysis finds no steps
+    # Whether no report has device activity, so that the processes with steps stand for ranks
+    is_host_only: bool
+    was_left_out: bool  # whether no GPU was to be traced either
+    is_several: bool = False  # whether there are several ranks, here or elsewhere
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Rows by table; 0 for a table that is absent."""
+        return self.counts.rows
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that are ranks."""
+        digest = self.digest
+        return [one.pid for one in (digest.hosts_with_steps if self.is_host_only else digest.processes)]
+
+    @property
+    def families(self) -> list[tuple[str, int]]:
+        """The users' ranges that no step pattern names: texts with digits as ``#`` and how many, most time first."""
+        return [one for one in self.digest.families if one[0] != _CAPTURE_RANGE]
+
+    @property
+    def n_comm(self) -> int:
+        """Kernels that communicate."""
+        return sum(process.n_comm or 0 for process in self.digest.processes)
+
+    @property
+    def codes(self) -> set[str]:
+        """The problems that the analysis has with the report alone."""
+        return {one.code for one in self.digest.problems}
+
+    @property
+    def hides_comm(self) -> bool:
+        """Whether CUDA graphs that were captured as a whole may hold communication."""
+        return bool(self.digest.n_graphs) and (self.is_several or self.digest.has_communication)
+
+    @property
+    def phase_counts(self) -> tuple[tuple[str, int], ...]:
+        """How many ranges are named like each phase; the steps themselves are none."""
+        counts = dict.fromkeys(PHASES, 0)
+        for text, n_ranges in self.families:
+            phase = phase_of(text, self.reading.phases)
+            if phase is not None and text != self.family:
+                counts[phase] += n_ranges
+        return tuple((phase, n_ranges) for phase, n_ranges in counts.items() if n_ranges)
+
+
+def _steps(report: Examined) -> Answer:
+    """Tell which ranges the analysis takes for the steps of this report, and what others there are."""
+    digest, step = report.digest, report.reading.step
+    if not report.rows[versions.NVTX]:
+        return _lack("no-nvtx", "NVTX ranges were not recorded")
+    if not report.families and not digest.n_named_steps:
+        return _lack("no-steps", "no NVTX range but libraries' own")
+    others = [one for one in report.families if one[0] != report.family]
+    shown = tuple((_short(text), n) for text, n in others[:_SHOWN_FAMILIES])
+    with_members = (*(one for one in digest.processes if one.windows.num_rows), *digest.hosts)
+    n_members = sum(one.members.num_rows for one in with_members) if report.family is not None else 0
+    n_steps = n_members if step is None else (digest.n_named_steps or 0) * bool(n_members)
+    matching = "" if step is None else f"match --step {_short(step.pattern)!r}"
+    if not n_steps and step is not None:
+        unmatched = "leave --step out, or let it match one of the ranges that there are"
+        return Answer(NO, ((matching, 0), *shown), fix=unmatched)
+    if report.family is None or not n_steps:
+        return Answer(
+            NO, shown, fix="leave --step none out" if report.reading.is_capture else CATALOGUE["no-steps"].fix
+        )
+    counts: tuple[tuple[str, int], ...] = ((matching, n_steps),)
+    if step is None:
+        counts = ((_short(report.family), n_steps), *shown[: _SHOWN_FAMILIES - 1])
+    if n_steps < _MIN_STEPS:
+        return _lack("no-complete-step", counts=counts, status=PARTLY)
+    return Answer(YES, counts)
+
+
+def _phases(report: Examined) -> Answer:
+    if not report.counts.n_launches:
+        return _lack("no-launches", _NO_CALLS)
+    counts = report.phase_counts
+    has_backward = "backward" in dict(counts)
+    if report.family is not None and "no-backward" not in report.codes and has_backward:
+        return Answer(YES, counts)
+    text = "" if counts else "no NVTX range is named like a phase"
+    return _lack("no-steps" if has_backward else "no-backward", text, counts, status=PARTLY if counts else NO)
+
+
+def _kernels(report: Examined) -> Answer:
+    n_kernels = report.rows[versions.KERNEL]
+    if not n_kernels:
+        return _no_kernel(report)
+    if not report.rows[versions.STRINGS]:
+        return _lack("no-kernel-names", "no kernel has a name")
+    whose = "of them NCCL's" if report.reading.comm_kernel is None else "of them communication"
+    counts = (("kernels", n_kernels), (whose, report.n_comm))
+    if report.hides_comm:
+        return _lack("comm-in-graphs", counts=counts, status=PARTLY)
+    if not report.n_comm and report.is_several:
+        return _lack("no-comm-kernels", counts=counts, status=PARTLY)
+    return Answer(YES, counts)
+
+
+def _no_kernel(report: Examined) -> Answer:
+    if report.rows[versions.GRAPH]:
+        return _lack("graphs-as-a-whole", "CUDA graphs as a whole, no kernel of its own", status=PARTLY)
+    if "no-kernels" in report.codes:
+        return _lack("no-kernels", "kernels were launched, but not recorded")
+    return _lack("no-gpu-activity", "no kernel")
+
+
+def _copies(report: Examined) -> Answer:
+    kinds = {"no-memcpy": ("copies", versions.MEMCPY), "no-memset": ("memsets", versions.MEMSET)}
+    lacking = [noun for code, (noun, _) in kinds.items() if code in report.codes]
+    if lacking:
+        status = NO if len(lacking) == len(kinds) else PARTLY
+        return _lack("no-memcpy", f"not recorded: {', '.join(lacking)}", status=status)
+    counts = tuple((noun, report.rows[table]) for noun, table in kinds.values())
+    if report.digest.n_graphs:
+        return _lack("graphs-as-a-whole", "those inside CUDA graphs as a whole are not seen", counts, status=PARTLY)
+    return Answer(YES, counts)
+
+
+def _gpu_model(report: Examined) -> Answer:
+    names = sorted(set(report.digest.facts.gpu_names.values()))
+    return Answer(YES, text=", ".join(map(_short, names))) if names else _lack("no-kernels", "not recorded")
+
+
+def _message_bytes(report: Examined) -> Answer:
+    """Tell whether calls say their sizes; what is lacking is what the analysis says."""
+    if report.digest.size_gap is None:
+        return Answer(YES, (("calls with their size", report.digest.n_message_bytes),))
+    text, fix = SIZE_GAPS[report.digest.size_gap]
+    return Answer(NO, text=text, fix=fix)
+
+
+def _idle_causes(report: Examined) -> Answer:
+    waits = ("waits", report.rows[versions.SYNCHRONIZATION])
+    if n_calls := report.counts.n_timed_calls:
+        return Answer(YES, (("timed calls", n_calls), waits))
+    if waits[1]:
+        return _lack("no-launches", counts=(waits,), status=PARTLY)
+    return _lack("no-launches", _NO_CALLS)
+
+
+def _compared(report: Examined) -> float | None:
+    """Return how much of the kernel time beside communication has equals without it; None where there is too little."""
+    ranks = report.digest.processes
+    overlap = walls = 0
+    for windows in (rank.windows for rank in ranks if rank.windows.num_rows):
+        overlap += pc.sum(windows["overlap_compute_ns"]).as_py() or 0
+        walls += pc.sum(pc.subtract(windows["end_ns"], windows["start_ns"])).as_py()
+    if not overlap or overlap < LEAST_OVERLAP_SHARE * walls:
+        return None
+    names = ("slowed_ns", "overlapped_ns", "n_kernels")
+    tables = [
+        rank.kernels.select(names).append_column("rank", pa.repeat(number, rank.kernels.num_rows))
+        for number, rank in enumerate(ranks)
+    ]
+    return compared_share(pa.concat_tables(tables))
+
+
+def _kernel_shapes(report: Examined) -> Answer:
+    has_kernels = bool(report.rows[versions.KERNEL])
+    if report.counts.has_shapes and has_kernels:
+        share = _compared(report)
+        if share is None or share >= LEAST_COMPARED:
+            return Answer(YES, text="grid and block of every kernel")
+        text = f"only {100 * share:.1f} % of the kernel time beside it has equal kernels without it"
+        return Answer(NO, text=text, fix=LESS_HIDDEN)
+    if report.rows[versions.GRAPH] and not has_kernels:
+        return _lack("graphs-as-a-whole", "not known inside CUDA graphs as a whole")
+    return _lack("no-kernels", "not recorded")
+
+
+def _cuda_graphs(report: Examined) -> Answer:
+    n_whole = report.rows[versions.GRAPH]
+    nouns = (("graphs as a whole", n_whole), ("kernels inside", report.counts.n_graph_kernels))
+    counts = tuple(one for one in nouns if one[1])
+    if n_whole:
+        return _lack("graphs-as-a-whole", counts=counts, status=PARTLY)
+    return Answer(YES, counts, "no CUDA graph ran")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _placed(reports: Sequence[Examined]) -> Ranks:
+    """Return the processes that are ranks, as the analysis has them."""
+    digests = [report.digest for report in reports]
+    return place(digests) or place_hosts(digests)
+
+
+def _is_alone_of_several(reports: Sequence[Examined]) -> bool:
+    """Tell whether one rank alone is there of a job that is known to have had more."""
+    return len(_pids(reports)) == 1 and any(report.is_several for report in reports)
+
+
+def _pids(reports: Sequence[Examined]) -> list[int]:
+    return [pid for report in reports for pid in report.pids]
+
+
+def _ranks(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
+    """Tell the source that numbers all ranks: the first that names each, and no two alike, as in analysis."""
+    ranks = _placed(reports)
+    if beside.rank_map is None:
+        best = _numbered(ranks, beside.sidecars)
+    else:
+        best = Answer(YES, text=f"{_listed(ranks_by_map(ranks, beside.rank_map))} from --rank-map")
+    without = _lack("no-gpu-activity", "no GPU activity")
+    return [best if report.pids else without for report in reports]
+
+
+def _numbered(ranks: Ranks, sidecars: RunSidecars) -> Answer:
+    best = _lack("rank-by-order", "nothing names them", status=PARTLY)
+    for source, of_each in rank_sources(ranks, sidecars):
+        numbers = [number for number in of_each if number is not None]
+        if len(numbers) < len(ranks):
+            continue
+        name = _SOURCES.get(source, source.removeprefix("env:"))
+        repeated = sorted(number for number, n in Counter(numbers).items() if n > 1)
+        if not repeated:
+            return Answer(YES, text=f"{_listed(numbers)} from {name}")
+        if best.fix != _ONE_RUN:
+            text = f"rank {repeated[0]} is there {numbers.count(repeated[0])} times in {name}"
+            best = Answer(PARTLY, text=text, fix=_ONE_RUN)
+    return Answer(YES, text="only one") if len(ranks) == 1 else best
+
+
+def launched_size(reports: Sequence[Examined], sidecars: RunSidecars) -> int | None:
+    """Return how many ranks the launcher started that numbered them; None if another source did."""
+    ranks = _placed(reports)
+    named = named_ranks(ranks, sidecars)
+    return launcher_size(ranks, *named) if named else None
+
+
+def _world_size(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
+    told, launched = beside.sidecars.world_size, launched_size(reports, beside.sidecars)
+    sizes = [world_size([report.digest], None, told, launched) for report in reports]
+    known, n_ranks = sorted({size for size in sizes if size is not None}), len(_pids(reports))
+    here = Answer(YES, text=_listed(known))
+    if len(known) > 1:
+        here = Answer(PARTLY, text=f"{_listed(known)} in different reports", fix=_ONE_RUN)
+    elif known and n_ranks < known[0]:
+        here = _lack("ranks-missing", f"{known[0]}, of which {n_ranks} in these reports", status=PARTLY)
+    absent = Answer(NO, text="not recorded", fix=_WORLD_SIZE)
+    return [absent if size is None else here for size in sizes]
+
+
+def _one_clock(reports: Sequence[Examined], _: Beside) -> list[Answer]:
+    hosts = {report.digest.facts.host for report in reports if report.digest.facts.host}
+    text = "session starts" if len(reports) > 1 else "session start"
+    if len(hosts) > 1:
+        text += f", on {len(hosts)} hosts whose clocks may differ"
+    there = Answer(YES, text=text)
+    if _is_alone_of_several(reports):
+        there = _lack("ranks-missing", _ALONE)
+    elif any(report.hides_comm for report in reports):
+        there = _lack("comm-in-graphs", "communication inside CUDA graphs is not seen")
+    absent = _lack("no-session-start", "no session start")
+    return [absent if report.digest.facts.session_start_utc_ns is None else there for report in reports]
+
+
+def _link(reports: Sequence[Examined], beside: Beside) -> list[Answer]:
+    """Tell what is known of the slowest link; between GPUs that reach each other that takes both files."""
+    sizes = {world_size([report.digest]) for report in reports}
+    known = [size for size in sizes if size is not None]
+    # A report alone that communicates may be one of many, unless it says how many there are.
+    is_told = bool(known) or not any(report.n_comm for report in reports)
+    is_one_rank = max([len(_pids(reports)), *known]) == 1 and is_told
+    answer = Answer(YES, text="one rank") if is_one_rank else _known_link(reports, beside, sizes)
+    if _is_alone_of_several(reports) and answer.status != NO:
+        answer = _lack("ranks-missing", _ALONE)
+    return [answer] * len(reports)
+
+
+def _known_link(reports: Sequence[Examined], beside: Beside, sizes: set[int | None]) -> Answer:
+    log, topology = beside.log, beside.topology
+    if log is None and topology is None:
+        return Answer(NO, text="neither NCCL's log nor the topology", fix=f"{_LOG}; {_TOPOLOGY}")
+    pids = _pids(reports)
+    if log is not None and log.of_run(pids, {len(pids), *sizes}) is None:
+        return _lack("log-of-another-run", "the log is of another run")
+    rows = links(log, topology, pids=pids)
+    if (link := slowest(rows)) is not None:
+        unclear = _UNCLEAR_KINDS.intersection(rows["kind"].to_pylist())
+        if not unclear:
+            return Answer(YES, text=link.text)
+        text = f"{link.text}; {link.edges}" if link.n_unknown else link.text
+        return Answer(PARTLY, text=text, fix=_TOPOLOGY if "p2p" in unclear else _LOG)
+    if topology is None:
+        return Answer(PARTLY, text="the log does not say what NCCL uses", fix=f"{_LOG}; {_TOPOLOGY}")
+    gpus = {f"GPU{index}" for index in topology.gpus}
+    paths = sorted({path for ends, path in topology.paths.items() if gpus.issuperset(ends)})
+    text = f"the GPUs are connected by {', '.join(paths)}" if paths else "a topology of one GPU"
+    return Answer(PARTLY, text=f"{text}; no NCCL log says what NCCL uses", fix=_LOG)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Write ``0-3`` for numbers without a gap, else the first few of them."""
+    ordered = sorted(numbers)
+    if len(ordered) > 1 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]}-{ordered[-1]}"
+    more = ", ..." if len(ordered) > _SHOWN_RANKS else ""
+    return ", ".join(map(str, ordered[:_SHOWN_RANKS])) + more
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question, and what each report has for it."""
+
+    name: str
+    answers: str
+    judge: Callable[[Sequence[Examined], Beside], list[Answer]]
+    is_used: bool = True  # whether nsyspipe answers it; the others are for a look in Nsight Systems
+
+
+def _each(judge: Callable[[Examined], Answer]) -> Callable[..., list[Answer]]:
+    """Return what looks at each report by itself."""
+    return lambda reports, _: [judge(report) for report in reports]
+
+
+def _counted(
+    count: Callable[[Examined], int], noun: str, fix: str | None = None, text: str = "none recorded"
+) -> Callable[..., list[Answer]]:
+    """Return what is there if there are any of it, and what adds them."""
+
+    def judge(report: Examined) -> Answer:
+        n = count(report)
+        return Answer(YES, ((noun, n),)) if n else Answer(NO, text=text, fix=fix)
+
+    return _each(judge)
+
+
+def _rows(table: str, noun: str, flag: str | None = None) -> Callable[..., list[Answer]]:
+    return _counted(lambda report: report.rows[table], noun, flag and f"capture with nsys profile {flag}")
+
+
+_CALLS = _counted(lambda report: report.counts.n_launches, "API calls", CATALOGUE["no-launches"].fix, _NO_CALLS)
+_RANGES = _counted(lambda report: report.digest.n_nccl_ranges, "ranges", TRACE_NVTX)
+_SYSTEM_CALLS = _rows(versions.OS_RUNTIME, "calls", "--trace=cuda,nvtx,osrt")
+_CPU_SAMPLES = _rows(versions.CPU_SAMPLES, "samples", "--sample=process-tree")
+_GPU_METRICS = _rows(versions.GPU_METRICS, "samples", "--gpu-metrics-devices=all")
+QUESTIONS = (
+    Question("steps", "time per step", _each(_steps)),
+    Question("phases", "overlap with backward, cost by phase", _each(_phases)),
+    Question("compute_and_comm", "where the time goes, overlap", _each(_kernels)),
+    Question("launches", "which step launched what", _CALLS),
+    Question("copies", "gradient copies and others", _each(_copies)),
+    Question("ranks", "which report is which rank", _ranks),
+    Question("world_size", "whether ranks are missing", _world_size),
+    Question("one_clock", "who waits for whom across ranks", _one_clock),
+    Question("link", "what connects the ranks, and its bandwidth", _link),
+    Question("gpu_model", "which GPU each rank ran on", _each(_gpu_model)),
+    Question("nccl_ranges", "which collective each call was", _RANGES),
+    Question("message_bytes", "bytes and bandwidth of collectives", _each(_message_bytes)),
+    Question("idle_causes", "why the GPU idles", _each(_idle_causes)),
+    Question("kernel_shapes", "kernels slower beside communication", _each(_kernel_shapes)),
+    Question("cuda_graphs", "communication inside CUDA graphs", _each(_cuda_graphs)),
+    Question("profiler_overhead", "what the capture itself cost", _rows(versions.OVERHEAD, "pauses")),
+    Question("os_runtime", "system calls the host waits in", _SYSTEM_CALLS, is_used=False),
+    Question("cpu_samples", "which host code runs", _CPU_SAMPLES, is_used=False),
+    Question("gpu_metrics", "how busy GPU units and links are", _GPU_METRICS, is_used=False),
+)
