@@ -34,8 +34,7 @@ def analyze(
     outputs: AnalysisOutputs,
     running: RunningOptions,
     strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Exit with 2 if there is any problem of severity error or warning."),
+        bool, typer.Option("--strict", help="Exit with 2 if there is any problem of severity error or warning.")
     ] = False,
 ) -> None:
     """Say where each step's time goes: compute, communication (hidden or exposed), copies, idle.

@@ -50,8 +50,7 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Where does the step time of a multi-GPU PyTorch run go? Answers from Nsight Systems reports.

@@ -59,7 +59,7 @@ def compare(
       nsyspipe compare ddp="runs/ddp_*.sqlite" view="runs/view_*.sqlite" --sort step_time
       nsyspipe compare study/runs/runs/run_id=* --html study.html --csv study.csv
       nsyspipe compare ddp=day1/ ddp=day2/ fsdp=day3/ fsdp=day4/ --markdown comment.md
-    """  # fmt: skip
+    """
     outputs.check()
     rules = settled_here(rule.settings(), "min_effect", "confidence")
     if running.quiet or outputs.takes_stdout:

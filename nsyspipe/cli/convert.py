@@ -23,23 +23,16 @@ _TIMEOUT_S = 1800.0
 
 def convert(
     reports: Annotated[
-        list[str],
-        typer.Argument(metavar="REPORTS...", help="Reports of nsys: files, directories, globs."),
+        list[str], typer.Argument(metavar="REPORTS...", help="Reports of nsys: files, directories, globs.")
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Write there, made if missing. [default: beside each report]",
-        ),
+        typer.Option("--out", "-o", metavar="DIR", help="Write there, made if missing. [default: beside each report]"),
     ] = None,
     force: Annotated[
         bool,
         typer.Option(
-            "--force",
-            help="Export also what is up to date, and replace files that are no exports of their report.",
+            "--force", help="Export also what is up to date, and replace files that are no exports of their report."
         ),
     ] = False,
     nsys: Annotated[
@@ -51,18 +44,11 @@ def convert(
         ),
     ] = None,
     timeout: Annotated[
-        float,
-        typer.Option("--timeout", metavar="SECONDS", min=1, help="How long one export may take."),
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long one export may take.")
     ] = _TIMEOUT_S,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            min=1,
-            help="Exports at once. [default: the cores, up to 8]",
-        ),
+        typer.Option("--jobs", "-j", metavar="N", min=1, help="Exports at once. [default: the cores, up to 8]"),
     ] = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print neither paths nor progress, only errors.")

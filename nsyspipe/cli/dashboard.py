@@ -23,8 +23,7 @@ _STDOUT = "-"
 def dashboard(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A directory that analyze --out wrote.")],
     out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", metavar="FILE|-", help="The page; - prints it. [required]"),
+        str | None, typer.Option("--out", "-o", metavar="FILE|-", help="The page; - prints it. [required]")
     ] = None,
     pages: Annotated[
         Path | None,
@@ -36,8 +35,7 @@ def dashboard(
         ),
     ] = None,
     force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace a FILE that is no dashboard; write all pages anew."),
+        bool, typer.Option("--force", help="Replace a FILE that is no dashboard; write all pages anew.")
     ] = False,
     quiet: output.Quiet = False,
     no_progress: output.NoProgress = False,

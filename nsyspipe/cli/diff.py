@@ -19,14 +19,7 @@ from nsyspipe.cli.options import (
 )
 from nsyspipe.cli.outputs import DifferenceOutputs
 from nsyspipe.cli.terminal import progress, write_stdout
-from nsyspipe.comparison.gate import (
-    ANY_CHANGE,
-    GateSettings,
-    check_can_fail,
-    check_gate,
-    gate,
-    parse_metrics,
-)
+from nsyspipe.comparison.gate import ANY_CHANGE, GateSettings, check_can_fail, check_gate, gate, parse_metrics
 from nsyspipe.errors import OptionError
 from nsyspipe.model.text import printable
 
@@ -105,11 +98,7 @@ def diff(
         # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
         baseline, candidate = (Side(of[0].header.label, of, name) for name, of in open_runs())
         difference = compared(
-            baseline,
-            candidate,
-            **thresholds(settings),
-            metrics=settings.metrics,
-            force=outputs.force,
+            baseline, candidate, **thresholds(settings), metrics=settings.metrics, force=outputs.force
         )
         _answer(difference, outputs, settings, quiet=running.quiet)
 

@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.errors import OptionError
-from nsyspipe.nsys.find_reports import (
-    RAW_SUFFIX,
-    exported_reports,
-    find_logs,
-    find_named,
-    split_logs,
-)
+from nsyspipe.nsys.find_reports import RAW_SUFFIX, exported_reports, find_logs, find_named, split_logs
 from nsyspipe.run.workers import PRELOAD, executor_for
 from nsyspipe.store.layout import is_saved, run_ids
 
@@ -163,9 +157,7 @@ def opened_runs(
 
 
 def _own_options(
-    label: str | None,
-    logs: Mapping[str | None, Sequence[Path]],
-    maps: Mapping[str | None, Sequence[str]],
+    label: str | None, logs: Mapping[str | None, Sequence[Path]], maps: Mapping[str | None, Sequence[str]]
 ) -> dict[str, Any]:
     """Return the options that one label's reports have for themselves: its name, its logs and all runs', its map."""
     files = [path for key in dict.fromkeys((None, label)) for path in logs.get(key, [])]

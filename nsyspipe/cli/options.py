@@ -39,32 +39,21 @@ Out = Annotated[
 ]
 Events = Annotated[bool, typer.Option("--events", help="With --out: save every device operation too.")]
 Json = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE|-", help="Write the JSON document; - prints it and nothing else."),
+    str | None, typer.Option("--json", metavar="FILE|-", help="Write the JSON document; - prints it and nothing else.")
 ]
 Markdown = Annotated[
     str | None,
     typer.Option(
-        "--markdown",
-        metavar="FILE|-",
-        help="Write a summary for a pull request; - prints it and nothing else.",
+        "--markdown", metavar="FILE|-", help="Write a summary for a pull request; - prints it and nothing else."
     ),
 ]
 Csv = Annotated[
     str | None,
-    typer.Option(
-        "--csv",
-        metavar="FILE|-",
-        help="Write the table for spreadsheets; - prints it and nothing else.",
-    ),
+    typer.Option("--csv", metavar="FILE|-", help="Write the table for spreadsheets; - prints it and nothing else."),
 ]
-Html = Annotated[
-    str | None,
-    typer.Option("--html", metavar="FILE", help="Write one self-contained page with charts."),
-]
+Html = Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write one self-contained page with charts.")]
 Perfetto = Annotated[
-    str | None,
-    typer.Option("--perfetto", metavar="FILE", help="Write a trace of all ranks for ui.perfetto.dev."),
+    str | None, typer.Option("--perfetto", metavar="FILE", help="Write a trace of all ranks for ui.perfetto.dev.")
 ]
 PerfettoSteps = Annotated[
     str | None,
@@ -76,22 +65,18 @@ PerfettoSteps = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace outputs of another run.")]
 ForceComparison = Annotated[
-    bool,
-    typer.Option("--force", help="Judge runs that are not comparable; replace outputs of other runs."),
+    bool, typer.Option("--force", help="Judge runs that are not comparable; replace outputs of other runs.")
 ]
 ForceFile = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
 Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="No summary and no progress: errors and asked-for outputs only."),
+    bool, typer.Option("--quiet", "-q", help="No summary and no progress: errors and asked-for outputs only.")
 ]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
 
 
 def _phase(name: str) -> Any:  # noqa: ANN401 - typer's own type
     return typer.Option(
-        f"--{name}",
-        metavar="REGEX",
-        help=f"NVTX ranges of the {name} phase. [default: {PHASE_PATTERNS[name]}]",
+        f"--{name}", metavar="REGEX", help=f"NVTX ranges of the {name} phase. [default: {PHASE_PATTERNS[name]}]"
     )
 
 
@@ -108,8 +93,7 @@ Forward = Annotated[str | None, _phase("forward")]
 Optimizer = Annotated[str | None, _phase("optimizer")]
 Data = Annotated[str | None, _phase("data")]
 CommKernel = Annotated[
-    str | None,
-    typer.Option("--comm-kernel", metavar="REGEX", help="Communication kernels besides NCCL's."),
+    str | None, typer.Option("--comm-kernel", metavar="REGEX", help="Communication kernels besides NCCL's.")
 ]
 SkipFirst = Annotated[
     str,
@@ -120,16 +104,13 @@ SkipFirst = Annotated[
     ),
 ]
 RankMap = Annotated[
-    str | None,
-    typer.Option("--rank-map", metavar='FILE|"a.sqlite=0,..."', help="Rank of each report."),
+    str | None, typer.Option("--rank-map", metavar='FILE|"a.sqlite=0,..."', help="Rank of each report.")
 ]
 Label = Annotated[
-    str | None,
-    typer.Option("--label", metavar="TEXT", help="Name of the run. [default: from the file names]"),
+    str | None, typer.Option("--label", metavar="TEXT", help="Name of the run. [default: from the file names]")
 ]
 RunId = Annotated[
-    str | None,
-    typer.Option("--run-id", metavar="TEXT", help="Identifier of the run. [default: from the capture]"),
+    str | None, typer.Option("--run-id", metavar="TEXT", help="Identifier of the run. [default: from the capture]")
 ]
 NcclLog = Annotated[
     list[str] | None,
@@ -140,8 +121,7 @@ NcclLog = Annotated[
     ),
 ]
 TopologyFile = Annotated[
-    str | None,
-    typer.Option("--topology", metavar="FILE", help="Output of nvidia-smi topo -m: NVLink, or PCIe."),
+    str | None, typer.Option("--topology", metavar="FILE", help="Output of nvidia-smi topo -m: NVLink, or PCIe.")
 ]
 # Of commands that take several runs.
 NcclLogs = Annotated[
@@ -153,26 +133,17 @@ NcclLogs = Annotated[
     ),
 ]
 TopologyFiles = Annotated[
-    list[str] | None,
-    typer.Option("--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise."),
+    list[str] | None, typer.Option("--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise.")
 ]
 Findings = Annotated[
     str,
     typer.Option(
-        "--findings",
-        metavar="N|all",
-        help="How many findings to print; all adds the phases and the whole advice.",
+        "--findings", metavar="N|all", help="How many findings to print; all adds the phases and the whole advice."
     ),
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(
-        "--jobs",
-        "-j",
-        metavar="N",
-        min=1,
-        help="Processes. [default: cores, capped by memory and use]",
-    ),
+    typer.Option("--jobs", "-j", metavar="N", min=1, help="Processes. [default: cores, capped by memory and use]"),
 ]
 
 

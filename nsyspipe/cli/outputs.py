@@ -181,13 +181,7 @@ class AnalysisOutputs(Outputs):
         if self.perfetto is not None or self.events:
             run.operations(steps)
         if self.out is not None:
-            save(
-                run,
-                Path(self.out),
-                events=self.events,
-                force=self.force,
-                on_progress=stage("saving the run"),
-            )
+            save(run, Path(self.out), events=self.events, force=self.force, on_progress=stage("saving the run"))
         for name, path in files.items():
             on_progress = stage(f"writing {name}")
             with writing(path, run.inputs, may_replace=may_replace(name)) as file:
@@ -205,9 +199,7 @@ class AnalysisOutputs(Outputs):
         found = _STEPS.fullmatch(self.perfetto_steps)
         if found is None or not (found[1] or found[3]):
             raise OptionError(
-                f"--perfetto-steps {self.perfetto_steps!r}",
-                "is no FROM:TO of step numbers",
-                fix="--perfetto-steps 3:5",
+                f"--perfetto-steps {self.perfetto_steps!r}", "is no FROM:TO of step numbers", fix="--perfetto-steps 3:5"
             )
         first = int(found[1]) if found[1] else known[0]
         last = int(found[3]) if found[3] else known[1] if found[2] else first

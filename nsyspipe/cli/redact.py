@@ -18,22 +18,19 @@ def redact(
     reports: Annotated[
         str,
         typer.Argument(
-            metavar="IN",
-            help="One report (.sqlite), or a directory or quoted glob with all reports of a run.",
+            metavar="IN", help="One report (.sqlite), or a directory or quoted glob with all reports of a run."
         ),
     ],
     out: Annotated[
         Path,
         typer.Argument(
-            metavar="OUT",
-            help="The copy of one report; for several a directory, in which they keep their names.",
+            metavar="OUT", help="The copy of one report; for several a directory, in which they keep their names."
         ),
     ],
     drop_unknown: Annotated[
         bool,
         typer.Option(
-            "--drop-unknown",
-            help="Leave out tables that this version does not know, instead of refusing the report.",
+            "--drop-unknown", help="Leave out tables that this version does not know, instead of refusing the report."
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace copies that are there already.")] = False,

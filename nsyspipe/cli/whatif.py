@@ -34,8 +34,7 @@ class Changes:
         ),
     ] = None
     gradient_dtype: Annotated[
-        str | None,
-        typer.Option("--gradient-dtype", metavar="TYPE", help="bf16 or fp16: send gradients as that."),
+        str | None, typer.Option("--gradient-dtype", metavar="TYPE", help="bf16 or fp16: send gradients as that.")
     ] = None
     bucket_mb: Annotated[float | None, typer.Option("--bucket-mb", metavar="MIB", help="DDP's bucket_cap_mb.")] = None
     no_wait: Annotated[bool, typer.Option("--no-wait", help="No rank is later than the others.")] = False
@@ -46,9 +45,7 @@ class Changes:
     gradient_bytes: Annotated[
         float | None,
         typer.Option(
-            "--gradient-bytes",
-            metavar="N",
-            help="Bytes of gradients per step, where the capture does not say them.",
+            "--gradient-bytes", metavar="N", help="Bytes of gradients per step, where the capture does not say them."
         ),
     ] = None
 

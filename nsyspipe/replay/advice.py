@@ -86,7 +86,7 @@ def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
     if not any(changes):
         return findings
     opened = _opened(run)
-    told = [row if change is None else _told(row, change, opened) for row, change in zip(rows, changes, strict=True)]  # fmt: skip
+    told = [row if change is None else _told(row, change, opened) for row, change in zip(rows, changes, strict=True)]
     return schema.FINDINGS.from_rows(in_order(told))
 
 

@@ -33,12 +33,7 @@ _MENU = {
 
 def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[str, ...]:
     """Return a sentence for each thing that an answer takes for granted."""
-    said = [
-        *_of_ranks(replay),
-        *_of_link(replay, knobs),
-        *_of_gradients(replay, knobs),
-        *_of_work(replay, knobs),
-    ]
+    said = [*_of_ranks(replay), *_of_link(replay, knobs), *_of_gradients(replay, knobs), *_of_work(replay, knobs)]
     if replay.step_time_ns - step_time_ns > replay.lead_ns:
         said.append("hosts can launch that much faster, which the capture does not show")
     return tuple(said)
@@ -58,7 +53,7 @@ def _of_ranks(replay: Replay) -> Iterator[str]:
     given, element = replay.given_bytes, replay.element_bytes
     if given is not None:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
-        of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""  # fmt: skip
+        of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""
         yield f"gradients of {given:,.0f} bytes per step as given{of}"
 
 
@@ -84,7 +79,7 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
 def _of_gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if knobs.bucket_mb is not None:
         is_exact = all(one is not None and one.is_exact for one in replay.gradients)
-        how = "the copies and kernels of each" if is_exact else "estimates between the captured buckets"  # fmt: skip
+        how = "the copies and kernels of each" if is_exact else "estimates between the captured buckets"
         yield f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
     if knobs.gradient_dtype is not None:
         yield f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
@@ -196,7 +191,7 @@ class WhatIf:
         Columns: the fields of `Scenario`, less ``knobs``.
         """
         shown = [one for one in fields(Scenario) if one.name != "knobs"]
-        kinds = {one.name: pa.float64() if "float" in str(one.type) else pa.string() for one in shown}  # fmt: skip
+        kinds = {one.name: pa.float64() if "float" in str(one.type) else pa.string() for one in shown}
         rows = [
             {name: getattr(one, name) for name in kinds} | {"assumptions": "; ".join(one.assumptions)}
             for one in self.scenarios

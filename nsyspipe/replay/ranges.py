@@ -11,13 +11,7 @@ import numpy as np
 from nsyspipe.analysis import slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.replay.gradients import (
-    GradientCopies,
-    Gradients,
-    bucket_ends,
-    gradient_copies,
-    gradients_of,
-)
+from nsyspipe.replay.gradients import GradientCopies, Gradients, bucket_ends, gradient_copies, gradients_of
 from nsyspipe.replay.simulate import WINDOW, Slowing
 
 if TYPE_CHECKING:
@@ -123,9 +117,7 @@ class Slowdowns(NamedTuple):
 
 
 def slowdowns(
-    measured: Contention | None,
-    captured_bytes_per_s: float | None,
-    target_bytes_per_s: float | None,
+    measured: Contention | None, captured_bytes_per_s: float | None, target_bytes_per_s: float | None
 ) -> Slowdowns:
     """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 

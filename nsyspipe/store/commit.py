@@ -132,10 +132,7 @@ class Locked:
             if not _is_dead(self.staging, name):
                 continue
             _, _, run_id = name.partition(".")
-            with (
-                contextlib.suppress(FileNotFoundError, NotPlainError),
-                self.staging.within(name, _TABLES) as tables,
-            ):
+            with contextlib.suppress(FileNotFoundError, NotPlainError), self.staging.within(name, _TABLES) as tables:
                 for file in filter(layout.is_file_name, tables.names() if layout.is_run_id(run_id) else ()):
                     self._prune(file, run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
@@ -204,7 +201,7 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
         is_old = error.found == layout.LINK and error.path.name == layout.PART
         fix = layout.links_fix(store) if is_old else f"remove {error.path}"
         shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
-        problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
+        problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
         if error.errno in _FULL:

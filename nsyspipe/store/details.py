@@ -51,10 +51,7 @@ def check_values(table: pa.Table, name: str) -> None:
         if column.type == FLOAT and not _all(pc.is_finite(values)):
             raise ValueError(f"{column.name} has values that are no number")
         if column.type in (INT, FLOAT):
-            low, span = (
-                0 if column.unit in _NEVER_NEGATIVE else -_LARGEST,
-                pc.min_max(values).as_py(),
-            )
+            low, span = (0 if column.unit in _NEVER_NEGATIVE else -_LARGEST, pc.min_max(values).as_py())
             if span["min"] is not None and not low <= span["min"] <= span["max"] <= _LARGEST:
                 raise ValueError(f"{column.name} has values beyond what a run has")
         elif column.unit == "json" and name != "runs":  # whose details are checked field by field
@@ -65,7 +62,7 @@ def check_values(table: pa.Table, name: str) -> None:
 
 def _check_rows(table: pa.Table, name: str) -> None:
     # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
-    key = ["rank", "step"] if name == "steps" else [one for one in DATASET[name].key if one != "run_id"]  # fmt: skip
+    key = ["rank", "step"] if name == "steps" else [one for one in DATASET[name].key if one != "run_id"]
     if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key).aggregate([])) != len(table):
         raise ValueError(f"it has rows of the same {', '.join(key)}")
     for start, end in _SPANS:

@@ -151,10 +151,7 @@ class Directory:
     def remove_empty(self, *names: str) -> None:
         """Remove the directory that is reached by names, and those around it, as far as nothing is in them."""
         for n_names in range(len(names), 0, -1):
-            with (
-                contextlib.suppress(OSError, NotPlainError),
-                self.within(*names[: n_names - 1]) as around,
-            ):
+            with contextlib.suppress(OSError, NotPlainError), self.within(*names[: n_names - 1]) as around:
                 os.rmdir(names[n_names - 1], dir_fd=around.fd)
 
 

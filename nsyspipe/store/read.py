@@ -113,7 +113,7 @@ def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None
         row = _parsed(runs, store / layout.published(layout.RUNS_FILE, run_id))
         listed = _listed(row)
         contents = {name: _content_or_error(store, run_id, name) for name in files}
-        others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]  # fmt: skip
+        others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]
         if not others:
             break
         again = _content_or_error(store, run_id, layout.RUNS_FILE)
@@ -147,9 +147,7 @@ def _is_same(one: _Content, other: _Content) -> bool:
 
 def _not_of_this_save(path: Path) -> DatasetError:
     return DatasetError(
-        str(path),
-        "cannot be read (it is damaged, or of another save of the run than its row in runs)",
-        fix=AGAIN,
+        str(path), "cannot be read (it is damaged, or of another save of the run than its row in runs)", fix=AGAIN
     )
 
 
@@ -196,10 +194,7 @@ def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
     """Open a file of a run: of the save that is committed and not in place yet, else in its place."""
     if layout.is_run_id(run_id):
         # First there: a file leaves it only for its place.
-        with (
-            contextlib.suppress(FileNotFoundError),
-            top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch,
-        ):
+        with contextlib.suppress(FileNotFoundError), top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch:
             return switch.open_file(name)
     *directories, part = layout.published(name, run_id).parts
     with top.within(*directories) as directory:

@@ -21,8 +21,18 @@ from nsyspipe.redact.redact import look_at
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
 
 FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT {columns} FROM r"
-READ = [KERNEL, RUNTIME, NVTX, STRINGS, "CUPTI_ACTIVITY_KIND_MEMCPY", "META_DATA_CAPTURE", "META_DATA_EXPORT",
-        "TARGET_INFO_GPU", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"]  # fmt: skip
+READ = [
+    KERNEL,
+    RUNTIME,
+    NVTX,
+    STRINGS,
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "META_DATA_CAPTURE",
+    "META_DATA_EXPORT",
+    "TARGET_INFO_GPU",
+    "TARGET_INFO_SESSION_START_TIME",
+    "TARGET_INFO_SYSTEM_ENV",
+]
 READERS = [lambda path: read_capture(str(path), None), read_counts, look_at]
 
 
@@ -141,12 +151,7 @@ def test_an_unknown_collation_ends_in_an_error(report):
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9223372036854775807"])
 def test_values_of_another_type_end_in_an_error_or_an_answer(report, value):
-    for table, column in (
-        (RUNTIME, "start"),
-        (RUNTIME, "correlationId"),
-        (KERNEL, "globalPid"),
-        (NVTX, "domainId"),
-    ):
+    for table, column in ((RUNTIME, "start"), (RUNTIME, "correlationId"), (KERNEL, "globalPid"), (NVTX, "domainId")):
         path = report(f'UPDATE {table} SET "{column}" = {value}')
         for reader in READERS:
             try:
@@ -243,7 +248,7 @@ def test_ctrl_c_ends_the_reading_of_a_large_report(report):
     path = report(
         f"INSERT INTO {NVTX} (start, end, eventType, text, globalTid, domainId) "
         "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 1500000) "
-        "SELECT n, n + 1, 59, 'x' || n, 281474976710656, 0 FROM r",
+        "SELECT n, n + 1, 59, 'x' || n, 281474976710656, 0 FROM r"
     )
     program = (
         "import sys; from nsyspipe.reader.metadata import read_capture; print('go', flush=True)\n"

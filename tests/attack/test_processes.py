@@ -108,11 +108,7 @@ def test_a_signal_that_is_ignored_stays_ignored(steady, tmp_path):
     command = program("analyze", steady, "-q", "--json", tmp_path / "run.json")
     script = "trap '' HUP; \"$@\" & pid=$!; while kill -HUP $pid 2>/dev/null; do sleep 0.05; done; wait $pid"
     done = subprocess.run(
-        ["bash", "-c", script, "sh", *command],
-        env=environment(),
-        timeout=DEADLINE_S,
-        check=False,
-        capture_output=True,
+        ["bash", "-c", script, "sh", *command], env=environment(), timeout=DEADLINE_S, check=False, capture_output=True
     )
     assert done.returncode == 0, done
     assert (tmp_path / "run.json").exists()
@@ -157,8 +153,7 @@ def test_a_worker_whose_call_never_lets_go_ends_too(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
     worker, *others = eventually(
-        lambda: [one for one in workers_of(process.pid) if b"sys.stdin.buffer" in command(one)],
-        "a worker",
+        lambda: [one for one in workers_of(process.pid) if b"sys.stdin.buffer" in command(one)], "a worker"
     )
     others = [one for one in workers_of(process.pid) if one != worker]
     process.kill()

@@ -16,15 +16,7 @@ from nsyspipe.errors import DatasetError
 from nsyspipe.store import details
 from tests.attack.saved_runs import changed
 from tests.cli.tools import nsyspipe_here
-from tests.store.store_tools import (
-    OTHER_ID,
-    RUN_ID,
-    old_run,
-    other_run,
-    places,
-    stored,
-    unlisted,
-)
+from tests.store.store_tools import OTHER_ID, RUN_ID, old_run, other_run, places, stored, unlisted
 from tests.store.test_store_saved_run import rewrite
 
 # Each seed changes one table of a run in one way, and is read by every command.
@@ -139,16 +131,7 @@ def test_every_field_that_is_saved_is_of_a_type_that_can_be_checked():
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 200_000,
-        '{"header":' * 200_000,
-        '{"header": NaN}',
-        '{"header": 1e999}',
-        "9" * 10_000,
-        '"x"',
-        "nul",
-    ],
+    "text", ["[" * 200_000, '{"header":' * 200_000, '{"header": NaN}', '{"header": 1e999}', "9" * 10_000, '"x"', "nul"]
 )
 def test_details_that_no_parser_likes_are_an_error(good, tmp_path, text):
     store = with_details(shutil.copytree(good, tmp_path / "store"), lambda _: text)
@@ -168,12 +151,7 @@ def test_one_bad_run_costs_the_dashboard_a_warning_and_its_own_page(good, tmp_pa
 def test_a_bad_run_that_is_asked_for_is_an_error_that_names_it(good, tmp_path):
     store = with_details(shutil.copytree(good, tmp_path / "store"), lambda _: "{}")
     run, other = (store / "runs" / f"run_id={run_id}" for run_id in (RUN_ID, OTHER_ID))
-    for command in (
-        ["compare", other, run],
-        ["diff", other, run],
-        ["whatif", run],
-        ["analyze", run],
-    ):
+    for command in (["compare", other, run], ["diff", other, run], ["whatif", run], ["analyze", run]):
         done = nsyspipe_here(*command)
         assert done.returncode == 2
         assert f"run_id={RUN_ID}" in done.stderr

@@ -148,64 +148,11 @@ NAMES = [
     "oauth",
     "invite-code",
     "pat",
-    *(
-        "new-pass",
-        "max-pass",
-        "total-pass",
-        "new-key",
-        "seq-key",
-        "limit-token",
-        "new-token",
-        "batch-pin",
-    ),
-    *(
-        "pincode",
-        "otpcode",
-        "dbpw",
-        "adminpw",
-        "wandbpw",
-        "dbpass",
-        "userpass",
-        "sshpass",
-        "PGPASS",
-    ),
-    *(
-        "wifipsk",
-        "apitok",
-        "usertok",
-        "otps",
-        "smspin",
-        "simpin",
-        "2fa",
-        "pword",
-        "pswd",
-        "psw",
-        "puk",
-    ),
-    *(
-        "tan",
-        "kennwort",
-        "mdp",
-        "vault",
-        "unlock",
-        "serial",
-        "badge",
-        "cardnumber",
-        "verification",
-        "seed-phrase",
-    ),
-    *[
-        "csc",
-        "cvn",
-        "security",
-        "sesame",
-        "watchword",
-        "combo",
-        "first-name",
-        "lastName",
-        "firstname",
-        "nick",
-    ],
+    *("new-pass", "max-pass", "total-pass", "new-key", "seq-key", "limit-token", "new-token", "batch-pin"),
+    *("pincode", "otpcode", "dbpw", "adminpw", "wandbpw", "dbpass", "userpass", "sshpass", "PGPASS"),
+    *("wifipsk", "apitok", "usertok", "otps", "smspin", "simpin", "2fa", "pword", "pswd", "psw", "puk"),
+    *("tan", "kennwort", "mdp", "vault", "unlock", "serial", "badge", "cardnumber", "verification", "seed-phrase"),
+    *["csc", "cvn", "security", "sesame", "watchword", "combo", "first-name", "lastName", "firstname", "nick"],
 ]
 # How a value may stand in a command; %s is it.
 FORMS = (
@@ -316,14 +263,7 @@ FILE_FORMS = (("--cfg=%s.json",), ("--cfg", "/a/%s.yaml"), ("%s.py",), ("x=@%s.t
 
 @pytest.mark.parametrize("form", FILE_FORMS, ids=" ".join)
 def test_a_token_that_is_named_like_a_file_is_not_written(form, attempts):
-    short = (
-        "hf_Hj2tEOIj37Cx",
-        "hf_aBcDeFgH",
-        "sk-ab12cd34",
-        "ghp_16C7e42F",
-        "xK3mQ9pL",
-        "run-7bT4kWq2",
-    )
+    short = ("hf_Hj2tEOIj37Cx", "hf_aBcDeFgH", "sk-ab12cd34", "ghp_16C7e42F", "xK3mQ9pL", "run-7bT4kWq2")
     secrets = (*(one for one in TOKENS if one != NAME_LIKE), *short)
     attempts(len(secrets))
     found = {one: leaks([word.replace("%s", one) for word in form], one) for one in secrets}
@@ -344,15 +284,7 @@ def test_numbers_that_nobody_trains_with_are_not_written(number, attempts):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_option_that_hints_at_a_secret_has_no_value_of_any_kind(name, attempts):
     values = ("4711", "9", "adamw", "true", "0.25", "key.json", "/a/b.yaml", S, ["1", "2"][0])
-    forms = (
-        "--{n}={v}",
-        "--{n}:{v}",
-        "{n}={v}",
-        "+{n}={v}",
-        "--{n} {v}",
-        "--{n} 1 {v}",
-        "--set={n}={v}",
-    )
+    forms = ("--{n}={v}", "--{n}:{v}", "{n}={v}", "+{n}={v}", "--{n} {v}", "--{n} 1 {v}", "--set={n}={v}")
     attempts(len(values) * len(forms))
     for form in forms:
         for value in values:
@@ -513,7 +445,7 @@ class Repository:
 
     def git(self, *words):
         who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        done = subprocess.run([GIT, "-C", self.folder, *who, *words], check=True, capture_output=True, text=True)  # fmt: skip
+        done = subprocess.run([GIT, "-C", self.folder, *who, *words], check=True, capture_output=True, text=True)
         return done.stdout.strip()
 
     def commit(self):

@@ -42,17 +42,12 @@ from tests.store.store_tools import (
 
 HIDDEN = [".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
 OF_RUN = [f"{table}/run_id={RUN_ID}" for table in ("runs", "steps", "events")]
-DIRECTORIES = [
-    *HIDDEN,
-    "runs",
-    "steps",
-    "metrics",
-    "events",
-    *OF_RUN,
-    f"events/run_id={RUN_ID}/rank=0",
+DIRECTORIES = [*HIDDEN, "runs", "steps", "metrics", "events", *OF_RUN, f"events/run_id={RUN_ID}/rank=0"]
+FILES = [
+    ".nsyspipe/lock",
+    *(f"{table}/run_id={RUN_ID}/part-0.parquet" for table in ("runs", "steps", "metrics")),
+    f"events/run_id={RUN_ID}/rank=1/part-0.parquet",
 ]
-FILES = [".nsyspipe/lock", *(f"{table}/run_id={RUN_ID}/part-0.parquet" for table in ("runs", "steps", "metrics")),
-         f"events/run_id={RUN_ID}/rank=1/part-0.parquet"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -254,13 +249,7 @@ def test_places_that_change_while_runs_are_saved_lead_nowhere(runs, tmp_path, ou
 
     def change():
         nonlocal n_changes
-        names = [
-            "steps",
-            "runs",
-            ".nsyspipe/staging",
-            ".nsyspipe/switch",
-            f"kernels/run_id={RUN_ID}",
-        ]
+        names = ["steps", "runs", ".nsyspipe/staging", ".nsyspipe/switch", f"kernels/run_id={RUN_ID}"]
         while not done.is_set():
             path = store / names[n_changes % len(names)]
             with contextlib.suppress(OSError):  # the store's writer is at it too
@@ -472,8 +461,7 @@ def one_text_many_times(table):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("table", "bomb"),
-    [("steps", many_rows), ("ranks", long_text), ("kernels", one_text_many_times)],
+    ("table", "bomb"), [("steps", many_rows), ("ranks", long_text), ("kernels", one_text_many_times)]
 )
 def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(runs, tmp_path, table, bomb):
     store = unlisted(stored(tmp_path / "store", runs[0]))

@@ -40,13 +40,7 @@ def test_the_document_has_the_keys_of_the_contract(steady, invoke):
         "rank", "local_rank", "report", "pid", "device_id", "gpu_name", "host", "rank_source", "n_kernels", "n_comm",
         "n_dtod",
     }  # fmt: skip
-    shares = {
-        "comm_share",
-        "exposed_comm_share",
-        "idle_share",
-        "compute_share",
-        "exposed_memory_share",
-    }
+    shares = {"comm_share", "exposed_comm_share", "idle_share", "compute_share", "exposed_memory_share"}
     ratios = {*shares, "overlap_ratio", "backward_overlap_ratio"}
     assert set(found["steps"][0]) >= {
         "rank", "step", "start_ns", "end_ns", "is_complete", "in_summary", *STEADY, *ratios,
@@ -147,7 +141,7 @@ def test_steps_without_gpu_activity_are_shown_as_the_hosts(tmp_path, invoke):
     done = invoke(tmp_path)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("No GPU activity was recorded: these are host times")
-    assert "its median step takes 2.00 ms (50.0 %) longer than that of rank 0" in " ".join(done.stdout.split())  # fmt: skip
+    assert "its median step takes 2.00 ms (50.0 %) longer than that of rank 0" in " ".join(done.stdout.split())
     assert done.stdout.count("error  no GPU activity recorded") == 2
     assert invoke(tmp_path, "--strict").exit_code == 2
     found = json.loads(invoke(tmp_path, "--json", "-").stdout)

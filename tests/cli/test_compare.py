@@ -107,7 +107,7 @@ def test_a_run_without_gpu_activity_is_a_row_of_nulls(run):
     done = run("slow", "empty", "fast", "--csv", "-")
     assert done.exit_code == 0
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert (rows[1]["speedup"], rows[1]["step_time_ns"], rows[1]["verdict"]) == ("", "", "inconclusive")  # fmt: skip
+    assert (rows[1]["speedup"], rows[1]["step_time_ns"], rows[1]["verdict"]) == ("", "", "inconclusive")
     assert rows[2]["verdict"] == "improvement"
     assert "no step has a window on every rank" in run("slow", "empty", "fast").stdout
 
@@ -119,7 +119,7 @@ def test_another_world_size_needs_force_for_a_verdict(run):
 
 
 def test_options_reach_the_statistics(run):
-    found = json.loads(run("slow", "fast", "--min-effect", "50%", "--confidence", "0.8", "--json", "-").stdout)  # fmt: skip
+    found = json.loads(run("slow", "fast", "--min-effect", "50%", "--confidence", "0.8", "--json", "-").stdout)
     assert (found["min_effect_pct"], found["confidence"]) == (50, 0.8)
     assert found["runs"][1]["verdict"] == "no change"
 
@@ -173,7 +173,7 @@ def test_a_damaged_report_is_named(made, tmp_path):
 
 @pytest.mark.slow
 def test_on_a_terminal_it_has_colours_and_fits(made):
-    code, said = terminal_run("compare", "-j", "1", "--no-progress", made / "slow", made / "fast", columns=80)  # fmt: skip
+    code, said = terminal_run("compare", "-j", "1", "--no-progress", made / "slow", made / "fast", columns=80)
     assert code == 0
     assert "\x1b[32mimprovement" in said
     assert max(map(len, re.sub("\x1b\\[[0-9;]*m", "", said).splitlines())) <= 80
@@ -183,8 +183,8 @@ def test_on_a_terminal_it_has_colours_and_fits(made):
 def test_the_samples_before_and_after_and_the_same_saved(tmp_path):
     # Step times of 645 and 572 ms: the bucket of 25 MB gains 11 %, 1.13 times the steps.
     reports = [f"{name}={SAMPLES}/ddp-4gpu-{name}_*.sqlite" for name in ("before", "after")]
-    saved = [f"{name}={SAMPLES}/dataset/runs/run_id=ddp-4gpu-{name}" for name in ("before", "after")]  # fmt: skip
-    found = [json.loads(nsyspipe_here("compare", *runs, "--json", "-").stdout)["runs"] for runs in (reports, saved)]  # fmt: skip
+    saved = [f"{name}={SAMPLES}/dataset/runs/run_id=ddp-4gpu-{name}" for name in ("before", "after")]
+    found = [json.loads(nsyspipe_here("compare", *runs, "--json", "-").stdout)["runs"] for runs in (reports, saved)]
     assert found[0][1]["verdict"] == found[1][1]["verdict"] == "improvement"
     assert found[0][1]["speedup"] == found[1][1]["speedup"] == pytest.approx(1.128, abs=0.002)
     assert found[0][0]["exposed_comm_share"] > 0.11

@@ -77,19 +77,7 @@ def test_every_way_to_name_a_run(run):
         (["fast", "slow", "--fail-on", "regression", "--metric", "busbw,step_time"], 3),
         (["fast", "slow", "--fail-on", "regression", "--metric", "busbw,exposed_comm"], 4),
         # Each --metric counts, not only the last one.
-        (
-            [
-                "fast",
-                "slow",
-                "--fail-on",
-                "regression",
-                "--metric",
-                "step_time",
-                "--metric",
-                "exposed_memory",
-            ],
-            3,
-        ),
+        (["fast", "slow", "--fail-on", "regression", "--metric", "step_time", "--metric", "exposed_memory"], 3),
         (["slow", "fast", "--fail-on", "any-change", "--metric", "comm"], 0),
         (["fast", "slow"], 0),
     ],
@@ -201,16 +189,7 @@ def test_a_gate_of_a_file_that_could_never_fail_is_refused(made, tmp_path):
         (["slow", "fast", "--metric", "speed"], "no such metric"),
         (["slow", "fast", "--metric", "idle", "--metric", ""], "no such metric"),
         (
-            [
-                "nowhere",
-                "fast",
-                "--fail-on",
-                "regression",
-                "--metric",
-                "step_time",
-                "--metric",
-                "comm,collectives",
-            ],
+            ["nowhere", "fast", "--fail-on", "regression", "--metric", "step_time", "--metric", "comm,collectives"],
             "comm, collectives are neither better lower nor higher",
         ),
         (["slow", "nowhere"], "nowhere"),

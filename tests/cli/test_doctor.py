@@ -271,13 +271,7 @@ def test_this_machine_is_checked_without_anything_heavy():
         "import sys; from nsyspipe.nsys.machine import check_machine; check_machine(); "
         "print(sorted({'numpy', 'pandas', 'pyarrow', 'sqlalchemy', 'torch'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment(),
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment())
     assert done.stdout == "[]\n"
 
 

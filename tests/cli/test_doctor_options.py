@@ -65,15 +65,7 @@ def test_one_set_of_options_works_with_both_commands(sick):
 
 def test_without_reports_they_are_ignored(sick, tmp_path):
     plain = json.loads(nsyspipe_here("doctor", "--json", "-").stdout)
-    options = [
-        *every_option(sick),
-        "--step",
-        "(",
-        "--topology",
-        tmp_path / "none",
-        "--findings",
-        "x",
-    ]
+    options = [*every_option(sick), "--step", "(", "--topology", tmp_path / "none", "--findings", "x"]
     done = nsyspipe_here("doctor", *options, LOG, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)

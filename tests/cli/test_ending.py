@@ -24,11 +24,7 @@ def grow(path):
     with closing(sqlite3.connect(path)) as database:
         for table in (KERNEL, RUNTIME):
             names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
-            changed = {
-                "start": 't."start" + i % 700',
-                "end": 't."end" + i % 700',
-                "correlationId": "100 + i",
-            }
+            changed = {"start": 't."start" + i % 700', "end": 't."end" + i % 700', "correlationId": "100 + i"}
             cells = ", ".join(changed.get(name, f't."{name}"') for name in names)
             database.execute(
                 f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {N_KERNELS}) "
@@ -88,12 +84,7 @@ def wait_until_it_reads(pid, folder):
 def test_an_interrupt_ends_it_without_a_word_or_a_file(large, tmp_path, jobs, everybody, delay):
     command = program("analyze", large, "-j", jobs, "--json", tmp_path / "run.json")
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        start_new_session=True,
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True
     ) as started:
         wait_until_it_reads(started.pid, large)
         time.sleep(delay)
@@ -123,8 +114,7 @@ SLOW_COMMANDS = ["analyze {} --json -", "doctor {}", "compare {0} {0}", "diff {0
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [*COMMANDS, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW_COMMANDS)],
+    "arguments", [*COMMANDS, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW_COMMANDS)]
 )
 def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
     command = program(*(one.format(steady) for one in arguments.split()))
@@ -139,11 +129,7 @@ def test_a_reader_that_left_is_no_bug_of_ours(steady, arguments):
 @pytest.mark.slow
 def test_the_first_line_is_enough_for_some_readers(steady):
     with subprocess.Popen(
-        program("analyze", steady),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        bufsize=0,
+        program("analyze", steady), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), bufsize=0
     ) as started:
         assert started.stdout.readline().startswith(b"Communication is ")
         started.stdout.close()

@@ -15,15 +15,7 @@ from tests.cli.tools import assert_refused, nsyspipe_here, nsyspipe_run, termina
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-8]|9\d)(?:;\d+)*m")
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
 # By their bounds, as nothing is expected of a launch-bound run; comm-bound after its causes.
-ALL = [
-    "launch-bound",
-    "compress-gradients",
-    "single-bucket",
-    "slow-link",
-    "comm-bound",
-    "input-bound",
-    "grad-copy",
-]
+ALL = ["launch-bound", "compress-gradients", "single-bucket", "slow-link", "comm-bound", "input-bound", "grad-copy"]
 SCHEMA_KEYS = "schema_version tool_version run summary ranks steps stragglers findings problems"
 
 

@@ -36,11 +36,7 @@ def test_a_file_of_the_same_run_is_replaced_as_a_whole(steady, tmp_path, invoke)
         assert json.load(reader)["run"]["label"] == "steady"
     assert read(target)["run"]["label"] == "again"
     assert target.stat().st_ino != before
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "run.json",
-        "steady_0.sqlite",
-        "steady_1.sqlite",
-    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "steady_0.sqlite", "steady_1.sqlite"]
 
 
 def test_a_new_file_has_the_permissions_that_the_user_gives_new_files(steady, tmp_path, invoke):
@@ -129,12 +125,7 @@ def test_a_report_is_never_the_output_even_by_force(steady, tmp_path, invoke):
     assert report.read_bytes() == before
 
 
-FILES = {
-    "--json": "run.json",
-    "--markdown": "run.md",
-    "--html": "run.html",
-    "--perfetto": "run.pftrace",
-}
+FILES = {"--json": "run.json", "--markdown": "run.md", "--html": "run.html", "--perfetto": "run.pftrace"}
 
 
 def outputs(folder, **more):
@@ -318,11 +309,7 @@ def test_several_runs_in_a_store_need_a_name(steady, results, invoke):
     refused(invoke(results / "runs"), "holds 2 runs", "one (steady), two (steady)", "--run-id two")
     assert invoke(results / "runs", "--run-id", "one").stdout == invoke(steady).stdout
     assert invoke(results / "runs" / "steps" / "run_id=two").stdout == invoke(steady).stdout
-    refused(
-        invoke(results / "runs", "--run-id", "three"),
-        "has no such run",
-        "one (steady), two (steady)",
-    )
+    refused(invoke(results / "runs", "--run-id", "three"), "has no such run", "one (steady), two (steady)")
 
 
 @pytest.mark.parametrize(

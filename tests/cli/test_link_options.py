@@ -53,14 +53,8 @@ def link_line(done):
     [
         ([], None),
         (LINK[:2], f"{SHM}; all 4 edges; {REACHED} of 63.02 GB/s nominal"),
-        (
-            LINK[2:],
-            f"{UNSAID}; the GPUs are connected by NV18; rank 0 to 1; {REACHED} of 450.0 GB/s nominal",
-        ),
-        (
-            LINK,
-            f"{SHM}, although the GPUs are connected by NV18; all 4 edges; {REACHED} of 63.02 GB/s nominal",
-        ),
+        (LINK[2:], f"{UNSAID}; the GPUs are connected by NV18; rank 0 to 1; {REACHED} of 450.0 GB/s nominal"),
+        (LINK, f"{SHM}, although the GPUs are connected by NV18; all 4 edges; {REACHED} of 63.02 GB/s nominal"),
     ],
     ids=["neither", "log", "topology", "both"],
 )
@@ -81,12 +75,7 @@ def test_without_a_figure_of_the_run_only_the_promise_is_said(real, invoke):
 
 @pytest.mark.parametrize(("n_gpus", "edges", "reached"), [(2, "both", "333.8"), (4, "all 4", "355.1")])
 def test_what_nvlink_reached_is_said_although_no_finding_needs_it(real, invoke, n_gpus, edges, reached):
-    files = (
-        "--nccl-log",
-        LOGS / f"ddp-{n_gpus}gpu.nccl.log",
-        "--topology",
-        LOGS / f"topo-{n_gpus}gpu.txt",
-    )
+    files = ("--nccl-log", LOGS / f"ddp-{n_gpus}gpu.nccl.log", "--topology", LOGS / f"topo-{n_gpus}gpu.txt")
     line = link_line(invoke(real / f"ddp-{n_gpus}gpu_*.sqlite", *files))
     assert line == (
         f"link: NVLink (P2P/CUMEM over NV18); {edges} edges; bus bandwidth about {reached} GB/s of 450.0 GB/s nominal"
@@ -111,8 +100,7 @@ def ring_log(n_ranks, transports):
 
 
 @pytest.mark.parametrize(
-    "transport",
-    ["P2P/direct pointer", "SHM/direct/direct", "NET/AWS Libfabric/15/GDRDMA", "NEW/" + 300 * "x"],
+    "transport", ["P2P/direct pointer", "SHM/direct/direct", "NET/AWS Libfabric/15/GDRDMA", "NEW/" + 300 * "x"]
 )
 def test_the_line_takes_two_lines_of_a_terminal(tmp_path, transport):
     folder = write_sick(tmp_path)

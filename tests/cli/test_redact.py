@@ -145,11 +145,7 @@ def test_a_report_that_is_still_written_is_refused(reports, tmp_path):
 
 
 def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path):
-    edit(
-        reports / "ddp_1.sqlite",
-        "CREATE TABLE NEW_EVENTS (v TEXT)",
-        "INSERT INTO NEW_EVENTS VALUES ('hunter2')",
-    )
+    edit(reports / "ddp_1.sqlite", "CREATE TABLE NEW_EVENTS (v TEXT)", "INSERT INTO NEW_EVENTS VALUES ('hunter2')")
     message = refused(reports, tmp_path / "out")
     assert "NEW_EVENTS (1 rows)" in message
     assert "--drop-unknown" in message

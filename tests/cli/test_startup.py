@@ -11,17 +11,7 @@ import pytest
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
 
-COMMANDS = [
-    "analyze",
-    "compare",
-    "convert",
-    "dashboard",
-    "diff",
-    "doctor",
-    "redact",
-    "schema",
-    "whatif",
-]
+COMMANDS = ["analyze", "compare", "convert", "dashboard", "diff", "doctor", "redact", "schema", "whatif"]
 
 
 def imported(*arguments):
@@ -56,15 +46,7 @@ def imported(*arguments):
     ids=" ".join,
 )
 def test_help_and_version_import_nothing_heavy(arguments):
-    heavy = {
-        "adbc_driver_manager",
-        "adbc_driver_sqlite",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "sqlalchemy",
-        "torch",
-    }
+    heavy = {"adbc_driver_manager", "adbc_driver_sqlite", "numpy", "pandas", "pyarrow", "sqlalchemy", "torch"}
     assert imported(*arguments) & heavy == set()
 
 
@@ -79,23 +61,14 @@ def test_analysis_does_without_pandas_polars_and_torch(steady):
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
     script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=environment(),
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60, env=environment()
     )
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 
 
 def test_the_version_is_one_line():
     done = nsyspipe_run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        0,
-        f"nsyspipe {nsyspipe.__version__}\n",
-        "",
-    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"nsyspipe {nsyspipe.__version__}\n", "")
 
 
 @pytest.mark.slow
@@ -120,10 +93,5 @@ def test_help_of_analysis_describes_every_option_within_the_terminal(columns):
 
 @pytest.mark.slow
 def test_completion_offers_the_tables_of_schema():
-    done = nsyspipe_run(
-        "schema",
-        _NSYSPIPE_COMPLETE="complete_bash",
-        COMP_WORDS="nsyspipe schema st",
-        COMP_CWORD="2",
-    )
+    done = nsyspipe_run("schema", _NSYSPIPE_COMPLETE="complete_bash", COMP_WORDS="nsyspipe schema st", COMP_CWORD="2")
     assert "steps" in done.stdout

@@ -23,10 +23,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r\x08"
 def summary(*arguments, columns=100):
     """Return the summary that a pipe gets, made in this process."""
     done = CliRunner().invoke(
-        app,
-        ["analyze", *map(str, arguments)],
-        env={"COLUMNS": str(columns)},
-        catch_exceptions=False,
+        app, ["analyze", *map(str, arguments)], env={"COLUMNS": str(columns)}, catch_exceptions=False
     )
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout

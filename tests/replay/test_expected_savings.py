@@ -94,7 +94,7 @@ def test_bounds_order_and_all_else_stay(load):
     run = load()
     before, after = run.judged_findings(), run.findings()
     assert before["expected_ns_per_step"].null_count == before.num_rows
-    kept = [name for name in before.column_names if name not in {"expected_ns_per_step", "evidence"}]  # fmt: skip
+    kept = [name for name in before.column_names if name not in {"expected_ns_per_step", "evidence"}]
     assert after.select(kept).equals(before.select(kept))
     for one, other in zip(told(before).values(), told(after).values(), strict=True):
         assert one["evidence"].items() <= other["evidence"].items()

@@ -26,14 +26,7 @@ class TestMenu:
         ids = {one.id for one in found.scenarios}
         links = {f"link-{name}" for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")}
         assert ids == links | {
-            *(
-                "bucket-25",
-                "bucket-100",
-                "no-grad-copy",
-                "gradient-bf16",
-                "no-wait",
-                "perfect-overlap",
-            ),
+            *("bucket-25", "bucket-100", "no-grad-copy", "gradient-bf16", "no-wait", "perfect-overlap")
         }
         gains = [one.gain_pct for one in found.scenarios]
         assert gains == sorted(gains, reverse=True)

@@ -12,8 +12,7 @@ from nsyspipe.replay.scenarios import opened_replay
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    ["ddp-4gpu-shm", "ddp-4gpu", "ddp-2gpu-straggler", "ddp-4gpu-shm-bucket100", "fsdp-4gpu"],
+    "name", ["ddp-4gpu-shm", "ddp-4gpu", "ddp-2gpu-straggler", "ddp-4gpu-shm-bucket100", "fsdp-4gpu"]
 )
 def test_nothing_changed_is_the_capture(runs, name):
     opened = opened_replay(runs(name))
@@ -71,8 +70,7 @@ def test_one_rank_of_four_is_told_what_its_own_copies_cost(real):
 
 
 @pytest.mark.parametrize(
-    ("name", "mib"),
-    [("ddp-4gpu-shm-bucket100", 100), ("ddp-2gpu-bucket100", 100), ("2gpu-gpt-b25", 25)],
+    ("name", "mib"), [("ddp-4gpu-shm-bucket100", 100), ("ddp-2gpu-bucket100", 100), ("2gpu-gpt-b25", 25)]
 )
 def test_the_own_bucket_size_changes_nothing(runs, name, mib):
     n_bytes = 1_226_141_600 if name.startswith("ddp") else None

@@ -24,7 +24,7 @@ from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
 
 # What changes a directory or a file, by the names of Python's audit events.
-CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.utime", "shutil.rmtree")  # fmt: skip
+CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.utime", "shutil.rmtree")
 GROWS = ("open", "os.mkdir", "os.symlink")
 REFUSED, INTERRUPTED = 3, 130
 
@@ -57,12 +57,7 @@ def _save(run: Any, request: dict[str, Any]) -> int:
     stop = Stop(request.get("how", ""), request.get("at", 0))
     sys.addaudithook(stop)
     try:
-        save(
-            run,
-            Path(request["store"]),
-            events=request.get("events", False),
-            force=request.get("force", False),
-        )
+        save(run, Path(request["store"]), events=request.get("events", False), force=request.get("force", False))
     except OutputError:
         return REFUSED
     except KeyboardInterrupt:

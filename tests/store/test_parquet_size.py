@@ -31,20 +31,14 @@ def test_a_plain_header_is_read():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (
-            f"{TYPE} {PLAIN} {STORED} 05 04 02 {STOP}",
-            "out of order",
-        ),  # field 2 once more, by its number
+        (f"{TYPE} {PLAIN} {STORED} 05 04 02 {STOP}", "out of order"),  # field 2 once more, by its number
         (f"{TYPE} {PLAIN} {STORED} 06 06 02 {STOP}", "out of order"),  # field 3, as i64
         (f"{TYPE} 16c801 {STORED} {STOP}", "another type"),
         (f"{TYPE} 15 8080808080 01 {STORED} {STOP}", "too large"),  # more than 32 bits
         (f"{TYPE} 15 01 {STORED} {STOP}", "negative"),
         (f"{TYPE} {PLAIN} {STOP}", "lacks a part"),
         (f"{TYPE} {PLAIN} {STORED}", "ends too early"),
-        (
-            f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}",
-            "out of order",
-        ),  # numbers beyond all that are known
+        (f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}", "out of order"),  # numbers beyond all that are known
         (f"{TYPE} {PLAIN} {STORED} 2c {'1c' * 12}", "too deeply"),
     ],
 )
@@ -89,10 +83,7 @@ def content(table, **options):
 def stragglers(n_rows, **columns):
     wanted = DATASET["stragglers"]
     nulls = {one.name: pa.nulls(n_rows, one.type) for one in wanted.columns}
-    filled = {
-        "rank": pa.array(range(n_rows)),
-        "run_id": pa.array(["r"] * n_rows).dictionary_encode(),
-    }
+    filled = {"rank": pa.array(range(n_rows)), "run_id": pa.array(["r"] * n_rows).dictionary_encode()}
     table = pa.table({**nulls, **filled, **columns})
     return table.replace_schema_metadata(wanted.arrow.metadata)
 

@@ -13,16 +13,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
-from tests.store.store_tools import (
-    RUN_ID,
-    TABLES,
-    contents,
-    left_behind,
-    new_run,
-    old_run,
-    other_run,
-    stored,
-)
+from tests.store.store_tools import RUN_ID, TABLES, contents, left_behind, new_run, old_run, other_run, stored
 
 
 @pytest.fixture(scope="module")

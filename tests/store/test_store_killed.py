@@ -123,10 +123,7 @@ def killed_everywhere(expected, saver, folder, prepare, options, states):
 def test_killed_while_clearing_up_what_a_killed_one_left(expected, saver, store, name):
     # Whatever one leaves, the next begins with, and is killed one change later.
     for at in range(1, 50):
-        assert saver.save(name, store, how="kill", at=at, events=at % 3 == 0, force=True) in (
-            0,
-            KILLED,
-        )
+        assert saver.save(name, store, how="kill", at=at, events=at % 3 == 0, force=True) in (0, KILLED)
         assert expected.whole(store) in ("old", name)
     assert saver.save(name, store, force=True) == 0
     assert (expected.whole(store), left_behind(store)) == (name, [])

@@ -27,17 +27,7 @@ from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.conftest import SAMPLES
 from tests.run.test_real_reports import GROUPS
-from tests.store.store_tools import (
-    OTHER_ID,
-    RUN_ID,
-    contents,
-    copied,
-    old_run,
-    other_run,
-    places,
-    stored,
-    unlisted,
-)
+from tests.store.store_tools import OTHER_ID, RUN_ID, contents, copied, old_run, other_run, places, stored, unlisted
 
 
 def check_same(run, saved):
@@ -64,7 +54,7 @@ def check_saves(run, store):
     check_same(run, saved)
     for ours, theirs in zip(run.operations(), saved.operations(), strict=True):
         assert ours[0] == theirs[0]
-        assert all(one.equals(other, check_metadata=True) for one, other in zip(ours[1:], theirs[1:], strict=True))  # fmt: skip
+        assert all(one.equals(other, check_metadata=True) for one, other in zip(ours[1:], theirs[1:], strict=True))
     save(saved, store.with_name("again"), events=True)
     assert document_text(nsyspipe.load(store.with_name("again"))) == document_text(run)
 
@@ -121,7 +111,7 @@ def nothing_known_of_them(folder):
 
 def blank_copies(folder):
     for rank in range(2):
-        blank(steady_rank(rank), "bytes", "CUPTI_ACTIVITY_KIND_MEMCPY").write(folder / f"a_{rank}.sqlite")  # fmt: skip
+        blank(steady_rank(rank), "bytes", "CUPTI_ACTIVITY_KIND_MEMCPY").write(folder / f"a_{rank}.sqlite")
     return {}
 
 
@@ -170,8 +160,19 @@ def steps_of_no_length(folder):
     return {}
 
 
-BUILT = [alone, steps_of_no_length, without_steps, without_launches, nothing_known_of_them, blank_copies, hostile_names,
-         skipped_and_named, sick, log_only, far_from_zero]  # fmt: skip
+BUILT = [
+    alone,
+    steps_of_no_length,
+    without_steps,
+    without_launches,
+    nothing_known_of_them,
+    blank_copies,
+    hostile_names,
+    skipped_and_named,
+    sick,
+    log_only,
+    far_from_zero,
+]
 
 
 @pytest.mark.parametrize("build", BUILT, ids=lambda build: build.__name__)
@@ -209,7 +210,7 @@ def store(saved, tmp_path):
 def test_of_several_runs_one_must_be_named(made, store):
     with pytest.raises(OptionError, match="holds 2 runs") as caught:
         nsyspipe.load(store)
-    assert (caught.value.found, caught.value.fix) == (f"{RUN_ID} (x1), {OTHER_ID} (x3)", f"--run-id {OTHER_ID}")  # fmt: skip
+    assert (caught.value.found, caught.value.fix) == (f"{RUN_ID} (x1), {OTHER_ID} (x3)", f"--run-id {OTHER_ID}")
     for run in made:
         assert nsyspipe.load(store, run_id=run.header.run_id).header == run.header
 
@@ -235,7 +236,7 @@ def test_a_label_is_no_id_but_the_message_says_which_id_it_has(tmp_path):
 @pytest.mark.slow
 def test_of_many_runs_the_last_are_shown(made, tmp_path):
     for number in range(9):
-        save(nsyspipe.load(stored(tmp_path / "alone", made[0]), label=str(number)), tmp_path / f"{number}")  # fmt: skip
+        save(nsyspipe.load(stored(tmp_path / "alone", made[0]), label=str(number)), tmp_path / f"{number}")
     for number in range(8):
         (tmp_path / "8" / "runs" / f"run_id=r{number}").mkdir()
         source = tmp_path / "8" / "runs" / f"run_id={RUN_ID}" / "part-0.parquet"
@@ -320,8 +321,24 @@ def damaged(saved, tmp_path):
     return tables, refused
 
 
-READ = ["ranks", "steps", "phases", "collectives", "stragglers", "kernels", "links", "rank_summary",
-        "phase_summary", "idle_calls", "timeline", "host_steps", "findings", "problems", "events-1", "phase_ranges-0"]  # fmt: skip
+READ = [
+    "ranks",
+    "steps",
+    "phases",
+    "collectives",
+    "stragglers",
+    "kernels",
+    "links",
+    "rank_summary",
+    "phase_summary",
+    "idle_calls",
+    "timeline",
+    "host_steps",
+    "findings",
+    "problems",
+    "events-1",
+    "phase_ranges-0",
+]
 
 
 @pytest.mark.parametrize("name", READ)
@@ -382,10 +399,7 @@ def rewrite(path, change):
 @pytest.mark.parametrize("version", [str(SCHEMA_VERSION + 1), "99", "x", "", "1.5", "-1", "é"])
 def test_columns_of_a_later_version_are_refused(damaged, version):
     tables, refused = damaged
-    rewrite(
-        tables["steps"],
-        lambda table: table.replace_schema_metadata({"schema_version": version}),
-    )
+    rewrite(tables["steps"], lambda table: table.replace_schema_metadata({"schema_version": version}))
     message = refused("steps")
     assert f"has columns of version {version or 'unknown'}, this nsyspipe knows {SCHEMA_VERSION}" in message
 
@@ -407,10 +421,7 @@ def test_a_column_that_was_added_since_is_null(damaged, made, tmp_path):
 
 
 def test_a_column_that_is_unknown_is_left_out(damaged, made, tmp_path):
-    rewrite(
-        damaged[0]["steps"],
-        lambda table: table.append_column("later", pa.nulls(len(table))),
-    )
+    rewrite(damaged[0]["steps"], lambda table: table.append_column("later", pa.nulls(len(table))))
     assert nsyspipe.load(tmp_path / "store").steps().equals(made[0].steps())
 
 
@@ -423,10 +434,7 @@ def test_a_column_that_is_never_null_must_be_there(damaged):
 @pytest.mark.parametrize("values", [pa.array(["x"] * 10), pa.array([None] * 10, pa.int64()), pa.array([0.5] * 10)])
 def test_a_column_of_another_kind_is_an_error(damaged, values):
     tables, refused = damaged
-    rewrite(
-        tables["steps"],
-        lambda table: table.set_column(table.column_names.index("wall_ns"), "wall_ns", values),
-    )
+    rewrite(tables["steps"], lambda table: table.set_column(table.column_names.index("wall_ns"), "wall_ns", values))
     assert "cannot be read" in refused("steps")
 
 
@@ -453,7 +461,7 @@ def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, made, tmp_pat
     assert (run.header, run.nccl, run.link) == (made[0].header, made[0].nccl, made[0].link)
 
 
-def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_down_is_read(damaged, tmp_path):  # fmt: skip
+def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_down_is_read(damaged, tmp_path):
     given = {
         "command": ["python", "/home/me/train.py", "--lr=0.1", "--jwt", "eyJhbGciOi", "hmac:0123abcd"],
         "environment": {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "sesame", "HF_TOKEN": "hf_abcdef"},
