@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nsyspipe.cli.terminal import text_of, write_stdout
+from nsyspipe.cli.outputs import text_of, write_stdout
 from nsyspipe.errors import OptionError
 
 

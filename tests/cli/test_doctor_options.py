@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 
 import pytest
 from typer.testing import CliRunner
 
-from nsyspipe.cli.analyze import analyze
 from nsyspipe.cli.app import app
-from nsyspipe.cli.doctor import doctor
 from tests.cli.sick_run import LINK, LOG, TOPOLOGY, write_sick
 from tests.cli.tools import assert_refused, nsyspipe_here
 
@@ -31,16 +28,6 @@ def capabilities(*arguments):
 
 
 # --- what is taken --------------------------------------------------------------------------------
-
-
-def test_both_commands_describe_reading_options_alike():
-    ours, theirs = (inspect.signature(one).parameters for one in (doctor, analyze))
-    outputs = {"reports", "json_file", "force", "quiet", "no_progress", "strict"}
-    outputs |= {"out", "events", "markdown", "html", "perfetto", "perfetto_steps"}
-    assert ours.keys() - outputs == theirs.keys() - outputs
-    for name in ours.keys() - outputs:
-        assert ours[name].annotation == theirs[name].annotation
-        assert ours[name].default == theirs[name].default
 
 
 def every_option(folder):
