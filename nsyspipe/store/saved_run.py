@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,24 +11,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
+from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
+from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.sidecar import RunCapture
 from nsyspipe.model.table import conform
 from nsyspipe.model.text import decoded
+from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
-from nsyspipe.store.details import Details, parse_details
 from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids
-from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, check_steps_known, read_run_files
+from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from nsyspipe.findings.slow_link import LinkVerdict
-    from nsyspipe.model.fabric import NcclFacts
 
 
 def _saved_operations(
@@ -271,3 +273,116 @@ def _by_time(rows: list[pa.Table]) -> pa.Table:
     # Ids in a dictionary sort by their codes in older Arrow.
     keys = table.set_column(0, "run_id", table["run_id"].cast(pa.string()))
     return table.take(pc.sort_indices(keys, _BY_TIME))
+
+
+# --- what no column of a run holds, as JSON in its row ---
+
+_LONGEST_TEXT = 1_000_000
+_MOST = 1_000_000
+_DEEPEST = 8
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Details:
+    """What a run's row says beside its columns."""
+
+    header: RunHeader
+    skipped_steps: list[int]
+    nccl: NcclFacts | None
+    link: LinkVerdict | None
+    n_host_steps: int | None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
+
+
+def parse_details(text: str) -> Details:
+    """Read what `saved_tables` wrote; what only a later nsyspipe has is left out.
+
+    Of the command and the variables only what may be written down is kept: an earlier nsyspipe allowed more. A ValueError
+    says which field is missing, of another type, or out of range.
+    """
+    found = parsed_object(text)
+    header = _value("RunHeader", found.get("header"), "header")
+    capture = header.capture
+    _check_moment(header.captured_at_utc, "header")
+    if capture is not None:
+        _check_moment(capture.captured_at_utc, "header.capture")
+        command = None if capture.command is None else recorded_command(capture.command, Mask())
+        environment = recorded_environment(capture.environment, Mask())
+        capture = replace(capture, command=command, environment=environment)
+    return Details(
+        header=replace(header, capture=capture),
+        skipped_steps=_value("list[int]", found.get("skipped_steps"), "skipped_steps"),
+        nccl=_value("NcclFacts | None", found.get("nccl", _MISSING), "nccl"),
+        link=_value("LinkVerdict | None", found.get("link", _MISSING), "link"),
+        n_host_steps=_value("int | None", found.get("n_host_steps"), "n_host_steps"),
+    )
+
+
+def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
+    """Return a value as a declared type, named as annotations name it."""
+    needed = kind.removesuffix(" | None")
+    if found is None and needed != kind:
+        return None
+    if needed not in _OBJECTS:
+        if not _IS[needed](found):
+            raise ValueError(f"{where} is no {kind}")
+        return tuple(found) if needed.startswith("tuple") else found
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} is no object")  # noqa: TRY004 - of data, not of a caller
+    values = {}
+    for one in fields(_OBJECTS[needed]):
+        if one.name in found:
+            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}")
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"{where} lacks {one.name}")
+    return _OBJECTS[needed](**values)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[arg-type]
+
+
+def _is_list(of: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and len(value) <= _MOST and all(map(of, value))
+
+
+def _is_evidence(value: object, depth: int = 0) -> bool:
+    if isinstance(value, dict | list):
+        held = value.values() if isinstance(value, dict) else value
+        return depth < _DEEPEST and all(_is_evidence(one, depth + 1) for one in held)
+    return value is None or isinstance(value, bool) or _is_text(value) or _is_number(value)
+
+
+_OBJECTS: dict[str, type[Any]] = {
+    one.__name__: one for one in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
+}
+_IS: dict[str, Callable[[object], bool]] = {
+    "str": _is_text,
+    "int": _is_int,
+    "float": _is_number,
+    "bool": lambda value: isinstance(value, bool),
+    "list[str]": _is_list(_is_text),
+    "list[int]": _is_list(lambda value: type(value) is int and abs(value) <= LARGEST),
+    "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+    "tuple[str, str]": lambda value: (
+        isinstance(value, list) and len(value) == 2 and all(map(_is_text, value))  # noqa: PLR2004
+    ),
+    "Mapping[str, Any]": lambda value: isinstance(value, dict) and _is_evidence(value),
+}
+
+
+def _check_moment(text: str | None, where: str) -> None:
+    try:
+        moment = None if text is None else datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{where}.captured_at_utc is no time") from error
+    if moment is not None and moment.tzinfo is None:
+        raise ValueError(f"{where}.captured_at_utc is no time of UTC")

@@ -18,7 +18,7 @@ from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
-from nsyspipe.store.commit import Locked, Staged, staged_run
+from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
 from nsyspipe.store.read import digest_of
 from nsyspipe.store.saved_run import SavedRun
@@ -181,7 +181,7 @@ def save(
                     files[file] = _write(saved(name, table, run_id), staged, file)
                 if on_progress:
                     on_progress(n_done, n_ranks)
-        with staged.locked() as opened:
+        with locked(staged.store) as opened:
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
             _write(runs_table(run, files), staged, RUNS_FILE)
             opened.commit(staged, files)
@@ -259,6 +259,6 @@ def _write(table: pa.Table, staged: Staged, name: str) -> str:
         write_page_checksum=True,
     )
     content = written.getvalue()
-    with staged.create(name) as file:
+    with staged.tables.create(name) as file:
         file.write(content)
     return digest_of(content)

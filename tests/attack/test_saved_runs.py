@@ -13,7 +13,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.errors import DatasetError
-from nsyspipe.store import details
+from nsyspipe.store import saved_run
+from nsyspipe.store.saved_run import parse_details
 from tests.attack.saved_runs import changed
 from tests.cli.tools import nsyspipe_here
 from tests.store.store_tools import OTHER_ID, RUN_ID, old_run, other_run, places, stored, unlisted
@@ -112,7 +113,7 @@ def test_each_field_of_the_details_is_checked(good, tmp_path, attempts, part):
             changed_details = {**whole, part: {**whole[part], name: odd}}
             n_attempts += 1
             try:
-                details.parse_details(json.dumps(changed_details))
+                parse_details(json.dumps(changed_details))
             except ValueError as error:
                 assert str(error)  # noqa: PT017 - the others are of the right type
             else:
@@ -124,10 +125,10 @@ def test_each_field_of_the_details_is_checked(good, tmp_path, attempts, part):
 
 
 def test_every_field_that_is_saved_is_of_a_type_that_can_be_checked():
-    for kind in details._OBJECTS.values():
+    for kind in saved_run._OBJECTS.values():
         for one in fields(kind):
             needed = str(one.type).removesuffix(" | None")
-            assert needed in details._IS or needed in details._OBJECTS, (kind, one.name)
+            assert needed in saved_run._IS or needed in saved_run._OBJECTS, (kind, one.name)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import pytest
 
 import nsyspipe
 from nsyspipe.model import schema
-from nsyspipe.replay import advice as expected
-from nsyspipe.replay.advice import advised_change, with_expected_savings
-from nsyspipe.replay.answer import whatif
+from nsyspipe.replay import answer as expected
+from nsyspipe.replay.answer import advised_change, whatif, with_expected_savings
 from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS, US
 from tests.build.make_replay import OVERHEAD, SINGLE, STEP, first_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.replay.advice import finding_of
-from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.answer import finding_of, whatif
 from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS
 from tests.build.make_replay import SINGLE, asked, refusal
