@@ -102,7 +102,7 @@ def test_killed_between_changes_of_each_kind(expected, saver, tmp_path, runs_bef
     n_before = seen.index(states[1])
     assert seen == [states[0]] * n_before + [states[1]] * (len(seen) - n_before)
     assert (status, n_before > 3, len(seen) > n_before + 1) == (0, True, True)
-    assert any(store.glob("events/*/*/*")) == after.get("events", False)
+    assert any(store.glob(f"events/run_id={RUN_ID}/*/*")) == after.get("events", False)
 
 
 @pytest.mark.parametrize("name", ["old", "new"])
