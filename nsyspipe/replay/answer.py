@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,14 +35,6 @@ _MENU = {
     "perfect-overlap": Knobs(perfect_overlap=True),
     **{f"link-{name}": Knobs(link=name) for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")},
 }
-
-
-def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[str, ...]:
-    """Return a sentence for each thing that an answer takes for granted."""
-    said = [*_of_ranks(replay), *_of_link(replay, knobs), *_of_gradients(replay, knobs), *_of_work(replay, knobs)]
-    if replay.step_time_ns - step_time_ns > replay.lead_ns:
-        said.append("hosts can launch that much faster, which the capture does not show")
-    return tuple(said)
 
 
 def _of_ranks(replay: Replay) -> Iterator[str]:
@@ -300,41 +293,14 @@ def whatif(
         scenarios.append(_answered(scenario, opened, knobs))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
-    return _answer(run, None if isinstance(opened, str) else opened, scenarios)
-
-
-def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenario:
-    refused = why_refused(opened, knobs)
-    if isinstance(opened, str) or refused is not None:
-        return replace(scenario, refused=refused)
-    found = opened.predict(knobs)
-    return replace(
-        scenario,
-        step_time_ns=found.step_time_ns,
-        low_ns=found.low_ns,
-        high_ns=found.high_ns,
-        throughput_steps_per_s=1e9 / found.step_time_ns,
-        gain_pct=100 * (opened.step_time_ns - found.step_time_ns) / opened.step_time_ns,
-        assumptions=assumptions_of(opened, knobs, found.step_time_ns),
-    )
-
-
-def _answer(run: Run, replay: Replay | None, scenarios: list[Scenario]) -> WhatIf:
     summary = run.summary().to_pylist()[0]
-    problems: list[dict[str, Any]] = run.problems.to_pylist()
-    n_steps = summary["n_summary_steps"]
+    problems, n_steps = run.problems.to_pylist(), summary["n_summary_steps"]
+    replay = None if isinstance(opened, str) else opened
     if replay is not None and n_steps < _FEW_STEPS:
-        problems.append(
-            {
-                "code": "few-steps-to-replay",
-                "severity": "warning",
-                "report": None,
-                "rank": None,
-                "message": f"the answers rest on {n_steps} step{'' if n_steps == 1 else 's'}: the ranges say "
-                "nothing of how steps vary",
-                "fix": "capture 5 steps or more",
-            }
-        )
+        steps = "step" if n_steps == 1 else "steps"
+        said = f"the answers rest on {n_steps} {steps}: the ranges say nothing of how steps vary"
+        few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
+        problems.append(few | {"fix": "capture 5 steps or more"})
     return WhatIf(
         run_id=run.header.run_id,
         label=run.header.label,
@@ -344,6 +310,27 @@ def _answer(run: Run, replay: Replay | None, scenarios: list[Scenario]) -> WhatI
         identity_error_pct=None if replay is None else 100 * replay.identity_error,
         scenarios=tuple(scenarios),
         problems=tuple(problems),
+    )
+
+
+def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenario:
+    refused = why_refused(opened, knobs)
+    if isinstance(opened, str) or refused is not None:
+        return replace(scenario, refused=refused)
+    found = opened.predict(knobs)
+    gain = opened.step_time_ns - found.step_time_ns
+    parts = _of_ranks(opened), _of_link(opened, knobs), _of_gradients(opened, knobs), _of_work(opened, knobs)
+    assumptions = [*chain.from_iterable(parts)]
+    if gain > opened.lead_ns:
+        assumptions.append("hosts can launch that much faster, which the capture does not show")
+    return replace(
+        scenario,
+        step_time_ns=found.step_time_ns,
+        low_ns=found.low_ns,
+        high_ns=found.high_ns,
+        throughput_steps_per_s=1e9 / found.step_time_ns,
+        gain_pct=100 * gain / opened.step_time_ns,
+        assumptions=tuple(assumptions),
     )
 
 

@@ -32,44 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def _saved_operations(
-    files: RunFiles, all_steps: pa.Table, ranks: list[int], steps: tuple[int, int] | None
-) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-    """Yield what `Run.operations` yields, from files; what cannot be is refused at once."""
-    if steps is not None:
-        check_steps(all_steps, steps)
-    if ranks and not any(files.has("events", rank) for rank in ranks):
-        raise DatasetError(
-            f"run {files.run_id}",
-            "was saved without its operations",
-            fix="analyze the reports again with --out DIR --events",
-        )
-    return (_of_rank(files, all_steps, rank, steps) for rank in ranks)
-
-
-def _of_rank(
-    files: RunFiles, all_steps: pa.Table, rank: int, steps: tuple[int, int] | None
-) -> tuple[int, pa.Table, pa.Table]:
-    events, ranges = (files.table(name, rank) for name in EVENT_TABLES)
-    for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
-        check_ranks(table, [rank], files.store / partition(name, files.run_id, rank))
-    if steps is None:
-        return rank, events, ranges
-    windows = all_steps.filter(pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps)))
-    if windows.num_rows:
-        span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
-        starts, ends = events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
-        rows = overlapping_rows(starts, ends, span)
-    else:
-        rows = np.empty(0, np.int64)
-    return rank, events.take(pa.array(rows)), ranges.filter(_between(ranges, steps))
-
-
-def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
-    first, last = steps
-    return pc.and_(pc.greater_equal(table["step"], first), pc.less_equal(table["step"], last))
-
-
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
 _OF_OTHER_STEPS = ("collectives", "phases", "steps")
 _BY_TIME = [("captured_at_utc", "ascending", "at_start"), ("run_id", "ascending", "at_start")]
@@ -168,7 +130,30 @@ class SavedRun(Run):
 
     def operations(self, steps: tuple[int, int] | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         ranks = self.ranks["rank"].to_pylist()
-        return _saved_operations(self._files, self.steps(), ranks, steps)
+        if steps is not None:
+            check_steps(self.steps(), steps)
+        if ranks and not any(self._files.has("events", rank) for rank in ranks):
+            what, fix = "was saved without its operations", "analyze the reports again with --out DIR --events"
+            raise DatasetError(f"run {self._files.run_id}", what, fix=fix)
+        return (self._of_rank(rank, steps) for rank in ranks)
+
+    def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
+        events, ranges = (self._files.table(name, rank) for name in EVENT_TABLES)
+        for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
+            check_ranks(table, [rank], self.tables / partition(name, self._files.run_id, rank))
+        if steps is None:
+            return rank, events, ranges
+        all_steps = self.steps()
+        windows = all_steps.filter(pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps)))
+        rows = np.empty(0, np.int64)
+        if windows.num_rows:
+            span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
+            rows = overlapping_rows(events["start_ns"].to_numpy(), events["end_ns"].to_numpy(), span)
+        return rank, events.take(pa.array(rows)), ranges.filter(_between(ranges, steps))
+
+
+def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
+    return pc.and_(pc.greater_equal(table["step"], steps[0]), pc.less_equal(table["step"], steps[1]))
 
 
 def open_saved(store: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
@@ -218,45 +203,47 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     if not ids:
         what = "holds no saved run" if store.is_dir() else "is no directory"
         raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {store}")
-    runs: list[pa.Table] = []
-    findings: list[pa.Table] = []
+    rows: dict[str, list[pa.Table]] = {"runs": [], "findings": []}
     unreadable: list[Unreadable] = []
     for n_done, run_id in enumerate(ids, start=1):
-        run, finding = _first_rows(store, run_id)
-        unreadable += [one for one in (run, finding) if isinstance(one, Unreadable)][:1]
-        if not isinstance(run, Unreadable):
-            runs.append(run)
-            findings += [] if isinstance(finding, Unreadable) else [finding]
+        files = read_run_files(store, run_id, ("findings",))
+        try:
+            for name in ("runs", "findings"):
+                rows[name].append(_first_row(files, name, run_id))
+        except _UnreadableError as error:
+            unreadable.append(error.told)
         if on_progress:
             on_progress(n_done, len(ids))
-    if not runs:
+    if not rows["runs"]:
         first = unreadable[0]
         what = f"none of its {len(ids)} saved runs can be read"
         raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
-    return StoredRuns(_by_time(runs), _joined("findings", findings), tuple(unreadable))
+    runs = _joined("runs", rows["runs"])
+    # Ids in a dictionary sort by their codes in older Arrow.
+    keys = runs.set_column(0, "run_id", runs["run_id"].cast(pa.string()))
+    runs = runs.take(pc.sort_indices(keys, _BY_TIME))
+    return StoredRuns(runs, _joined("findings", rows["findings"]), tuple(unreadable))
 
 
-def _first_rows(store: Path, run_id: str) -> tuple[pa.Table | Unreadable, pa.Table | Unreadable]:
-    """Return the first row of `runs` and of `findings`, both of one save of the run."""
-    files = read_run_files(store, run_id, ("findings",))
-    if not has_run(store, run_id):  # removed since it was listed
-        gone = Unreadable(decoded(run_id), "runs", "is gone", None)
-        return gone, gone
-    return _first_row(files, "runs", run_id), _first_row(files, "findings", run_id)
+class _UnreadableError(Exception):
+    def __init__(self, told: Unreadable) -> None:
+        self.told = told
 
 
-def _first_row(files: RunFiles, name: str, run_id: str) -> pa.Table | Unreadable:
+def _first_row(files: RunFiles, name: str, run_id: str) -> pa.Table:
     """Return the first row of one table of a run, under the id that the directory has: it is the run's address."""
+    if name == "runs" and not has_run(files.store, run_id):  # removed since it was listed
+        raise _UnreadableError(Unreadable(decoded(run_id), name, "is gone", None))
     try:
         table = files.table(name)
         table = table.drop_columns(["run_id"]) if name == "runs" else table.slice(0, 1)
         ids = pa.array([run_id] * table.num_rows, pa.string())
     except DatasetError as error:
-        return Unreadable(decoded(run_id), name, error.problem, error.fix)
-    except (ValueError, pa.ArrowException):  # other types; a directory's name that is no text
-        return Unreadable(decoded(run_id), name, "is not what nsyspipe writes", AGAIN)
+        raise _UnreadableError(Unreadable(decoded(run_id), name, error.problem, error.fix)) from error
+    except (ValueError, pa.ArrowException) as error:  # other types; a directory's name that is no text
+        raise _UnreadableError(Unreadable(decoded(run_id), name, "is not what nsyspipe writes", AGAIN)) from error
     if name == "runs" and table.num_rows != 1:
-        return Unreadable(run_id, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN)
+        raise _UnreadableError(Unreadable(run_id, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN))
     return table.add_column(0, "run_id", ids)
 
 
@@ -266,13 +253,6 @@ def _joined(name: str, rows: list[pa.Table]) -> pa.Table:
         return wanted.empty()
     table = pa.concat_tables([row.select(wanted.names) for row in rows]).combine_chunks()
     return wanted.table({column: table[column] for column in wanted.names})
-
-
-def _by_time(rows: list[pa.Table]) -> pa.Table:
-    table = _joined("runs", rows)
-    # Ids in a dictionary sort by their codes in older Arrow.
-    keys = table.set_column(0, "run_id", table["run_id"].cast(pa.string()))
-    return table.take(pc.sort_indices(keys, _BY_TIME))
 
 
 # --- what no column of a run holds, as JSON in its row ---

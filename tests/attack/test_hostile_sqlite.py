@@ -19,6 +19,7 @@ from nsyspipe.reader.metadata import read_capture, read_counts
 from nsyspipe.reader.report import open_report
 from nsyspipe.redact.redact import look_at
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
+from tests.cli.tools import nsyspipe_here
 
 FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT {columns} FROM r"
 READ = [
@@ -224,30 +225,22 @@ def test_texts_that_share_pages_are_weighed(report):
 
 # --- the command ----------------------------------------------------------------------------------
 
-COMMANDS = [("analyze",), ("doctor",), ("whatif",), ("redact",)]
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["analyze", "doctor", "whatif", "redact"])
 def test_every_command_refuses_a_view_in_one_line(report, tmp_path, command):
     names = columns_of(report, NVTX)
     shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
     path = report(f"DROP TABLE {NVTX}", f"CREATE VIEW {NVTX} AS {shown}")
-    more = [str(tmp_path / "out.sqlite")] if command == ("redact",) else []
-    done = subprocess.run(
-        [sys.executable, "-m", "nsyspipe", *command, str(path), *more],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = nsyspipe_here(command, path, *([tmp_path / "out.sqlite"] if command == "redact" else []))
     assert done.returncode == 2
     assert "is no table but a view" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_reading_of_a_large_report(report):
     path = report(
         f"INSERT INTO {NVTX} (start, end, eventType, text, globalTid, domainId) "
-        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 1500000) "
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 400000) "
         "SELECT n, n + 1, 59, 'x' || n, 281474976710656, 0 FROM r"
     )
     program = (
@@ -256,7 +249,7 @@ def test_ctrl_c_ends_the_reading_of_a_large_report(report):
     )
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child.stdout.readline()
-    time.sleep(2)
+    time.sleep(0.3)
     os.kill(child.pid, signal.SIGINT)
     child.communicate(timeout=60)
     assert child.returncode != 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +13,7 @@ from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
 from nsyspipe.report.html.page import run_id_of_page
 from nsyspipe.store.write import save
-from tests.cli.tools import assert_refused, environment, nsyspipe_here, program, terminal_run
+from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
 from tests.dashboard_store import add_run, file_of
 
 
@@ -77,11 +75,6 @@ def test_another_file_is_replaced_by_force_only(store, tmp_path, content):
     assert path.read_text() == content
     assert dashboard(store, "-o", path, "--force").exit_code == 0
     assert is_dashboard(path)
-
-
-def test_another_file_is_refused_in_one_line(store, tmp_path):
-    (tmp_path / "notes").write_text("mine")
-    assert_refused(nsyspipe_here("dashboard", store, "-o", tmp_path / "notes"))
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/page.html", ".", "x" * 300])
@@ -164,20 +157,3 @@ def test_progress_is_for_terminals(store, tmp_path):
     code, shown = terminal_run("dashboard", store, "-o", tmp_path / "page.html", "--no-progress")
     assert code == 0
     assert shown.startswith("2 runs written to ")
-
-
-@pytest.mark.slow
-def test_a_reader_that_left_is_no_bug_of_ours(store):
-    command = program("dashboard", store, "-o", "-")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as started:
-        started.stdout.close()
-        assert started.stderr.read() == b""
-        started.wait(timeout=30)
-    assert started.returncode in (0, 128 + signal.SIGPIPE)
-
-
-def test_help_describes_every_option():
-    done = nsyspipe_here("dashboard", "--help", COLUMNS="80")
-    assert all(f"{option} " in done.stdout for option in ("-o, --out", "--pages", "--force", "--no-progress"))
-    assert "Examples:" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80

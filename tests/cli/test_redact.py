@@ -178,9 +178,3 @@ def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path)
     path.write_bytes(data)
     refused(reports, tmp_path / "out")
     assert names(tmp_path) == ["reports"]
-
-
-def test_help_gives_examples():
-    done = nsyspipe_here("redact", "--help", COLUMNS="100")
-    assert "nsyspipe redact reports/ redacted/" in done.stdout
-    assert "they may hold private words" in done.stdout

@@ -62,7 +62,7 @@ def test_it_is_what_whatif_answers(load):
     check_against_whatif(load(SINGLE.changed(late=(0, LATE))))
 
 
-@pytest.mark.parametrize("name", ["ddp-4gpu-shm", "ddp-2gpu-straggler", "ddp-4gpu-shm-bucket100"])
+@pytest.mark.parametrize("name", ["ddp-4gpu-shm", "ddp-2gpu-straggler"])
 def test_it_is_what_whatif_answers_of_a_real_run(runs, name):
     check_against_whatif(runs(name))
 
