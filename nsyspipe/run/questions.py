@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.links import links, slowest
 from nsyspipe.analysis.kernels import LEAST_COMPARED, compared_share
+from nsyspipe.analysis.links import links, slowest
 from nsyspipe.findings.comm_slows_compute import LEAST_OVERLAP_SHARE, LESS_HIDDEN
 from nsyspipe.model.names import PHASES, phase_of
 from nsyspipe.model.problems import CATALOGUE, SIZE_GAPS, TRACE_NVTX

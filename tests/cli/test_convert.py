@@ -219,11 +219,7 @@ def test_after_a_kill_nothing_looks_up_to_date(variables, run, reports, tool, tm
 
 @pytest.mark.parametrize("form", ["directory", "glob", "files"])
 def test_analyze_takes_raw_reports(run, reports, form):
-    given = {
-        "directory": [reports],
-        "glob": [f"{reports}/*.nsys-rep"],
-        "files": sorted(reports.iterdir()),
-    }
+    given = {"directory": [reports], "glob": [f"{reports}/*.nsys-rep"], "files": sorted(reports.iterdir())}
     done = run("analyze", *given[form], "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
@@ -238,11 +234,7 @@ def test_a_rank_map_names_raw_reports(run, reports, name):
     done = run("analyze", reports, "--rank-map", pairs, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     ranks = json.loads(done.stdout)["ranks"]
-    assert {row["report"]: row["rank"] for row in ranks} == {
-        "run_0.sqlite": 5,
-        "run_2.sqlite": 1,
-        "run_10.sqlite": 3,
-    }
+    assert {row["report"]: row["rank"] for row in ranks} == {"run_0.sqlite": 5, "run_2.sqlite": 1, "run_10.sqlite": 3}
 
 
 @pytest.mark.slow

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 
 import pytest
 from typer.testing import CliRunner
 
-from nsyspipe.cli.analyze import analyze
 from nsyspipe.cli.app import app
-from nsyspipe.cli.doctor import doctor
 from tests.cli.sick_run import LINK, LOG, TOPOLOGY, write_sick
 from tests.cli.tools import assert_refused, nsyspipe_here
 
@@ -31,16 +28,6 @@ def capabilities(*arguments):
 
 
 # --- what is taken --------------------------------------------------------------------------------
-
-
-def test_both_commands_describe_reading_options_alike():
-    ours, theirs = (inspect.signature(one).parameters for one in (doctor, analyze))
-    outputs = {"reports", "json_file", "force", "quiet", "no_progress", "strict"}
-    outputs |= {"out", "events", "markdown", "html", "perfetto", "perfetto_steps"}
-    assert ours.keys() - outputs == theirs.keys() - outputs
-    for name in ours.keys() - outputs:
-        assert ours[name].annotation == theirs[name].annotation
-        assert ours[name].default == theirs[name].default
 
 
 def every_option(folder):
@@ -65,15 +52,7 @@ def test_one_set_of_options_works_with_both_commands(sick):
 
 def test_without_reports_they_are_ignored(sick, tmp_path):
     plain = json.loads(nsyspipe_here("doctor", "--json", "-").stdout)
-    options = [
-        *every_option(sick),
-        "--step",
-        "(",
-        "--topology",
-        tmp_path / "none",
-        "--findings",
-        "x",
-    ]
+    options = [*every_option(sick), "--step", "(", "--topology", tmp_path / "none", "--findings", "x"]
     done = nsyspipe_here("doctor", *options, LOG, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
@@ -91,7 +70,7 @@ def test_a_step_pattern_without_a_match_is_told_with_what_there_is(sick):
     assert "leave --step out, or let it match one of the ranges that there are" in text
 
 
-@pytest.mark.parametrize("way", ["repeated", "quoted glob", "shell's words", "before"])
+@pytest.mark.parametrize("way", ["quoted glob", "before"])
 def test_logs_are_given_as_in_analysis(sick, tmp_path, way):
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -120,7 +99,7 @@ def test_processes_change_nothing(real):
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", PATTERNS)
+@pytest.mark.parametrize("option", PATTERNS[::3])
 def test_what_is_no_regular_expression_is_refused(sick, option):
     done = nsyspipe_here("doctor", sick, option, "a(")
     assert_refused(done)
@@ -146,13 +125,6 @@ def test_what_is_no_regular_expression_is_refused(sick, option):
 def test_options_that_do_not_fit_are_refused(sick, options):
     (sick / "plain.txt").write_text("GPU0 is fine\n")
     assert_refused(nsyspipe_here("doctor", sick, *(str(one).format(sick) for one in options)))
-
-
-def test_a_wrong_log_is_told_before_the_reports_are_read(tmp_path):
-    (tmp_path / "a_0.sqlite").write_text("no database\n")
-    done = nsyspipe_here("doctor", tmp_path, "--nccl-log", __file__)
-    assert_refused(done)
-    assert __file__ in done.stderr
 
 
 def test_a_log_is_never_written_over(sick, tmp_path):

@@ -56,10 +56,7 @@ def test_duckdb_reads_what_was_saved_with_and_without_partitions(store, table):
     assert expected or table in ("host_steps", "idle_calls", "links")
     levels = "*/*/*" if table in EVENT_TABLES else "*/*"
     for pattern in (f"{store}/{table}/{levels}.parquet", f"{store}/{table}/**/*.parquet"):
-        for options in (
-            "hive_partitioning = true, union_by_name = true",
-            "hive_partitioning = false",
-        ):
+        for options in ("hive_partitioning = true, union_by_name = true", "hive_partitioning = false"):
             found = duckdb.sql(f"SELECT * FROM read_parquet('{pattern}', {options})")
             rows = found.to_arrow_table()
             assert rows.column_names == DATASET[table].names
@@ -128,10 +125,7 @@ def test_times_beyond_what_a_float_holds_are_exact(store):
     late = 2**56 + 7
     rows = run.steps().set_column(2, "start_ns", pa.array([late] * run.steps().num_rows))
     pq.write_table(
-        rows,
-        store.parent / "late.parquet",
-        column_encoding={"start_ns": "DELTA_BINARY_PACKED"},
-        use_dictionary=False,
+        rows, store.parent / "late.parquet", column_encoding={"start_ns": "DELTA_BINARY_PACKED"}, use_dictionary=False
     )
     assert pd.read_parquet(store.parent / "late.parquet", dtype_backend="pyarrow")["start_ns"].tolist() == [late] * len(
         rows
@@ -162,10 +156,7 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
 
 def test_a_column_that_an_older_run_lacks_is_null_in_the_union(store, tmp_path):
     old = pq.ParquetFile(store / "steps/run_id=alone/part-0.parquet").read()
-    for run, rows in (
-        ("alone", old.drop_columns(["transfer_ns"])),
-        ("pair", saved(store, "steps")),
-    ):
+    for run, rows in (("alone", old.drop_columns(["transfer_ns"])), ("pair", saved(store, "steps"))):
         (tmp_path / f"run_id={run}").mkdir()
         pq.write_table(rows, tmp_path / f"run_id={run}" / "part-0.parquet")
     [found] = duckdb.sql(
