@@ -151,7 +151,7 @@ def _check_gate(settings: GateSettings, *, is_of_file: bool) -> None:
     """Refuse a gate that could never fail, before anything is read."""
     if not (settings.fail_on and settings.metrics):
         return
-    from nsyspipe.comparison.metrics import METRICS
+    from nsyspipe.model.figures import METRICS
 
     judged = {name: METRICS[name].better for name in settings.metrics}
     names = (f"{settings.path}: fail-on", f'fail-on = "{ANY_CHANGE}"') if is_of_file else ()

@@ -6,8 +6,9 @@ import pytest
 
 import nsyspipe
 from nsyspipe.comparison.changes import StepTable
-from nsyspipe.comparison.metrics import METRICS, per_step
+from nsyspipe.comparison.metrics import per_step
 from nsyspipe.errors import DatasetError
+from nsyspipe.model.figures import METRICS
 from tests.build.nccl_layouts import NCCL_2_21
 from tests.build.plain_steps import plain_run
 from tests.build.trace import steady_rank

@@ -16,8 +16,8 @@ from nsyspipe.comparison.gate import (
     parse_min_effect,
     read_settings,
 )
-from nsyspipe.comparison.metrics import METRICS
 from nsyspipe.errors import OptionError
+from nsyspipe.model.figures import METRICS
 
 
 class Judged:
