@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -112,7 +112,7 @@ class RunDifference:
     def comparability(self) -> pa.Table:
         """`tables.COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
         found = check_comparable(self.baseline, self.candidate)
-        return COMPARABILITY.from_rows([asdict(check) for check in found])
+        return COMPARABILITY.from_rows([check._asdict() for check in found])
 
     @property
     def is_comparable(self) -> bool:
