@@ -215,9 +215,7 @@ class StepTable:
         of_rank = cells.size // n_ranks
         if cells.size % n_ranks or (step[cells] != np.tile(step[cells[:of_rank]], n_ranks)).any():
             raise DatasetError(
-                self.run.header.run_id,
-                "has figures of steps that not every rank has",
-                fix="analyze its reports again",
+                self.run.header.run_id, "has figures of steps that not every rank has", fix="analyze its reports again"
             )
         cells = cells.reshape(n_ranks, of_rank)
         # Numbers need not ascend with time; statistics look at neighbours in time.

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import (
-    StepTable,
-    has_whole_graphs,
-    kernel_changes,
-    mean_step_time,
-    step_parts,
-)
+from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import check_comparable, mean_of, n_steps
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
@@ -272,9 +266,7 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     return CHANGES.from_rows(rows)
 
 
-def _number_rows(
-    values: Mapping[Fact, tuple[float | None, float | None]],
-) -> Iterator[dict[str, Any]]:
+def _number_rows(values: Mapping[Fact, tuple[float | None, float | None]]) -> Iterator[dict[str, Any]]:
     for key in sorted(values, key=lambda key: (key[0], key != _IN_ALL, key)):
         old, new = values[key]
         is_in_all = key[0] == "collectives" and key != _IN_ALL and values[key] == values[_IN_ALL]

@@ -338,13 +338,7 @@ def _metrics(value: object, name: str) -> tuple[str, ...]:
 # Key of a file, which is the option too -> attribute of `GateSettings`, and what checks its value.
 _SETTINGS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
     "fail-on": ("fail_on", check_gate),
-    "min-effect": (
-        "min_effect",
-        lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"'),
-    ),
-    "confidence": (
-        "confidence",
-        lambda value, name: parse_confidence(_number_text(value), name, "confidence = 0.95"),
-    ),
+    "min-effect": ("min_effect", lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"')),
+    "confidence": ("confidence", lambda value, name: parse_confidence(_number_text(value), name, "confidence = 0.95")),
     "metric": ("metrics", _metrics),
 }

@@ -135,11 +135,7 @@ def judged(
 
 
 def metric_rows(
-    *tables: Sequence[StepTable],
-    min_effect: float,
-    confidence: float,
-    blocked: str | None,
-    settled: Sequence[str] = (),
+    *tables: Sequence[StepTable], min_effect: float, confidence: float, blocked: str | None, settled: Sequence[str] = ()
 ) -> pa.Table:
     """Return `tables.METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
 

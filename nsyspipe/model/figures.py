@@ -63,7 +63,7 @@ _FIGURES = """
 
 # Where figures are shown, in this order: a rank's row, the first screen of a run's page, a page of a store, the figures of a
 # scoreboard and all columns of its table, and the main figures of a difference.
-_SHOWN = {
+PLACES = {
     "ranks": "compute_share exposed_comm_share exposed_memory_share idle_share comm_share overlap_ratio "
     "backward_overlap_ratio wait_share",
     "run": "step_time_ns throughput_steps_per_s comm_share exposed_comm_share backward_overlap_ratio wait_share "
@@ -152,4 +152,4 @@ METRICS: dict[str, Figure] = {one.name: one for one in FIGURES.values()}
 
 def shown(place: str) -> tuple[Figure, ...]:
     """Return the figures that are shown in a place: ``ranks``, ``run``, ``dashboard``, ``scoreboard`` or ``difference``."""
-    return tuple(FIGURES[column] for column in _SHOWN[place].split())
+    return tuple(FIGURES[column] for column in PLACES[place].split())

@@ -163,11 +163,7 @@ def test_many_missing_ranks_are_counted(tmp_path):
     folder = write_run(tmp_path / "b", [STEPS], world_size=12)
     one = nsyspipe.load(folder, jobs=1)
     other = plain_run(tmp_path / "c", [STEPS, STEPS], world_size=12)
-    assert checks(one, other)["missing-ranks"] == (
-        True,
-        "1, 2, 3, 4, 5, 6 and 5 more",
-        "2, 3, 4, 5, 6, 7 and 4 more",
-    )
+    assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
 
 
 def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):

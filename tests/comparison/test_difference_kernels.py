@@ -112,11 +112,7 @@ def test_without_communication_in_the_summary_steps_it_vanished(tmp_path, is_old
         before = as_saved_before(before, tmp_path / "before")
         after = as_saved_before(after, tmp_path / "after")
     row = rows(tables(before), tables(after))["backward", NCCL]
-    assert (row["status"], row["candidate_ns_per_step"], row["candidate_n_per_step"]) == (
-        "vanished",
-        0.0,
-        0.0,
-    )
+    assert (row["status"], row["candidate_ns_per_step"], row["candidate_n_per_step"]) == ("vanished", 0.0, 0.0)
     assert row["delta_ns_per_step"] == -row["baseline_ns_per_step"] == pytest.approx(-100)
     assert row["candidate_mean_ns"] is None
 
@@ -180,11 +176,7 @@ def test_kernels_appear_and_vanish_by_name(tmp_path):
     after = plain_run(tmp_path / "b", [STEPS, STEPS], kernel="conv")
     found = rows(tables(before), tables(after))
     gone, new = found["backward", "gemm"], found["backward", "conv"]
-    assert (gone["status"], gone["candidate_ns_per_step"], gone["candidate_mean_ns"]) == (
-        "vanished",
-        0.0,
-        None,
-    )
+    assert (gone["status"], gone["candidate_ns_per_step"], gone["candidate_mean_ns"]) == ("vanished", 0.0, None)
     assert (new["status"], new["baseline_n_per_step"]) == ("appeared", 0.0)
     assert new["delta_ns_per_step"] == -gone["delta_ns_per_step"] == 1000
 

@@ -30,11 +30,7 @@ def test_parts_are_those_of_the_slowest_rank_of_each_step(tmp_path):
     found = parts([before], [after])
     # Of compute the mean is 290 / 3, in 1/1024 ns.
     assert abs(found.pop("compute")[0] - 290 / 3) < 1 / 1024
-    assert found == {
-        "exposed_comm": (20, 10, -10),
-        "exposed_memory": (4, 0, -4),
-        "idle": (16, 10, -6),
-    }
+    assert found == {"exposed_comm": (20, 10, -10), "exposed_memory": (4, 0, -4), "idle": (16, 10, -6)}
 
 
 def test_thirds_of_a_nanosecond_sum_exactly_as_floats(tmp_path):
@@ -54,13 +50,7 @@ def test_idle_causes_sum_to_idle_exactly(tmp_path):
     idle = steps.to_pylist()[-1]
     for column in ("baseline_ns", "candidate_ns", "delta_ns"):
         assert sum(row[column] or 0 for row in causes.to_pylist()) == idle[column]
-    assert [row["cause"] for row in causes.to_pylist()] == [
-        "input",
-        "launch",
-        "blocked",
-        "dependency",
-        "other",
-    ]
+    assert [row["cause"] for row in causes.to_pylist()] == ["input", "launch", "blocked", "dependency", "other"]
 
 
 def test_several_captures_count_alike_whatever_their_length(tmp_path):

@@ -83,10 +83,7 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, tmp_path):
 )
 def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
     rows = [
-        {
-            "verdict": one.removeprefix("neither "),
-            "better": "neither" if one.startswith("neither") else "lower",
-        }
+        {"verdict": one.removeprefix("neither "), "better": "neither" if one.startswith("neither") else "lower"}
         for one in verdicts
     ]
     assert overall_verdict(rows) == expected

@@ -25,11 +25,7 @@ class Judged:
 
     def __init__(self, **verdicts):
         self.judged_rows = [
-            {
-                "metric": name,
-                "verdict": verdict,
-                "better": "neither" if verdict == "change" else "lower",
-            }
+            {"metric": name, "verdict": verdict, "better": "neither" if verdict == "change" else "lower"}
             for name, verdict in verdicts.items()
         ]
 

@@ -60,8 +60,7 @@ def test_the_first_is_the_reference_and_one_of_itself(runs):
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict"),
-    [("fast", "improvement"), ("again", "no change"), ("short", "inconclusive")],
+    ("name", "verdict"), [("fast", "improvement"), ("again", "no change"), ("short", "inconclusive")]
 )
 def test_the_verdict_is_that_of_a_difference_on_step_time(runs, name, verdict):
     found = rows(runs, "slow", name)[name]

@@ -96,10 +96,7 @@ def folder(tmp_path):
         ({}, "table steps is gone"),
         (steps(WALL), "steps.comm_share is gone"),
         (steps(WALL, Column("share", FLOAT, "ratio", "renamed")), "steps.comm_share is gone"),
-        (
-            steps(Column("wall_ns", FLOAT, "ns", "retyped"), SHARE),
-            "steps.wall_ns was int64 in ns, is double in ns",
-        ),
+        (steps(Column("wall_ns", FLOAT, "ns", "retyped"), SHARE), "steps.wall_ns was int64 in ns, is double in ns"),
         (
             steps(Column("wall_ns", INT, "us", "of another unit"), SHARE),
             "steps.wall_ns was int64 in ns, is int64 in us",
