@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import is_estimated
+from nsyspipe.comparison.changes import is_estimated, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 
 if TYPE_CHECKING:
@@ -54,12 +54,6 @@ def n_steps(run: Run) -> int:
     """Return how many summary steps a run has."""
     number: int = run.summary()["n_summary_steps"][0].as_py()
     return number
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where any value is."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = "") -> Check:
@@ -149,9 +143,7 @@ def _missing_text(run: Run) -> str:
 
 
 def _message_bytes(sides: Sides) -> Iterator[Check]:
-    before, after = (
-        mean_of([run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs]) for side in sides
-    )
+    before, after = (mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs) for side in sides)
     if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
         texts = [f"{mean:.0f} bytes" for mean in (before, after)]
         yield _check("message-bytes", "messages of a step have", texts)

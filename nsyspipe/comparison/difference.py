@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_step_time, step_parts
-from nsyspipe.comparison.comparability import check_comparable, mean_of, n_steps
+from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_of, mean_step_time, step_parts
+from nsyspipe.comparison.comparability import check_comparable, n_steps
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
 from nsyspipe.comparison.tables import CHANGES, COMPARABILITY, PROBLEMS_OF_SIDES
@@ -307,7 +307,7 @@ def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
     """Return the numbers of a side; None where a capture did not record one."""
     captures = [dict(_of_capture(table)) for table in tables]
     # A sort of collective that a capture does not have is 0 there, not unknown.
-    return {key: mean_of([one.get(key, 0.0) for one in captures]) for key in chain(*captures)}
+    return {key: mean_of(one.get(key, 0.0) for one in captures) for key in chain(*captures)}
 
 
 def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from nsyspipe.comparison.changes import StepTable, mean_step_time, step_parts
+from nsyspipe.comparison.changes import StepTable, mean_of, mean_step_time, step_parts
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.metrics import (
     DEFAULT_METRIC,
@@ -24,7 +23,7 @@ from nsyspipe.errors import OptionError
 from nsyspipe.model.figures import METRICS, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -289,7 +288,7 @@ class Scoreboard:
         summaries: list[Mapping[str, Any]] = [run.summary().to_pylist()[0] for run in side.runs]
         # Of rates it is the mean of their times that the speed-up compares.
         rates = [row["throughput_steps_per_s"] for row in summaries]
-        throughput = _mean(rates) if len(rates) == 1 else _inverse(_mean(map(_inverse, rates)))
+        throughput = mean_of(rates) if len(rates) == 1 else _inverse(mean_of(map(_inverse, rates)))
         mean, (parts, _) = mean_step_time(tables), step_parts(tables, tables)
         return {
             "label": side.label,
@@ -299,7 +298,7 @@ class Scoreboard:
             "n_ranks": header.n_ranks,
             "gpu_names": ", ".join(header.gpu_names),
             "n_summary_steps": sum(table.n_steps for table in tables),
-            **{name: _mean(row[name] for row in summaries) for name in _COMPARED},
+            **{name: mean_of(row[name] for row in summaries) for name in _COMPARED},
             **({"idle_share": None} if any(table.hides_idle for table in tables) else {}),
             "throughput_steps_per_s": throughput,
             "rank_steps_per_s": None if throughput is None else throughput * (header.world_size or header.n_ranks),
@@ -309,15 +308,6 @@ class Scoreboard:
 
     def __repr__(self) -> str:
         return f"<Scoreboard of {len(self.sides)} runs against {self.reference!r}>"
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean; None if any value is, or is no number, as of a damaged run; of one value itself, exactly."""
-    found = list(values)
-    known = [value for value in found if value is not None and math.isfinite(value)]
-    if not found or len(known) < len(found):
-        return None
-    return known[0] if len(known) == 1 else sum(known) / len(known)
 
 
 def _inverse(value: float | None) -> float | None:
