@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pyarrow as pa
+import pytest
 
 from nsyspipe.comparison.changes import StepTable, apportioned, mean_step_time, step_parts
-from tests.build.plain_steps import plain_run
 
 
 def parts(before, after):
@@ -15,27 +15,27 @@ def parts(before, after):
     return {row["part"]: (row["baseline_ns"], row["candidate_ns"], row["delta_ns"]) for row in rows}
 
 
-def table(folder, *ranks):
-    return StepTable(plain_run(folder, ranks))
+@pytest.fixture
+def table(made):
+    return lambda *ranks: StepTable(made(*ranks))
 
 
-def test_parts_are_those_of_the_slowest_rank_of_each_step(tmp_path):
+def test_parts_are_those_of_the_slowest_rank_of_each_step(table):
     # Slowest: rank 1 (140), rank 0 (130), and of two equal ones (140) the lower: rank 0.
     before = table(
-        tmp_path / "a",
         [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)],
         [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)],
     )
-    after = table(tmp_path / "b", [(100, 10, 0, 10)] * 3, [(90, 10, 0, 10)] * 3)
+    after = table([(100, 10, 0, 10)] * 3, [(90, 10, 0, 10)] * 3)
     found = parts([before], [after])
     # Of compute the mean is 290 / 3, in 1/1024 ns.
     assert abs(found.pop("compute")[0] - 290 / 3) < 1 / 1024
     assert found == {"exposed_comm": (20, 10, -10), "exposed_memory": (4, 0, -4), "idle": (16, 10, -6)}
 
 
-def test_thirds_of_a_nanosecond_sum_exactly_as_floats(tmp_path):
-    before = table(tmp_path / "a", [(101, 7, 1, 3), (103, 8, 1, 4), (100, 9, 2, 1)])
-    after = table(tmp_path / "b", [(90, 17, 0, 3), (91, 3, 1, 5), (93, 8, 2, 2)])
+def test_thirds_of_a_nanosecond_sum_exactly_as_floats(table):
+    before = table([(101, 7, 1, 3), (103, 8, 1, 4), (100, 9, 2, 1)])
+    after = table([(90, 17, 0, 3), (91, 3, 1, 5), (93, 8, 2, 2)])
     found = parts([before], [after])
     means = [float(mean_step_time([one])) for one in (before, after)]
     for at, total in enumerate([*means, means[1] - means[0]]):
@@ -43,9 +43,9 @@ def test_thirds_of_a_nanosecond_sum_exactly_as_floats(tmp_path):
     assert abs(means[0] - 340 / 3) < 1 / 1024
 
 
-def test_idle_causes_sum_to_idle_exactly(tmp_path):
-    before = table(tmp_path / "a", [(101, 7, 1, 30), (103, 8, 1, 41), (100, 9, 2, 11)])
-    after = table(tmp_path / "b", [(90, 17, 0, 31), (91, 3, 1, 5), (93, 8, 2, 2)])
+def test_idle_causes_sum_to_idle_exactly(table):
+    before = table([(101, 7, 1, 30), (103, 8, 1, 41), (100, 9, 2, 11)])
+    after = table([(90, 17, 0, 31), (91, 3, 1, 5), (93, 8, 2, 2)])
     steps, causes = step_parts([before], [after])
     idle = steps.to_pylist()[-1]
     for column in ("baseline_ns", "candidate_ns", "delta_ns"):
@@ -53,15 +53,14 @@ def test_idle_causes_sum_to_idle_exactly(tmp_path):
     assert [row["cause"] for row in causes.to_pylist()] == ["input", "launch", "blocked", "dependency", "other"]
 
 
-def test_several_captures_count_alike_whatever_their_length(tmp_path):
-    short = table(tmp_path / "a", [(100, 0, 0, 0)] * 2)
-    long = table(tmp_path / "b", [(200, 0, 0, 0)] * 6)
+def test_several_captures_count_alike_whatever_their_length(table):
+    short = table([(100, 0, 0, 0)] * 2)
+    long = table([(200, 0, 0, 0)] * 6)
     assert float(mean_step_time([short, long])) == 150
 
 
-def test_parts_of_a_side_that_lacks_one_are_null_and_the_others_are_said(tmp_path):
-    run = plain_run(tmp_path / "a", [[(100, 10, 4, 6)] * 3])
-    whole, lacking = StepTable(run), StepTable(run)
+def test_parts_of_a_side_that_lacks_one_are_null_and_the_others_are_said(table):
+    whole, lacking = (table([(100, 10, 4, 6)] * 3) for _ in range(2))
     at = whole.rows.column_names.index("idle_ns")
     nulls = pa.nulls(whole.rows.num_rows, pa.int64())
     vars(lacking)["rows"] = whole.rows.set_column(at, "idle_ns", nulls)
