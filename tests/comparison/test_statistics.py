@@ -225,27 +225,18 @@ def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
 
 # NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2: upper critical values, two-sided here.
 TABLE = [
-    (1, 0.95, 12.706),
-    (1, 0.99, 63.657),
-    (2, 0.90, 2.920),
-    (2, 0.95, 4.303),
-    (3, 0.95, 3.182),
-    (4, 0.95, 2.776),
-    (4, 0.99, 4.604),
-    (5, 0.95, 2.571),
-    (9, 0.99, 3.250),
-    (10, 0.95, 2.228),
-    (18, 0.95, 2.101),
-    (30, 0.95, 2.042),
-    (30, 0.998, 3.385),
-    (60, 0.99, 2.660),
-    (100, 0.95, 1.984),
-]
+    (1, 0.95, 12.706), (1, 0.99, 63.657), (2, 0.90, 2.920), (2, 0.95, 4.303), (3, 0.95, 3.182), (4, 0.95, 2.776),
+    (4, 0.99, 4.604), (5, 0.95, 2.571), (9, 0.99, 3.250), (10, 0.95, 2.228), (18, 0.95, 2.101), (30, 0.95, 2.042),
+    (30, 0.998, 3.385), (60, 0.99, 2.660), (100, 0.95, 1.984),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("freedom", "confidence", "value"), TABLE)
-def test_quantiles_are_those_of_the_printed_table(freedom, confidence, value):
+def test_quantiles_and_the_tails_beyond_them_are_those_of_the_printed_table(freedom, confidence, value):
     assert critical_value(confidence, freedom) == pytest.approx(value, abs=5.1e-4)
+    tails, densities = two_sided_tails(np.array([value]), np.array([float(freedom)]))
+    # Printed to half a thousandth.
+    assert tails[0] == pytest.approx(1 - confidence, abs=6e-4 * densities[0])
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.99, 0.9999, 1 - 1e-6])
@@ -261,10 +252,3 @@ def test_tails_of_one_and_two_degrees_of_freedom_have_closed_forms(t):
     (one, two), _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
     assert one == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-12)
     assert two == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
-
-
-@pytest.mark.parametrize(("freedom", "confidence", "value"), TABLE)
-def test_the_tail_beyond_a_printed_quantile_is_the_rest(freedom, confidence, value):
-    tails, densities = two_sided_tails(np.array([value]), np.array([float(freedom)]))
-    # Printed to half a thousandth.
-    assert tails[0] == pytest.approx(1 - confidence, abs=6e-4 * densities[0])
