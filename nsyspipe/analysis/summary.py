@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.clock import floor_median
 from nsyspipe.model import schema
+from nsyspipe.model.figures import MEANS, RATES, RATIOS
 from nsyspipe.model.names import PHASES
 
 if TYPE_CHECKING:
@@ -21,23 +22,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.model.types import Flags, Float64, Int64
 
-
-# Ratio -> numerator, denominator: columns of `schema.STEPS`, whose formulas say so.
-RATIOS: dict[str, tuple[str, str]] = {
-    column.name: (f"{above}_ns", f"{below}_ns")
-    for column in schema.STEPS.columns
-    if column.unit == "ratio"
-    for above, below in [column.doc.split(" / ")]
-}
-# Mean per (rank, step) -> column, likewise.
-MEANS: dict[str, str] = {
-    column.name: column.doc.split()[1]
-    for column in schema.SUMMARY.columns
-    if column.name in schema.FIGURES and column.doc.startswith("mean ")
-}
-
-# Rate over transfer time -> column of `schema.COLLECTIVES`.
-RATES = {"algbw_bytes_per_s": "message_bytes", "busbw_bytes_per_s": "bus_bytes"}
 
 _NS_PER_S = 1e9
 

@@ -51,7 +51,7 @@ class GateOptions(RuleOptions):
         fail_on = None if self.fail_on is None else check_gate(self.fail_on)
         found = self.settled("fail_on", "metrics", fail_on=fail_on, metrics=metrics)
         if found.fail_on and found.metrics:
-            from nsyspipe.comparison.metrics import METRICS
+            from nsyspipe.model.figures import METRICS
 
             judged = {name: METRICS[name].better for name in found.metrics}
             names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{ANY_CHANGE}"')

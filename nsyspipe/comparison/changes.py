@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ _FINE, _COARSE = Fraction(1, 1024), Fraction(1)
 _FINE_UP_TO = 2**42
 
 Means = dict[str, Fraction | None]
+Number = TypeVar("Number", float, Fraction)
 
 
 def step_parts(baseline: Sequence[StepTable], candidate: Sequence[StepTable]) -> tuple[pa.Table, pa.Table]:
@@ -74,6 +76,13 @@ def _cells(sides: Sequence[Means], name: str) -> dict[str, float | None]:
     return {column: None if value is None else float(value) for column, value in cells.items()}
 
 
+def mean_of(values: Iterable[Number | None]) -> Number | None:
+    """Return the mean; None if any value is, or is no number, as of a damaged run."""
+    found = list(values)
+    known = [value for value in found if value is not None and math.isfinite(value)]
+    return sum(known[1:], known[0]) / len(known) if known and len(known) == len(found) else None
+
+
 def mean_step_time(side: Sequence[StepTable]) -> Fraction | None:
     """Return a side's mean step time as the parts sum to it, ns; None without steps."""
     wall = _side_means(side)["wall"]
@@ -104,26 +113,8 @@ def _shown(means: Means) -> Means:
 
 
 def _side_means(side: Sequence[StepTable]) -> Means:
-    captures = [_means(table) for table in side]
-    found: Means = {}
-    for name in captures[0]:
-        values = [capture[name] for capture in captures]
-        known = [value for value in values if value is not None]
-        found[name] = sum(known, Fraction(0)) / len(known) if len(known) == len(values) else None
-    return found
-
-
-def _means(table: StepTable) -> Means:
     """Return the means over steps of each part on the slowest rank, exactly."""
-    found: Means = {}
-    for name in ("wall", *PARTS, *IDLE_CAUSES):
-        values = table.matrix(name if name in IDLE_CAUSES else f"{name}_ns")
-        if values is None:
-            found[name] = None
-            continue
-        own = values[table.slowest, np.arange(table.n_steps)].tolist()
-        found[name] = Fraction(sum(own), table.n_steps)  # of Python's integers: no overflow
-    return found
+    return {name: mean_of(table.mean_of_slowest(name) for table in side) for name in ("wall", *PARTS, *IDLE_CAUSES)}
 
 
 def _unit(whole: Fraction | None) -> Fraction:
@@ -204,6 +195,14 @@ class StepTable:
         wall = self.matrix("wall_ns")
         return np.empty(0, np.int64) if wall is None else np.argmax(wall, axis=0)
 
+    def mean_of_slowest(self, name: str) -> Fraction | None:
+        """Return the mean over steps of a part of the step, or a cause of idle time, on the slowest rank, exactly."""
+        values = self.matrix(name if name in IDLE_CAUSES else f"{name}_ns")
+        if values is None:
+            return None
+        own = values[self.slowest, np.arange(self.n_steps)].tolist()
+        return Fraction(sum(own), self.n_steps)  # of Python's integers: no overflow
+
     @cached_property
     def _order(self) -> Int64:
         """Where in the table each cell of a matrix is."""
@@ -215,9 +214,7 @@ class StepTable:
         of_rank = cells.size // n_ranks
         if cells.size % n_ranks or (step[cells] != np.tile(step[cells[:of_rank]], n_ranks)).any():
             raise DatasetError(
-                self.run.header.run_id,
-                "has figures of steps that not every rank has",
-                fix="analyze its reports again",
+                self.run.header.run_id, "has figures of steps that not every rank has", fix="analyze its reports again"
             )
         cells = cells.reshape(n_ranks, of_rank)
         # Numbers need not ascend with time; statistics look at neighbours in time.

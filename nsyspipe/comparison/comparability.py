@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import is_estimated
+from nsyspipe.comparison.changes import is_estimated, mean_of
 from nsyspipe.comparison.series import MIN_STEPS
 
 if TYPE_CHECKING:
@@ -17,9 +16,11 @@ if TYPE_CHECKING:
     from nsyspipe.run.run import Run
 
     Sides = tuple[Side, Side]
+    Test = Callable[[Sides], Iterator["Check"]]
 
 
 _UNKNOWN, _NONE, _GPU, _COUNTED = "not recorded", "none", "recorded", "counted"
+_ANALYZE_AGAIN = "; analyze the reports again with --out if an older nsyspipe saved them"
 # From this share of step time on, the profiler's own work changes what it measures.
 _MUCH_OVERHEAD = 0.01
 # What a run sends in a step may differ a little with padding.
@@ -27,8 +28,7 @@ _SAME_BYTES = 0.01
 _SHOWN = 6
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One reason to doubt a comparison: a row of `tables.COMPARABILITY`."""
 
     check: str
@@ -46,9 +46,14 @@ def check_comparable(baseline: Side, candidate: Side) -> list[Check]:
     message bytes, captures that distort (profiler overhead, cut-off steps, other traces, parts not recorded on one side), times
     of kernels that are estimated, fewer than 3 summary steps, and one capture on both sides.
     """
-    tests = (_same_capture, _job, _steps, _capture, _too_few)
-    found = [check for test in tests for check in test((baseline, candidate))]
+    found = [check for test in _TESTS for check in test((baseline, candidate))]
     return sorted(found, key=lambda check: not check.blocks)
+
+
+def n_steps(run: Run) -> int:
+    """Return how many summary steps a run has."""
+    number: int = run.summary()["n_summary_steps"][0].as_py()
+    return number
 
 
 def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, after: str = "") -> Check:
@@ -56,25 +61,26 @@ def _check(name: str, what: str, words: Sequence[str], *, blocks: bool = False, 
     return Check(name, blocks, before, now, f"{what}: baseline {before}, candidate {now}{after}")
 
 
-def _differing(
+def _alike(
     name: str,
     what: str,
-    sides: Sides,
-    told: Callable[[Run], str],
+    word: Callable[[Run], str],
     *,
-    blocks: bool = False,
+    blocks: Callable[[list[Run]], bool] = lambda _: False,
+    applies: Callable[[list[Run]], bool] = lambda _: True,
     fine: str | None = None,
     after: str = "",
-) -> Iterator[Check]:
-    """Yield a check if what is told of the captures is not the same of all, or not what is fine."""
-    values = {told(run) for run in _runs(sides)}
-    if len(values) > 1 or (fine is not None and values != {fine}):
-        yield _check(name, what, _said(sides, told), blocks=blocks, after=after)
+) -> Test:
+    """Return a test that what a word says of a capture is the same of all, and what is fine."""
 
+    def test(sides: Sides) -> Iterator[Check]:
+        runs = _runs(sides)
+        words = [list(dict.fromkeys(map(word, side.runs))) for side in sides]
+        values = {*words[0], *words[1]}
+        if applies(runs) and (len(values) > 1 or (fine is not None and values != {fine})):
+            yield _check(name, what, list(map(" | ".join, words)), blocks=blocks(runs), after=after)
 
-def _said(sides: Sides, told: Callable[[Run], str]) -> list[str]:
-    """Return what is told of each side's captures, each once."""
-    return [" | ".join(dict.fromkeys(told(run) for run in side.runs)) for side in sides]
+    return test
 
 
 def _runs(sides: Sides) -> list[Run]:
@@ -84,11 +90,10 @@ def _runs(sides: Sides) -> list[Run]:
 def _same_capture(sides: Sides) -> Iterator[Check]:
     """Warn of a baseline that is the candidate: a gate on them always passes."""
     baseline, candidate = sides
-    pairs = ((other, run) for run in candidate.runs for other in baseline.runs)
-    for before, now in (pair for pair in pairs if _is_one_capture(*pair)):
-        labels = before.header.label, now.header.label
-        message = f"the same capture is on both sides: {labels[0]}"
-        yield Check("same-capture", blocks=False, baseline=labels[0], candidate=labels[1], message=message)
+    pairs = ((before, now) for now in candidate.runs for before in baseline.runs if _is_one_capture(before, now))
+    for before, now in pairs:
+        one, other = before.header.label, now.header.label
+        yield Check("same-capture", False, one, other, f"the same capture is on both sides: {one}")  # noqa: FBT003
         return
 
 
@@ -103,39 +108,23 @@ def _work(run: Run) -> tuple[object, object]:
     return run.summary()["step_time_ns"][0].as_py(), ranks
 
 
-def _job(sides: Sides) -> Iterator[Check]:
-    """Check world size, GPUs and ranks."""
-    headers = [run.header for run in _runs(sides)]
-    is_sized = all(header.world_size is not None for header in headers)
-    yield from _differing(
-        "world-size",
-        "world size" if is_sized else "number of ranks",
-        sides,
-        lambda run: str(run.header.world_size if is_sized else run.header.n_ranks),
-        blocks=True,
-    )
-    has_gpu = [header.n_ranks > 0 for header in headers]
-    if not all(has_gpu):
-        words = _said(sides, lambda run: _GPU if run.header.n_ranks else _UNKNOWN)
-        named = zip(("baseline", "candidate"), words, strict=True)
-        lacking = " and ".join(name for name, word in named if word != _GPU)
-        message = f"no GPU activity was recorded: {lacking}"
-        yield Check("no-gpu-activity", any(has_gpu), words[0], words[1], message)
-    yield from _differing(
-        "gpu-model",
-        "GPU model",
-        sides,
-        lambda run: ", ".join(run.header.gpu_names) or _UNKNOWN,
-        blocks=all(header.gpu_names for header in headers),
-    )
-    yield from _differing(
-        "missing-ranks",
-        "ranks without a report",
-        sides,
-        lambda run: _listed(_missing(run)),
-        blocks=len(set(map(_missing, _runs(sides)))) > 1,
-        fine=_NONE,
-    )
+def _has_gpu(runs: list[Run]) -> bool:
+    return all(run.header.n_ranks for run in runs)
+
+
+def _gpu_activity(sides: Sides) -> Iterator[Check]:
+    runs = _runs(sides)
+    if _has_gpu(runs):
+        return
+    states = [dict.fromkeys(_GPU if run.header.n_ranks else _UNKNOWN for run in side.runs) for side in sides]
+    words = [" | ".join(side) for side in states]
+    lacking = [name for name, word in zip(("baseline", "candidate"), words, strict=True) if word != _GPU]
+    message = f"no GPU activity was recorded: {' and '.join(lacking)}"
+    yield Check("no-gpu-activity", any(run.header.n_ranks for run in runs), words[0], words[1], message)
+
+
+def _is_sized(runs: list[Run]) -> bool:
+    return all(run.header.world_size is not None for run in runs)
 
 
 def _missing(run: Run) -> tuple[int, ...]:
@@ -147,68 +136,24 @@ def _missing(run: Run) -> tuple[int, ...]:
     return tuple(rank for rank in range(min(size, 1 << 16)) if rank not in present)
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def _missing_text(run: Run) -> str:
+    ranks = _missing(run)
     more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
     return ", ".join(map(str, ranks[:_SHOWN])) + more if ranks else _NONE
 
 
-def _steps(sides: Sides) -> Iterator[Check]:
-    """Check what the steps are, and what is sent in one."""
-    # Figures of a step are not those of a capture; what has no GPU activity is said elsewhere.
-    if all(run.header.n_ranks for run in _runs(sides)):
-        yield from _differing(
-            "steps-from",
-            "steps come from",
-            sides,
-            lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
-            blocks=True,
-        )
-    yield from _differing(
-        "step-family",
-        "steps are",
-        sides,
-        lambda run: repr(run.step_family) if run.step_family else "the whole capture",
-    )
-    yield from _differing(
-        "skipped-steps",
-        "steps skipped at the start",
-        sides,
-        lambda run: str(len(run.skipped_steps)),
-    )
-    before, after = (
-        mean_of([run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs]) for side in sides
-    )
-    if before is None or after is None or abs(after - before) <= _SAME_BYTES * max(before, after):
-        return
-    texts = [f"{mean:.0f} bytes" for mean in (before, after)]
-    yield _check("message-bytes", "messages of a step have", texts)
+def _message_bytes(sides: Sides) -> Iterator[Check]:
+    before, after = (mean_of(run.summary()["message_bytes_per_step"][0].as_py() for run in side.runs) for side in sides)
+    if before is not None and after is not None and abs(after - before) > _SAME_BYTES * max(before, after):
+        texts = [f"{mean:.0f} bytes" for mean in (before, after)]
+        yield _check("message-bytes", "messages of a step have", texts)
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None where any value is."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
-
-
-def _capture(sides: Sides) -> Iterator[Check]:
-    """Check what captures distort, did not record or cut off."""
+def _profiler_overhead(sides: Sides) -> Iterator[Check]:
     shares = [[_overhead_share(run) for run in side.runs] for side in sides]
     if any(share >= _MUCH_OVERHEAD for side in shares for share in side):
         texts = [" | ".join(f"{100 * share:.1f} %" for share in side) for side in shares]
         yield _check("profiler-overhead", "the profiler's own work takes of the steps", texts)
-    if all(_traced(run) != _UNKNOWN for run in _runs(sides)):
-        yield from _differing("traces", "traced", sides, _traced)
-    # A capture that lacks something measures less, whatever the program did.
-    yield from _differing("recorded", "problems of the captures", sides, _grave)
-    yield from _differing("cut-off-steps", "cut-off steps among the figures'", sides, _cut_off, fine=_NONE)
-    yield from _differing(
-        "kernel-times",
-        "times of kernels per step are",
-        sides,
-        lambda run: "estimated from the whole capture" if is_estimated(run) else _COUNTED,
-        fine=_COUNTED,
-        after="; analyze the reports again with --out if an older nsyspipe saved them",
-    )
 
 
 def _overhead_share(run: Run) -> float:
@@ -233,7 +178,7 @@ def _cut_off(run: Run) -> str:
     return _NONE if is_whole else "some"
 
 
-def _too_few(sides: Sides) -> Iterator[Check]:
+def _few_steps(sides: Sides) -> Iterator[Check]:
     if any(run.is_capture or not run.header.n_ranks for run in _runs(sides)):
         return  # more steps are not what is lacking
     numbers = [[n_steps(run) for run in side.runs] for side in sides]
@@ -243,7 +188,39 @@ def _too_few(sides: Sides) -> Iterator[Check]:
         yield _check("few-steps", "too few summary steps", texts, after=enough)
 
 
-def n_steps(run: Run) -> int:
-    """Return how many summary steps a run has."""
-    number: int = run.summary()["n_summary_steps"][0].as_py()
-    return number
+# In this order they are told. Figures of a step are not those of a capture; a capture that lacks something measures less,
+# whatever the program did.
+_TESTS: tuple[Test, ...] = (
+    _same_capture,
+    _alike("world-size", "world size", lambda run: str(run.header.world_size), blocks=_is_sized, applies=_is_sized),
+    _alike(
+        "world-size", "number of ranks", lambda run: str(run.header.n_ranks),
+        blocks=lambda _: True, applies=lambda runs: not _is_sized(runs),
+    ),
+    _gpu_activity,
+    _alike(
+        "gpu-model", "GPU model", lambda run: ", ".join(run.header.gpu_names) or _UNKNOWN,
+        blocks=lambda runs: all(run.header.gpu_names for run in runs),
+    ),
+    _alike(
+        "missing-ranks", "ranks without a report", _missing_text,
+        blocks=lambda runs: len(set(map(_missing, runs))) > 1, fine=_NONE,
+    ),
+    _alike(
+        "steps-from", "steps come from", lambda run: "nothing: a capture" if run.is_capture else str(run.header.steps_from),
+        blocks=_has_gpu, applies=_has_gpu,
+    ),
+    _alike("step-family", "steps are", lambda run: repr(run.step_family) if run.step_family else "the whole capture"),
+    _alike("skipped-steps", "steps skipped at the start", lambda run: str(len(run.skipped_steps))),
+    _message_bytes,
+    _profiler_overhead,
+    _alike("traces", "traced", _traced, applies=lambda runs: all(_traced(run) != _UNKNOWN for run in runs)),
+    _alike("recorded", "problems of the captures", _grave),
+    _alike("cut-off-steps", "cut-off steps among the figures'", _cut_off, fine=_NONE),
+    _alike(
+        "kernel-times", "times of kernels per step are",
+        lambda run: "estimated from the whole capture" if is_estimated(run) else _COUNTED,
+        fine=_COUNTED, after=_ANALYZE_AGAIN,
+    ),
+    _few_steps,
+)  # fmt: skip

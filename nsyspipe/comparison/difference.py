@@ -5,21 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.comparison.changes import (
-    StepTable,
-    has_whole_graphs,
-    kernel_changes,
-    mean_step_time,
-    step_parts,
-)
-from nsyspipe.comparison.comparability import check_comparable, mean_of, n_steps
+from nsyspipe.comparison.changes import StepTable, has_whole_graphs, kernel_changes, mean_of, mean_step_time, step_parts
+from nsyspipe.comparison.comparability import check_comparable, n_steps
 from nsyspipe.comparison.gate import DEFAULT_CONFIDENCE, DEFAULT_MIN_EFFECT
 from nsyspipe.comparison.metrics import DEFAULT_METRIC, evenness_of, metric_rows, overall_verdict
 from nsyspipe.comparison.tables import CHANGES, COMPARABILITY, PROBLEMS_OF_SIDES
@@ -112,7 +106,7 @@ class RunDifference:
     def comparability(self) -> pa.Table:
         """`tables.COMPARABILITY`: what makes the comparison doubtful or impossible, the latter first."""
         found = check_comparable(self.baseline, self.candidate)
-        return COMPARABILITY.from_rows([asdict(check) for check in found])
+        return COMPARABILITY.from_rows([check._asdict() for check in found])
 
     @property
     def is_comparable(self) -> bool:
@@ -272,9 +266,7 @@ def surroundings(*tables: Sequence[StepTable]) -> pa.Table:
     return CHANGES.from_rows(rows)
 
 
-def _number_rows(
-    values: Mapping[Fact, tuple[float | None, float | None]],
-) -> Iterator[dict[str, Any]]:
+def _number_rows(values: Mapping[Fact, tuple[float | None, float | None]]) -> Iterator[dict[str, Any]]:
     for key in sorted(values, key=lambda key: (key[0], key != _IN_ALL, key)):
         old, new = values[key]
         is_in_all = key[0] == "collectives" and key != _IN_ALL and values[key] == values[_IN_ALL]
@@ -315,7 +307,7 @@ def _numbers(tables: Sequence[StepTable]) -> dict[Fact, float | None]:
     """Return the numbers of a side; None where a capture did not record one."""
     captures = [dict(_of_capture(table)) for table in tables]
     # A sort of collective that a capture does not have is 0 there, not unknown.
-    return {key: mean_of([one.get(key, 0.0) for one in captures]) for key in chain(*captures)}
+    return {key: mean_of(one.get(key, 0.0) for one in captures) for key in chain(*captures)}
 
 
 def _of_capture(table: StepTable) -> Iterator[tuple[Fact, float | None]]:

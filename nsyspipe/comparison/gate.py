@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsyspipe.comparison.difference import RunDifference
-    from nsyspipe.comparison.statistics import Better
+    from nsyspipe.model.figures import Better
 
 
 REGRESSION, ANY_CHANGE = "regression", "any-change"
@@ -155,7 +155,7 @@ def parse_min_effect(text: str, name: str = "--min-effect", fix: str = "--min-ef
 
 def check_metrics(names: Iterable[str], name: str = "metric") -> tuple[str, ...]:
     """Return names of metrics, each once; an `OptionError` in which it is called `name` if one is none."""
-    from nsyspipe.comparison.metrics import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
+    from nsyspipe.model.figures import METRICS  # noqa: PLC0415 - numpy, which a wrong option need not load
 
     found = tuple(dict.fromkeys(names))
     for one in found:
@@ -338,13 +338,7 @@ def _metrics(value: object, name: str) -> tuple[str, ...]:
 # Key of a file, which is the option too -> attribute of `GateSettings`, and what checks its value.
 _SETTINGS: dict[str, tuple[str, Callable[[object, str], Any]]] = {
     "fail-on": ("fail_on", check_gate),
-    "min-effect": (
-        "min_effect",
-        lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"'),
-    ),
-    "confidence": (
-        "confidence",
-        lambda value, name: parse_confidence(_number_text(value), name, "confidence = 0.95"),
-    ),
+    "min-effect": ("min_effect", lambda value, name: parse_min_effect(_number_text(value), name, 'min-effect = "2%"')),
+    "confidence": ("confidence", lambda value, name: parse_confidence(_number_text(value), name, "confidence = 0.95")),
     "metric": ("metrics", _metrics),
 }

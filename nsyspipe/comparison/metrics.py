@@ -1,25 +1,18 @@
-"""The figures of a step that two runs are compared by, and a row for each: both medians or means, and what they mean.
+"""A figure of each step of a run, and a row for each figure of two runs: both medians or means, and what they mean.
 
 A row has the difference, its interval and a verdict; several rows have one verdict together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsyspipe.analysis.summary import RATIOS, evenness
-from nsyspipe.comparison.statistics import (
-    MEAN,
-    MEDIAN,
-    Judgement,
-    Settled,
-    difference_of_centres,
-)
+from nsyspipe.analysis.summary import evenness
+from nsyspipe.comparison.statistics import MEAN, MEDIAN, Judgement, difference_of_centres
 from nsyspipe.comparison.tables import METRIC_ROWS
-from nsyspipe.model.schema import IDLE_CAUSES
+from nsyspipe.model.figures import METRICS, NEITHER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,114 +21,30 @@ if TYPE_CHECKING:
 
     from nsyspipe.analysis.summary import Evenness
     from nsyspipe.comparison.changes import StepTable
-    from nsyspipe.comparison.statistics import Better
+    from nsyspipe.model.figures import Figure
     from nsyspipe.model.types import Float64
 
 
-# The figures of a step that two runs are compared by, and which way each is better.
-
-
-LOWER: Final = "lower"
-HIGHER: Final = "higher"
-NEITHER: Final = "neither"
 DEFAULT_METRIC = "step_time"
 
 _NS_PER_S = 1e9
-_TIME, _RATE, _RATIO, _BANDWIDTH = "ns", "1/s", "ratio", "bytes/s"
+_TIME, _RATE, _RATIO = "ns", "1/s", "ratio"
 _NO_STEPS = "there is no step with a window on every rank"
 _NO_GPU = "no GPU activity was recorded"
 _CAPTURE = "a capture without steps"
 _IN_GRAPHS = "idle time inside CUDA graphs that were captured as a whole is not seen, and the other run's is"
-# Why there is no figure where a column is null.
+# Why there is no figure where a column that it needs is null.
 _WHY = {
-    **dict.fromkeys(
-        ("wait_ns", "transfer_ns"),
-        "waiting is known only where all collectives of a step match across ranks on one clock, and not of one rank",
-    ),
-    **dict.fromkeys(
-        ("message_bytes", "bus_bytes"),
-        "message sizes were not recorded (nsys export --include-blobs=true)",
-    ),
-    "overlap_backward_ns": "a rank without a backward range, or without launches",
-    **dict.fromkeys(
-        ("idle_launch_ns", "idle_blocked_ns"),
-        "API calls were not recorded with names and ends",
-    ),
-    **dict.fromkeys(
-        ("idle_ns", "exposed_memory_ns", "idle_input_ns", "idle_dependency_ns", "idle_unknown_ns"),
-        "kernels, copies or memsets were not recorded",
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One figure of a step: how its ranks make one, of a column of `schema.STEPS` or of matched collectives.
-
-    With `below`, a denominator, it is a ratio. If neither is `better`, a change of it is no news by itself.
-    """
-
-    name: str
-    unit: str
-    better: Better
-    formula: str
-    column: str
-    below: str | None = None
-
-    @property
-    def lacking(self) -> str:
-        """Why there is none, where a column that it needs is null."""
-        return _WHY.get(self.column, "not recorded")
-
-
-# Name -> column of `schema.STEPS`, which way is better. Communication may take longer when it hides better.
-_TIMES: dict[str, tuple[str, Better]] = {
-    "compute": ("compute_ns", LOWER),
-    "comm": ("comm_ns", NEITHER),
-    "exposed_comm": ("exposed_comm_ns", LOWER),
-    "exposed_memory": ("exposed_memory_ns", LOWER),
-    "idle": ("idle_ns", LOWER),
-    "dtod": ("dtod_ns", LOWER),
-    "wait": ("wait_ns", LOWER),
-    "transfer": ("transfer_ns", NEITHER),
-    **{name.removesuffix("_ns"): (name, LOWER) for name in IDLE_CAUSES},
-}
-# Shares of compute and of all communication change whenever anything else does.
-_RATIO_BETTER: dict[str, Better] = {
-    "exposed_comm_share": LOWER,
-    "overlap_ratio": HIGHER,
-    "backward_overlap_ratio": HIGHER,
-    "idle_share": LOWER,
-    "exposed_memory_share": LOWER,
-    "wait_share": LOWER,
-}
-_MEANS = {
-    "collectives": ("n_collectives", "count"),
-    "message_bytes": ("message_bytes", "bytes"),
-    "dtod_bytes": ("dtod_bytes", "bytes"),
-}
-
-_ALL = (
-    Metric(DEFAULT_METRIC, _TIME, LOWER, "largest wall_ns over ranks", "wall_ns"),
-    Metric("throughput", _RATE, HIGHER, "1e9 / step_time", "wall_ns"),
-    *(
-        Metric(name, _TIME, better, f"largest {column} over ranks", column)
-        for name, (column, better) in _TIMES.items()
-    ),
-    *(
-        Metric(name, _RATIO, _RATIO_BETTER.get(name, NEITHER), f"sum of {above} / sum of {below} over ranks", above, below)
-        for name, (above, below) in RATIOS.items()
-    ),
-    *(
-        Metric(name, unit, NEITHER, f"mean of {column} over ranks", column)
-        for name, (column, unit) in _MEANS.items()
-    ),
-    *(
-        Metric(name, _BANDWIDTH, HIGHER, f"sum of {column} / sum of transfer_ns over matched collectives", column, "transfer_ns")
-        for name, column in (("algbw", "message_bytes"), ("busbw", "bus_bytes"))
-    ),
-)  # fmt: skip
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+    column: why
+    for why, columns in (
+        ("waiting is known only where all collectives of a step match across ranks on one clock, and not of one rank", "wait_ns transfer_ns"),
+        ("message sizes were not recorded (nsys export --include-blobs=true)", "message_bytes bus_bytes"),
+        ("a rank without a backward range, or without launches", "overlap_backward_ns"),
+        ("API calls were not recorded with names and ends", "idle_launch_ns idle_blocked_ns"),
+        ("kernels, copies or memsets were not recorded", "idle_ns exposed_memory_ns idle_input_ns idle_dependency_ns idle_unknown_ns"),
+    )
+    for column in columns.split()
+}  # fmt: skip
 
 
 def per_step(table: StepTable, name: str) -> Float64 | str:
@@ -145,41 +54,44 @@ def per_step(table: StepTable, name: str) -> Float64 | str:
     and bytes the mean over ranks. Steps in which a ratio's denominator is 0 are left out. A capture without steps has
     one value of each ratio and rate, pooled over it, and nothing else.
     """
-    metric = METRICS[name]
-    if table.run.is_capture and metric.below is None:
+    figure, is_capture = METRICS[name], table.run.is_capture
+    above, below = figure.of_step
+    lacking = _WHY.get(above, "not recorded")
+    if is_capture and below is None:
         return _CAPTURE
-    if not (table.run.is_capture or table.n_steps):
+    if not (is_capture or table.n_steps):
         return _NO_STEPS if table.run.header.n_ranks else _NO_GPU
     if table.hides_idle and name.startswith("idle"):
         return _IN_GRAPHS
-    if table.run.is_capture:
-        column = name if metric.unit == _RATIO else f"{name}_bytes_per_s"
-        pooled = table.run.summary()[column][0].as_py()
-        return metric.lacking if pooled is None else np.array([pooled], np.float64)
-    above, below = _values(table, metric) or (None, None)
-    if above is None or below is None:
-        return metric.lacking
-    is_defined = below != 0
-    undefined = f"{metric.formula}: the denominator is 0 in all steps"
-    return above[is_defined] / below[is_defined] if is_defined.any() else undefined
+    if is_capture:
+        pooled = table.run.summary()[figure.column][0].as_py()
+        return lacking if pooled is None else np.array([pooled], np.float64)
+    fraction = _fraction(table, figure)
+    if fraction is None:
+        return lacking
+    numerator, denominator = fraction
+    is_defined = denominator != 0
+    ratio: Float64 = numerator[is_defined] / denominator[is_defined]
+    return ratio if ratio.size else f"{figure.formula}: the denominator is 0 in all steps"
 
 
-def _values(table: StepTable, metric: Metric) -> tuple[Float64, Float64] | None:
+def _fraction(table: StepTable, figure: Figure) -> tuple[Float64, Float64] | None:
     """Return numerator and denominator of each step; None where something was not recorded."""
-    if metric.unit == _BANDWIDTH:
-        sums, transfer = table.transfers[metric.column], table.transfers["transfer_ns"]
+    above, below = figure.of_step
+    if figure.unit == "bytes/s":
+        sums, transfer = table.transfers[above], table.transfers["transfer_ns"]
         return None if sums is None or transfer is None else (_NS_PER_S * sums, transfer)
-    above = table.matrix(metric.column)
-    below = None if metric.below is None else table.matrix(metric.below)
-    if above is None or (metric.below and below is None):
+    values = [table.matrix(column) for column in (above, below) if column]
+    known = [matrix for matrix in values if matrix is not None]
+    if len(known) < len(values):
         return None
+    if below:
+        return known[0].sum(axis=0).astype(np.float64), known[1].sum(axis=0).astype(np.float64)
     ones = np.ones(table.n_steps)
-    if below is not None:
-        return above.sum(axis=0).astype(np.float64), below.sum(axis=0).astype(np.float64)
-    if metric.unit not in {_TIME, _RATE}:
-        return above.sum(axis=0) / float(len(above)), ones
-    largest = above.max(axis=0).astype(np.float64)
-    return (_NS_PER_S * ones, largest) if metric.unit == _RATE else (largest, ones)
+    if figure.unit not in {_TIME, _RATE}:
+        return known[0].sum(axis=0) / float(len(known[0])), ones
+    largest = known[0].max(axis=0).astype(np.float64)
+    return (_NS_PER_S * ones, largest) if figure.unit == _RATE else (largest, ones)
 
 
 INCONCLUSIVE, NO_CHANGE = "inconclusive", "no change"
@@ -202,7 +114,7 @@ def statistic_of(*step_times: Sequence[Float64]) -> str:
 
 
 def judged(
-    metric: Metric,
+    metric: Figure,
     sides: Sequence[Sequence[Float64]],
     *,
     min_effect: float,
@@ -223,11 +135,7 @@ def judged(
 
 
 def metric_rows(
-    *tables: Sequence[StepTable],
-    min_effect: float,
-    confidence: float,
-    blocked: str | None,
-    settled: Sequence[str] = (),
+    *tables: Sequence[StepTable], min_effect: float, confidence: float, blocked: str | None, settled: Sequence[str] = ()
 ) -> pa.Table:
     """Return `tables.METRIC_ROWS`: every figure of baseline and candidate, in the order of `METRICS`.
 
@@ -238,13 +146,12 @@ def metric_rows(
     known = [[one for one in side if not isinstance(one, str)] for side in times]
     statistic = statistic_of(*known)
     step_time = float(np.median(np.concatenate(known[0]))) if known[0] else None
-    has_capture = [any(table.run.is_capture for table in side) for side in tables]
     # Figures of a capture are of no step, and have no spread.
-    captures = [f"n_{side}" for side, has in zip(_SIDES, has_capture, strict=True) if has]
-    unsaid = {}
+    captures = [side for side, own in zip(_SIDES, tables, strict=True) if any(table.run.is_capture for table in own)]
+    unsaid: dict[str, Any] = {}
     if captures:
         hints = ("statistic", "settle_steps", "settle_captures", "gate_steps", "gate_captures")
-        unsaid = dict.fromkeys(captures, 0) | dict.fromkeys(hints)
+        unsaid = dict.fromkeys((f"n_{side}" for side in captures), 0) | dict.fromkeys(hints)
         blocked = "a capture without steps has no interval"
     if blocked is not None:
         unsaid |= {"verdict": INCONCLUSIVE, "no_regression": False, "why": blocked}
@@ -252,7 +159,7 @@ def metric_rows(
     for name, metric in METRICS.items():
         sides: list[Any] = [[per_step(table, name) for table in side] for side in tables]
         numbers = [sum(len(one) for one in side if not isinstance(one, str)) for side in sides]
-        row: dict[str, Any] = {
+        row = {
             "metric": name,
             "unit": metric.unit,
             "better": metric.better,
@@ -260,15 +167,16 @@ def metric_rows(
             "n_candidate": numbers[1],
             "confidence": confidence,
             "min_effect_pct": round(100 * min_effect, 12),
-            "no_regression": False,
         }
         lacking = [next((one for one in side if isinstance(one, str)), None) for side in sides]
         if any(lacking):
-            rows.append(row | {"verdict": INCONCLUSIVE, "why": _why_null(lacking)})
+            words = [f"{side}: {why}" for side, why in zip(_SIDES, lacking, strict=True) if why]
+            why = f"both: {lacking[0]}" if lacking[0] == lacking[1] else "; ".join(words)
+            rows.append(row | {"verdict": INCONCLUSIVE, "no_regression": False, "why": why})
             continue
         # Of steps/s the reverse: step time is judged, so that they never differ.
         of, values = (METRICS[DEFAULT_METRIC], known) if metric.unit == _RATE else (metric, sides)
-        found = judged(
+        judgement = judged(
             of,
             values,
             min_effect=min_effect,
@@ -276,7 +184,7 @@ def metric_rows(
             statistic=statistic if of.unit == _TIME else MEDIAN,
             step_time=step_time,
         )
-        figures = _figures(found, values, is_asked=name in settled)
+        figures = _figures(judgement, values, is_asked=name in settled)
         rows.append(row | (_as_rate(figures) if of is not metric else figures) | unsaid)
     return METRIC_ROWS.from_rows(rows)
 
@@ -292,35 +200,32 @@ def overall_verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     return next(one for one in _FIRST if one in found)
 
 
-def _figures(found: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool) -> dict[str, Any]:
-    one = found.difference
-    base, delta = one.baseline, one.delta
-    is_open = is_asked and found.verdict == INCONCLUSIVE
-    settled = found.settled() if is_open else Settled()
-    is_gate_open = is_open and not found.is_worse_excluded
-    gated = found.settled(one_sided=True) if is_gate_open else Settled()
-    return {
-        "statistic": one.statistic,
+def _figures(judgement: Judgement, sides: Sequence[Sequence[Float64]], *, is_asked: bool) -> dict[str, Any]:
+    difference = judgement.difference
+    base, delta = difference.baseline, difference.delta
+    row = {
+        "statistic": difference.statistic,
         "baseline": base,
-        "candidate": one.candidate,
+        "candidate": difference.candidate,
         "delta": delta,
         "delta_pct": 100 * delta / abs(base) if base and delta is not None else None,
-        "ci_low": one.low,
-        "ci_high": one.high,
-        "method": one.method,
-        "verdict": found.verdict,
-        "why": found.why,
-        **{
-            f"{name}_{said}": _centre(side, said)
-            for name, side in zip(_SIDES, sides, strict=True) for said in (MEDIAN, MEAN)
-        },
-        "min_effect": found.least,
-        "no_regression": found.is_worse_excluded,
-        "settle_steps": settled.steps,
-        "settle_captures": settled.captures,
-        "gate_steps": gated.steps,
-        "gate_captures": gated.captures,
-    }  # fmt: skip
+        "ci_low": difference.low,
+        "ci_high": difference.high,
+        "method": difference.method,
+        "verdict": judgement.verdict,
+        "why": judgement.why,
+        "min_effect": judgement.least,
+        "no_regression": judgement.is_worse_excluded,
+    }
+    for name, side in zip(_SIDES, sides, strict=True):
+        for statistic, centre in ((MEDIAN, np.median), (MEAN, np.mean)):
+            centres = [float(centre(values)) for values in side if values.size]
+            row[f"{name}_{statistic}"] = float(np.mean(centres))
+    if is_asked:
+        settled, gated = judgement.settled(), judgement.settled(one_sided=True)
+        row |= {"settle_steps": settled.steps, "settle_captures": settled.captures}
+        row |= {"gate_steps": gated.steps, "gate_captures": gated.captures}
+    return row
 
 
 def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,19 +244,4 @@ def _as_rate(row: Mapping[str, Any]) -> dict[str, Any]:
         for side in _SIDES for name in (side, f"{side}_{MEDIAN}", f"{side}_{MEAN}")
     }  # fmt: skip
     relative = None if row["delta"] is None else -100 * row["delta"] / candidate
-    least = {"min_effect": row["min_effect"] * per_ns}
-    return {**row, **flipped, **rates, "delta_pct": relative, **least}
-
-
-def _centre(side: Sequence[Float64], said: str) -> float:
-    """Return the mean of the captures' means or medians."""
-    centre = np.mean if said == MEAN else np.median
-    return float(np.mean([float(centre(values)) for values in side if values.size]))
-
-
-def _why_null(lacking: Sequence[str | None]) -> str:
-    """Say which side lacks what."""
-    if lacking[0] == lacking[1]:
-        return f"both: {lacking[0]}"
-    named = zip(_SIDES, lacking, strict=True)
-    return "; ".join(f"{side}: {why}" for side, why in named if why)
+    return {**row, **flipped, **rates, "delta_pct": relative, "min_effect": row["min_effect"] * per_ns}

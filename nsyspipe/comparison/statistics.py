@@ -20,11 +20,11 @@ from nsyspipe.comparison.series import Captures, MeanSeries, Series, why_undecid
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nsyspipe.model.figures import Better
     from nsyspipe.model.types import Float64
 
 MEDIAN, MEAN = "median", "mean"
 Verdict = Literal["regression", "improvement", "change", "no change", "inconclusive"]
-Better = Literal["lower", "higher", "neither"]
 
 _METHOD = (
     "Student t over AR(1) steps, the likelihood integrated over correlations of 0 to 0.97 (Zellner and Tiao 1964, "
@@ -289,13 +289,14 @@ class Judgement:
         return delta * other < 0 and max(abs(delta), abs(other)) >= self.least
 
     def settled(self, *, one_sided: bool = False) -> Settled:
-        """Say about how many more steps or captures would settle it, if delta stays what it is.
+        """Say about how many more steps or captures would settle what is inconclusive, if delta stays what it is.
 
         The half-width is computed again of captures that go on as these do, and of more captures like these.
         If `one_sided`, it is enough to know that there is no regression.
         """
         delta, half = self.difference.delta, self.difference.half
-        if delta is None or self.difference.low is None or self._is_opposed:
+        is_open = self.verdict == "inconclusive" and not (one_sided and self.is_worse_excluded)
+        if not is_open or delta is None or self.difference.low is None or self._is_opposed:
             return Settled()
         worse = {"lower": delta, "higher": -delta, "neither": abs(delta)}[self.better]
         away = worse if one_sided else abs(delta)

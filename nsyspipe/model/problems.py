@@ -130,10 +130,7 @@ TRACE_NVTX = "capture with nsys profile --trace=cuda,nvtx (nccl too from nsys 20
 SIZE_GAPS = {
     "no-ranges": ("no NVTX range of NCCL", TRACE_NVTX),
     "no-payloads": ("no payloads", f"export again with nsys 2025.3 or newer: {_BLOBS}"),
-    "not-described": (
-        "payloads without a description",
-        f"export again with nsys 2025.3 or newer: {_BLOBS}",
-    ),
+    "not-described": ("payloads without a description", f"export again with nsys 2025.3 or newer: {_BLOBS}"),
     "not-exported": ("described, but the payloads were not exported", f"export again: {_BLOBS}"),
 }
 
@@ -156,12 +153,7 @@ class Problem:
 
 
 def problem(
-    code: str,
-    *,
-    severity: str | None = None,
-    process_id: int | None = None,
-    rank: int | None = None,
-    **facts: object,
+    code: str, *, severity: str | None = None, process_id: int | None = None, rank: int | None = None, **facts: object
 ) -> Problem:
     """State a problem of the catalogue; `facts` fill its message."""
     kind = CATALOGUE[code]

@@ -436,7 +436,12 @@ DATASET: dict[str, TableSchema] = {
     one.name: _saved(one) for one in (RUNS, *_RESULTS, *_SUMMARIES, METRICS)
 } | EVENT_TABLES
 
-# The tables a user gets, as ``nsyspipe schema`` prints them.
-DESCRIBED: dict[str, TableSchema] = {
-    one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES, EVENTS, PHASE_RANGES, RUNS, METRICS)
+# The tables of a run by name; those that its JSON document has row by row, by their key there; and all that a user gets, as
+# ``nsyspipe schema`` prints them.
+RUN_TABLES: dict[str, TableSchema] = {one.name: one for one in (*_RESULTS, SUMMARY, *_SUMMARIES)}
+DOCUMENTED: dict[str, TableSchema] = {
+    **{one.name: one for one in (RANKS, STEPS)},
+    "phases": PHASE_SUMMARY,
+    **{one.name: one for one in (IDLE_CALLS, HOST_STEPS, STRAGGLERS, LINKS)},
 }
+DESCRIBED: dict[str, TableSchema] = RUN_TABLES | {one.name: one for one in (EVENTS, PHASE_RANGES, RUNS, METRICS)}

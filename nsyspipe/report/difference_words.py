@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.comparison.gate import REGRESSION
-from nsyspipe.comparison.metrics import INCONCLUSIVE, NEITHER, NO_CHANGE
+from nsyspipe.comparison.metrics import INCONCLUSIVE, NO_CHANGE
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
+from nsyspipe.model.figures import NEITHER
 from nsyspipe.report.units import (
     absent,
     bandwidth_text,

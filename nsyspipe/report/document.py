@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nsyspipe.model.schema import FIGURES
+from nsyspipe.model.schema import DOCUMENTED, FIGURES
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.version import __version__
 
@@ -21,7 +21,8 @@ _NOT_IN_RANKS = ("device_ids", "clock_shift_ns")
 def document(run: Run) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order."""
     summary = run.summary().to_pylist()[0]
-    ranks = [{k: v for k, v in row.items() if k not in _NOT_IN_RANKS} for row in run.ranks.to_pylist()]
+    tables = {key: run.table(one.name).to_pylist() for key, one in DOCUMENTED.items()}
+    tables["ranks"] = [{k: v for k, v in row.items() if k not in _NOT_IN_RANKS} for row in tables["ranks"]]
     counts = {name: summary.pop(name) for name in ("n_steps", "n_summary_steps")}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -29,13 +30,7 @@ def document(run: Run) -> dict[str, Any]:
         "run": asdict(run.header),
         "summary": counts | {"skipped_steps": run.skipped_steps} | summary | {"by_rank": _extremes(run)},
         "evenness": None if (even := run.evenness()) is None else asdict(even),
-        "ranks": ranks,
-        "steps": run.steps().to_pylist(),
-        "phases": run.phase_summary().to_pylist(),
-        "idle_calls": run.idle_calls().to_pylist(),
-        "host_steps": run.host_steps().to_pylist(),
-        "stragglers": run.stragglers().to_pylist(),
-        "links": run.links().to_pylist(),
+        **tables,
         "nccl": None if run.nccl is None else asdict(run.nccl),
         "findings": [row | {"evidence": json.loads(row["evidence"])} for row in run.findings().to_pylist()],
         "problems": run.problems.to_pylist(),

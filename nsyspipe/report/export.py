@@ -22,14 +22,6 @@ Steps: TypeAlias = "tuple[int, int] | None"
 # Called with (done, in all).
 OnProgress: TypeAlias = "Callable[[int, int], None] | None"
 
-SUFFIXES = {
-    ".json": "json",
-    ".md": "markdown",
-    ".html": "html",
-    ".pftrace": "perfetto",
-    ".perfetto-trace": "perfetto",
-}
-
 
 @dataclass(frozen=True)
 class Format:
@@ -41,9 +33,19 @@ class Format:
     write: Callable[[Run, BinaryIO, Steps, OnProgress], None]
 
 
+@dataclass(frozen=True)
+class RunFormat:
+    """A format that a run can be written in, as the option of its name asks for it."""
+
+    suffixes: tuple[str, ...]
+    help: str
+    make: Callable[[], Format]  # imports what is heavy, since few are asked for
+    is_printed: bool = True
+
+
 def format_named(name: str) -> Format:
-    """Return a format; what makes it is imported now, since few are asked for."""
-    return _FORMATS[name]()
+    """Return what writes a format."""
+    return FORMATS[name].make()
 
 
 def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[[Run], str]) -> Format:
@@ -83,12 +85,15 @@ def _perfetto() -> Format:
     return Format(run_id_of_trace, write)
 
 
-_FORMATS: dict[str, Callable[[], Format]] = {
-    "json": _json,
-    "markdown": _markdown,
-    "html": _html,
-    "perfetto": _perfetto,
+FORMATS: dict[str, RunFormat] = {
+    "json": RunFormat((".json",), "Write the JSON document; - prints it and nothing else.", _json),
+    "markdown": RunFormat((".md",), "Write a summary for a pull request; - prints it and nothing else.", _markdown),
+    "html": RunFormat((".html",), "Write one self-contained page with charts.", _html, is_printed=False),
+    "perfetto": RunFormat(
+        (".pftrace", ".perfetto-trace"), "Write a trace of all ranks for ui.perfetto.dev.", _perfetto, is_printed=False
+    ),
 }
+SUFFIXES = {suffix: name for name, one in FORMATS.items() for suffix in one.suffixes}
 
 
 def write(run: Run, path: str | os.PathLike[str], *, steps: Steps = None, force: bool = False) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from nsyspipe.analysis.kernels import costliest
 from nsyspipe.analysis.summary import evenness, step_times
 from nsyspipe.errors import OptionError
+from nsyspipe.model.schema import RUN_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -132,12 +133,6 @@ def _label(names: Sequence[str]) -> str:
     return "".join(letters[0] for letters in same).rstrip(" ._-") or "run"
 
 
-RUN_TABLES = (
-    "ranks", "steps", "breakdown", "phases", "collectives", "stragglers", "kernels", "links", "summary", "rank_summary",
-    "phase_summary", "idle_calls", "timeline", "host_steps", "findings", "problems",
-)  # fmt: skip
-
-
 class Run(ABC):
     """One training run, read from its reports or from a dataset that `analyze --out` wrote.
 
@@ -153,7 +148,7 @@ class Run(ABC):
 
     @abstractmethod
     def _table(self, name: str) -> pa.Table:
-        """Return one of the tables, by its name among `RUN_TABLES`; made, or read, once."""
+        """Return one of the tables, by its name among `schema.RUN_TABLES`; made, or read, once."""
 
     @property
     @abstractmethod
@@ -305,15 +300,29 @@ class Run(ABC):
             f"{figures['n_summary_steps']} in the figures>"
         )
 
+    def table(self, name: str) -> pa.Table:
+        """Return one of the tables by its name, as the method of that name does if there is one.
+
+        Raises
+        ------
+        OptionError
+            If there is no such table.
+        """
+        names = [*RUN_TABLES, "breakdown"]
+        if name not in names:
+            raise OptionError.no_such_name(f"table {name!r}", "there is no such table", name, names)
+        found = getattr(self, name, None)
+        if isinstance(found, pa.Table):
+            return found
+        return self._table(name) if found is None else found()
+
     def to_pandas(self, table: str) -> pd.DataFrame:
         """Return one of the tables as a DataFrame with Arrow types, so that no integer becomes a float.
 
         Parameters
         ----------
         table
-            ``ranks``, ``steps``, ``breakdown``, ``phases``, ``collectives``, ``stragglers``, ``kernels``, ``links``,
-            ``summary``, ``rank_summary``, ``phase_summary``, ``idle_calls``, ``timeline``, ``host_steps``,
-            ``findings`` or ``problems``.
+            As `Run.table` takes it: ``steps``, ``summary``, ``breakdown``, ...
 
         Raises
         ------
@@ -322,9 +331,5 @@ class Run(ABC):
         """
         import pandas as pd  # heavy, and only this edge needs it
 
-        if table not in RUN_TABLES:
-            raise OptionError.no_such_name(f"table {table!r}", "there is no such table", table, RUN_TABLES)
-        found = getattr(self, table)
-        found = found if isinstance(found, pa.Table) else found()
-        frame: pd.DataFrame = found.to_pandas(types_mapper=pd.ArrowDtype)
+        frame: pd.DataFrame = self.table(table).to_pandas(types_mapper=pd.ArrowDtype)
         return frame

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
-from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS
+from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
 from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
@@ -31,18 +31,13 @@ if TYPE_CHECKING:
 
 # Of a step, these say where it lies; they are no figures.
 _PLACES = ("rank", "step", "start_ns", "end_ns")
-# Tables of the dataset that are methods of a run.
-_ASKED = (
-    "steps", "phases", "collectives", "stragglers", "kernels", "links", "rank_summary", "phase_summary", "idle_calls",
-    "host_steps", "findings",
-)  # fmt: skip
 
 
 def saved_tables(run: Run) -> dict[str, pa.Table]:
     """Return every table of the dataset but `runs` and those of single operations, by name, sorted by its key."""
-    found = {"timeline": run.timeline()}  # first: workers read for it while the rest is made here
-    found |= {name: getattr(run, name)() for name in _ASKED}
-    found |= {"ranks": run.ranks, "problems": run.problems, "metrics": _metrics(run)}
+    # The timeline first: workers read for it while the rest is made here.
+    names = dict.fromkeys(["timeline", *(name for name in RUN_TABLES if name in DATASET)])
+    found = {name: run.table(name) for name in names} | {"metrics": _metrics(run)}
     return {name: saved(name, table, run.header.run_id) for name, table in found.items()}
 
 

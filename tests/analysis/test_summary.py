@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.summary import RATIOS, rank_summary, summary, with_ratios
+from nsyspipe.analysis.summary import rank_summary, summary, with_ratios
 from nsyspipe.model import schema
+from nsyspipe.model.figures import RATIOS
 
 PARTS = {
     "wall_ns": 100, "compute_ns": 50, "comm_ns": 40, "exposed_comm_ns": 30, "exposed_memory_ns": 5, "idle_ns": 15,

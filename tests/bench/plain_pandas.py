@@ -19,16 +19,13 @@ def totals(path: str) -> dict[str, int]:
         engine,
     )
     launches = pd.read_sql(
-        sa.text("SELECT start AS launch, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"),
-        engine,
+        sa.text("SELECT start AS launch, correlationId, globalTid FROM CUPTI_ACTIVITY_KIND_RUNTIME"), engine
     )
     copies = pd.read_sql(
-        sa.text("SELECT start, end, correlationId, copyKind, bytes FROM CUPTI_ACTIVITY_KIND_MEMCPY"),
-        engine,
+        sa.text("SELECT start, end, correlationId, copyKind, bytes FROM CUPTI_ACTIVITY_KIND_MEMCPY"), engine
     )
     ranges = pd.read_sql(
-        sa.text("SELECT start, end, eventType, text, textId, globalTid, domainId FROM NVTX_EVENTS"),
-        engine,
+        sa.text("SELECT start, end, eventType, text, textId, globalTid, domainId FROM NVTX_EVENTS"), engine
     )
     strings = pd.read_sql(sa.text("SELECT id, value FROM StringIds"), engine)
 

@@ -33,12 +33,7 @@ PARTS = (
     "n_dtod", "exposed_dtod_ns", "overlap_compute_ns", "overlap_backward_ns", "n_collectives",
 )  # fmt: skip
 _LENGTH = 'sum(length("{}"))'
-_SUMS = {
-    "int": 'sum("{}" & 16777215)',
-    "sql": "sum(({}) & 16777215)",
-    "text": _LENGTH,
-    "blob": _LENGTH,
-}
+_SUMS = {"int": 'sum("{}" & 16777215)', "sql": "sum(({}) & 16777215)", "text": _LENGTH, "blob": _LENGTH}
 
 
 @pytest.fixture(scope="module")

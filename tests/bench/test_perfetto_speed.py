@@ -30,10 +30,7 @@ def test_a_trace_of_all_operations_takes_seconds(reports, tmp_path, capsys):
     command = [sys.executable, "-m", "nsyspipe", "analyze", *reports, "-q"]
     alone = min((_child(command) for _ in range(2)), key=lambda found: found["seconds"])
     path = tmp_path / "all.pftrace"
-    trace = min(
-        (_child([*command, "--perfetto", str(path)]) for _ in range(2)),
-        key=lambda found: found["seconds"],
-    )
+    trace = min((_child([*command, "--perfetto", str(path)]) for _ in range(2)), key=lambda found: found["seconds"])
     few = _child([*command, "--perfetto", str(tmp_path / "few.pftrace"), "--perfetto-steps", "10:12"])
     added = trace["seconds"] - alone["seconds"]
     n_operations = N_RANKS * N_KERNELS * 21 // 20  # and a copy per 20 kernels

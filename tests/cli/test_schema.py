@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.errors import OptionError
-from nsyspipe.model.schema import DESCRIBED
-from nsyspipe.run.run import RUN_TABLES
+from nsyspipe.model.schema import DESCRIBED, RUN_TABLES
 from tests.build.trace import steady_rank
 from tests.cli.tools import nsyspipe_here
 from tests.markdown_page import Page

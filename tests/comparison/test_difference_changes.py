@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-import nsyspipe
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.comparison.changes import StepTable
 from nsyspipe.comparison.difference import _is_alike, surroundings
 from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.model.sidecar import RunCapture
 from tests.build.changed_run import Changed
-from tests.build.plain_steps import plain_rank, plain_run
 
 STEPS = [(1000, 100, 40, 60)] * 3
 
@@ -29,9 +27,9 @@ def changes(*sides):
     }
 
 
-@pytest.fixture
-def run(tmp_path):
-    return plain_run(tmp_path / "base", [STEPS, STEPS])
+@pytest.fixture(scope="module")
+def run(made):
+    return made(STEPS, STEPS)
 
 
 def captured(run, **facts):
@@ -43,16 +41,12 @@ def test_nothing_changes_from_a_run_to_itself(run):
     assert changes(run, run) == {}
 
 
-def test_collectives_and_copies_are_counted_per_rank_and_step(run, tmp_path):
-    folder = tmp_path / "b"
-    folder.mkdir()
-    for rank in range(2):
-        builder = plain_rank(rank, [(1000, 100, 0, 60)] * 3, world_size=2)
-        for step in range(3):
-            at = 1600 + 1160 * step
+def test_collectives_and_copies_are_counted_per_rank_and_step(run, made):
+    def with_more_collectives(builder):
+        for at in range(1600, 1600 + 3 * 1160, 1160):
             builder.nccl(at + 500, at + 510, launch=at - 5)
-        builder.write(folder / f"run_{rank}.sqlite")
-    after = nsyspipe.load(folder, jobs=1)
+
+    after = made(*[[(1000, 100, 0, 60)] * 3] * 2, edit=with_more_collectives)
     assert changes(run, after) == {
         ("collectives", "collectives per step"): (1, 2, 1),
         ("copies", "DtoD bytes per step"): (320, 0, -320),
@@ -60,49 +54,43 @@ def test_collectives_and_copies_are_counted_per_rank_and_step(run, tmp_path):
     }
 
 
-def test_sorts_of_collectives_are_told_apart_where_the_total_does_not(run, tmp_path):
-    folder = tmp_path / "b"
-    folder.mkdir()
-    for rank in range(2):
-        builder = plain_rank(rank, STEPS, world_size=2)
-        old = builder.string("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
-        new = builder.string("ncclDevKernel_AllGather_f16_RING_LL")
+def test_sorts_of_collectives_are_told_apart_where_the_total_does_not(run, made):
+    def with_another_sort(builder):
+        old, new = map(
+            builder.string, ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_AllGather_f16_RING_LL")
+        )
         for row in builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
             if row["shortName"] == old:
                 row["shortName"] = row["demangledName"] = new
-        builder.write(folder / f"run_{rank}.sqlite")
-    found = changes(run, nsyspipe.load(folder, jobs=1))
-    assert found == {
+
+    assert changes(run, made(STEPS, STEPS, edit=with_another_sort)) == {
         ("collectives", "all_gather f16 per step"): (0, 1, 1),
         ("collectives", "all_reduce f32 per step"): (1, 0, -1),
     }
 
 
-def test_a_straggler_is_named_where_it_costs_a_hundredth_of_a_step(run, tmp_path):
-    # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce.
-    late = [(1200, 100, 40, 0)] * 3
-    early = [(1000, 300, 40, 0)] * 3
-    found = changes(run, plain_run(tmp_path / "b", [early, late]))
-    assert found["stragglers", "the others wait for"] == ("nobody", "rank 1")
-    assert found["stragglers", "lateness of the latest rank per step"] == (0, 200, 200)
+LATE, EARLY = (1200, 100, 40, 0), (1000, 300, 40, 0)
 
 
-def test_ranks_that_are_late_in_turn_are_named_as_the_finding_names_them(run, tmp_path):
-    # Each rank computes 200 ns longer in every other step: neither alone is waited for.
-    late, early = (1200, 100, 40, 0), (1000, 300, 40, 0)
-    other = plain_run(tmp_path / "b", [[late, early] * 3, [early, late] * 3])
-    (finding,) = [row for row in other.findings().to_pylist() if row["id"] == "straggler"]
-    assert finding["action"] == "ranks 0 and 1 make the others wait"
+@pytest.mark.parametrize(
+    ("ranks", "actions", "named"),
+    [
+        # Rank 1 computes 200 ns longer, for which rank 0 waits inside of each all-reduce.
+        (([EARLY] * 3, [LATE] * 3), ["rank 1 makes the others wait, mostly in backward"], ("nobody", "rank 1")),
+        # Each rank computes 200 ns longer in every other step: neither alone is waited for.
+        (([LATE, EARLY] * 3, [EARLY, LATE] * 3), ["ranks 0 and 1 make the others wait"], ("nobody", "ranks 0, 1")),
+        # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a finding needs.
+        (([(1000, 300, 40, 0)] * 6, [(1025, 275, 40, 0)] * 6), [], None),
+    ],
+    ids=["one", "in turn", "little"],
+)
+def test_stragglers_are_named_as_the_finding_names_them(run, made, ranks, actions, named):
+    other = made(*ranks)
+    assert [row["action"] for row in other.findings().to_pylist() if row["id"] == "straggler"] == actions
     found = changes(run, other)
-    assert found["stragglers", "the others wait for"] == ("nobody", "ranks 0, 1")
-
-
-def test_nobody_is_named_where_the_finding_names_nobody(run, tmp_path):
-    # Rank 1 is late by 25 of 1440 ns in every step: more than a hundredth, and less than a finding needs.
-    late, early = [(1025, 275, 40, 0)] * 6, [(1000, 300, 40, 0)] * 6
-    other = plain_run(tmp_path / "b", [early, late])
-    assert not [row for row in other.findings().to_pylist() if row["id"] == "straggler"]
-    assert ("stragglers", "the others wait for") not in changes(run, other)
+    assert found.get(("stragglers", "the others wait for")) == named
+    if named == ("nobody", "rank 1"):
+        assert found["stragglers", "lateness of the latest rank per step"] == (0, 200, 200)
 
 
 def test_versions_and_settings_of_the_capture(run):
@@ -156,9 +144,7 @@ def test_a_hashed_variable_may_have_changed_too(run):
         captured(run, environment={"NCCL_ALGO": value, "NCCL_PROTO": "LL"}, hash_key="capture")
         for value in (HASHED, OTHER)
     ]
-    assert changes(*sides) == {
-        ("capture", "NCCL_ALGO, which may have changed"): ("hmac:?", "hmac:?"),
-    }
+    assert changes(*sides) == {("capture", "NCCL_ALGO, which may have changed"): ("hmac:?", "hmac:?")}
 
 
 def test_captures_of_one_side_whose_hashes_say_nothing_look_the_same(run):
@@ -186,8 +172,8 @@ def test_the_link_and_what_nccl_was_told(run):
     }
 
 
-def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(run, tmp_path):
-    few = plain_run(tmp_path / "b", [[(1000, 100, 0, 60)] * 4] * 2)
+def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(run, made):
+    few = made(*[[(1000, 100, 0, 60)] * 4] * 2)
     one, other = captured(run, torch_version="2.4"), captured(run, torch_version="2.5")
     found = changes([one, other], captured(few, torch_version="2.5"))
     assert found["versions", "torch"] == ("2.4 | 2.5", "2.5")
@@ -195,23 +181,19 @@ def test_captures_of_a_side_stand_side_by_side_in_words_and_as_means_in_numbers(
     assert changes([run, few], run)["copies", "DtoD copies per step"] == (0.5, 1, 0.5)
 
 
-def copies(folder, sizes):
-    """Return one rank's run whose summary steps copy so many bytes each."""
-    builder = plain_rank(0, [(1000, 100, 0, 60)] * len(sizes), world_size=1)
-    for step, size in enumerate(sizes):
-        at = 1600 + 1160 * step
-        builder.copy(at + 500, at + 510, n_bytes=size, launch=at - 5)
-    folder.mkdir()
-    builder.write(folder / "run_0.sqlite")
-    return nsyspipe.load(folder, jobs=1)
+def test_means_that_look_the_same_are_no_change(made):
+    def copies(*sizes):
+        def with_copies(builder):
+            for step, size in enumerate(sizes):
+                at = 1600 + 1160 * step
+                builder.copy(at + 500, at + 510, n_bytes=size, launch=at - 5)
 
+        return made([(1000, 100, 0, 60)] * 3, edit=with_copies)
 
-def test_means_that_look_the_same_are_no_change(tmp_path):
-    before = copies(tmp_path / "a", [7968, 7968, 7968])
+    before = copies(7968, 7968, 7968)
     # 1 byte in 7968 is 0.0001, 9 are more than a thousandth.
-    assert changes(before, copies(tmp_path / "b", [7968, 7968, 7971])) == {}
-    found = changes(before, copies(tmp_path / "c", [7977, 7977, 7977]))
-    assert found == {("copies", "DtoD bytes per step"): (7968, 7977, 9)}
+    assert changes(before, copies(7968, 7968, 7971)) == {}
+    assert changes(before, copies(7977, 7977, 7977)) == {("copies", "DtoD bytes per step"): (7968, 7977, 9)}
 
 
 def test_one_more_of_many_is_a_change():

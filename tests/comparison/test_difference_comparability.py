@@ -13,7 +13,6 @@ from nsyspipe.comparison.difference import Side
 from nsyspipe.model.sidecar import RunCapture
 from tests.build.changed_run import Changed
 from tests.build.nccl_layouts import NCCL_2_21
-from tests.build.plain_steps import plain_rank, plain_run, write_run
 from tests.build.trace import TraceBuilder, steady_rank
 
 NEW = "3.25.0 2026.2.1 mfu"
@@ -28,42 +27,38 @@ def checks(before, after):
     return {check.check: (check.blocks, check.baseline, check.candidate) for check in found}
 
 
-@pytest.fixture
-def run(tmp_path):
-    return plain_run(tmp_path / "base", [STEPS, STEPS])
+@pytest.fixture(scope="module")
+def run(made):
+    return made(STEPS, STEPS)
 
 
-def test_a_run_and_itself_leave_no_other_doubt_than_that(run, tmp_path):
+def test_a_run_and_itself_leave_no_other_doubt_than_that(run, made):
     assert checks(run, run) == {}
     side = Side("x", (run,))
     (found,) = check_comparable(side, side)
     assert (found.check, found.blocks) == ("same-capture", False)
     assert found.message == f"the same capture is on both sides: {run.header.label}"
     # A capture of the same program whose kernels last longer is another one.
-    slower = plain_run(tmp_path / "slower", [[(2000, 100, 40, 60)] * 3] * 2)
+    slower = made(*[[(2000, 100, 40, 60)] * 3] * 2)
     assert check_comparable(side, Side("y", (slower,))) == []
 
 
-def test_another_world_size_blocks(run, tmp_path):
-    other = plain_run(tmp_path / "other", [STEPS] * 3)
-    assert checks(run, other) == {"world-size": (True, "2", "3")}
-
-
-def test_without_a_recorded_world_size_ranks_are_counted(tmp_path):
-    runs = [plain_run(tmp_path / str(n), [STEPS] * n, world_size=None) for n in (2, 3)]
+def test_another_world_size_blocks_and_without_a_recorded_one_ranks_are_counted(run, made):
+    assert checks(run, made(*[STEPS] * 3)) == {"world-size": (True, "2", "3")}
+    runs = [made(*[STEPS] * n, world_size=None) for n in (2, 3)]
     assert checks(*runs)["world-size"] == (True, "2", "3")
 
 
-def test_another_gpu_blocks_and_an_unknown_one_does_not(run, tmp_path):
-    other = plain_run(tmp_path / "b", [STEPS, STEPS], gpu="NVIDIA A100")
-    unknown = plain_run(tmp_path / "c", [STEPS, STEPS], gpu=None)
+def test_another_gpu_blocks_and_an_unknown_one_does_not(run, made):
+    other, unknown = (made(STEPS, STEPS, gpu=gpu) for gpu in ("NVIDIA A100", None))
     assert checks(run, other) == {"gpu-model": (True, "NVIDIA H200", "NVIDIA A100")}
     assert checks(run, unknown)["gpu-model"] == (False, "NVIDIA H200", "not recorded")
+    # Of captures of one side that differ each is told.
+    assert checks(run, [run, other])["gpu-model"] == (True, "NVIDIA H200", "NVIDIA H200 | NVIDIA A100")
 
 
-def test_a_rank_that_only_one_side_lacks_blocks(run, tmp_path):
-    folder = write_run(tmp_path / "b", [STEPS, STEPS])
-    lacking = nsyspipe.load(folder / "run_0.sqlite", jobs=1)
+def test_a_rank_that_only_one_side_lacks_blocks(run, made):
+    lacking = made(STEPS, world_size=2)
     found = checks(run, lacking)
     assert found["missing-ranks"] == (True, "none", "1")
     assert found["recorded"] == (False, "none", "ranks-missing")
@@ -71,65 +66,40 @@ def test_a_rank_that_only_one_side_lacks_blocks(run, tmp_path):
     assert checks(lacking, lacking) == {"missing-ranks": (False, "1", "1")}
 
 
-def test_what_blocks_stands_first(run, tmp_path):
-    other = plain_run(tmp_path / "b", [STEPS[:1]] * 3, name="iter")
+def test_what_blocks_stands_first(run, made):
+    other = made(*[STEPS[:1]] * 3, name="iter")
     found = [check.blocks for check in check_comparable(Side("a", (run,)), Side("b", (other,)))]
     assert found == sorted(found, reverse=True)
     assert found[0]
 
 
-def test_other_step_families_and_skipped_steps_are_named(run, tmp_path):
-    other = plain_run(tmp_path / "b", [STEPS, STEPS], name="iter")
-    assert checks(run, other) == {"step-family": (False, "'step #'", "'iter #'")}
-    folder = write_run(tmp_path / "c", [STEPS, STEPS])
-    all_steps = nsyspipe.load(folder, jobs=1, skip_first=0)
-    assert checks(run, all_steps)["skipped-steps"] == (False, "1", "0")
+def with_one_range(builder):
+    """Leave one step range, whose window is the last one."""
+    builder.rows["NVTX_EVENTS"] = builder.rows["NVTX_EVENTS"][:2]
 
 
-def test_too_few_steps_are_named_with_their_numbers(run, tmp_path):
-    few = plain_run(tmp_path / "b", [STEPS[:2], STEPS[:2]])
-    assert checks(few, run) == {"few-steps": (False, "2", "3")}
+def with_overhead(builder):
+    """Let the profiler work in the first step of the figures, [1600, 2800): 120 of 3 x 1200 ns."""
+    builder.schema = builder.schema | {"PROFILER_OVERHEAD": {"start": "INT", "end": "INT"}}
+    builder.add("PROFILER_OVERHEAD", start=2000, end=2120)
 
 
-def test_figures_of_cut_off_steps_are_named(run, tmp_path):
-    folder = tmp_path / "b"
-    folder.mkdir()
-    for rank in range(2):
-        builder = plain_rank(rank, STEPS, world_size=2)
-        last = builder.rows["NVTX_EVENTS"][:2]
-        builder.rows["NVTX_EVENTS"] = last  # one range, whose window is the last one
-        builder.write(folder / f"run_{rank}.sqlite")
-    cut = nsyspipe.load(folder, jobs=1, step="step")
-    assert checks(run, cut)["cut-off-steps"] == (False, "none", "some")
-
-
-def test_what_only_one_capture_did_not_record_is_named(run, tmp_path):
-    folder = tmp_path / "b"
-    folder.mkdir()
-    for rank in range(2):
-        plain_rank(rank, STEPS, world_size=2).write(
-            folder / f"run_{rank}.sqlite", without=("CUPTI_ACTIVITY_KIND_MEMCPY",)
-        )
-    lacking = nsyspipe.load(folder, jobs=1)
-    assert checks(run, lacking)["recorded"] == (False, "none", "no-memcpy")
-
-
-def test_the_profilers_own_work_is_named_with_its_share(run, tmp_path):
-    folder = tmp_path / "b"
-    folder.mkdir()
-    for rank in range(2):
-        builder = plain_rank(rank, STEPS, world_size=2)
-        # In the first step of the figures, [1600, 2800): 120 of 3 x 1200 ns.
-        builder.schema = builder.schema | {"PROFILER_OVERHEAD": {"start": "INT", "end": "INT"}}
-        builder.add("PROFILER_OVERHEAD", start=2000, end=2120)
-        builder.write(folder / f"run_{rank}.sqlite")
-    busy = nsyspipe.load(folder, jobs=1)
-    assert checks(run, busy)["profiler-overhead"] == (False, "0.0 %", "3.3 %")
-
-
-def test_captures_of_one_side_that_differ_are_told(run, tmp_path):
-    other = plain_run(tmp_path / "b", [STEPS, STEPS], gpu="NVIDIA A100")
-    assert checks(run, [run, other])["gpu-model"] == (True, "NVIDIA H200", "NVIDIA H200 | NVIDIA A100")  # fmt: skip
+@pytest.mark.parametrize(
+    ("steps", "options", "check", "words"),
+    [
+        (STEPS, {"name": "iter"}, "step-family", ("'step #'", "'iter #'")),
+        (STEPS, {"load": {"skip_first": 0}}, "skipped-steps", ("1", "0")),
+        (STEPS[:2], {}, "few-steps", ("3", "2")),
+        (STEPS, {"edit": with_one_range, "load": {"step": "step"}}, "cut-off-steps", ("none", "some")),
+        (STEPS, {"without": ("CUPTI_ACTIVITY_KIND_MEMCPY",)}, "recorded", ("none", "no-memcpy")),
+        (STEPS, {"edit": with_overhead}, "profiler-overhead", ("0.0 %", "3.3 %")),
+    ],
+)
+def test_what_makes_a_comparison_doubtful_is_named(run, made, steps, options, check, words):
+    found = checks(run, made(steps, steps, **options))
+    assert found[check] == (False, *words)
+    if check in {"step-family", "few-steps"}:
+        assert list(found) == [check]
 
 
 def test_other_message_bytes_are_named(tmp_path):
@@ -159,15 +129,9 @@ def test_other_traces_are_named_where_both_sides_say_theirs(run):
     assert checks(traced("cuda"), run) == {}
 
 
-def test_many_missing_ranks_are_counted(tmp_path):
-    folder = write_run(tmp_path / "b", [STEPS], world_size=12)
-    one = nsyspipe.load(folder, jobs=1)
-    other = plain_run(tmp_path / "c", [STEPS, STEPS], world_size=12)
-    assert checks(one, other)["missing-ranks"] == (
-        True,
-        "1, 2, 3, 4, 5, 6 and 5 more",
-        "2, 3, 4, 5, 6, 7 and 4 more",
-    )
+def test_many_missing_ranks_are_counted(made):
+    one, other = made(STEPS, world_size=12), made(STEPS, STEPS, world_size=12)
+    assert checks(one, other)["missing-ranks"] == (True, "1, 2, 3, 4, 5, 6 and 5 more", "2, 3, 4, 5, 6, 7 and 4 more")
 
 
 def test_captures_without_gpu_activity_lack_that_and_no_ranks(run, tmp_path):

@@ -1,15 +1,17 @@
-"""The figures of a step that runs are compared by."""
+"""The figures of a step that runs are compared by, and the parts of its time."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+import pyarrow as pa
 import pytest
 
 import nsyspipe
-from nsyspipe.comparison.changes import StepTable
-from nsyspipe.comparison.metrics import METRICS, per_step
+from nsyspipe.comparison.changes import StepTable, apportioned, mean_step_time, step_parts
+from nsyspipe.comparison.metrics import per_step
 from nsyspipe.errors import DatasetError
 from tests.build.nccl_layouts import NCCL_2_21
-from tests.build.plain_steps import plain_run
 from tests.build.trace import steady_rank
 
 # Two ranks, three steps: (compute, comm, copy, idle).
@@ -17,9 +19,9 @@ ZERO = [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)]
 ONE = [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)]
 
 
-@pytest.fixture
-def table(tmp_path):
-    return StepTable(plain_run(tmp_path / "run", [ZERO, ONE]))
+@pytest.fixture(scope="module")
+def table(made):
+    return StepTable(made(ZERO, ONE))
 
 
 def figures(table, name):
@@ -36,26 +38,26 @@ def figures(table, name):
         ("exposed_memory", [4, 4, 4]),
         ("idle", [36, 6, 6]),
         ("dtod", [4, 4, 4]),
+        # one over the longest window
+        ("throughput", [1e9 / 140, 1e9 / 130, 1e9 / 140]),
+        # ratios are pooled over the ranks of a step; walls of the first step: 120 and 140
+        ("comm_share", [20 / 260, 40 / 250, 70 / 280]),
+        ("idle_share", [42 / 260, 12 / 250, 12 / 280]),
+        ("overlap_ratio", [0, 0, 0]),
+        # counts and bytes are means over ranks
+        ("collectives", [1, 1, 1]),
+        ("dtod_bytes", [32, 32, 32]),
     ],
 )
-def test_times_are_the_largest_over_ranks(table, name, expected):
-    assert figures(table, name) == expected
+def test_a_figure_of_a_step_is_made_of_its_ranks(table, name, expected):
+    assert figures(table, name) == pytest.approx(expected)
 
 
-def test_throughput_is_one_over_the_longest_window(table):
-    assert figures(table, "throughput") == pytest.approx([1e9 / 140, 1e9 / 130, 1e9 / 140])
-
-
-def test_ratios_are_pooled_over_the_ranks_of_a_step(table):
-    # Walls of the first step: 120 and 140.
-    assert figures(table, "comm_share") == pytest.approx([20 / 260, 40 / 250, 70 / 280])
-    assert figures(table, "idle_share") == pytest.approx([42 / 260, 12 / 250, 12 / 280])
-    assert figures(table, "overlap_ratio") == [0, 0, 0]
-
-
-def test_counts_and_bytes_are_means_over_ranks(table):
-    assert figures(table, "collectives") == [1, 1, 1]
-    assert figures(table, "dtod_bytes") == [32, 32, 32]
+@pytest.mark.parametrize(
+    ("name", "why"), [("message_bytes", "include-blobs"), ("busbw", "include-blobs"), ("algbw", "include-blobs")]
+)
+def test_what_was_not_recorded_is_said_and_is_no_zero(table, name, why):
+    assert why in figures(table, name)
 
 
 def test_the_figures_and_the_summary_of_a_run_rest_on_the_same_steps(table):
@@ -64,27 +66,14 @@ def test_the_figures_and_the_summary_of_a_run_rest_on_the_same_steps(table):
     assert summary["step_time_ns"] == 140
 
 
-def test_steps_without_a_denominator_are_left_out_of_a_ratio(tmp_path):
-    steps = [(100, 10, 0, 0), (100, 0, 0, 0), (100, 30, 0, 0)]
-    table = StepTable(plain_run(tmp_path / "run", [steps, steps]))
+def test_steps_without_a_denominator_are_left_out_of_a_ratio(made):
+    table = StepTable(made(*[[(100, 10, 0, 0), (100, 0, 0, 0), (100, 30, 0, 0)]] * 2))
     assert figures(table, "overlap_ratio") == [0, 0]
     assert figures(table, "comm_share") == pytest.approx([10 / 110, 0, 30 / 130])
 
-
-def test_a_ratio_without_any_denominator_says_so(tmp_path):
-    table = StepTable(plain_run(tmp_path / "run", [[(100, 0, 0, 1)] * 3] * 2))
     # The first and the last step have communication; those of the figures have none.
+    table = StepTable(made(*[[(100, 0, 0, 1)] * 3] * 2))
     assert "denominator is 0" in figures(table, "overlap_ratio")
-
-
-def test_what_was_not_recorded_is_said_and_is_no_zero(table):
-    assert "include-blobs" in figures(table, "message_bytes")
-    assert "include-blobs" in figures(table, "busbw")
-
-
-def test_a_run_of_one_rank_waits_for_nobody(tmp_path):
-    table = StepTable(plain_run(tmp_path / "run", [ZERO]))
-    assert "one rank" in figures(table, "wait")
 
 
 def test_bus_bandwidth_is_pooled_over_the_collectives_of_a_step(tmp_path):
@@ -100,13 +89,6 @@ def test_bus_bandwidth_is_pooled_over_the_collectives_of_a_step(tmp_path):
     assert figures(table, "busbw") == pytest.approx([4096 / 60 * 1e9] * 2)
 
 
-def test_every_metric_says_how_it_is_made_and_which_way_is_better():
-    for name, metric in METRICS.items():
-        assert metric.name == name
-        assert metric.formula
-        assert metric.better in {"lower", "higher", "neither"}
-
-
 def test_steps_that_not_every_rank_has_are_refused(table):
     broken = StepTable(table.run)
     vars(broken)["rows"] = table.rows.slice(1)  # as of a damaged store
@@ -114,10 +96,81 @@ def test_steps_that_not_every_rank_has_are_refused(table):
         figures(broken, "step_time")
 
 
-def test_a_run_without_a_common_step_has_no_figures(tmp_path):
-    table = StepTable(plain_run(tmp_path / "run", [ZERO]))
+def test_a_run_of_one_rank_waits_for_nobody_and_without_a_common_step_has_no_figures(made):
+    table = StepTable(made(ZERO))
+    assert "one rank" in figures(table, "wait")
     empty = StepTable(table.run)
     vars(empty)["rows"] = table.rows.slice(0, 0)
     assert empty.n_steps == 0
     assert figures(empty, "step_time") == "there is no step with a window on every rank"
     assert empty.matrix("wall_ns") is None
+
+
+# The parts of the difference in step time sum to it, exactly.
+
+
+def parts(before, after):
+    rows = step_parts(before, after)[0].to_pylist()
+    return {row["part"]: (row["baseline_ns"], row["candidate_ns"], row["delta_ns"]) for row in rows}
+
+
+@pytest.fixture
+def table_of(made):
+    return lambda *ranks: StepTable(made(*ranks))
+
+
+def test_parts_are_those_of_the_slowest_rank_of_each_step(table_of):
+    # Slowest: rank 1 (140), rank 0 (130), and of two equal ones (140) the lower: rank 0.
+    before = table_of(
+        [(100, 10, 4, 6), (100, 20, 4, 6), (100, 30, 4, 6)],
+        [(90, 10, 4, 36), (90, 20, 4, 6), (90, 40, 4, 6)],
+    )
+    after = table_of([(100, 10, 0, 10)] * 3, [(90, 10, 0, 10)] * 3)
+    found = parts([before], [after])
+    # Of compute the mean is 290 / 3, in 1/1024 ns.
+    assert abs(found.pop("compute")[0] - 290 / 3) < 1 / 1024
+    assert found == {"exposed_comm": (20, 10, -10), "exposed_memory": (4, 0, -4), "idle": (16, 10, -6)}
+
+
+def test_thirds_of_a_nanosecond_sum_exactly_as_floats(table_of):
+    before = table_of([(101, 7, 1, 3), (103, 8, 1, 4), (100, 9, 2, 1)])
+    after = table_of([(90, 17, 0, 3), (91, 3, 1, 5), (93, 8, 2, 2)])
+    found = parts([before], [after])
+    means = [float(mean_step_time([one])) for one in (before, after)]
+    for at, total in enumerate([*means, means[1] - means[0]]):
+        assert sum(cells[at] for cells in found.values()) == total
+    assert abs(means[0] - 340 / 3) < 1 / 1024
+
+
+def test_idle_causes_sum_to_idle_exactly(table_of):
+    before = table_of([(101, 7, 1, 30), (103, 8, 1, 41), (100, 9, 2, 11)])
+    after = table_of([(90, 17, 0, 31), (91, 3, 1, 5), (93, 8, 2, 2)])
+    steps, causes = step_parts([before], [after])
+    idle = steps.to_pylist()[-1]
+    for column in ("baseline_ns", "candidate_ns", "delta_ns"):
+        assert sum(row[column] or 0 for row in causes.to_pylist()) == idle[column]
+    assert [row["cause"] for row in causes.to_pylist()] == ["input", "launch", "blocked", "dependency", "other"]
+
+
+def test_several_captures_count_alike_whatever_their_length(table_of):
+    short = table_of([(100, 0, 0, 0)] * 2)
+    long = table_of([(200, 0, 0, 0)] * 6)
+    assert float(mean_step_time([short, long])) == 150
+
+
+def test_parts_of_a_side_that_lacks_one_are_null_and_the_others_are_said(table_of):
+    whole, lacking = (table_of([(100, 10, 4, 6)] * 3) for _ in range(2))
+    at = whole.rows.column_names.index("idle_ns")
+    nulls = pa.nulls(whole.rows.num_rows, pa.int64())
+    vars(lacking)["rows"] = whole.rows.set_column(at, "idle_ns", nulls)
+    found = parts([whole], [lacking])
+    assert found["idle"] == (6, None, None)
+    assert found["compute"] == (100, 100, 0)
+
+
+def test_rounding_gives_the_rest_to_the_largest_remainders_then_to_the_first():
+    third = Fraction(1, 3)
+    found = apportioned(Fraction(2), {"a": third, "b": 2 * third, "c": third, "d": 2 * third}, Fraction(1))
+    assert found == {"a": 0, "b": 1, "c": 0, "d": 1}
+    found = apportioned(Fraction(1), {"a": third, "b": third, "c": third}, Fraction(1))
+    assert found == {"a": 1, "b": 0, "c": 0}

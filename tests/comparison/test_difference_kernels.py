@@ -11,7 +11,6 @@ from nsyspipe.comparison.changes import StepTable, kernel_changes, top_kernels
 from nsyspipe.comparison.comparability import check_comparable
 from nsyspipe.comparison.difference import Side
 from nsyspipe.store.write import save
-from tests.build.plain_steps import plain_rank, plain_run
 from tests.store.store_tools import places, unlisted
 
 # Windows: [1000, 1600) skipped, then three of 1200, then one that is cut off.
@@ -28,14 +27,23 @@ def rows(before, after, min_effect=0.02):
     return {(row["phase"], row["name"]): row for row in found}
 
 
-def run_with(folder, *kernels, steps=STEPS):
-    """Return a run of one rank with kernels (start, end, name, launch) besides those of its steps."""
-    folder.mkdir()
-    builder = plain_rank(0, steps, world_size=1)
-    for start, end, name, launch in kernels:
-        builder.kernel(start, end, name, launch=launch)
-    builder.write(folder / "run_0.sqlite")
-    return nsyspipe.load(folder, jobs=1)
+@pytest.fixture
+def run_with(made):
+    """Return a function that makes a run of one rank with kernels (start, end, name, launch) besides those of its steps."""
+
+    def make(*kernels):
+        def with_kernels(builder):
+            for start, end, name, launch in kernels:
+                builder.kernel(start, end, name, launch=launch)
+
+        return made(STEPS, edit=with_kernels)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def run(made):
+    return made(STEPS, STEPS)
 
 
 def as_saved_before(run, folder):
@@ -53,17 +61,16 @@ def warnings(before, after):
     return {check.check: check for check in checks}
 
 
-def test_a_run_has_the_same_kernels_as_itself(tmp_path):
-    run = plain_run(tmp_path / "a", [STEPS, STEPS])
+def test_a_run_has_the_same_kernels_as_itself(run):
     found = kernel_changes(tables(run), tables(run), min_effect=0.02)
     assert set(found["status"].to_pylist()) == {"same"}
     assert set(found["delta_ns_per_step"].to_pylist()) == {0.0}
     assert top_kernels(found).num_rows == 0
 
 
-def test_what_starts_in_summary_steps_counts_and_nothing_else(tmp_path):
+def test_what_starts_in_summary_steps_counts_and_nothing_else(made):
     # The skipped step has 500 and 50, the one that is cut off 100 and 10.
-    run = plain_run(tmp_path / "a", [STEPS, [(1300, 100, 0, 0)] * 3])
+    run = made(STEPS, [(1300, 100, 0, 0)] * 3)
     found = rows(tables(run), tables(run))
     for name, ns in (("gemm", 1150), (NCCL, 100)):
         row = found["backward", name]
@@ -71,14 +78,21 @@ def test_what_starts_in_summary_steps_counts_and_nothing_else(tmp_path):
         assert row["baseline_n_per_step"] == 1
 
 
-def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(tmp_path):
+def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(run_with):
     # Windows begin at 1600, 2800, 4000 and, cut off, 5200.
-    run = run_with(
-        tmp_path / "a", (1599, 2000, "early", 1500), (2799, 2900, "over", 2700), (5199, 9000, "late", 5100),
-    )  # fmt: skip
+    kernels = (
+        (1599, 2000, "early", 1500),
+        (2799, 2900, "over", 2700),
+        (3000, 3000, "empty", 2900),
+        (5199, 9000, "late", 5100),
+    )
+    run = run_with(*kernels)
     found = rows(tables(run), tables(run))
     costs = {key[1]: row["baseline_ns_per_step"] for key, row in found.items()}
-    assert costs == {"gemm": 1000, NCCL: 100, "over": 101 / 3, "late": 3801 / 3}
+    assert costs == {"gemm": 1000, NCCL: 100, "over": 101 / 3, "empty": 0, "late": 3801 / 3}
+    # Of no length it is there.
+    row = next(row for key, row in found.items() if key[1] == "empty")
+    assert (row["status"], row["baseline_n_per_step"], row["baseline_mean_ns"]) == ("same", 1 / 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +100,8 @@ def test_a_kernel_counts_where_it_starts_with_all_of_its_duration(tmp_path):
     [(100, 600, "other", 50), (1100, 1200, "other", 995), (5210, 5220, "other", 5195)],
     ids=["before-the-first-step", "in-the-skipped-step", "in-the-cut-off-step"],
 )
-def test_what_runs_outside_of_the_summary_steps_does_not_appear(tmp_path, kernel):
-    before = run_with(tmp_path / "a")
-    after = run_with(tmp_path / "b", kernel)
+def test_what_runs_outside_of_the_summary_steps_does_not_appear(made, run_with, kernel):
+    before, after = made(STEPS), run_with(kernel)
     assert "other" in after.kernels()["name"].to_pylist()
     found = rows(tables(before), tables(after))
     assert {key[1]: row["status"] for key, row in found.items()} == {"gemm": "same", NCCL: "same"}
@@ -96,41 +109,28 @@ def test_what_runs_outside_of_the_summary_steps_does_not_appear(tmp_path, kernel
     assert found["backward", "gemm"]["delta_ns_per_step"] == 0
 
 
-def test_a_kernel_that_runs_once_a_side_only_outside_of_the_steps_vanished(tmp_path):
-    before = run_with(tmp_path / "a", (3000, 3030, "other", 2900))
-    after = run_with(tmp_path / "b", (100, 600, "other", 50))
+def test_a_kernel_that_runs_once_a_side_only_outside_of_the_steps_vanished(run_with):
+    before, after = run_with((3000, 3030, "other", 2900)), run_with((100, 600, "other", 50))
     row = next(row for key, row in rows(tables(before), tables(after)).items() if key[1] == "other")
     assert (row["status"], row["delta_ns_per_step"]) == ("vanished", -10)
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["counted", "estimated"])
-def test_without_communication_in_the_summary_steps_it_vanished(tmp_path, is_old):
+def test_without_communication_in_the_summary_steps_it_vanished(run, made, tmp_path, is_old):
     # There still is some in the skipped and in the cut-off step.
-    before = plain_run(tmp_path / "a", [STEPS, STEPS])
-    after = plain_run(tmp_path / "b", [[(1000, 0, 40, 60)] * 3] * 2)
+    before, after = run, made(*[[(1000, 0, 40, 60)] * 3] * 2)
     if is_old:
         before = as_saved_before(before, tmp_path / "before")
         after = as_saved_before(after, tmp_path / "after")
     row = rows(tables(before), tables(after))["backward", NCCL]
-    assert (row["status"], row["candidate_ns_per_step"], row["candidate_n_per_step"]) == (
-        "vanished",
-        0.0,
-        0.0,
-    )
+    assert (row["status"], row["candidate_ns_per_step"], row["candidate_n_per_step"]) == ("vanished", 0.0, 0.0)
     assert row["delta_ns_per_step"] == -row["baseline_ns_per_step"] == pytest.approx(-100)
     assert row["candidate_mean_ns"] is None
 
 
-def test_kernels_of_no_length_are_there(tmp_path):
-    run = run_with(tmp_path / "a", (3000, 3000, "empty", 2900))
-    row = next(row for key, row in rows(tables(run), tables(run)).items() if key[1] == "empty")
-    assert (row["status"], row["baseline_n_per_step"], row["baseline_mean_ns"]) == ("same", 1 / 3, 0)  # fmt: skip
-
-
-def test_a_run_saved_before_kernels_were_counted_is_estimated_and_says_so(tmp_path):
+def test_a_run_saved_before_kernels_were_counted_is_estimated_and_says_so(run, tmp_path):
     # Compute of the windows: 500 (skipped), 3 x 1000, 100 (cut off): 3600 in all, 1000 per summary
     # step. The kernel takes all of it: 3600 x 1000 / 3600. There are 5 of them: 5 x 1000 / 3600.
-    run = plain_run(tmp_path / "a", [STEPS, STEPS])
     old = as_saved_before(run, tmp_path / "store")
     assert old.kernels().schema.equals(run.kernels().schema, check_metadata=True)
     found = rows(tables(old), tables(run))
@@ -147,13 +147,11 @@ def test_a_run_saved_before_kernels_were_counted_is_estimated_and_says_so(tmp_pa
     assert "kernel-times" not in warnings(run, run)
 
 
-def test_a_saved_run_has_the_same_changes_as_its_reports(tmp_path):
-    runs = [
-        plain_run(tmp_path / name, [steps, STEPS]) for name, steps in (("a", STEPS), ("b", [(1500, 90, 40, 60)] * 3))
-    ]
+def test_a_saved_run_has_the_same_changes_as_its_reports(run, made, tmp_path):
+    runs = run, made([(1500, 90, 40, 60)] * 3, STEPS)
     saved = []
-    for name, run in zip("ab", runs, strict=True):
-        save(run, tmp_path / f"store-{name}")
+    for name, one in zip("ab", runs, strict=True):
+        save(one, tmp_path / f"store-{name}")
         saved.append(nsyspipe.load(tmp_path / f"store-{name}"))
     of_reports, of_store = (kernel_changes(tables(one), tables(other), min_effect=0.02) for one, other in (runs, saved))
     assert of_reports.equals(of_store)
@@ -161,11 +159,10 @@ def test_a_saved_run_has_the_same_changes_as_its_reports(tmp_path):
 
 
 @pytest.mark.parametrize(("n_skipped", "is_known"), [(1, True), (2, True), (3, False), (4, True)])
-def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(tmp_path, monkeypatch, n_skipped, is_known):
+def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(made, monkeypatch, n_skipped, is_known):
     # Twelve windows, eight groups: two windows alone at either end, those between in pairs.
     monkeypatch.setattr(window_sums, "_MOST_SUMS", 1)
-    folder = plain_run(tmp_path / "a", [STEPS[:1] * 10]).inputs[0].parent
-    run = nsyspipe.load(folder, jobs=1, skip_first=n_skipped)
+    run = made(STEPS[:1] * 10, load={"skip_first": n_skipped})
     kernels = run.kernels()
     expected = [(11 - n_skipped) * ns for ns in (1000, 100)] if is_known else [None, None]
     assert kernels["in_summary_ns"].to_pylist() == expected
@@ -175,30 +172,21 @@ def test_windows_that_share_a_sum_are_unknown_where_a_part_of_them_counts(tmp_pa
     assert row["baseline_ns_per_step"] == pytest.approx(1000)
 
 
-def test_kernels_appear_and_vanish_by_name(tmp_path):
-    before = plain_run(tmp_path / "a", [STEPS, STEPS])
-    after = plain_run(tmp_path / "b", [STEPS, STEPS], kernel="conv")
-    found = rows(tables(before), tables(after))
+def test_kernels_appear_and_vanish_by_name(run, made):
+    found = rows(tables(run), tables(made(STEPS, STEPS, kernel="conv")))
     gone, new = found["backward", "gemm"], found["backward", "conv"]
-    assert (gone["status"], gone["candidate_ns_per_step"], gone["candidate_mean_ns"]) == (
-        "vanished",
-        0.0,
-        None,
-    )
+    assert (gone["status"], gone["candidate_ns_per_step"], gone["candidate_mean_ns"]) == ("vanished", 0.0, None)
     assert (new["status"], new["baseline_n_per_step"]) == ("appeared", 0.0)
     assert new["delta_ns_per_step"] == -gone["delta_ns_per_step"] == 1000
 
 
-def test_one_kernel_in_another_phase_is_another(tmp_path):
-    before = plain_run(tmp_path / "a", [STEPS])
-    folder = tmp_path / "b"
-    folder.mkdir()
-    builder = plain_rank(0, STEPS, world_size=1)
-    for row in builder.rows["NVTX_EVENTS"]:
-        if row["textId"] == builder.string("backward"):
-            row["textId"] = builder.string("forward")
-    builder.write(folder / "run_0.sqlite")
-    found = rows(tables(before), tables(nsyspipe.load(folder, jobs=1)))
+def test_one_kernel_in_another_phase_is_another(made):
+    def all_forward(builder):
+        for row in builder.rows["NVTX_EVENTS"]:
+            if row["textId"] == builder.string("backward"):
+                row["textId"] = builder.string("forward")
+
+    found = rows(tables(made(STEPS)), tables(made(STEPS, edit=all_forward)))
     assert found["backward", "gemm"]["status"] == "vanished"
     assert found["forward", "gemm"]["status"] == "appeared"
 
@@ -208,41 +196,35 @@ def test_one_kernel_in_another_phase_is_another(tmp_path):
     [(1010, "changed"), (1001, "same"), (1030, "changed")],
     # 1 % is under the minimum effect, but 10 ns are more than a thousandth of the step of 1200 ns; 1 ns is less.
 )
-def test_little_change_is_none_unless_the_step_feels_it(tmp_path, compute, status):
-    before = plain_run(tmp_path / "a", [STEPS])
-    after = plain_run(tmp_path / "b", [[(compute, 100, 40, 60)] * 3])
-    assert rows(tables(before), tables(after))["backward", "gemm"]["status"] == status
+def test_little_change_is_none_unless_the_step_feels_it(made, compute, status):
+    after = made([(compute, 100, 40, 60)] * 3)
+    assert rows(tables(made(STEPS)), tables(after))["backward", "gemm"]["status"] == status
 
 
-def test_swapped_sides_have_the_same_statuses(tmp_path):
+def test_swapped_sides_have_the_same_statuses(made):
     # 203 ns are under 0.1 % of the step; they are over 2 % of 10 000 and under 2 % of 10 203.
-    before = plain_run(tmp_path / "a", [[(10_000, 100, 0, 300_000)] * 3])
-    after = plain_run(tmp_path / "b", [[(10_203, 100, 0, 500_000)] * 3])
+    before, after = made([(10_000, 100, 0, 300_000)] * 3), made([(10_203, 100, 0, 500_000)] * 3)
     there, back = rows(tables(before), tables(after)), rows(tables(after), tables(before))
     for key, row in there.items():
         assert row["status"] == back[key]["status"] == ("same" if key[1] == NCCL else "changed")
         assert row["delta_ns_per_step"] == -back[key]["delta_ns_per_step"]
 
 
-def test_the_largest_difference_stands_first_and_ten_are_kept(tmp_path):
-    folders = [tmp_path / name for name in "ab"]
-    for folder, scale in zip(folders, (10, 12), strict=True):
-        folder.mkdir()
-        builder = plain_rank(0, STEPS, world_size=1)
-        for number in range(14):
-            # Inside the second step of the figures, whose window begins at 1600 + 1200.
-            start = 2800 + 50 * number
-            builder.kernel(start, start + scale * (number + 1) // 10, f"k{number:02d}", launch=2795)
-        builder.write(folder / "run_0.sqlite")
-    before, after = (tables(nsyspipe.load(folder, jobs=1)) for folder in folders)
-    found = kernel_changes(before, after, min_effect=0.02)
+def test_the_largest_difference_stands_first_and_ten_are_kept(run_with):
+    # Inside the second step of the figures, whose window begins at 1600 + 1200.
+    starts = range(2800, 2800 + 14 * 50, 50)
+    before, after = (
+        run_with(*((start, start + scale * (n + 1) // 10, f"k{n:02d}", 2795) for n, start in enumerate(starts)))
+        for scale in (10, 12)
+    )
+    found = kernel_changes(tables(before), tables(after), min_effect=0.02)
     apart = [abs(delta) for delta in found["delta_ns_per_step"].to_pylist()]
     assert apart == sorted(apart, reverse=True)
     assert top_kernels(found).num_rows == 10
 
 
-def test_a_side_without_steps_of_figures_has_no_kernels_to_compare(tmp_path):
-    table = tables(plain_run(tmp_path / "a", [STEPS]))
+def test_a_side_without_steps_of_figures_has_no_kernels_to_compare(made):
+    table = tables(made(STEPS))
     empty = StepTable(table[0].run)
     vars(empty)["rows"] = table[0].rows.slice(0, 0)
     assert kernel_changes(table, [empty], min_effect=0.02).num_rows == 0

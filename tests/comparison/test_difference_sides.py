@@ -8,18 +8,18 @@ from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
 from nsyspipe.comparison.metrics import overall_verdict
 from nsyspipe.errors import OptionError, ReportNotFoundError
-from tests.build.plain_steps import plain_run, write_run
 
 STEPS = [(1000 + 3 * (number % 2), 100, 40, 60) for number in range(8)]
 
 
-@pytest.fixture
-def run(tmp_path):
-    return plain_run(tmp_path / "a", [STEPS, STEPS])
+@pytest.fixture(scope="module")
+def run(made):
+    return made(STEPS, STEPS)
 
 
-def test_a_side_is_a_side_a_run_or_a_path(run, tmp_path):
-    for given in (Side("x", (run,)), run, tmp_path / "a", str(tmp_path / "a" / "run_*.sqlite")):
+def test_a_side_is_a_side_a_run_or_a_path(run):
+    folder = run.inputs[0].parent
+    for given in (Side("x", (run,)), run, folder, str(folder / "run_*.sqlite")):
         assert diff(given, run).verdict == "no change"
     assert repr(diff(run, run)) == "<RunDifference 'run' -> 'run': no change>"
 
@@ -29,7 +29,7 @@ def test_a_path_that_is_none_is_an_error(run):
         diff("nowhere", run)
 
 
-def test_a_side_needs_a_run_and_each_capture_once(run, tmp_path):
+def test_a_side_needs_a_run_and_each_capture_once(run):
     with pytest.raises(OptionError, match="no run"):
         Side("x", ())
     with pytest.raises(OptionError, match="twice"):
@@ -39,11 +39,8 @@ def test_a_side_needs_a_run_and_each_capture_once(run, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"min_effect": -0.1},
-        {"min_effect": float("nan")},
-        {"min_effect": float("inf")},
-        {"confidence": 1.0},
-        {"confidence": 0.5},
+        *({"min_effect": value} for value in (-0.1, float("nan"), float("inf"))),
+        *({"confidence": value} for value in (0.5, 1.0)),
         {"metrics": ["speed"]},
     ],
 )
@@ -52,15 +49,15 @@ def test_options_out_of_range_are_refused(run, options):
         diff(run, run, **options)
 
 
-def test_runs_that_are_not_comparable_are_judged_by_force_only(run, tmp_path):
-    write_run(tmp_path / "b", [[(2000 + one, *rest) for one, *rest in STEPS]] * 3)
-    found = diff(run, tmp_path / "b")
+def test_runs_that_are_not_comparable_are_judged_by_force_only(run, made):
+    slower = made(*[[(2000 + one, *rest) for one, *rest in STEPS]] * 3)
+    found = diff(run, slower)
     assert not found.is_comparable
     assert found.verdict == "inconclusive"
     row = found.metrics.to_pylist()[0]
     assert row["why"] == "not comparable: world-size"
     assert (row["baseline"], row["candidate"]) == (1201.5, 3201.5)  # the figures are there
-    forced = diff(run, tmp_path / "b", force=True)
+    forced = diff(run, slower, force=True)
     assert forced.verdict == "regression"
     assert not forced.is_comparable
 
@@ -83,10 +80,7 @@ def test_runs_that_are_not_comparable_are_judged_by_force_only(run, tmp_path):
 )
 def test_several_metrics_have_one_verdict_of_the_contract(verdicts, expected):
     rows = [
-        {
-            "verdict": one.removeprefix("neither "),
-            "better": "neither" if one.startswith("neither") else "lower",
-        }
+        {"verdict": one.removeprefix("neither "), "better": "neither" if one.startswith("neither") else "lower"}
         for one in verdicts
     ]
     assert overall_verdict(rows) == expected

@@ -8,7 +8,6 @@ from nsyspipe.comparison.gate import (
     FAILED,
     PASSED,
     UNDECIDED,
-    GateSettings,
     check_can_fail,
     gate,
     parse_confidence,
@@ -16,8 +15,8 @@ from nsyspipe.comparison.gate import (
     parse_min_effect,
     read_settings,
 )
-from nsyspipe.comparison.metrics import METRICS
 from nsyspipe.errors import OptionError
+from nsyspipe.model.figures import METRICS
 
 
 class Judged:
@@ -25,11 +24,7 @@ class Judged:
 
     def __init__(self, **verdicts):
         self.judged_rows = [
-            {
-                "metric": name,
-                "verdict": verdict,
-                "better": "neither" if verdict == "change" else "lower",
-            }
+            {"metric": name, "verdict": verdict, "better": "neither" if verdict == "change" else "lower"}
             for name, verdict in verdicts.items()
         ]
 
@@ -75,9 +70,6 @@ def test_a_gate_says_which_metrics_failed_and_which_are_open():
     assert [row["metric"] for row in found.failed] == ["a"]
     assert [row["metric"] for row in found.undecided] == ["b"]
     assert found.outcome == "failed"
-
-
-def test_an_unknown_gate_is_refused():
     with pytest.raises(OptionError, match="is no gate"):
         gate(Judged(a="no change"), "slower")
 
@@ -126,34 +118,43 @@ def write(folder, name, text):
     return path
 
 
-def test_the_nearest_file_wins_and_is_named(tmp_path):
-    write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = 5")
-    path = write(tmp_path / "a", "nsyspipe.toml", '[diff]\nfail-on = "regression"\n')
-    assert read_settings(tmp_path / "a" / "b") == GateSettings(fail_on="regression", path=path)
+OURS, PROJECT = "nsyspipe.toml", "pyproject.toml"
+ALL = 'fail_on = "any-change"\nmin-effect = "3%"\nconfidence = 0.9\nmetric = ["idle", "wait"]\n'
+SET = {"fail_on": "any-change", "min_effect": 0.03, "confidence": 0.9, "metrics": ("idle", "wait")}
 
 
-@pytest.mark.parametrize("table", ["[tool.nsyspipe.diff]", "[tool.nsyspipe]"])
-def test_a_pyproject_sets_everything(tmp_path, table):
-    text = f'{table}\nfail_on = "any-change"\nmin-effect = "3%"\nconfidence = 0.9\nmetric = ["idle", "wait"]\n'
-    path = write(tmp_path, "pyproject.toml", text)
-    assert read_settings(tmp_path) == GateSettings("any-change", 0.03, 0.9, ("idle", "wait"), path)
-
-
-def test_the_table_of_the_command_wins_over_the_one_of_the_program(tmp_path):
-    path = write(tmp_path, "nsyspipe.toml", "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2\n")
-    assert read_settings(tmp_path) == GateSettings(min_effect=0.02, confidence=0.8, path=path)
-
-
-def test_a_pyproject_without_a_table_of_ours_is_passed_by(tmp_path):
-    write(tmp_path / "a", "pyproject.toml", "[project]\nname = 'x'\n[tool.ruff]\n")
-    path = write(tmp_path, "nsyspipe.toml", "")
-    assert read_settings(tmp_path / "a") == GateSettings(path=path)
-
-
-def test_of_one_directory_our_own_file_wins(tmp_path):
-    write(tmp_path, "pyproject.toml", "[tool.nsyspipe.diff]\nmin-effect = 1\n")
-    path = write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = 4\n")
-    assert read_settings(tmp_path) == GateSettings(min_effect=0.04, path=path)
+@pytest.mark.parametrize(
+    ("above", "here", "expected"),
+    [
+        # The nearest file wins; of one directory our own.
+        ({OURS: "[diff]\nmin-effect = 5"}, {OURS: "[diff]\nfail-on = 'regression'"}, {"fail_on": "regression"}),
+        ({}, {PROJECT: "[tool.nsyspipe.diff]\nmin-effect = 1", OURS: "[diff]\nmin-effect = 4"}, {"min_effect": 0.04}),
+        ({}, {PROJECT: f"[tool.nsyspipe.diff]\n{ALL}"}, SET),
+        ({}, {PROJECT: f"[tool.nsyspipe]\n{ALL}"}, SET),
+        # What the table of the command says wins over the program's, in either spelling.
+        (
+            {},
+            {OURS: "min-effect = 1\nconfidence = 0.8\n[diff]\nmin-effect = 2"},
+            {"min_effect": 0.02, "confidence": 0.8},
+        ),
+        ({}, {OURS: "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'"}, {"fail_on": "any-change"}),
+        ({}, {OURS: "[diff]\nmin-effect = '1e-5%'"}, {"min_effect": 1e-5 / 100}),
+        # A project that is not ours is passed by, even if it is broken.
+        ({OURS: "confidence = 0.8"}, {PROJECT: "[project]\nname = 'x'\n[tool.ruff]\n"}, {"confidence": 0.8}),
+        *(
+            ({OURS: "confidence = 0.8"}, {PROJECT: text}, {"confidence": 0.8})
+            for text in ("[tool.other", "\ud800", "= 3", "tool = 3")
+        ),
+    ],
+)
+def test_the_nearest_file_that_is_ours_sets_what_options_leave(tmp_path, above, here, expected):
+    for folder, files in ((tmp_path, above), (tmp_path / "a", here)):
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
+    found = read_settings(tmp_path / "a" / "b")
+    assert {name: value for name, value in vars(found).items() if value is not None and name != "path"} == expected
+    assert found.path.parent == (tmp_path if "confidence" in expected and len(expected) == 1 else tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -187,33 +188,10 @@ def test_a_wrong_file_is_a_clear_error_that_names_it(tmp_path, text, problem):
     assert str(path) in str(caught.value)
 
 
-def test_a_pyproject_whose_tools_are_no_table_is_not_ours(tmp_path):
-    write(tmp_path, "pyproject.toml", "tool = 3")
-    assert read_settings(tmp_path).path is None
-
-
-@pytest.mark.parametrize("text", ["[tool.other", "\ud800", "= 3"])
-def test_a_broken_pyproject_that_is_not_ours_is_passed_by(tmp_path, text):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "pyproject.toml").write_bytes(text.encode("utf-8", "surrogatepass"))
-    path = write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = 4\n")
-    assert read_settings(tmp_path / "a") == GateSettings(min_effect=0.04, path=path)
-
-
 def test_a_broken_pyproject_that_may_be_ours_is_an_error(tmp_path):
     write(tmp_path, "pyproject.toml", "[tool.nsyspipe.diff]\nfail-on = regression\n")
     with pytest.raises(OptionError, match="is no TOML"):
         read_settings(tmp_path)
-
-
-def test_a_small_number_is_taken_however_it_is_written(tmp_path):
-    write(tmp_path, "nsyspipe.toml", "[diff]\nmin-effect = '1e-5%'\n")
-    assert read_settings(tmp_path).min_effect == pytest.approx(1e-7)
-
-
-def test_either_spelling_inside_of_diff_wins_over_the_other_outside(tmp_path):
-    write(tmp_path, "nsyspipe.toml", "fail-on = 'regression'\n[diff]\nfail_on = 'any-change'\n")
-    assert read_settings(tmp_path).fail_on == "any-change"
 
 
 @pytest.mark.parametrize(

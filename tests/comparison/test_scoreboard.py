@@ -8,6 +8,7 @@ import pytest
 import nsyspipe
 from nsyspipe.api import compare, diff
 from nsyspipe.comparison.difference import Side
+from nsyspipe.comparison.scoreboard import SORTS, check_sort, sorted_rows
 from nsyspipe.comparison.tables import CHECKS_OF_RUNS, PROBLEMS_OF_RUNS, SCOREBOARD
 from nsyspipe.errors import OptionError
 from nsyspipe.model.schema import SUMMARY
@@ -46,22 +47,17 @@ def test_the_speedup_is_the_ratio_of_mean_step_times(runs):
     assert (found["step_time_ns"], found["n_summary_steps"]) == (101 * MS, 12)
 
 
-def test_the_parts_sum_to_the_mean_step_time(runs):
-    found = rows(runs, "slow")["slow"]
-    parts = [found[f"{name}_ns"] for name in ("compute", "exposed_comm", "exposed_memory", "idle")]
-    assert parts == [101 * MS, 20 * MS, 4 * MS, 6 * MS]
-    assert found["mean_step_time_ns"] == 131 * MS
-
-
-def test_the_first_is_the_reference_and_one_of_itself(runs):
+def test_the_first_is_the_reference_and_one_of_itself_and_parts_sum_to_the_mean_step_time(runs):
     found = rows(runs, "slow", "fast")["slow"]
     assert (found["verdict"], found["speedup"]) == ("reference", 1.0)
     assert (found["speedup_low"], found["speedup_high"]) == (1.0, 1.0)
+    parts = [found[f"{name}_ns"] for name in ("compute", "exposed_comm", "exposed_memory", "idle")]
+    assert parts == [101 * MS, 20 * MS, 4 * MS, 6 * MS]
+    assert found["mean_step_time_ns"] == sum(parts) == 131 * MS
 
 
 @pytest.mark.parametrize(
-    ("name", "verdict"),
-    [("fast", "improvement"), ("again", "no change"), ("short", "inconclusive")],
+    ("name", "verdict"), [("fast", "improvement"), ("again", "no change"), ("short", "inconclusive")]
 )
 def test_the_verdict_is_that_of_a_difference_on_step_time(runs, name, verdict):
     found = rows(runs, "slow", name)[name]
@@ -69,14 +65,11 @@ def test_the_verdict_is_that_of_a_difference_on_step_time(runs, name, verdict):
     assert diff(runs["slow"], runs[name]).verdict == verdict
 
 
-def test_numbers_of_numpy_are_numbers(runs):
-    found = rows(runs, "fast", "slow", min_effect_pct=np.float32(50), confidence=np.float32(0.9))
-    assert found["slow"]["verdict"] == "no change"
-
-
 def test_a_slower_run_is_a_regression_unless_less_than_what_counts(runs):
     assert rows(runs, "fast", "slow")["slow"]["verdict"] == "regression"
-    assert rows(runs, "fast", "slow", min_effect_pct=50)["slow"]["verdict"] == "no change"
+    # Numbers of numpy are numbers.
+    for options in ({"min_effect_pct": 50}, {"min_effect_pct": np.float32(50), "confidence": np.float32(0.9)}):
+        assert rows(runs, "fast", "slow", **options)["slow"]["verdict"] == "no change"
 
 
 def test_too_few_steps_have_a_speedup_without_interval_and_say_why(runs):
@@ -96,9 +89,7 @@ def test_another_world_size_is_not_judged_against_the_first_but_against_its_kind
     assert found["wider"]["peer_speedup"] == pytest.approx(121 / 111)
     assert (found["wide"]["peer"], found["wide"]["peer_verdict"]) == ("wide", "reference")
     assert found["fast"]["peer"] == "slow"
-
-
-def test_force_judges_them_against_the_first(runs):
+    # By force they are judged against the first.
     found = rows(runs, "slow", "wide", force=True)["wide"]
     assert (found["verdict"], found["peer"], found["why"]) == ("improvement", "slow", None)
 
@@ -128,9 +119,6 @@ def test_several_captures_are_one_run_with_the_mean_of_their_figures(runs):
     assert found["step_time_ns"] == 116 * MS
     assert found["throughput_steps_per_s"] == pytest.approx(1000 / 116)
     assert found["run_ids"].split() == [runs[one].header.run_id for one in ("slow", "fast")]
-
-
-def test_one_capture_twice_in_a_run_is_refused(runs):
     with pytest.raises(OptionError, match="twice"):
         compare([Side("both", (runs["slow"], runs["slow"]))])
 
@@ -217,12 +205,8 @@ def test_equal_labels_are_told_apart(runs):
         ([], {}, "has no run"),
         ("path", {}, "is one run"),
         (None, {"sort": "speed"}, "no such metric"),
-        (None, {"min_effect_pct": -1}, "no percentage"),
-        (None, {"min_effect_pct": float("nan")}, "no percentage"),
-        (None, {"min_effect_pct": "two"}, "no percentage"),
-        (None, {"min_effect_pct": True}, "no percentage"),
-        (None, {"confidence": 1}, "between"),
-        (None, {"confidence": "0.95"}, "between"),
+        *((None, {"min_effect_pct": value}, "no percentage") for value in (-1, float("nan"), "two", True)),
+        *((None, {"confidence": value}, "between") for value in (1, "0.95")),
     ],
 )
 def test_what_cannot_be_used_is_refused(runs, given, options, message):
@@ -232,3 +216,28 @@ def test_what_cannot_be_used_is_refused(runs, given, options, message):
 
 def test_its_repr_says_against_what(runs):
     assert repr(compare([Side("a", (runs["slow"],))])) == "<Scoreboard of 1 runs against 'a'>"
+
+
+def test_every_metric_is_a_column():
+    assert {column for column, _ in SORTS.values()} <= set(SCOREBOARD.names)
+
+
+@pytest.mark.parametrize("name", ["step_time", "step_time_ns"])
+def test_a_metric_goes_by_its_name_or_its_column(name):
+    assert check_sort(name) == "step_time"
+
+
+def test_an_unknown_metric_lists_those_that_there_are():
+    with pytest.raises(OptionError) as caught:
+        check_sort("label", "--sort")
+    assert str(caught.value) == "--sort 'label': there is no such metric"
+    assert caught.value.found.startswith("step_time, throughput, ")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("step_time", ["b", "c", "a", "d"]), ("overlap_ratio", ["a", "b", "c", "d"])]
+)  # fmt: skip
+def test_the_best_comes_first_nulls_last_and_equal_ones_as_given(name, expected):
+    column = SORTS[name][0]
+    rows = [{"label": label, column: value} for label, value in [("d", None), ("a", 3), ("b", 1), ("c", 1)]]  # fmt: skip
+    assert [row["label"] for row in sorted_rows(rows, name)] == expected

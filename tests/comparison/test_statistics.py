@@ -1,4 +1,4 @@
-"""The difference of medians of one capture a side, with values worked out by hand."""
+"""Student's t; the difference of medians and the ratio of means, of one capture a side and of several: worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from nsyspipe.comparison.interval import two_sided_tails
-from nsyspipe.comparison.statistics import Judgement, difference_of_centres
+from nsyspipe.comparison.interval import critical_value, two_sided_tails
+from nsyspipe.comparison.statistics import Judgement, difference_of_centres, ratio_of_means
 
 NO_CHANGE, INCONCLUSIVE = "no change", "inconclusive"
 
@@ -50,23 +50,18 @@ def test_the_half_width_is_where_the_weighted_tails_are_the_error():
     assert "Zellner" in found.method
 
 
-def test_constant_steps_give_a_point():
-    result = difference([5, 5, 5], [6, 6, 6, 6])
-    assert (result.delta, result.low, result.high) == (1, 1, 1)
-    assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "regression"
-
-
-def test_equal_constants_are_no_change():
-    result = difference([5, 5, 5], [5, 5, 5, 5])
-    assert (result.delta, result.low, result.high) == (0, 0, 0)
-    assert Judgement(result, least=0).verdict == NO_CHANGE
-
-
-def test_a_trend_against_itself_is_exactly_no_change():
-    steps = np.linspace(100, 140, 12)
-    result = difference(steps, steps)
-    assert (result.delta, result.low, result.high) == (0, 0, 0)
-    assert Judgement(result, least=0).verdict == NO_CHANGE
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "point", "verdict"),
+    [
+        ([5] * 3, [6] * 4, 1, "regression"),
+        ([5] * 3, [5] * 4, 0, NO_CHANGE),
+        (np.linspace(100, 140, 12), np.linspace(100, 140, 12), 0, NO_CHANGE),  # a trend against itself
+    ],
+)
+def test_constant_and_equal_steps_give_a_point(baseline, candidate, point, verdict):
+    result = difference(baseline, candidate)
+    assert (result.delta, result.low, result.high) == (point, point, point)
+    assert Judgement(result, least=0).verdict == verdict
 
 
 def test_two_trends_are_not_told_apart_by_a_narrow_interval():
@@ -102,12 +97,8 @@ def test_fewer_than_three_steps_are_undecided_with_the_reason(baseline, candidat
     assert Judgement(result, least=0.02).verdict == INCONCLUSIVE
 
 
-def test_the_sides_are_called_by_the_names_given():
-    result = difference([1], [1, 2, 3], names=("ddp", "fsdp"))
-    assert result.undecided == "ddp: 1 step, needs 3"
-
-
-def test_a_side_without_steps_has_no_median():
+def test_sides_are_called_by_their_names_and_without_steps_have_no_median():
+    assert difference([1], [1, 2, 3], names=("ddp", "fsdp")).undecided == "ddp: 1 step, needs 3"
     result = difference([], [1, 2, 3])
     assert (result.baseline, result.candidate, result.delta) == (None, 2, None)
 
@@ -122,3 +113,142 @@ def test_values_that_are_no_figures_per_step_are_refused(bad):
 def test_a_confidence_outside_its_range_is_refused(confidence):
     with pytest.raises(ValueError, match="confidence must be between 0 and 1"):
         difference([1, 1, 1], [1, 1, 1], confidence=confidence)
+
+
+# Several captures on a side: what they spread by.
+
+
+def test_captures_without_steps_are_left_out():
+    with_empty = difference_of_centres(captures([], [1, 2, 3]), captures([4, 5, 6]))
+    assert with_empty == difference([1, 2, 3], [4, 5, 6])
+
+
+def test_the_spread_between_captures_is_in_the_interval():
+    # Medians 10 and 12, 20 and 22: squares 2 + 2 over 2 degrees of freedom; t = 4.302653;
+    # error sqrt(2 (1/2 + 1/2)).
+    result = difference_of_centres(captures([10] * 3, [12] * 3), captures([20] * 3, [22] * 4), confidence=0.95)
+    half = 4.302653 * math.sqrt(2)
+    assert (result.baseline, result.candidate, result.delta) == (11, 21, 10)
+    assert (result.low, result.high) == pytest.approx((10 - half, 10 + half), rel=1e-6)
+    assert result.interval.has_between
+    assert not result.interval.is_borrowed
+    assert result.method.endswith("not less than pooled and Welch's t of captures")
+
+
+def test_one_capture_borrows_the_spread_of_the_other_side():
+    # Squares 2 over 1 degree of freedom, t = 12.706205; error sqrt(2 (1/2 + 1)).
+    result = difference_of_centres(captures([10] * 3, [12] * 3), captures([31] * 3))
+    half = 12.706205 * math.sqrt(3)
+    assert (result.low, result.high) == pytest.approx((20 - half, 20 + half), rel=1e-6)
+    assert result.interval.is_borrowed
+    assert "the side of one capture taken to spread between captures like the other" in result.method
+    assert Judgement(result, least=0.02 * abs(result.baseline)).verdict == "inconclusive"
+
+
+def test_a_few_captures_that_spread_more_than_many_are_not_pooled_with_them():
+    # Welch: 2 / 2 + 0 / 3 = 1 with 1 degree of freedom, t = 12.706205; pooled were 3.182 x 0.745.
+    result = difference_of_centres(captures([10] * 3, [12] * 3), captures([20] * 3, [20] * 3, [20] * 3))
+    assert (result.low, result.high) == pytest.approx((9 - 12.706205, 9 + 12.706205), rel=1e-6)
+
+
+def test_captures_that_agree_by_chance_do_not_narrow_the_steps_own_interval():
+    steps = [100, 104, 96, 101, 99, 103, 97, 100]
+    one = difference(steps, [value + 3 for value in steps])
+    several = difference_of_centres(captures(steps, steps), captures([v + 3 for v in steps]))
+    assert one.low < several.low < 0
+    assert several.high > 6
+
+
+def test_captures_of_one_step_decide_when_there_are_three():
+    # Squares 2 + 2 over 4; t = 2.776445; error sqrt(1 (1/3 + 1/3)).
+    result = difference_of_centres(captures([9], [10], [11]), captures([19], [20], [21]))
+    half = 2.776445 * math.sqrt(2 / 3)
+    assert (result.low, result.high) == pytest.approx((10 - half, 10 + half), rel=1e-6)
+
+
+def test_two_short_captures_do_not_decide():
+    result = difference_of_centres(captures([9, 9], [10, 10]), captures([1, 2, 3]))
+    assert result.undecided == "baseline: no capture of 3 steps"
+
+
+# The ratio of means.
+
+
+def test_speedup_of_constant_steps_is_a_point_and_of_a_run_over_itself_one():
+    result = ratio_of_means(captures([200] * 3), captures([100] * 4))
+    assert (result.ratio, result.low, result.high) == (2, 2, 2)
+    steps = captures([101.3, 99.9, 107.2, 98.1])
+    result = ratio_of_means(steps, steps)
+    assert (result.ratio, result.low, result.high) == (1, 1, 1)
+
+
+def test_speedup_of_three_steps_by_hand():
+    # Of independent steps the error is sqrt(17e-4 / 3); steps alike by 0.97 have a far larger one.
+    result = ratio_of_means(captures([198, 200, 202]), captures([96, 100, 104]))
+    error = math.sqrt(17e-4 / 3)
+    assert result.ratio == 2
+    assert math.log(result.high / 2) > 3.1824 * error
+    assert result.low * result.high == pytest.approx(4)
+
+
+def test_speedup_with_captures_by_hand():
+    # Means 90 and 110 of mean 100: relative 0.9 and 1.1, squares 0.02; the same on the other side.
+    # 0.04 / 2 x (1/2 + 1/2); t(2) = 4.302653.
+    result = ratio_of_means(captures([90] * 3, [110] * 3), captures([45] * 3, [55] * 3))
+    assert result.ratio == 2
+    assert result.high == pytest.approx(2 * math.exp(4.302653 * math.sqrt(0.02)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("reference", "run", "ratio", "reason"),
+    [
+        ([1, 2], [1, 1, 1], 1.5, "reference: 2 steps, needs 3"),
+        ([], [1, 1, 1], None, "reference: 0 steps, needs 3"),
+        ([0, 0, 0], [1, 1, 1], None, "a mean is not above 0"),
+    ],
+)
+def test_speedup_that_cannot_be_told_says_why(reference, run, ratio, reason):
+    result = ratio_of_means(captures(reference), captures(run))
+    assert (result.ratio, result.undecided) == (ratio, reason)
+    assert (result.low, result.high) == (None, None)
+
+
+def test_a_stall_widens_the_interval_of_means_and_not_that_of_medians():
+    calm = [100.0, 101, 99, 100, 102, 98, 100, 101, 99, 100]
+    stalled = [*calm[:5], 500.0, *calm[5:]]
+    means = [ratio_of_means(captures(calm), captures(steps)) for steps in (calm[::-1], stalled)]
+    assert means[1].high / means[1].low > 1.5 * means[0].high / means[0].low
+    assert difference_of_centres(captures(calm), captures(stalled)).high < 5
+
+
+# Student's t against printed tables and the two cases that have a closed form.
+
+# NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2: upper critical values, two-sided here.
+TABLE = [
+    (1, 0.95, 12.706), (1, 0.99, 63.657), (2, 0.90, 2.920), (2, 0.95, 4.303), (3, 0.95, 3.182), (4, 0.95, 2.776),
+    (4, 0.99, 4.604), (5, 0.95, 2.571), (9, 0.99, 3.250), (10, 0.95, 2.228), (18, 0.95, 2.101), (30, 0.95, 2.042),
+    (30, 0.998, 3.385), (60, 0.99, 2.660), (100, 0.95, 1.984),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("freedom", "confidence", "value"), TABLE)
+def test_quantiles_and_the_tails_beyond_them_are_those_of_the_printed_table(freedom, confidence, value):
+    assert critical_value(confidence, freedom) == pytest.approx(value, abs=5.1e-4)
+    tails, densities = two_sided_tails(np.array([value]), np.array([float(freedom)]))
+    # Printed to half a thousandth.
+    assert tails[0] == pytest.approx(1 - confidence, abs=6e-4 * densities[0])
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.99, 0.9999, 1 - 1e-6])
+def test_one_and_two_degrees_of_freedom_have_closed_forms(confidence):
+    # One: Cauchy, tan(pi c / 2). Two: c = t / sqrt(2 + t^2).
+    assert critical_value(confidence, 1) == pytest.approx(math.tan(math.pi * confidence / 2), 1e-9)
+    two = confidence * math.sqrt(2 / (1 - confidence**2))
+    assert critical_value(confidence, 2) == pytest.approx(two, 1e-9)
+
+
+@pytest.mark.parametrize("t", [0.0, 1e-9, 0.3, 1.0, 5.0, 1e6])
+def test_tails_of_one_and_two_degrees_of_freedom_have_closed_forms(t):
+    (one, two), _ = two_sided_tails(np.array([t, t]), np.array([1.0, 2.0]))
+    assert one == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-12)
+    assert two == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)

@@ -9,12 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
 from tests.build.trace import steady_rank
 
-# What is added: file -> the text that stands there, and what stands there then; a new file has no text before.
 RULE = '''"""Rule ``any-step``: there are steps."""
 
 from __future__ import annotations
@@ -28,70 +28,107 @@ def any_step(evidence: Evidence) -> Answer:
     """Fire always."""
     return Finding("there are steps", "look", "look at them", 1.0, {"n_rows": evidence.steps.num_rows})
 '''
-FINDING = {"findings/any_step.py": ("", RULE)}
-COLUMN = {
-    "model/schema.py": ("    idle_pause_ns ", "    busy_ns   ns   |C u M u P| <- derived\n    idle_pause_ns "),
-    "analysis/breakdown.py": (
-        '        "wall_ns": wall,\n',
-        '        "wall_ns": wall,\n        "busy_ns": compute + (comm_ns - overlap) + exposed_memory,\n',
+STEP_TIMES = '''STEP_TIMES = table("""
+    step_times by step: One row per step.
+
+    step          id  step number <- derived
+    step_time_ns  ns  largest window over ranks <- derived
+""")
+
+FINDINGS = table('''
+MADE = """            "step_times": lambda: schema.STEP_TIMES.table(
+                merged.steps.group_by("step", use_threads=False).aggregate([("wall_ns", "max")])
+                .rename_columns(["step", "step_time_ns"])
+            ),
+            "timeline": self._timeline,
+"""
+# What is added -> in how many files, and those: in each the texts that stand there, and what stands there then; a new file has
+# no text before.
+ADDITIONS = {
+    "a finding": (1, {"findings/any_step.py": {"": RULE}}),
+    "a column of the steps": (
+        2,
+        {
+            "model/schema.py": {"    idle_pause_ns ": "    busy_ns  ns  |C u M u P| <- derived\n    idle_pause_ns "},
+            "analysis/breakdown.py": {
+                '        "wall_ns": wall,\n': '        "wall_ns": wall,\n'
+                '        "busy_ns": compute + (comm_ns - overlap) + exposed_memory,\n'
+            },
+        },
     ),
+    "a table": (
+        2,
+        {
+            "model/schema.py": {
+                "FINDINGS = table(": STEP_TIMES,
+                "IDLE_CALLS, TIMELINE, ": "IDLE_CALLS, STEP_TIMES, TIMELINE, ",
+                "(IDLE_CALLS, HOST_STEPS, ": "(IDLE_CALLS, STEP_TIMES, HOST_STEPS, ",
+            },
+            "run/reports.py": {'            "timeline": self._timeline,\n': MADE},
+        },
+    ),
+    "an export version": (1, {"reader/report.py": {"NEWEST_TESTED = (3, 25)": "NEWEST_TESTED = (4, 1)"}}),
 }
-EXPORT_VERSION = {"reader/report.py": ("NEWEST_TESTED = (3, 25)", "NEWEST_TESTED = (4, 1)")}
+VERSION = "4.1.0"
 
 
-@pytest.fixture
-def analyzed(tmp_path):
-    """Return a function that makes an addition in a copy of the package, and lets the copy analyze two reports."""
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports")
+    for rank in range(2):
+        steady_rank(rank).meta(EXPORT_SCHEMA_VERSION=VERSION).write(folder / f"r_{rank}.sqlite")
+    return folder
 
-    def analyze(addition, *options, schema_version="3.11.1"):
-        package = tmp_path / "copy" / "nsyspipe"
-        shutil.copytree(Path(nsyspipe.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-        for name, (before, after) in addition.items():
-            text = (package / name).read_text() if before else ""
-            assert text.count(before) == 1 or not before, name
-            (package / name).write_text(text.replace(before, after) if before else after)
-        for rank in range(2):
-            report = steady_rank(rank).meta(EXPORT_SCHEMA_VERSION=schema_version)
-            report.write(tmp_path / f"r_{rank}.sqlite")
-        command = [sys.executable, "-P", "-m", "nsyspipe", "analyze", *map(str, sorted(tmp_path.glob("r_*.sqlite")))]
-        done = subprocess.run(
-            [*command, "-j", "1", "--json", "-", *options],
-            env=os.environ | {"PYTHONPATH": str(tmp_path / "copy")},
-            cwd=tmp_path,
-            capture_output=True,
-            check=True,
-        )
-        return json.loads(done.stdout)
 
-    return analyze
+@pytest.fixture(scope="module")
+def document(reports, tmp_path_factory):
+    """Return what a copy of the package with all additions says of two reports, saved in `runs` of their folder."""
+    folder = tmp_path_factory.mktemp("copy")
+    package = folder / "nsyspipe"
+    shutil.copytree(Path(nsyspipe.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for _, files in ADDITIONS.values():
+        for name, changes in files.items():
+            for before, after in changes.items():
+                text = (package / name).read_text() if before else ""
+                assert not before or text.count(before) == 1, (name, before)
+                (package / name).write_text(text.replace(before, after) if before else after)
+    command = [sys.executable, "-P", "-m", "nsyspipe", "analyze", str(reports), "-j", "1", "--quiet"]
+    outputs = ["--json", "run.json", "--out", "runs", "--run-id", "x"]
+    subprocess.run([*command, *outputs], env=os.environ | {"PYTHONPATH": str(folder)}, cwd=reports, check=True)
+    return json.loads((reports / "run.json").read_text())
+
+
+def rows(reports, table):
+    return pq.read_table(next((reports / "runs" / table).rglob("*.parquet"))).to_pylist()
+
+
+@pytest.mark.parametrize("what", ADDITIONS)
+def test_an_addition_touches_few_files(what):
+    n_files, files = ADDITIONS[what]
+    assert len(files) <= n_files
 
 
 @pytest.mark.slow
-def test_a_finding_is_one_file(analyzed):
-    assert len(FINDING) == 1
-    assert "any-step" in [one["id"] for one in analyzed(FINDING)["findings"]]
+def test_a_finding_is_found(document):
+    assert "any-step" in [one["id"] for one in document["findings"]]
 
 
 @pytest.mark.slow
-def test_a_column_of_the_steps_is_two_files_and_stands_in_document_and_dataset(analyzed, tmp_path):
-    assert len(COLUMN) == 2
-    document = analyzed(COLUMN, "--out", "runs")
+def test_a_column_of_the_steps_stands_in_document_and_dataset(document, reports):
     for row in document["steps"]:
         assert row["busy_ns"] == row["wall_ns"] - row["idle_ns"]
-
-    found = pytest.importorskip("duckdb").sql(
-        f"select distinct metric from read_parquet('{tmp_path}/runs/metrics/*/*.parquet')"
-    )
-    assert ("busy_ns",) in found.fetchall()
+    assert "busy_ns" in {row["metric"] for row in rows(reports, "metrics")}
+    assert "busy_ns" in rows(reports, "steps")[0]
 
 
 @pytest.mark.slow
-def test_an_export_version_that_changes_nothing_else_is_one_line(analyzed):
-    problems = analyzed(EXPORT_VERSION, schema_version="4.1.0")["problems"]
-    assert "untested-version" not in [one["code"] for one in problems]
+def test_a_table_stands_in_document_and_dataset(document, reports):
+    longest = {step: max(row["wall_ns"] for row in document["steps"] if row["step"] == step) for step in (1, 2)}
+    assert {row["step"]: row["step_time_ns"] for row in document["step_times"] if row["step"] in (1, 2)} == longest
+    assert rows(reports, "step_times") == [{"run_id": "x", **row} for row in document["step_times"]]
 
 
 @pytest.mark.slow
-def test_without_that_line_the_version_is_said_to_be_untested(analyzed):
-    problems = analyzed({}, schema_version="4.1.0")["problems"]
-    assert "untested-version" in [one["code"] for one in problems]
+def test_an_export_version_is_tested_then_and_not_before(document, reports):
+    assert "untested-version" not in [one["code"] for one in document["problems"]]
+    assert "untested-version" in nsyspipe.load(reports, jobs=1).problems["code"].to_pylist()

@@ -35,16 +35,7 @@ def table_of(run, name) -> pa.Table:
 
 
 def test_public_names_are_sorted_and_exist():
-    assert nsyspipe.__all__ == [
-        "NsyspipeError",
-        "Run",
-        "__version__",
-        "compare",
-        "diff",
-        "export",
-        "load",
-        "whatif",
-    ]
+    assert nsyspipe.__all__ == ["NsyspipeError", "Run", "__version__", "compare", "diff", "export", "load", "whatif"]
     assert all(getattr(nsyspipe, name) is not None for name in nsyspipe.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         nsyspipe.nothing  # noqa: B018 - asking is the test

@@ -78,13 +78,7 @@ def test_who_the_others_wait_for(ask):
     rows = [(run, row) for run in RUNS for row in document(run)["stragglers"]]
     rows.sort(key=lambda pair: (-pair[1]["lateness_ns"], pair[0], pair[1]["rank"]))
     assert ask(3) == [
-        (
-            run,
-            row["rank"],
-            row["n_arrived_last"],
-            row["lateness_ns"] / 1e6,
-            row["wait_caused_ns"] / 1e6,
-        )
+        (run, row["rank"], row["n_arrived_last"], row["lateness_ns"] / 1e6, row["wait_caused_ns"] / 1e6)
         for run, row in rows
     ]
 

@@ -78,10 +78,7 @@ def test_a_report_is_in_order_of_launch_and_each_kernel_starts_after_its_launch(
 
 
 def test_a_stream_runs_one_kernel_at_a_time(paths):
-    times = rows(
-        paths[0],
-        "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start",
-    )
+    times = rows(paths[0], "SELECT streamId, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY streamId, start")
     assert all(before[2] <= after[1] for before, after in pairwise(times) if before[0] == after[0])
 
 

@@ -45,13 +45,7 @@ def test_a_number_of_thousands_of_digits_is_no_step_number():
 
 @pytest.mark.parametrize(
     ("family", "expected"),
-    [
-        ("epoch #", True),
-        ("Train EPOCH #", True),
-        ("epochs", True),
-        ("step #", False),
-        ("epo ch", False),
-    ],
+    [("epoch #", True), ("Train EPOCH #", True), ("epochs", True), ("step #", False), ("epo ch", False)],
 )
 def test_an_epoch_is_known_by_its_name_in_any_case(family, expected):
     assert holds_steps(family) is expected
@@ -118,8 +112,7 @@ def test_compiled_patterns_are_pythons():
 
 
 @pytest.mark.parametrize(
-    ("value", "n"),
-    [("auto", None), (" AUTO ", None), ("0", 0), (0, 0), ("12", 12), (3, 3), (" 1 ", 1)],
+    ("value", "n"), [("auto", None), (" AUTO ", None), ("0", 0), (0, 0), ("12", 12), (3, 3), (" 1 ", 1)]
 )
 def test_skip_first_is_auto_or_a_number(value, n):
     assert parse_skip_first(value) == n

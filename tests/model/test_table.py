@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.summary import MEANS, RATIOS
+from nsyspipe.model.figures import MEANS, RATIOS
 from nsyspipe.model.table import Column, table
 
 TEXT = r"""

@@ -13,11 +13,11 @@ from rich.console import Console
 
 import nsyspipe
 from nsyspipe.errors import DatasetError, OptionError
+from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.document import document_text
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.text import summary_text
-from nsyspipe.run.run import RUN_TABLES
 from nsyspipe.store.layout import is_saved
 from nsyspipe.store.read import read_run_files
 from nsyspipe.store.write import save

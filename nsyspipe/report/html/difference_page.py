@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import top_kernels
-from nsyspipe.comparison.metrics import METRICS
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
+from nsyspipe.model.figures import METRICS
 from nsyspipe.report.blocks import Column, Field, Table, of, table_of
 from nsyspipe.report.difference import DIFF_RUNS, identity_of
 from nsyspipe.report.difference_words import (

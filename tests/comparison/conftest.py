@@ -1,0 +1,29 @@
+"""Runs that are laid out by hand, each made once for all tests."""
+
+from __future__ import annotations
+
+import pytest
+
+import nsyspipe
+from tests.build.plain_steps import plain_rank
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """Return a function that makes a run of a list of steps per rank; `edit` changes a rank's report before it is written."""
+    runs = {}
+
+    def make(*ranks, edit=None, without=(), load=None, **options):
+        options = {"world_size": len(ranks), **options}
+        key = repr((ranks, without, load, options)), edit  # kept, so that no other function is taken for it
+        if key not in runs:
+            folder = tmp_path_factory.mktemp("made")
+            for rank, steps in enumerate(ranks):
+                builder = plain_rank(rank, steps, **options)
+                if edit is not None:
+                    edit(builder)
+                builder.write(folder / f"run_{rank}.sqlite", without=without)
+            runs[key] = nsyspipe.load(folder, jobs=1, **load or {})
+        return runs[key]
+
+    return make
