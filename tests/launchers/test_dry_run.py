@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 
 import pytest
 
 from nsyspipe.nsys.programs import find_nsys
-from tests.build.programs import program
 from tests.launchers.fakes import LAUNCHERS, NEW_HELP
 
 NODE = ("node.sh", "--nnodes", "2", "--node-rank", "1", "-n", "4", "--rdzv-endpoint", "n0:29500")
@@ -146,7 +144,6 @@ def test_a_machine_with_nothing_prints_the_command_and_says_what_is_missing(mach
     for path in ("bin/nsys", "bin/torchrun", "site/torch/__init__.py"):
         (machine.root / path).unlink()
     (machine.root / "site" / "torch").rmdir()
-    program(machine.root / "bin", "python3", f'exec "{sys.executable}" -S "$@"')
     words = NODE[1:] if launcher == "node.sh" else ()
     answer = machine.run(launcher, *words, "--program", "none.py", "--dry-run")
     assert answer.status == 0

@@ -71,6 +71,7 @@ def test_a_program_trains_on_after_its_capture_unless_somebody_asks_for_its_end(
     plan = (LAUNCHERS.parent / "nsyspipe" / "capture" / "plan.py").read_text()
     assert "_LINGER_S = 120.0" in plan
     site = machine.root / "site"
+    machine.put_python("")
     (site / "sitecustomize.py").write_text(
         "import sys\n"
         "if 'nsyspipe.capture.job' in sys.orig_argv:\n"
