@@ -7,7 +7,6 @@ import shlex
 import pytest
 
 from tests.build.programs import program
-from tests.launchers.fakes import NEW_HELP
 
 
 @pytest.fixture(autouse=True)
@@ -93,23 +92,6 @@ def test_fewer_gpus_than_ranks_are_refused_and_the_fix_says_how_many(machine):
     assert answer.status == 2
     assert "4 ranks: this machine has 2 GPUs for them" in answer.err
     assert "fix: -n 2" in answer.err
-
-
-@pytest.mark.parametrize(("visible", "n"), [("0,1", 2), ("1", 1), ("-1", 0), ("", 0), ("0,-1,1", 1)])
-def test_hidden_gpus_do_not_count(machine, visible, n):
-    machine.put_gpus(4)
-    machine.variables["CUDA_VISIBLE_DEVICES"] = visible
-    answer = machine.run("ddp.sh", "-n", "4", "--program", "train.py")
-    what = "no GPU" if n == 0 else f"{n} GPU{'s' * (n > 1)}"
-    assert f"this machine has {what} for them" in answer.err
-
-
-def test_nccl_is_traced_by_an_nsys_that_knows_it(machine):
-    machine.put_nsys(help_text=NEW_HELP)
-    machine.put_gpus(1)
-    answer = machine.run("ddp.sh", "--dry-run", "--program", "train.py")
-    assert "--trace=cuda,nvtx,nccl,osrt" in shlex.split(answer.out)
-    assert answer.err == ""
 
 
 def test_nccl_falls_back_to_nvtx_and_that_is_said_once(machine):
