@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import shlex
-import signal
 
 import pytest
 
@@ -39,12 +38,6 @@ def test_the_advised_command_names_the_exports_whatever_the_name(machine):
     assert sorted(found) == [f"{machine.work}/gm[1]_{rank}.sqlite" for rank in (0, 1)]
 
 
-def test_what_the_program_prints_goes_where_it_belongs(machine):
-    answer = ddp(machine, n=1, text="import sys; print('out'); print('err', file=sys.stderr)")
-    assert answer.out == "out\n"
-    assert "err\n" in answer.err
-
-
 def test_without_export_only_reports_are_left(machine):
     answer = ddp(machine, "--no-export")
     assert answer.status == 0
@@ -62,24 +55,6 @@ def test_only_chosen_ranks_are_captured_and_all_run(machine):
     ]
     rows = {row["rank"]: row["report"] for row in machine.sidecar("ddp-4gpu")["ranks"]}
     assert rows == {0: "ddp-4gpu_0", 1: "ddp-4gpu_1", 2: None, 3: "ddp-4gpu_3"}
-
-
-@pytest.mark.parametrize("ranks", ["2", "0,7", "1-3"])
-def test_ranks_that_the_job_does_not_have_are_refused(machine, ranks):
-    answer = ddp(machine, "--ranks", ranks)
-    assert answer.status == 2
-    assert "--ranks: there is no rank" in answer.err
-    assert "this job's are 0 to 1" in answer.err
-    assert machine.files() == []
-
-
-@pytest.mark.parametrize("ranks", ["3-1", "0-99999999999"])
-def test_ranges_of_ranks_that_make_no_sense_are_refused(machine, ranks):
-    answer = ddp(machine, "--ranks", ranks)
-    assert answer.status == 2
-    said = {"3-1": "the range 3-1 ends before it begins"}.get(ranks, "no job has a rank 99999999999")
-    assert answer.err.splitlines() == [f"error: --ranks {ranks}: {said}", "  fix: --ranks 0,7,63 or --ranks 0-3"]
-    assert machine.files() == []
 
 
 def test_the_status_of_the_program_is_passed_on(machine):
@@ -102,23 +77,6 @@ def test_of_several_ranks_the_one_that_failed_first_is_named(machine):
     assert "rank 0" not in answer.err
 
 
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL", "SIGABRT"])
-def test_a_program_that_a_signal_ended_is_said_to(machine, name):
-    machine.put_program(f"import os, signal; os.kill(os.getpid(), signal.{name})")
-    answer = machine.run("baseline.sh", "--cpu", "--program", "train.py")
-    assert answer.status == 128 + signal.Signals[name]
-    assert f"rank 0 was ended by {name}" in answer.err
-
-
-def test_a_program_that_never_begins_the_capture_is_told_how(machine):
-    machine.put_nsys('"$@"')
-    answer = ddp(machine)
-    assert answer.status == 3
-    assert "it never began the NVTX range nsyspipe.capture" in answer.err
-    assert "captured_steps" in answer.err
-    assert machine.files() == []
-
-
 def test_a_partial_set_of_reports_names_the_ranks_that_lack_one(machine):
     machine.put_nsys('"$@"; [ $RANK = 1 ] || cp "$reports/$RANK.sqlite" "$out.nsys-rep"')
     answer = ddp(machine, n=3)
@@ -127,31 +85,6 @@ def test_a_partial_set_of_reports_names_the_ranks_that_lack_one(machine):
     assert "found: reports of 2 of 3 ranks" in answer.err
     assert "rank 1: nothing was captured" in answer.err
     assert "ddp-3gpu_2.sqlite" in machine.files()
-
-
-def test_an_nsys_that_fails_before_the_program_is_blamed_itself(machine):
-    machine.put_nsys("echo 'unrecognised option --foo' ; echo bye; exit 1")
-    answer = ddp(machine)
-    assert answer.status == 2
-    assert "nsys failed before it started the program" in answer.err
-    assert "mend the program" not in answer.err
-    assert "fix: check --trace and --nsys-arg" in answer.err
-
-
-def test_an_nsys_that_cannot_write_its_report_says_why(machine):
-    machine.put_nsys("echo Failed to create it: No space left; "
-                     '"$@"; : > "$TMPDIR/nsys-report-1.nsys-rep"; echo Generated:')  # fmt: skip
-    answer = ddp(machine, n=1)
-    assert answer.status == 3
-    assert "nsys could not write its report: Failed to create it: No space left" in answer.err
-
-
-def test_a_capture_that_nsys_did_not_turn_into_a_report_is_kept(machine):
-    machine.put_nsys('"$@"; echo raw > "$TMPDIR/x.qdstrm"')
-    answer = ddp(machine, n=1)
-    assert answer.status == 3
-    assert "which is kept: ddp-1gpu_0.qdstrm" in answer.err
-    assert (machine.work / "ddp-1gpu_0.qdstrm").read_text() == "raw\n"
 
 
 def test_an_export_that_fails_keeps_the_reports_and_says_so(machine):
@@ -195,13 +128,3 @@ def test_stale_ranks_of_a_job_around_do_not_make_the_baseline_one(machine):
     answer = machine.run("baseline.sh", "--cpu", "--program", "train.py")
     assert (answer.status, answer.out) == (0, "None\n")
     assert machine.sidecar("baseline")["ranks"][0]["rank"] == 0
-
-
-def test_a_node_wide_capture_leaves_one_report_for_its_ranks(machine):
-    machine.put_program("pass")
-    words = ["--cpu", "--nnodes", "2", "-n", "2", "--rdzv-endpoint", "h:1", "-o", "run"]
-    answer = machine.run("node.sh", *words, "--program=train.py", "--node-rank=1", "--node-wide")
-    assert answer.status == 0, answer.err
-    assert machine.files() == ["run.node1.capture.json", "run_node1.nsys-rep", "run_node1.sqlite"]
-    rows = [(row["rank"], row["report"]) for row in machine.sidecar("run.node1")["ranks"]]
-    assert rows == [(2, "run_node1"), (3, "run_node1")]

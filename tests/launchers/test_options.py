@@ -33,14 +33,8 @@ NODE = ("--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node0:29500")
         ("ddp.sh", ["-n"], "-n: needs a value"),
         ("ddp.sh", ["--output"], "--output: needs a value"),
         ("ddp.sh", ["-n", "0"], "-n 0: not a number of ranks"),
-        ("ddp.sh", ["-n", "-1"], "-n -1: not a number"),
         ("ddp.sh", ["-n", "two"], "-n two: not a number"),
-        ("ddp.sh", ["-n", ""], "-n : not a number"),
         ("ddp.sh", ["--ranks", "0;1"], "no list of ranks"),
-        ("ddp.sh", ["--ranks", "0,"], "no list of ranks"),
-        ("ddp.sh", ["--ranks", "3-1"], "--ranks 3-1: the range 3-1 ends before it begins"),
-        ("ddp.sh", ["--ranks", "0-99999999"], "no job has a rank 99999999"),
-        ("ddp.sh", ["--dry-run", "--ranks", "3-1"], "the range 3-1 ends before it begins"),
         ("ddp.sh", ["--dry-run", "--ranks", "1"], "--ranks: there is no rank 1: this job's are 0 to 0"),
         ("ddp.sh", ["--timeout", "1m"], "'1m': not a number of seconds"),
         ("ddp.sh", ["--linger", ""], "'': not a number of seconds"),
@@ -48,12 +42,9 @@ NODE = ("--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "node0:29500")
         ("ddp.sh", ["--cuda-graph-trace", "all"], "--cuda-graph-trace all: unknown"),
         ("ddp.sh", ["--capture-range", "all"], "--capture-range all: unknown"),
         ("ddp.sh", ["-o", "captures/"], "a directory, and no name for the files in it"),
-        ("ddp.sh", ["-o", ".."], "a directory, and no name"),
         ("ddp.sh", ["-o", "dir/a b"], "a space in the name of files"),
         ("ddp.sh", ["-o", "100%/run"], "has a %"),
         ("ddp.sh", ["--cpu=yes"], "yes: no such option"),
-        ("ddp.sh", ["--program", "none.py"], "none.py: no such training program"),
-        ("ddp.sh", ["--nsys", "/no/nsys"], "is no nsys that can be run"),
         ("ddp.sh", ["--trace", "nvtx,dx12"], "does not know dx12"),
         ("baseline.sh", ["-n", "2"], "-n: no such option: the baseline is one rank"),
         ("node.sh", [], "--nnodes '': not a number of nodes"),
@@ -110,11 +101,6 @@ def test_a_value_may_follow_an_equals_sign_or_stand_alone(machine):
     assert command(machine, "ddp.sh", "-n", "3", "--output=x/y", "--nproc=2") == command(
         machine, "ddp.sh", "--nproc_per_node", "2", "-o", "x/y"
     )
-
-
-def test_only_the_first_equals_sign_divides(machine):
-    words = command(machine, "baseline.sh", "--nsys-arg=--env-var=A=1,B=2")
-    assert "--env-var=A=1,B=2" in words
 
 
 def test_what_follows_two_dashes_goes_to_the_program_word_for_word(machine):
