@@ -39,6 +39,8 @@ _MEMORY = (
     "cuMemRelease", "cuMemSetAccess", "cuMemcpy", "cuMemset",
 )  # fmt: skip
 _ASYNC = "Async"
+# Every export looked at has the table when there is something in it; this is the oldest of them that says its version.
+_OLDEST_WITH_OVERHEAD = (2, 9)
 # Which of them wait for a whole device, and which for one stream.
 _OF_DEVICE = ("cudaDeviceSynchronize", "cudaThreadSynchronize", "cuCtxSynchronize")
 _OF_STREAM = ("cudaStreamSynchronize", "cuStreamSynchronize")
@@ -214,14 +216,10 @@ def read_overhead(report: Report, facts: ReportFacts) -> tuple[Int64, Int64] | N
     It is not told by process: what delays one process of a report delays what waits for it. A lazy
     export leaves the table out when there was no such work.
     """
-    if (
-        not report.has(versions.OVERHEAD)
-        and facts.leaves_out_empty(versions.OVERHEAD)
-        and versions.knows_overhead(facts.schema_version)
-    ):
-        return EMPTY.starts, EMPTY.ends
     if not report.has(versions.OVERHEAD, "start", "end"):
-        return None
+        is_lazy = not report.has(versions.OVERHEAD) and facts.leaves_out_empty(versions.OVERHEAD)
+        knows_it = versions.version_numbers(facts.schema_version) >= _OLDEST_WITH_OVERHEAD
+        return (EMPTY.starts, EMPTY.ends) if is_lazy and knows_it else None
     found = report.select(versions.OVERHEAD, {"start": "int", "end": "int"}).drop_null()
     starts, ends = found["start"].to_numpy(), found["end"].to_numpy()
     kept = ends > starts

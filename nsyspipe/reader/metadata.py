@@ -195,27 +195,20 @@ def read_capture(path: str, comm_kernel: re.Pattern[str] | None) -> Capture:
         recorded = _recorded(report, facts, strings, operations)
         no_memset = _holds_memsets(report, facts) and not report.has_rows(versions.MEMSET)
         n_memset_calls = _n_calls(report, strings, ("Memset",)) if no_memset else 0
-    problems = [
-        problem("untested-version", version=facts.schema_version)
-        if versions.is_newer_than_tested(facts.schema_version)
-        else None,
-        None if ranges.is_recorded else problem("no-nvtx"),
-        *(None if getattr(recorded, fact) else problem(code) for fact, code in NOT_RECORDED.items()),
-        problem("dropped-operations", n=operations.n_dropped) if operations.n_dropped else None,
-        problem("dropped-ranges", n=ranges.n_dropped) if ranges.n_dropped else None,
-        problem("memset-calls-only", n=n_memset_calls) if n_memset_calls else None,
-        problem("undecoded-payload", n=payloads.n_undecoded) if payloads.n_undecoded else None,
-    ]
-    return Capture(
-        facts=facts,
-        operations=operations,
-        calls=calls,
-        overhead=overhead,
-        ranges=ranges,
-        payloads=payloads,
-        recorded=recorded,
-        problems=tuple(one for one in problems if one is not None),
+    is_untested = versions.is_newer_than_tested(facts.schema_version)
+    numbers = {
+        "dropped-operations": operations.n_dropped,
+        "dropped-ranges": ranges.n_dropped,
+        "memset-calls-only": n_memset_calls,
+        "undecoded-payload": payloads.n_undecoded,
+    }
+    problems = (
+        *([problem("untested-version", version=facts.schema_version)] if is_untested else []),
+        *([] if ranges.is_recorded else [problem("no-nvtx")]),
+        *(problem(code) for fact, code in NOT_RECORDED.items() if not getattr(recorded, fact)),
+        *(problem(code, n=n) for code, n in numbers.items() if n),
     )
+    return Capture(facts, operations, calls, overhead, ranges, payloads, recorded, problems)
 
 
 def _recorded(report: Report, facts: ReportFacts, strings: Strings, operations: Operations) -> Recorded:

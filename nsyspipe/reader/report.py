@@ -77,8 +77,6 @@ _SIGNS = (STRINGS, EXPORT_META, EXPORT_META_OLD, KERNEL, RUNTIME, NVTX, SESSION_
 _VERSIONED = re.compile(r"^(?P<table>.+)_V(?P<version>[0-9]{1,9})$")
 
 NEWEST_TESTED = (3, 25)
-# Every export looked at knows `OVERHEAD`; this is the oldest of them that says its version.
-_OLDEST_WITH_OVERHEAD = (2, 9)
 
 
 def is_read(table: str) -> bool:
@@ -89,19 +87,13 @@ def is_read(table: str) -> bool:
 
 def is_newer_than_tested(schema_version: str | None) -> bool:
     """Tell whether an export schema version is newer than any that nsyspipe was tried on."""
-    found = _numbers(schema_version)
-    return found is not None and found > NEWEST_TESTED
+    return version_numbers(schema_version) > NEWEST_TESTED
 
 
-def knows_overhead(schema_version: str | None) -> bool:
-    """Tell whether exports of a schema version have the table `OVERHEAD` when there is something in it."""
-    found = _numbers(schema_version)
-    return found is not None and found >= _OLDEST_WITH_OVERHEAD
-
-
-def _numbers(schema_version: str | None) -> tuple[int, int] | None:
+def version_numbers(schema_version: str | None) -> tuple[int, int]:
+    """Return the first two numbers of an export schema version; zeros for none."""
     found = re.match(r"(\d+)\.(\d+)", schema_version or "")
-    return (int(found[1]), int(found[2])) if found else None
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 # A damaged file can also hold a name that is no text.

@@ -226,11 +226,11 @@ class FoundSidecars:
     @property
     def paths(self) -> tuple[Path, ...]:
         """Where they were read, and the files that they name."""
-        sidecars = [one.sidecar for one in self.found]
-        names = ((one.path.name, *one.log_names, one.topology_name) for one in sidecars)
-        named = zip(sidecars, names, strict=True)
         return tuple(
-            one.path.parent / name for one, names in named for name in names if name and name == Path(name).name
+            one.path.parent / name
+            for one in (found.sidecar for found in self.found)
+            for name in (one.path.name, *one.log_names, one.topology_name)
+            if name and name == Path(name).name
         )
 
 
@@ -291,7 +291,7 @@ def _inside(sidecar: Sidecar, names: Iterable[str], problems: list[Problem]) -> 
         parts = Path(name).parts
         try:
             is_own = bool(parts) and not Path(name).is_absolute() and ".." not in parts
-            is_own = is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name  # fmt: skip
+            is_own = is_own and Path(os.path.realpath(path)) == Path(os.path.realpath(folder)) / name
             state = path.lstat() if is_own else None
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "no file name"

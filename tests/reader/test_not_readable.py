@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -96,61 +97,53 @@ def test_a_journal_that_a_killed_writer_left_is_refused(report, tmp_path):
 
 # Root may read everything, so the program gives up root, once everything it imports is imported.
 AS_NOBODY = """
-import contextlib, io, os, sys
-from nsyspipe.cli.app import app, run
+import json, os, sys
+from tests.cli.tools import nsyspipe_here
 good, *arguments = sys.argv[1:]
-with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-    app(["analyze", good])
+assert nsyspipe_here("analyze", good).returncode == 0
 if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-sys.argv = ["nsyspipe", "analyze", *arguments]
-run()
+done = [nsyspipe_here("analyze", one) for one in arguments]
+print(json.dumps([[one.returncode, one.stdout, one.stderr] for one in done]))
 """
+# Where a report lies, the modes of its folder and of itself, what is passed, and whether it can be read.
+PLACES = {
+    "file": (0o755, 0o000, "file/a_0.sqlite", False),
+    "closed": (0o000, 0o644, "closed", False),
+    "no entry": (0o000, 0o644, "no entry/a_0.sqlite", False),
+    "no glob": (0o000, 0o644, "no glob/*.sqlite", False),
+    "listed only": (0o600, 0o644, "listed only", False),
+    "entered only": (0o311, 0o644, "entered only/a_0.sqlite", True),
+}
 
 
 @pytest.fixture
-def open_folder():
-    """Yield a folder that any user may enter, which pytest's own are not."""
+def folders():
+    """Yield a folder that any user may enter, which pytest's own are not, with those of `PLACES`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        (folder / "inner").mkdir()
-        steady_rank(0).write(folder / "inner" / "a_0.sqlite")
+        for place, (mode, file_mode, *_) in PLACES.items():
+            (folder / place).mkdir()
+            steady_rank(0).write(folder / place / "a_0.sqlite").chmod(file_mode)
+            (folder / place).chmod(mode)
         yield folder
-        (folder / "inner").chmod(0o755)
+        for place in PLACES:
+            (folder / place).chmod(0o755)
 
 
-def run_as_nobody(good, *arguments):
+@pytest.mark.slow
+def test_what_may_not_be_read_entered_or_listed_is_refused(report, folders):
     # Nobody may write this checkout's coverage data either.
     unmeasured = {name: value for name, value in environment().items() if "COVERAGE" not in name}
-    return subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(good), *map(str, arguments)], capture_output=True, text=True,
-        check=False, timeout=60, env=unmeasured,
-    )  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_report_without_read_permission_is_refused(report, open_folder):
-    path = open_folder / "inner" / "a_0.sqlite"
-    path.chmod(0)
-    done = run_as_nobody(report, path)
-    assert_refused(done)
-    assert f"{path}: permission denied" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("argument", "mode"), [("inner", 0o000), ("inner/a_0.sqlite", 0o000), ("inner/*.sqlite", 0o000), ("inner", 0o600)]
-)
-def test_a_directory_that_may_not_be_entered_or_listed_is_refused(report, open_folder, argument, mode):
-    (open_folder / "inner").chmod(mode)
-    assert_refused(run_as_nobody(report, open_folder / argument))
-
-
-@pytest.mark.slow
-def test_a_report_in_a_directory_that_may_be_entered_but_not_listed_is_read(report, open_folder):
-    (open_folder / "inner").chmod(0o311)
-    done = run_as_nobody(report, open_folder / "inner" / "a_0.sqlite")
-    assert (done.returncode, done.stderr) == (0, "")
+    arguments = [folders / argument for *_, argument, _ in PLACES.values()]
+    command = [sys.executable, "-c", AS_NOBODY, *map(str, [report, *arguments])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=unmeasured)
+    for (*_, is_read), (code, out, err) in zip(PLACES.values(), json.loads(done.stdout), strict=True):
+        if is_read:
+            assert (code, err) == (0, "")
+        else:
+            assert_refused(subprocess.CompletedProcess([], code, out, err))
+    assert f"{folders / 'file' / 'a_0.sqlite'}: permission denied" in json.loads(done.stdout)[0][2]

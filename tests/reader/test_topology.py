@@ -25,11 +25,11 @@ WITH_NICS = (
     "  NV#  = Connection traversing a bonded set of # NVLinks\n"
     "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_bond_0\n"
 )
-PATHS = {"GPU0 GPU1": "NV12", "GPU0 NIC0": "PXB", "GPU1 NIC1": "PIX"} | dict.fromkeys(
-    ("GPU0 NIC1", "GPU1 NIC0", "NIC0 NIC1"), "SYS"
-)
-BOTH_WAYS = {tuple(names.split()[::way]): path for names, path in PATHS.items() for way in (1, -1)}
-TWO_NICS = Topology(gpus=(0, 1), paths=BOTH_WAYS)
+PATHS = {
+    ("GPU0", "GPU1"): "NV12", ("GPU0", "NIC0"): "PXB", ("GPU1", "NIC1"): "PIX",
+    ("GPU0", "NIC1"): "SYS", ("GPU1", "NIC0"): "SYS", ("NIC0", "NIC1"): "SYS",
+}  # fmt: skip
+TWO_NICS = Topology(gpus=(0, 1), paths=PATHS | {(other, one): path for (one, other), path in PATHS.items()})
 
 
 @pytest.fixture
