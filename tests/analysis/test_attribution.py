@@ -69,10 +69,6 @@ def test_calls_of_a_process_without_operations_launch_nothing_here():
     assert found([(3, 11)], calls) == [None]
 
 
-def test_a_process_without_calls_has_no_launches():
-    assert found([(1, 11), (2, 11)], launches((1, 50, 11))) == [50, None]
-
-
 def test_processes_with_negative_ids_are_processes_like_others():
     calls = launches((-(2**40), 50, 11), (2**40, 60, 11))
     assert found([(2**40, 11), (-(2**40), 11)], calls) == [60, 50]
@@ -81,10 +77,6 @@ def test_processes_with_negative_ids_are_processes_like_others():
 def test_without_calls_or_without_their_table_there_are_no_launches():
     assert found([(1, 11), (1, 12)], None) == [None, None]
     assert found([(1, 11), (1, None)], launches()) == [None, None]
-
-
-def test_no_operations_have_no_launches():
-    assert found([], launches((1, 50, 11))) == []
 
 
 @pytest.mark.parametrize("far", [1000, 2**62])
@@ -108,10 +100,6 @@ def test_ids_in_several_chunks_keep_their_order():
     chunked = pa.concat_tables([called([(1, 11), (1, None)]), called([(1, 12)])])
     calls = pa.concat_tables([launches((1, 60, 12)), launches((1, 50, 11))])
     assert launch_times(chunked, calls).tolist() == [50, NEVER, 60]
-
-
-def test_never_is_later_than_every_time():
-    assert np.iinfo(np.int64).max == NEVER
 
 
 # --- operations_of -------------------------------------------------------------------------
@@ -172,11 +160,6 @@ def test_a_copy_of_unknown_kind_is_neither_a_memset_nor_device_to_device():
     assert operations(unknown, memset(0, 1)).copy_kind.tolist() == [-1, 0]
 
 
-def test_the_span_of_one_kind_of_operations_alone():
-    assert operations(compute(5, 9), comm(-3, 6)).span == (-3, 9)
-    assert operations(dtod(5, 9), dtod(7, 8)).span == (5, 9)
-
-
 def test_a_process_with_copies_only_has_no_launched_kernels():
     ops = operations_of(
         canonical.KERNELS.empty(),
@@ -202,11 +185,6 @@ def test_a_mask_flags_what_lies_in_any_slice():
     slices = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8))  # the third is empty, the last at the end
     expected = [False, True, True, True, False, False, False, True]
     assert slices.mask(8).tolist() == expected
-
-
-def test_a_mask_of_no_slices_flags_nothing():
-    assert Slices(ints(), ints()).mask(2).tolist() == [False, False]
-    assert Slices(ints(0), ints(0)).mask(0).tolist() == []
 
 
 def test_the_minimum_of_each_slice_whether_they_touch_overlap_or_leave_gaps():

@@ -76,12 +76,6 @@ def test_a_window_gives_the_step_range_that_it_is_of():
     ]  # fmt: skip
 
 
-def test_without_steps_or_windows_an_operation_belongs_to_none():
-    assert rows(comm(20, 30, 5), comm(40, 50), steps=members(), spans=windows()) == [
-        (20, NO_MEMBER), (40, NO_MEMBER),
-    ]  # fmt: skip
-
-
 def test_a_capture_that_is_one_window_holds_all_operations():
     ops = comm(20, 30, 500), comm(40, 50)
     assert rows(*ops, steps=members(), spans=windows((0, 60)), is_one_window=True) == [
@@ -110,12 +104,6 @@ def test_an_operation_without_a_known_name_is_of_another_kind(name_id):
     made = found(comm(10, 11, 1, name_id=name_id), comm(20, 21, 2, name_id=1))
     assert made.kinds[1] == CommKind("other", None, None)
     assert made.table["kind"].to_pylist() == [1, 0]
-
-
-def test_no_operations_have_no_kinds():
-    made = found(compute(10, 20, 1))
-    assert (made.kinds, made.table.num_rows) == ((), 0)
-    assert made.table.schema == canonical.COMM_OPERATIONS.arrow
 
 
 # --- streams -------------------------------------------------------------------------------

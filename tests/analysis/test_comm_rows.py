@@ -85,14 +85,6 @@ def test_a_member_stands_for_the_step_number_of_its_own_rank():
     assert rows.step.tolist() == [4, 5, 5, 6]
 
 
-def test_ranks_without_communication_add_nothing():
-    rows = side_by_side(rank(), rank(op(3)), rank(kinds=()))
-    assert (rows.rank.tolist(), rows.start_ns.tolist()) == ([1], [3])
-    nothing = side_by_side(rank(kinds=()), rank(kinds=()), steps=())
-    assert (len(nothing), nothing.communicators, nothing.has_ids) == (0, (), False)
-    assert nothing.groups(2)[0].size == 0
-
-
 # --- communicators by order of first use ----------------------------------------------------------
 
 

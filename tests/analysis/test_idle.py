@@ -9,7 +9,7 @@ from nsyspipe.analysis import breakdown
 from nsyspipe.analysis.breakdown import idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
-from tests.build.make import calls, comm, compute, dtod, ints, listed, operations, windows
+from tests.build.make import calls, compute, ints, listed, operations, windows
 
 SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
 
@@ -55,66 +55,11 @@ def by_call(*ops, **more):
 # --- the causes ----------------------------------------------------------------------------
 
 
-def test_a_launch_that_came_late_explains_the_gap_until_the_kernel_could_have_started():
-    assert parts(FIRST, LAST) == [0, 75, 0, 15, 0]
-
-
-def test_a_kernel_launched_before_the_gap_waited_for_something_on_the_device():
-    assert parts(FIRST, compute(100, 110, 3)) == [0, 0, 0, 90, 0]
-
-
-def test_a_launch_whose_latency_reaches_into_the_gap_explains_that_much():
-    assert parts(FIRST, compute(100, 110, 8)) == [0, 3, 0, 87, 0]  # R = 13
-
-
-def test_a_launch_so_late_that_the_kernel_started_sooner_than_the_latency_explains_the_whole_gap():
-    # The shortest latency is never longer; a copy's may be, and kernels alone are asked.
-    assert parts(FIRST, dtod(100, 110, 98)) == [0, 90, 0, 0, 0]
-
-
-def test_a_gap_that_an_operation_without_a_launch_ends_is_unknown():
-    assert parts(FIRST, compute(100, 110)) == [0, 0, 0, 0, 90]
-    assert parts(FIRST, dtod(100, 110), data=[(0, 100)], blocking=[(0, 100, SYNC)]) == [0, 0, 0, 0, 90]  # fmt: skip
-
-
-def test_idle_time_before_the_first_and_after_the_last_operation_is_unknown():
-    assert parts(FIRST, LAST, spans=[(-20, 200)]) == [0, 75, 0, 15, 20 + 90]
-
-
-def test_the_data_phase_explains_the_late_part_that_it_covers():
-    # [20, 50) and [85, 100): what the device did not wait for the host in is no input.
-    assert parts(FIRST, LAST, data=[(20, 50), (70, 100)]) == [30 + 15, 30, 0, 15, 0]
-
-
-def test_a_call_that_blocked_in_the_middle_of_the_gap_explains_its_own_time():
-    assert parts(FIRST, LAST, blocking=[(20, 50, SYNC), (70, 100, ALLOC)]) == [0, 30, 45, 15, 0]
-
-
 def test_a_blocking_call_under_way_when_the_gap_begins_explains_the_whole_rest():
     # The host waited for the first kernel, and could launch nothing before it returned at 12.
     assert parts(FIRST, LAST, blocking=[(5, 12, SYNC)]) == [0, 0, 75, 15, 0]
     assert parts(FIRST, LAST, blocking=[(10, 11, SYNC)]) == [0, 0, 75, 15, 0]
     assert parts(FIRST, LAST, blocking=[(5, 10, SYNC)]) == [0, 75, 0, 15, 0]  # it was over
-
-
-def test_the_data_phase_wins_over_a_blocking_call():
-    assert parts(FIRST, LAST, data=[(20, 50)], blocking=[(15, 60, SYNC)]) == [30, 30, 15, 15, 0]
-    # Under way at the start: all that is not input, on both sides of it.
-    assert parts(FIRST, LAST, data=[(20, 50)], blocking=[(5, 11, SYNC)]) == [30, 0, 45, 15, 0]
-    # A data phase at the gap's start does not change what began it.
-    assert parts(FIRST, LAST, data=[(10, 50)], blocking=[(5, 11, SYNC)]) == [40, 0, 35, 15, 0]
-
-
-def test_each_gap_asks_for_the_call_at_its_own_start():
-    # Gaps [10, 20) late until 15 + 5, [30, 60) late until 60: the first is blocked as a whole.
-    ops = FIRST, compute(20, 30, 15), comm(60, 110, 55)
-    assert parts(*ops, blocking=[(8, 11, SYNC), (40, 45, ALLOC)]) == [0, 25, 10 + 5, 0, 0]
-
-
-def test_a_zero_length_operation_parts_the_gap_and_with_it_the_causes():
-    # [10, 50) ended by a kernel launched at 12: late until 17; [50, 100) late until 85.
-    ops = FIRST, compute(50, 50, 12), LAST
-    assert parts(*ops, blocking=[(5, 11, SYNC)]) == [0, 35, 7, 33 + 15, 0]
 
 
 @pytest.mark.parametrize(
@@ -135,14 +80,6 @@ def test_a_pause_is_a_long_stretch_in_which_nothing_is_launched(monkeypatch, lat
     found = causes(*ops, blocking=blocking, spans=((0, half), (half, 20 + late)))
     assert found.pause_ns.sum() == pause
     assert (found.pause_ns <= found.columns["idle_launch_ns"]).all()
-
-
-def test_causes_are_clipped_to_windows():
-    # Late [10, 85): input [10, 30), launch [30, 70), blocked [70, 85); dependent [85, 100).
-    found = parts(
-        FIRST, LAST, data=[(0, 30)], blocking=[(70, 90, ALLOC)], spans=[(0, 25), (25, 80), (80, 110)]
-    )  # fmt: skip
-    assert found == [[15, 5, 0], [0, 40, 0], [0, 10, 5], [0, 0, 15], [0, 0, 0]]
 
 
 # --- what was not recorded -----------------------------------------------------------------

@@ -78,22 +78,6 @@ NOTHING = (None, None, None)
 # --- one to one -------------------------------------------------------------------------------------
 
 
-def test_each_kernel_takes_the_call_before_it():
-    calls = [Call(10, 100, seq=4), Call(30, 200, comm=B), Call(50, None)]
-    kernels = [Kernel(12), Kernel(39), Kernel(50)]
-    assert assigned(calls, kernels) == [(A, 4, 100), (B, None, 200), (A, None, None)]
-
-
-def test_the_order_of_rows_does_not_matter():
-    calls = [Call(50, 300), Call(10, 100), Call(30, 200)]
-    assert sizes(calls, [Kernel(39), Kernel(55), Kernel(12)]) == [200, 300, 100]
-
-
-def test_a_group_is_assigned_in_order():
-    calls = [Call(10, 100), Call(11, 200), Call(12, 300, comm=B)]
-    assert sizes(calls, [Kernel(20), Kernel(21), Kernel(22)]) == [100, 200, 300]
-
-
 def test_graph_kernels_that_share_a_launch_keep_their_order():
     assert sizes([Call(10, 100), Call(11, 200)], [Kernel(20), Kernel(20)]) == [100, 200]
 
@@ -138,23 +122,6 @@ def test_the_sum_is_unknown_if_one_part_is_or_if_it_is_beyond_belief():
 )
 def test_another_communicator_or_collective_is_no_fusion(second):
     assert assigned([Call(10, 100), second], [Kernel(20)]) == [NOTHING]
-
-
-def test_unknown_communicators_may_be_several():
-    assert assigned([Call(10, 100, comm=None), Call(11, 20, comm=None)], [Kernel(20)]) == [NOTHING]
-
-
-def test_three_payloads_and_two_kernels_are_ambiguous():
-    calls = [Call(10, 1), Call(11, 2), Call(12, 3), Call(30, 4)]
-    assert sizes(calls, [Kernel(20), Kernel(21), Kernel(31)]) == [None, None, 4]
-
-
-def test_more_kernels_than_payloads_are_ambiguous():
-    assert sizes([Call(10, 1), Call(30, 4)], [Kernel(20), Kernel(21), Kernel(31)]) == [
-        None,
-        None,
-        4,
-    ]
 
 
 def test_a_launch_inside_the_last_call_is_not_that_of_a_group():
@@ -214,12 +181,6 @@ def test_a_call_fits_its_kernel(call, collective):
 )
 def test_a_call_of_another_collective_is_not_assigned(call, collective):
     assert assigned([Call(10, 100, call)], [Kernel(12, collective)]) == [NOTHING]
-
-
-def test_one_pair_that_does_not_fit_spoils_its_block_only():
-    calls = [Call(10, 1), Call(11, 2, "ncclAllGather"), Call(30, 3)]
-    kernels = [Kernel(20, "all_reduce"), Kernel(21, "all_reduce"), Kernel(31)]
-    assert sizes(calls, kernels) == [None, None, 3]
 
 
 def test_calls_that_launch_nothing_stand_in_nobodys_way():
