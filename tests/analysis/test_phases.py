@@ -119,7 +119,7 @@ def test_a_range_contains_another_that_starts_or_ends_with_it(inner):
 
 def test_the_step_range_itself_is_no_phase():
     table = ranges((1, 0, 100, "Batch 1"), (1, 100, 200, "Batch 2"), (1, 120, 130, "load batch"))
-    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts_of(table)), DEFAULTS), members(STEP, rows=()))
+    phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts_of(table)), DEFAULTS), TWO)
     assert {name: one.starts.tolist() for name, one in phases.items()} == {
         "backward": [], "forward": [], "optimizer": [], "data": [120],
     }  # fmt: skip
