@@ -74,7 +74,7 @@ def measure(
     parts = breakdown(operations, windows, backward, recorded, device)
     offset = events.clock.offset_ns
     gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
-    causes = idle_causes(
+    causes, blocked_ns_by_call = idle_causes(
         gaps,
         windows,
         parts["idle_ns"],
@@ -85,8 +85,7 @@ def measure(
     in_backward = _in_backward(phases, copy_phase)
     copies = grad_copies(operations, windows, device, in_backward, recorded)
     overhead = context.overhead
-    parts |= causes.columns | copies
-    parts |= {"idle_between_steps_ns": causes.between_steps_ns, "idle_pause_ns": causes.pause_ns}
+    parts |= causes | copies
     is_known = recorded.kernels and recorded.names
     parts["comm_delay_ns"] = comm_delays(operations, device.comm, windows) if is_known else None
     parts["graph_ns"] = _graphs_ns(operations, windows)
@@ -116,7 +115,7 @@ def measure(
         _windows_table(windows, parts),
         _phases_table(list(phases), costs),
         *kernels_table(operations, context.names, kernel_phase, device.comm, windows),
-        causes.blocked_ns_by_call,
+        blocked_ns_by_call,
         device.hidden,
     )
 

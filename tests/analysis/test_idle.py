@@ -20,9 +20,9 @@ FIRST, LAST = compute(0, 10, -5), compute(100, 110, 80)
 
 def parts(*ops, data=(), blocking=(), spans=((0, 110),)):
     """Return the causes as (input, launch, blocked, dependency, unknown), one number per window."""
-    found = causes(*ops, data=data, blocking=blocking, spans=spans)
-    columns = [None if one is None else one.tolist() for one in found.columns.values()]
-    assert tuple(found.columns) == CAUSES
+    found, _ = causes(*ops, data=data, blocking=blocking, spans=spans)
+    assert tuple(found) == (*CAUSES, "idle_between_steps_ns", "idle_pause_ns")
+    columns = [None if found[name] is None else found[name].tolist() for name in CAUSES]
     return columns if len(spans) > 1 else [None if one is None else one[0] for one in columns]
 
 
@@ -31,15 +31,14 @@ def causes(*ops, data=(), blocking=(), spans=((0, 110),)):
     idle = ints(*(counted_idle(ops, *span) for span in spans))
     ranges = union(ints(*(a for a, _ in data)), ints(*(b for _, b in data))) if data else EMPTY
     table = None if blocking is None else calls(*blocking)
-    found = idle_causes(idle_gaps(operations(*ops)), windows(*spans), idle, ranges, table)
+    columns, by_call = idle_causes(idle_gaps(operations(*ops)), windows(*spans), idle, ranges, table)
     if blocking is not None:
-        assert sum(found.columns.values()).tolist() == idle.tolist()
-        assert all((one >= 0).all() for one in found.columns.values())
-        by_name = found.blocked_ns_by_call.values()
-        blocked = found.columns["idle_blocked_ns"]
-        assert sum(by_name, np.zeros_like(blocked)).tolist() == blocked.tolist()
-        assert all(one.any() for one in by_name)
-    return found
+        assert sum(columns[name] for name in CAUSES).tolist() == idle.tolist()
+        assert all((one >= 0).all() for one in columns.values())
+        blocked = columns["idle_blocked_ns"]
+        assert sum(by_call.values(), np.zeros_like(blocked)).tolist() == blocked.tolist()
+        assert all(one.any() for one in by_call.values())
+    return columns, by_call
 
 
 def counted_idle(ops, start, end):
@@ -48,8 +47,7 @@ def counted_idle(ops, start, end):
 
 def by_call(*ops, **more):
     """Return the blocked time of each call, of all windows together."""
-    found = causes(*ops, **more).blocked_ns_by_call
-    return {call: one.sum() for call, one in found.items()}
+    return {call: one.sum() for call, one in causes(*ops, **more)[1].items()}
 
 
 # --- the causes ----------------------------------------------------------------------------
@@ -77,9 +75,9 @@ def test_a_pause_is_a_long_stretch_in_which_nothing_is_launched(monkeypatch, lat
     # Launched with no latency, each kernel starts when it comes; windows cut the gap in two.
     ops = (compute(0, 10, 0), compute(10 + late, 20 + late, 10 + late))
     half = 10 + late // 2
-    found = causes(*ops, blocking=blocking, spans=((0, half), (half, 20 + late)))
-    assert found.pause_ns.sum() == pause
-    assert (found.pause_ns <= found.columns["idle_launch_ns"]).all()
+    found, _ = causes(*ops, blocking=blocking, spans=((0, half), (half, 20 + late)))
+    assert found["idle_pause_ns"].sum() == pause
+    assert (found["idle_pause_ns"] <= found["idle_launch_ns"]).all()
 
 
 # --- what was not recorded -----------------------------------------------------------------
@@ -93,13 +91,13 @@ def test_without_the_ends_of_calls_blocked_and_launch_cannot_be_told_apart():
 def test_without_idle_time_there_are_no_causes():
     gaps = idle_gaps(operations(FIRST, LAST))
     found = idle_causes(gaps, windows((0, 110)), None, EMPTY, calls((0, 90, SYNC)))
-    assert (found.columns, found.blocked_ns_by_call) == (dict.fromkeys(CAUSES), {})
+    assert found == (dict.fromkeys((*CAUSES, "idle_between_steps_ns", "idle_pause_ns")), {})
 
 
 def test_no_windows_have_no_causes():
-    found = idle_causes(idle_gaps(operations(FIRST, LAST)), windows(), ints(), EMPTY, calls((5, 12, SYNC)))  # fmt: skip
-    assert [one.tolist() for one in found.columns.values()] == [[]] * 5
-    assert found.blocked_ns_by_call == {}
+    gaps = idle_gaps(operations(FIRST, LAST))
+    found, by_name = idle_causes(gaps, windows(), ints(), EMPTY, calls((5, 12, SYNC)))
+    assert ([one.tolist() for one in found.values()], by_name) == ([[]] * 7, {})
 
 
 # --- by call -------------------------------------------------------------------------------
@@ -114,7 +112,7 @@ def test_blocked_time_of_a_call_is_told_by_window():
     # Blocked [20, 25) and [60, 64) in the one, [30, 50) in the other; a window edge cuts both.
     blocking = [(20, 25, SYNC), (30, 50, ALLOC), (60, 64, SYNC)]
     spans = [(0, 22), (22, 40), (40, 63), (63, 110)]
-    found = causes(FIRST, LAST, blocking=blocking, spans=spans).blocked_ns_by_call
+    found = causes(FIRST, LAST, blocking=blocking, spans=spans)[1]
     assert listed(found) == {SYNC: [2, 3, 3, 1], ALLOC: [0, 10, 10, 0]}
 
 
