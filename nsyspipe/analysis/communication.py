@@ -207,7 +207,7 @@ def calls_of(payloads: pa.Table) -> Messages:
     call = payloads["call"].combine_chunks()  # a null fits any kind
     names = call.dictionary.to_pylist()
     code = pc.fill_null(call.indices, len(names)).to_numpy()
-    calls = np.zeros(len(code), MESSAGE)
+    calls: Messages = np.zeros(len(code), MESSAGE)
     kind = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
     calls["kind"] = kind
     calls["is_receive"] = np.array([*("recv" in name.lower() for name in names), False])[code]

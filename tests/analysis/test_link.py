@@ -324,25 +324,13 @@ def test_a_bandwidth_that_one_link_of_the_kind_lacks_is_not_known():
     ("transport", "path", "text"),
     [
         ("P2P/MNNVL", "SYS", "NVLink (P2P/MNNVL)"),
-        (
-            "P2P/IPC",
-            "PHB",
-            "direct access over PCIe (P2P/IPC, PHB: across a PCIe host bridge, usually the CPU)",
-        ),
+        ("P2P/IPC", "PHB", "direct access over PCIe (P2P/IPC, PHB: across a PCIe host bridge, usually the CPU)"),
         ("SHM/direct/direct", "SYS", "SHM through host memory"),
         ("direct shared memory", "NV2", "SHM through host memory, although the GPUs are connected by NV2"),
         ("NET/IB/0/GDRDMA", "SYS", "network (NET/IB/0/GDRDMA)"),
-        (
-            "NET/IB/0/GDRDMA, NET/IB/1",
-            "NV4",
-            "network (NET/IB/0/GDRDMA, NET/IB/1) through host memory, although the GPUs are connected by NV4",
-        ),
+        ("NET/IB/0/GDRDMA, NET/IB/1", "NV4", "network (NET/IB/0/GDRDMA, NET/IB/1) through host memory, although the GPUs are connected by NV4"),
         ("NET/Socket/0", "SYS", "network (NET/Socket/0) through host memory"),
-        (
-            "CXL/0",
-            "SYS",
-            "CXL/0, a transport that nsyspipe does not know; the GPUs are connected by SYS",
-        ),
+        ("CXL/0", "SYS", "CXL/0, a transport that nsyspipe does not know; the GPUs are connected by SYS"),
         (None, "NV18", "no NCCL log says what NCCL uses; the GPUs are connected by NV18"),
     ],
 )  # fmt: skip
@@ -390,7 +378,7 @@ def test_edges_are_those_that_the_text_holds_for(transports, edges):
 
 
 def test_paths_that_differ_are_told_apart():
-    log = one_log(ring("P2P/IPC", "P2P/IPC", "P2P/IPC", "P2P/IPC"))
+    log = one_log(ring(*["P2P/IPC"] * 4))
     topo = topology(g01="PIX", g12="SYS", g23="PIX", g30="SYS")
     found = slowest(links(log, topo, dict.fromkeys(range(4), H200)))
     assert (found.text.count("PIX"), found.edges) == (1, "2 of 4 edges, rank 0 to 1 first")
@@ -411,21 +399,24 @@ def sizes(log):
     return None if log is None else [comm.n_ranks for comm in log.communicators]
 
 
-def test_a_log_of_the_runs_processes_is_kept_without_larger_communicators_of_others():
-    # ring() numbers its processes from 100.
+@pytest.mark.parametrize(
+    ("pids", "world_sizes", "kept"),
+    [
+        # ring() numbers its processes from 100; larger communicators of others go.
+        ({100}, {5}, [2]),
+        ({7}, {5}, [2, 8]),
+        # Containers have other processes: the run's size is enough.
+        ({1}, {2, None}, [2]),
+        ({1}, {2, 8}, [2, 8]),
+        ({1}, {4, None}, None),
+    ],
+)
+def test_a_log_is_of_the_run_by_its_processes_or_its_size(pids, world_sizes, kept):
     log = one_log(ring("SHM", "SHM"), Communicator("0x3", 8, (CommMember(0, "a", 7),)))
-    assert sizes(log.of_run({100}, {5})) == [2]
-    assert sizes(log.of_run({7}, {5})) == [2, 8]
+    assert sizes(log.of_run(pids, world_sizes)) == kept
 
 
-def test_a_communicator_of_the_runs_size_is_enough_as_containers_have_other_processes():
-    log = one_log(ring("SHM", "SHM"), Communicator("0x3", 8, (CommMember(0, "a", 7),)))
-    assert sizes(log.of_run({1}, {2, None})) == [2]
-    assert sizes(log.of_run({1}, {2, 8})) == [2, 8]
-
-
-def test_a_log_with_neither_is_of_another_run():
-    assert one_log(ring("SHM", "SHM")).of_run({1}, {4, None}) is None
+def test_a_log_without_communicators_is_of_any_run():
     silent = NcclLog("2.28.9", (), {"NCCL_P2P_DISABLE": "1"})
     assert silent.of_run({1}, {4}) is silent
 
