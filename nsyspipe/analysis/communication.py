@@ -214,8 +214,8 @@ def calls_of(payloads: pa.Table) -> Messages:
     calls["start"], calls["end"] = filled(payloads["start_ns"]), filled(payloads["end_ns"], -NEVER)
     for name in ("comm_id", "seq", "message_bytes"):
         calls[name], calls[f"has_{name}"] = filled(payloads[name], 0), pc.is_valid(payloads[name])
-    calls = calls[(kind >= 0) | ((kind == ANY) & (calls["has_message_bytes"] | calls["has_seq"]))]
-    return calls
+    is_call = (kind >= 0) | ((kind == ANY) & (calls["has_message_bytes"] | calls["has_seq"]))
+    return calls.take(np.flatnonzero(is_call))
 
 
 def kernel_kinds(collectives: Iterable[str]) -> Int64:

@@ -176,13 +176,6 @@ def test_of_several_transports_on_an_edge_the_slowest_is_its_kind():
     ]
 
 
-def test_without_a_topology_direct_access_is_not_called_nvlink():
-    log = one_log(ring("P2P/CUMEM", "P2P/CUMEM"))
-    assert rows(log, None, dict.fromkeys(range(2), H200)) == [
-        row(start, 1 - start, "P2P/CUMEM", None, "p2p") for start in (0, 1)
-    ]
-
-
 def test_an_edge_that_was_not_logged_has_no_transport_and_no_channels():
     log = one_log(ring("SHM", None))
     found = rows(log, topology(g01="PIX"), {0: "NVIDIA L4", 1: "NVIDIA L4"})
@@ -293,15 +286,6 @@ def test_shared_memory_although_there_is_nvlink():
     assert [(one["transport"], one["n_channels"], one["path"]) for one in table.to_pylist()] == [
         ("SHM/direct/direct", 4, "NV18")
     ] * 4
-
-
-@pytest.mark.parametrize("n_gpus", [2, 4])
-def test_nvlink_everywhere(n_gpus):
-    log = read_nccl_logs([REAL / f"ddp-{n_gpus}gpu.nccl.log"])
-    topo = read_topology(REAL / f"topo-{n_gpus}gpu.txt")
-    table = links(log, topo, dict.fromkeys(range(n_gpus), H200), n_ranks=n_gpus)
-    text = "NVLink (P2P/CUMEM over NV18)"
-    assert slowest(table) == SlowestLink("nvlink", 0, 1, 450e9, text, n_gpus, 0, n_gpus, True)
 
 
 def test_the_slowest_kind_then_the_least_bandwidth():
