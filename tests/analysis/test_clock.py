@@ -15,7 +15,7 @@ from tests.build.make import ints
 NONE = ClockOffset(0, None)
 
 
-def offsets(*collectives: tuple[int, ...], reports: tuple[int, ...] | None = None, n_reports=None):
+def offsets(*collectives: tuple[int, ...], reports: tuple[int, ...] | None = None):
     """Return (offset, error) of each report; a collective is its end on each rank, rank i being of `reports[i]`."""
     reports = tuple(range(len(collectives[0]))) if reports is None else reports
     blocks: list[Any] = []
@@ -25,7 +25,7 @@ def offsets(*collectives: tuple[int, ...], reports: tuple[int, ...] | None = Non
         blocks.append(np.arange(len(ends), len(ends) + len(one))[np.newaxis, :])
         ends += one
         owner += reports[: len(one)]
-    found = clock_offsets(blocks, ints(*ends), ints(*owner), n_reports or max(reports) + 1)
+    found = clock_offsets(blocks, ints(*ends), ints(*owner), max(reports) + 1)
     return [(one.offset_ns, one.error_ns) for one in found]
 
 
@@ -53,18 +53,6 @@ def test_the_median_of_an_even_number_is_floored(values, median):
 # --- offsets --------------------------------------------------------------------------------------
 
 
-def test_the_offset_is_the_median_difference_from_the_median_end():
-    # Rank 1 is the median end; ranks 0 and 2 differ from it by -40, -40, -40 and +100, +100, +100.
-    found = offsets((960, 1000, 1100), (1960, 2000, 2100), (2960, 3000, 3100))
-    assert found == [(-40, 0), (0, 0), (100, 0)]
-
-
-def test_the_median_of_an_even_number_of_differences_is_floored():
-    # Of rank 2: 10, 11, 20, 30: floor(15.5) = 15; deviations 5, 4, 5, 15: median 5, x 1.4826 = 7.413.
-    found = offsets((0, 0, 10), (0, 0, 11), (0, 0, 20), (0, 0, 30))
-    assert found == [(0, 0), (0, 0), (15, 7)]
-
-
 @pytest.mark.parametrize(
     ("deviation", "error"),
     [(0, 0), (1, 1), (2, 3), (3, 4), (10, 15), (1000, 1483), (10**9, 1_482_600_000)],
@@ -84,23 +72,31 @@ def test_an_offset_is_applied_only_where_it_exceeds_its_error(offset, applied):
     assert offsets(*ends) == [(-applied, 4), (0, 0), (applied, 4)]
 
 
-def test_fewer_than_three_differences_tell_nothing():
-    assert offsets((0, 90)) == [(0, None)] * 2
-    assert offsets((0, 90), (100, 190)) == [(0, None)] * 2
-    assert offsets((0, 90), (100, 190), (200, 290)) == [(-45, 0), (45, 0)]
+FOUR = (0, 1, 2, 100), (10, 11, 12, 150), (20, 21, 22, 120)
+FAR = 2**61 + 1  # a float would lose the 1
 
 
-def test_a_report_of_several_ranks_has_one_offset_from_all_its_differences():
-    # Ranks 0, 1, 2 are report 0, rank 3 is report 1; the median end of (0, 1, 2, 100) is floor(1.5) = 1.
-    # Report 0: -1, 0, 1 of one collective are three differences. Report 1: 99 alone is too few.
-    assert offsets((0, 1, 2, 100), reports=(0, 0, 0, 1)) == [(0, 1), (0, None)]
-    # A second collective, (10, 11, 12, 150): report 0 has -1, 0, 1, -1, 0, 1: floor(0) and MAD 1.
-    found = offsets((0, 1, 2, 100), (10, 11, 12, 150), reports=(0, 0, 0, 1))
-    assert found == [(0, 1), (0, None)]
-    # A third: report 1 has 99, 139, 99: 99, and deviations 0, 40, 0.
-    third = (20, 21, 22, 120)
-    found = offsets((0, 1, 2, 100), (10, 11, 12, 150), third, reports=(0, 0, 0, 1))
-    assert found == [(0, 1), (99, 0)]
+@pytest.mark.parametrize(
+    ("ends", "reports", "expected"),
+    [
+        # Rank 1 is the median end; ranks 0 and 2 differ from it by -40, -40, -40 and +100, +100, +100.
+        ([(960, 1000, 1100), (1960, 2000, 2100), (2960, 3000, 3100)], None, [(-40, 0), (0, 0), (100, 0)]),
+        # Of rank 2: 10, 11, 20, 30: floor(15.5) = 15; deviations 5, 4, 5, 15: median 5, x 1.4826 = 7.413.
+        ([(0, 0, 10), (0, 0, 11), (0, 0, 20), (0, 0, 30)], None, [(0, 0), (0, 0), (15, 7)]),
+        # Fewer than three differences tell nothing.
+        ([(0, 90)], None, [(0, None)] * 2),
+        ([(0, 90), (100, 190)], None, [(0, None)] * 2),
+        ([(0, 90), (100, 190), (200, 290)], None, [(-45, 0), (45, 0)]),
+        # Ranks 0, 1, 2 are report 0: -1, 0, 1 of the first collective are three differences, as its median end is
+        # floor(1.5) = 1. Rank 3 is report 1: 99 alone is too few, and so is 139 with it; with 99 deviations are 0, 40, 0.
+        (FOUR[:1], (0, 0, 0, 1), [(0, 1), (0, None)]),
+        (FOUR[:2], (0, 0, 0, 1), [(0, 1), (0, None)]),
+        (FOUR, (0, 0, 0, 1), [(0, 1), (99, 0)]),
+        ([(FAR + k, FAR + k + 7, FAR + k + 9) for k in range(3)], None, [(-7, 0), (0, 0), (2, 0)]),
+    ],
+)
+def test_the_offset_is_the_median_difference_from_the_median_end(ends, reports, expected):
+    assert offsets(*ends, reports=reports) == expected
 
 
 def test_without_any_collective_nothing_is_known():
@@ -114,15 +110,6 @@ def test_on_one_clock_nothing_is_off_whatever_the_ends_say(n_reports):
     ends, report = ints(0, 90, 100, 120, 200, 290), np.zeros(6, np.int64)
     assert clock_offsets(matched, ends, report, n_reports, is_one_clock=True) == exact
     assert clock_offsets([], ints(), ints(), n_reports, is_one_clock=True) == exact
-
-
-def test_ends_far_from_zero_are_exact():
-    at = 2**61 + 1  # a float would lose the 1
-    assert offsets(*[(at + k, at + k + 7, at + k + 9) for k in range(3)]) == [
-        (-7, 0),
-        (0, 0),
-        (2, 0),
-    ]
 
 
 def matched(*rows: tuple[int, int], required: tuple[int, ...]):
