@@ -68,13 +68,8 @@ class ProcessOperations:
     @property
     def sampled(self) -> tuple[int, int]:
         """First kernel whose grid is known, and the one after the last."""
-        if self.kernel_order is not None:
-            known = np.flatnonzero(self.kernel_column("grid") != UNKNOWN)
-            return (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
-        chunks = self.kernel_rows["grid"].chunks
-        edges = np.cumsum([0, *map(len, chunks)]).tolist()
-        some = [at for at, chunk in enumerate(chunks) if chunk.null_count < len(chunk)]
-        return (edges[some[0]], edges[some[-1] + 1]) if some else (0, 0)
+        known = np.flatnonzero(self.kernel_column("grid") != UNKNOWN)
+        return (int(known[0]), int(known[-1]) + 1) if known.size else (0, 0)
 
     @property
     def n_without_launch(self) -> int:

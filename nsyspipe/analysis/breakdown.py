@@ -263,20 +263,6 @@ def _launchable_from(places: Int64, order: Int64, operations: ProcessOperations)
     return np.where(found < order.size, found, places)
 
 
-@dataclass(frozen=True)
-class IdleCauses:
-    """The idle time of each window by cause."""
-
-    # `schema.IDLE_CAUSES`, one int64 per window, ns; they sum to ``idle_ns`` exactly. None where not recorded.
-    columns: dict[str, Int64 | None]
-    # ``idle_blocked_ns`` by the API call that the host was blocked in; calls without any are left out
-    blocked_ns_by_call: dict[str, Int64]
-    # of ``idle_input_ns`` the part between two steps; None where that is
-    between_steps_ns: Int64 | None = None
-    # of ``idle_launch_ns`` the part in stretches of `PAUSE_NS` and more; None where that is
-    pause_ns: Int64 | None = None
-
-
 def idle_causes(
     gaps: Gaps,
     windows: Windows,
@@ -285,7 +271,7 @@ def idle_causes(
     calls: pa.Table | None,
     *,
     between: IntervalSet = EMPTY,
-) -> IdleCauses:
+) -> tuple[dict[str, Int64 | None], dict[str, Int64]]:
     r"""Split the idle time of each window by what held up the operation that ends each gap.
 
     A gap ``[g0, g1)`` is ended by an operation launched at ``L``; ``R = min(max(L + latency, g0), g1)``
@@ -303,9 +289,13 @@ def idle_causes(
 
     All times of the host are on the clock of the gaps, and none of `between` is in `data`. All causes are None where
     `idle_ns` is; blocked and launch without `calls`, `canonical.BLOCKING_CALLS` of the process, sorted by start.
+
+    Returns `schema.IDLE_CAUSES`, one int64 per window, ns, with ``idle_between_steps_ns``, the part of input between two
+    steps, and ``idle_pause_ns``, the part of launch in stretches of `PAUSE_NS` and more; and ``idle_blocked_ns`` by the call
+    that the host was blocked in, without those that have none.
     """
     if idle_ns is None:
-        return IdleCauses(dict.fromkeys(IDLE_CAUSES), {})
+        return dict.fromkeys((*IDLE_CAUSES, "idle_between_steps_ns", "idle_pause_ns")), {}
     known = gaps.launch != NEVER
     starts, ends = gaps.starts[known], gaps.ends[known]
     ready = np.clip(gaps.launch[known] + gaps.latency_ns, starts, ends)
@@ -323,14 +313,16 @@ def idle_causes(
         launching = waiting.without(blocked)
         is_pause = launching.ends - launching.starts >= PAUSE_NS
         pause_ns = windows.covered(IntervalSet(launching.starts[is_pause], launching.ends[is_pause]))
-    columns = {
+    columns: dict[str, Int64 | None] = {
         "idle_input_ns": late_ns - waiting_ns,
         "idle_launch_ns": None if blocked_ns is None else waiting_ns - blocked_ns,
         "idle_blocked_ns": blocked_ns,
         "idle_dependency_ns": dependency_ns,
         "idle_unknown_ns": idle_ns - late_ns - dependency_ns,
+        "idle_between_steps_ns": windows.covered(late.intersect(between)),
+        "idle_pause_ns": pause_ns,
     }
-    return IdleCauses(columns, by_call, windows.covered(late.intersect(between)), pause_ns)
+    return columns, by_call
 
 
 def phase_idle(gaps: Gaps | IntervalSet, windows: Windows, phase: Phases, n_phases: int) -> list[Int64]:

@@ -180,7 +180,7 @@ _AS_SENDS = (ALL_TO_ALL, _COLLECTIVES.index("gather"), _COLLECTIVES.index("scatt
 ANY, _NONE = -1, -2  # fits each kind; launches no kernel
 
 
-# What NCCL reported of calls or of kernels; a value counts only where its flag is set.
+# What NCCL reported of calls or of kernels, as records; a value counts only where its flag is set.
 MESSAGE = np.dtype(
     [
         ("comm_id", np.int64),  # communicator: 64 bits as a signed number
@@ -190,22 +190,14 @@ MESSAGE = np.dtype(
         ("message_bytes", np.int64),  # as NCCL reports it; of calls that were fused, the sum
         ("has_message_bytes", np.bool_),
         ("kind", np.int64),  # number of the collective that was called, or `ANY`
+        ("is_receive", np.bool_),  # whether it was ncclRecv
+        ("start", np.int64),  # host time of the call; the end of one that never ended is before all times
+        ("end", np.int64),
     ]
 )
 
 
-@dataclass(frozen=True)
-class Calls:
-    """Calls that may have launched a kernel."""
-
-    # host time of the call; the end of one that never ended is before all times
-    start: Int64
-    end: Int64
-    is_receive: Flags  # whether it is ncclRecv
-    says: Messages  # what the payload says: records of `MESSAGE`
-
-
-def calls_of(payloads: pa.Table) -> Calls:
+def calls_of(payloads: pa.Table) -> Messages:
     """Return the calls of `canonical.PAYLOADS` that may have launched a kernel, in the same order.
 
     That leaves out what makes or destroys communicators and what NCCL does not name as a
@@ -215,17 +207,15 @@ def calls_of(payloads: pa.Table) -> Calls:
     call = payloads["call"].combine_chunks()  # a null fits any kind
     names = call.dictionary.to_pylist()
     code = pc.fill_null(call.indices, len(names)).to_numpy()
-    says = np.zeros(len(code), MESSAGE)
-    says["kind"] = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
+    calls: Messages = np.zeros(len(code), MESSAGE)
+    kind = np.array([*map(_kind_of_call, names), ANY], np.int64)[code]
+    calls["kind"] = kind
+    calls["is_receive"] = np.array([*("recv" in name.lower() for name in names), False])[code]
+    calls["start"], calls["end"] = filled(payloads["start_ns"]), filled(payloads["end_ns"], -NEVER)
     for name in ("comm_id", "seq", "message_bytes"):
-        says[name], says[f"has_{name}"] = filled(payloads[name], 0), pc.is_valid(payloads[name])
-    rows = np.flatnonzero((says["kind"] >= 0) | ((says["kind"] == ANY) & (says["has_message_bytes"] | says["has_seq"])))
-    return Calls(
-        start=filled(payloads["start_ns"])[rows],
-        end=filled(payloads["end_ns"], -NEVER)[rows],
-        is_receive=np.array([*("recv" in name.lower() for name in names), False])[code][rows],
-        says=says[rows],
-    )
+        calls[name], calls[f"has_{name}"] = filled(payloads[name], 0), pc.is_valid(payloads[name])
+    is_call = (kind >= 0) | ((kind == ANY) & (calls["has_message_bytes"] | calls["has_seq"]))
+    return calls.take(np.flatnonzero(is_call))
 
 
 def kernel_kinds(collectives: Iterable[str]) -> Int64:
@@ -284,15 +274,15 @@ def assign_messages(payloads: pa.Table, launches: Int64, kinds: Int64) -> Messag
     call, kernel = _one_to_one(calls, kinds, blocks)
     source[kernel] = call
     fused, kernel, last, is_fused = _fused(calls, kinds, blocks)
-    is_own = launches[kernel] < calls.end[last]
-    own = is_own & fits(calls.says["kind"][last], kinds[kernel])
+    is_own = launches[kernel] < calls["end"][last]
+    own = is_own & fits(calls["kind"][last], kinds[kernel])
     source[kernel[own]] = last[own]
     if (launches < NEVER).all():
         is_fused &= ~is_own
-        source[kernel[is_fused]] = calls.start.size + np.flatnonzero(is_fused)
+        source[kernel[is_fused]] = calls.size + np.flatnonzero(is_fused)
     unknown = np.zeros(1, MESSAGE)
     unknown["kind"] = ANY
-    messages: Messages = np.concatenate((calls.says, fused, unknown))[source]
+    messages: Messages = np.concatenate((calls, fused, unknown))[source]
     return messages
 
 
@@ -308,17 +298,17 @@ class _Blocks:
     n_kernels: Int64
 
 
-def _blocks(calls: Calls, launches: Int64) -> _Blocks:
+def _blocks(calls: Messages, launches: Int64) -> _Blocks:
     """Sort calls and launches by time; where a call follows a launch, a block begins."""
     kernel = np.flatnonzero(launches < NEVER)
-    n_calls = calls.start.size
-    time = np.concatenate((calls.start, launches[kernel]))
+    n_calls = calls.size
+    time = np.concatenate((calls["start"], launches[kernel]))
     order = np.argsort(time, kind="stable")  # a call before a launch of the same time
     is_kernel = order >= n_calls
     block = np.cumsum(np.diff(is_kernel.astype(np.int8), prepend=0) < 0, dtype=np.int64)
     n_blocks = int(block[-1]) + 1 if block.size else 0
     call, call_block = order[~is_kernel], block[~is_kernel]
-    counts = _is_counted(calls, call, call_block)
+    counts = _is_counted(calls[call], call_block)
     call, call_block = call[counts], call_block[counts]
     return _Blocks(
         call=call,
@@ -330,28 +320,28 @@ def _blocks(calls: Calls, launches: Int64) -> _Blocks:
     )
 
 
-def _is_counted(calls: Calls, call: Int64, block: Int64) -> Flags:
+def _is_counted(calls: Messages, block: Int64) -> Flags:
     """Leave out what a communicator receives in a block in which it also sends."""
-    says, is_receive = calls.says[call], calls.is_receive[call]
-    codes = np.unique(says["comm_id"], return_inverse=True)[1] + 1
-    key = block * (codes.size + 1) + np.where(says["has_comm_id"], codes, 0)
-    is_send = (says["kind"] == SEND_RECV) & ~is_receive
+    is_receive = calls["is_receive"]
+    codes = np.unique(calls["comm_id"], return_inverse=True)[1] + 1
+    key = block * (codes.size + 1) + np.where(calls["has_comm_id"], codes, 0)
+    is_send = (calls["kind"] == SEND_RECV) & ~is_receive
     is_matched: Flags = is_receive & np.isin(key, key[is_send])
     return ~is_matched
 
 
-def _one_to_one(calls: Calls, kinds: Int64, blocks: _Blocks) -> tuple[Int64, Int64]:
+def _one_to_one(calls: Messages, kinds: Int64, blocks: _Blocks) -> tuple[Int64, Int64]:
     """Return calls and kernels of the blocks that have as many of both, all fitting."""
     is_even = blocks.n_calls == blocks.n_kernels
     call = blocks.call[is_even[blocks.call_block]]
     is_mine = is_even[blocks.kernel_block]
     kernel, block = blocks.kernel[is_mine], blocks.kernel_block[is_mine]
     is_bad = np.zeros(is_even.size, np.bool_)
-    is_bad[block[~fits(calls.says["kind"][call], kinds[kernel])]] = True
+    is_bad[block[~fits(calls["kind"][call], kinds[kernel])]] = True
     return call[~is_bad[block]], kernel[~is_bad[block]]
 
 
-def _fused(calls: Calls, kinds: Int64, blocks: _Blocks) -> tuple[Messages, Int64, Int64, Flags]:
+def _fused(calls: Messages, kinds: Int64, blocks: _Blocks) -> tuple[Messages, Int64, Int64, Flags]:
     """Sum up the calls of each block that has several of them and one kernel.
 
     Returned with that kernel, the last call, and whether the calls can be one fused group.
@@ -363,7 +353,7 @@ def _fused(calls: Calls, kinds: Int64, blocks: _Blocks) -> tuple[Messages, Int64
         return np.zeros(0, MESSAGE), kernel, call, np.zeros(0, np.bool_)
     n_calls = blocks.n_calls[is_wanted]
     firsts = np.cumsum(n_calls) - n_calls
-    says = calls.says[call]
+    says = calls[call]
     kind, comm, n_bytes = says["kind"], says["comm_id"], says["message_bytes"]
     highest = np.maximum.reduceat(kind, firsts)  # unnamed calls are the lowest
     lowest = np.minimum.reduceat(np.where(kind == ANY, N_KINDS, kind), firsts)

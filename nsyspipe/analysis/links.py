@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nsyspipe.model.schema import LINK_KINDS, LINKS
 
@@ -301,12 +301,8 @@ def _text(kind: str, row: Mapping[str, Any]) -> str:
 _GB = 1e9
 # GT/s x 16 lanes x 128/130 (line code; 6.0: 242 of the 256 bytes of a flit) / 8 bits. PCI Express Base Specification
 # 3.0 to 6.0.
-_PCIE_X16 = {
-    3: 8e9 * 16 * 128 / 130 / 8,
-    4: 16e9 * 16 * 128 / 130 / 8,
-    5: 32e9 * 16 * 128 / 130 / 8,
-    6: 64e9 * 16 * 242 / 256 / 8,
-}
+_PCIE_X16 = {generation: rate * 16 * 128 / 130 / 8 for generation, rate in ((3, 8e9), (4, 16e9), (5, 32e9))}
+_PCIE_X16[6] = 64e9 * 16 * 242 / 256 / 8
 
 
 @dataclass(frozen=True)
@@ -317,8 +313,7 @@ class Speed:
     source: str
 
 
-@dataclass(frozen=True)
-class _Gpu:
+class _Gpu(NamedTuple):
     """Links of a model: None where it has none, or where NVIDIA's sources differ."""
 
     words: str

@@ -21,7 +21,7 @@ from nsyspipe.model.names import DIGITS_PATTERN, SUFFIX_PATTERN, holds_steps, is
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from nsyspipe.analysis.attribution import ProcessOperations
     from nsyspipe.model.types import Flags, Int64
@@ -206,25 +206,23 @@ def choose(ranks: Sequence[Sequence[Candidate]], shifts: Sequence[int]) -> str |
     """
     if any(one.name == STEP_OPTION for rank in ranks for one in rank):
         return STEP_OPTION
-    if not ranks:
-        return None
     by_name = [{one.name: one for one in rank if one.qualifies} for rank in ranks]
-    shared = set(by_name[0]).intersection(*by_name[1:])
-    if not shared:
-        return None
-
-    def preference(name: str) -> tuple[bool, int, int, str]:
-        union = sum(rank[name].union_ns for rank in by_name)
-        first = min(rank[name].first_start_ns + shift for rank, shift in zip(by_name, shifts, strict=True))
-        return holds_steps(name), -union, first, name
-
-    best = min(shared, key=preference)
+    shared = set.intersection(*map(set, by_name)) if by_name else set()
+    worth = {name: _worth(zip((rank[name] for rank in by_name), shifts, strict=True)) for name in shared}
+    best = min(shared, key=lambda name: (worth[name], name), default=None)
     # Of equal ones the family that holds all ranges of the others on every rank.
-    while held_by := shared.intersection(*(rank[best].holders for rank in by_name)):
-        if not (tied := [one for one in held_by if preference(one)[:3] == preference(best)[:3]]):
+    while best is not None and (held_by := shared.intersection(*(rank[best].holders for rank in by_name))):
+        if not (tied := [name for name in held_by if worth[name] == worth[best]]):
             break
         best = min(tied)
     return best
+
+
+def _worth(candidates: Iterable[tuple[Candidate, int]]) -> tuple[bool, int, int]:
+    """Return what a family, of processes that have it with their shifts, is chosen by: the least wins."""
+    own = list(candidates)
+    first = min(one.first_start_ns + shift for one, shift in own)
+    return holds_steps(own[0][0].name), -sum(one.union_ns for one, _ in own), first
 
 
 def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequence[int]) -> str | None:
@@ -234,19 +232,18 @@ def choose_host(reports: Sequence[Sequence[Sequence[Candidate]]], shifts: Sequen
     qualifies in most reports wins, of several `choose` would take the same. What --step matches needs no vote.
     There are candidates of each process of each report, and a shift per report.
     """
-    found: dict[str, list[tuple[int, Candidate]]] = {}
+    reports_of: dict[str, list[tuple[Candidate, int]]] = {}
     for at, report in enumerate(reports):
         for one in (one for process in report for one in process):
             if one.qualifies or one.name == STEP_OPTION:
-                found.setdefault(one.name, []).append((at, one))
+                reports_of.setdefault(one.name, []).append((one, at))
 
     def preference(name: str) -> tuple[bool, int, int, int, str]:
-        own = found[name]
-        union = sum(one.union_ns for _, one in own)
-        first = min(one.first_start_ns + shifts[at] for at, one in own)
-        return holds_steps(name), -len({at for at, _ in own}), -union, first, name
+        own = reports_of[name]
+        holds, union, first = _worth((one, shifts[at]) for one, at in own)
+        return holds, -len({at for _, at in own}), union, first, name
 
-    return min(found, key=preference, default=None)
+    return min(reports_of, key=preference, default=None)
 
 
 def members_of(ranges: pa.Table, families: TextFamilies, candidate: Candidate) -> Members:

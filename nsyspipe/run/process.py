@@ -287,7 +287,7 @@ def _measured(
     backward = _in_backward(phases, kernel_phase) if operations.n_launched else None
     parts = breakdown(operations, windows, backward, recorded, device)
     gaps = idle_gaps(operations, offset, events.offsets_of_kernels_ns)
-    causes = idle_causes(
+    causes, blocked_ns_by_call = idle_causes(
         gaps,
         windows,
         parts["idle_ns"],
@@ -295,14 +295,12 @@ def _measured(
         _shifted(events.blocking_calls, offset),
         between=between.quiet.shifted(offset),
     )
-    parts |= causes.columns
+    parts |= causes
     parts |= grad_copies(operations, windows, device, _in_backward(phases, copy_phase), recorded)
     is_graph = operations.kernel_column("name_id") == GRAPH_NAME_ID
     graphs = union(operations.kernel_start[is_graph], operations.kernel_end[is_graph])
     is_known = recorded.kernels and recorded.names
     parts |= {
-        "idle_between_steps_ns": causes.between_steps_ns,
-        "idle_pause_ns": causes.pause_ns,
         "comm_delay_ns": comm_delays(operations, device.comm, windows) if is_known else None,
         "graph_ns": windows.covered(graphs),
         "overhead_ns": None if context.overhead is None else windows.covered(context.overhead),
@@ -327,7 +325,7 @@ def _measured(
         "phases": _phases_table(costs, recorded),
         "kernels": kernels,
         "kernels_by_window": by_window,
-        "blocked_ns_by_call": causes.blocked_ns_by_call,
+        "blocked_ns_by_call": blocked_ns_by_call,
         "hidden": device.hidden,
     }
 

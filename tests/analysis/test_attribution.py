@@ -37,81 +37,47 @@ def called(ops):
 # --- launch_times --------------------------------------------------------------------------
 
 
-def test_an_operation_is_launched_by_the_call_with_its_correlation_id():
-    calls = launches((1, 50, 11), (1, 40, 12), (1, 60, 10))
-    assert found([(1, 10), (1, 12), (1, 11), (1, 10)], calls) == [60, 40, 50, 60]
-
-
-def test_of_several_calls_with_one_id_the_earliest_is_the_launch():
-    calls = launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12))
-    assert found([(1, 11), (1, 12)], calls) == [30, 20]
-
-
-def test_an_operation_whose_id_nothing_called_has_no_launch():
-    calls = launches((1, 50, 11), (1, 60, 13))
-    # Below, between and above the ids that were called.
-    assert found([(1, 10), (1, 12), (1, 14), (1, 13)], calls) == [None, None, None, 60]
-
-
-def test_an_operation_without_an_id_has_no_launch_even_if_0_was_called():
-    calls = launches((1, 50, 0), (1, 60, 1))
-    assert found([(1, None), (1, 0), (1, 1)], calls) == [None, 50, 60]
-
-
-def test_processes_do_not_share_correlation_ids():
-    calls = launches((2, 70, 11), (1, 50, 11), (2, 80, 12))
-    assert found([(1, 11), (2, 11), (1, 12), (2, 12)], calls) == [50, 70, None, 80]
-
-
-def test_calls_of_a_process_without_operations_launch_nothing_here():
-    calls = launches((2, 10, 11), (1, 50, 11))
-    assert found([(1, 11)], calls) == [50]
-    assert found([(3, 11)], calls) == [None]
-
-
-def test_a_process_without_calls_has_no_launches():
-    assert found([(1, 11), (2, 11)], launches((1, 50, 11))) == [50, None]
-
-
-def test_processes_with_negative_ids_are_processes_like_others():
-    calls = launches((-(2**40), 50, 11), (2**40, 60, 11))
-    assert found([(2**40, 11), (-(2**40), 11)], calls) == [60, 50]
-
-
-def test_without_calls_or_without_their_table_there_are_no_launches():
-    assert found([(1, 11), (1, 12)], None) == [None, None]
-    assert found([(1, 11), (1, None)], launches()) == [None, None]
-
-
-def test_no_operations_have_no_launches():
-    assert found([], launches((1, 50, 11))) == []
-
-
-@pytest.mark.parametrize("far", [1000, 2**62])
-def test_sparse_ids_are_joined_like_dense_ones(far):
-    calls = launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7))
-    ops = [(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)]
-    assert found(ops, calls) == [20, 60, 30, None, None, None, None]
-
-
-def test_the_farthest_ids_find_nothing_among_dense_calls():
-    calls = launches((1, 50, 1), (1, 60, 2))
-    assert found([(1, 2**63 - 1), (1, -(2**63)), (1, 2)], calls) == [None, None, 60]
-
-
-def test_the_farthest_ids_are_found_when_called():
-    calls = launches((1, 50, 2**63 - 1), (1, 60, -(2**63)))
-    assert found([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], calls) == [60, 50, None]
+@pytest.mark.parametrize(
+    ("ops", "calls", "times"),
+    [
+        # An operation is launched by the call with its correlation id.
+        ([(1, 10), (1, 12), (1, 11), (1, 10)], launches((1, 50, 11), (1, 40, 12), (1, 60, 10)), [60, 40, 50, 60]),
+        # Of several calls with one id the earliest is the launch.
+        ([(1, 11), (1, 12)], launches((1, 50, 11), (1, 30, 11), (1, 40, 11), (1, 20, 12)), [30, 20]),
+        # What nothing called has no launch: below, between and above the ids that were called.
+        ([(1, 10), (1, 12), (1, 14), (1, 13)], launches((1, 50, 11), (1, 60, 13)), [None, None, None, 60]),
+        # Nor has one without an id, even if 0 was called.
+        ([(1, None), (1, 0), (1, 1)], launches((1, 50, 0), (1, 60, 1)), [None, 50, 60]),
+        # Processes do not share correlation ids, and may have negative ids.
+        ([(1, 11), (2, 11), (1, 12), (2, 12)], launches((2, 70, 11), (1, 50, 11), (2, 80, 12)), [50, 70, None, 80]),
+        ([(1, 11)], launches((2, 10, 11), (1, 50, 11)), [50]),
+        ([(3, 11)], launches((2, 10, 11), (1, 50, 11)), [None]),
+        ([(2**40, 11), (-(2**40), 11)], launches((-(2**40), 50, 11), (2**40, 60, 11)), [60, 50]),
+        # Without calls or without their table.
+        ([(1, 11), (1, 12)], None, [None, None]),
+        ([(1, 11), (1, None)], launches(), [None, None]),
+        # Ids so sparse that a table of them would be too long.
+        *(
+            (
+                [(1, far), (1, 7), (1, -far), (1, far + 1), (1, -far - 1), (1, None), (1, 8)],
+                launches((1, 50, far), (1, 30, -far), (1, 20, far), (1, 60, 7)),
+                [20, 60, 30, None, None, None, None],
+            )
+            for far in (1000, 2**62)
+        ),
+        # The farthest ids, asked for among dense calls, and called.
+        ([(1, 2**63 - 1), (1, -(2**63)), (1, 2)], launches((1, 50, 1), (1, 60, 2)), [None, None, 60]),
+        ([(1, -(2**63)), (1, 2**63 - 1), (1, 0)], launches((1, 50, 2**63 - 1), (1, 60, -(2**63))), [60, 50, None]),
+    ],
+)
+def test_the_launch_of_each_operation(ops, calls, times):
+    assert found(ops, calls) == times
 
 
 def test_ids_in_several_chunks_keep_their_order():
     chunked = pa.concat_tables([called([(1, 11), (1, None)]), called([(1, 12)])])
     calls = pa.concat_tables([launches((1, 60, 12)), launches((1, 50, 11))])
     assert launch_times(chunked, calls).tolist() == [50, NEVER, 60]
-
-
-def test_never_is_later_than_every_time():
-    assert np.iinfo(np.int64).max == NEVER
 
 
 # --- operations_of -------------------------------------------------------------------------
@@ -172,11 +138,6 @@ def test_a_copy_of_unknown_kind_is_neither_a_memset_nor_device_to_device():
     assert operations(unknown, memset(0, 1)).copy_kind.tolist() == [-1, 0]
 
 
-def test_the_span_of_one_kind_of_operations_alone():
-    assert operations(compute(5, 9), comm(-3, 6)).span == (-3, 9)
-    assert operations(dtod(5, 9), dtod(7, 8)).span == (5, 9)
-
-
 def test_a_process_with_copies_only_has_no_launched_kernels():
     ops = operations_of(
         canonical.KERNELS.empty(),
@@ -202,11 +163,6 @@ def test_a_mask_flags_what_lies_in_any_slice():
     slices = Slices(ints(1, 2, 5, 7), ints(3, 4, 5, 8))  # the third is empty, the last at the end
     expected = [False, True, True, True, False, False, False, True]
     assert slices.mask(8).tolist() == expected
-
-
-def test_a_mask_of_no_slices_flags_nothing():
-    assert Slices(ints(), ints()).mask(2).tolist() == [False, False]
-    assert Slices(ints(0), ints(0)).mask(0).tolist() == []
 
 
 def test_the_minimum_of_each_slice_whether_they_touch_overlap_or_leave_gaps():

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.breakdown import breakdown, device_time
 from nsyspipe.model.problems import Recorded
-from tests.build.make import comm, compute, dtod, htod, ints, listed, memset, operations, windows
+from tests.build.make import comm, compute, dtod, ints, listed, memset, operations, windows
 from tests.conftest import examples
 
 ALL = Recorded()
@@ -62,18 +62,6 @@ def test_every_figure_of_a_window_with_all_kinds_of_operations():
     assert row(*MIXED) == MIXED_PARTS
 
 
-def test_a_window_without_operations_is_idle():
-    assert row() == dict.fromkeys(NAMES, 0) | {
-        "wall_ns": 100, "idle_ns": 100, "overlap_backward_ns": None,
-    }  # fmt: skip
-
-
-def test_comm_inside_compute_is_not_exposed():
-    found = row(compute(10, 60), comm(20, 50), comm(30, 40))
-    parts = ("comm_ns", "exposed_comm_ns", "overlap_compute_ns", "idle_ns", "n_collectives")
-    assert [found[name] for name in parts] == [30, 0, 30, 50, 2]
-
-
 def test_overlap_with_backward_counts_backward_compute_only():
     # comm [0, 50); backward flags: compute [20, 30), and the comm kernel itself, which is no compute.
     ops = compute(10, 20, 1), compute(20, 30, 2), comm(0, 50, 3)
@@ -86,58 +74,6 @@ def test_backward_flags_follow_the_order_of_launch():
     # In order of launch: [60, 90), [0, 10); the first is backward, under comm for 10.
     found = row(compute(0, 10, 8), compute(60, 90, 2), comm(0, 70, 9), backward=[True, False, False])
     assert found["overlap_backward_ns"] == 10
-
-
-def test_a_copy_hidden_by_compute_and_comm_together_is_not_exposed():
-    # [10, 50) lies under compute [0, 30) and comm [20, 60); [20, 30) is under both.
-    found = row(compute(0, 30), comm(20, 60), dtod(10, 50))
-    assert (found["dtod_ns"], found["exposed_dtod_ns"], found["exposed_memory_ns"]) == (40, 0, 0)
-
-
-def test_a_copy_under_other_copies_is_still_exposed():
-    found = row(dtod(10, 30, n_bytes=5), htod(0, 50, n_bytes=9), memset(20, 60, n_bytes=3))
-    assert found == MIXED_PARTS | {
-        "compute_ns": 0, "comm_ns": 0, "exposed_comm_ns": 0, "exposed_memory_ns": 60, "idle_ns": 40, "dtod_ns": 20,
-        "dtod_bytes": 5, "n_dtod": 1, "exposed_dtod_ns": 20, "overlap_compute_ns": 0, "n_collectives": 0,
-    }  # fmt: skip
-
-
-def test_overlapping_copies_add_bytes_but_not_time():
-    found = row(dtod(10, 30, n_bytes=5), dtod(20, 40, n_bytes=6))
-    assert [found[name] for name in DTOD_FIGURES] == [30, 11, 2, 30]
-
-
-def test_operations_are_clipped_to_windows_and_counted_where_they_start():
-    found = columns(
-        [(0, 50), (50, 100)],
-        comm(40, 60),
-        comm(50, 55),  # starts with the second window
-        comm(-10, 5),  # before the first
-        comm(100, 110),  # after the last
-        dtod(90, 120, n_bytes=32),
-        dtod(45, 70, n_bytes=8),
-        dtod(50, 51, n_bytes=16),
-    )
-    assert found == {
-        "wall_ns": [50, 50],
-        "compute_ns": [0, 0],
-        "comm_ns": [15, 10],  # [0, 5) and [40, 50); [50, 60)
-        "exposed_comm_ns": [15, 10],
-        "exposed_memory_ns": [0, 20],  # [45, 50) is under comm; [60, 70) and [90, 100)
-        "idle_ns": [35, 20],  # [5, 40); [70, 90)
-        "dtod_ns": [5, 30],
-        "dtod_bytes": [8, 48],
-        "n_dtod": [1, 2],
-        "exposed_dtod_ns": [0, 20],
-        "overlap_compute_ns": [0, 0],
-        "overlap_backward_ns": None,
-        "n_collectives": [1, 1],
-    }
-
-
-def test_zero_length_operations_take_no_time_but_are_counted():
-    found = row(comm(10, 10), dtod(20, 20, n_bytes=4), compute(30, 30))
-    assert found == row() | {"n_collectives": 1, "n_dtod": 1, "dtod_bytes": 4}
 
 
 def test_no_windows_have_no_figures():

@@ -57,12 +57,6 @@ def test_an_operation_belongs_to_the_step_range_that_holds_its_launch():
     assert rows(*ops) == [(10, 0), (20, 0), (30, NO_MEMBER), (40, NO_MEMBER), (50, 1)]
 
 
-def test_where_it_runs_does_not_matter_to_an_operation_with_a_launch():
-    assert rows(comm(5, 6, 200), comm(140, 150, 50), comm(300, 310, -1)) == [
-        (5, 1), (140, 0), (300, NO_MEMBER),
-    ]  # fmt: skip
-
-
 def test_an_operation_without_a_launch_belongs_to_the_window_that_its_start_falls_in():
     ops = comm(9, 20), comm(10, 20), comm(129, 140), comm(130, 131), comm(260, 270)
     assert [member for _, member in rows(*ops)] == [NO_MEMBER, 0, 0, 1, NO_MEMBER]
@@ -73,12 +67,6 @@ def test_a_window_gives_the_step_range_that_it_is_of():
     second = Windows(ints(1), ints(130), ints(260), np.array([False]))
     assert rows(comm(20, 30), comm(140, 150), comm(25, 30, 50), spans=second) == [
         (20, NO_MEMBER), (25, 0), (140, 1),
-    ]  # fmt: skip
-
-
-def test_without_steps_or_windows_an_operation_belongs_to_none():
-    assert rows(comm(20, 30, 5), comm(40, 50), steps=members(), spans=windows()) == [
-        (20, NO_MEMBER), (40, NO_MEMBER),
     ]  # fmt: skip
 
 
@@ -110,12 +98,6 @@ def test_an_operation_without_a_known_name_is_of_another_kind(name_id):
     made = found(comm(10, 11, 1, name_id=name_id), comm(20, 21, 2, name_id=1))
     assert made.kinds[1] == CommKind("other", None, None)
     assert made.table["kind"].to_pylist() == [1, 0]
-
-
-def test_no_operations_have_no_kinds():
-    made = found(compute(10, 20, 1))
-    assert (made.kinds, made.table.num_rows) == ((), 0)
-    assert made.table.schema == canonical.COMM_OPERATIONS.arrow
 
 
 # --- streams -------------------------------------------------------------------------------
@@ -157,10 +139,6 @@ def test_streams_are_numbered_by_launch_and_not_by_start():
 TOLD = ("start_ns", "comm_id", "seq_number", "message_bytes")
 
 
-def test_what_only_a_payload_says_is_null_without_one():
-    assert rows(comm(10, 11, 1, name_id=1), columns=TOLD) == [(10, None, None, None)]
-
-
 def test_an_operation_has_the_payload_of_the_call_that_launched_it():
     # In order of start they stand the other way round.
     told = payload(4, "ncclAllReduce", seq=8, message_bytes=64), payload(1, "ncclAllGather", seq=7)
@@ -168,8 +146,3 @@ def test_an_operation_has_the_payload_of_the_call_that_launched_it():
     assert rows(*ops, columns=TOLD, payloads=pa.concat_tables(told, unify_dictionaries=True)) == [
         (10, 5, 8, 64), (20, 5, 7, None),
     ]  # fmt: skip
-
-
-def test_an_operation_of_another_collective_has_no_payload():
-    told = payload(4, "ncclAllGather", seq=8, message_bytes=64)
-    assert rows(comm(10, 11, 5, name_id=1), columns=TOLD, payloads=told) == [(10, None, None, None)]

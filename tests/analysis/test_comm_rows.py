@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nsyspipe.analysis.collectives import UNGROUPED, match
 from nsyspipe.analysis.communication import NO_MEMBER
 from nsyspipe.model.names import COLLECTIVES
@@ -78,21 +76,6 @@ def test_where_calls_are_not_all_known_kernels_keep_their_names_so_that_ranks_ma
     assert sorted([first, *rest]) == [[0, 0], [10, 10], [20, 20]]
 
 
-def test_a_member_stands_for_the_step_number_of_its_own_rank():
-    # Rank 0 was captured from step 4 on, rank 1 from step 5 on.
-    both = rank(op(0), op(10, member=1)), rank(op(0), op(10, member=1))
-    rows = comm_rows(both, [ints(4, 5), ints(5, 6)])
-    assert rows.step.tolist() == [4, 5, 5, 6]
-
-
-def test_ranks_without_communication_add_nothing():
-    rows = side_by_side(rank(), rank(op(3)), rank(kinds=()))
-    assert (rows.rank.tolist(), rows.start_ns.tolist()) == ([1], [3])
-    nothing = side_by_side(rank(kinds=()), rank(kinds=()), steps=())
-    assert (len(nothing), nothing.communicators, nothing.has_ids) == (0, (), False)
-    assert nothing.groups(2)[0].size == 0
-
-
 # --- communicators by order of first use ----------------------------------------------------------
 
 
@@ -100,20 +83,6 @@ def test_a_group_is_a_communicator_within_a_step_and_needs_all_ranks():
     both = (op(0), op(10, kind=GATHER), op(20), op(30, member=1))
     # all_reduce stands before all_gather, step 0 before step 1.
     assert groups(rank(*both), rank(*both)) == ([0, 2, 0, 1] * 2, [2, 2, 2])
-
-
-def test_orders_of_first_use_part_communicators_of_one_collective():
-    both = op(0, order=1), op(10, order=0), op(20, order=1)
-    assert groups(rank(*both), rank(*both)) == ([1, 0, 1] * 2, [2, 2])
-
-
-def test_steps_are_told_apart_by_number_not_by_place():
-    # Rank 1 lacks step 4: only steps 5 can match, and the groups of 4 and 6 lack a rank each.
-    placed = rank(op(1), op(2, member=1)), rank(op(3), op(4, member=1))
-    rows = comm_rows(placed, [ints(4, 5), ints(5, 6)])
-    group, required = rows.groups(2)
-    assert group.tolist() == [0, 1, 1, 2]
-    assert [one.tolist() for one in match(group, rows.rank, required)] == [[[1, 2]]]
 
 
 def test_what_belongs_to_no_step_has_no_group():
@@ -127,15 +96,6 @@ def test_without_ids_a_subgroup_cannot_be_told_from_a_rank_that_lacks_its_part()
     # Ranks 0 and 1 gather, rank 2 does not: all_reduce of all three is matched, the gather is not.
     two, one = rank(op(0), op(20, kind=GATHER)), rank(op(5))
     assert matched(two, two, one) == [[[0, 0, 5]]]
-
-
-@pytest.mark.parametrize("lacks", [0, 1, 2, 3])
-def test_a_rank_that_lacks_one_operation_unmatches_the_group_of_that_step_only(lacks):
-    both = [op(at, member=at // 20) for at in (0, 10, 20, 30)]
-    missing = [one for place, one in enumerate(both) if place != lacks]
-    # Steps of two operations each: the step of the missing one is lost, the other keeps both.
-    kept = (20, 30) if lacks < 2 else (0, 10)
-    assert matched(rank(*both), rank(*missing)) == [[[at, at] for at in kept]]
 
 
 # --- NCCL's communicators and sequence numbers ----------------------------------------------------

@@ -18,7 +18,7 @@ from nsyspipe.analysis.steps import (
     members_of,
     normalise,
 )
-from tests.build.make import comm, compute, dtod, operations, ranges, texts_of
+from tests.build.make import compute, operations, ranges, texts_of
 
 NO_OPERATIONS = operations()
 
@@ -84,31 +84,6 @@ def test_of_threads_with_equal_unions_the_lowest_counts(threads, best):
     assert facts(measured(table)) == [("s #", best, 10, 10, 1, 0, 0)]
 
 
-def test_a_range_that_starts_inside_the_last_kept_one_is_no_member():
-    # [8, 20) starts inside [0, 10) and is dropped; so [15, 30) is kept. Union [0, 30).
-    table = ranges((1, 15, 30, "s 3"), (1, 8, 20, "s 2"), (1, 0, 10, "s 1"))
-    ops = operations(compute(0, 1, 9), comm(0, 1, 12), compute(0, 1, 15), compute(0, 1, 30))
-    # 9 and 15 are inside members, 12 only inside the dropped one, 30 is the end.
-    assert facts(measured(table, ops)) == [("s #", 1, 30, 0, 2, 2, 4)]
-
-
-def test_zero_length_ranges_are_members_of_no_length():
-    table = ranges((1, 5, 5, "s 1"), (1, 9, 9, "s 2"), (1, 9, 12, "s 3"), (1, 10, 10, "s 4"))
-    # [9, 12) comes before [9, 9), which it hides, as it does [10, 10).
-    assert facts(measured(table)) == [("s #", 1, 3, 5, 2, 0, 0)]
-
-
-def test_candidates_come_largest_union_first_and_then_by_name():
-    table = ranges((1, 0, 10, "b"), (1, 0, 10, "a"), (1, 0, 11, "c"), (1, 0, 12, None))
-    assert [found.name for found in measured(table)] == ["c", "a", "b"]
-
-
-def test_kernels_without_a_launch_and_copies_are_not_counted():
-    table = ranges((1, 0, 10, "s 1"), (1, 10, 20, "s 2"))
-    ops = operations(compute(0, 1, 5), compute(3, 4), dtod(0, 1, 5), dtod(0, 1, 50))
-    assert facts(measured(table, ops)) == [("s #", 1, 20, 0, 2, 1, 1)]
-
-
 def test_no_ranges_or_none_that_the_option_matches_give_no_candidates():
     assert candidates(ranges(), TextFamilies([], NO_OPERATIONS.kernel_start), NO_OPERATIONS) == []
     assert measured(ranges((1, 0, 10, "s 1")), pattern="train") == []
@@ -143,17 +118,6 @@ def test_the_largest_union_summed_over_ranks_wins():
     assert chosen(first, second) == "b"
 
 
-def test_a_family_must_qualify_on_every_rank():
-    small, large = one("a", union=1), one("b", union=100)
-    too_few = one("b", union=100, members=1)
-    launched_elsewhere = one("b", union=100, inside=1, launched=3)
-    assert chosen([large, small], [too_few, small]) == "a"
-    assert chosen([large, small], [small, launched_elsewhere]) == "a"
-    assert chosen([large, small], [small]) == "a"
-    assert chosen([large, small], []) is None
-    assert chosen([too_few]) is None
-
-
 def test_an_epoch_wins_only_if_nothing_else_qualifies():
     epoch, step = one("Epoch #", union=1000), one("step #", union=1)
     assert chosen([epoch, step]) == "step #"
@@ -167,19 +131,11 @@ def test_of_equal_unions_the_earlier_first_range_wins_in_aligned_time():
     assert chosen(*ranks, shifts=[0, -4]) == "b"
 
 
-def test_of_equal_unions_and_starts_the_alphabet_decides():
-    assert chosen([one("b"), one("a"), one("c")]) == "a"
-
-
 def test_what_the_option_matches_on_any_rank_needs_no_vote():
     matched = one(STEP_OPTION, members=1, inside=0, launched=9)
     assert chosen([matched], []) == STEP_OPTION
     assert chosen([], [matched]) == STEP_OPTION
     assert chosen([], []) is None
-
-
-def test_no_ranks_choose_nothing():
-    assert choose([], []) is None
 
 
 def test_a_range_named_like_the_option_needs_a_vote_like_any_other():
@@ -286,13 +242,6 @@ def test_a_family_inside_anothers_ranges_loses_to_it_where_both_take_as_long():
     found = measured(ranges(*steps, *layers))
     assert [one.holders for one in found] == [("step #",), ()]
     assert choose([found], [0]) == "step #"
-
-
-def test_of_families_with_the_same_ranges_the_alphabet_decides():
-    rows = [(1, at, at + 20, f"{name} {at}") for at in (0, 20) for name in ("step", "batch")]
-    found = measured(ranges(*rows))
-    assert [one.holders for one in found] == [(), ()]
-    assert choose([found], [0]) == "batch #"
 
 
 @pytest.mark.parametrize("name", ["warmup #", "Warm-up # of #", "warm_up #"])

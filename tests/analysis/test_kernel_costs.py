@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from nsyspipe.analysis.intervals import EMPTY, union
@@ -41,45 +40,6 @@ def names(*name_ids, texts):
 
 
 # --- costs ---------------------------------------------------------------------------------
-
-
-def test_kernels_are_summed_by_phase_and_name_sorted_so():
-    found = costs(
-        compute(0, 10, 1), compute(10, 14, 2), compute(20, 50, 3), compute(60, 61, 4), compute(70, 90),
-        label=[2, 0, 2, 2, 0], phase=[1, 0, 1, 0, -1],
-    )  # fmt: skip
-    assert found == [
-        (0, 0, 1, 4, 4, 4, 0),
-        (0, 2, 1, 1, 1, 1, 0),
-        (1, 2, 2, 40, 10, 30, 0),
-        (NONE, 0, 1, 20, 20, 20, 0),  # of no phase: last
-    ]
-
-
-def test_rows_follow_the_order_of_launch_whatever_that_of_the_table():
-    # In order of launch: [30, 35), [0, 10).
-    found = costs(compute(0, 10, 9), compute(30, 35, 2), label=[0, 1], phase=[0, 0])
-    assert [(row[1], row[3]) for row in found] == [(0, 5), (1, 10)]
-
-
-def test_time_under_communication_is_clipped_to_it_and_counted_once():
-    # Communication [5, 20) and [28, 29): 5 of the first, 1 of the second, all of the third.
-    found = costs(
-        compute(0, 10, 1), compute(20, 30, 2), compute(6, 9, 3),
-        label=[0, 0, 0], phase=[0, 0, 0], under=[(5, 15), (10, 20), (28, 29)],
-    )  # fmt: skip
-    assert found == [(0, 0, 3, 23, 3, 10, 5 + 1 + 3)]
-
-
-def test_communication_itself_is_never_under_communication():
-    ops = comm(0, 10, 1), compute(5, 8, 2), comm(5, 12, 3)
-    found = costs(*ops, label=[1, 0, 1], phase=[0, 0, 0], under=[(0, 12)])
-    assert found == [(0, 0, 1, 3, 3, 3, 3), (0, 1, 2, 17, 7, 10, 0)]
-
-
-def test_many_names_are_summed_like_few():
-    found = costs(compute(0, 3, 1), compute(3, 5, 2), label=[2**20, 7], phase=[0, 0])
-    assert [row[:4] for row in found] == [(0, 7, 1, 2), (0, 2**20, 1, 3)]
 
 
 @pytest.mark.parametrize("ops", [(), (dtod(0, 10, 1),)])
@@ -177,8 +137,3 @@ def test_of_each_rank_and_phase_the_names_with_most_time_are_kept_in_the_tables_
 def test_of_names_with_equal_time_the_first_in_the_alphabet_are_kept():
     rows = (0, "data", "a", 5), (0, "data", "b", 9), (0, "data", "c", 5)
     assert kept(*rows, n_kept=2) == ["0dataa", "0datab"]
-
-
-def test_nothing_costs_nothing():
-    assert kept(n_kept=3) == []
-    assert isinstance(costliest(schema.KERNEL_COSTS.empty(), 1), pa.Table)

@@ -71,64 +71,54 @@ def rows(*args, **options):
 # --- transports ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("transport", "kind"),
-    [
-        ("P2P/CUMEM", "p2p"),
-        ("P2P/CUMEM/read", "p2p"),
-        ("P2P/IPC", "p2p"),
-        ("P2P/direct pointer", "p2p"),
-        ("P2P/MNNVL", "nvlink"),
-        ("P2P/indirect/1[1]", "nvlink"),
-        ("SHM/direct/direct", "shm"),
-        ("SHM", "shm"),
-        ("direct shared memory", "shm"),
-        ("NET/IB/0/GDRDMA", "net"),
-        ("NET/AWS Libfabric/0", "net"),
-        ("COLLNET/SHARP/0", "net"),
-        ("CXL/0", "unknown"),
-        ("", "unknown"),
-    ],
-)
-def test_transports_say_what_they_can_say_alone(transport, kind):
-    assert classify_transport(transport) == kind
+TRANSPORTS = {
+    "p2p": ("P2P/CUMEM", "P2P/CUMEM/read", "P2P/IPC", "P2P/direct pointer"),
+    "nvlink": ("P2P/MNNVL", "P2P/indirect/1[1]"),
+    "shm": ("SHM/direct/direct", "SHM", "direct shared memory"),
+    "net": ("NET/IB/0/GDRDMA", "NET/AWS Libfabric/0", "COLLNET/SHARP/0"),
+    "unknown": ("CXL/0", ""),
+}
 
 
-def test_kinds_are_those_of_the_schema():
-    assert LINK_KINDS == ("nvlink", "p2p", "p2p_pcie", "shm", "net", "unknown")
+def test_transports_say_what_they_can_say_alone():
+    assert {kind: tuple(map(classify_transport, words)) for kind, words in TRANSPORTS.items()} == {
+        kind: (kind,) * len(words) for kind, words in TRANSPORTS.items()
+    }
+    assert {*TRANSPORTS, "p2p_pcie"} == set(LINK_KINDS)
 
 
 # --- data sheets --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "total_gb_per_s"),
+    ("name", "total_gb_per_s", "pcie"),
     [
-        ("Tesla P100-SXM2-16GB", 160),
-        ("Tesla V100-SXM2-32GB", 300),
-        ("NVIDIA A100-SXM4-80GB", 600),
-        ("NVIDIA A800-SXM4-80GB", 400),
-        ("NVIDIA A30", 200),
-        ("NVIDIA A40", 112.5),
-        ("NVIDIA RTX A6000", 112.5),
-        ("NVIDIA H100 80GB HBM3", 900),
-        ("NVIDIA H200", 900),
-        ("NVIDIA H20", 900),
-        ("NVIDIA H800", 400),
-        ("NVIDIA GH200 480GB", 900),
-        ("NVIDIA B200", 1800),
-        ("NVIDIA GB200", 1800),
-        ("NVIDIA L40S", None),
-        ("NVIDIA A10", None),
-        ("NVIDIA RTX 6000 Ada Generation", None),
-        ("AMD Instinct MI300X", None),
-        ("", None),
-        (None, None),
+        ("Tesla P100-SXM2-16GB", 160, PCIE_3),
+        ("Tesla V100-SXM2-32GB", 300, PCIE_3),
+        ("NVIDIA A100-SXM4-80GB", 600, PCIE_4),
+        ("NVIDIA A800-SXM4-80GB", 400, PCIE_4),
+        ("NVIDIA A30", 200, PCIE_4),
+        ("NVIDIA A40", 112.5, PCIE_4),
+        ("NVIDIA RTX A6000", 112.5, PCIE_4),
+        ("NVIDIA H100 80GB HBM3", 900, PCIE_5),
+        ("NVIDIA H200", 900, PCIE_5),
+        ("NVIDIA H20", 900, PCIE_5),
+        ("NVIDIA H800", 400, PCIE_5),
+        # Its sources differ, and a GH200 has no PCIe to its CPU.
+        ("NVIDIA GH200 480GB", 900, None),
+        ("NVIDIA B200", 1800, None),
+        ("NVIDIA GB200", 1800, None),
+        *(
+            (name, None, PCIE_4)
+            for name in ("NVIDIA L4", "NVIDIA L40S", "NVIDIA A10G", "NVIDIA RTX 6000 Ada Generation")
+        ),
+        *((name, None, None) for name in ("AMD Instinct MI300X", "", None)),
     ],
 )
-def test_all_nvlinks_of_a_model_in_both_directions_are_what_its_data_sheet_says(name, total_gb_per_s):
-    speed = nvlink_speed([name, name])
-    assert (speed and speed.bytes_per_s * 2 / 1e9) == total_gb_per_s
+def test_nvlinks_in_both_directions_and_lanes_of_pcie_are_what_data_sheets_say(name, total_gb_per_s, pcie):
+    speeds = nvlink_speed([name, name]), pcie_speed([name, name])
+    assert (speeds[0] and speeds[0].bytes_per_s * 2 / 1e9) == total_gb_per_s
+    assert (speeds[1] and speeds[1].bytes_per_s) == (pcie and pytest.approx(pcie))
 
 
 def test_fewer_links_and_the_slower_model_count():
@@ -136,26 +126,6 @@ def test_fewer_links_and_the_slower_model_count():
     slower = nvlink_speed(["NVIDIA B200", "NVIDIA H200"], 2)
     assert (slower.bytes_per_s, slower.source) == (50e9, "NVLink 4, 2 x 25 GB/s (H200)")
     assert nvlink_speed([H200, None]) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "bytes_per_s"),
-    [
-        ("Tesla V100-SXM2-32GB", PCIE_3),
-        ("NVIDIA A100-SXM4-80GB", PCIE_4),
-        ("NVIDIA L4", PCIE_4),
-        ("NVIDIA L40S", PCIE_4),
-        ("NVIDIA A10G", PCIE_4),
-        ("NVIDIA H100 80GB HBM3", PCIE_5),
-        ("NVIDIA H200", PCIE_5),
-        # Its sources differ, and a GH200 has no PCIe to its CPU.
-        ("NVIDIA B200", None),
-        ("NVIDIA GH200 480GB", None),
-    ],
-)
-def test_sixteen_lanes_of_pcie(name, bytes_per_s):
-    speed = pcie_speed([name, name])
-    assert (speed and speed.bytes_per_s) == (bytes_per_s and pytest.approx(bytes_per_s))
 
 
 # --- edges --------------------------------------------------------------------------------------
@@ -203,13 +173,6 @@ def test_of_several_transports_on_an_edge_the_slowest_is_its_kind():
     assert [(one["transport"], one["kind"]) for one in found] == [
         ("NET/IB/0, P2P/CUMEM", "net"),
         ("P2P/CUMEM, SHM", "shm"),
-    ]
-
-
-def test_without_a_topology_direct_access_is_not_called_nvlink():
-    log = one_log(ring("P2P/CUMEM", "P2P/CUMEM"))
-    assert rows(log, None, dict.fromkeys(range(2), H200)) == [
-        row(start, 1 - start, "P2P/CUMEM", None, "p2p") for start in (0, 1)
     ]
 
 
@@ -325,15 +288,6 @@ def test_shared_memory_although_there_is_nvlink():
     ] * 4
 
 
-@pytest.mark.parametrize("n_gpus", [2, 4])
-def test_nvlink_everywhere(n_gpus):
-    log = read_nccl_logs([REAL / f"ddp-{n_gpus}gpu.nccl.log"])
-    topo = read_topology(REAL / f"topo-{n_gpus}gpu.txt")
-    table = links(log, topo, dict.fromkeys(range(n_gpus), H200), n_ranks=n_gpus)
-    text = "NVLink (P2P/CUMEM over NV18)"
-    assert slowest(table) == SlowestLink("nvlink", 0, 1, 450e9, text, n_gpus, 0, n_gpus, True)
-
-
 def test_the_slowest_kind_then_the_least_bandwidth():
     log = one_log(ring("P2P/CUMEM", "P2P/CUMEM", "P2P/CUMEM"))
     names = {0: H200, 1: H200, 2: "NVIDIA A100"}
@@ -354,25 +308,13 @@ def test_a_bandwidth_that_one_link_of_the_kind_lacks_is_not_known():
     ("transport", "path", "text"),
     [
         ("P2P/MNNVL", "SYS", "NVLink (P2P/MNNVL)"),
-        (
-            "P2P/IPC",
-            "PHB",
-            "direct access over PCIe (P2P/IPC, PHB: across a PCIe host bridge, usually the CPU)",
-        ),
+        ("P2P/IPC", "PHB", "direct access over PCIe (P2P/IPC, PHB: across a PCIe host bridge, usually the CPU)"),
         ("SHM/direct/direct", "SYS", "SHM through host memory"),
         ("direct shared memory", "NV2", "SHM through host memory, although the GPUs are connected by NV2"),
         ("NET/IB/0/GDRDMA", "SYS", "network (NET/IB/0/GDRDMA)"),
-        (
-            "NET/IB/0/GDRDMA, NET/IB/1",
-            "NV4",
-            "network (NET/IB/0/GDRDMA, NET/IB/1) through host memory, although the GPUs are connected by NV4",
-        ),
+        ("NET/IB/0/GDRDMA, NET/IB/1", "NV4", "network (NET/IB/0/GDRDMA, NET/IB/1) through host memory, although the GPUs are connected by NV4"),
         ("NET/Socket/0", "SYS", "network (NET/Socket/0) through host memory"),
-        (
-            "CXL/0",
-            "SYS",
-            "CXL/0, a transport that nsyspipe does not know; the GPUs are connected by SYS",
-        ),
+        ("CXL/0", "SYS", "CXL/0, a transport that nsyspipe does not know; the GPUs are connected by SYS"),
         (None, "NV18", "no NCCL log says what NCCL uses; the GPUs are connected by NV18"),
     ],
 )  # fmt: skip
@@ -420,7 +362,7 @@ def test_edges_are_those_that_the_text_holds_for(transports, edges):
 
 
 def test_paths_that_differ_are_told_apart():
-    log = one_log(ring("P2P/IPC", "P2P/IPC", "P2P/IPC", "P2P/IPC"))
+    log = one_log(ring(*["P2P/IPC"] * 4))
     topo = topology(g01="PIX", g12="SYS", g23="PIX", g30="SYS")
     found = slowest(links(log, topo, dict.fromkeys(range(4), H200)))
     assert (found.text.count("PIX"), found.edges) == (1, "2 of 4 edges, rank 0 to 1 first")
@@ -441,21 +383,24 @@ def sizes(log):
     return None if log is None else [comm.n_ranks for comm in log.communicators]
 
 
-def test_a_log_of_the_runs_processes_is_kept_without_larger_communicators_of_others():
-    # ring() numbers its processes from 100.
+@pytest.mark.parametrize(
+    ("pids", "world_sizes", "kept"),
+    [
+        # ring() numbers its processes from 100; larger communicators of others go.
+        ({100}, {5}, [2]),
+        ({7}, {5}, [2, 8]),
+        # Containers have other processes: the run's size is enough.
+        ({1}, {2, None}, [2]),
+        ({1}, {2, 8}, [2, 8]),
+        ({1}, {4, None}, None),
+    ],
+)
+def test_a_log_is_of_the_run_by_its_processes_or_its_size(pids, world_sizes, kept):
     log = one_log(ring("SHM", "SHM"), Communicator("0x3", 8, (CommMember(0, "a", 7),)))
-    assert sizes(log.of_run({100}, {5})) == [2]
-    assert sizes(log.of_run({7}, {5})) == [2, 8]
+    assert sizes(log.of_run(pids, world_sizes)) == kept
 
 
-def test_a_communicator_of_the_runs_size_is_enough_as_containers_have_other_processes():
-    log = one_log(ring("SHM", "SHM"), Communicator("0x3", 8, (CommMember(0, "a", 7),)))
-    assert sizes(log.of_run({1}, {2, None})) == [2]
-    assert sizes(log.of_run({1}, {2, 8})) == [2, 8]
-
-
-def test_a_log_with_neither_is_of_another_run():
-    assert one_log(ring("SHM", "SHM")).of_run({1}, {4, None}) is None
+def test_a_log_without_communicators_is_of_any_run():
     silent = NcclLog("2.28.9", (), {"NCCL_P2P_DISABLE": "1"})
     assert silent.of_run({1}, {4}) is silent
 

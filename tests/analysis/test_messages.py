@@ -68,209 +68,111 @@ def assigned(calls, kernels):
     return list(zip(*rows, strict=True))
 
 
-def sizes(calls, kernels, **more):
-    return [size for _, _, size in assigned(calls, kernels, **more)]
-
-
 NOTHING = (None, None, None)
 
 
-# --- one to one -------------------------------------------------------------------------------------
+def sized(*sizes):
+    """Return what kernels have of calls of communicator A without a number."""
+    return [NOTHING if size is None else (A, None, size) for size in sizes]
 
 
-def test_each_kernel_takes_the_call_before_it():
-    calls = [Call(10, 100, seq=4), Call(30, 200, comm=B), Call(50, None)]
-    kernels = [Kernel(12), Kernel(39), Kernel(50)]
-    assert assigned(calls, kernels) == [(A, 4, 100), (B, None, 200), (A, None, None)]
+def sends(n):
+    return [Kernel(20 + at, "send_recv") for at in range(n)]
 
 
-def test_the_order_of_rows_does_not_matter():
-    calls = [Call(50, 300), Call(10, 100), Call(30, 200)]
-    assert sizes(calls, [Kernel(39), Kernel(55), Kernel(12)]) == [200, 300, 100]
-
-
-def test_a_group_is_assigned_in_order():
-    calls = [Call(10, 100), Call(11, 200), Call(12, 300, comm=B)]
-    assert sizes(calls, [Kernel(20), Kernel(21), Kernel(22)]) == [100, 200, 300]
-
-
-def test_graph_kernels_that_share_a_launch_keep_their_order():
-    assert sizes([Call(10, 100), Call(11, 200)], [Kernel(20), Kernel(20)]) == [100, 200]
-
-
-def test_a_kernel_before_any_payload_or_without_a_launch_gets_nothing():
-    kernels = [Kernel(5), Kernel(15), Kernel(None)]
-    assert assigned([Call(10, 100)], kernels) == [NOTHING, (A, None, 100), NOTHING]
-
-
-def test_without_payloads_or_kernels_there_is_nothing_to_assign():
-    assert assigned([], [Kernel(5), Kernel(None)]) == [NOTHING, NOTHING]
-    assert assigned([Call(10, 1)], []) == []
-    assert assigned([], []) == []
-
-
-def test_values_are_exact():
-    calls = [Call(2**60 + 1, 2**62 + 1, comm=-(2**63), seq=2**53 + 1)]
-    assert assigned(calls, [Kernel(2**60 + 2)]) == [(-(2**63), 2**53 + 1, 2**62 + 1)]
-
-
-# --- fused groups ---------------------------------------------------------------------------------
-
-
-def test_one_kernel_of_a_group_takes_the_sum():
-    calls = [Call(10, 100, seq=7), Call(11, 20, seq=8), Call(12, 3, seq=9), Call(40, 5, seq=10)]
-    assert assigned(calls, [Kernel(20), Kernel(44)]) == [(A, 7, 123), (A, 10, 5)]
-
-
-def test_the_sum_is_unknown_if_one_part_is_or_if_it_is_beyond_belief():
-    assert assigned([Call(10, 100), Call(11, None)], [Kernel(20)]) == [(A, None, None)]
-    assert assigned([Call(10, 2**62), Call(11, 2**62)], [Kernel(20)]) == [(A, None, None)]
+GROUP = [Call(10, 1), Call(11, 2, None), Call(12, 4, "ncclGroupEnd")]
+MANY = [Call(10, 100), Call(20, 200), Call(40, 400)]
+# The first call launched nothing: a communicator of one rank, or an empty message.
+APART = [Call(10, 100, end=15), Call(20, 7, comm=B, end=30)]
+BOTH_WAYS = [Call(10, 100, "ncclRecv"), Call(11, 30, "ncclSend"), Call(12, 3, "ncclSend"), Call(13, 9, "ncclRecv")]
+# Of two communicators, one of which sends and receives.
+TWO_COMMS = [Call(10, 1, "ncclSend"), Call(11, 2, "ncclRecv"), Call(12, 3, "ncclRecv", comm=B), Call(13, 4)]
+LAUNCH_NOTHING = [
+    *(Call(8, None, "ncclCommInitRankConfig"), Call(9, None, "ncclCommSplit"), Call(10, 100)),
+    Call(11, 100, "LL128"),  # NCCL's note of the task that this launch carries out
+    *(Call(12, None, None), Call(13, None, "ncclGroupEnd")),
+]
+EXACT = [Call(2**60 + 1, 2**62 + 1, comm=-(2**63), seq=2**53 + 1)]
 
 
 @pytest.mark.parametrize(
-    "second",
+    ("calls", "kernels", "expected"),
     [
-        Call(11, 20, comm=B),
-        Call(11, 20, comm=None),
-        Call(11, 20, "ncclAllGather"),
-        Call(11, 20, "ncclReduceScatter"),
+        # One to one: kernels of a graph share a launch and keep their order.
+        ([Call(10, 100), Call(11, 200)], [Kernel(20), Kernel(20)], sized(100, 200)),
+        # Before any payload, or without a launch, there is nothing.
+        ([Call(10, 100)], [Kernel(5), Kernel(15), Kernel(None)], sized(None, 100, None)),
+        ([], [Kernel(5), Kernel(None)], [NOTHING, NOTHING]),
+        ([Call(10, 1)], [], []),
+        ([], [], []),
+        (EXACT, [Kernel(2**60 + 2)], [(-(2**63), 2**53 + 1, 2**62 + 1)]),
+        # Fused: one kernel of a group takes the sum, and the first number.
+        (
+            [Call(10, 100, seq=7), Call(11, 20, seq=8), Call(12, 3, seq=9), Call(40, 5, seq=10)],
+            [Kernel(20), Kernel(44)],
+            [(A, 7, 123), (A, 10, 5)],
+        ),
+        # The sum is unknown if one part is, or if it is beyond belief.
+        ([Call(10, 100), Call(11, None)], [Kernel(20)], [(A, None, None)]),
+        ([Call(10, 2**62), Call(11, 2**62)], [Kernel(20)], [(A, None, None)]),
+        # Another or an unknown communicator, or another collective, is no fusion.
+        *(
+            ([Call(10, 100), second], [Kernel(20)], [NOTHING])
+            for second in (
+                *(Call(11, 20, comm=B), Call(11, 20, comm=None)),
+                *(Call(11, 20, "ncclAllGather"), Call(11, 20, "ncclReduceScatter")),
+            )
+        ),
+        # A launch inside the last call is not that of a group.
+        (APART, [Kernel(29)], [(B, None, 7)]),
+        (APART, [Kernel(30)], [NOTHING]),
+        (APART, [Kernel(29, "all_gather")], [NOTHING]),
+        # The kernel without a launch may be the first call's own: then nothing counts as fused.
+        (MANY, [Kernel(None), Kernel(25), Kernel(45)], sized(None, None, 400)),
+        ([Call(10, 100), Call(20, 200, end=30)], [Kernel(None), Kernel(25)], sized(None, 200)),
+        # Calls that launch nothing stand in nobody's way.
+        (LAUNCH_NOTHING, [Kernel(20)], sized(100)),
+        # An unnamed call may be part of a fused group.
+        (GROUP, [Kernel(20)], sized(7)),
+        (GROUP[1:], [Kernel(20, "all_gather")], sized(6)),
+        (GROUP, [Kernel(20, "all_gather")], [NOTHING]),
+        ([*GROUP, Call(13, 8, "ncclAllGather")], [Kernel(20, "other")], [NOTHING]),
+        # Of sends and receives only what is sent counts; where nothing is sent, what is received.
+        (BOTH_WAYS, sends(1), sized(33)),
+        (BOTH_WAYS[:2], sends(1), sized(30)),
+        (BOTH_WAYS[:2], sends(2), [NOTHING, NOTHING]),
+        ([Call(10, 100, "ncclRecv"), Call(11, 30, "ncclRecv")], sends(1), sized(130)),
+        (TWO_COMMS, [*sends(2), Kernel(22)], [(A, None, 1), (B, None, 3), (A, None, 4)]),
     ],
 )
-def test_another_communicator_or_collective_is_no_fusion(second):
-    assert assigned([Call(10, 100), second], [Kernel(20)]) == [NOTHING]
+def test_what_each_kernel_has_of_the_calls_before_it(calls, kernels, expected):
+    assert assigned(calls, kernels) == expected
 
 
-def test_unknown_communicators_may_be_several():
-    assert assigned([Call(10, 100, comm=None), Call(11, 20, comm=None)], [Kernel(20)]) == [NOTHING]
+FITTING = {
+    "all_reduce": ("ncclAllReduce",),
+    "all_gather": ("ncclAllGather", "ncclGroupEnd", ""),
+    "reduce_scatter": ("ncclReduceScatter",),
+    "broadcast": ("ncclBroadcast", "ncclBcast"),
+    "reduce": ("ncclReduce", None),
+    "all_to_all": ("ncclAlltoAll",),
+    "send_recv": ("ncclSend", "ncclRecv", "ncclAlltoAll", "ncclAllToAll", "ncclGather", "ncclScatter"),
+    "other": ("ncclAllGather",),
+}
+OTHERS = {
+    "all_gather": ("ncclAllReduce", "ncclAlltoAll"),
+    "all_reduce": ("ncclReduce",),
+    "reduce_scatter": ("ncclReduce",),
+    "broadcast": ("ncclSend",),
+    "all_to_all": ("ncclSend",),
+}
 
 
-def test_three_payloads_and_two_kernels_are_ambiguous():
-    calls = [Call(10, 1), Call(11, 2), Call(12, 3), Call(30, 4)]
-    assert sizes(calls, [Kernel(20), Kernel(21), Kernel(31)]) == [None, None, 4]
-
-
-def test_more_kernels_than_payloads_are_ambiguous():
-    assert sizes([Call(10, 1), Call(30, 4)], [Kernel(20), Kernel(21), Kernel(31)]) == [
-        None,
-        None,
-        4,
-    ]
-
-
-def test_a_launch_inside_the_last_call_is_not_that_of_a_group():
-    # The first call launched nothing: a communicator of one rank, or an empty message.
-    calls = [Call(10, 100, end=15), Call(20, 7, comm=B, end=30)]
-    assert assigned(calls, [Kernel(29)]) == [(B, None, 7)]
-    assert assigned(calls, [Kernel(30)]) == [NOTHING]
-    assert assigned(calls, [Kernel(29, "all_gather")]) == [NOTHING]
-
-
-def test_nothing_counts_as_fused_when_a_launch_is_unknown():
-    # The kernel without a launch may be the first call's own.
-    calls = [Call(10, 100), Call(20, 200), Call(40, 400)]
-    assert sizes(calls, [Kernel(None), Kernel(25), Kernel(45)]) == [None, None, 400]
-    assert sizes([Call(10, 100), Call(20, 200, end=30)], [Kernel(None), Kernel(25)]) == [None, 200]
-
-
-# --- which call fits which kernel -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "collective"),
-    [
-        ("ncclAllReduce", "all_reduce"),
-        ("ncclAllGather", "all_gather"),
-        ("ncclReduceScatter", "reduce_scatter"),
-        ("ncclBroadcast", "broadcast"),
-        ("ncclBcast", "broadcast"),
-        ("ncclReduce", "reduce"),
-        ("ncclAlltoAll", "all_to_all"),
-        ("ncclSend", "send_recv"),
-        ("ncclRecv", "send_recv"),
-        ("ncclAlltoAll", "send_recv"),
-        ("ncclAllToAll", "send_recv"),
-        ("ncclGather", "send_recv"),
-        ("ncclScatter", "send_recv"),
-        ("ncclGroupEnd", "all_gather"),
-        ("", "all_gather"),
-        (None, "reduce"),
-        ("ncclAllGather", "other"),
-    ],
-)
-def test_a_call_fits_its_kernel(call, collective):
-    assert assigned([Call(10, 100, call)], [Kernel(12, collective)]) == [(A, None, 100)]
-
-
-@pytest.mark.parametrize(
-    ("call", "collective"),
-    [
-        ("ncclAllReduce", "all_gather"),
-        ("ncclReduce", "all_reduce"),
-        ("ncclReduce", "reduce_scatter"),
-        ("ncclSend", "broadcast"),
-        ("ncclAlltoAll", "all_gather"),
-        ("ncclSend", "all_to_all"),
-    ],
-)
-def test_a_call_of_another_collective_is_not_assigned(call, collective):
-    assert assigned([Call(10, 100, call)], [Kernel(12, collective)]) == [NOTHING]
-
-
-def test_one_pair_that_does_not_fit_spoils_its_block_only():
-    calls = [Call(10, 1), Call(11, 2, "ncclAllGather"), Call(30, 3)]
-    kernels = [Kernel(20, "all_reduce"), Kernel(21, "all_reduce"), Kernel(31)]
-    assert sizes(calls, kernels) == [None, None, 3]
-
-
-def test_calls_that_launch_nothing_stand_in_nobodys_way():
-    calls = [
-        Call(8, None, "ncclCommInitRankConfig"),
-        Call(9, None, "ncclCommSplit"),
-        Call(10, 100),
-        Call(11, 100, "LL128"),  # NCCL's note of the task that this launch carries out
-        Call(12, None, None),
-        Call(13, None, "ncclGroupEnd"),
-    ]
-    assert sizes(calls, [Kernel(20)]) == [100]
-
-
-def test_an_unnamed_call_may_be_part_of_a_fused_group():
-    calls = [Call(10, 1), Call(11, 2, None), Call(12, 4, "ncclGroupEnd")]
-    assert sizes(calls, [Kernel(20)]) == [7]
-    assert sizes(calls[1:], [Kernel(20, "all_gather")]) == [6]
-    assert sizes(calls, [Kernel(20, "all_gather")]) == [None]
-    assert sizes([*calls, Call(13, 8, "ncclAllGather")], [Kernel(20, "other")]) == [None]
-
-
-# --- send and receive -----------------------------------------------------------------------------
-
-
-def test_of_a_send_and_a_receive_only_what_is_sent_counts():
-    calls = [
-        Call(10, 100, "ncclRecv"),
-        Call(11, 30, "ncclSend"),
-        Call(12, 3, "ncclSend"),
-        Call(13, 9, "ncclRecv"),
-    ]
-    assert sizes(calls, [Kernel(20, "send_recv")]) == [33]
-    assert sizes(calls[:2], [Kernel(20, "send_recv")]) == [30]
-    assert sizes(calls[:2], [Kernel(20, "send_recv"), Kernel(21, "send_recv")]) == [None, None]
-
-
-def test_where_nothing_is_sent_what_is_received_counts():
-    calls = [Call(10, 100, "ncclRecv"), Call(11, 30, "ncclRecv")]
-    assert sizes(calls, [Kernel(20, "send_recv")]) == [130]
-
-
-def test_communicators_send_and_receive_apart():
-    calls = [
-        Call(10, 1, "ncclSend"),
-        Call(11, 2, "ncclRecv"),
-        Call(12, 3, "ncclRecv", comm=B),
-        Call(13, 4),
-    ]
-    kernels = [Kernel(20, "send_recv"), Kernel(21, "send_recv"), Kernel(22)]
-    assert sizes(calls, kernels) == [1, 3, 4]
+@pytest.mark.parametrize(("by_collective", "expected"), [(FITTING, (A, None, 100)), (OTHERS, NOTHING)])
+def test_a_call_is_assigned_to_a_kernel_of_its_collective(by_collective, expected):
+    for collective, calls in by_collective.items():
+        found = [assigned([Call(10, 100, call)], [Kernel(12, collective)]) for call in calls]
+        assert found == [[expected]] * len(calls), collective
 
 
 # --- against the rule, told one event after the other ---------------------------------------------------

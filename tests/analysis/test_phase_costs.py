@@ -61,18 +61,6 @@ def test_a_phase_costs_what_was_launched_inside_it_clipped_to_the_window():
     }
 
 
-def test_communication_of_a_phase_is_exposed_beside_no_compute_of_any_phase():
-    found = costs(
-        phase((0, 20, 60)),
-        compute(10, 30, 5),  # of no phase; hides [20, 30)
-        comm(20, 60, 20),
-        compute(50, 70, 30),  # of the phase; hides [50, 60)
-        comm(55, 80, 70),  # of no phase: not its time
-    )
-    # Compute [50, 70), comm [20, 60), together [20, 70); exposed [30, 50).
-    assert [found[name] for name in TIMES] == [[20], [40], [50], [20], [0]]
-
-
 def test_copies_and_memsets_of_a_phase_are_its_device_time_though_it_has_no_kernel():
     found = costs(
         phase((0, 20, 60)),
@@ -84,33 +72,6 @@ def test_copies_and_memsets_of_a_phase_are_its_device_time_though_it_has_no_kern
     )
     assert found["n_kernels"] == [0]
     assert [found[name] for name in TIMES] == [[0], [0], [25], [0], [0]]
-
-
-def test_ranges_of_a_phase_that_overlap_or_touch_count_once():
-    found = costs(
-        phase((0, 10, 40), (0, 30, 60), (1, 100, 120), (1, 120, 130)),
-        compute(10, 20, 35),  # inside both of the first
-        dtod(20, 25, 35),
-        compute(130, 140, 120),
-    )
-    assert (found["host_ns"], found["n_kernels"]) == ([50, 30], [1, 1])
-    assert [found[name] for name in TIMES] == [[10, 10], [0, 0], [15, 10], [0, 0], [0, 0]]
-
-
-def test_a_phase_that_ends_with_its_step_does_not_run_into_the_next_one():
-    found = costs(phase((0, 50, 100), (1, 100, 110)), compute(10, 20, 99), compute(120, 130, 100))
-    assert (found["host_ns"], found["n_kernels"]) == ([50, 10], [1, 1])
-    assert [found[name] for name in TIMES] == [[10, 10], [0, 0], [10, 10], [0, 0], [0, 0]]
-
-
-def test_steps_without_the_phase_have_no_row():
-    found = costs(
-        phase((1, 110, 120)), compute(10, 20, 5), compute(120, 130, 115), idle=(90, 1)
-    )  # the first window's idle time is another step's
-    assert found == {
-        "member": [1], "host_ns": [10], "n_kernels": [1], "compute_ns": [10], "comm_ns": [0],
-        "device_ns": [10], "exposed_comm_ns": [0], "idle_ns": [1],
-    }  # fmt: skip
 
 
 def test_a_step_without_a_window_has_no_device_times():
@@ -125,11 +86,6 @@ def test_without_launches_there_are_host_times_only():
     assert costs(phase((0, 10, 30)), compute(10, 20)) == {
         "member": [0], "host_ns": [20], **nothing,
     }  # fmt: skip
-
-
-def test_a_phase_without_ranges_has_no_rows():
-    found = costs(phase(), compute(10, 20, 5))
-    assert (found["member"], found["host_ns"]) == ([], [])
 
 
 # --- the phases of a run -------------------------------------------------------------------

@@ -7,7 +7,6 @@ import re
 import pyarrow as pa
 import pytest
 
-from nsyspipe.analysis.attribution import NEVER
 from nsyspipe.analysis.phases import phase_codes, phase_ranges, phases_of_launches
 from nsyspipe.analysis.steps import TextFamilies
 from nsyspipe.model.names import PHASE_PATTERNS, PHASES
@@ -84,10 +83,6 @@ def test_each_text_has_its_own_code_in_order():
     ]  # fmt: skip
 
 
-def test_no_texts_have_no_codes():
-    assert named() == []
-
-
 def test_a_pattern_of_ones_own_replaces_the_default_and_sees_the_normalised_text():
     patterns = DEFAULTS | {"forward": re.compile(r"^layer #$")}
     assert named("layer 12, seq = 3", "forward", patterns=patterns) == ["forward", None]
@@ -122,39 +117,6 @@ def test_a_range_contains_another_that_starts_or_ends_with_it(inner):
     assert found((1, 0, 90, "batch"), (1, *inner, "forward")) == {"forward": [(0, *inner)]}
 
 
-def test_a_range_without_a_role_hides_nothing_and_is_no_phase():
-    assert found((1, 0, 90, "train"), (1, 10, 40, "forward"), (1, 20, 30, "layer")) == {"forward": [(0, 10, 40)]}
-
-
-def test_of_nested_ranges_of_one_role_the_outermost_counts():
-    assert found(
-        (1, 20, 30, "forward 2"),
-        (1, 10, 40, "forward"),
-        (1, 10, 20, "forward 1"),
-        (1, 40, 50, "fwd"),
-    ) == {"forward": [(0, 10, 40), (0, 40, 50)]}
-
-
-def test_equal_ranges_of_one_role_count_once():
-    assert found((1, 10, 40, "forward 1"), (1, 10, 40, "forward 2")) == {"forward": [(0, 10, 40)]}
-
-
-def test_inside_a_transparent_range_the_next_one_of_its_role_counts():
-    # The outer backward holds a forward (recomputation), which itself holds a backward.
-    assert found((1, 0, 90, "backward"), (1, 10, 50, "forward"), (1, 20, 30, "backward")) == {"backward": [(0, 20, 30)]}
-
-
-def test_ranges_of_two_roles_that_only_overlap_both_count():
-    assert found((1, 10, 40, "forward"), (1, 30, 60, "backward")) == {
-        "forward": [(0, 10, 40)],
-        "backward": [(0, 30, 60)],
-    }
-
-
-def test_ranges_of_one_role_that_only_overlap_both_count():
-    assert found((1, 10, 40, "forward 1"), (1, 30, 60, "forward 2")) == {"forward": [(0, 10, 40), (0, 30, 60)]}
-
-
 def test_the_step_range_itself_is_no_phase():
     table = ranges((1, 0, 100, "Batch 1"), (1, 100, 200, "Batch 2"), (1, 120, 130, "load batch"))
     phases = phase_ranges(table, phase_codes(TextFamilies.by_text(texts_of(table)), DEFAULTS), TWO)
@@ -163,29 +125,11 @@ def test_the_step_range_itself_is_no_phase():
     }  # fmt: skip
 
 
-def test_ranges_of_another_thread_are_no_phases_and_hide_none():
-    assert found((2, 10, 40, "backward"), (1, 5, 50, "forward"), (2, 0, 100, "forward")) == {"forward": [(0, 5, 50)]}
-
-
-def test_a_range_that_sticks_out_of_its_step_is_no_phase():
-    late, early = members((0, 100)), members((50, 100))
-    rows = (1, 40, 60, "forward"), (1, 90, 110, "backward"), (1, 98, 100, "optimizer")
-    assert found(*rows, steps=late) == {"forward": [(0, 40, 60)], "optimizer": [(0, 98, 100)]}
-    assert found(*rows, steps=early) == {"optimizer": [(0, 98, 100)]}
-
-
-def test_a_range_over_two_steps_or_between_them_is_no_phase():
-    apart = members((0, 100), (150, 200))
-    assert found((1, 90, 160, "forward"), (1, 110, 140, "backward"), steps=apart) == {}
-
-
-def test_a_range_as_long_as_its_step_is_a_phase():
-    assert found((1, 0, 100, "forward")) == {"forward": [(0, 0, 100)]}
-
-
 def test_without_ranges_or_steps_every_phase_is_empty():
     assert found(steps=members()) == {}
-    nothing = phase_ranges(ranges(), phase_codes(TextFamilies.by_text(pa.array([], pa.string())), DEFAULTS), TWO)
+    nothing = phase_ranges(
+        ranges(), phase_codes(TextFamilies.by_text(pa.array([], pa.string())), DEFAULTS), members(STEP, rows=())
+    )
     assert {name: one.member.tolist() for name, one in nothing.items()} == {p: [] for p in PHASES}
 
 
@@ -204,12 +148,6 @@ def test_a_launch_at_a_ranges_start_is_in_it_and_one_at_its_end_is_not():
     assert found == [None, "forward", "forward", None]
 
 
-def test_ranges_of_several_phases_each_have_their_launches():
-    # Two touch, one follows a gap; several launches share a time, some have none.
-    found = of_launches(5, 10, 10, 15, 25, 30, NEVER, NEVER, forward=[(0, 10), (20, 30)], backward=[(10, 20)])
-    assert found == ["forward", *["backward"] * 3, "forward", None, None, None]
-
-
 def test_of_two_phases_whose_ranges_overlap_the_first_in_order_has_the_launch():
     # Backward before forward before optimizer before data, whichever began first.
     found = of_launches(5, 15, 25, forward=[(0, 20)], backward=[(10, 30)])
@@ -218,16 +156,6 @@ def test_of_two_phases_whose_ranges_overlap_the_first_in_order_has_the_launch():
     assert found == ["data", "optimizer", "forward", "data"]
 
 
-def test_ranges_of_one_phase_that_overlap_hold_their_launches_once():
-    assert of_launches(5, 15, 25, 35, forward=[(0, 20), (10, 30)]) == [*["forward"] * 3, None]
-
-
 def test_a_range_of_no_length_holds_nothing_whether_others_overlap_or_not():
     assert of_launches(9, 10, 11, forward=[(10, 10)], backward=[(10, 12)]) == [None, *["backward"] * 2]  # fmt: skip
     assert of_launches(9, 10, 11, forward=[(5, 20)], backward=[(10, 10)]) == ["forward"] * 3
-
-
-def test_without_launches_or_ranges_nothing_is_in_a_phase():
-    assert of_launches(forward=[(0, 10)]) == []
-    assert of_launches(1, 2, NEVER) == [None] * 3
-    assert of_launches(NEVER, NEVER, forward=[(0, 10)]) == [None] * 2

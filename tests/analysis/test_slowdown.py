@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsyspipe.analysis.attribution import UNKNOWN
 from nsyspipe.analysis.intervals import union
 from nsyspipe.analysis.kernels import comm_delays, kernel_slowdown
 from tests.build.make import comm, compute, ints, operations, windows
@@ -48,10 +47,6 @@ def test_no_more_is_lost_than_was_covered():
     assert slowdown(*between_edges(*[FREE] * 3, (1, 30, 2)))[6] == (2, 0)
 
 
-def test_a_kernel_may_be_faster_beside_communication():
-    assert slowdown(*between_edges(*[FREE] * 3, (1, 8, 8)))[6] == (8, 10)
-
-
 def test_medians_of_even_numbers_are_floored():
     free = (1, 10, 0), (1, 12, 0), (1, 11, 0), (1, 13, 0)
     assert slowdown(*between_edges(*free, COVERED))[7] == (20, 20 - (20 - 11))
@@ -60,12 +55,6 @@ def test_medians_of_even_numbers_are_floored():
 @pytest.mark.parametrize(("n_covered", "n_free"), [(3, 2), (6, 0), (0, 6)])
 def test_fewer_than_three_that_ran_free_are_not_compared_with(n_covered, n_free):
     assert slowdown(*between_edges(*[COVERED] * n_covered, *[FREE] * n_free)) == {}
-
-
-def test_one_beside_communication_is_enough_and_a_nanosecond_of_it_is_not_free():
-    kernels = *[FREE] * 3, (1, 10, 1), COVERED
-    assert slowdown(*between_edges(*kernels)) == {6: (1, 1), 7: (20, 10)}
-    assert slowdown(*between_edges(FREE, FREE, (1, 10, 1), COVERED)) == {}
 
 
 def test_free_ones_that_differ_are_of_several_shapes():
@@ -132,20 +121,11 @@ def test_grids_that_use_all_bits_are_told_apart():
     assert slowdown(*kernels, grid=[top | 5] * 6 + [top | 4] * 6) == {}
 
 
-def test_kernels_whose_grid_was_not_sampled_are_not_compared():
-    kernels = between_edges(*[FREE] * 3, *[COVERED] * 3)
-    assert slowdown(*kernels, grid=[UNKNOWN] * 12) == {}
-
-
 def test_kernels_that_lack_a_neighbour_are_equal_to_none():
     # Of eight equal ones in a row two have three neighbours on either side.
     assert slowdown(*[FREE] * 4, *[COVERED] * 4) == {}
     zero = (0, 10, 0), (0, 20, 20)  # names and shapes of 0 are no exception
     assert slowdown(*[zero[0]] * 5, *[zero[1]] * 5, grid=[0] * 10, block=[0] * 10) == {}
-
-
-def test_without_kernels_nothing_is_compared():
-    assert slowdown() == {}
 
 
 # --- how much later operations begin ---------------------------------------------------------

@@ -91,11 +91,6 @@ def test_ratios_are_added_to_the_columns_that_were_there():
     assert found["wall_ns"].to_pylist() == [100, 200]
 
 
-def test_ratios_of_no_rows_are_no_rows():
-    columns = {name: pa.array([], pa.int64()) for name in PARTS}
-    assert {len(one) for one in with_ratios(columns).values()} == {0}
-
-
 # --- the run -------------------------------------------------------------------------------
 
 
@@ -175,16 +170,6 @@ def test_a_null_on_one_row_makes_the_pooled_figure_null_and_no_other():
     assert {name: found[name] for name in FIGURES} == FIGURES | dict.fromkeys(lost)
 
 
-def test_ratios_over_comm_are_null_in_a_run_without_comm():
-    none = {"comm_ns": 0, "exposed_comm_ns": 0, "overlap_compute_ns": 0, "overlap_backward_ns": 0}
-    found = of_run(step(0, 1, **none), step(1, 1, **none))
-    assert (found["overlap_ratio"], found["backward_overlap_ratio"], found["comm_share"]) == (
-        None,
-        None,
-        0.0,
-    )
-
-
 def test_windows_of_no_length_have_neither_shares_nor_throughput():
     found = of_run(step(0, 1, **dict.fromkeys(PARTS, 0)))
     expected = NO_FIGURES | dict.fromkeys((name for name in FIGURES if name.endswith("_per_step")), 0.0)
@@ -213,11 +198,6 @@ def test_each_rank_has_its_own_figures_over_its_summary_steps():
     # 405 of wall, over which compute has 100 and comm 80.
     assert (second["rank"], second["step_time_ns"]) == (1, 202.5)
     assert (second["compute_share"], second["comm_share"]) == (100 / 405, 80 / 405)
-
-
-def test_a_null_of_one_rank_does_not_touch_another():
-    first, second = of_ranks([0, 1], step(0, 1, idle_ns=None), step(1, 1))
-    assert (first["idle_share"], second["idle_share"]) == (None, 0.15)
 
 
 def test_a_rank_without_summary_steps_has_no_figures():
