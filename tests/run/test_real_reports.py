@@ -11,7 +11,6 @@ import pytest
 
 import nsyspipe
 from nsyspipe.report.document import document, dumps
-from tests.build.tools import codes, problem_of
 from tests.build.trace import steady_rank
 from tests.pairs import reports
 
@@ -137,22 +136,6 @@ def test_two_exporters_give_one_document(runs):
     assert old["run"]["run_id"]
 
 
-def test_one_file_holds_four_ranks_on_four_devices(runs):
-    ranks = runs("ddp-4gpu-onefile").ranks
-    assert ranks["rank_source"].to_pylist() == ["order"] * 4
-    assert len(set(ranks["pid"].to_pylist())) == 4
-    assert ranks["device_ids"].to_pylist() == ["0", "1", "2", "3"]
-    assert set(ranks["report"].to_pylist()) == {"ddp-4gpu-onefile.sqlite"}
-
-
-def test_a_run_without_communication_has_none(runs):
-    run = runs("baseline")
-    summary = run.summary().to_pylist()[0]
-    assert (summary["comm_share"], summary["collectives_per_step"]) == (0, 0)
-    assert (summary["overlap_ratio"], summary["backward_overlap_ratio"]) == (None, None)
-    assert "no-comm-kernels" not in codes(run)
-
-
 @pytest.mark.parametrize("name", [name for name in GROUPS if GROUPS[name][0] > 1])
 def test_ranks_of_one_run_overlap_in_aligned_time(runs, name):
     steps = runs(name).breakdown().to_pylist()
@@ -178,10 +161,3 @@ def test_no_value_of_the_environment_but_the_allowed_reaches_the_document(tmp_pa
     with pytest.raises(nsyspipe.NsyspipeError) as caught:
         nsyspipe.load(tmp_path / "a.sqlite", step="nothing").steps()
     assert "hunter2" not in "\n".join(caught.value.lines())
-
-
-def test_real_reports_say_which_gpu_and_host_they_ran_on(runs):
-    run = runs("ddp-4gpu-shm")
-    assert run.header.gpu_names == ["NVIDIA H200"]
-    assert run.ranks["local_rank"].to_pylist() == [0, 1, 2, 3]
-    assert problem_of(run, "few-steps")["severity"] == "info"

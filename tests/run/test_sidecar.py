@@ -97,38 +97,28 @@ def test_a_process_that_the_sidecar_does_not_know_leaves_all_to_the_next_source(
     assert numbered(nsyspipe.load(tmp_path))[1] == "order"
 
 
-def test_the_sidecar_goes_before_file_names_and_payload(tmp_path):
-    two(tmp_path)
-    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1}, "file_name")
-    sidecar(tmp_path, *SWAPPED)
-    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 1, 1001: 0}, "sidecar")
-    payload = {f"r{at}": bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at) for at in (0, 1)}
-    for path in tmp_path.glob("*.sqlite"):
-        path.unlink()
-    write(tmp_path, **payload)
-    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 1, 1001: 0}, "sidecar")
-    (tmp_path / "ddp.capture.json").unlink()
-    assert numbered(nsyspipe.load(tmp_path))[1] == "nccl_payload"
+IN_ORDER, REVERSED = {1000: 0, 1001: 1}, {1000: 1, 1001: 0}
 
 
-def test_without_process_ids_a_report_of_one_rank_is_that_rank(tmp_path):
-    two(tmp_path)
-    sidecar(tmp_path, rank(1, "ddp_0"), rank(0, "ddp_1"))
-    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 1, 1001: 0}, "sidecar")
-
-
-def test_what_the_report_captured_and_options_go_before_the_sidecar(tmp_path):
-    write(tmp_path, r0=bare(0, RANK=0), r1=bare(1, RANK=1))
-    sidecar(tmp_path, *SWAPPED)
-    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1}, "env:RANK")
-    run = nsyspipe.load(tmp_path, rank_map="ddp_0=8,ddp_1=9")
-    assert numbered(run) == ({1000: 8, 1001: 9}, "rank_map")
-
-
-def test_a_report_without_its_entry_leaves_ranks_to_the_next_source(tmp_path):
-    two(tmp_path)
-    sidecar(tmp_path, rank(7, "ddp_0", 1000))
-    assert numbered(nsyspipe.load(tmp_path)) == ({1000: 0, 1001: 1}, "file_name")
+@pytest.mark.parametrize(
+    ("ranks", "build", "options", "numbers", "source"),
+    [
+        (SWAPPED, bare, {}, REVERSED, "sidecar"),
+        (SWAPPED, lambda at: bare(at, WITH_PAYLOADS).comm_payload(10, n_ranks=2, rank=at), {}, REVERSED, "sidecar"),
+        # Without process ids a report of one rank is that rank.
+        ((rank(1, "ddp_0"), rank(0, "ddp_1")), bare, {}, REVERSED, "sidecar"),
+        # A report without its entry leaves ranks to the next source.
+        ((rank(7, "ddp_0", 1000),), bare, {}, IN_ORDER, "file_name"),
+        ((), bare, {}, IN_ORDER, "file_name"),
+        # What the report captured and options go before the sidecar.
+        (SWAPPED, lambda at: bare(at, RANK=at), {}, IN_ORDER, "env:RANK"),
+        (SWAPPED, lambda at: bare(at, RANK=at), {"rank_map": "ddp_0=8,ddp_1=9"}, {1000: 8, 1001: 9}, "rank_map"),
+    ],
+)  # fmt: skip
+def test_the_sidecar_goes_before_payload_and_file_names(tmp_path, ranks, build, options, numbers, source):
+    write(tmp_path, r0=build(0), r1=build(1))
+    sidecar(tmp_path, *ranks)
+    assert numbered(nsyspipe.load(tmp_path, **options)) == (numbers, source)
 
 
 # --- host, GPU, world -----------------------------------------------------------------------------
@@ -229,58 +219,49 @@ def test_a_program_that_names_its_steps_otherwise_is_no_problem(tmp_path):
 # --- not believed ---------------------------------------------------------------------------------
 
 
+OTHER_DAY = "written for {}, over a day from the report's session"
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (
-            {"captured_at_utc": "2001-09-10T01:46:41Z"},
-            "written for 2001-09-10T01:46:41Z, over a day from the report's session",
-        ),
-        (
-            {"captured_at_utc": "2001-09-08T01:46:39Z"},
-            "written for 2001-09-08T01:46:39Z, over a day from the report's session",
-        ),
+        ({"captured_at_utc": "2001-09-10T01:46:41Z"}, OTHER_DAY.format("2001-09-10T01:46:41Z")),
+        ({"captured_at_utc": "2001-09-08T01:46:39Z"}, OTHER_DAY.format("2001-09-08T01:46:39Z")),
         (
             {"ranks": [rank(1, "ddp_0", 77), rank(0, "ddp_1", 78)]},
             "rank 1 was process 77, which the report does not have",
         ),
+        # A day between clocks is forgiven.
+        ({"captured_at_utc": "2001-09-10T01:46:39Z"}, None),
+        ({"captured_at_utc": "2001-09-08T01:46:41Z"}, None),
     ],
 )
 def test_the_sidecar_of_another_capture_is_not_used_at_all(tmp_path, change, reason):
     two(tmp_path)
     sidecar(tmp_path, *SWAPPED, **{"host": "n7", "git_commit": "abcdef1", "world_size": 64} | change)
     run = nsyspipe.load(tmp_path)
-    assert numbered(run) == ({1000: 0, 1001: 1}, "file_name")
+    if reason is None:
+        assert numbered(run) == (REVERSED, "sidecar")
+        return
+    assert numbered(run) == (IN_ORDER, "file_name")
     assert (run.header.capture, run.header.world_size) == (None, None)
     assert problem_of(run, "stale-sidecar")["message"] == (
         f"ddp.capture.json is of another capture of that name ({reason}): not used"
     )
 
 
-def test_a_day_between_clocks_is_forgiven(tmp_path):
+def test_two_that_contradict_each_other_are_both_not_used_but_a_copy_contradicts_nothing(tmp_path):
     two(tmp_path)
-    for at in ("2001-09-10T01:46:39Z", "2001-09-08T01:46:41Z"):
-        sidecar(tmp_path, *SWAPPED, captured_at_utc=at)
-        assert numbered(nsyspipe.load(tmp_path))[1] == "sidecar"
-
-
-def test_two_that_contradict_each_other_are_both_not_used(tmp_path):
-    two(tmp_path)
-    sidecar(tmp_path, *SWAPPED)
+    shutil.copy(sidecar(tmp_path, *SWAPPED), tmp_path / "ddp.node0.capture.json")
+    run = nsyspipe.load(tmp_path)
+    assert numbered(run)[1] == "sidecar"
+    assert "conflicting-sidecars" not in codes(run)
     sidecar(tmp_path, rank(0, "ddp_0", 1000), file="ddp.node0.capture.json")
     run = nsyspipe.load(tmp_path)
     assert numbered(run)[1] == "file_name"
     assert problem_of(run, "conflicting-sidecars")["message"] == (
         "ddp.capture.json, ddp.node0.capture.json say different things of ddp_0: none of them is used"
     )
-
-
-def test_a_copy_contradicts_nothing(tmp_path):
-    two(tmp_path)
-    shutil.copy(sidecar(tmp_path, *SWAPPED), tmp_path / "ddp.node0.capture.json")
-    run = nsyspipe.load(tmp_path)
-    assert numbered(run)[1] == "sidecar"
-    assert "conflicting-sidecars" not in codes(run)
 
 
 def test_a_broken_sidecar_costs_a_row_and_nothing_else(tmp_path):
@@ -320,30 +301,25 @@ def test_a_captured_rank_whose_report_was_not_given_is_missing_by_name(tmp_path)
     assert problem_of(run, "ranks-not-captured")["message"].startswith("1 of 5 ranks")
 
 
-def test_a_rank_that_failed_is_told(tmp_path):
+FAILED = {"status": 143, "problem": "nsys was ended after 60 s."}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (({"status": 0}, {"status": 1}), "rank 1: its program ended with status 1; the report may be cut short"),
+        # Ended after its report was whole, it has not failed.
+        (({"status": 143, "is_complete": True},) * 2, None),
+        # Those that failed alike are one row.
+        ((FAILED,) * 3, "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; the report may be cut short"),
+    ],
+)  # fmt: skip
+def test_ranks_that_failed_are_told(tmp_path, ranks, message):
     two(tmp_path)
-    sidecar(tmp_path, rank(0, "ddp_0", status=0), rank(1, "ddp_1", status=1))
-    row = problem_of(nsyspipe.load(tmp_path), "capture-failed")
-    assert (row["severity"], row["message"]) == (
-        "warning",
-        "rank 1: its program ended with status 1; the report may be cut short",
-    )
-
-
-def test_a_program_that_was_ended_after_its_report_was_whole_has_not_failed(tmp_path):
-    two(tmp_path)
-    rows = [rank(at, f"ddp_{at}", status=143, is_complete=True) for at in (0, 1)]
-    sidecar(tmp_path, *rows)
-    assert "capture-failed" not in codes(nsyspipe.load(tmp_path))
-
-
-def test_ranks_that_failed_alike_are_one_row(tmp_path):
-    two(tmp_path)
-    failed = {"status": 143, "problem": "nsys was ended after 60 s."}
-    sidecar(tmp_path, *(rank(at, f"ddp_{at}", **failed) for at in range(3)))
-    assert problem_of(nsyspipe.load(tmp_path), "capture-failed")["message"] == (
-        "rank 0 and 2 more: its program ended with status 143; nsys was ended after 60 s; the report may be cut short"
-    )
+    sidecar(tmp_path, *(rank(at, f"ddp_{at}", **more) for at, more in enumerate(ranks)))
+    run = nsyspipe.load(tmp_path)
+    found = [(row["severity"], row["message"]) for row in run.problems.to_pylist() if row["code"] == "capture-failed"]
+    assert found == ([("warning", message)] if message else [])
 
 
 # --- NCCL's logs and the topology -----------------------------------------------------------------
@@ -386,19 +362,17 @@ def test_options_win_over_the_files_that_are_named(linked):
     assert "sidecar-file-unusable" in codes(nsyspipe.load(linked / "*.sqlite"))
 
 
-def test_a_named_log_of_another_run_is_not_used(linked):
+def test_a_named_log_of_another_run_and_files_of_a_sidecar_that_is_not_believed_are_not_used(linked):
     shutil.copy(LOGS / "ddp-4gpu.nccl.log", linked / "other.log")
-    name_files(linked, nccl_log_files=["other.log"])
-    run = nsyspipe.load(linked / "*.sqlite")
-    assert run.nccl is None
-    assert "log-of-another-run" in codes(run)
-
-
-def test_files_of_a_sidecar_that_is_not_believed_are_not_read(linked):
-    name_files(linked, captured_at_utc=AT)
-    run = nsyspipe.load(linked / "*.sqlite")
-    assert (run.nccl, run.links().num_rows) == (None, 0)
-    assert "stale-sidecar" in codes(run)
+    for said, code in (
+        ({"nccl_log_files": ["other.log"]}, "log-of-another-run"),
+        ({"captured_at_utc": AT}, "stale-sidecar"),
+    ):
+        name_files(linked, **said)
+        run = nsyspipe.load(linked / "*.sqlite")
+        assert run.nccl is None
+        assert code in codes(run)
+        assert bool(run.links().num_rows) == ("nccl_log_files" in said)
 
 
 # --- what outputs say -----------------------------------------------------------------------------
@@ -440,21 +414,16 @@ def test_the_document_says_how_the_run_was_captured_and_a_saved_run_the_same(tmp
     assert document(nsyspipe.load(tmp_path / "store")) == found
 
 
-def test_the_sidecar_changes_neither_run_id_nor_figures(tmp_path):
-    two(tmp_path)
+def test_the_sidecar_changes_neither_run_id_nor_figures_but_the_name(tmp_path):
+    write(tmp_path, r0=bare(0))
     before = nsyspipe.load(tmp_path)
+    assert before.header.label == "ddp_0"
     sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"), **FACTS)
     after = nsyspipe.load(tmp_path)
     assert after.header.run_id == before.header.run_id
     assert after.steps().equals(before.steps())
     assert after.summary().equals(before.summary())
-
-
-def test_a_single_report_has_the_captures_name(tmp_path):
-    write(tmp_path, r0=bare(0))
-    assert nsyspipe.load(tmp_path).header.label == "ddp_0"
-    sidecar(tmp_path, rank(0, "ddp_0"), rank(1, "ddp_1"))
-    assert nsyspipe.load(tmp_path).header.label == "ddp"
+    assert after.header.label == "ddp"  # a single report has the capture's name
 
 
 def test_several_nodes_are_joined(tmp_path):
