@@ -143,11 +143,12 @@ def test_reports_that_cannot_be_one_run_are_refused_and_both_named(tmp_path, mak
         assert says in conflict(*reversed(pair))
 
 
-@pytest.mark.parametrize("make", [CONFLICTS[0], CONFLICTS[5], same_file, two_hours_apart])
+@pytest.mark.parametrize("make", [CONFLICTS[0], CONFLICTS[3], CONFLICTS[5], same_file, two_hours_apart])
 def test_with_a_rank_map_the_user_has_decided(tmp_path, make):
     make(tmp_path)
     run = nsyspipe.load(tmp_path, rank_map="a.sqlite=0,b.sqlite=1")
     assert [figures(run, rank=rank) for rank in range(2)] == [STEADY] * 2
+    assert (run.header.capture is None) == (make is not CONFLICTS[5])  # two captures make none of the run
 
 
 def test_nodes_of_one_capture_and_copies_of_its_sidecar_are_one_run(tmp_path):

@@ -96,34 +96,6 @@ def test_the_timeline_of_a_step_is_the_hand_computed_one(tmp_path):
     assert [lane for lane, *_ in other] == ["comm", "compute", "exposed", "memory", "phase"]
 
 
-def test_operations_of_other_steps_that_run_in_the_window_are_read_with_their_own_step(tmp_path):
-    builder = steady_rank(0)
-    # Launched at the end of step 1, runs into step 2's window; and a copy of step 3 before its first kernel.
-    builder.kernel(2050, 2150, "late", launch=1890).copy(2990, 3010, 1, launch=3001)
-    run = built(builder, tmp_path)
-    events, ranges = read(run, (2, 2))[0]
-    assert rows(events, "name", "step")[0] == ("late", 1)
-    assert ("memcpy HtoD", 3) in rows(events, "name", "step")
-    assert set(ranges["step"].to_pylist()) == {2}
-
-
-def test_a_phase_range_counts_what_runs_after_the_window_of_its_step(tmp_path):
-    builder = steady_rank(0).kernel(2500, 2600, "late", launch=1150, thread="autograd", stream=9)
-    _, ranges = read(built(builder, tmp_path), (1, 1))[0]
-    assert rows(ranges, "phase", "n_operations", "device_end_ns") == [
-        (None, 5, 2600),
-        ("forward", 1, 1200),
-        ("backward", 4, 2600),
-    ]
-
-
-def test_several_steps_are_read_from_the_first_start_to_the_last_end(steady):
-    run = opened(steady)
-    whole, some = read(run)[0][0], read(run, (1, 2))[0][0]
-    assert some["start_ns"].to_pylist() == [t for t in whole["start_ns"].to_pylist() if 1100 <= t < 3100]  # fmt: skip
-    assert set(read(run, (-5, 99))[0][0]["step"].to_pylist()) == {0, 1, 2, 3}
-
-
 # --- kinds of reports -----------------------------------------------------------------------
 
 
@@ -291,19 +263,6 @@ def test_ranks_come_in_order_whatever_reports_hold_them(tmp_path):
     run = opened(tmp_path, rank_map=",".join(names))
     for options in ({}, {"jobs": 3}, {"executor": ThreadPoolExecutor(2)}):
         assert list(read(run, (1, 1), **options)) == [0, 1, 2, 3, 4]
-
-
-def test_seq_names_the_row_of_collectives(tmp_path):
-    found = every_step(reports(2), 300, 360, end=380)
-    every_step(found, 400, 400, end=420, stream=21)
-    found[1].nccl(1500, 1510, launch=1030, stream=23)  # only there, so unmatched
-    found[1].nccl(1600, 1610, launch=1950)  # between two steps
-    run = load(found, tmp_path)
-    names = ("rank", "step", "seq", "start_ns", "end_ns", "collective")
-    events = [row for one, _ in read(run).values() for row in rows(one, *names) if row[5]]
-    assert sorted(row for row in events if row[1] is not None) == sorted(rows(run.collectives(), *names))  # fmt: skip
-    assert (1, None, None, 1600, 1610, "all_reduce") in events
-    assert (1, 1, 2, 1500, 1510, "all_reduce") in events
 
 
 def test_of_communication_that_starts_at_once_the_first_launched_comes_first(tmp_path):
