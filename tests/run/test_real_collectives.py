@@ -6,6 +6,8 @@ import functools
 
 import pytest
 
+from tests.run.test_real_reports import each
+
 # Glob -> ranks, collectives per step by kind, how far the ends of one collective may be apart (ns).
 NEAR, SHARED_MEMORY = 100_000, 200_000
 GROUPS = {
@@ -20,7 +22,6 @@ GROUPS = {
     "ddp-4gpu-onefile": (4, {"all_reduce": 11}, NEAR),
     "fsdp-4gpu": (4, {"all_gather": 49, "reduce_scatter": 25}, NEAR),
 }
-BUCKETS, NEWER = "ddp-2gpu-bucket100", "ddp-2gpu-bucket100-nsys2025"
 STRAGGLER, EVEN = "ddp-2gpu-straggler", "ddp-2gpu"
 MS = 1_000_000
 
@@ -39,7 +40,7 @@ def by_collective(captures):
     return grouped
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", each(GROUPS))
 def test_every_collective_is_matched_on_all_ranks(runs, by_collective, name):
     n_ranks, kinds, _ = GROUPS[name]
     run = runs(name)
@@ -56,7 +57,7 @@ def test_every_collective_is_matched_on_all_ranks(runs, by_collective, name):
     assert run.problems["code"].to_pylist().count("unmatched-collectives") == 0
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", each(GROUPS))
 def test_waiting_and_transfer_make_up_each_operation_ends_agree_and_clocks_are_known_to_50_us(
     runs, by_collective, name
 ):
@@ -76,7 +77,7 @@ def test_waiting_and_transfer_make_up_each_operation_ends_agree_and_clocks_are_k
         assert row["clock_offset_ns"] == 0 or abs(row["clock_offset_ns"]) > row["clock_error_ns"]
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", each(GROUPS))
 def test_the_waiting_of_a_step_is_that_of_its_collectives(runs, name):
     # They run one after the other on each stream; on two streams their waits may overlap.
     run = runs(name)
@@ -90,7 +91,7 @@ def test_the_waiting_of_a_step_is_that_of_its_collectives(runs, name):
             assert row["wait_ns"] == sum(own)
 
 
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("name", each(GROUPS))
 def test_stragglers_are_the_sums_of_what_collectives_say(runs, by_collective, name):
     run = runs(name)
     chosen = [row for rows in by_collective(name).values() for row in rows if row["in_summary"]]
