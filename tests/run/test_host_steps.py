@@ -19,7 +19,7 @@ from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
 from nsyspipe.report.text import summary_text
 from nsyspipe.store.write import save
-from tests.build.tools import codes, problem_of
+from tests.build.tools import codes
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.markdown_page import Page
 
@@ -80,16 +80,6 @@ def test_each_step_of_each_rank_is_a_row_with_its_phases_on_one_clock(two):
     assert rows(run) == [expected(rank, step) for rank in range(2) for step in range(3)]
     assert run.host_steps().schema.equals(schema.HOST_STEPS.arrow, check_metadata=True)
     assert run.step_family == "step #"
-
-
-def test_all_figures_of_the_device_stay_null_and_the_problem_stays(two):
-    run = nsyspipe.load(two)
-    summary = run.summary().to_pylist()[0]
-    assert {summary[name] for name in summary if not name.startswith("n_")} == {None}
-    assert (summary["n_steps"], run.header.n_ranks, run.header.world_size) == (0, 0, 2)
-    assert run.ranks.num_rows == run.steps().num_rows == run.phases().num_rows == 0
-    assert codes(run) == ["no-gpu-activity"]
-    assert set(run.problems["severity"].to_pylist()) == {"error"}
 
 
 def test_a_capture_that_traced_no_gpu_lacks_none(two):
@@ -232,24 +222,6 @@ def test_reports_of_two_runs_are_refused(tmp_path):
 def test_a_rank_map_must_name_the_reports_with_steps(two):
     with pytest.raises(OptionError, match="gives no rank to cpu_1"):
         nsyspipe.load(two, rank_map={"cpu_0": 1}).host_steps()
-
-
-# --- runs with devices ---------------------------------------------------------------------------
-
-
-def test_a_run_with_devices_has_no_host_steps(steady):
-    run = nsyspipe.load(steady)
-    assert rows(run) == []
-    assert document(run)["host_steps"] == []
-
-
-def test_one_rank_with_a_device_is_enough_for_none(tmp_path):
-    steady_rank(0).write(tmp_path / "a_0.sqlite")
-    host_rank(1).write(tmp_path / "a_1.sqlite")
-    run = nsyspipe.load(tmp_path)
-    assert rows(run) == []
-    assert problem_of(run, "no-gpu-activity")["report"] == "a_1.sqlite"
-    assert run.ranks["rank"].to_pylist() == [0]
 
 
 # --- outputs -------------------------------------------------------------------------------------

@@ -152,6 +152,7 @@ def test_a_report_without_gpu_activity_beside_others_is_named(tmp_path):
     assert figures(run) == STEADY
     assert run.ranks["report"].to_pylist() == ["a_0.sqlite"]
     assert problem_of(run, "no-gpu-activity")["report"] == "a_1.sqlite"
+    assert (run.host_steps().num_rows, document(run)["host_steps"]) == (0, [])
 
 
 def test_a_step_option_asks_nothing_of_a_report_without_gpu_activity(tmp_path):
