@@ -14,19 +14,17 @@ from nsyspipe.analysis import breakdown
 from nsyspipe.model.schema import KERNEL_COSTS, PHASES
 from tests.conftest import examples
 from tests.property import oracle, oracle_costs
-from tests.property.strategies import build, processes, trains, workloads
+from tests.property.strategies import PROCESSES, trains, write
 
 CAUSES = ("input", "launch", "blocked", "dependency", "unknown")
 KEYS = {"rank", "step", "phase", "name"}
-PROCESSES = st.one_of(processes(), workloads())
 RUNS = st.lists(PROCESSES, min_size=1, max_size=2)
 
 
 def loaded(found):
     """Read a run of one report per process; return it and its step family as the oracle sees it."""
     with tempfile.TemporaryDirectory() as folder:
-        for rank, process in enumerate(found):
-            build(process, pid=1000 + rank).write(Path(folder, f"r_{rank}.sqlite"))
+        write(found, Path(folder))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(breakdown, "PAUSE_NS", oracle_costs.PAUSE)
             run = nsyspipe.load(folder, jobs=1)

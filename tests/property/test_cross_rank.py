@@ -11,8 +11,7 @@ from hypothesis import assume, given, strategies as st
 
 from tests.conftest import examples
 from tests.property import cross_oracle as oracle
-from tests.property.cross_model import moved
-from tests.property.cross_runs import load, runs
+from tests.property.strategies import load_run, runs
 
 COLLECTIVE = (
     "step", "rank", "collective", "comm_id", "start_ns", "end_ns", "is_matched", "in_summary", "n_ranks",
@@ -33,7 +32,7 @@ FLOORS = 4
 def tables(run, **more):
     """Return everything about waiting, as rows."""
     with tempfile.TemporaryDirectory() as folder:
-        found = load(run, Path(folder), **more)
+        found = load_run(run, Path(folder), **more)
         return {
             "ranks": found.ranks.select(["rank", "clock_offset_ns", "clock_error_ns"]).to_pylist(),
             "steps": found.steps().to_pylist(),
@@ -46,7 +45,7 @@ def tables(run, **more):
 def shifted(run, which, by):
     """Return the run with one report's clock ahead by so much; only runs whose clock errors are known."""
     which %= len(run.sessions)
-    ranks = [moved(rank, by) if rank.report == which else rank for rank in run.ranks]
+    ranks = [oracle.moved(rank, by) if rank.report == which else rank for rank in run.ranks]
     after = replace(run, ranks=tuple(ranks))
     assume(all(error is not None for one in (run, after) for _, error in oracle.clocks(one)))
     return after

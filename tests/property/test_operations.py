@@ -15,10 +15,10 @@ from nsyspipe.analysis.timeline import representative_step, timeline
 from nsyspipe.model import schema
 from nsyspipe.run.operations import run_operations
 from tests.conftest import examples
-from tests.property import cross_runs, oracle, oracle_costs
-from tests.property.strategies import build, processes, workloads
+from tests.property import oracle, oracle_costs
+from tests.property.strategies import PROCESSES, build, load_run, runs, write
 
-RUNS = st.lists(st.one_of(processes(), workloads()), min_size=1, max_size=2)
+RUNS = st.lists(PROCESSES, min_size=1, max_size=2)
 CATEGORIES = {"dtod": "memory", "copy": "memory", "memset": "memory", "unified": "memory"}
 MEMORY = {"dtod": "memcpy DtoD", "copy": "memcpy HtoD", "memset": "memset", "unified": "memcpy unified HtoD"}
 
@@ -27,8 +27,7 @@ MEMORY = {"dtod": "memcpy DtoD", "copy": "memcpy HtoD", "memset": "memset", "uni
 def loaded(found):
     """Open a run of one report per process."""
     with tempfile.TemporaryDirectory() as folder:
-        for rank, process in enumerate(found):
-            build(process, pid=1000 + rank).write(Path(folder, f"r_{rank}.sqlite"))
+        write(found, Path(folder))
         yield nsyspipe.load(folder)
 
 
@@ -179,13 +178,13 @@ def test_operations_equal_the_plain_loops_add_up_to_the_steps_and_a_span_is_a_pa
 
 @pytest.mark.slow
 @examples(25)
-@given(cross_runs.runs(), st.integers(1, 3), st.randoms(use_true_random=False))
+@given(runs(), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_in_runs_of_several_ranks_spans_are_parts_timelines_add_up_and_seq_names_the_collective(drawn, most, random):
     # Of several ranks without a kernel that is known to communicate nothing is known of communication.
     kernels = [kernel for rank in drawn.ranks for kernel in rank.kernels]
     assume(len(drawn.ranks) == 1 or any(kernel.collective is not None for kernel in kernels))
     with tempfile.TemporaryDirectory() as folder:
-        run = cross_runs.load(drawn, Path(folder))
+        run = load_run(drawn, Path(folder))
         whole, steps, collectives = tables(run), run.steps(), run.collectives()
         step = representative_step(steps)
         some = tables(run, (step, step))
@@ -239,7 +238,7 @@ def check_seqs(whole, collectives):
 
 @pytest.mark.slow
 @examples(15)
-@given(st.one_of(processes(), workloads()), st.randoms(use_true_random=False))
+@given(PROCESSES, st.randoms(use_true_random=False))
 def test_the_order_of_rows_in_a_report_changes_nothing_but_the_seq_of_ties(process, random):
     def read(builder):
         with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ from nsyspipe.replay.answer import whatif
 from nsyspipe.report.whatif import whatif_document
 from tests.build.ddp_run import MIB, MS, US, Ddp
 from tests.conftest import examples
-from tests.property import cross_runs
+from tests.property.strategies import load_run, runs as runs_of_ranks
 
 # As assumed over host memory.
 LONGEST_DELAY_NS = 6_500.0
@@ -63,10 +63,10 @@ def test_any_run_replays_to_itself_and_keeps_its_limits(tmp_path_factory, run):
 
 
 @pytest.mark.slow
-@given(run=cross_runs.runs())
+@given(run=runs_of_ranks())
 @examples(20)
 def test_a_run_of_any_kind_gets_an_answer_or_a_reason(tmp_path_factory, run):
-    loaded = cross_runs.load(run, tmp_path_factory.mktemp("run"))
+    loaded = load_run(run, tmp_path_factory.mktemp("run"))
     found = whatif(loaded)
     assert found.scenarios
     for row in loaded.findings().to_pylist():

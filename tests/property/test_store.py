@@ -19,10 +19,9 @@ from nsyspipe.report.document import document_text
 from nsyspipe.store.layout import check_run_id, published
 from nsyspipe.store.write import save
 from tests.conftest import examples
-from tests.property import cross_runs
-from tests.property.strategies import build, processes, workloads
+from tests.property.strategies import PROCESSES, load_run, runs, write
 
-RUNS = st.lists(st.one_of(processes(), workloads()), min_size=1, max_size=3)
+RUNS = st.lists(PROCESSES, min_size=1, max_size=3)
 # What numbers and dates are made of, and a few letters.
 NAMES = st.text("0123456789-.eExTZ_+abinfnt", min_size=1, max_size=12)
 
@@ -49,17 +48,16 @@ def check_round_trip(run, folder):
 def test_any_run_comes_back_as_it_is(found):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for rank, process in enumerate(found):
-            build(process, pid=1000 + rank).write(folder / f"r_{rank}.sqlite")
+        write(found, folder)
         check_round_trip(nsyspipe.load(folder, jobs=1, run_id="run"), folder)
 
 
 @pytest.mark.slow
 @examples(8)
-@given(cross_runs.runs())
+@given(runs())
 def test_any_run_of_several_ranks_comes_back_as_it_is(found):
     with tempfile.TemporaryDirectory() as name:
-        run = cross_runs.load(found, Path(name))
+        run = load_run(found, Path(name))
         check_round_trip(run, Path(name))
 
 

@@ -136,29 +136,6 @@ def test_an_offset_within_its_error_is_not_applied(tmp_path):
     assert collectives(run, "is_significant") == [(True,)] * 2
 
 
-def test_processes_of_one_report_share_a_clock_that_nothing_corrects(tmp_path):
-    # Rank 1's ends are 100 later: one clock has no error, so it was slower.
-    builders = reports(2)
-    every_step(builders[:1], 300, end=400)
-    every_step(builders[1:], 340, end=500)
-    run = load([one_report(*builders)], tmp_path)
-    assert clocks(run) == [(0, 0, 0), (0, 0, 0)]
-    assert collectives(run, "wait_ns", "transfer_ns") == [(40, 60), (0, 160)]
-
-
-def test_ranks_of_one_report_are_moved_together(tmp_path):
-    # Reports of ranks (0, 1) and (2, 3), the second 600 ahead: each end is 300 off the median of the four.
-    builders = late(4)
-    for builder in builders[2:]:
-        shift(builder, 600)
-    pairs = [one_report(*builders[:2]), one_report(*builders[2:])]
-    names = ("report_0.sqlite:1000=0,report_0.sqlite:1001=1,report_1.sqlite:1002=2,"
-             "report_1.sqlite:1003=3")  # fmt: skip
-    run = load(pairs, tmp_path, rank_map=names)
-    assert clocks(run) == [(300, -300, 0)] * 2 + [(-300, 300, 0)] * 2
-    assert collectives(run, "rank", "wait_ns") == [(0, 120), (1, 80), (2, 40), (3, 0)]
-
-
 @pytest.mark.parametrize("has_start", [True, False])
 def test_a_report_without_gpu_activity_has_no_say_about_clocks(tmp_path, has_start):
     # Two ranks of one report share its clock, whatever a launcher's report, started long before, holds.

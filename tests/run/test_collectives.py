@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.build.across import (
-    BROADCAST,
     CLOCK,
     GATHER,
     SCATTER,
@@ -106,24 +105,6 @@ def test_an_operation_that_ends_before_the_last_arrives_transfers_nothing_and_wa
     assert row["message"].startswith("1 communication operations")
 
 
-def test_waiting_is_a_union_over_collectives(tmp_path):
-    # Rank 0 waits in [300, 340) and, on another stream, in [320, 360): 60 ns of two times 40.
-    builders = every_step(reports(2), 300, 340, end=400)
-    run = load(every_step(builders, 320, 360, end=420, name=GATHER, stream=20), tmp_path)
-    assert collectives(run, "seq", "rank", "wait_ns") == [
-        (0, 0, 40), (0, 1, 0), (1, 0, 40), (1, 1, 0),
-    ]  # fmt: skip
-    assert waits(run) == [[60] * 4, [0] * 4]
-
-
-def test_waiting_counts_in_the_window_that_it_falls_in(tmp_path):
-    # Rank 0 waits in [1050, 1150) after each step: 50 before the next window starts, 50 in it.
-    run = load(every_step(reports(2), 1050, 1150, end=1200, steps=(0, 1, 2)), tmp_path)
-    assert collectives(run, "rank", "start_ns", "wait_ns") == [(0, 2050, 100), (1, 2150, 0)]
-    # The last window is [3100, 3200).
-    assert waits(run, rank=0) == [50, 100, 100, 50]
-
-
 def test_an_operation_launched_in_no_step_is_unmatched_without_a_word(tmp_path):
     # Launched at 950, between two steps; it runs inside the window, and counts as its communication.
     builders = every_step(reports(2), 300, 340, end=400)
@@ -133,14 +114,6 @@ def test_an_operation_launched_in_no_step_is_unmatched_without_a_word(tmp_path):
     assert waits(run) == [[40] * 4, [0] * 4]
     assert [row["n_collectives"] for row in run.steps().to_pylist()] == [1, 2, 1, 1] * 2
     assert said_of_clocks_and_matching(run) == []
-
-
-def test_an_operation_without_a_launch_belongs_to_the_window_that_it_starts_in(tmp_path):
-    # Starts at 1050 and 1099 of steps 0 to 2: step i's window still, though the host is in step i + 1.
-    builders = every_step(reports(2), 1050, 1099, end=1300, steps=(0, 1, 2), launch=None)
-    run = load(builders, tmp_path)
-    assert collectives(run, "rank", "start_ns", "wait_ns") == [(0, 2050, 49), (1, 2099, 0)]
-    assert waits(run, rank=0) == [49, 49, 49, 0]
 
 
 # --- lateness -------------------------------------------------------------------------------------
@@ -155,12 +128,6 @@ def test_the_largest_delay_of_a_step_goes_to_the_rank_that_was_last_there(tmp_pa
     run = load(builders, tmp_path)
     # Steps 1 and 2: rank 0 twice by 10, rank 2 by 40, 35, 4 and by 40, 35.
     assert [row[:4] for row in stragglers(run)] == [(0, 2, 20, 0), (1, 0, 0, 0), (2, 5, 154, 80)]
-
-
-def test_each_step_has_its_own_latest_rank(tmp_path):
-    builders = every_step(reports(2), 300, 340, end=400, steps=(0, 1, 3))
-    run = load(every_step(builders, 325, 300, end=400, steps=(2,)), tmp_path)
-    assert [row[:4] for row in stragglers(run)] == [(0, 1, 25, 25), (1, 1, 40, 40)]
 
 
 # --- several collectives, streams, communicators --------------------------------------------------
@@ -251,21 +218,6 @@ def test_a_rank_that_lost_one_collective_unmatches_that_group_of_that_step_only(
     # Steps 0 and 3 do not count: figures are as of a whole capture.
     assert stragglers(run) == [(0, 0, 0, 0, 0, 200), (1, 6, 200, 80, 200, 0)]
     assert run.summary()["wait_share"].to_pylist() == [0.05]
-
-
-def test_unmatched_collectives_come_last_in_their_step(tmp_path):
-    builders = every_step(reports(2), 500, 540, end=600)
-    builders[0].nccl(1300, 1310, launch=1021, name=BROADCAST)
-    builders[0].nccl(1700, 1710, launch=1022, name=BROADCAST)
-    builders[1].nccl(1250, 1260, launch=1021, name=GATHER)
-    run = load(builders, tmp_path)
-    assert collectives(run, "seq", "rank", "collective", "start_ns", "is_matched") == [
-        (0, 0, "all_reduce", 1500, True),
-        (0, 1, "all_reduce", 1540, True),
-        (1, 0, "broadcast", 1300, False),
-        (1, 1, "all_gather", 1250, False),
-        (2, 0, "broadcast", 1700, False),
-    ]
 
 
 def test_where_nothing_matches_in_summary_steps_figures_are_null(tmp_path):

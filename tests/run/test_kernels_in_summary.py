@@ -8,8 +8,6 @@ import pytest
 
 import nsyspipe
 from nsyspipe.api import diff
-from nsyspipe.comparison.difference import Side
-from nsyspipe.store.write import save
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +63,3 @@ def test_a_difference_has_each_kernel_per_rank_and_step_exactly(runs, counted):
             assert rows[key][f"{side}_ns_per_step"] == ns / n_rows
             assert rows[key][f"{side}_n_per_step"] == number / n_rows
             assert rows[key][f"{side}_mean_ns"] == ns / number
-
-
-@pytest.mark.slow
-def test_saved_runs_have_the_same_kernels_as_their_reports(runs, tmp_path):
-    for run in runs.values():
-        save(run, tmp_path)
-    saved = [nsyspipe.load(tmp_path, run_id=run.header.run_id) for run in runs.values()]
-    for one, other in zip(saved, runs.values(), strict=True):
-        assert one.kernels().equals(other.kernels())
-    change, again = (diff(*(Side("x", (one,)) for one in pair), force=True) for pair in (saved, runs.values()))  # fmt: skip
-    assert change.kernels.equals(again.kernels)

@@ -67,7 +67,6 @@ def test_without_nvtx_and_api_calls_the_device_alone_still_answers(tmp_path):
 
 def test_copies_that_were_made_but_not_exported_are_null_not_zero(tmp_path):
     run = load(tmp_path, without=(MEMCPY,))
-    assert figures(run) == STEADY | COPIES | MEMORY
     summary = run.summary().to_pylist()[0]
     assert [summary[name] for name in ("idle_share", "exposed_memory_share", "dtod_ns_per_step")] == [None] * 3
     assert (summary["comm_share"], summary["compute_share"]) == (0.06, 0.2)
@@ -76,52 +75,57 @@ def test_copies_that_were_made_but_not_exported_are_null_not_zero(tmp_path):
     dumps(document(run))
 
 
-def never_made(builder, table):
+def never_made(table):
     """Take all operations of a kind out of a report, and the calls that made them."""
+    builder = rank()
     ids = {row["correlationId"] for row in builder.rows.pop(table, [])}
     builder.rows[RUNTIME] = [row for row in builder.rows[RUNTIME] if row["correlationId"] not in ids]
     return builder
 
 
-def test_copies_that_were_never_made_are_zero(tmp_path):
-    run = load(tmp_path, never_made(steady_rank(0, world_size=1), MEMCPY))
-    assert figures(run) == STEADY | dict.fromkeys(COPIES, 0) | {"exposed_memory_ns": 0, "idle_ns": 770}
-    assert codes(run) == ["few-steps", "not-judged"]
+def emptied(table):
+    builder = rank()
+    builder.rows[table] = []
+    return builder
 
 
-def test_memsets_that_were_made_but_not_exported_leave_the_copies_known(tmp_path):
-    builder = steady_rank(0, world_size=1).memset(1400, 1420, launch=1095)
-    run = load(tmp_path, builder, without=(MEMSET,))
-    assert figures(run) == STEADY | MEMORY
-    assert codes(run) == ["few-steps", "no-memset", "not-judged"]
+def rank():
+    return steady_rank(0, world_size=1)
 
 
-def test_memsets_count_as_memory_but_not_as_copies(tmp_path):
-    run = load(tmp_path, steady_rank(0, world_size=1).memset(1400, 1420, launch=1095))
-    assert figures(run) == STEADY | {"exposed_memory_ns": 30, "idle_ns": 740}
+def with_memset():
+    return rank().memset(1400, 1420, launch=1095)
 
 
-@pytest.mark.parametrize("meta", [{"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}, {"EXPORT_PARAM_LAZY": "false"}])
-def test_a_table_that_the_export_did_not_leave_out_by_itself_is_not_recorded(tmp_path, meta):
-    run = load(tmp_path, steady_rank(0, world_size=1).meta(**meta))  # no memset, and no call of one
-    assert figures(run) == STEADY | MEMORY
-    assert "--tables" in problem_of(run, "no-memset")["fix"]
+NO_COPIES = dict.fromkeys(COPIES, 0) | {"exposed_memory_ns": 0, "idle_ns": 770}
+LIMITED = {"EXPORT_PARAM_TABLES_TO_EXPORT": KERNEL}
+WHOLE = {"EXPORT_PARAM_LAZY": "false"}
 
 
-@pytest.mark.parametrize("table", [MEMCPY, MEMSET])
-def test_a_table_that_is_there_without_rows_is_zero(tmp_path, table):
-    builder = steady_rank(0, world_size=1).meta(EXPORT_PARAM_LAZY="false")
-    run = load(tmp_path, never_made(builder, table), lazy=False)
-    assert figures(run)["dtod_ns"] == (0 if table == MEMCPY else 10)
-    assert codes(run) == ["few-steps", "not-judged"]
-
-
-def test_copies_that_were_made_are_null_in_a_table_without_rows_too(tmp_path):
-    builder = steady_rank(0, world_size=1)
-    builder.rows[MEMCPY] = []
-    run = load(tmp_path, builder, lazy=False)
-    assert figures(run) == STEADY | COPIES | MEMORY
-    assert "no-memcpy" in codes(run)
+@pytest.mark.parametrize(
+    ("build", "options", "expected", "problems"),
+    [
+        (rank, {"without": (MEMCPY,)}, COPIES | MEMORY, ["no-memcpy"]),
+        (lambda: emptied(MEMCPY), {"lazy": False}, COPIES | MEMORY, ["no-memcpy"]),
+        (lambda: never_made(MEMCPY), {}, NO_COPIES, []),
+        (lambda: never_made(MEMCPY).meta(**WHOLE), {"lazy": False}, NO_COPIES, []),
+        (lambda: never_made(MEMSET).meta(**WHOLE), {"lazy": False}, {}, []),
+        # Copies are known where memsets are not.
+        (with_memset, {"without": (MEMSET,)}, MEMORY, ["no-memset"]),
+        (with_memset, {}, {"exposed_memory_ns": 30, "idle_ns": 740}, []),
+        # A table that the export did not leave out by itself is not recorded: there is no memset, and no call of one.
+        (lambda: rank().meta(**LIMITED), {}, MEMORY, ["no-memset"]),
+        (lambda: rank().meta(**WHOLE), {}, MEMORY, ["no-memset"]),
+    ],
+)
+def test_what_was_made_and_not_exported_is_null_and_what_was_never_made_is_zero(
+    tmp_path, build, options, expected, problems
+):
+    run = load(tmp_path, build(), **options)
+    assert figures(run) == STEADY | expected
+    assert codes(run) == sorted(["few-steps", "not-judged", *problems])
+    for code in problems:
+        assert "--tables" in problem_of(run, code)["fix"]
 
 
 @pytest.mark.parametrize("lazy", ["true", "false"])

@@ -48,14 +48,6 @@ def test_of_several_calls_with_one_correlation_id_the_earliest_is_the_launch(tmp
     assert run.steps()["step"].to_pylist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_the_order_of_rows_never_matters(tmp_path, reverse):
-    builder = steady_rank(0)
-    for rows in builder.rows.values():
-        rows.sort(key=lambda row: str(sorted(row.items(), key=str)), reverse=reverse)
-    assert figures(load(builder, tmp_path)) == STEADY
-
-
 # --- CUDA graphs --------------------------------------------------------------------------------
 
 
@@ -160,6 +152,7 @@ def test_a_report_without_gpu_activity_beside_others_is_named(tmp_path):
     assert figures(run) == STEADY
     assert run.ranks["report"].to_pylist() == ["a_0.sqlite"]
     assert problem_of(run, "no-gpu-activity")["report"] == "a_1.sqlite"
+    assert (run.host_steps().num_rows, document(run)["host_steps"]) == (0, [])
 
 
 def test_a_step_option_asks_nothing_of_a_report_without_gpu_activity(tmp_path):
