@@ -9,15 +9,17 @@ import traceback
 from dataclasses import fields
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
-from nsyspipe.errors import DatasetError
-from nsyspipe.store import saved_run
+from nsyspipe.errors import DatasetError, NsyspipeError
+from nsyspipe.store import parquet_size, saved_run
 from nsyspipe.store.saved_run import parse_details
+from nsyspipe.store.write import save
 from tests.attack.saved_runs import changed
 from tests.cli.tools import nsyspipe_here
-from tests.store.store_tools import OTHER_ID, RUN_ID, old_run, other_run, places, stored, unlisted
+from tests.store.store_tools import OTHER_ID, RUN_ID, contents, old_run, other_run, places, stored, unlisted
 from tests.store.test_store_saved_run import rewrite
 
 # Each seed changes one table of a run in one way, and is read by two commands, all of them in turn.
@@ -154,3 +156,92 @@ def test_a_bad_run_that_is_asked_for_is_an_error_that_names_it(good, tmp_path):
         assert done.returncode == 2
         assert f"run_id={RUN_ID}" in done.stderr
         assert "has no usable details" in done.stderr
+
+
+def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_down_is_read(good, tmp_path):
+    given = {
+        "command": ["python", "/home/me/train.py", "--lr=0.1", "--jwt", "eyJhbGciOi", "hmac:0123abcd"],
+        "environment": {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "sesame", "HF_TOKEN": "hf_abcdef"},
+        "git_commit": "abc",
+    }  # fmt: skip
+
+    def add(details):
+        details["header"]["capture"] = given
+        return details
+
+    run = nsyspipe.load(with_details(shutil.copytree(good, tmp_path / "store"), add), run_id=RUN_ID)
+    found = run.header.capture
+    assert found.command == ["python", "train.py", "--lr=0.1", "--jwt", "***", "hmac:0123abcd"]
+    assert found.environment == {"NCCL_ALGO": "***", "NCCL_P2P_DISABLE": "1"}
+    assert found.git_commit == "abc"
+    save(run, tmp_path / "again")
+    assert b"eyJhbGciOi" not in b"".join(contents(tmp_path / "again").values())
+    assert nsyspipe.load(tmp_path / "again").header == run.header
+
+
+# --- files that claim more than they hold -------------------------------------------------------
+
+
+def rewritten(path, change, **options):
+    """Write a file again as somebody else may."""
+    table = pq.ParquetFile(path).read()
+    pq.write_table(change(table), path, **options)
+
+
+def many_rows(table):
+    n_rows = 400_000
+    columns = [
+        pa.DictionaryArray.from_arrays(pa.nulls(n_rows, pa.int32()), pa.array(["a"]))
+        if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)
+        else pa.nulls(n_rows, column.type)
+        for column in table.columns
+    ]
+    fields = [pa.field(one.name, column.type) for one, column in zip(table.schema, columns, strict=True)]
+    return pa.table(columns, schema=pa.schema(fields, table.schema.metadata))
+
+
+def long_text(table):
+    at = table.column_names.index("gpu_name")
+    text = pa.array(["x" * 30_000_000] + [None] * (len(table) - 1), pa.large_string())
+    return table.set_column(at, "gpu_name", text)
+
+
+def one_text_many_times(table):
+    """Return a hundred thousand times a text of ten thousand letters, as a dictionary stores it."""
+    n_rows = 100_000
+    columns = {one.name: pa.nulls(n_rows, one.type) for one in table.schema if one.name != "name"}
+    codes = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 10_000]))
+    found = pa.table({**columns, "name": codes})
+    return found.replace_schema_metadata(table.schema.metadata)
+
+
+@pytest.mark.parametrize(
+    ("table", "bomb"), [("steps", many_rows), ("ranks", long_text), ("kernels", one_text_many_times)]
+)
+def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(
+    good, tmp_path, monkeypatch, table, bomb
+):
+    monkeypatch.setattr(parquet_size, "_SMALL_PAGES", 2**24)
+    store = shutil.copytree(good, tmp_path / "store")
+    path = places(store)[table]
+    rewritten(path, bomb, compression="zstd", use_dictionary=bomb is not long_text)
+    assert path.stat().st_size < 200_000
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(NsyspipeError, match="cannot be read") as caught:
+        getattr(nsyspipe.load(store, run_id=RUN_ID), table) if table == "ranks" else getattr(
+            nsyspipe.load(store, run_id=RUN_ID), table
+        )()
+    assert "than a file of" in str(caught.value)
+    assert pa.default_memory_pool().max_memory() - before < 100_000_000
+
+
+def test_a_file_that_is_large_and_holds_nothing_is_refused_before_it_is_read(good, tmp_path):
+    store = shutil.copytree(good, tmp_path / "store")
+    path = places(store)["steps"]
+    whole = path.read_bytes()
+    with path.open("r+b") as file:
+        file.truncate(2**40)
+        file.seek(2**40 - len(whole))
+        file.write(whole)
+    with pytest.raises(NsyspipeError, match="hold columns"):
+        nsyspipe.load(store, run_id=RUN_ID).steps()

@@ -10,20 +10,18 @@ import signal
 import socket
 import subprocess
 import threading
-import zipfile
 from pathlib import Path
 
 import duckdb
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import NsyspipeError, OutputError
 from nsyspipe.model.schema import DATASET
-from nsyspipe.store import commit, parquet_size
+from nsyspipe.store import commit
 from nsyspipe.store.write import save
 from tests.cli.tools import nsyspipe_here
 from tests.store.store_tools import (
@@ -36,7 +34,6 @@ from tests.store.store_tools import (
     other_run,
     places,
     stored,
-    unlisted,
 )
 
 HIDDEN = [".nsyspipe", ".nsyspipe/staging", ".nsyspipe/switch"]
@@ -330,14 +327,6 @@ def test_the_way_out_of_a_store_of_links_works(runs, tmp_path):
     assert nsyspipe.load(tmp_path / "copy").steps().equals(runs[1].steps())
 
 
-def zipped(store, to):
-    with zipfile.ZipFile(to.with_suffix(".zip"), "w") as packed:
-        for path in sorted(store.rglob("*")):
-            packed.write(path, path.relative_to(store))
-    with zipfile.ZipFile(to.with_suffix(".zip")) as packed:
-        packed.extractall(to)
-
-
 def without_links(store, to):
     """Copy as rsync does without -L, and as object stores do: ordinary files alone."""
     for path in store.rglob("*"):
@@ -348,7 +337,6 @@ def without_links(store, to):
 
 COPIES = {
     "cp -r": lambda store, to: subprocess.run(["cp", "-r", store, to], check=True),
-    "zip": zipped,
     "without links": without_links,
 }
 
@@ -376,14 +364,6 @@ def test_every_copy_reads_the_same_by_every_reader(runs, tmp_path, attempts, way
         found = nsyspipe.load(copy, run_id=run.run_id)
         assert found.steps().equals(run.steps())
         assert len(list(found.operations())) == 2
-
-
-@pytest.mark.slow
-def test_one_table_alone_is_a_dataset_to_others(runs, tmp_path):
-    store = stored(tmp_path / "store", runs[0])
-    subprocess.run(["cp", "-r", store / "steps", tmp_path / "elsewhere"], check=True)
-    assert len(pd.read_parquet(tmp_path / "elsewhere")) == runs[0].steps().num_rows
-    assert not any(path.is_symlink() for path in store.rglob("*"))
 
 
 # --- pages ----------------------------------------------------------------------------------------
@@ -422,72 +402,6 @@ def test_a_fifo_where_pages_may_be_is_not_waited_for(runs, tmp_path):
     os.mkfifo(store / "pages" / f"{RUN_ID}.html")
     done = nsyspipe_here("dashboard", store, "-o", tmp_path / "x.html")
     assert done.returncode == 0
-
-
-# --- files that claim more than they hold -------------------------------------------------------
-
-
-def rewritten(path, change, **options):
-    """Write a file again as somebody else may."""
-    table = pq.ParquetFile(path).read()
-    pq.write_table(change(table), path, **options)
-
-
-def many_rows(table):
-    n_rows = 400_000
-    columns = [
-        pa.DictionaryArray.from_arrays(pa.nulls(n_rows, pa.int32()), pa.array(["a"]))
-        if pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)
-        else pa.nulls(n_rows, column.type)
-        for column in table.columns
-    ]
-    fields = [pa.field(one.name, column.type) for one, column in zip(table.schema, columns, strict=True)]
-    return pa.table(columns, schema=pa.schema(fields, table.schema.metadata))
-
-
-def long_text(table):
-    at = table.column_names.index("gpu_name")
-    text = pa.array(["x" * 30_000_000] + [None] * (len(table) - 1), pa.large_string())
-    return table.set_column(at, "gpu_name", text)
-
-
-def one_text_many_times(table):
-    """Return a hundred thousand times a text of ten thousand letters, as a dictionary stores it."""
-    n_rows = 100_000
-    columns = {one.name: pa.nulls(n_rows, one.type) for one in table.schema if one.name != "name"}
-    codes = pa.DictionaryArray.from_arrays(pa.array([0] * n_rows, pa.int32()), pa.array(["y" * 10_000]))
-    found = pa.table({**columns, "name": codes})
-    return found.replace_schema_metadata(table.schema.metadata)
-
-
-@pytest.mark.parametrize(
-    ("table", "bomb"), [("steps", many_rows), ("ranks", long_text), ("kernels", one_text_many_times)]
-)
-def test_a_file_that_would_become_far_larger_than_it_is_is_refused_before_it_is_read(
-    runs, tmp_path, monkeypatch, table, bomb
-):
-    monkeypatch.setattr(parquet_size, "_SMALL_PAGES", 2**24)
-    store = unlisted(stored(tmp_path / "store", runs[0]))
-    path = places(store)[table]
-    rewritten(path, bomb, compression="zstd", use_dictionary=bomb is not long_text)
-    assert path.stat().st_size < 200_000
-    before = pa.default_memory_pool().max_memory()
-    with pytest.raises(NsyspipeError, match="cannot be read") as caught:
-        getattr(nsyspipe.load(store), table) if table == "ranks" else getattr(nsyspipe.load(store), table)()
-    assert "than a file of" in str(caught.value)
-    assert pa.default_memory_pool().max_memory() - before < 100_000_000
-
-
-def test_a_file_that_is_large_and_holds_nothing_is_refused_before_it_is_read(runs, tmp_path):
-    store = unlisted(stored(tmp_path / "store", runs[0]))
-    path = places(store)["steps"]
-    whole = path.read_bytes()
-    with path.open("r+b") as file:
-        file.truncate(2**40)
-        file.seek(2**40 - len(whole))
-        file.write(whole)
-    with pytest.raises(NsyspipeError, match="hold columns"):
-        nsyspipe.load(store).steps()
 
 
 def test_a_lock_that_somebody_holds_is_not_waited_for_without_end(runs, tmp_path, monkeypatch):

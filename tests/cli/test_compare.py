@@ -15,7 +15,6 @@ from nsyspipe.store.write import save
 from tests.build.scoreboard_runs import scoreboard_runs
 from tests.build.trace import TraceBuilder
 from tests.cli.tools import assert_refused, nsyspipe_here
-from tests.conftest import SAMPLES
 
 
 @pytest.fixture(scope="module")
@@ -159,15 +158,3 @@ def test_a_damaged_report_is_named(made, tmp_path):
     done = nsyspipe_here("compare", "slow", tmp_path / "bad_0.sqlite", cwd=made)
     assert_refused(done)
     assert "bad_0.sqlite" in done.stderr
-
-
-@pytest.mark.slow
-def test_the_samples_before_and_after_and_the_same_saved(tmp_path):
-    # Step times of 645 and 572 ms: the bucket of 25 MB gains 11 %, 1.13 times the steps.
-    reports = [f"{name}={SAMPLES}/ddp-4gpu-{name}_*.sqlite" for name in ("before", "after")]
-    saved = [f"{name}={SAMPLES}/dataset/runs/run_id=ddp-4gpu-{name}" for name in ("before", "after")]
-    found = [json.loads(nsyspipe_here("compare", *runs, "--json", "-").stdout)["runs"] for runs in (reports, saved)]
-    assert found[0][1]["verdict"] == found[1][1]["verdict"] == "improvement"
-    assert found[0][1]["speedup"] == found[1][1]["speedup"] == pytest.approx(1.128, abs=0.002)
-    assert found[0][0]["exposed_comm_share"] > 0.11
-    assert found[0][1]["exposed_comm_share"] < 0.01

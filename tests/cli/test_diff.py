@@ -84,13 +84,23 @@ def test_every_way_to_name_a_run(run):
     ids=lambda one: " ".join(one) if isinstance(one, list) else None,
 )
 def test_the_gate_sets_the_exit_code_and_says_why(run, tmp_path, arguments, code):
-    done = run(*arguments, "--json", tmp_path / "diff.json", "--markdown", tmp_path / "diff.md", "-q")
+    done = run(
+        *arguments,
+        "--json",
+        tmp_path / "diff.json",
+        "--markdown",
+        tmp_path / "diff.md",
+        "--html",
+        tmp_path / "diff.html",
+        "-q",
+    )
     assert (done.exit_code, done.stdout) == (code, "")
     assert len(done.stderr.splitlines()) == (1 if code else 0)
-    # Both files are written also when it fails.
+    # All files are written also when it fails.
     gate = json.loads((tmp_path / "diff.json").read_text())["gate"]
     assert (gate["exit_code"] if gate else 0) == code
     assert (tmp_path / "diff.md").read_text().startswith("<!-- nsyspipe:diff -->")
+    assert ("Gate failed" in (tmp_path / "diff.html").read_text(encoding="utf-8")) == (code == 3)
 
 
 def test_the_reason_names_the_metric_and_its_figures(run):
@@ -188,6 +198,7 @@ def test_a_gate_of_a_file_that_could_never_fail_is_refused(made, tmp_path):
         (["slow", "nowhere"], "nowhere"),
         (["slow", "store/fast", "--json", "x", "--markdown", "x"], "both write x"),
         (["slow", "fast", "--json", "no/such/place.json"], "cannot be written"),
+        (["slow", "fast", "--html", "-"], "--html -: cannot be printed"),
         (["store/slow", "store/fast", "--step", "x"], "says how reports are read"),
         (["a=slow", "a=slow", "fast"], "has the capture"),
     ],
@@ -201,7 +212,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(made, arguments, words):
 
 @pytest.mark.slow
 def test_a_file_of_the_same_runs_is_replaced_and_another_by_force_only(run, tmp_path):
-    for name in ("json", "markdown"):
+    for name in ("json", "markdown", "html"):
         path = tmp_path / f"out.{name}"
         arguments = [f"--{name}", path, "-q"]
         assert run("slow", "fast", *arguments).exit_code == 0

@@ -110,21 +110,6 @@ def test_checks_are_json_for_programs(machine):
 # --- reports ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_real_run_is_described_with_the_flag_for_what_is_missing(real):
-    done = nsyspipe_here("doctor", real / "ddp-4gpu-shm_*.sqlite", COLUMNS="100")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert lines[0] == ("These 4 reports answer 14 of 16 questions; not at all: link, message bytes.")
-    assert lines[1] == (
-        "ddp-4gpu-shm_0.sqlite ... ddp-4gpu-shm_3.sqlite | exported by nsys 2024.2.3.38 | schema 3.11.1"
-    )
-    rows = {tuple(re.split(r" {2,}", line)) for line in lines}
-    assert ("yes", "steps", "12 Batch #, 12 backward, 12 forward", "time per step") in rows
-    assert ("no", "message bytes", "no payloads", "bytes and bandwidth of collectives") in rows
-    assert "--include-blobs=true" in done.stdout
-
-
 def test_one_report_lacking_something_is_named(tmp_path):
     for rank in range(6):
         without = (RUNTIME,) if rank else ()

@@ -8,10 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from nsyspipe.cli.app import app
-from tests.cli.sick_run import LINK, LOG, TOPOLOGY, write_sick
+from tests.cli.sick_run import LINK, LOG, write_sick
 from tests.cli.tools import assert_refused, nsyspipe_here
 
-PATTERNS = ("--step", "--backward", "--forward", "--optimizer", "--data", "--comm-kernel")
 SHM = "SHM through host memory, although the GPUs are connected by NV18"
 
 
@@ -70,24 +69,6 @@ def test_a_step_pattern_without_a_match_is_told_with_what_there_is(sick):
     assert "leave --step out, or let it match one of the ranges that there are" in text
 
 
-@pytest.mark.parametrize("way", ["quoted glob", "before"])
-def test_logs_are_given_as_in_analysis(sick, tmp_path, way):
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    lines = LOG.read_text().splitlines(keepends=True)
-    for process in ("3175", "3171", "3161", "3168"):
-        own = [line for line in lines if line.startswith(f"node0:{process}:")]
-        (folder / f"nccl_{process}.log").write_text("".join(own))
-    files = sorted(folder.iterdir())
-    arguments = {
-        "repeated": [sick, *(word for file in files for word in ("--nccl-log", file))],
-        "quoted glob": [sick, "--nccl-log", folder / "*.log"],
-        "shell's words": [*sorted(sick.glob("*.sqlite")), "--nccl-log", *files],
-        "before": ["--nccl-log", *files, sick],
-    }[way]
-    assert capabilities(*arguments, "--topology", TOPOLOGY)["link"] == ("yes", SHM)
-
-
 @pytest.mark.slow
 def test_processes_change_nothing(real):
     reports = real / "ddp-4gpu-shm_*.sqlite"
@@ -97,13 +78,6 @@ def test_processes_change_nothing(real):
 
 
 # --- what is refused ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("option", PATTERNS[::3])
-def test_what_is_no_regular_expression_is_refused(sick, option):
-    done = nsyspipe_here("doctor", sick, option, "a(")
-    assert_refused(done)
-    assert f"{option} 'a('" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -53,16 +53,6 @@ def test_the_summary_shows_the_run_then_each_rank_then_the_problems(steady):
     assert [row[3::2] for row in ranks] == [["20.0", "3.0", "1.0", "76.0", "6.0", "50.0", "50.0", "0.0"]] * 2
 
 
-def test_why_the_gpus_idle_stands_right_under_the_run(steady):
-    lines = summary(steady).splitlines()
-    # 760 of 1000 ns: launched 10 before its time, each step's first kernel could start at once;
-    # 100 lie between two steps' ranges.
-    (at,) = [at for at, line in enumerate(lines) if line.startswith("idle ")]
-    assert lines[at] == "idle 76.0 %: launch 65.0 %, input 10.0 %, dependency 1.0 %"
-    assert lines[at - 1].startswith("collectives per step")
-    assert not lines[at + 1]
-
-
 @pytest.mark.parametrize(
     ("columns", "what"), [(60, "steady"), (200, "long names"), (80, "long names"), (60, "no ranks"), (80, "problems")]
 )
@@ -75,15 +65,6 @@ def test_the_summary_fits_the_terminal_and_never_exceeds_100_columns(tmp_path, c
     lines = summary(tmp_path, columns=columns).splitlines()
     assert max(map(len, lines)) <= min(columns, 100)
     assert not any(line.endswith(" ") for line in lines)
-
-
-def test_the_figures_of_a_real_run_stand_in_one_line_per_rank_at_80_columns(real):
-    text = summary(real / "ddp-4gpu-shm_*.sqlite", columns=80)
-    rows = [line.split() for line in text.splitlines() if RANK_ROW.match(line)]
-    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
-    assert {len(row) for row in rows} == {3 + 2 * 7}
-    # The parts of a step are rounded to 0.1 % each.
-    assert all(abs(sum(map(float, row[3:11:2])) - 100) <= 0.2 for row in rows)
 
 
 @pytest.mark.parametrize(("columns", "n_left_out"), [(100, 0), (91, 1), (45, 5)])

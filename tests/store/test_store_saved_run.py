@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 
@@ -25,7 +24,7 @@ from tests.build.tools import blank
 from tests.build.trace import TraceBuilder, steady_rank
 from tests.cli.sick_run import LOG, TOPOLOGY, write_sick
 from tests.conftest import SAMPLES
-from tests.store.store_tools import OTHER_ID, RUN_ID, contents, copied, old_run, other_run, places, unlisted
+from tests.store.store_tools import OTHER_ID, RUN_ID, copied, old_run, other_run, places, unlisted
 
 
 def check_same(run, saved):
@@ -39,10 +38,8 @@ def check_same(run, saved):
         assert getattr(saved, name) == getattr(run, name), name
     assert document_text(saved) == document_text(run)
     assert markdown(saved) == markdown(run)
-    for width in (80, 120):
-        consoles = (Console(width=width, force_terminal=True) for _ in range(2))
-        texts = [summary_text(one, console, n_findings=None) for one, console in zip((run, saved), consoles, strict=True)]  # fmt: skip
-        assert texts[0] == texts[1]
+    ours, theirs = (summary_text(one, Console(width=100, force_terminal=True), n_findings=None) for one in (run, saved))
+    assert ours == theirs
 
 
 def check_saves(run, store):
@@ -135,11 +132,6 @@ def sick(folder):
     return {"nccl_log": LOG, "topology": TOPOLOGY}
 
 
-def log_only(folder):
-    write_sick(folder)
-    return {"nccl_log": LOG}
-
-
 def far_from_zero(folder):
     for rank in range(2):
         builder = TraceBuilder(pid=1000 + rank).env(RANK=rank, WORLD_SIZE=2).session(1_790_000_000 * 10**9)
@@ -169,7 +161,6 @@ BUILT = [
     hostile_names,
     skipped_and_named,
     sick,
-    log_only,
     far_from_zero,
 ]
 
@@ -442,30 +433,6 @@ def test_details_that_a_later_nsyspipe_added_are_left_out(damaged, made, tmp_pat
     rewrite(damaged[0]["runs"], add)
     run = nsyspipe.load(tmp_path / "store")
     assert (run.header, run.nccl, run.link) == (made[0].header, made[0].nccl, made[0].link)
-
-
-def test_of_a_command_that_an_earlier_nsyspipe_saved_only_what_may_be_written_down_is_read(damaged, tmp_path):
-    given = {
-        "command": ["python", "/home/me/train.py", "--lr=0.1", "--jwt", "eyJhbGciOi", "hmac:0123abcd"],
-        "environment": {"NCCL_P2P_DISABLE": "1", "NCCL_ALGO": "sesame", "HF_TOKEN": "hf_abcdef"},
-        "git_commit": "abc",
-    }  # fmt: skip
-
-    def add(table):
-        details = json.loads(table["details"][0].as_py())
-        details["header"]["capture"] = given
-        at = table.column_names.index("details")
-        return table.set_column(at, "details", pa.array([json.dumps(details)]))
-
-    rewrite(damaged[0]["runs"], add)
-    run = nsyspipe.load(tmp_path / "store")
-    found = run.header.capture
-    assert found.command == ["python", "train.py", "--lr=0.1", "--jwt", "***", "hmac:0123abcd"]
-    assert found.environment == {"NCCL_ALGO": "***", "NCCL_P2P_DISABLE": "1"}
-    assert found.git_commit == "abc"
-    save(run, tmp_path / "again")
-    assert b"eyJhbGciOi" not in b"".join(contents(tmp_path / "again").values())
-    assert nsyspipe.load(tmp_path / "again").header == run.header
 
 
 @pytest.mark.parametrize("n_rows", [0, 2])
