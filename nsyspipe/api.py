@@ -46,7 +46,7 @@ class _AnsweredRun(ReportRun):
 
     @cached_property
     def _expected(self) -> pa.Table:
-        from nsyspipe.replay.advice import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
+        from nsyspipe.replay.answer import with_expected_savings  # noqa: PLC0415 - not all runs need a replay
 
         return with_expected_savings(self, self.judged_findings())
 

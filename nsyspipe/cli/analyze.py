@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from nsyspipe.cli.inputs import opened_run
 from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
-from nsyspipe.cli.outputs import AnalysisOutputs
-from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.cli.outputs import AnalysisOutputs, write_stdout
 from nsyspipe.model.options import parse_findings
-
-if TYPE_CHECKING:
-    from nsyspipe.run.run import Run
-
 
 _STRICT_FAILED = 2
 
@@ -34,8 +29,7 @@ def analyze(
     outputs: AnalysisOutputs,
     running: RunningOptions,
     strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Exit with 2 if there is any problem of severity error or warning."),
+        bool, typer.Option("--strict", help="Exit with 2 if there is any problem of severity error or warning.")
     ] = False,
 ) -> None:
     """Say where each step's time goes: compute, communication (hidden or exposed), copies, idle.
@@ -52,29 +46,19 @@ def analyze(
     """
     n_findings = parse_findings(reading.findings)
     outputs.check_run(reading.run_id)
-    options = reading.chosen("label", "run_id", "topology")
-    logs = reading.nccl_log or []
-    with (
-        progress(shown=running.is_shown) as stage,
-        opened_run(reports, logs, options, jobs=running.jobs, stage=stage) as open_run,
-    ):
-        run = open_run(stage("reading reports"))
+    is_summary_asked = not (running.quiet or outputs.takes_stdout)
+    with opened_run(reports, reading, running) as (run, stage):
         _ = run.steps()
         outputs.write_run(run, stage)
-        is_summary_asked = not (running.quiet or outputs.takes_stdout)
         if is_summary_asked:
             _ = run.findings()  # while there are processes that may read again
     if is_summary_asked:
-        _print_summary(run, n_findings)
+        from rich.console import Console
+
+        from nsyspipe.report.text import summary_text
+
+        write_stdout(summary_text(run, Console(), n_findings=n_findings))
     grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]
     if strict and grave:
         typer.echo(f"error: --strict: {len(grave)} problem(s): {', '.join(dict.fromkeys(grave))}", err=True)
         raise typer.Exit(_STRICT_FAILED)
-
-
-def _print_summary(run: Run, n_findings: int | None) -> None:
-    from rich.console import Console
-
-    from nsyspipe.report.text import summary_text
-
-    write_stdout(summary_text(run, Console(), n_findings=n_findings))

@@ -8,14 +8,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from nsyspipe.cli.analyze import analyze
-from nsyspipe.cli.compare import compare
-from nsyspipe.cli.convert import convert
+from nsyspipe.cli.comparison import compare, diff
+from nsyspipe.cli.copies import convert, redact
 from nsyspipe.cli.dashboard import dashboard
-from nsyspipe.cli.diff import diff
 from nsyspipe.cli.doctor import doctor
-from nsyspipe.cli.redact import redact
+from nsyspipe.cli.outputs import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.schema import schema
-from nsyspipe.cli.terminal import give_up_stdout, lenient_encoding, print_error
 from nsyspipe.cli.whatif import whatif
 from nsyspipe.errors import NsyspipeError, shortage
 from nsyspipe.run.workers import without_other_frames
@@ -30,15 +28,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(analyze)
-app.command()(schema)
-app.command()(doctor)
-app.command()(dashboard)
-app.command()(redact)
-app.command()(convert)
-app.command()(whatif)
-app.command()(diff)
-app.command()(compare)
+for command in (analyze, schema, doctor, dashboard, redact, convert, whatif, diff, compare):
+    app.command()(command)
 
 
 def _print_version(value: bool) -> None:
@@ -50,8 +41,7 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Where does the step time of a multi-GPU PyTorch run go? Answers from Nsight Systems reports.

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nsyspipe.cli import options as output
-from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.cli.options import QuietOptions, flag, option, with_options
+from nsyspipe.cli.outputs import STDOUT, progress, write_stdout
 from nsyspipe.errors import OptionError, OutputError
 from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
-    from nsyspipe.cli.terminal import Stage
+    from nsyspipe.cli.outputs import Stage
 
 
-_STDOUT = "-"
+@dataclass(frozen=True)
+class DashboardOptions:
+    """Where the page is written, and the pages that it links to."""
+
+    out: str | None = option("The page; - prints it. [required]", "FILE|-", "-o")
+    pages: Path | None = option(
+        "Write the page of each run there too, and link to it. [default: link to pages that are in pages/ beside FILE, "
+        "beside FILE, or in STORE/pages/]",
+        "DIR",
+    )
+    force: bool = flag("Replace a FILE that is no dashboard; write all pages anew.")
 
 
+@with_options
 def dashboard(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A directory that analyze --out wrote.")],
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", metavar="FILE|-", help="The page; - prints it. [required]"),
-    ] = None,
-    pages: Annotated[
-        Path | None,
-        typer.Option(
-            "--pages",
-            metavar="DIR",
-            help="Write the page of each run there too, and link to it. [default: link to pages that are in pages/ "
-            "beside FILE, beside FILE, or in STORE/pages/]",
-        ),
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Replace a FILE that is no dashboard; write all pages anew."),
-    ] = False,
-    quiet: output.Quiet = False,
-    no_progress: output.NoProgress = False,
+    *,
+    page: DashboardOptions,
+    running: QuietOptions,
 ) -> None:
     """Write one page over all runs of a store: which got better or worse, and since which run.
 
@@ -52,46 +48,38 @@ def dashboard(
       nsyspipe dashboard runs/ -o site/index.html --pages site/pages
       nsyspipe dashboard runs/ -o - | ssh host 'cat > /var/www/runs.html'
     """
-    if out is None:
+    if page.out is None:
         raise OptionError("dashboard", "needs a file to write", fix=f"-o {shlex.quote(f'{_name(store)}.html')}")
-    target = None if out == _STDOUT else Path(out)
+    target = None if page.out == STDOUT else Path(page.out)
     if target is not None:
-        _check(target, force=force)
-    with progress(shown=not (quiet or no_progress)) as stage:
-        n_runs, text = _page(store, target, pages, stage, force=force)
+        from nsyspipe.report.files import check_directory, check_target, identity_of_page, write_text
+        from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
+
+        # What may not be replaced is refused before any work is done.
+        check_directory(target)
+        check_target(target, (), may_replace=lambda: True)
+        if target.exists() and not page.force and identity_of_page(target, STORE) != DASHBOARD:
+            raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
+    with progress(shown=running.is_shown) as stage:
+        n_runs, text = _page(store, target, page.pages, stage, force=page.force)
     if target is None:
         write_stdout(text)
         return
-    from nsyspipe.report.files import write_text
-
     write_text(target, text, [store], may_replace=lambda: True)
-    if not quiet:
+    if not running.quiet:
         runs = "1 run" if n_runs == 1 else f"{n_runs} runs"
         typer.echo(printable(f"{runs} written to {target}"), err=True)
 
 
-def _check(target: Path, *, force: bool) -> None:
-    """Refuse a file that may not be replaced before any work is done."""
-    from nsyspipe.report.files import check_directory, check_target, identity_of_page
-    from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
-
-    check_directory(target)
-    check_target(target, (), may_replace=lambda: True)
-    if target.exists() and not force and identity_of_page(target, STORE) != DASHBOARD:
-        raise OutputError(str(target), "exists, and is no dashboard of nsyspipe", fix="--force, or another name")
-
-
 def _page(store: Path, target: Path | None, pages: Path | None, stage: Stage, *, force: bool) -> tuple[int, str]:
     """Return how many runs it is over, and the page."""
-    from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, page_places
+    from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, page_places, write_pages
     from nsyspipe.store.saved_run import stored_runs
 
     found = stored_runs(store, on_progress=stage("reading runs"))
     run_ids = found.runs["run_id"].to_pylist()
     failed = []
     if pages is not None:
-        from nsyspipe.report.html.dashboard_page import write_pages
-
         failed = write_pages(store, run_ids, pages, force=force, on_progress=stage("writing pages"))
     for one in (*found.unreadable, *failed):
         typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)

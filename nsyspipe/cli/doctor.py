@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nsyspipe.cli.options import Jobs, NamedRunOptions, with_options
-from nsyspipe.cli.outputs import DoctorOutputs
-from nsyspipe.cli.terminal import progress, text_of, write_stdout
+from nsyspipe.cli.inputs import exports_of, with_logs
+from nsyspipe.cli.options import NamedRunOptions, RunningOptions, with_options
+from nsyspipe.cli.outputs import DoctorOutputs, progress, text_of, write_stdout
 from nsyspipe.model.options import Reading, parse_findings, parse_skip_first
 
 if TYPE_CHECKING:
     from nsyspipe.report.blocks import Block
+
+
+@dataclass(frozen=True)
+class DoctorRunning(RunningOptions):
+    """By how many processes; what is found is said always."""
+
+    quiet: bool = False
+    no_progress: bool = False
 
 
 @with_options
@@ -29,7 +38,7 @@ def doctor(
     *,
     reading: NamedRunOptions,
     outputs: DoctorOutputs,
-    jobs: Jobs = None,
+    running: DoctorRunning,
 ) -> None:
     """Say what this machine, or a set of reports, can answer.
 
@@ -43,13 +52,8 @@ def doctor(
       nsyspipe doctor reports/ --json - | jq '.capabilities[] | select(.status != "yes")'
     """
     outputs.check()
-    reports, logs = reports or [], reading.nccl_log or []
-    if logs:
-        from nsyspipe.nsys.find_reports import split_logs
-
-        reports, more_logs = split_logs(reports)
-        logs = [*logs, *more_logs]
-    inputs, document, blocks = _examined(reports, reading, logs, jobs) if reports else _machine()
+    reports, logs = with_logs(reports or [], reading.nccl_log)
+    inputs, document, blocks = _examined(reports, reading, logs, running.jobs) if reports else _machine()
     from nsyspipe.report.doctor import doctor_formats
 
     outputs.write(doctor_formats(blocks, document), inputs, identity=_NOBODYS)
@@ -73,7 +77,6 @@ def _examined(
     reports: list[str], reading: NamedRunOptions, nccl_log: list[str], jobs: int | None
 ) -> tuple[list[Path], dict[str, Any], list[Block]]:
     """Examine reports; files beside them are read first, since a wrong one is told before long work."""
-    from nsyspipe.cli.inputs import exports_of
     from nsyspipe.nsys.find_reports import find_logs, source_of
     from nsyspipe.reader.fabric import read_nccl_logs, read_topology
     from nsyspipe.report.doctor import reports_blocks, reports_document

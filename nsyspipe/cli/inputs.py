@@ -9,21 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsyspipe.cli.outputs import progress
 from nsyspipe.errors import OptionError
-from nsyspipe.nsys.find_reports import (
-    RAW_SUFFIX,
-    exported_reports,
-    find_logs,
-    find_named,
-    split_logs,
-)
+from nsyspipe.nsys.find_reports import RAW_SUFFIX, exported_reports, find_logs, find_named, split_logs
 from nsyspipe.run.workers import PRELOAD, executor_for
 from nsyspipe.store.layout import is_saved, run_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from nsyspipe.cli.terminal import OnProgress, Stage
+    from nsyspipe.cli.options import NamedRunOptions, OneRunOptions, RunningOptions, SeveralRunsOptions
+    from nsyspipe.cli.outputs import Stage
     from nsyspipe.run.run import Run
 
 
@@ -31,35 +27,38 @@ def exports_of(reports: Sequence[str], *, jobs: int | None, stage: Stage) -> lis
     """Return the exports of the reports that are named; a stage of its own only where any is to be made."""
     named = find_named(reports)
     is_raw = any(path.suffix == RAW_SUFFIX for path in named)
-    on_progress = stage("exporting reports") if is_raw else None
-    return exported_reports(named, jobs=jobs, on_progress=on_progress)
+    return exported_reports(named, jobs=jobs, on_progress=stage("exporting reports") if is_raw else None)
+
+
+def with_logs(reports: Sequence[str], logs: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return reports and logs apart: a glob of logs that a shell has expanded stands among the reports."""
+    if not logs:
+        return list(reports), []
+    reports, more_logs = split_logs(reports)
+    return list(reports), [*logs, *more_logs]
 
 
 @contextlib.contextmanager
 def opened_run(
-    reports: Sequence[str],
-    nccl_logs: Sequence[str],
-    options: Mapping[str, Any],
-    *,
-    jobs: int | None,
-    stage: Stage = lambda _: None,
-) -> Iterator[Callable[[OnProgress | None], Run]]:
-    """Yield what loads the run; the processes that read its reports end with the context."""
-    if any(is_saved(Path(report)) for report in reports):
-        from nsyspipe.api import load
+    reports: Sequence[str], reading: NamedRunOptions, running: RunningOptions
+) -> Iterator[tuple[Run, Stage]]:
+    """Yield a run that is named by all its reports, and what starts a stage; the processes that read end with the context."""
+    options = reading.chosen("label", "run_id", "topology")
+    with progress(shown=running.is_shown) as stage:
+        if any(is_saved(Path(report)) for report in reports):
+            from nsyspipe.api import load
 
-        yield lambda _: load(reports, **options, nccl_log=nccl_logs)
-        return
-    if nccl_logs:
-        reports, more_logs = split_logs(reports)
-        nccl_logs = [*nccl_logs, *more_logs]
-    logs = find_logs(nccl_logs)
-    paths = exports_of(reports, jobs=jobs, stage=stage)
-    with executor_for(paths, jobs, preload=PRELOAD) as executor:
-        # Heavy, so imported while the workers do the same.
-        from nsyspipe.api import load
+            yield load(reports, **options, nccl_log=reading.nccl_log or []), stage
+            return
+        reports, logs = with_logs(reports, reading.nccl_log)
+        found_logs = find_logs(logs)
+        paths = exports_of(reports, jobs=running.jobs, stage=stage)
+        with executor_for(paths, running.jobs, preload=PRELOAD) as executor:
+            # Heavy, so imported while the workers do the same.
+            from nsyspipe.api import load
 
-        yield lambda on_progress: load(paths, **options, nccl_log=logs, executor=executor, on_progress=on_progress)
+            bar = stage("reading reports")
+            yield load(paths, **options, nccl_log=found_logs, executor=executor, on_progress=bar), stage
 
 
 LONGEST_LABEL = 100
@@ -127,61 +126,59 @@ OpenedRuns = list[tuple[str, tuple["Run", ...]]]
 
 @contextlib.contextmanager
 def opened_runs(
-    named: Sequence[NamedRuns],
-    options: Mapping[str, Any],
-    *,
-    nccl_logs: Sequence[str] = (),
-    topologies: Sequence[str] = (),
-    jobs: int | None = None,
-    stage: Stage = lambda _: None,
-) -> Iterator[Callable[[], OpenedRuns]]:
-    """Yield what opens all runs; the processes that read their reports end with the context."""
+    named: Sequence[NamedRuns], reading: OneRunOptions | SeveralRunsOptions, running: RunningOptions
+) -> Iterator[OpenedRuns]:
+    """Yield all runs by their labels, read one after the other; the processes that read end with the context."""
+    options, topology = reading.chosen(), reading.topology
+    logs, maps = reading.nccl_log or [], [topology] if isinstance(topology, str) else topology or []
     saved = {place for one in named for place in one.places if is_saved(Path(place))}
     reports = [(one, place) for one in named for place in one.places if place not in saved]
-    _check_options(options, [*nccl_logs, *topologies], is_any_report=bool(reports))
-    logs, maps = _by_label(nccl_logs, named), _by_label(topologies, named)
+    _check_options(options, [*logs, *maps], is_any_report=bool(reports))
+    logs_of, maps_of = _by_label(logs, named), _by_label(maps, named)
     for place in sorted(saved):
         _check_is_one(place)
-    if not reports:
-        yield lambda: _opened(named, lambda one, place: _saved_run(place, one.label))
-        return
-    from nsyspipe.nsys.find_reports import exported_reports, find_logs
-    from nsyspipe.run.workers import PRELOAD, executor_for
+    with progress(shown=running.is_shown) as stage:
+        if not reports:
+            yield _labelled(named, lambda one, place: _saved_run(place, one.label))
+            return
+        files = {label: find_logs(found) for label, found in logs_of.items()}
+        paths = {
+            key: exported_reports([key[1]], jobs=running.jobs, on_progress=stage("exporting reports"))
+            for key in reports
+        }
+        every = [path for some in paths.values() for path in some]
+        with executor_for(every, running.jobs, preload=PRELOAD) as executor:
+            # Heavy, so imported while the workers do the same.
+            from nsyspipe.api import load
 
-    found_logs = {label: find_logs(files) for label, files in logs.items()}
-    paths = {key: exported_reports([key[1]], jobs=jobs, on_progress=stage("exporting reports")) for key in reports}
-    with executor_for([path for some in paths.values() for path in some], jobs, preload=PRELOAD) as executor:
+            def open_one(one: NamedRuns, place: str) -> Run:
+                if place in saved:
+                    return _saved_run(place, one.label)
+                run = load(
+                    paths[one, place],
+                    **options,
+                    label=one.label,
+                    nccl_log=[path for key in dict.fromkeys((None, one.label)) for path in files.get(key, [])],
+                    topology=[*maps_of.get(one.label, []), *maps_of.get(None, []), None][0],
+                    executor=executor,
+                    on_progress=stage(f"reading {one.label or place}"),
+                )
+                _ = run.steps()  # read now, one after the other, each with its own bar
+                return run
 
-        def open_one(one: NamedRuns, place: str) -> Run:
-            if place in saved:
-                return _saved_run(place, one.label)
-            own = {**options, **_own_options(one.label, found_logs, maps)}
-            bar = stage(f"reading {one.label or place}")
-            return _report_run(paths[one, place], own, executor=executor, on_progress=bar)
-
-        yield lambda: _opened(named, open_one)
-
-
-def _own_options(
-    label: str | None,
-    logs: Mapping[str | None, Sequence[Path]],
-    maps: Mapping[str | None, Sequence[str]],
-) -> dict[str, Any]:
-    """Return the options that one label's reports have for themselves: its name, its logs and all runs', its map."""
-    files = [path for key in dict.fromkeys((None, label)) for path in logs.get(key, [])]
-    topology = [*maps.get(label, []), *maps.get(None, []), None][0]
-    return {"label": label, "nccl_log": files, "topology": topology}
+            yield _labelled(named, open_one)
 
 
-def _opened(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> OpenedRuns:
+def _labelled(named: Sequence[NamedRuns], open_one: Callable[[NamedRuns, str], Run]) -> OpenedRuns:
+    """Open all runs; of equal labels those that nobody gave become arguments, then they are told apart by numbers."""
     found = [tuple(open_one(one, place) for place in one.places) for one in named]
     headers = [one.label or runs[0].header.label for one, runs in zip(named, found, strict=True)]
-    is_twice = [headers.count(label) > 1 for label in headers]
-    labels = [
-        _shortened(one.places[0]) if twice and one.label is None else label
-        for one, label, twice in zip(named, headers, is_twice, strict=True)
-    ]
-    return list(zip(_distinct(labels), found, strict=True))
+    labels: list[str] = []
+    for one, header in zip(named, headers, strict=True):
+        label = _shortened(one.places[0]) if one.label is None and headers.count(header) > 1 else header
+        names = [label, *(f"{label} ({number})" for number in range(2, len(named) + 2))]
+        labels.append(next(name for name in names if name not in labels))
+    return list(zip(labels, found, strict=True))
 
 
 def _shortened(place: str) -> str:
@@ -190,30 +187,11 @@ def _shortened(place: str) -> str:
     return text if len(text) <= LONGEST_LABEL else f"...{text[3 - LONGEST_LABEL :]}"
 
 
-def _distinct(labels: Sequence[str]) -> list[str]:
-    """Tell labels that are still equal apart by a number: ``run``, ``run (2)``."""
-    found: list[str] = []
-    for label in labels:
-        names = [label, *(f"{label} ({number})" for number in range(2, len(labels) + 2))]
-        found.append(next(name for name in names if name not in found))
-    return found
-
-
-def _report_run(paths: Sequence[Path], options: Mapping[str, Any], **more: Any) -> Run:  # noqa: ANN401 - load's own
-    # Heavy, so imported while the workers do the same.
-    from nsyspipe.api import load
-
-    run = load(paths, **options, **more)
-    _ = run.steps()  # read now, one after the other, each with its own bar
-    return run
-
-
 def _saved_run(place: str, label: str | None) -> Run:
     # Not through `load`, which imports what reads reports.
-    from nsyspipe.store.layout import find_saved
-    from nsyspipe.store.saved_run import SavedRun
+    from nsyspipe.store.saved_run import open_saved
 
-    return SavedRun(Path(place), *find_saved(Path(place)), label)
+    return open_saved(Path(place), label=label)
 
 
 def _check_is_one(place: str) -> None:
@@ -230,7 +208,7 @@ def _check_is_one(place: str) -> None:
         )
 
 
-def _check_options(options: Mapping[str, Any], files: Sequence[str], *, is_any_report: bool) -> None:
+def _check_options(options: dict[str, Any], files: Sequence[str], *, is_any_report: bool) -> None:
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value is not None and value != "auto"]
     given += ["--nccl-log or --topology"] if files else []
     if given and not is_any_report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -27,181 +27,76 @@ from nsyspipe.model.text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
-Out = Annotated[
-    str | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="DIR",
-        help="Save the run in a dataset of Parquet files, beside others; analyze takes it in place of reports.",
-    ),
-]
-Events = Annotated[bool, typer.Option("--events", help="With --out: save every device operation too.")]
-Json = Annotated[
-    str | None,
-    typer.Option("--json", metavar="FILE|-", help="Write the JSON document; - prints it and nothing else."),
-]
-Markdown = Annotated[
-    str | None,
-    typer.Option(
-        "--markdown",
-        metavar="FILE|-",
-        help="Write a summary for a pull request; - prints it and nothing else.",
-    ),
-]
-Csv = Annotated[
-    str | None,
-    typer.Option(
-        "--csv",
-        metavar="FILE|-",
-        help="Write the table for spreadsheets; - prints it and nothing else.",
-    ),
-]
-Html = Annotated[
-    str | None,
-    typer.Option("--html", metavar="FILE", help="Write one self-contained page with charts."),
-]
-Perfetto = Annotated[
-    str | None,
-    typer.Option("--perfetto", metavar="FILE", help="Write a trace of all ranks for ui.perfetto.dev."),
-]
-PerfettoSteps = Annotated[
-    str | None,
-    typer.Option(
-        "--perfetto-steps",
-        metavar="FROM:TO",
-        help="Steps in the trace, both included. [default: all that was captured]",
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", help="Replace outputs of another run.")]
-ForceComparison = Annotated[
-    bool,
-    typer.Option("--force", help="Judge runs that are not comparable; replace outputs of other runs."),
-]
-ForceFile = Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")]
-Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="No summary and no progress: errors and asked-for outputs only."),
-]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="No progress bar.")]
+_OPTION = "option"
 
 
-def _phase(name: str) -> Any:  # noqa: ANN401 - typer's own type
-    return typer.Option(
-        f"--{name}",
-        metavar="REGEX",
-        help=f"NVTX ranges of the {name} phase. [default: {PHASE_PATTERNS[name]}]",
-    )
+def option(
+    text: str, metavar: str | None = None, short: str | None = None, *, default: object = None, least: int | None = None
+) -> Any:  # noqa: ANN401 - a field
+    """Declare a field of a dataclass as an option, which is called like it: its help, and what stands for its value."""
+    declared = {"help": text, "metavar": metavar} | ({} if least is None else {"min": least})
+    return field(default=default, metadata={_OPTION: ([short] if short else [], declared)})
 
 
-Step = Annotated[
-    str | None,
-    typer.Option(
-        "--step",
-        metavar="REGEX|none",
-        help="NVTX ranges that are the steps; none: the capture as a whole. [default: the family that holds the launches]",
-    ),
-]
-Backward = Annotated[str | None, _phase("backward")]
-Forward = Annotated[str | None, _phase("forward")]
-Optimizer = Annotated[str | None, _phase("optimizer")]
-Data = Annotated[str | None, _phase("data")]
-CommKernel = Annotated[
-    str | None,
-    typer.Option("--comm-kernel", metavar="REGEX", help="Communication kernels besides NCCL's."),
-]
-SkipFirst = Annotated[
-    str,
-    typer.Option(
-        "--skip-first",
-        metavar="N|auto",
-        help="Complete steps to leave out at the start; auto: the first, if another remains.",
-    ),
-]
-RankMap = Annotated[
-    str | None,
-    typer.Option("--rank-map", metavar='FILE|"a.sqlite=0,..."', help="Rank of each report."),
-]
-Label = Annotated[
-    str | None,
-    typer.Option("--label", metavar="TEXT", help="Name of the run. [default: from the file names]"),
-]
-RunId = Annotated[
-    str | None,
-    typer.Option("--run-id", metavar="TEXT", help="Identifier of the run. [default: from the capture]"),
-]
-NcclLog = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--nccl-log",
-        metavar="FILE",
-        help="Log of the run with NCCL_DEBUG=INFO: what its ranks are connected by. Several times, or a glob.",
-    ),
-]
-TopologyFile = Annotated[
-    str | None,
-    typer.Option("--topology", metavar="FILE", help="Output of nvidia-smi topo -m: NVLink, or PCIe."),
-]
-# Of commands that take several runs.
-NcclLogs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--nccl-log",
-        metavar="[LABEL=]FILE",
-        help="Log with NCCL_DEBUG=INFO, of all reports or of one label's. Several times, or a glob.",
-    ),
-]
-TopologyFiles = Annotated[
-    list[str] | None,
-    typer.Option("--topology", metavar="[LABEL=]FILE", help="Output of nvidia-smi topo -m, likewise."),
-]
-Findings = Annotated[
-    str,
-    typer.Option(
-        "--findings",
-        metavar="N|all",
-        help="How many findings to print; all adds the phases and the whole advice.",
-    ),
-]
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        "-j",
-        metavar="N",
-        min=1,
-        help="Processes. [default: cores, capped by memory and use]",
-    ),
-]
+def flag(text: str, short: str | None = None) -> Any:  # noqa: ANN401 - a field
+    """Declare a field as an option without a value."""
+    return option(text, short=short, default=False)
 
 
-MinEffect = Annotated[
-    str | None,
-    typer.Option(
-        "--min-effect",
-        metavar="PCT",
-        help="Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]",
-    ),
-]
-Confidence = Annotated[
-    str | None,
-    typer.Option("--confidence", metavar="P", help="Of the intervals, above 0.5 and below 1. [default: 0.95]"),
-]
+Command = TypeVar("Command", bound="Callable[..., None]")
+
+
+def with_options(command: Command) -> Command:
+    """Let Typer see a parameter for each `option` of the dataclasses that a command takes."""
+    signature = inspect.signature(command, eval_str=True).parameters
+    groups: dict[str, Any] = {name: one.annotation for name, one in signature.items() if is_dataclass(one.annotation)}
+    members = {name: [one for one in fields(group) if _OPTION in one.metadata] for name, group in groups.items()}
+    annotated: Any = Annotated  # of types that are known at run time
+    parameters = []
+    for name, plain in signature.items():
+        kinds = get_type_hints(groups[name]) if name in groups else {}
+        for one in members.get(name, ()):
+            short, declared = one.metadata[_OPTION]
+            shown = annotated[kinds[one.name], typer.Option(f"--{one.name.replace('_', '-')}", *short, **declared)]
+            parameters.append(
+                inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=shown)
+            )
+        if name not in groups:
+            parameters.append(plain.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @functools.wraps(command)
+    def called(**values: Any) -> None:  # noqa: ANN401 - of any type
+        made = {
+            name: group(**{one.name: values.pop(one.name) for one in members[name]}) for name, group in groups.items()
+        }
+        command(**values, **made)
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    return called  # type: ignore[return-value]
+
+
+def _phase(name: str) -> Any:  # noqa: ANN401 - a field
+    return option(f"NVTX ranges of the {name} phase. [default: {PHASE_PATTERNS[name]}]", "REGEX")
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
     """How reports are read, by the names that `nsyspipe.load` has for them."""
 
-    step: Step = None
-    backward: Backward = None
-    forward: Forward = None
-    optimizer: Optimizer = None
-    data: Data = None
-    comm_kernel: CommKernel = None
-    skip_first: SkipFirst = AUTO
-    rank_map: RankMap = None
+    step: str | None = option(
+        "NVTX ranges that are the steps; none: the capture as a whole. [default: the family that holds the launches]",
+        "REGEX|none",
+    )
+    backward: str | None = _phase("backward")
+    forward: str | None = _phase("forward")
+    optimizer: str | None = _phase("optimizer")
+    data: str | None = _phase("data")
+    comm_kernel: str | None = option("Communication kernels besides NCCL's.", "REGEX")
+    skip_first: str = option(
+        "Complete steps to leave out at the start; auto: the first, if another remains.", "N|auto", default=AUTO
+    )
+    rank_map: str | None = option("Rank of each report.", 'FILE|"a.sqlite=0,..."')
 
     def chosen(self, *more: str) -> dict[str, Any]:
         """Return those of every command by name, and further ones that this one has."""
@@ -210,39 +105,45 @@ class ReadingOptions:
 
 
 @dataclass(frozen=True)
-class NamedRunOptions(ReadingOptions):
-    """How the reports of a run are read that is named, and how many findings are shown."""
-
-    label: Label = None
-    run_id: RunId = None
-    nccl_log: NcclLog = None
-    topology: TopologyFile = None
-    findings: Findings = str(DEFAULT_FINDINGS)
-
-
-@dataclass(frozen=True)
 class OneRunOptions(ReadingOptions):
     """How the reports of one run are read."""
 
-    nccl_log: NcclLog = None
-    topology: TopologyFile = None
+    label: str | None = None
+    run_id: str | None = None
+    nccl_log: list[str] | None = option(
+        "Log of the run with NCCL_DEBUG=INFO: what its ranks are connected by. Several times, or a glob.", "FILE"
+    )
+    topology: str | None = option("Output of nvidia-smi topo -m: NVLink, or PCIe.", "FILE")
+
+
+@dataclass(frozen=True)
+class NamedRunOptions(OneRunOptions):
+    """How the reports of a run are read that is named, and how many findings are shown."""
+
+    label: str | None = option("Name of the run. [default: from the file names]", "TEXT")
+    run_id: str | None = option("Identifier of the run. [default: from the capture]", "TEXT")
+    findings: str = option(
+        "How many findings to print; all adds the phases and the whole advice.", "N|all", default=str(DEFAULT_FINDINGS)
+    )
 
 
 @dataclass(frozen=True)
 class SeveralRunsOptions(ReadingOptions):
     """How the reports of several runs are read."""
 
-    nccl_log: NcclLogs = None
-    topology: TopologyFiles = None
+    nccl_log: list[str] | None = option(
+        "Log with NCCL_DEBUG=INFO, of all reports or of one label's. Several times, or a glob.", "[LABEL=]FILE"
+    )
+    topology: list[str] | None = option("Output of nvidia-smi topo -m, likewise.", "[LABEL=]FILE")
 
 
 @dataclass(frozen=True)
-class RunningOptions:
-    """By how many processes, and what is said meanwhile."""
+class QuietOptions:
+    """What is said meanwhile; a command has those that are declared as options."""
 
-    jobs: Jobs = None
-    quiet: Quiet = False
-    no_progress: NoProgress = False
+    jobs: int | None = None
+    quiet: bool = flag("No summary and no progress: errors and asked-for outputs only.", "-q")
+    no_progress: bool = flag("No progress bar.")
 
     @property
     def is_shown(self) -> bool:
@@ -251,57 +152,31 @@ class RunningOptions:
 
 
 @dataclass(frozen=True)
+class RunningOptions(QuietOptions):
+    """By how many processes, and what is said meanwhile."""
+
+    jobs: int | None = option("Processes. [default: cores, capped by memory and use]", "N", "-j", least=1)
+
+
+@dataclass(frozen=True)
 class RuleOptions:
-    """What counts as a difference."""
+    """What counts as a difference, and where the nearest file of settings says it."""
 
-    min_effect: MinEffect = None
-    confidence: Confidence = None
+    fail_on: str | None = None
+    min_effect: str | None = option(
+        "Less change than this does not count, in per cent: 2% and 2 are the same. [default: 2%]", "PCT"
+    )
+    confidence: str | None = option("Of the intervals, above 0.5 and below 1. [default: 0.95]", "P")
+    metric: list[str] | None = None
 
-    def settings(self, **more: Any) -> GateSettings:  # noqa: ANN401 - as `GateSettings` has them
-        """Return them checked."""
-        return GateSettings(
+    def settled(self, *names: str, **more: Any) -> GateSettings:  # noqa: ANN401 - as `GateSettings` has them
+        """Return them checked, and where they are silent what the nearest file says of these names, seen from here."""
+        options = GateSettings(
             min_effect=None if self.min_effect is None else parse_min_effect(self.min_effect),
             confidence=None if self.confidence is None else parse_confidence(self.confidence),
             **more,
         )
-
-
-Command = TypeVar("Command", bound="Callable[..., None]")
-
-
-def with_options(command: Command) -> Command:
-    """Let Typer see a parameter for each annotated field of the dataclasses that a command takes."""
-    given = inspect.signature(command, eval_str=True).parameters
-    groups: dict[str, Any] = {name: one.annotation for name, one in given.items() if is_dataclass(one.annotation)}
-    hints = {name: get_type_hints(group, include_extras=True) for name, group in groups.items()}
-    own = {
-        name: {one.name: one for one in fields(group) if hasattr(hints[name][one.name], "__metadata__")}
-        for name, group in groups.items()
-    }  # fmt: skip
-    kind = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        parameter
-        for name, plain in given.items()
-        for parameter in (
-            [inspect.Parameter(one.name, kind, default=one.default, annotation=hints[name][one.name]) for one in own[name].values()]
-            if name in groups
-            else [plain.replace(kind=kind)]
-        )
-    ]  # fmt: skip
-
-    @functools.wraps(command)
-    def called(**values: Any) -> None:  # noqa: ANN401 - of any type
-        made = {name: group(**{one: values.pop(one) for one in own[name]}) for name, group in groups.items()}
-        command(**values, **made)
-
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what Typer reads
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
-    return called  # type: ignore[return-value]
-
-
-def settled_here(options: GateSettings, *names: str) -> GateSettings:
-    """Return what options say, and where they are silent the nearest file of settings, seen from here."""
-    return settled(options, read_settings(Path.cwd()), names)
+        return settled(options, read_settings(Path.cwd()), ("min_effect", "confidence", *names))
 
 
 def thresholds(settings: GateSettings) -> dict[str, float]:

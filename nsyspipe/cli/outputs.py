@@ -1,128 +1,216 @@
-"""What commands write: every file that was asked for, each whole or not at all."""
+"""What commands write: every file that was asked for, each whole or not at all; results to stdout, the rest to stderr."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
-from nsyspipe.cli.options import (
-    Csv,
-    Events,
-    Force,
-    ForceComparison,
-    ForceFile,
-    Html,
-    Json,
-    Markdown,
-    Out,
-    Perfetto,
-    PerfettoSteps,
-)
-from nsyspipe.cli.terminal import write_stdout
-from nsyspipe.errors import OptionError
+import typer
+
+from nsyspipe.cli.options import flag, option
+from nsyspipe.errors import NsyspipeError, OptionError, OutputError
+from nsyspipe.model.text import printable
+from nsyspipe.report.export import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from nsyspipe.cli.terminal import Stage
+    from nsyspipe.report.blocks import Block
     from nsyspipe.report.files import Format
     from nsyspipe.run.run import Run
 
 
+def write_stdout(text: str) -> None:
+    """Write a result, now rather than at exit."""
+    if sys.stdout is None:  # closed by whoever started the program
+        raise OutputError("standard output", "is closed", fix="write to a file: --json FILE")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+        raise OutputError("standard output", problem, fix="write to a file: --json FILE") from error
+
+
+def text_of(blocks: Iterable[Block]) -> str:
+    """Return blocks as text for this terminal."""
+    from rich.console import Console
+
+    from nsyspipe.report.as_text import as_text
+
+    return as_text(blocks, Console())
+
+
+def print_error(error: NsyspipeError) -> None:
+    """Print an error: one line that says it, then what was found and what fixes it."""
+    is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    word = typer.style("error:", fg="red", bold=True) if is_coloured else "error:"
+    first, *rest = map(printable, error.lines())
+    sys.stderr.write("\n".join([f"{word} {first}", *rest]) + "\n")
+
+
+def lenient_encoding() -> None:
+    """Let a terminal that knows few letters show the rest as question marks."""
+    if sys.stderr is None:  # closed by whoever started the program
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the program's life
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure:
+            reconfigure(errors="replace")
+
+
+def give_up_stdout() -> None:
+    """Send what is still buffered nowhere: whoever should have read it is gone."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+# Called with (done, in all); and what starts a stage by its name.
+OnProgress = Callable[[int, int], None]
+Stage = Callable[[str], OnProgress | None]
+
+
+@contextlib.contextmanager
+def progress(*, shown: bool) -> Iterator[Stage]:
+    """Yield what starts a stage: it replaces the bar of the one before, and returns what moves its own."""
+    if not shown or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+
+        def start(name: str) -> OnProgress:
+            for old in bar.task_ids:
+                bar.remove_task(old)
+            task = bar.add_task(name, total=None)  # it moves until something is counted
+            return lambda done, total: bar.update(task, completed=done, total=total)
+
+        yield start
+
+
 STDOUT = "-"
 # In this order they are written, and what is printed comes last.
-_FORMATS = ("json", "markdown", "csv", "html", "perfetto")
-_TO_FILES_ONLY = ("html", "perfetto")
+_FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
+_TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
+
+
+def _format(name: str) -> Any:  # noqa: ANN401 - a field
+    """Declare a field as the option that asks for a format."""
+    return option(FORMATS[name].help, "FILE" if name in _TO_FILES_ONLY else "FILE|-")
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files of an answer, by the options that ask for them; a command has those that are annotated."""
+    """The files of an answer, by the options that ask for them; a command has those that are declared as options."""
 
     out: str | None = None
     events: bool = False
-    json: Json = None
-    markdown: Markdown = None
+    json: str | None = _format("json")
+    markdown: str | None = _format("markdown")
     csv: str | None = None
-    html: Html = None
+    html: str | None = _format("html")
     perfetto: str | None = None
     perfetto_steps: str | None = None
-    force: Force = False
+    force: bool = flag("Replace outputs of another run.")
 
     @property
     def takes_stdout(self) -> bool:
         """Whether one of them is printed, so that nothing else may be."""
-        return any(value == STDOUT for _, value in self._named)
+        return any(value == STDOUT for value in self._named.values())
 
     @property
-    def _named(self) -> list[tuple[str, str]]:
+    def _named(self) -> dict[str, str]:
         """The formats asked for, and where they go."""
-        values = [(name, getattr(self, name)) for name in _FORMATS]
-        return [(name, value) for name, value in values if value is not None]
-
-    @property
-    def _files(self) -> dict[str, Path]:
-        return {name: Path(value) for name, value in self._named if value != STDOUT}
+        return {name: value for name in _FORMATS if (value := getattr(self, name, None)) is not None}
 
     def check(self) -> None:
         """Refuse what cannot be written before any work is done."""
         from nsyspipe.report.files import check_directory
 
         seen: dict[str, str] = {}
-        named = [*([] if self.out is None else [("out", self.out)]), *self._named]
-        for name, value in named:
-            option = f"--{name}"
-            if value == STDOUT and (name == "out" or name in _TO_FILES_ONLY):
-                kind = "DIR" if name == "out" else "FILE"
-                raise OptionError(f"{option} -", "cannot be printed", fix=f"{option} {kind}")
+        named = self._named if self.out is None else {"out": self.out} | self._named
+        for name, value in named.items():
+            shown = f"--{name}"
+            if value == STDOUT and name in _TO_FILES_ONLY:
+                raise OptionError(
+                    f"{shown} -", "cannot be printed", fix=f"{shown} {'DIR' if name == 'out' else 'FILE'}"
+                )
             place = value if value == STDOUT else str(Path(value).resolve())
             if place in seen:
-                raise OptionError(f"{seen[place]} and {option}", f"both write {value}")
-            seen[place] = option
+                raise OptionError(f"{seen[place]} and {shown}", f"both write {value}")
+            seen[place] = shown
             is_made = self.out is not None and Path(value).parent == Path(self.out)
             if value != STDOUT and name != "out" and not is_made:
                 check_directory(Path(value))
 
     def write(self, formats: Mapping[str, Format], inputs: Sequence[Path], identity: object) -> None:
         """Write them all, once it is known that all can be: what is printed comes last."""
-        from nsyspipe.report.files import check_target, write_text
-
-        def may_replace(name: str, path: Path) -> Callable[[], bool]:
-            return lambda: self.force or formats[name].identity_of(path) == identity
-
-        for name, path in self._files.items():
-            check_target(path, inputs, may_replace=may_replace(name, path))
-        texts = {name: formats[name].text() for name, _ in self._named}
-        for name, path in self._files.items():
-            write_text(path, texts[name], inputs, may_replace=may_replace(name, path))
-        for name, value in self._named:
+        files = self._targets(inputs, lambda name, path: formats[name].identity_of(path) == identity)
+        texts = {name: formats[name].text() for name in self._named}
+        self._write(files, inputs, lambda name, file: file.write(texts[name].encode("utf-8", errors="replace")))
+        for name, value in self._named.items():
             if value == STDOUT:
                 write_stdout(texts[name])
 
+    def _targets(
+        self, inputs: Sequence[Path], is_same: Callable[[str, Path], bool]
+    ) -> dict[str, tuple[Path, Callable[[], bool]]]:
+        """Return the files by format, each with what says whether it may be replaced; refuse what is in the way."""
+        from nsyspipe.report.files import check_target
+
+        def may_replace(name: str, path: Path) -> Callable[[], bool]:
+            return lambda: self.force or is_same(name, path)
+
+        named = {name: Path(value) for name, value in self._named.items() if value != STDOUT}
+        files = {name: (path, may_replace(name, path)) for name, path in named.items()}
+        for path, may in files.values():
+            check_target(path, inputs, may_replace=may)
+        return files
+
+    @staticmethod
+    def _write(
+        files: Mapping[str, tuple[Path, Callable[[], bool]]],
+        inputs: Sequence[Path],
+        write: Callable[[str, BinaryIO], object],
+    ) -> None:
+        from nsyspipe.report.files import writing
+
+        for name, (path, may_replace) in files.items():
+            with writing(path, inputs, may_replace=may_replace) as file:
+                write(name, file)
+
 
 @dataclass(frozen=True)
-class ScoreboardOutputs(Outputs):
-    """The files of a scoreboard."""
-
-    csv: Csv = None
-    force: ForceComparison = False
-
-
-@dataclass(frozen=True)
-class DifferenceOutputs(Outputs):
+class ComparisonOutputs(Outputs):
     """The files of a difference."""
 
-    force: ForceComparison = False
+    force: bool = flag("Judge runs that are not comparable; replace outputs of other runs.")
+
+
+@dataclass(frozen=True)
+class ScoreboardOutputs(ComparisonOutputs):
+    """The files of a scoreboard."""
+
+    csv: str | None = option("Write the table for spreadsheets; - prints it and nothing else.", "FILE|-")
 
 
 @dataclass(frozen=True)
 class DoctorOutputs(Outputs):
     """The files of an examination, which do not say what they are of."""
 
-    force: ForceFile = False
+    force: bool = flag("Replace a file that is there already.")
 
 
 _LONGEST_ID = 100
@@ -130,14 +218,30 @@ _STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
 _LOWEST, _HIGHEST = -(2**62), 2**62
 
 
+Kind = TypeVar("Kind", bound=type[Outputs])
+
+
+def _with_formats(outputs: Kind) -> Kind:
+    """Declare an option for each format that runs alone are written in."""
+    for name in FORMATS:
+        if name not in {"json", "markdown", "html"}:
+            outputs.__annotations__[name] = "str | None"
+            setattr(outputs, name, _format(name))
+    return outputs
+
+
 @dataclass(frozen=True)
+@_with_formats
 class AnalysisOutputs(Outputs):
     """The outputs of one analysis."""
 
-    out: Out = None
-    events: Events = False
-    perfetto: Perfetto = None
-    perfetto_steps: PerfettoSteps = None
+    out: str | None = option(
+        "Save the run in a dataset of Parquet files, beside others; analyze takes it in place of reports.", "DIR", "-o"
+    )
+    events: bool = flag("With --out: save every device operation too.")
+    perfetto_steps: str | None = option(
+        "Steps in the trace, both included. [default: all that was captured]", "FROM:TO"
+    )
 
     def check_run(self, run_id: str | None) -> None:
         """Refuse what cannot be written before any work is done."""
@@ -146,11 +250,8 @@ class AnalysisOutputs(Outputs):
         if run_id is not None and self.out is not None:
             check_run_id(run_id)
         if run_id is not None and not (run_id.isprintable() and 0 < len(run_id) <= _LONGEST_ID):
-            raise OptionError(
-                f"--run-id {run_id[:_LONGEST_ID]!r}",
-                f"is empty, longer than {_LONGEST_ID}, or has what cannot be printed",
-                fix="--run-id NAME",
-            )
+            problem = f"is empty, longer than {_LONGEST_ID}, or has what cannot be printed"
+            raise OptionError(f"--run-id {run_id[:_LONGEST_ID]!r}", problem, fix="--run-id NAME")
         if self.events and self.out is None:
             raise OptionError("--events", "belongs to a dataset", fix="--out DIR --events")
         if self.perfetto_steps is not None and self.perfetto is None:
@@ -161,60 +262,42 @@ class AnalysisOutputs(Outputs):
     def write_run(self, run: Run, stage: Stage) -> None:
         """Write them all: what is printed comes last."""
         from nsyspipe.report.export import format_named
-        from nsyspipe.report.files import check_target, writing
         from nsyspipe.store.write import check_store, save
 
-        run_id = run.header.run_id
-        files = self._files
-        formats = {name: format_named(name) for name in files}
-
-        def may_replace(name: str) -> Callable[[], bool]:
-            return lambda: self.force or formats[name].run_id_of(files[name]) == run_id
-
+        formats = {name: format_named(name) for name in self._named}
         numbers = run.steps()["step"].to_pylist() or [0]
         steps = self._steps((min(numbers), max(numbers)))
         # Nothing is written before it is known that all can be.
-        for name, path in files.items():
-            check_target(path, run.inputs, may_replace=may_replace(name))
+        files = self._targets(run.inputs, lambda name, path: formats[name].run_id_of(path) == run.header.run_id)
         if self.out is not None:
             check_store(run, Path(self.out))
         if self.perfetto is not None or self.events:
             run.operations(steps)
         if self.out is not None:
-            save(
-                run,
-                Path(self.out),
-                events=self.events,
-                force=self.force,
-                on_progress=stage("saving the run"),
-            )
-        for name, path in files.items():
-            on_progress = stage(f"writing {name}")
-            with writing(path, run.inputs, may_replace=may_replace(name)) as file:
-                formats[name].write(run, file, steps, on_progress)
-        for name, value in self._named:
+            on_progress = stage("saving the run")
+            save(run, Path(self.out), events=self.events, force=self.force, on_progress=on_progress)
+
+        def write(name: str, file: BinaryIO) -> None:
+            formats[name].write(run, file, steps, stage(f"writing {name}"))
+
+        self._write(files, run.inputs, write)
+        for name, value in self._named.items():
             if value == STDOUT:
                 printed = io.BytesIO()
-                format_named(name).write(run, printed, None, None)
+                formats[name].write(run, printed, None, None)
                 write_stdout(printed.getvalue().decode())
 
     def _steps(self, known: tuple[int, int] = (_LOWEST, _HIGHEST)) -> tuple[int, int] | None:
         """Return the first and the last step of the trace, an end left out taken from those known; None for all."""
         if self.perfetto_steps is None:
             return None
-        found = _STEPS.fullmatch(self.perfetto_steps)
-        if found is None or not (found[1] or found[3]):
-            raise OptionError(
-                f"--perfetto-steps {self.perfetto_steps!r}",
-                "is no FROM:TO of step numbers",
-                fix="--perfetto-steps 3:5",
-            )
-        first = int(found[1]) if found[1] else known[0]
-        last = int(found[3]) if found[3] else known[1] if found[2] else first
-        if found[1] and found[3] and last < first:
-            raise OptionError(
-                f"--perfetto-steps {self.perfetto_steps}",
-                "ends before it starts",
-                fix=f"--perfetto-steps {last}:{first}",
-            )
+        ends = _STEPS.fullmatch(self.perfetto_steps)
+        if ends is None or not (ends[1] or ends[3]):
+            what = f"--perfetto-steps {self.perfetto_steps!r}"
+            raise OptionError(what, "is no FROM:TO of step numbers", fix="--perfetto-steps 3:5")
+        first = int(ends[1]) if ends[1] else known[0]
+        last = int(ends[3]) if ends[3] else known[1] if ends[2] else first
+        if ends[1] and ends[3] and last < first:
+            what, fix = f"--perfetto-steps {self.perfetto_steps}", f"--perfetto-steps {last}:{first}"
+            raise OptionError(what, "ends before it starts", fix=fix)
         return first, max(first, last)

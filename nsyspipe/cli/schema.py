@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nsyspipe.cli.terminal import text_of, write_stdout
+from nsyspipe.cli.outputs import text_of, write_stdout
 from nsyspipe.errors import OptionError
 
 
@@ -18,8 +18,7 @@ def _complete_table(incomplete: str) -> list[str]:
 
 def schema(
     table: Annotated[
-        str | None,
-        typer.Argument(help="One table; without it all of them.", autocompletion=_complete_table),
+        str | None, typer.Argument(help="One table; without it all of them.", autocompletion=_complete_table)
     ] = None,
     as_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print it as Markdown: the reference to link to.")

@@ -8,49 +8,28 @@ from typing import Annotated
 import typer
 
 from nsyspipe.cli.inputs import opened_runs, parse_runs
-from nsyspipe.cli.options import OneRunOptions, RunningOptions, with_options
-from nsyspipe.cli.outputs import Outputs
-from nsyspipe.cli.terminal import progress, text_of, write_stdout
+from nsyspipe.cli.options import OneRunOptions, RunningOptions, flag, option, with_options
+from nsyspipe.cli.outputs import Outputs, text_of, write_stdout
 
 
 @dataclass(frozen=True)
 class Changes:
     """What is to be changed."""
 
-    bandwidth: Annotated[
-        str | None,
-        typer.Option(
-            "--bandwidth",
-            metavar="RATE",
-            help="Bus bandwidth that collectives reach (busbw of nccl-tests), in bytes, as 300GB/s.",
-        ),
-    ] = None
-    link: Annotated[
-        str | None,
-        typer.Option(
-            "--link",
-            metavar="LINK",
-            help="nvlink2 to 5 (v100, a100, h100, h200, b200), pcie3x16 to pcie6x16, infiniband-edr to -xdr, roce-100 to -400, or shm: its bandwidth.",
-        ),
-    ] = None
-    gradient_dtype: Annotated[
-        str | None,
-        typer.Option("--gradient-dtype", metavar="TYPE", help="bf16 or fp16: send gradients as that."),
-    ] = None
-    bucket_mb: Annotated[float | None, typer.Option("--bucket-mb", metavar="MIB", help="DDP's bucket_cap_mb.")] = None
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="No rank is later than the others.")] = False
-    no_grad_copy: Annotated[bool, typer.Option("--no-grad-copy", help="gradient_as_bucket_view=True.")] = False
-    perfect_overlap: Annotated[bool, typer.Option("--perfect-overlap", help="All communication beside compute.")] = (
-        False
+    bandwidth: str | None = option(
+        "Bus bandwidth that collectives reach (busbw of nccl-tests), in bytes, as 300GB/s.", "RATE"
     )
-    gradient_bytes: Annotated[
-        float | None,
-        typer.Option(
-            "--gradient-bytes",
-            metavar="N",
-            help="Bytes of gradients per step, where the capture does not say them.",
-        ),
-    ] = None
+    link: str | None = option(
+        "nvlink2 to 5 (v100, a100, h100, h200, b200), pcie3x16 to pcie6x16, infiniband-edr to -xdr, roce-100 to -400, "
+        "or shm: its bandwidth.",
+        "LINK",
+    )
+    gradient_dtype: str | None = option("bf16 or fp16: send gradients as that.", "TYPE")
+    bucket_mb: float | None = option("DDP's bucket_cap_mb.", "MIB")
+    no_wait: bool = flag("No rank is later than the others.")
+    no_grad_copy: bool = flag("gradient_as_bucket_view=True.")
+    perfect_overlap: bool = flag("All communication beside compute.")
+    gradient_bytes: float | None = option("Bytes of gradients per step, where the capture does not say them.", "N")
 
 
 @with_options
@@ -85,14 +64,7 @@ def whatif(
 
     outputs.check()
     knobs_of(**asdict(changes))  # refused before anything is read
-    with (
-        progress(shown=running.is_shown) as stage,
-        opened_runs(
-            parse_runs([run]), reading.chosen(), nccl_logs=reading.nccl_log or [],
-            topologies=[] if reading.topology is None else [reading.topology], jobs=running.jobs, stage=stage,
-        ) as open_runs,
-    ):  # fmt: skip
-        opened = open_runs()[0][1][0]
+    with opened_runs(parse_runs([run]), reading, running) as ((_, (opened, *_)), *_):
         from nsyspipe.replay.answer import whatif as ask
 
         found = ask(opened, **asdict(changes))

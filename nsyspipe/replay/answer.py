@@ -1,19 +1,25 @@
-"""Ask what a change of the communication would bring, and what the answer rests on, in words."""
+"""Ask what a change of the communication would bring, what the answer rests on, and what the findings' advice would."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nsyspipe.analysis.slowdown import MOST_USUAL
-from nsyspipe.replay.advice import finding_of, promised_bytes_per_s
+from nsyspipe.errors import NsyspipeError
+from nsyspipe.findings.judge import in_order
+from nsyspipe.findings.slow_link import nvlink_promise
+from nsyspipe.model import schema
 from nsyspipe.replay.knobs import LINKS, Knobs, knobs_of
 from nsyspipe.replay.scenarios import Replay, opened_replay, why_refused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from nsyspipe.run.run import Run
 
@@ -31,19 +37,6 @@ _MENU = {
 }
 
 
-def assumptions_of(replay: Replay, knobs: Knobs, step_time_ns: float) -> tuple[str, ...]:
-    """Return a sentence for each thing that an answer takes for granted."""
-    said = [
-        *_of_ranks(replay),
-        *_of_link(replay, knobs),
-        *_of_gradients(replay, knobs),
-        *_of_work(replay, knobs),
-    ]
-    if replay.step_time_ns - step_time_ns > replay.lead_ns:
-        said.append("hosts can launch that much faster, which the capture does not show")
-    return tuple(said)
-
-
 def _of_ranks(replay: Replay) -> Iterator[str]:
     n_ranks = replay.captured.program.n_ranks
     n_missing = replay.world_size - n_ranks
@@ -58,7 +51,7 @@ def _of_ranks(replay: Replay) -> Iterator[str]:
     given, element = replay.given_bytes, replay.element_bytes
     if given is not None:
         # Bytes of f32 gradients that a hook sends as bf16 show here as twice as many gradients.
-        of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""  # fmt: skip
+        of = f": {given / element:,.0f} gradients of {element} bytes, as they are sent" if element else ""
         yield f"gradients of {given:,.0f} bytes per step as given{of}"
 
 
@@ -84,7 +77,7 @@ def _of_link(replay: Replay, knobs: Knobs) -> Iterator[str]:
 def _of_gradients(replay: Replay, knobs: Knobs) -> Iterator[str]:
     if knobs.bucket_mb is not None:
         is_exact = all(one is not None and one.is_exact for one in replay.gradients)
-        how = "the copies and kernels of each" if is_exact else "estimates between the captured buckets"  # fmt: skip
+        how = "the copies and kernels of each" if is_exact else "estimates between the captured buckets"
         yield f"sizes and ready times of the gradients from {how}; the same bandwidth for other sizes"
     if knobs.gradient_dtype is not None:
         yield f"half the bytes as {knobs.gradient_dtype}; what it does to convergence is not looked at"
@@ -196,7 +189,7 @@ class WhatIf:
         Columns: the fields of `Scenario`, less ``knobs``.
         """
         shown = [one for one in fields(Scenario) if one.name != "knobs"]
-        kinds = {one.name: pa.float64() if "float" in str(one.type) else pa.string() for one in shown}  # fmt: skip
+        kinds = {one.name: pa.float64() if "float" in str(one.type) else pa.string() for one in shown}
         rows = [
             {name: getattr(one, name) for name in kinds} | {"assumptions": "; ".join(one.assumptions)}
             for one in self.scenarios
@@ -300,41 +293,14 @@ def whatif(
         scenarios.append(_answered(scenario, opened, knobs))
     if not asked:
         scenarios.sort(key=lambda one: (one.gain_pct is None, -(one.gain_pct or 0.0)))
-    return _answer(run, None if isinstance(opened, str) else opened, scenarios)
-
-
-def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenario:
-    refused = why_refused(opened, knobs)
-    if isinstance(opened, str) or refused is not None:
-        return replace(scenario, refused=refused)
-    found = opened.predict(knobs)
-    return replace(
-        scenario,
-        step_time_ns=found.step_time_ns,
-        low_ns=found.low_ns,
-        high_ns=found.high_ns,
-        throughput_steps_per_s=1e9 / found.step_time_ns,
-        gain_pct=100 * (opened.step_time_ns - found.step_time_ns) / opened.step_time_ns,
-        assumptions=assumptions_of(opened, knobs, found.step_time_ns),
-    )
-
-
-def _answer(run: Run, replay: Replay | None, scenarios: list[Scenario]) -> WhatIf:
     summary = run.summary().to_pylist()[0]
-    problems: list[dict[str, Any]] = run.problems.to_pylist()
-    n_steps = summary["n_summary_steps"]
+    problems, n_steps = run.problems.to_pylist(), summary["n_summary_steps"]
+    replay = None if isinstance(opened, str) else opened
     if replay is not None and n_steps < _FEW_STEPS:
-        problems.append(
-            {
-                "code": "few-steps-to-replay",
-                "severity": "warning",
-                "report": None,
-                "rank": None,
-                "message": f"the answers rest on {n_steps} step{'' if n_steps == 1 else 's'}: the ranges say "
-                "nothing of how steps vary",
-                "fix": "capture 5 steps or more",
-            }
-        )
+        steps = "step" if n_steps == 1 else "steps"
+        said = f"the answers rest on {n_steps} {steps}: the ranges say nothing of how steps vary"
+        few = {"code": "few-steps-to-replay", "severity": "warning", "report": None, "rank": None, "message": said}
+        problems.append(few | {"fix": "capture 5 steps or more"})
     return WhatIf(
         run_id=run.header.run_id,
         label=run.header.label,
@@ -345,3 +311,127 @@ def _answer(run: Run, replay: Replay | None, scenarios: list[Scenario]) -> WhatI
         scenarios=tuple(scenarios),
         problems=tuple(problems),
     )
+
+
+def _answered(scenario: Scenario, opened: Replay | str, knobs: Knobs) -> Scenario:
+    refused = why_refused(opened, knobs)
+    if isinstance(opened, str) or refused is not None:
+        return replace(scenario, refused=refused)
+    found = opened.predict(knobs)
+    gain = opened.step_time_ns - found.step_time_ns
+    parts = _of_ranks(opened), _of_link(opened, knobs), _of_gradients(opened, knobs), _of_work(opened, knobs)
+    assumptions = [*chain.from_iterable(parts)]
+    if gain > opened.lead_ns:
+        assumptions.append("hosts can launch that much faster, which the capture does not show")
+    return replace(
+        scenario,
+        step_time_ns=found.step_time_ns,
+        low_ns=found.low_ns,
+        high_ns=found.high_ns,
+        throughput_steps_per_s=1e9 / found.step_time_ns,
+        gain_pct=100 * gain / opened.step_time_ns,
+        assumptions=tuple(assumptions),
+    )
+
+
+# --- what a replay makes of the findings: which change each advises, what it would likely bring ---
+
+# More than this and reading them again takes seconds: `whatif` does it for who asks.
+_MOST_OPERATIONS = 500_000
+# By rule: the change that it advises. Which link slow-link means, the run's GPUs say.
+ADVICE = {
+    "comm-bound": Knobs(perfect_overlap=True),
+    "single-bucket": Knobs(bucket_mb=25),
+    "too-many-buckets": Knobs(bucket_mb=100),
+    "grad-copy": Knobs(no_grad_copy=True),
+    "compress-gradients": Knobs(gradient_dtype="bf16"),
+    "straggler": Knobs(no_wait=True),
+}
+_SLOW_LINK, _OF_LINKS = "slow-link", ("bandwidth_bytes_per_s", "link")
+# Those of one machine.
+_ADVISED_LINKS = [one for one in LINKS.values() if one.name.startswith(("nvlink", "pcie"))]
+
+
+def promised_bytes_per_s(run: Run) -> float | None:
+    """Return the fastest link that a finding of the run can speak of: NVLink, where its GPUs have it."""
+    return nvlink_promise(run.header.gpu_names)
+
+
+def advised_change(rule: str, promised: float | None) -> Knobs | None:
+    """Return the change that a finding advises; None where the replay knows none like it.
+
+    Of links the fastest that is not beyond what the finding promises.
+    """
+    if rule != _SLOW_LINK:
+        return ADVICE.get(rule)
+    slower = [one for one in _ADVISED_LINKS if one.bus_bytes_per_s <= (promised or 0.0)]
+    best = max(slower, key=lambda one: one.bus_bytes_per_s, default=None)
+    return None if best is None else Knobs(link=best.name)
+
+
+def finding_of(knobs: Knobs, fired: Container[str], promised: float | None) -> str | None:
+    """Return the id of the finding that advises a change; None for several changes, or where no such rule fired.
+
+    A link that is faster than those the finding speaks of is none of its.
+    """
+    given = list(knobs.given)
+    if len(given) != 1:
+        return None
+    if given[0] not in _OF_LINKS:
+        rules = [rule for rule, change in ADVICE.items() if given[0] in change.given]
+        return next((one for one in rules if one in fired), None)
+    is_beyond = promised is not None and (knobs.target_bytes_per_s or 0.0) > promised
+    return None if is_beyond or _SLOW_LINK not in fired else _SLOW_LINK
+
+
+def with_expected_savings(run: Run, findings: pa.Table) -> pa.Table:
+    """Return findings with what a replay of each one's advice brings, as `whatif` answers it.
+
+    ``expected_ns_per_step`` = captured - predicted step time, the mean over steps as of the bound, whatever that says. Of
+    the evidence, ``replay_change`` is the change, ``replay_step_time_ns`` with ``_low_`` and ``_high_`` what it predicts
+    (medians), ``replay_refused`` why it does not.
+
+    Parameters
+    ----------
+    findings
+        `schema.FINDINGS` of the run, as the rules gave them; returned in the order of `findings.judge.in_order`.
+    """
+    promised = promised_bytes_per_s(run)
+    rows = findings.to_pylist()
+    changes = [advised_change(row["id"], promised) for row in rows]
+    if not any(changes):
+        return findings
+    opened = _opened(run)
+    told = [
+        row if change is None else _with_expected(row, change, opened)
+        for row, change in zip(rows, changes, strict=True)
+    ]
+    return schema.FINDINGS.from_rows(in_order(told))
+
+
+def _opened(run: Run) -> Replay | str:
+    n_operations = pc.sum(run.ranks["n_kernels"]).as_py() or 0
+    if n_operations > _MOST_OPERATIONS:
+        return f"not replayed here: {n_operations:,} kernels take long; nsyspipe whatif does"
+    try:
+        return opened_replay(run)
+    except NsyspipeError as error:  # an answer without it is better than none
+        return f"not replayed: {error}"
+
+
+def _with_expected(row: Mapping[str, Any], change: Knobs, opened: Replay | str) -> dict[str, Any]:
+    """Return a finding with what the replay says of its advice."""
+    evidence, expected = json.loads(row["evidence"]) | {"replay_change": change.label}, None
+    refused = why_refused(opened, change)
+    if isinstance(opened, str) or refused is not None:
+        evidence["replay_refused"] = refused
+    else:
+        found = opened.predict(change)
+        expected = found.mean_gain_ns
+        evidence |= {
+            "replay_step_time_ns": found.step_time_ns,
+            "replay_step_time_low_ns": found.low_ns,
+            "replay_step_time_high_ns": found.high_ns,
+        }
+    said = json.dumps(evidence, allow_nan=False)
+    return {**row, "expected_ns_per_step": expected, "evidence": said}

@@ -11,13 +11,7 @@ import numpy as np
 from nsyspipe.analysis import slowdown
 from nsyspipe.analysis.collectives import bus_factor
 from nsyspipe.analysis.intervals import union
-from nsyspipe.replay.gradients import (
-    GradientCopies,
-    Gradients,
-    bucket_ends,
-    gradient_copies,
-    gradients_of,
-)
+from nsyspipe.replay.gradients import GradientCopies, Gradients, bucket_ends, gradient_copies, gradients_of
 from nsyspipe.replay.simulate import WINDOW, Slowing
 
 if TYPE_CHECKING:
@@ -73,7 +67,10 @@ def measured_contention(captured: Captured, slowdown: float | None, compared_sha
     pairs = list(zip(captured.timelines, captured.ranks, strict=True))
     gaps = [_gaps(*one) for one in pairs]
     free, beside = (np.concatenate([one[at] for one in gaps]) for at in (0, 1))
-    work, covered, _, n_covered = np.sum([_worked(*one) for one in pairs], axis=0).tolist()
+    # How far each rank came from its first operation to its last.
+    ends = [(markers, np.array([rank.start[0], rank.end.max()])) for rank, markers in pairs if rank.start.size]
+    came = [np.diff(markers.places(times))[:, 0] for markers, times in ends]
+    work, covered, _, n_covered = np.sum([np.zeros(4), *came], axis=0).tolist()
     is_enough = min(free.size, beside.size) >= _ENOUGH_GAPS
     return Contention(
         slowdown,
@@ -84,13 +81,6 @@ def measured_contention(captured: Captured, slowdown: float | None, compared_sha
         covered_ns=covered,
         n_covered=n_covered,
     )
-
-
-def _worked(rank: RankTimeline, markers: RankMarkers) -> Float64:
-    """Return how far the rank came from its first operation to its last, as `RankMarkers.places` has it."""
-    if not rank.start.size:
-        return np.zeros(4)
-    return np.diff(markers.places(np.array([rank.start[0], rank.end.max()])))[:, 0]
 
 
 def _gaps(rank: RankTimeline, markers: RankMarkers) -> tuple[Float64, Float64]:
@@ -123,9 +113,7 @@ class Slowdowns(NamedTuple):
 
 
 def slowdowns(
-    measured: Contention | None,
-    captured_bytes_per_s: float | None,
-    target_bytes_per_s: float | None,
+    measured: Contention | None, captured_bytes_per_s: float | None, target_bytes_per_s: float | None
 ) -> Slowdowns:
     """Return the slowdowns to run with, by bus bandwidths: in the capture, None if not known; in the replay, None if it stays.
 

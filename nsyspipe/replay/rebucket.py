@@ -53,10 +53,7 @@ def with_buckets(
         sizes = np.diff(np.cumsum(own.n_bytes)[ends], prepend=0.0)
         costs = {"total": own.total, "overhead_ns": overhead_ns, "slot_ns": slot_ns}
         new.append(_collectives(program, step, chosen, sizes, **costs))
-        for kind, times in (
-            (READY, own.ready[ends]),
-            (JOIN, _join_times(captured, step, chosen, sizes)),
-        ):
+        for kind, times in ((READY, own.ready[ends]), (JOIN, _join_times(captured, step, chosen, sizes))):
             markers.append((kind, chosen, _places(captured, times)))
     kept = ~is_gone
     columns = {name: np.concatenate([getattr(program, name)[kept], *(one[name] for one in new)]) for name in new[0]}
@@ -92,14 +89,7 @@ def _slot_ns(captured: Captured) -> float:
 
 
 def _collectives(
-    program: Program,
-    step: int,
-    chosen: Int64,
-    sizes: Float64,
-    *,
-    total: float,
-    overhead_ns: float,
-    slot_ns: float,
+    program: Program, step: int, chosen: Int64, sizes: Float64, *, total: float, overhead_ns: float, slot_ns: float
 ) -> dict[str, Any]:
     """Return the columns of a step's new collectives."""
     transfer = program.transfer_ns[chosen].mean(axis=1)
@@ -150,7 +140,7 @@ def _merged_markers(program: Program, is_gone: Flags, markers: Sequence[tuple[in
     collective = np.where(is_comm, program.which, 0)
     rows = np.flatnonzero(~(is_comm & is_gone[collective]))
     which = np.where(is_comm, (np.cumsum(~is_gone) - 1)[collective], program.which)
-    keys, kinds, whiches, places = [rows], [program.kind[rows]], [which[rows]], [program.places[:, rows]]  # fmt: skip
+    keys, kinds, whiches, places = [rows], [program.kind[rows]], [which[rows]], [program.places[:, rows]]
     n_kept = int(np.count_nonzero(~is_gone))
     counts = {READY: n_kept, JOIN: n_kept}
     for kind, chosen, found in markers:

@@ -74,7 +74,8 @@ def why_not(run: Run) -> str | None:
     if n_ranks <= 1 and (world_size == 1 or (world_size is None and not has_comm)):
         return "the run has 1 rank: nothing is communicated that could be changed"
     if not has_comm:
-        return _hidden_in_graphs(run) or "no communication was recorded in any step"
+        hidden = run.problems.filter(pc.equal(run.problems["code"], "comm-in-graphs")).to_pylist()
+        return f"{hidden[0]['message']}; {hidden[0]['fix']}" if hidden else "no communication was recorded in any step"
     steps = run.steps()
     complete = np.unique(steps.filter(steps["is_complete"])["step"].to_numpy())
     counted = np.unique(steps.filter(steps["in_summary"])["step"].to_numpy())
@@ -85,12 +86,6 @@ def why_not(run: Run) -> str | None:
             "no complete step after the first: ranks begin the first one at different times (capture at least 4 steps)"
         )
     return None
-
-
-def _hidden_in_graphs(run: Run) -> str | None:
-    """Return what the run's problem says of communication inside CUDA graphs, and its fix; None without one."""
-    rows = run.problems.filter(pc.equal(run.problems["code"], "comm-in-graphs")).to_pylist()
-    return f"{rows[0]['message']}; {rows[0]['fix']}" if rows else None
 
 
 def why_not_replayable(run: Run, timelines: Sequence[RankTimeline], windows: Windows) -> str | None:

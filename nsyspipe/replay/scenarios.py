@@ -15,13 +15,7 @@ from nsyspipe.analysis.slowdown import compared_share
 from nsyspipe.errors import OptionError
 from nsyspipe.replay import refusals
 from nsyspipe.replay.knobs import LINKS, Knobs
-from nsyspipe.replay.program import (
-    Captured,
-    Collectives,
-    captured_program,
-    rank_timelines,
-    summary_windows,
-)
+from nsyspipe.replay.program import Captured, Collectives, captured_program, rank_timelines, summary_windows
 from nsyspipe.replay.ranges import OVERHEADS_NS, Facts
 from nsyspipe.replay.rebucket import balanced, with_buckets, with_casts, without_copies
 from nsyspipe.replay.refusals import is_starved

@@ -29,8 +29,7 @@ class Slowing:
     def blended(self, other: Slowing, share: float) -> Slowing:
         """Return one that is so much of another."""
         return Slowing(
-            self.ratio + share * (other.ratio - self.ratio),
-            self.delay_ns + share * (other.delay_ns - self.delay_ns),
+            self.ratio + share * (other.ratio - self.ratio), self.delay_ns + share * (other.delay_ns - self.delay_ns)
         )
 
     def total(self, work_ns: float, n_operations: float) -> float:

@@ -17,7 +17,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from nsyspipe.errors import OutputError
 from nsyspipe.model.schema import DATASET
@@ -132,10 +132,7 @@ class Locked:
             if not _is_dead(self.staging, name):
                 continue
             _, _, run_id = name.partition(".")
-            with (
-                contextlib.suppress(FileNotFoundError, NotPlainError),
-                self.staging.within(name, _TABLES) as tables,
-            ):
+            with contextlib.suppress(FileNotFoundError, NotPlainError), self.staging.within(name, _TABLES) as tables:
                 for file in filter(layout.is_file_name, tables.names() if layout.is_run_id(run_id) else ()):
                     self._prune(file, run_id)
             shutil.rmtree(name, dir_fd=self.staging.fd, ignore_errors=True)
@@ -164,15 +161,7 @@ class Staged:
     store: Path
     run_id: str
     own: Directory
-    tables: Directory
-
-    def create(self, name: str) -> BinaryIO:
-        """Open a new file of the run, by its `layout.file_name`, for writing."""
-        return self.tables.create(name)
-
-    def locked(self) -> contextlib.AbstractContextManager[Locked]:
-        """Keep other writers out."""
-        return _locked(self.store)
+    tables: Directory  # where new files are made, by their `layout.file_name`
 
 
 @contextlib.contextmanager
@@ -204,7 +193,7 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
         is_old = error.found == layout.LINK and error.path.name == layout.PART
         fix = layout.links_fix(store) if is_old else f"remove {error.path}"
         shown = error.path.relative_to(root) if error.path.is_relative_to(root) else error.path
-        problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"  # fmt: skip
+        problem = f"has {error.found} at {shown}, where a store has {error.wanted}; the store is as it was"
         raise OutputError(str(store), problem, fix=fix) from error
     except OSError as error:
         if error.errno in _FULL:
@@ -219,7 +208,7 @@ def staged_run(store: Path, run_id: str) -> Iterator[Staged]:
 def _staged(store: Path, run_id: str) -> Iterator[Staged]:
     name = f"{uuid.uuid4().hex}.{run_id}"
     with contextlib.ExitStack() as living:
-        with _locked(store) as opened:
+        with locked(store) as opened:
             opened.clean()
             # What is in the way is said before any work is done.
             opened.files_of(run_id)
@@ -235,7 +224,7 @@ def _staged(store: Path, run_id: str) -> Iterator[Staged]:
 
 
 @contextlib.contextmanager
-def _locked(store: Path) -> Iterator[Locked]:
+def locked(store: Path) -> Iterator[Locked]:
     """Keep other writers out, in a store where nothing is left half-way."""
     root = Path(os.path.realpath(store))
     until = time.monotonic() + _LONGEST_WAIT_S
@@ -245,7 +234,7 @@ def _locked(store: Path) -> Iterator[Locked]:
             # Meanwhile a writer that failed may take away the store that it had made.
             with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as trial:
                 found = _opened(store, root, trial)
-                if _is_locked(found.hidden, trial, until):
+                if _islocked(found.hidden, trial, until):
                     opened.enter_context(trial.pop_all())
                     break
             if time.monotonic() > until:
@@ -274,7 +263,7 @@ def _opened(store: Path, root: Path, opened: contextlib.ExitStack) -> Locked:
     return Locked(top, hidden, staging, switch)
 
 
-def _is_locked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
+def _islocked(hidden: Directory, opened: contextlib.ExitStack, until: float) -> bool:
     """Take the lock, which is held until its file is closed, or the process ends, however it ends."""
     try:
         lock = opened.enter_context(hidden.open_file(_LOCK, os.O_RDWR))
@@ -335,7 +324,7 @@ def _forget(store: Path, made: list[Path]) -> None:
     root = Path(os.path.realpath(store))
     with contextlib.suppress(OSError, OutputError, NotPlainError):
         if os.path.lexists(root / layout.HIDDEN / _LOCK):
-            with _locked(store) as found:
+            with locked(store) as found:
                 if not [*found.staging.names(), *found.switch.names()]:
                     shutil.rmtree(layout.HIDDEN, dir_fd=found.top.fd)
         else:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import re
 import stat
@@ -151,10 +152,7 @@ class Directory:
     def remove_empty(self, *names: str) -> None:
         """Remove the directory that is reached by names, and those around it, as far as nothing is in them."""
         for n_names in range(len(names), 0, -1):
-            with (
-                contextlib.suppress(OSError, NotPlainError),
-                self.within(*names[: n_names - 1]) as around,
-            ):
+            with contextlib.suppress(OSError, NotPlainError), self.within(*names[: n_names - 1]) as around:
                 os.rmdir(names[n_names - 1], dir_fd=around.fd)
 
 
@@ -235,18 +233,11 @@ def _listed(store: Path, *names: str) -> list[str]:
         with Directory.at(store) as top, top.within(*names) as directory:
             return directory.names()
     except NotPlainError as error:
-        if names == ("runs",) and (error.found != LINK or not _leads_to_runs(store)):
+        if names == ("runs",) and (error.found != LINK or not glob.glob(f"{glob.escape(str(store))}/runs/{_RUN}=*")):  # noqa: PTH207
             return []
         raise error.told(store) from error
     except (OSError, ValueError):
         return []
-
-
-def _leads_to_runs(store: Path) -> bool:
-    try:
-        return any(name.startswith(f"{_RUN}=") for name in os.listdir(store / "runs"))  # noqa: PTH208
-    except OSError:
-        return False
 
 
 def links_fix(store: Path) -> str:

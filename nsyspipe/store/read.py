@@ -1,11 +1,13 @@
-"""Read the files of a saved run: all of one save, none of them larger than what it can hold, each table checked."""
+"""Read the files of a saved run: all of one save, none larger than what it can hold, each table as nsyspipe writes it."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +15,8 @@ import pyarrow.parquet as pq
 
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
-from nsyspipe.model.table import SCHEMA_VERSION
+from nsyspipe.model.table import FLAG, FLOAT, INT, SCHEMA_VERSION
 from nsyspipe.store import layout
-from nsyspipe.store.details import check_values, parsed_object
 from nsyspipe.store.layout import Directory, NotPlainError
 from nsyspipe.store.parquet_size import as_plain_text, check_rows, check_size
 
@@ -113,7 +114,7 @@ def read_run_files(store: Path, run_id: str, tables: Iterable[str] | None = None
         row = _parsed(runs, store / layout.published(layout.RUNS_FILE, run_id))
         listed = _listed(row)
         contents = {name: _content_or_error(store, run_id, name) for name in files}
-        others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]  # fmt: skip
+        others = [] if listed is None else [name for name in files if _is_not(contents[name], listed.get(name))]
         if not others:
             break
         again = _content_or_error(store, run_id, layout.RUNS_FILE)
@@ -147,9 +148,7 @@ def _is_same(one: _Content, other: _Content) -> bool:
 
 def _not_of_this_save(path: Path) -> DatasetError:
     return DatasetError(
-        str(path),
-        "cannot be read (it is damaged, or of another save of the run than its row in runs)",
-        fix=AGAIN,
+        str(path), "cannot be read (it is damaged, or of another save of the run than its row in runs)", fix=AGAIN
     )
 
 
@@ -196,10 +195,7 @@ def file_of(top: Directory, run_id: str, name: str) -> BinaryIO:
     """Open a file of a run: of the save that is committed and not in place yet, else in its place."""
     if layout.is_run_id(run_id):
         # First there: a file leaves it only for its place.
-        with (
-            contextlib.suppress(FileNotFoundError),
-            top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch,
-        ):
+        with contextlib.suppress(FileNotFoundError), top.within(layout.HIDDEN, layout.SWITCH, run_id) as switch:
             return switch.open_file(name)
     *directories, part = layout.published(name, run_id).parts
     with top.within(*directories) as directory:
@@ -242,7 +238,7 @@ def table_of(content: pa.Buffer, name: str, path: Path) -> pa.Table:
             found = file.read(wanted.names, use_threads=content.size > _SMALL)
         found = _conformed(path, found, name, content.size)
         found.validate(full=content.size < _SMALL)
-        check_values(found, name)
+        _check_values(found, name)
     except (OSError, ValueError, LookupError, TypeError, MemoryError, pa.ArrowException) as error:
         # Arrow has all of these for a file that is not what its footer says.
         why = " ".join(str(error).split())
@@ -305,3 +301,72 @@ def _conformed(path: Path, found: pa.Table, name: str, n_file: int) -> pa.Table:
             column = as_plain_text(column, n_file)
         columns.append(column)
     return pa.table(columns, names=wanted.names).cast(wanted.arrow)
+
+
+# Sums and differences of what is smaller stay in 64 bits.
+LARGEST = 2**62
+_SPANS = (("start_ns", "end_ns"), ("host_start_ns", "host_end_ns"))
+# As objects it takes some twenty times as much memory; a run of 10 000 processes has some millions.
+_LONGEST_JSON = 16 * 2**20
+_NEVER_NEGATIVE = ("count", "bytes", "bytes/s")
+_OF_ONE_ROW_PER_KEY = ("ranks", "steps", "phases", "stragglers", "kernels", "rank_summary", "phase_summary")
+
+
+def _check_values(table: pa.Table, name: str) -> None:
+    """Check each column of a table of the dataset by its declared unit: as nsyspipe would have written it.
+
+    A ValueError if a value is null or negative that never is, is no number, is too large, or ends before it starts; or if
+    a text that is JSON is no object, or a row is there twice.
+    """
+    for column in DATASET[name].columns:
+        values = table[column.name]
+        if values.null_count and not column.nullable:
+            raise ValueError(f"{column.name} has nulls")
+        if column.type == FLOAT and not _all(pc.is_finite(values)):
+            raise ValueError(f"{column.name} has values that are no number")
+        if column.type in (INT, FLOAT):
+            low, span = (0 if column.unit in _NEVER_NEGATIVE else -LARGEST, pc.min_max(values).as_py())
+            if span["min"] is not None and not low <= span["min"] <= span["max"] <= LARGEST:
+                raise ValueError(f"{column.name} has values beyond what a run has")
+        elif column.unit == "json" and name != "runs":  # whose details are checked field by field
+            for text in pc.unique(values).to_pylist():
+                parsed_object(text)
+    _check_rows(table, name)
+
+
+def _check_rows(table: pa.Table, name: str) -> None:
+    # Two steps of no length may begin at once: they are sorted by that, and told apart by their numbers.
+    key = ["rank", "step"] if name == "steps" else [one for one in DATASET[name].key if one != "run_id"]
+    if name in _OF_ONE_ROW_PER_KEY and len(table.group_by(key).aggregate([])) != len(table):
+        raise ValueError(f"it has rows of the same {', '.join(key)}")
+    for start, end in _SPANS:
+        if start in table.column_names and not _all(pc.greater_equal(table[end], table[start])):
+            raise ValueError(f"{end} lies before {start}")
+
+
+def _all(flags: pa.ChunkedArray) -> bool:
+    assert flags.type == FLAG  # noqa: S101 - of this file's own making
+    return pc.all(flags).as_py() is not False
+
+
+def parsed_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object that somebody else may have written.
+
+    A ValueError if it is none, is too long or nested too deeply, or has a number that is none or too large.
+    """
+    if len(text) > _LONGEST_JSON:
+        raise ValueError(f"it has {len(text)} characters, more than a run has")
+    try:
+        found = json.loads(text, parse_constant=_number, parse_float=_number)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - of data, not of a caller
+    return found
+
+
+def _number(word: str) -> float:
+    number = float(word)
+    if not math.isfinite(number):
+        raise ValueError(f"{word} is no number")
+    return number

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,62 +11,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.analysis.operations import overlapping_rows
 from nsyspipe.analysis.steps import check_steps
 from nsyspipe.errors import DatasetError
+from nsyspipe.findings.slow_link import LinkVerdict
 from nsyspipe.model import schema
+from nsyspipe.model.fabric import NcclFacts
 from nsyspipe.model.schema import DATASET, EVENT_TABLES
+from nsyspipe.model.sidecar import RunCapture
 from nsyspipe.model.table import conform
 from nsyspipe.model.text import decoded
+from nsyspipe.nsys.command_words import Mask, recorded_command, recorded_environment
 from nsyspipe.run.run import Run, RunHeader, steps_source
-from nsyspipe.store.details import Details, parse_details
 from nsyspipe.store.layout import file_name, find_saved, has_run, partition, published, run_ids
-from nsyspipe.store.read import AGAIN, RunFiles, check_ranks, check_steps_known, read_run_files
+from nsyspipe.store.read import AGAIN, LARGEST, RunFiles, check_ranks, check_steps_known, parsed_object, read_run_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from nsyspipe.findings.slow_link import LinkVerdict
-    from nsyspipe.model.fabric import NcclFacts
-
-
-def _saved_operations(
-    files: RunFiles, all_steps: pa.Table, ranks: list[int], steps: tuple[int, int] | None
-) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-    """Yield what `Run.operations` yields, from files; what cannot be is refused at once."""
-    if steps is not None:
-        check_steps(all_steps, steps)
-    if ranks and not any(files.has("events", rank) for rank in ranks):
-        raise DatasetError(
-            f"run {files.run_id}",
-            "was saved without its operations",
-            fix="analyze the reports again with --out DIR --events",
-        )
-    return (_of_rank(files, all_steps, rank, steps) for rank in ranks)
-
-
-def _of_rank(
-    files: RunFiles, all_steps: pa.Table, rank: int, steps: tuple[int, int] | None
-) -> tuple[int, pa.Table, pa.Table]:
-    events, ranges = (files.table(name, rank) for name in EVENT_TABLES)
-    for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
-        check_ranks(table, [rank], files.store / partition(name, files.run_id, rank))
-    if steps is None:
-        return rank, events, ranges
-    windows = all_steps.filter(pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps)))
-    if windows.num_rows:
-        span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
-        starts, ends = events["start_ns"].to_numpy(), events["end_ns"].to_numpy()
-        rows = overlapping_rows(starts, ends, span)
-    else:
-        rows = np.empty(0, np.int64)
-    return rank, events.take(pa.array(rows)), ranges.filter(_between(ranges, steps))
-
-
-def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
-    first, last = steps
-    return pc.and_(pc.greater_equal(table["step"], first), pc.less_equal(table["step"], last))
 
 
 # Tables that name steps of which no window was seen, too: a capture ends while data for the next step is fetched.
@@ -166,7 +130,30 @@ class SavedRun(Run):
 
     def operations(self, steps: tuple[int, int] | None = None) -> Iterator[tuple[int, pa.Table, pa.Table]]:
         ranks = self.ranks["rank"].to_pylist()
-        return _saved_operations(self._files, self.steps(), ranks, steps)
+        if steps is not None:
+            check_steps(self.steps(), steps)
+        if ranks and not any(self._files.has("events", rank) for rank in ranks):
+            what, fix = "was saved without its operations", "analyze the reports again with --out DIR --events"
+            raise DatasetError(f"run {self._files.run_id}", what, fix=fix)
+        return (self._of_rank(rank, steps) for rank in ranks)
+
+    def _of_rank(self, rank: int, steps: tuple[int, int] | None) -> tuple[int, pa.Table, pa.Table]:
+        events, ranges = (self._files.table(name, rank) for name in EVENT_TABLES)
+        for name, table in zip(EVENT_TABLES, (events, ranges), strict=True):
+            check_ranks(table, [rank], self.tables / partition(name, self._files.run_id, rank))
+        if steps is None:
+            return rank, events, ranges
+        all_steps = self.steps()
+        windows = all_steps.filter(pc.and_(pc.equal(all_steps["rank"], rank), _between(all_steps, steps)))
+        rows = np.empty(0, np.int64)
+        if windows.num_rows:
+            span = pc.min(windows["start_ns"]).as_py(), pc.max(windows["end_ns"]).as_py()
+            rows = overlapping_rows(events["start_ns"].to_numpy(), events["end_ns"].to_numpy(), span)
+        return rank, events.take(pa.array(rows)), ranges.filter(_between(ranges, steps))
+
+
+def _between(table: pa.Table, steps: tuple[int, int]) -> pa.ChunkedArray:
+    return pc.and_(pc.greater_equal(table["step"], steps[0]), pc.less_equal(table["step"], steps[1]))
 
 
 def open_saved(store: Path, run_id: str | None = None, label: str | None = None) -> SavedRun:
@@ -216,45 +203,47 @@ def stored_runs(store: Path, *, on_progress: Callable[[int, int], None] | None =
     if not ids:
         what = "holds no saved run" if store.is_dir() else "is no directory"
         raise DatasetError(str(store), what, fix=f"nsyspipe analyze REPORTS --out {store}")
-    runs: list[pa.Table] = []
-    findings: list[pa.Table] = []
+    rows: dict[str, list[pa.Table]] = {"runs": [], "findings": []}
     unreadable: list[Unreadable] = []
     for n_done, run_id in enumerate(ids, start=1):
-        run, finding = _first_rows(store, run_id)
-        unreadable += [one for one in (run, finding) if isinstance(one, Unreadable)][:1]
-        if not isinstance(run, Unreadable):
-            runs.append(run)
-            findings += [] if isinstance(finding, Unreadable) else [finding]
+        files = read_run_files(store, run_id, ("findings",))
+        try:
+            for name in ("runs", "findings"):
+                rows[name].append(_first_row(files, name, run_id))
+        except _UnreadableError as error:
+            unreadable.append(error.told)
         if on_progress:
             on_progress(n_done, len(ids))
-    if not runs:
+    if not rows["runs"]:
         first = unreadable[0]
         what = f"none of its {len(ids)} saved runs can be read"
         raise DatasetError(str(store), what, found=f"{first.run_id} {first.message}", fix=first.fix)
-    return StoredRuns(_by_time(runs), _joined("findings", findings), tuple(unreadable))
+    runs = _joined("runs", rows["runs"])
+    # Ids in a dictionary sort by their codes in older Arrow.
+    keys = runs.set_column(0, "run_id", runs["run_id"].cast(pa.string()))
+    runs = runs.take(pc.sort_indices(keys, _BY_TIME))
+    return StoredRuns(runs, _joined("findings", rows["findings"]), tuple(unreadable))
 
 
-def _first_rows(store: Path, run_id: str) -> tuple[pa.Table | Unreadable, pa.Table | Unreadable]:
-    """Return the first row of `runs` and of `findings`, both of one save of the run."""
-    files = read_run_files(store, run_id, ("findings",))
-    if not has_run(store, run_id):  # removed since it was listed
-        gone = Unreadable(decoded(run_id), "runs", "is gone", None)
-        return gone, gone
-    return _first_row(files, "runs", run_id), _first_row(files, "findings", run_id)
+class _UnreadableError(Exception):
+    def __init__(self, told: Unreadable) -> None:
+        self.told = told
 
 
-def _first_row(files: RunFiles, name: str, run_id: str) -> pa.Table | Unreadable:
+def _first_row(files: RunFiles, name: str, run_id: str) -> pa.Table:
     """Return the first row of one table of a run, under the id that the directory has: it is the run's address."""
+    if name == "runs" and not has_run(files.store, run_id):  # removed since it was listed
+        raise _UnreadableError(Unreadable(decoded(run_id), name, "is gone", None))
     try:
         table = files.table(name)
         table = table.drop_columns(["run_id"]) if name == "runs" else table.slice(0, 1)
         ids = pa.array([run_id] * table.num_rows, pa.string())
     except DatasetError as error:
-        return Unreadable(decoded(run_id), name, error.problem, error.fix)
-    except (ValueError, pa.ArrowException):  # other types; a directory's name that is no text
-        return Unreadable(decoded(run_id), name, "is not what nsyspipe writes", AGAIN)
+        raise _UnreadableError(Unreadable(decoded(run_id), name, error.problem, error.fix)) from error
+    except (ValueError, pa.ArrowException) as error:  # other types; a directory's name that is no text
+        raise _UnreadableError(Unreadable(decoded(run_id), name, "is not what nsyspipe writes", AGAIN)) from error
     if name == "runs" and table.num_rows != 1:
-        return Unreadable(run_id, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN)
+        raise _UnreadableError(Unreadable(run_id, name, f"holds {table.num_rows} rows of the run, not 1", AGAIN))
     return table.add_column(0, "run_id", ids)
 
 
@@ -266,8 +255,114 @@ def _joined(name: str, rows: list[pa.Table]) -> pa.Table:
     return wanted.table({column: table[column] for column in wanted.names})
 
 
-def _by_time(rows: list[pa.Table]) -> pa.Table:
-    table = _joined("runs", rows)
-    # Ids in a dictionary sort by their codes in older Arrow.
-    keys = table.set_column(0, "run_id", table["run_id"].cast(pa.string()))
-    return table.take(pc.sort_indices(keys, _BY_TIME))
+# --- what no column of a run holds, as JSON in its row ---
+
+_LONGEST_TEXT = 1_000_000
+_MOST = 1_000_000
+_DEEPEST = 8
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Details:
+    """What a run's row says beside its columns."""
+
+    header: RunHeader
+    skipped_steps: list[int]
+    nccl: NcclFacts | None
+    link: LinkVerdict | None
+    n_host_steps: int | None  # rows of `schema.HOST_STEPS`; None: saved before there was that table
+
+
+def parse_details(text: str) -> Details:
+    """Read what `saved_tables` wrote; what only a later nsyspipe has is left out.
+
+    Of the command and the variables only what may be written down is kept: an earlier nsyspipe allowed more. A ValueError
+    says which field is missing, of another type, or out of range.
+    """
+    found = parsed_object(text)
+    header = _value("RunHeader", found.get("header"), "header")
+    capture = header.capture
+    _check_moment(header.captured_at_utc, "header")
+    if capture is not None:
+        _check_moment(capture.captured_at_utc, "header.capture")
+        command = None if capture.command is None else recorded_command(capture.command, Mask())
+        environment = recorded_environment(capture.environment, Mask())
+        capture = replace(capture, command=command, environment=environment)
+    return Details(
+        header=replace(header, capture=capture),
+        skipped_steps=_value("list[int]", found.get("skipped_steps"), "skipped_steps"),
+        nccl=_value("NcclFacts | None", found.get("nccl", _MISSING), "nccl"),
+        link=_value("LinkVerdict | None", found.get("link", _MISSING), "link"),
+        n_host_steps=_value("int | None", found.get("n_host_steps"), "n_host_steps"),
+    )
+
+
+def _value(kind: str, found: Any, where: str) -> Any:  # noqa: ANN401 - whatever stands there
+    """Return a value as a declared type, named as annotations name it."""
+    needed = kind.removesuffix(" | None")
+    if found is None and needed != kind:
+        return None
+    if needed not in _OBJECTS:
+        if not _IS[needed](found):
+            raise ValueError(f"{where} is no {kind}")
+        return tuple(found) if needed.startswith("tuple") else found
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} is no object")  # noqa: TRY004 - of data, not of a caller
+    values = {}
+    for one in fields(_OBJECTS[needed]):
+        if one.name in found:
+            values[one.name] = _value(str(one.type), found[one.name], f"{where}.{one.name}")
+        elif one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"{where} lacks {one.name}")
+    return _OBJECTS[needed](**values)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT
+
+
+def _is_int(value: object) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) <= LARGEST  # type: ignore[arg-type]
+
+
+def _is_list(of: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and len(value) <= _MOST and all(map(of, value))
+
+
+def _is_evidence(value: object, depth: int = 0) -> bool:
+    if isinstance(value, dict | list):
+        held = value.values() if isinstance(value, dict) else value
+        return depth < _DEEPEST and all(_is_evidence(one, depth + 1) for one in held)
+    return value is None or isinstance(value, bool) or _is_text(value) or _is_number(value)
+
+
+_OBJECTS: dict[str, type[Any]] = {
+    one.__name__: one for one in (RunHeader, RunCapture, NcclFacts, LinkVerdict, SlowestLink)
+}
+_IS: dict[str, Callable[[object], bool]] = {
+    "str": _is_text,
+    "int": _is_int,
+    "float": _is_number,
+    "bool": lambda value: isinstance(value, bool),
+    "list[str]": _is_list(_is_text),
+    "list[int]": _is_list(lambda value: type(value) is int and abs(value) <= LARGEST),
+    "dict[str, str]": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+    "tuple[str, str]": lambda value: (
+        isinstance(value, list) and len(value) == 2 and all(map(_is_text, value))  # noqa: PLR2004
+    ),
+    "Mapping[str, Any]": lambda value: isinstance(value, dict) and _is_evidence(value),
+}
+
+
+def _check_moment(text: str | None, where: str) -> None:
+    try:
+        moment = None if text is None else datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{where}.captured_at_utc is no time") from error
+    if moment is not None and moment.tzinfo is None:
+        raise ValueError(f"{where}.captured_at_utc is no time of UTC")

@@ -18,7 +18,7 @@ from nsyspipe.errors import DatasetError, OutputError
 from nsyspipe.model import schema
 from nsyspipe.model.schema import DATASET, EVENT_TABLES, METRICS, RUN_TABLES
 from nsyspipe.model.table import FLOAT, INT, SCHEMA_VERSION, TEXT, Column
-from nsyspipe.store.commit import Locked, Staged, staged_run
+from nsyspipe.store.commit import Locked, Staged, locked, staged_run
 from nsyspipe.store.layout import RUNS_FILE, check_run_id, file_name, table_of_file
 from nsyspipe.store.read import digest_of
 from nsyspipe.store.saved_run import SavedRun
@@ -176,7 +176,7 @@ def save(
                     files[file] = _write(saved(name, table, run_id), staged, file)
                 if on_progress:
                     on_progress(n_done, n_ranks)
-        with staged.locked() as opened:
+        with locked(staged.store) as opened:
             files |= _kept(run, store, opened, {*files, RUNS_FILE}, force=force)
             _write(runs_table(run, files), staged, RUNS_FILE)
             opened.commit(staged, files)
@@ -193,18 +193,18 @@ def _kept(run: Run, store: Path, opened: Locked, brought: Collection[str], *, fo
     operations = {name for name in there if table_of_file(name) in EVENT_TABLES}
     # Of a run without operations each table is replaced, and needs not be readable.
     tables = {table_of_file(name) for name in brought}
-    others = {name for name in there - set(brought) if name in operations or table_of_file(name) not in tables}  # fmt: skip
+    others = {name for name in there - set(brought) if name in operations or table_of_file(name) not in tables}
     at_risk = others | operations
     if not at_risk and (RUNS_FILE in there or not there):
         return {}
-    if RUNS_FILE in there and (kept := _same_files(run, Path(os.path.realpath(store)), others)) is not None:  # fmt: skip
+    if RUNS_FILE in there and (kept := _same_files(run, Path(os.path.realpath(store)), others)) is not None:
         return kept
     if force:
         return {}
     lost = sorted({table_of_file(name) or "" for name in at_risk or there})
     what = "of other reports, or read with other options" if RUNS_FILE in there else "and no such run"
     fix = "--run-id with another name, or --force to lose them"
-    raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)  # fmt: skip
+    raise OutputError(str(store), f"has {', '.join(lost)} of run {run_id}, {what}; the store is as it was", fix=fix)
 
 
 # What operations and ranges are counted and summed up in: who reads them otherwise gets other figures here.
@@ -254,6 +254,6 @@ def _write(table: pa.Table, staged: Staged, name: str) -> str:
         write_page_checksum=True,
     )
     content = written.getvalue()
-    with staged.create(name) as file:
+    with staged.tables.create(name) as file:
         file.write(content)
     return digest_of(content)

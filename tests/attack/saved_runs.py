@@ -12,23 +12,33 @@ import pyarrow.parquet as pq
 
 from nsyspipe.model.schema import EVENT_TABLES
 
-ODD: list[Any] = [None, -1, 0, 1, 2**63 - 1, -(2**63), 10**400, 1e308, math.nan, math.inf, "", "x", "\ud800", "<script>", "9" * 5000,
-       True, [], {}, [[]], [None], {"a": None}, ["x", 1]]  # fmt: skip
-NUMBERS = [0, -1, 1, 7, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
-FLOATS = [0.0, -0.0, -1.5, 1e-300, 1e300, math.nan, math.inf, -math.inf, 2.0]
-TEXTS = [
+ODD: list[Any] = [
+    None,
+    -1,
+    0,
+    1,
+    2**63 - 1,
+    -(2**63),
+    10**400,
+    1e308,
+    math.nan,
+    math.inf,
     "",
     "x",
-    "\x00",
-    "\x1b[31m",
+    "\ud800",
     "<script>",
-    "null",
-    "é" * 1000,
-    "0",
-    "forward",
-    "{}",
-    "[" * 5000,
+    "9" * 5000,
+    True,
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": None},
+    ["x", 1],
 ]
+NUMBERS = [0, -1, 1, 7, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
+FLOATS = [0.0, -0.0, -1.5, 1e-300, 1e300, math.nan, math.inf, -math.inf, 2.0]
+TEXTS = ["", "x", "\x00", "\x1b[31m", "<script>", "null", "é" * 1000, "0", "forward", "{}", "[" * 5000]
 
 
 def changed(chosen, path):
@@ -200,17 +210,7 @@ def _json_text(chosen, table):
     text = texts[0]
     at = chosen.randrange(len(text))
     texts[0] = chosen.choice(
-        [
-            text[:at],
-            text[:at] + '"' + text[at:],
-            "[" * 100_000,
-            '{"a":' * 100_000,
-            "null",
-            "[]",
-            "{}",
-            "1",
-            text + text,
-        ]
+        [text[:at], text[:at] + '"' + text[at:], "[" * 100_000, '{"a":' * 100_000, "null", "[]", "{}", "1", text + text]
     )
     return table.set_column(table.column_names.index(name), name, pa.array(texts, pa.string())), texts[0][:10]
 

@@ -19,10 +19,21 @@ from nsyspipe.reader.metadata import read_capture, read_counts
 from nsyspipe.reader.report import open_report
 from nsyspipe.redact.redact import look_at
 from tests.build.trace import KERNEL, NVTX, RUNTIME, STRINGS, steady_rank
+from tests.cli.tools import nsyspipe_here
 
 FOREVER = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT {columns} FROM r"
-READ = [KERNEL, RUNTIME, NVTX, STRINGS, "CUPTI_ACTIVITY_KIND_MEMCPY", "META_DATA_CAPTURE", "META_DATA_EXPORT",
-        "TARGET_INFO_GPU", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"]  # fmt: skip
+READ = [
+    KERNEL,
+    RUNTIME,
+    NVTX,
+    STRINGS,
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "META_DATA_CAPTURE",
+    "META_DATA_EXPORT",
+    "TARGET_INFO_GPU",
+    "TARGET_INFO_SESSION_START_TIME",
+    "TARGET_INFO_SYSTEM_ENV",
+]
 READERS = [lambda path: read_capture(str(path), None), read_counts, look_at]
 
 
@@ -141,12 +152,7 @@ def test_an_unknown_collation_ends_in_an_error(report):
 
 @pytest.mark.parametrize("value", ["'text'", "x'00ff'", "1.5", "9223372036854775807"])
 def test_values_of_another_type_end_in_an_error_or_an_answer(report, value):
-    for table, column in (
-        (RUNTIME, "start"),
-        (RUNTIME, "correlationId"),
-        (KERNEL, "globalPid"),
-        (NVTX, "domainId"),
-    ):
+    for table, column in ((RUNTIME, "start"), (RUNTIME, "correlationId"), (KERNEL, "globalPid"), (NVTX, "domainId")):
         path = report(f'UPDATE {table} SET "{column}" = {value}')
         for reader in READERS:
             try:
@@ -219,31 +225,23 @@ def test_texts_that_share_pages_are_weighed(report):
 
 # --- the command ----------------------------------------------------------------------------------
 
-COMMANDS = [("analyze",), ("doctor",), ("whatif",), ("redact",)]
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["analyze", "doctor", "whatif", "redact"])
 def test_every_command_refuses_a_view_in_one_line(report, tmp_path, command):
     names = columns_of(report, NVTX)
     shown = FOREVER.format(columns=", ".join(f'n AS "{name}"' for name in names))
     path = report(f"DROP TABLE {NVTX}", f"CREATE VIEW {NVTX} AS {shown}")
-    more = [str(tmp_path / "out.sqlite")] if command == ("redact",) else []
-    done = subprocess.run(
-        [sys.executable, "-m", "nsyspipe", *command, str(path), *more],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = nsyspipe_here(command, path, *([tmp_path / "out.sqlite"] if command == "redact" else []))
     assert done.returncode == 2
     assert "is no table but a view" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_reading_of_a_large_report(report):
     path = report(
         f"INSERT INTO {NVTX} (start, end, eventType, text, globalTid, domainId) "
-        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 1500000) "
-        "SELECT n, n + 1, 59, 'x' || n, 281474976710656, 0 FROM r",
+        "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r LIMIT 400000) "
+        "SELECT n, n + 1, 59, 'x' || n, 281474976710656, 0 FROM r"
     )
     program = (
         "import sys; from nsyspipe.reader.metadata import read_capture; print('go', flush=True)\n"
@@ -251,7 +249,7 @@ def test_ctrl_c_ends_the_reading_of_a_large_report(report):
     )
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child.stdout.readline()
-    time.sleep(2)
+    time.sleep(0.3)
     os.kill(child.pid, signal.SIGINT)
     child.communicate(timeout=60)
     assert child.returncode != 0

@@ -59,12 +59,7 @@ def test_no_secret_is_in_what_analyze_prints(planted, option):
 @pytest.mark.slow
 def test_no_secret_is_in_what_analyze_writes(planted, tmp_path):
     folder, secrets = planted
-    files = {
-        "json": "run.json",
-        "markdown": "run.md",
-        "html": "run.html",
-        "perfetto": "run.pftrace",
-    }
+    files = {"json": "run.json", "markdown": "run.md", "html": "run.html", "perfetto": "run.pftrace"}
     options = [word for name, file in files.items() for word in (f"--{name}", tmp_path / file)]
     options += ["--out", tmp_path / "store", "--events"]
     assert found_in(said(nsyspipe_here("analyze", folder, *options)), secrets) == []

@@ -27,37 +27,6 @@ def test_json_on_stdout_is_one_document_and_nothing_else(steady):
     assert json.loads(done.stdout) == document(nsyspipe.load(steady))
 
 
-def test_the_document_has_the_keys_of_the_contract(steady, invoke):
-    found = json.loads(invoke(steady, "--json", "-").stdout)
-    assert found["schema_version"] == 1
-    assert found["tool_version"] == nsyspipe.__version__
-    assert set(found) >= {"run", "summary", "ranks", "steps", "problems"}
-    assert set(found["run"]) == {
-        "run_id", "label", "n_ranks", "world_size", "gpu_names", "hosts", "nsys_versions", "export_schema_versions",
-        "captured_at_utc", "reports", "capture", "steps_from",
-    }  # fmt: skip
-    assert set(found["ranks"][0]) >= {
-        "rank", "local_rank", "report", "pid", "device_id", "gpu_name", "host", "rank_source", "n_kernels", "n_comm",
-        "n_dtod",
-    }  # fmt: skip
-    shares = {
-        "comm_share",
-        "exposed_comm_share",
-        "idle_share",
-        "compute_share",
-        "exposed_memory_share",
-    }
-    ratios = {*shares, "overlap_ratio", "backward_overlap_ratio"}
-    assert set(found["steps"][0]) >= {
-        "rank", "step", "start_ns", "end_ns", "is_complete", "in_summary", *STEADY, *ratios,
-    }  # fmt: skip
-    assert set(found["summary"]) >= {
-        "n_steps", "n_summary_steps", "skipped_steps", "step_time_ns", "throughput_steps_per_s", *ratios,
-        "dtod_ns_per_step", "dtod_bytes_per_step", "collectives_per_step", "by_rank",
-    }  # fmt: skip
-    assert set(found["problems"][0]) == {"code", "severity", "report", "rank", "message", "fix"}
-
-
 def test_the_document_holds_the_hand_computed_figures(steady, invoke):
     found = json.loads(invoke(steady, "--json", "-").stdout)
     assert found["run"]["captured_at_utc"] == "2001-09-09T01:46:40Z"  # 10^18 ns after 1970
@@ -100,15 +69,10 @@ def test_null_is_what_was_not_recorded(tmp_path, invoke):
 # --- quiet, strict, other options -----------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_quiet_prints_nothing(steady, tmp_path):
     done = nsyspipe_here("analyze", steady, "-q", "--json", tmp_path / "run.json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert read(tmp_path / "run.json")["run"]["n_ranks"] == 2
-
-
-def test_quiet_still_prints_a_document_that_was_asked_for(steady, invoke):
-    assert json.loads(invoke(steady, "-q", "--json", "-").stdout)["run"]["n_ranks"] == 2
 
 
 def test_quiet_still_says_why_input_is_unusable(tmp_path):
@@ -147,7 +111,7 @@ def test_steps_without_gpu_activity_are_shown_as_the_hosts(tmp_path, invoke):
     done = invoke(tmp_path)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.startswith("No GPU activity was recorded: these are host times")
-    assert "its median step takes 2.00 ms (50.0 %) longer than that of rank 0" in " ".join(done.stdout.split())  # fmt: skip
+    assert "its median step takes 2.00 ms (50.0 %) longer than that of rank 0" in " ".join(done.stdout.split())
     assert done.stdout.count("error  no GPU activity recorded") == 2
     assert invoke(tmp_path, "--strict").exit_code == 2
     found = json.loads(invoke(tmp_path, "--json", "-").stdout)

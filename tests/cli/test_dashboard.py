@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +13,7 @@ from nsyspipe.report.files import identity_of_page
 from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE
 from nsyspipe.report.html.page import run_id_of_page
 from nsyspipe.store.write import save
-from tests.cli.tools import assert_refused, environment, nsyspipe_here, program, terminal_run
+from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
 from tests.dashboard_store import add_run, file_of
 
 
@@ -67,7 +65,7 @@ def test_a_dashboard_replaces_the_one_before_whatever_its_runs(store, tmp_path):
     assert path.read_text(encoding="utf-8") != before
 
 
-@pytest.mark.parametrize("content", ["", "notes", '<meta name="nsyspipe-store" content="dashboard">'])  # fmt: skip
+@pytest.mark.parametrize("content", ["", "notes", '<meta name="nsyspipe-store" content="dashboard">'])
 def test_another_file_is_replaced_by_force_only(store, tmp_path, content):
     path = tmp_path / "page.html"
     path.write_text(content)
@@ -77,11 +75,6 @@ def test_another_file_is_replaced_by_force_only(store, tmp_path, content):
     assert path.read_text() == content
     assert dashboard(store, "-o", path, "--force").exit_code == 0
     assert is_dashboard(path)
-
-
-def test_another_file_is_refused_in_one_line(store, tmp_path):
-    (tmp_path / "notes").write_text("mine")
-    assert_refused(nsyspipe_here("dashboard", store, "-o", tmp_path / "notes"))
 
 
 @pytest.mark.parametrize("name", ["no/such/folder/page.html", ".", "x" * 300])
@@ -134,8 +127,8 @@ def links(path):
 def test_pages_of_runs_are_written_and_linked(saved, tmp_path):
     site = tmp_path / "site"
     site.mkdir()
-    assert dashboard(saved, "-o", site / "index.html", "--pages", tmp_path / "run pages").exit_code == 0  # fmt: skip
-    assert links(site / "index.html") == ["./../run%20pages/second.html", "./../run%20pages/first.html"]  # fmt: skip
+    assert dashboard(saved, "-o", site / "index.html", "--pages", tmp_path / "run pages").exit_code == 0
+    assert links(site / "index.html") == ["./../run%20pages/second.html", "./../run%20pages/first.html"]
     for run_id in ("first", "second"):
         assert run_id_of_page(tmp_path / "run pages" / f"{run_id}.html") == run_id
 
@@ -150,7 +143,7 @@ def test_pages_that_are_there_are_linked_without_being_asked_for(saved, tmp_path
 @pytest.mark.slow
 def test_a_run_whose_page_cannot_be_made_is_a_warning(saved, tmp_path):
     file_of(saved, "steps", "second").resolve().write_bytes(b"")
-    done = nsyspipe_here("dashboard", saved, "-o", tmp_path / "index.html", "--pages", tmp_path / "pages")  # fmt: skip
+    done = nsyspipe_here("dashboard", saved, "-o", tmp_path / "index.html", "--pages", tmp_path / "pages")
     assert done.returncode == 0
     assert done.stderr.startswith("warning: second: page ")
     assert links(tmp_path / "index.html") == ["./pages/first.html"]
@@ -164,20 +157,3 @@ def test_progress_is_for_terminals(store, tmp_path):
     code, shown = terminal_run("dashboard", store, "-o", tmp_path / "page.html", "--no-progress")
     assert code == 0
     assert shown.startswith("2 runs written to ")
-
-
-@pytest.mark.slow
-def test_a_reader_that_left_is_no_bug_of_ours(store):
-    command = program("dashboard", store, "-o", "-")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as started:  # fmt: skip
-        started.stdout.close()
-        assert started.stderr.read() == b""
-        started.wait(timeout=30)
-    assert started.returncode in (0, 128 + signal.SIGPIPE)
-
-
-def test_help_describes_every_option():
-    done = nsyspipe_here("dashboard", "--help", COLUMNS="80")
-    assert all(f"{option} " in done.stdout for option in ("-o, --out", "--pages", "--force", "--no-progress"))  # fmt: skip
-    assert "Examples:" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80

@@ -11,7 +11,7 @@ import nsyspipe
 from nsyspipe.cli.app import app
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
-from tests.cli.tools import assert_refused, nsyspipe_here, terminal_run
+from tests.cli.tools import assert_refused, nsyspipe_here
 
 MS = 10**6
 
@@ -77,19 +77,7 @@ def test_every_way_to_name_a_run(run):
         (["fast", "slow", "--fail-on", "regression", "--metric", "busbw,step_time"], 3),
         (["fast", "slow", "--fail-on", "regression", "--metric", "busbw,exposed_comm"], 4),
         # Each --metric counts, not only the last one.
-        (
-            [
-                "fast",
-                "slow",
-                "--fail-on",
-                "regression",
-                "--metric",
-                "step_time",
-                "--metric",
-                "exposed_memory",
-            ],
-            3,
-        ),
+        (["fast", "slow", "--fail-on", "regression", "--metric", "step_time", "--metric", "exposed_memory"], 3),
         (["slow", "fast", "--fail-on", "any-change", "--metric", "comm"], 0),
         (["fast", "slow"], 0),
     ],
@@ -109,13 +97,6 @@ def test_the_reason_names_the_metric_and_its_figures(run):
     done = run("fast", "slow", "--fail-on", "regression")
     assert done.stderr == ("error: --fail-on regression: step_time regression, 101.0 ms -> 131.0 ms (+29.7 %)\n")
     assert done.stdout.startswith("Regression: step time")
-
-
-def test_a_printed_document_is_all_that_is_printed(run):
-    done = run("slow", "fast", "--json", "-")
-    assert document(done)["verdict"] == "improvement"
-    done = run("slow", "fast", "--markdown", "-", "--json", "x.json")
-    assert done.stdout.startswith("<!-- nsyspipe:diff -->")
 
 
 def test_reports_and_the_saved_runs_give_the_same_json(run):
@@ -201,16 +182,7 @@ def test_a_gate_of_a_file_that_could_never_fail_is_refused(made, tmp_path):
         (["slow", "fast", "--metric", "speed"], "no such metric"),
         (["slow", "fast", "--metric", "idle", "--metric", ""], "no such metric"),
         (
-            [
-                "nowhere",
-                "fast",
-                "--fail-on",
-                "regression",
-                "--metric",
-                "step_time",
-                "--metric",
-                "comm,collectives",
-            ],
+            ["nowhere", "fast", "--fail-on", "regression", "--metric", "step_time", "--metric", "comm,collectives"],
             "comm, collectives are neither better lower nor higher",
         ),
         (["slow", "nowhere"], "nowhere"),
@@ -225,12 +197,6 @@ def test_what_cannot_be_used_is_refused_in_one_line(made, arguments, words):
     done = nsyspipe_here("diff", *arguments, cwd=made)
     assert_refused(done)
     assert words in done.stderr
-
-
-def test_no_run_at_all_shows_how_to_use_it():
-    done = nsyspipe_here("diff")
-    assert done.returncode == 2
-    assert "Usage:" in done.stderr
 
 
 @pytest.mark.slow
@@ -278,13 +244,3 @@ def test_an_input_is_never_replaced(run, made):
     done = run("slow", "fast", "--json", report, "--force")
     assert isinstance(done.exception, nsyspipe.NsyspipeError)
     assert report.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_nothing_of_a_terminal_reaches_a_pipe_and_colours_reach_a_terminal(made):
-    done = nsyspipe_here("diff", made / "store" / "slow", made / "store" / "fast", cwd=made)
-    assert "\x1b" not in done.stdout
-    code, text = terminal_run("diff", made / "store" / "slow", made / "store" / "fast")
-    assert code == 0
-    assert "\x1b[" in text
-    assert "Improvement" in text

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 
 import pytest
 from typer.testing import CliRunner
 
-from nsyspipe.cli.analyze import analyze
 from nsyspipe.cli.app import app
-from nsyspipe.cli.doctor import doctor
-from tests.cli.sick_run import LINK, LOG, TOPOLOGY, write_sick
+from tests.cli.sick_run import LINK, LOG, write_sick
 from tests.cli.tools import assert_refused, nsyspipe_here
 
-PATTERNS = ("--step", "--backward", "--forward", "--optimizer", "--data", "--comm-kernel")
 SHM = "SHM through host memory, although the GPUs are connected by NV18"
 
 
@@ -31,16 +27,6 @@ def capabilities(*arguments):
 
 
 # --- what is taken --------------------------------------------------------------------------------
-
-
-def test_both_commands_describe_reading_options_alike():
-    ours, theirs = (inspect.signature(one).parameters for one in (doctor, analyze))
-    outputs = {"reports", "json_file", "force", "quiet", "no_progress", "strict"}
-    outputs |= {"out", "events", "markdown", "html", "perfetto", "perfetto_steps"}
-    assert ours.keys() - outputs == theirs.keys() - outputs
-    for name in ours.keys() - outputs:
-        assert ours[name].annotation == theirs[name].annotation
-        assert ours[name].default == theirs[name].default
 
 
 def every_option(folder):
@@ -65,15 +51,7 @@ def test_one_set_of_options_works_with_both_commands(sick):
 
 def test_without_reports_they_are_ignored(sick, tmp_path):
     plain = json.loads(nsyspipe_here("doctor", "--json", "-").stdout)
-    options = [
-        *every_option(sick),
-        "--step",
-        "(",
-        "--topology",
-        tmp_path / "none",
-        "--findings",
-        "x",
-    ]
+    options = [*every_option(sick), "--step", "(", "--topology", tmp_path / "none", "--findings", "x"]
     done = nsyspipe_here("doctor", *options, LOG, "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
@@ -91,24 +69,6 @@ def test_a_step_pattern_without_a_match_is_told_with_what_there_is(sick):
     assert "leave --step out, or let it match one of the ranges that there are" in text
 
 
-@pytest.mark.parametrize("way", ["repeated", "quoted glob", "shell's words", "before"])
-def test_logs_are_given_as_in_analysis(sick, tmp_path, way):
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    lines = LOG.read_text().splitlines(keepends=True)
-    for process in ("3175", "3171", "3161", "3168"):
-        own = [line for line in lines if line.startswith(f"node0:{process}:")]
-        (folder / f"nccl_{process}.log").write_text("".join(own))
-    files = sorted(folder.iterdir())
-    arguments = {
-        "repeated": [sick, *(word for file in files for word in ("--nccl-log", file))],
-        "quoted glob": [sick, "--nccl-log", folder / "*.log"],
-        "shell's words": [*sorted(sick.glob("*.sqlite")), "--nccl-log", *files],
-        "before": ["--nccl-log", *files, sick],
-    }[way]
-    assert capabilities(*arguments, "--topology", TOPOLOGY)["link"] == ("yes", SHM)
-
-
 @pytest.mark.slow
 def test_processes_change_nothing(real):
     reports = real / "ddp-4gpu-shm_*.sqlite"
@@ -118,13 +78,6 @@ def test_processes_change_nothing(real):
 
 
 # --- what is refused ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("option", PATTERNS)
-def test_what_is_no_regular_expression_is_refused(sick, option):
-    done = nsyspipe_here("doctor", sick, option, "a(")
-    assert_refused(done)
-    assert f"{option} 'a('" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -146,13 +99,6 @@ def test_what_is_no_regular_expression_is_refused(sick, option):
 def test_options_that_do_not_fit_are_refused(sick, options):
     (sick / "plain.txt").write_text("GPU0 is fine\n")
     assert_refused(nsyspipe_here("doctor", sick, *(str(one).format(sick) for one in options)))
-
-
-def test_a_wrong_log_is_told_before_the_reports_are_read(tmp_path):
-    (tmp_path / "a_0.sqlite").write_text("no database\n")
-    done = nsyspipe_here("doctor", tmp_path, "--nccl-log", __file__)
-    assert_refused(done)
-    assert __file__ in done.stderr
 
 
 def test_a_log_is_never_written_over(sick, tmp_path):

@@ -145,11 +145,7 @@ def test_a_report_that_is_still_written_is_refused(reports, tmp_path):
 
 
 def test_an_unknown_table_is_refused_until_it_may_be_dropped(reports, tmp_path):
-    edit(
-        reports / "ddp_1.sqlite",
-        "CREATE TABLE NEW_EVENTS (v TEXT)",
-        "INSERT INTO NEW_EVENTS VALUES ('hunter2')",
-    )
+    edit(reports / "ddp_1.sqlite", "CREATE TABLE NEW_EVENTS (v TEXT)", "INSERT INTO NEW_EVENTS VALUES ('hunter2')")
     message = refused(reports, tmp_path / "out")
     assert "NEW_EVENTS (1 rows)" in message
     assert "--drop-unknown" in message
@@ -182,9 +178,3 @@ def test_nothing_is_left_when_a_later_report_cannot_be_copied(reports, tmp_path)
     path.write_bytes(data)
     refused(reports, tmp_path / "out")
     assert names(tmp_path) == ["reports"]
-
-
-def test_help_gives_examples():
-    done = nsyspipe_here("redact", "--help", COLUMNS="100")
-    assert "nsyspipe redact reports/ redacted/" in done.stdout
-    assert "they may hold private words" in done.stdout

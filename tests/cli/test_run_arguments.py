@@ -10,6 +10,7 @@ import pytest
 
 import nsyspipe
 from nsyspipe.cli.inputs import NamedRuns, opened_runs, parse_runs, split_label
+from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions
 from nsyspipe.errors import OptionError, ReportNotFoundError
 from nsyspipe.store.write import save
 from tests.build.plain_steps import write_run
@@ -18,9 +19,9 @@ from tests.cli.tools import environment
 STEPS = [(1000, 100, 40, 60)] * 3
 
 
-def opened(arguments, options=None, **more):
-    with opened_runs(parse_runs(arguments), options or {}, jobs=1, **more) as open_runs:
-        return open_runs()
+def opened(arguments, **reading):
+    with opened_runs(parse_runs(arguments), SeveralRunsOptions(**reading), RunningOptions(jobs=1)) as found:
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +123,10 @@ def test_captures_of_one_label_stay_together(folder):
 @pytest.mark.slow
 def test_saved_runs_alone_import_nothing_that_reads_reports(folder):
     script = (
-        "import sys; from nsyspipe.cli.inputs import opened_runs; from nsyspipe.cli.inputs import parse_runs\n"
-        "with opened_runs(parse_runs(['store/runs/run_id=one']), {}) as f: print(f()[0][1][0].header.label)\n"
+        "import sys; from nsyspipe.cli.inputs import opened_runs, parse_runs\n"
+        "from nsyspipe.cli.options import RunningOptions, SeveralRunsOptions\n"
+        "with opened_runs(parse_runs(['store/runs/run_id=one']), SeveralRunsOptions(), RunningOptions()) as found:\n"
+        "    print(found[0][1][0].header.label)\n"
         "print(sorted({'sqlalchemy', 'rich', 'jinja2'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -140,14 +143,14 @@ def test_a_store_of_several_runs_says_how_one_is_named(folder):
 
 
 def test_reading_options_hold_for_reports(folder):
-    ((_, runs),) = opened(["one"], {"skip_first": "0"})
+    ((_, runs),) = opened(["one"], skip_first="0")
     assert runs[0].skipped_steps == []
     # A saved run beside them keeps the figures that it has.
-    found = opened(["one", "store/runs/run_id=one"], {"skip_first": "0"})
+    found = opened(["one", "store/runs/run_id=one"], skip_first="0")
     assert [run.skipped_steps for _, (run,) in found] == [[], [0]]
 
 
-@pytest.mark.parametrize("more", [{"options": {"step": "x"}}, {"nccl_logs": ["x.log"]}])
+@pytest.mark.parametrize("more", [{"step": "x"}, {"nccl_log": ["x.log"]}])
 def test_reading_options_for_saved_runs_alone_are_refused(folder, more):
     with pytest.raises(OptionError, match="saved"):
         opened(["store/runs/run_id=one"], **more)
@@ -155,12 +158,12 @@ def test_reading_options_for_saved_runs_alone_are_refused(folder, more):
 
 def test_a_log_may_belong_to_one_label(folder):
     (folder / "nccl.log").write_text("node0:1000:1000 [0] NCCL INFO NCCL version 2.21.5+cuda12.4\n")
-    found = opened(["x=one", "y=two"], nccl_logs=["y=nccl.log"])
+    found = opened(["x=one", "y=two"], nccl_log=["y=nccl.log"])
     assert [run.nccl is None for _, (run,) in found] == [True, False]
-    found = opened(["x=one", "y=two"], nccl_logs=["nccl.log"])
+    found = opened(["x=one", "y=two"], nccl_log=["nccl.log"])
     assert [run.nccl is None for _, (run,) in found] == [False, False]
     with pytest.raises(OptionError, match="names no run") as caught:
-        opened(["x=one", "y=two"], nccl_logs=["z=nccl.log"])
+        opened(["x=one", "y=two"], nccl_log=["z=nccl.log"])
     assert caught.value.found == "x, y"
 
 

@@ -6,13 +6,7 @@ import json
 
 import pytest
 
-from nsyspipe.capture.sidecar import (
-    Surroundings,
-    sidecar_document,
-    sidecar_path,
-    write_sidecar,
-    write_topology,
-)
+from nsyspipe.capture.sidecar import Surroundings, sidecar_document, sidecar_path, write_sidecar, write_topology
 from nsyspipe.model.sidecar import CapturedRank
 from nsyspipe.nsys.command_words import HASHED
 from tests.build.programs import TOPOLOGY
@@ -138,7 +132,7 @@ def test_the_doctor_knows_what_the_sidecar_says(tmp_path):
 
     def found(*options):
         rows = doctor(tmp_path, *options)["capabilities"]
-        return [row["found"] for name in ("ranks", "world_size", "link") for row in rows if row["name"] == name]  # fmt: skip
+        return [row["found"] for name in ("ranks", "world_size", "link") for row in rows if row["name"] == name]
 
     assert found() == ["0-1 from file names", "not recorded", "neither NCCL's log nor the topology"]
     (tmp_path / "t.txt").write_text(TOPOLOGY)

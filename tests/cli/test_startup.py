@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
@@ -10,18 +9,6 @@ import pytest
 
 import nsyspipe
 from tests.cli.tools import environment, nsyspipe_run
-
-COMMANDS = [
-    "analyze",
-    "compare",
-    "convert",
-    "dashboard",
-    "diff",
-    "doctor",
-    "redact",
-    "schema",
-    "whatif",
-]
 
 
 def imported(*arguments):
@@ -38,33 +25,9 @@ def imported(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["--version"],
-        ["analyze", "--help"],
-        ["compare", "-h"],
-        ["convert", "-h"],
-        ["dashboard", "-h"],
-        ["diff", "-h"],
-        ["doctor", "-h"],
-        ["redact", "-h"],
-        ["schema", "-h"],
-        ["whatif", "-h"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["diff", "-h"]], ids=" ".join)
 def test_help_and_version_import_nothing_heavy(arguments):
-    heavy = {
-        "adbc_driver_manager",
-        "adbc_driver_sqlite",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "sqlalchemy",
-        "torch",
-    }
+    heavy = {"adbc_driver_manager", "adbc_driver_sqlite", "numpy", "pandas", "pyarrow", "sqlalchemy", "torch"}
     assert imported(*arguments) & heavy == set()
 
 
@@ -79,51 +42,17 @@ def test_analysis_does_without_pandas_polars_and_torch(steady):
 def test_a_program_that_imports_the_package_keeps_its_pandas(steady):
     script = f"import nsyspipe; print(nsyspipe.load({str(steady)!r}).to_pandas('steps').dtypes['wall_ns'])"
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=environment(),
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60, env=environment()
     )
     assert (done.stdout, done.stderr) == ("int64[pyarrow]\n", "")
 
 
 def test_the_version_is_one_line():
     done = nsyspipe_run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        0,
-        f"nsyspipe {nsyspipe.__version__}\n",
-        "",
-    )
-
-
-@pytest.mark.slow
-def test_help_names_every_command_and_gives_examples():
-    text = nsyspipe_run("--help").stdout
-    assert all(re.search(rf"(?m)^ +{command} ", text) for command in COMMANDS)
-    assert "nsyspipe analyze ddp-8gpu_*.sqlite" in text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", ["80", "100"])
-def test_help_of_analysis_describes_every_option_within_the_terminal(columns):
-    done = nsyspipe_run("analyze", "--help", COLUMNS=columns)
-    options = [
-        "--step", "--backward", "--forward", "--optimizer", "--data", "--comm-kernel", "--skip-first", "--rank-map",
-        "--label", "--run-id", "--json", "--force", "--jobs", "--quiet", "--no-progress", "--strict",
-    ]  # fmt: skip
-    assert all(re.search(rf"(?<!\S){option}(?!\S)", done.stdout) for option in options)
-    assert "Examples:" in done.stdout
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"nsyspipe {nsyspipe.__version__}\n", "")
 
 
 @pytest.mark.slow
 def test_completion_offers_the_tables_of_schema():
-    done = nsyspipe_run(
-        "schema",
-        _NSYSPIPE_COMPLETE="complete_bash",
-        COMP_WORDS="nsyspipe schema st",
-        COMP_CWORD="2",
-    )
+    done = nsyspipe_run("schema", _NSYSPIPE_COMPLETE="complete_bash", COMP_WORDS="nsyspipe schema st", COMP_CWORD="2")
     assert "steps" in done.stdout

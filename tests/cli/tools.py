@@ -19,15 +19,7 @@ from nsyspipe.cli import app
 
 ROOT = Path(nsyspipe.__file__).parents[1]
 # What a terminal, a CI service or a developer may have set, and what would change the output.
-_TERMINAL = (
-    "COLUMNS",
-    "LINES",
-    "NO_COLOR",
-    "FORCE_COLOR",
-    "TTY_COMPATIBLE",
-    "TTY_INTERACTIVE",
-    "CLICOLOR_FORCE",
-)
+_TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "CLICOLOR_FORCE")
 
 
 def environment(**variables):

@@ -93,8 +93,7 @@ def test_gradients_that_were_not_seen_become_ready_evenly(ask, run, begin):
     assert found.high_ns - found.low_ns > 5 * MS  # they may have been ready earlier, or later
 
 
-@pytest.mark.parametrize("run", [SINGLE, VIEW.changed(has_payloads=True)])
-@pytest.mark.parametrize("share", [0.89, 1.11, 0.5, 4])
+@pytest.mark.parametrize(("run", "share"), [(SINGLE, 0.89), (SINGLE, 4), (VIEW.changed(has_payloads=True), 1.11)])
 def test_bytes_that_contradict_the_capture_are_refused(ask, run, share):
     with pytest.raises(OptionError) as raised:
         ask(run, no_wait=True, gradient_bytes=share * 104 * MIB)
@@ -103,7 +102,7 @@ def test_bytes_that_contradict_the_capture_are_refused(ask, run, share):
     assert "parameters x 4 bytes" in raised.value.fix
 
 
-@pytest.mark.parametrize("share", [0.91, 1, 1.09])
+@pytest.mark.parametrize("share", [0.91, 1.09])
 def test_bytes_that_nearly_agree_are_taken_and_told(ask, share):
     found = only(ask(SINGLE, no_wait=True, gradient_bytes=share * 104 * MIB))
     assert f"{share * 104 * MIB:,.0f} bytes per step as given" in found.assumptions[0]

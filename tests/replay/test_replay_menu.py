@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import nsyspipe
-from nsyspipe.replay.advice import finding_of
-from nsyspipe.replay.answer import whatif
+from nsyspipe.replay.answer import finding_of, whatif
 from nsyspipe.replay.knobs import Knobs
 from tests.build.ddp_run import MS
 from tests.build.make_replay import SINGLE, asked, refusal
@@ -26,14 +25,7 @@ class TestMenu:
         ids = {one.id for one in found.scenarios}
         links = {f"link-{name}" for name in ("nvlink5", "nvlink4", "pcie5x16", "pcie4x16", "shm")}
         assert ids == links | {
-            *(
-                "bucket-25",
-                "bucket-100",
-                "no-grad-copy",
-                "gradient-bf16",
-                "no-wait",
-                "perfect-overlap",
-            ),
+            *("bucket-25", "bucket-100", "no-grad-copy", "gradient-bf16", "no-wait", "perfect-overlap")
         }
         gains = [one.gain_pct for one in found.scenarios]
         assert gains == sorted(gains, reverse=True)

@@ -8,15 +8,7 @@ import nsyspipe
 from nsyspipe.replay import refusals
 from nsyspipe.replay.answer import whatif
 from tests.build.ddp_run import MS, US
-from tests.build.make_replay import (
-    SINGLE,
-    STEP,
-    asked,
-    forget_launches,
-    launch_first,
-    only,
-    refusal,
-)
+from tests.build.make_replay import SINGLE, STEP, asked, forget_launches, launch_first, only, refusal
 from tests.build.trace import TraceBuilder
 
 
@@ -216,11 +208,7 @@ def launch_bound(rank, *, late=True):
     for step in range(5):
         host = step * length + shift if late else 10 * MS * step
         begin = shift + step * length
-        builder.range(
-            host - US if late else host,
-            host + length - 2 * US if late else host + 9 * MS,
-            f"step {step}",
-        )
+        builder.range(host - US if late else host, host + length - 2 * US if late else host + 9 * MS, f"step {step}")
         builder.kernel(begin, begin + 5 * MS, "first", launch=host + 1 if late else host + 100)
         gap = 4 * MS if late else 0
         second = begin + 5 * MS + gap

@@ -61,14 +61,8 @@ def test_a_loss_is_no_gain():
     ("one", "words"),
     [
         (scenario("custom", 120, 110, 130), "20.0 % more step time (10.0 to 30.0 %)"),
-        (
-            scenario("custom", 99, 95, 103),
-            "no clear gain (1.0 % less step time, but the range includes 0)",
-        ),
-        (
-            scenario("custom", 101, 97, 105),
-            "no clear gain (1.0 % more step time, but the range includes 0)",
-        ),
+        (scenario("custom", 99, 95, 103), "no clear gain (1.0 % less step time, but the range includes 0)"),
+        (scenario("custom", 101, 97, 105), "no clear gain (1.0 % more step time, but the range includes 0)"),
     ],
 )
 def test_a_combination_is_told_with_its_range(one, words):

@@ -14,17 +14,19 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
+from tests.store.store_tools import copied
 
 # What changes a directory or a file, by the names of Python's audit events.
-CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.utime", "shutil.rmtree")  # fmt: skip
+CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.utime", "shutil.rmtree")
 GROWS = ("open", "os.mkdir", "os.symlink")
 REFUSED, INTERRUPTED = 3, 130
 
@@ -35,17 +37,17 @@ class Stop:
 
     how: str
     at: int
-    n_changes: int = 0
+    events: list[str] = field(default_factory=list)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in CHANGES or (event == "open" and not _creates(*arguments)):
             return
-        self.n_changes += 1
-        if self.how == "kill" and self.n_changes == self.at:
+        self.events.append(event)
+        if self.how == "kill" and len(self.events) == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.how == "interrupt" and self.n_changes == self.at:
+        if self.how == "interrupt" and len(self.events) == self.at:
             raise KeyboardInterrupt
-        if self.how == "full" and self.n_changes >= self.at and event in GROWS:
+        if self.how == "full" and len(self.events) >= self.at and event in GROWS:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -57,16 +59,13 @@ def _save(run: Any, request: dict[str, Any]) -> int:
     stop = Stop(request.get("how", ""), request.get("at", 0))
     sys.addaudithook(stop)
     try:
-        save(
-            run,
-            Path(request["store"]),
-            events=request.get("events", False),
-            force=request.get("force", False),
-        )
+        save(run, Path(request["store"]), events=request.get("events", False), force=request.get("force", False))
     except OutputError:
         return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
+    if "events_to" in request:
+        Path(request["events_to"]).write_text(json.dumps(stop.events))
     return 0
 
 
@@ -88,6 +87,8 @@ def main() -> None:
     for argument in sys.argv[1:]:
         name, _, store = argument.partition("=")
         runs[name] = nsyspipe.load(store)
+        with tempfile.TemporaryDirectory() as folder:
+            save(runs[name], Path(folder))  # its tables are read once, not by each child
     for line in sys.stdin:
         print(json.dumps(_answer(runs, json.loads(line))), flush=True)
 
@@ -113,6 +114,14 @@ class Saver:
         """Save and wait; return the child's status."""
         self.ask(run, store, **request)
         return self.answer()["status"]
+
+    def points(self, run: str, before: Path, to: Path, **request: Any) -> list[int]:
+        """Return at which changes of a save to stop it: the first and the last of each row of changes alike, and beyond all."""
+        assert self.save(run, copied(before, to / "points"), events_to=str(to / "events"), **request) == 0
+        kinds = json.loads((to / "events").read_text())
+        ends = [at for at in range(1, len(kinds) + 1) if at == len(kinds) or kinds[at] != kinds[at - 1]]
+        assert len(kinds) > len(ends) > 10
+        return sorted({1, *ends, *(at + 1 for at in ends), 10**6})
 
     def close(self) -> None:
         self.process.stdin.close()

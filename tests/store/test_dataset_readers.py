@@ -56,10 +56,7 @@ def test_duckdb_reads_what_was_saved_with_and_without_partitions(store, table):
     assert expected or table in ("host_steps", "idle_calls", "links")
     levels = "*/*/*" if table in EVENT_TABLES else "*/*"
     for pattern in (f"{store}/{table}/{levels}.parquet", f"{store}/{table}/**/*.parquet"):
-        for options in (
-            "hive_partitioning = true, union_by_name = true",
-            "hive_partitioning = false",
-        ):
+        for options in ("hive_partitioning = true, union_by_name = true", "hive_partitioning = false"):
             found = duckdb.sql(f"SELECT * FROM read_parquet('{pattern}', {options})")
             rows = found.to_arrow_table()
             assert rows.column_names == DATASET[table].names
@@ -67,31 +64,17 @@ def test_duckdb_reads_what_was_saved_with_and_without_partitions(store, table):
 
 
 @pytest.mark.parametrize("table", DATASET)
-def test_pandas_reads_what_was_saved_to_the_nanosecond(store, table):
+def test_pandas_polars_and_pyarrow_read_what_was_saved_to_the_nanosecond(store, table):
+    expected = sorted(map(repr, plain(saved(store, table))))
     more = {"partitioning": None} if table in EVENT_TABLES else {}
     frame = pd.read_parquet(store / table, dtype_backend="pyarrow", **more)
-    assert list(frame.columns) == DATASET[table].names
-    expected = saved(store, table)
-    for name in frame.columns:
-        kind = frame[name].dtype.pyarrow_dtype
-        assert kind == DATASET[table].arrow.field(name).type, name
-    found = pa.Table.from_pandas(frame, preserve_index=False)
-    assert sorted(map(repr, plain(found))) == sorted(map(repr, plain(expected)))
-
-
-@pytest.mark.parametrize("table", DATASET)
-def test_polars_reads_what_was_saved(store, table):
-    frame = pl.scan_parquet(store / table).collect()
-    assert frame.columns == DATASET[table].names
-    assert sorted(repr(tuple(map(_plain, row))) for row in frame.rows()) == sorted(
-        map(repr, plain(saved(store, table)))
-    )
-
-
-@pytest.mark.parametrize("table", DATASET)
-def test_pyarrow_reads_what_was_saved(store, table):
-    found = ds.dataset(store / table).to_table()
-    assert sorted(map(repr, plain(found))) == sorted(map(repr, plain(saved(store, table))))
+    kinds = {name: frame[name].dtype.pyarrow_dtype for name in frame.columns}
+    assert kinds == {field.name: field.type for field in DATASET[table].arrow}
+    assert sorted(map(repr, plain(pa.Table.from_pandas(frame, preserve_index=False)))) == expected
+    polars = pl.scan_parquet(store / table).collect()
+    assert polars.columns == DATASET[table].names
+    assert sorted(repr(tuple(map(_plain, row))) for row in polars.rows()) == expected
+    assert sorted(map(repr, plain(ds.dataset(store / table).to_table()))) == expected
 
 
 @pytest.mark.parametrize("table", DATASET)
@@ -128,10 +111,7 @@ def test_times_beyond_what_a_float_holds_are_exact(store):
     late = 2**56 + 7
     rows = run.steps().set_column(2, "start_ns", pa.array([late] * run.steps().num_rows))
     pq.write_table(
-        rows,
-        store.parent / "late.parquet",
-        column_encoding={"start_ns": "DELTA_BINARY_PACKED"},
-        use_dictionary=False,
+        rows, store.parent / "late.parquet", column_encoding={"start_ns": "DELTA_BINARY_PACKED"}, use_dictionary=False
     )
     assert pd.read_parquet(store.parent / "late.parquet", dtype_backend="pyarrow")["start_ns"].tolist() == [late] * len(
         rows
@@ -162,10 +142,7 @@ def test_the_long_form_has_every_figure_of_the_other_tables(store):
 
 def test_a_column_that_an_older_run_lacks_is_null_in_the_union(store, tmp_path):
     old = pq.ParquetFile(store / "steps/run_id=alone/part-0.parquet").read()
-    for run, rows in (
-        ("alone", old.drop_columns(["transfer_ns"])),
-        ("pair", saved(store, "steps")),
-    ):
+    for run, rows in (("alone", old.drop_columns(["transfer_ns"])), ("pair", saved(store, "steps"))):
         (tmp_path / f"run_id={run}").mkdir()
         pq.write_table(rows, tmp_path / f"run_id={run}" / "part-0.parquet")
     [found] = duckdb.sql(

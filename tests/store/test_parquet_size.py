@@ -12,9 +12,8 @@ import pytest
 from nsyspipe.errors import DatasetError
 from nsyspipe.model.schema import DATASET
 from nsyspipe.store import parquet_size
-from nsyspipe.store.details import parsed_object
 from nsyspipe.store.parquet_size import _ANY, _CHUNK, _FILE, _PAGE, _Thrift, check_size
-from nsyspipe.store.read import table_of
+from nsyspipe.store.read import parsed_object, table_of
 
 # Field headers: the step to the field's number in the high half, its type in the low one (5 is i32, 6 i64, 9 a list).
 TYPE, PLAIN, STORED, STOP = "1500", "15c801", "15c801", "00"
@@ -31,20 +30,14 @@ def test_a_plain_header_is_read():
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (
-            f"{TYPE} {PLAIN} {STORED} 05 04 02 {STOP}",
-            "out of order",
-        ),  # field 2 once more, by its number
+        (f"{TYPE} {PLAIN} {STORED} 05 04 02 {STOP}", "out of order"),  # field 2 once more, by its number
         (f"{TYPE} {PLAIN} {STORED} 06 06 02 {STOP}", "out of order"),  # field 3, as i64
         (f"{TYPE} 16c801 {STORED} {STOP}", "another type"),
         (f"{TYPE} 15 8080808080 01 {STORED} {STOP}", "too large"),  # more than 32 bits
         (f"{TYPE} 15 01 {STORED} {STOP}", "negative"),
         (f"{TYPE} {PLAIN} {STOP}", "lacks a part"),
         (f"{TYPE} {PLAIN} {STORED}", "ends too early"),
-        (
-            f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}",
-            "out of order",
-        ),  # numbers beyond all that are known
+        (f"{TYPE} {PLAIN} {STORED} f5 02 f5 02 f5 02 {STOP}", "out of order"),  # numbers beyond all that are known
         (f"{TYPE} {PLAIN} {STORED} 2c {'1c' * 12}", "too deeply"),
     ],
 )
@@ -89,10 +82,7 @@ def content(table, **options):
 def stragglers(n_rows, **columns):
     wanted = DATASET["stragglers"]
     nulls = {one.name: pa.nulls(n_rows, one.type) for one in wanted.columns}
-    filled = {
-        "rank": pa.array(range(n_rows)),
-        "run_id": pa.array(["r"] * n_rows).dictionary_encode(),
-    }
+    filled = {"rank": pa.array(range(n_rows)), "run_id": pa.array(["r"] * n_rows).dictionary_encode()}
     table = pa.table({**nulls, **filled, **columns})
     return table.replace_schema_metadata(wanted.arrow.metadata)
 

@@ -13,16 +13,7 @@ import pytest
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.store.write import save
-from tests.store.store_tools import (
-    RUN_ID,
-    TABLES,
-    contents,
-    left_behind,
-    new_run,
-    old_run,
-    other_run,
-    stored,
-)
+from tests.store.store_tools import RUN_ID, TABLES, contents, left_behind, new_run, old_run, other_run, stored
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +68,7 @@ def test_a_full_disk_leaves_the_store_as_it_was_and_the_next_save_works(runs, mo
     before = contents(store)
     filler = disk / "filler"
     free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-    for left in range(0, 100_000, 20_000):  # full at once, and full in the middle
+    for left in (0, 40_000, 80_000):  # full at once, and full in the middle
         filler.write_bytes(b"x" * (free - left))
         refused(new, store, "its disk is full", "as it was", events=True)
         assert contents(store) == before
@@ -152,11 +143,6 @@ def test_a_file_in_place_of_the_stores_parent_stays(runs, tmp_path):
     (tmp_path / "folder").write_text("mine")
     refused(runs[0], tmp_path / "folder" / "store", "cannot be written (Not a directory")
     assert (tmp_path / "folder").read_text() == "mine"
-
-
-def test_a_parent_that_is_missing_is_made(runs, tmp_path):
-    save(runs[0], tmp_path / "a" / "b" / "store")
-    assert nsyspipe.load(tmp_path / "a" / "b" / "store").header == runs[0].header
 
 
 @pytest.mark.parametrize(
@@ -240,15 +226,6 @@ def test_a_path_that_is_no_text_is_a_path(runs, tmp_path):
     assert nsyspipe.load(store).steps().equals(runs[1].steps())
 
 
-def test_a_store_that_is_moved_is_the_same_store(runs, tmp_path):
-    store = stored(tmp_path / "store", runs[0])
-    shutil.move(store, tmp_path / "moved")
-    save(runs[2], tmp_path / "moved")
-    for run in (runs[0], runs[2]):
-        found = nsyspipe.load(tmp_path / "moved", run_id=run.header.run_id)
-        assert found.steps().equals(run.steps())
-
-
 def test_no_file_is_shared_by_hard_links(runs, tmp_path, monkeypatch):
     # There are file systems without them.
     monkeypatch.setattr(os, "link", None)
@@ -269,19 +246,6 @@ def copied(runs, tmp_path):
     shutil.rmtree(tmp_path / "copy" / ".nsyspipe")
     shutil.rmtree(store)
     return tmp_path / "copy"
-
-
-def test_a_plain_copy_reads_the_same(runs, copied):
-    for run in (runs[0], runs[2]):
-        found = nsyspipe.load(copied, run_id=run.header.run_id)
-        assert found.header == run.header
-        assert all(
-            getattr(found, name)().equals(getattr(run, name)())
-            for name in TABLES
-            if name not in ("runs", "ranks", "problems", "metrics")
-        )
-    found = nsyspipe.load(copied / "steps" / f"run_id={RUN_ID}")
-    assert len(list(found.operations())) == 2
 
 
 def test_a_plain_copy_is_a_store(runs, copied, tmp_path):

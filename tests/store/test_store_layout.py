@@ -16,12 +16,48 @@ from nsyspipe.errors import OptionError
 from nsyspipe.store import layout
 from nsyspipe.store.layout import check_run_id, file_name, has_run, is_file_name, published, run_ids
 
-GOOD = ["nightly", "20260301T043000-1a2b3c4d", "v1.2", "a", "x" * 100, "a+b", "2026-03-01-night", "1-2", "1.2.3",
-        "12-34", "true", "null", "3e", "e5", "0x", "run=1"[:3]]  # fmt: skip
-NO_NAMES = ["", ".", "..", ".hidden", "-x", "_x", "a/b", "a b", "a=b", "a%20b", "é", "a\nb", "a\x00b", "x" * 101, "*",
-            "\ud800", " ", "+1"]  # fmt: skip
-NUMBERS = ["1", "007", "1.5", "1e5", "1E400", "0x1F", "0b1", "1_000", "nan", "inf", "Infinity", "5.", "2026-03-01",
-           "2026-3-1", "1-2-3", "epoch", "EPOCH", "20260301"]  # fmt: skip
+GOOD = [
+    "nightly",
+    "20260301T043000-1a2b3c4d",
+    "v1.2",
+    "a",
+    "x" * 100,
+    "a+b",
+    "2026-03-01-night",
+    "1-2",
+    "1.2.3",
+    "12-34",
+    "true",
+    "null",
+    "3e",
+    "e5",
+    "0x",
+    "run=1"[:3],
+]
+NO_NAMES = [
+    "",
+    ".",
+    "..",
+    ".hidden",
+    "-x",
+    "_x",
+    "a/b",
+    "a b",
+    "a=b",
+    "a%20b",
+    "é",
+    "a\nb",
+    "a\x00b",
+    "x" * 101,
+    "*",
+    "\ud800",
+    " ",
+    "+1",
+]
+NUMBERS = [
+    "1", "007", "1.5", "1e5", "1E400", "0x1F", "0b1", "1_000", "nan", "inf", "Infinity", "5.", "2026-03-01",
+    "2026-3-1", "1-2-3", "epoch", "EPOCH", "20260301",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("run_id", GOOD)
@@ -77,17 +113,7 @@ def test_each_file_has_its_place_in_a_store_and_a_name_before(table, rank, path)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        "steps",
-        "steps.parquet/x",
-        "../x.parquet",
-        "x-1-2.parquet",
-        "x-01.parquet",
-        "x-.parquet",
-        "files",
-    ],
+    "name", ["", "steps", "steps.parquet/x", "../x.parquet", "x-1-2.parquet", "x-01.parquet", "x-.parquet", "files"]
 )
 def test_other_names_are_of_no_file(name):
     assert not is_file_name(name)
@@ -133,11 +159,7 @@ def test_a_run_that_gets_into_its_place_while_it_is_looked_for_is_found(tmp_path
         return looked
 
     for name, look, ask in (
-        (
-            "nsyspipe.store.layout.os.path.lexists",
-            os.path.lexists,
-            lambda: has_run(tmp_path, "new"),
-        ),
+        ("nsyspipe.store.layout.os.path.lexists", os.path.lexists, lambda: has_run(tmp_path, "new")),
         ("nsyspipe.store.layout._listed", layout._listed, lambda: [*run_ids(tmp_path)] == ["new"]),
     ):
         (place / "part-0.parquet").unlink(missing_ok=True)

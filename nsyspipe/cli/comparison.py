@@ -1,0 +1,209 @@
+"""``nsyspipe diff`` and ``nsyspipe compare``: runs beside each other, and a gate for CI."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nsyspipe.cli.inputs import opened_runs, parse_runs
+from nsyspipe.cli.options import (
+    RuleOptions,
+    RunningOptions,
+    SeveralRunsOptions,
+    name_file,
+    option,
+    shown_path,
+    thresholds,
+    with_options,
+)
+from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs, write_stdout
+from nsyspipe.comparison.gate import ANY_CHANGE, GateSettings, check_can_fail, check_gate, gate, parse_metrics
+from nsyspipe.errors import OptionError
+from nsyspipe.model.text import printable
+
+if TYPE_CHECKING:
+    from nsyspipe.cli.inputs import NamedRuns
+    from nsyspipe.comparison.difference import RunDifference
+
+_TWO = 2
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class GateOptions(RuleOptions):
+    """What counts as a difference, and which one fails."""
+
+    fail_on: str | None = option(
+        "Exit with 3 if a judged metric is worse (or changed at all), with 4 if that cannot be decided.",
+        "regression|any-change",
+    )
+    metric: list[str] | None = option(
+        "What the verdict and the gate rest on, comma separated or several times: a regression of any, else what cannot "
+        "be told of any, else an improvement. [default: step_time]",
+        "NAMES",
+    )
+
+    def settings(self) -> GateSettings:
+        """Return what options say, else what the nearest file says; a gate that could never fail is refused."""
+        metrics = parse_metrics(",".join(self.metric)) if self.metric else None
+        fail_on = None if self.fail_on is None else check_gate(self.fail_on)
+        found = self.settled("fail_on", "metrics", fail_on=fail_on, metrics=metrics)
+        if found.fail_on and found.metrics:
+            from nsyspipe.model.figures import METRICS
+
+            judged = {name: METRICS[name].better for name in found.metrics}
+            names = () if fail_on else (f"{found.path}: fail-on", f'fail-on = "{ANY_CHANGE}"')
+            check_can_fail(found.fail_on, judged, *names)
+        return found
+
+
+@with_options
+def diff(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="BASELINE CANDIDATE",
+            help="One argument each: a quoted glob, a directory of reports, one report, or a run saved with --out "
+            "(STORE, or STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one side: repeat "
+            "LABEL=REPORTS.",
+        ),
+    ],
+    *,
+    rule: GateOptions,
+    outputs: ComparisonOutputs,
+    reading: SeveralRunsOptions,
+    running: RunningOptions,
+) -> None:
+    """Did it help, and is it noise? Two runs, metric by metric, and where the difference comes from.
+
+    Thresholds may stand in the nearest nsyspipe.toml ([diff]) or pyproject.toml ([tool.nsyspipe.diff]) of this
+    directory or one above: fail-on, min-effect, confidence, metric. Options win over the file. One of another owner,
+    or that anybody may write or replace, is refused unless options say all that it does.
+
+    \b
+    Examples:
+      nsyspipe diff "before_*.sqlite" "after_*.sqlite"
+      nsyspipe diff base=main/ bucket25=branch/ --json diff.json
+      nsyspipe diff runs/runs/run_id=main "new_*.sqlite" --fail-on regression
+      nsyspipe diff a=day1/ a=day2/ b=day3/ b=day4/
+      nsyspipe diff main/ new/ --fail-on regression --metric step_time,exposed_comm
+    """
+    settings = rule.settings()
+    outputs.check()
+    named = _two_sides(runs)
+    if running.quiet or outputs.takes_stdout:
+        name_file(settings)
+    with opened_runs(named, reading, running) as opened:
+        from nsyspipe.api import diff as compared
+        from nsyspipe.comparison.difference import Side
+
+        # What tells the sides apart is no fact of a run: documents have the label of reports and saved runs alike.
+        before, after = (Side(of[0].header.label, of, name) for name, of in opened)
+        difference = compared(before, after, **thresholds(settings), metrics=settings.metrics, force=outputs.force)
+        _answer(difference, outputs, settings, quiet=running.quiet)
+
+
+def _answer(difference: RunDifference, outputs: ComparisonOutputs, settings: GateSettings, *, quiet: bool) -> None:
+    """Write and print everything, then end as the gate says."""
+    judged = gate(difference, settings.fail_on) if settings.fail_on else None
+    path = shown_path(settings)
+    from nsyspipe.report.difference import difference_formats, identity_of
+
+    sides = (difference.baseline, difference.candidate)
+    inputs = [path for side in sides for run in side.runs for path in run.inputs]
+    formats = difference_formats(difference, judged, settings_file=path)
+    outputs.write(formats, inputs, identity_of(difference))
+    if not (quiet or outputs.takes_stdout):
+        from rich.console import Console
+
+        from nsyspipe.report.difference import difference_text
+
+        write_stdout(difference_text(difference, Console(), judged, settings_file=path))
+    if judged is None or not judged.exit_code:
+        return
+    from nsyspipe.report.difference_words import gate_text
+
+    typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
+    raise typer.Exit(judged.exit_code)
+
+
+def _two_sides(arguments: list[str]) -> list[NamedRuns]:
+    named = parse_runs(arguments)
+    if len(named) == _TWO:
+        return named
+    shown = [one.label or one.places[0] for one in named[:_SHOWN]]
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    raise OptionError(
+        "diff",
+        f"compares two runs, and {len(named)} {'is' if len(named) == 1 else 'are'} named",
+        found=", ".join(shown) + more,
+        fix='quote globs ("before_*.sqlite" "after_*.sqlite"); several captures of one side share a LABEL=',
+    )
+
+
+@dataclass(frozen=True)
+class SortOptions:
+    """In which order runs are shown."""
+
+    sort: str | None = option(
+        "The best by this metric first: step_time, throughput, speedup, exposed_comm_share, ... [default: as given]",
+        "METRIC",
+    )
+
+
+@with_options
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN RUN...",
+            help="One argument each, the reference first: a quoted glob, a directory of reports, one report, or a run "
+            "saved with --out (STORE, or STORE/runs/run_id=ID); LABEL= in front names it. Several captures of one "
+            "run: repeat LABEL=REPORTS.",
+        ),
+    ],
+    *,
+    order: SortOptions,
+    rule: RuleOptions,
+    outputs: ScoreboardOutputs,
+    reading: SeveralRunsOptions,
+    running: RunningOptions,
+) -> None:
+    """Which of these runs is best? Speed-up over the first with its interval, and what the steps' time goes to.
+
+    Runs that differ from the first in world size, GPU model or ranks are parted from it, and measured against the
+    first of their own kind: a step of more ranks does more work. Thresholds (min-effect, confidence) may stand in the
+    file that diff reads them from.
+
+    \b
+    Examples:
+      nsyspipe compare ddp/ bucket25/ fsdp/
+      nsyspipe compare ddp="runs/ddp_*.sqlite" view="runs/view_*.sqlite" --sort step_time
+      nsyspipe compare study/runs/runs/run_id=* --html study.html --csv study.csv
+      nsyspipe compare ddp=day1/ ddp=day2/ fsdp=day3/ fsdp=day4/ --markdown comment.md
+    """
+    outputs.check()
+    rules, sort = rule.settled(), order.sort
+    if running.quiet or outputs.takes_stdout:
+        name_file(rules)
+    if sort is not None:
+        from nsyspipe.comparison.scoreboard import check_sort
+
+        sort = check_sort(sort, "--sort")
+    path = shown_path(rules)
+    with opened_runs(parse_runs(runs), reading, running) as opened:
+        from nsyspipe.api import compare as compared
+        from nsyspipe.comparison.difference import Side
+
+        sides = [Side(*one) for one in opened]
+        board = compared(sides, sort=sort, **thresholds(rules), force=outputs.force, settings_file=path)
+        from nsyspipe.report.scoreboard import identity_of, scoreboard_formats, scoreboard_text
+
+        inputs = [path for side in board.sides for run in side.runs for path in run.inputs]
+        outputs.write(scoreboard_formats(board), inputs, identity_of(board))
+        if not (running.quiet or outputs.takes_stdout):
+            from rich.console import Console
+
+            write_stdout(scoreboard_text(board, Console()))

@@ -1,0 +1,148 @@
+"""``nsyspipe convert`` and ``nsyspipe redact``: reports as SQLite, and copies that can be shown to others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nsyspipe.cli.options import QuietOptions, RunningOptions, flag, option, with_options
+from nsyspipe.cli.outputs import print_error, progress, write_stdout
+from nsyspipe.model.text import printable
+
+_FAILED = 2
+_TIMEOUT_S = 1800.0
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Where reports are exported to, and by what."""
+
+    out: Path | None = option("Write there, made if missing. [default: beside each report]", "DIR", "-o")
+    force: bool = flag("Export also what is up to date, and replace files that are no exports of their report.")
+    nsys: str | None = option(
+        "The nsys to use, or its directory. [default: on PATH, else where it is usually installed]", "PATH"
+    )
+    timeout: float = option("How long one export may take.", "SECONDS", default=_TIMEOUT_S, least=1)
+
+
+@dataclass(frozen=True)
+class ExportingOptions(RunningOptions):
+    """How many exports are made at once, and what is said meanwhile."""
+
+    jobs: int | None = option("Exports at once. [default: the cores, up to 8]", "N", "-j", least=1)
+    quiet: bool = flag("Print neither paths nor progress, only errors.", "-q")
+
+
+@with_options
+def convert(
+    reports: Annotated[
+        list[str], typer.Argument(metavar="REPORTS...", help="Reports of nsys: files, directories, globs.")
+    ],
+    *,
+    export: ExportOptions,
+    running: ExportingOptions,
+) -> None:
+    """Export .nsys-rep reports to the SQLite files that the other commands read.
+
+    Runs nsys export with every option that this nsys has for a whole export. What is up to date is skipped: an
+    export that is whole, of a report with that name, and not older than it. A file of that name which is something
+    else is not replaced without --force. stdout names each export that is there at the end, one a line; a report
+    that fails does not keep the others from it. Exit code 2 if any fails; nothing is ever half-written.
+
+    analyze and doctor take .nsys-rep files too: they export them into a cache ($NSYSPIPE_CACHE_DIR, else
+    ~/.cache/nsyspipe; up to $NSYSPIPE_CACHE_BYTES, 20 GB), and write nothing beside them.
+
+    \b
+    Examples:
+      nsyspipe convert ddp-8gpu_*.nsys-rep
+      nsyspipe convert reports/ -o exports/ -j 4
+      nsyspipe convert "runs/*/ddp_*.nsys-rep" --nsys /opt/nvidia/nsight-systems/2025.6.1/bin/nsys
+      nsyspipe convert reports/ | xargs -d '\\n' nsyspipe analyze
+    """
+    from nsyspipe.errors import NsyspipeError
+    from nsyspipe.nsys.export import EXPORTED, UP_TO_DATE, Exported, attempt_exports
+    from nsyspipe.nsys.find_reports import find_captures
+    from nsyspipe.nsys.programs import find
+
+    sources = find_captures(reports)
+    with progress(shown=running.is_shown) as stage:
+        outcomes = attempt_exports(
+            sources,
+            directory=export.out,
+            nsys=None if export.nsys is None else find(export.nsys),
+            jobs=running.jobs,
+            force=export.force,
+            timeout_s=export.timeout,
+            on_progress=stage("exporting reports"),
+        )
+    for one in outcomes:
+        if isinstance(one, NsyspipeError):
+            print_error(one)
+    made = [one for one in outcomes if isinstance(one, Exported)]
+    n_failed = len(outcomes) - len(made)
+    if not running.quiet:
+        write_stdout("".join(f"{_as_argument(one.path)}\n" for one in made))
+        counts = [(sum(one.status == status for one in made), status) for status in (EXPORTED, UP_TO_DATE)]
+        typer.echo(", ".join(f"{n} {what}" for n, what in [*counts, (n_failed, "failed")] if n), err=True)
+    if n_failed:
+        raise typer.Exit(_FAILED)
+
+
+def _as_argument(path: Path) -> str:
+    """Return a path as another program can take it: not for an option."""
+    text = printable(str(path))
+    return f"./{text}" if text.startswith("-") else text
+
+
+@dataclass(frozen=True)
+class RedactOptions:
+    """What is left out of copies, and whether they replace others."""
+
+    drop_unknown: bool = flag("Leave out tables that this version does not know, instead of refusing the report.")
+    force: bool = flag("Replace copies that are there already.")
+
+
+@with_options
+def redact(
+    reports: Annotated[
+        str,
+        typer.Argument(
+            metavar="IN", help="One report (.sqlite), or a directory or quoted glob with all reports of a run."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT", help="The copy of one report; for several a directory, in which they keep their names."
+        ),
+    ],
+    *,
+    copying: RedactOptions,
+    running: QuietOptions,
+) -> None:
+    """Copy reports without environment, host, user, paths, process list; analyze answers the same for the copy.
+
+    Only what analysis needs is copied. Names of kernels and NVTX ranges stay: they may hold private words.
+
+    \b
+    Examples:
+      nsyspipe redact ddp-8gpu_0.sqlite copy_0.sqlite
+      nsyspipe redact reports/ redacted/
+      nsyspipe redact 'reports/ddp-8gpu_*.sqlite' redacted/
+    """
+    from nsyspipe.redact.redact import redact as run_redact
+    from nsyspipe.report.redaction import redaction_text
+
+    with progress(shown=running.is_shown) as stage:
+        done = run_redact(
+            reports,
+            out,
+            force=copying.force,
+            drop_unknown=copying.drop_unknown,
+            on_progress=stage("copying MiB"),
+        )
+    if not running.quiet:
+        write_stdout(redaction_text(done, out))
