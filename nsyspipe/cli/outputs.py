@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import typer
 
 from nsyspipe.cli.options import flag, option
 from nsyspipe.errors import NsyspipeError, OptionError, OutputError
 from nsyspipe.model.text import printable
+from nsyspipe.report.export import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,8 +102,13 @@ def progress(*, shown: bool) -> Iterator[Stage]:
 
 STDOUT = "-"
 # In this order they are written, and what is printed comes last.
-_FORMATS = ("json", "markdown", "csv", "html", "perfetto")
-_TO_FILES_ONLY = ("out", "html", "perfetto")
+_FORMATS = tuple(dict.fromkeys(["json", "markdown", "csv", *FORMATS]))
+_TO_FILES_ONLY = ("out", *(name for name, one in FORMATS.items() if not one.is_printed))
+
+
+def _format(name: str) -> Any:  # noqa: ANN401 - a field
+    """Declare a field as the option that asks for a format."""
+    return option(FORMATS[name].help, "FILE" if name in _TO_FILES_ONLY else "FILE|-")
 
 
 @dataclass(frozen=True)
@@ -111,10 +117,10 @@ class Outputs:
 
     out: str | None = None
     events: bool = False
-    json: str | None = option("Write the JSON document; - prints it and nothing else.", "FILE|-")
-    markdown: str | None = option("Write a summary for a pull request; - prints it and nothing else.", "FILE|-")
+    json: str | None = _format("json")
+    markdown: str | None = _format("markdown")
     csv: str | None = None
-    html: str | None = option("Write one self-contained page with charts.", "FILE")
+    html: str | None = _format("html")
     perfetto: str | None = None
     perfetto_steps: str | None = None
     force: bool = flag("Replace outputs of another run.")
@@ -127,7 +133,7 @@ class Outputs:
     @property
     def _named(self) -> dict[str, str]:
         """The formats asked for, and where they go."""
-        return {name: value for name in _FORMATS if (value := getattr(self, name)) is not None}
+        return {name: value for name in _FORMATS if (value := getattr(self, name, None)) is not None}
 
     def check(self) -> None:
         """Refuse what cannot be written before any work is done."""
@@ -212,7 +218,20 @@ _STEPS = re.compile(r"(-?[0-9]{1,18})?(:)?(-?[0-9]{1,18})?")
 _LOWEST, _HIGHEST = -(2**62), 2**62
 
 
+Kind = TypeVar("Kind", bound=type[Outputs])
+
+
+def _with_formats(outputs: Kind) -> Kind:
+    """Declare an option for each format that runs alone are written in."""
+    for name in FORMATS:
+        if name not in {"json", "markdown", "html"}:
+            outputs.__annotations__[name] = "str | None"
+            setattr(outputs, name, _format(name))
+    return outputs
+
+
 @dataclass(frozen=True)
+@_with_formats
 class AnalysisOutputs(Outputs):
     """The outputs of one analysis."""
 
@@ -220,7 +239,6 @@ class AnalysisOutputs(Outputs):
         "Save the run in a dataset of Parquet files, beside others; analyze takes it in place of reports.", "DIR", "-o"
     )
     events: bool = flag("With --out: save every device operation too.")
-    perfetto: str | None = option("Write a trace of all ranks for ui.perfetto.dev.", "FILE")
     perfetto_steps: str | None = option(
         "Steps in the trace, both included. [default: all that was captured]", "FROM:TO"
     )

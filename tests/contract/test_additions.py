@@ -42,6 +42,37 @@ MADE = """            "step_times": lambda: schema.STEP_TIMES.table(
             ),
             "timeline": self._timeline,
 """
+ROWS = '''"""The steps of a run as lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsyspipe.run.run import Run
+
+
+def rows(run: Run) -> str:
+    """Return the run's id, and a line per row of its steps."""
+    lines = [f"{row['rank']} {row['step']} {row['wall_ns']}" for row in run.steps().to_pylist()]
+    return "\\n".join([run.header.run_id, *lines])
+
+
+def run_id_of_rows(path: Path) -> str:
+    """Return the run that a file is of."""
+    return path.read_text().partition("\\n")[0]
+'''
+MAKER = """def _rows() -> Format:
+    from nsyspipe.report.rows import rows, run_id_of_rows
+
+    return _text(run_id_of_rows, rows)
+
+
+FORMATS: dict[str, RunFormat] = {
+    "rows": RunFormat((".rows",), "Write the steps as lines; - prints them and nothing else.", _rows),
+"""
 # What is added -> in how many files, and those: in each the texts that stand there, and what stands there then; a new file has
 # no text before.
 ADDITIONS = {
@@ -66,6 +97,10 @@ ADDITIONS = {
             },
             "run/reports.py": {'            "timeline": self._timeline,\n': MADE},
         },
+    ),
+    "an output format of a run": (
+        2,
+        {"report/rows.py": {"": ROWS}, "report/export.py": {"FORMATS: dict[str, RunFormat] = {\n": MAKER}},
     ),
     "an export version": (1, {"reader/report.py": {"NEWEST_TESTED = (3, 25)": "NEWEST_TESTED = (4, 1)"}}),
 }
@@ -93,7 +128,7 @@ def document(reports, tmp_path_factory):
                 assert not before or text.count(before) == 1, (name, before)
                 (package / name).write_text(text.replace(before, after) if before else after)
     command = [sys.executable, "-P", "-m", "nsyspipe", "analyze", str(reports), "-j", "1", "--quiet"]
-    outputs = ["--json", "run.json", "--out", "runs", "--run-id", "x"]
+    outputs = ["--json", "run.json", "--rows", "run.rows", "--out", "runs", "--run-id", "x"]
     subprocess.run([*command, *outputs], env=os.environ | {"PYTHONPATH": str(folder)}, cwd=reports, check=True)
     return json.loads((reports / "run.json").read_text())
 
@@ -126,6 +161,13 @@ def test_a_table_stands_in_document_and_dataset(document, reports):
     longest = {step: max(row["wall_ns"] for row in document["steps"] if row["step"] == step) for step in (1, 2)}
     assert {row["step"]: row["step_time_ns"] for row in document["step_times"] if row["step"] in (1, 2)} == longest
     assert rows(reports, "step_times") == [{"run_id": "x", **row} for row in document["step_times"]]
+
+
+@pytest.mark.slow
+def test_a_format_is_an_option_and_a_file(document, reports):
+    first, *lines = (reports / "run.rows").read_text().splitlines()
+    assert first == document["run"]["run_id"]
+    assert lines == [f"{row['rank']} {row['step']} {row['wall_ns']}" for row in document["steps"]]
 
 
 @pytest.mark.slow

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from nsyspipe.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,29 +27,31 @@ def test_the_first_screen_holds_exactly_two_command_lines():
     assert TESTS.endswith("pytest")
 
 
+@pytest.fixture
+def printed(monkeypatch):
+    """Return a function that runs the program where a user would, in the clone: what it prints."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(arguments):
+        result = CliRunner().invoke(app, arguments, prog_name="nsyspipe")
+        assert (result.exit_code, result.exception) == (0, None)
+        return result.stdout
+
+    return run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("example", [text for language, text in BLOCKS if language == "console"])
-def test_console_examples_are_real_output(example):
+def test_console_examples_are_real_output(printed, example):
     command, expected = example.split("\n", maxsplit=1)
     program, *arguments = shlex.split(command.removeprefix("$ "))
     assert program == "nsyspipe"
-    done = subprocess.run(
-        [sys.executable, "-m", "nsyspipe", *arguments],
-        cwd=ROOT, env=os.environ | {"COLUMNS": "100"}, capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    assert done.stdout == expected
+    assert printed(arguments) == expected
     assert len(expected.splitlines()) <= 25
 
 
-def test_the_main_jobs_command_runs_in_this_environment():
-    command = shlex.split(MAIN_JOB.rsplit("&&", maxsplit=1)[1])
-    assert command[:2] == [".venv/bin/nsyspipe", "analyze"]
-    done = subprocess.run(
-        [sys.executable, "-m", "nsyspipe", *command[1:]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.startswith("Communication is 12 % of step time, 12 % exposed")
+def test_the_main_jobs_command_runs_in_this_environment(printed):
+    program, *arguments = shlex.split(MAIN_JOB.rsplit("&&", maxsplit=1)[1])
+    assert (program, arguments[0]) == (".venv/bin/nsyspipe", "analyze")
+    assert printed([*arguments, "-j", "1"]).startswith("Communication is 12 % of step time, 12 % exposed")
