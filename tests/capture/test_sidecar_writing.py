@@ -27,9 +27,11 @@ from nsyspipe.capture.status import read_programs
 from nsyspipe.errors import OutputError
 from nsyspipe.model.sidecar import CapturedRank
 from nsyspipe.nsys.machine import Gpu
+from nsyspipe.nsys.secrets import HashKey
 from tests.build.programs import TOPOLOGY, printing, program
 
 NOTHING = Surroundings(None, (), None, None, None, None, None, "3.11.9", None, None)
+KEY = HashKey(b"k" * 32)
 QUERY = "--query-gpu=index,name,memory.total,driver_version"
 GIT = shutil.which("git")
 
@@ -198,17 +200,61 @@ def test_without_status_files_there_is_what_the_caller_says(tmp_path, is_looked_
     assert found["nsys_version"] == "2025.3.1"
 
 
-def test_secrets_of_command_and_environment_are_not_in_it(tmp_path):
-    secret = "Zx81-plant3d"
-    text = json.dumps(
-        document(
-            tmp_path / "ddp",
-            command=["env", f"WANDB_API_KEY={secret}", "train.py", "--token", secret],
-            environment={"HF_TOKEN": secret, "NCCL_API_KEY": secret, "NCCL_DEBUG": "INFO"},
-        )
-    )
-    assert secret not in text
-    assert '"environment": {"NCCL_DEBUG": "INFO"}' in text
+# --- the command, and what nsys says ----------------------------------------------------------------
+
+
+def test_of_variables_before_the_command_an_allow_list_is_kept(tmp_path):
+    command = ["env", "PYTHONPATH=/home/me/x", "NCCL_DEBUG_FILE=/home/me/a.log", "NCCL_DEBUG=INFO"]
+    command += ["A=b", "torchrun", "train.py", "lr=1"]
+    assert document(tmp_path / "ddp", command=command)["command"] == [
+        *("env", "NCCL_DEBUG=INFO", "torchrun", "train.py", "lr=1")
+    ]
+
+
+def test_a_command_whose_variables_are_all_private_has_none(tmp_path):
+    found = document(tmp_path / "ddp", command=["env", "PYTHONPATH=/home/me", "train.py"])["command"]
+    assert found == ["train.py"]
+    assert document(tmp_path / "ddp", command=["env", "A=b"])["command"] == []
+    command = document(tmp_path / "ddp", command=["train.py", "A=b", "B=1"], key=KEY)["command"]
+    assert command == ["train.py", f"A={KEY.of('A', 'b')}", "B=1"]
+
+
+SECRET = "Zx81-plant3d"
+SHORT = "2 of 3 steps were captured: its loop ended after 3 steps, the warm-up is 1"
+
+
+@pytest.mark.parametrize(
+    ("problem", "written"),
+    [
+        (f"nsys failed: unrecognised option in train.py --api-key {SECRET}", "its capture failed"),
+        (f"nsys failed before it started the program: no option {SECRET}", "nsys failed before it started the program"),
+        (
+            f"nsys had not ended 60 s after the program: ended it; nsys could not write its report: {SECRET}",
+            "nsys had not ended 60 s after the program: ended it; nsys could not write its report",
+        ),
+        ("nothing was captured", "nothing was captured"),
+        (SHORT, SHORT),
+    ],
+)
+def test_of_a_problem_only_our_own_sentences_are_in_it(tmp_path, problem, written):
+    (row,) = document(tmp_path / "ddp", ranks=[CapturedRank(0, problem=problem)])["ranks"]
+    assert row["problem"] == written
+
+
+def test_what_the_program_names_its_phases_and_steps_stays_in_the_report(tmp_path):
+    status = tmp_path / "status"
+    status.mkdir()
+    said = {"phase_names": ["data", SECRET, "forward"], "step_pattern": f"^{SECRET} [0-9]+$"}
+    (status / "ranges_0.json").write_text(json.dumps(said))
+    found = document(tmp_path / "ddp", programs=read_programs(status))
+    assert (found["phase_names"], found["step_pattern"]) == (["data", "forward"], None)
+
+
+def test_how_a_program_ended_and_whether_its_report_was_whole_are_in_it(tmp_path):
+    rows = [CapturedRank(0, status=143, report="ddp_0", is_complete=True), CapturedRank(1)]
+    found = document(tmp_path / "ddp", ranks=rows, ended_by="linger")
+    assert found["ended_by"] == "linger"
+    assert [row["is_complete"] for row in found["ranks"]] == [True, None]
 
 
 # --- files beside it ------------------------------------------------------------------------------
