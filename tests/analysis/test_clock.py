@@ -123,6 +123,27 @@ def test_the_kth_operation_of_each_rank_is_the_same_collective():
     assert found == [[[0, 3], [1, 4], [2, 5]]]
 
 
+@pytest.mark.parametrize(
+    ("rows", "required", "expected"),
+    [
+        # Columns are ranks in ascending order, whichever stands first; rows of ranks may alternate.
+        ([(0, 2), (0, 1), (0, 0)], (3,), [[[2, 1, 0]]]),
+        ([(0, 1), (0, 0), (0, 1), (0, 0)], (2,), [[[1, 0], [3, 2]]]),
+        # Each group by itself, in order of group and then of place: order between groups does not count.
+        ([(0, 0), (1, 0), (0, 0), (1, 1), (0, 1), (0, 1)], (2, 2), [[[0, 4], [2, 5], [1, 3]]]),
+        # Both ranks have three operations: (2, 1) of groups 0 and 1 on rank 0, (1, 2) on rank 1.
+        ([(0, 0), (0, 0), (1, 0), (0, 1), (1, 1), (1, 1)], (2, 2), []),
+        # Rank 1 lacks group 0.
+        ([(0, 0), (0, 2), (1, 0), (1, 1), (1, 2)], (3, 3), [[[2, 3, 4]]]),
+        # Subgroups of ranks (0, 2) and (1, 3) need only their own.
+        ([(0, 0), (1, 1), (0, 2), (1, 3)], (2, 2), [[[0, 2], [1, 3]]]),
+        ([], (), []),
+    ],
+)
+def test_which_operations_are_one_collective(rows, required, expected):
+    assert matched(*rows, required=required) == expected
+
+
 def test_a_group_whose_counts_differ_is_not_matched_and_others_keep_theirs():
     # Group 1 has two operations on rank 0 and one on rank 1.
     found = matched((0, 0), (1, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), required=(2, 2, 2))
@@ -182,6 +203,41 @@ def test_two_ranks_wait_for_the_later_one():
         "is_significant": [True, True],
         "is_late_significant": [False, True],
     }
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "expected"),
+    [
+        # Lateness counts from the second-last, skew from the first.
+        (
+            (10, 90, 40, 70),
+            (100, 101, 102, 103),
+            {"arrival_skew_ns": [80] * 4, "wait_ns": [80, 0, 50, 20], "transfer_ns": [10, 11, 12, 13]}
+            | {"late_by_ns": [0, 20, 0, 0], "held_up_ns": [0, 80, 0, 0]},
+        ),
+        # A tie for the last place counts for nobody; it holds the others up by the lowest rank.
+        (
+            (10, 50, 50),
+            (100, 100, 100),
+            {
+                "late_by_ns": [0] * 3,
+                "held_up_ns": [0, 40, 0],
+                "is_late_significant": [False] * 3,
+                "wait_ns": [40, 0, 0],
+            },
+        ),
+        ((10, 10), (30, 31), {"arrival_skew_ns": [0, 0], "transfer_ns": [20, 21], "is_significant": [False] * 2}),
+        # Rank 0 ends at 130, 10 before rank 1 arrives; rank 2 ends just then.
+        (
+            (100, 140, 110),
+            (130, 200, 140),
+            {"transfer_ns": [0, 60, 0], "wait_ns": [40, 0, 30], "held_up_ns": [0, 30, 0]},
+        ),
+    ],
+)
+def test_what_one_collective_says(starts, ends, expected):
+    found = measure([[[*range(len(starts))]]], starts, ends)
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_several_blocks_number_their_collectives_one_after_the_other():

@@ -70,6 +70,27 @@ def test_an_operation_whose_launch_was_not_recorded_explains_nothing_though_anot
     ]
 
 
+@pytest.mark.parametrize(
+    ("ops", "expected"),
+    [
+        ((comm(40, 50, 7), compute(0, 10, 1), memset(60, 70, 8)), [(10, 40, 7), (50, 60, 8)]),
+        ((compute(0, 10, 1), comm(10, 20, 2), compute(15, 30, 3), dtod(18, 40, 4)), []),
+        # The other stream is busy until 35.
+        ((comm(0, 35, 1), compute(10, 15, 2), compute(30, 33, 3), compute(45, 50, 4)), [(35, 45, 4)]),
+        # An operation of no length parts a gap in two.
+        ((compute(0, 10, 1), compute(14, 14, 2), compute(20, 30, 3)), [(10, 14, 2), (14, 20, 3)]),
+        # Of operations that start together a kernel ends the gap, of kernels the first launched.
+        ((compute(0, 10, 1), dtod(20, 25, 2), compute(20, 22, 9)), [(10, 20, 9)]),
+        ((compute(0, 10, 1), compute(20, 25, 9), comm(20, 22, 4), compute(20, 21)), [(10, 20, 4)]),
+        ((compute(0, 10, 1), compute(20, 30), dtod(40, 50)), [(10, 20, None), (30, 40, None)]),
+        ((compute(0, 10, 1), unified(20, 25), dtod(20, 22, 9)), [(10, 20, 9)]),
+        ((compute(0, 10, 1), unified(20, 25)), [(10, 20, None)]),
+    ],
+)
+def test_where_gaps_are_and_what_ends_them(ops, expected):
+    assert gaps(*ops) == expected
+
+
 # --- latency -------------------------------------------------------------------------------
 
 

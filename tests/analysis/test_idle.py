@@ -9,7 +9,7 @@ from nsyspipe.analysis import breakdown
 from nsyspipe.analysis.breakdown import idle_causes, idle_gaps, phase_idle
 from nsyspipe.analysis.intervals import EMPTY, union
 from nsyspipe.model.schema import IDLE_CAUSES as CAUSES
-from tests.build.make import calls, compute, ints, listed, operations, windows
+from tests.build.make import calls, compute, dtod, ints, listed, operations, windows
 
 SYNC, ALLOC = "cudaDeviceSynchronize", "cudaMalloc"
 
@@ -51,6 +51,27 @@ def by_call(*ops, **more):
 
 
 # --- the causes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ops", "host", "expected"),
+    [
+        # Late until the kernel could have started; launched before the gap, or so that its latency reaches into it.
+        ((FIRST, LAST), {}, [0, 75, 0, 15, 0]),
+        ((FIRST, compute(100, 110, 3)), {}, [0, 0, 0, 90, 0]),
+        ((FIRST, compute(100, 110, 8)), {}, [0, 3, 0, 87, 0]),  # R = 13
+        # Of copies the latency may be shorter; without a launch the cause is unknown, and so before and after all operations.
+        ((FIRST, dtod(100, 110, 98)), {}, [0, 90, 0, 0, 0]),
+        ((FIRST, dtod(100, 110)), {"data": [(0, 100)], "blocking": [(0, 100, SYNC)]}, [0, 0, 0, 0, 90]),
+        ((FIRST, LAST), {"spans": [(-20, 200)]}, [0, 75, 0, 15, 110]),
+        # The data phase explains what it covers of the late part, before a call that blocks; that in the middle its own time.
+        ((FIRST, LAST), {"data": [(0, 30), (80, 95)]}, [25, 50, 0, 15, 0]),
+        ((FIRST, LAST), {"blocking": [(30, 40, SYNC), (84, 95, ALLOC)]}, [0, 64, 11, 15, 0]),
+        ((FIRST, LAST), {"data": [(20, 40)], "blocking": [(30, 50, SYNC)]}, [20, 45, 10, 15, 0]),
+    ],
+)
+def test_what_explains_a_gap(ops, host, expected):
+    assert parts(*ops, **host) == expected
 
 
 def test_a_blocking_call_under_way_when_the_gap_begins_explains_the_whole_rest():
