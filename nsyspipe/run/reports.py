@@ -91,8 +91,8 @@ class ReportRun(Run):
     @cached_property
     def _gathered(self) -> Gathered:
         _ = self._fabric
-        options = {"jobs": self.jobs, "executor": self.executor, "on_progress": self.on_progress}
-        return gather(self.paths, self.reading, self._sidecars, **options)  # type: ignore[arg-type]
+        jobs, executor, on_progress = self.jobs, self.executor, self.on_progress
+        return gather(self.paths, self.reading, self._sidecars, jobs=jobs, executor=executor, on_progress=on_progress)
 
     @cached_property
     def _beside(self) -> tuple[NcclLog | None, Topology | None, list[Problem]]:
