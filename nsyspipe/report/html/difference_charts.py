@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from nsyspipe.report.blocks import Column, Field, Table, table_of
 from nsyspipe.report.difference_words import part_cells, part_rows
 from nsyspipe.report.html.page import cut
-from nsyspipe.report.html.run_steps import timeline_data, timeline_table
+from nsyspipe.report.html.timeline import timeline_data, timeline_table
 from nsyspipe.report.units import absent, ms_text
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.metrics import METRICS
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.report.blocks import Column, Field, Table, of, table_of
+from nsyspipe.report.blocks import Column, Field, Table, Tile, of, table_of
 from nsyspipe.report.difference import DIFF_RUNS, identity_of
 from nsyspipe.report.difference_words import (
     change_cells,
@@ -38,9 +38,9 @@ from nsyspipe.report.html.difference_charts import (
     waterfall_table,
 )
 from nsyspipe.report.html.page import Page, cut, render
-from nsyspipe.report.html.run_boards import troubles
-from nsyspipe.report.html.run_page import Tile, provenance
+from nsyspipe.report.html.run_page import provenance
 from nsyspipe.report.units import absent, count_text, ms_text, percent_text
+from nsyspipe.report.words import troubles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from nsyspipe.comparison.difference import RunDifference
     from nsyspipe.comparison.gate import Gate
-    from nsyspipe.report.html.run_boards import Trouble
 
 
 _SIDES = ("baseline", "candidate")
@@ -341,5 +340,5 @@ def _has_comm(data: Mapping[str, Any] | None) -> bool:
     return data is not None and any("comm" in one["lanes"] for one in data["ranks"])
 
 
-def _troubles(problems: pa.Table, side: str) -> Sequence[Trouble]:
-    return troubles(problems.filter(pc.equal(problems["side"], side)))
+def _troubles(problems: pa.Table, side: str) -> Sequence[tuple[str, str, str, str | None]]:
+    return troubles(problems.filter(pc.equal(problems["side"], side)).to_pylist())

@@ -189,7 +189,8 @@ class _RankTracks:
     def write(self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray) -> None:
         """Write all tracks; the collectives are those of this rank, as `_with_last_rank` returns them."""
         about = "windows on the device: from a step's first kernel to the next step's first"
-        windows = _slices(*_times(self.steps, "start_ns", "end_ns"), step_names, "step", self.steps.select(_STEP_NOTES))
+        starts, ends = _times(self.steps, "start_ns", "end_ns")
+        windows = _slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
         group = self.writer.write_slices(Track("steps", self.parent, about=about), windows)
         self._write_ranges(group, ranges)
         self._write_derived(group, events, collectives)
@@ -360,7 +361,8 @@ def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
     notes = events.select(_OPERATION_NOTES)
     for name in found.column_names:
         notes = notes.append_column(name, found[name])
-    return _slices(*_times(events, "start_ns", "end_ns"), events["name"], events["category"], notes)
+    starts, ends = _times(events, "start_ns", "end_ns")
+    return _slices(starts, ends, events["name"], events["category"], notes)
 
 
 def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
