@@ -16,7 +16,6 @@ from nsyspipe.report.units import FIGURES, absent, bandwidth_text, bytes_text, m
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from nsyspipe.model.types import Int64
 
 
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
@@ -251,23 +250,20 @@ def collective_charts(medians: Medians) -> list[Chart]:
 
 def collective_note(medians: Medians) -> str:
     """Return what the figures are medians over, what is left out, and what could not be matched."""
-    over = f"Medians over {medians.n_used} of {medians.n_steps} steps of the figures"
-    if medians.n_used == medians.n_steps:
-        over = f"Medians over the {medians.n_steps} steps of the figures" if medians.n_steps > 1 else "The one step of the figures"  # fmt: skip
-    shown = len(medians.rows)
-    left_out = f"; the {shown} longest of {medians.n_all} collectives" if shown < medians.n_all else ""
-    return f"{over}{left_out}{_matched_note(medians)}."
-
-
-def _matched_note(medians: Medians) -> str:
-    """Return which of those steps transfer and waits are medians over; nothing where it is all of them."""
-    if medians.n_complete == medians.n_used:
-        return ""
-    if not medians.n_matched:
-        return "; transfer and waiting are not known, as none could be matched across ranks"
-    if medians.n_complete == medians.n_matched:
-        return f"; transfer and waiting: the {medians.n_matched} that could be matched"
-    return f"; transfer and waiting: the {medians.n_matched} of which some could be matched"
+    if medians.n_used < medians.n_steps:
+        note = f"Medians over {medians.n_used} of {medians.n_steps} steps of the figures"
+    elif medians.n_steps > 1:
+        note = f"Medians over the {medians.n_steps} steps of the figures"
+    else:
+        note = "The one step of the figures"
+    if len(medians.rows) < medians.n_all:
+        note += f"; the {len(medians.rows)} longest of {medians.n_all} collectives"
+    if not medians.n_matched and medians.n_used:
+        note += "; transfer and waiting are not known, as none could be matched across ranks"
+    elif medians.n_complete < medians.n_used:
+        which = "that" if medians.n_complete == medians.n_matched else "of which some"
+        note += f"; transfer and waiting: the {medians.n_matched} {which} could be matched"
+    return f"{note}."
 
 
 def _collective_table(medians: Medians) -> Table:
@@ -307,10 +303,8 @@ def _longest(waits: dict[int, float | None]) -> tuple[float | None, int | None]:
 MOST_COLLECTIVES = 240
 # Medians need no more rows than this; of longer runs steps are taken evenly.
 _MOST_ROWS = 400_000
-_COLUMNS = (
-    "step", "seq", "rank", "start_ns", "end_ns", "wait_ns", "transfer_ns", "is_matched", "message_bytes",
-    "busbw_bytes_per_s",
-)  # fmt: skip
+_KIND = ["seq", "collective"]
+_MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
 
 
 @dataclass(frozen=True)
@@ -356,59 +350,28 @@ def collective_medians(collectives: pa.Table) -> Medians:
 def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
     """Return one row per (place in the step, collective), and how many there are with those left out.
 
-    The same place may hold another kind of collective in another step.
+    The same place may hold another kind of collective in another step. Medians of all would take long.
     """
-    kinds = table["collective"].combine_chunks().dictionary_encode()
-    kind = kinds.indices.to_numpy(zero_copy_only=False)
-    seq, rank = (table[name].to_numpy() for name in ("seq", "rank"))
-    order = np.lexsort((rank, kind, seq))
-    sorted_rows = table.select(_COLUMNS).take(pa.array(order))
-    firsts = _firsts(seq[order], kind[order])
-    lengths = np.diff([*firsts, order.size])
-    rows = [
-        {
-            "collective": kinds.dictionary[int(kind[order[firsts[at]]])].as_py(),
-            "seq": int(seq[order[firsts[at]]]),
-            **_medians(sorted_rows.slice(firsts[at], int(lengths[at]))),
-        }
-        for at in _longest_kinds(sorted_rows, firsts, lengths)
-    ]
-    return rows, len(firsts)
+    durations = pc.subtract(table["end_ns"], table["start_ns"])
+    table = table.select([*_KIND, "rank", "wait_ns", *_MEASURED[1:]]).append_column(_MEASURED[0], durations)
+    in_order = [(name, "ascending") for name in _KIND]
+    kinds = table.group_by(_KIND).aggregate([(_MEASURED[0], "mean")])
+    longest = kinds.sort_by([(f"{_MEASURED[0]}_mean", "descending"), *in_order]).slice(0, MOST_COLLECTIVES)
+    table = table.join(longest.select(_KIND), _KIND, join_type="left semi")
+    waits: dict[tuple[int, str], dict[int, float | None]] = {}
+    of_ranks = table.group_by([*_KIND, "rank"]).aggregate([("wait_ns", "list")])
+    for seq, kind, rank, wait in zip(*(of_ranks[name] for name in (*_KIND, "rank", "wait_ns_list")), strict=True):
+        waits.setdefault((seq.as_py(), kind.as_py()), {})[rank.as_py()] = _median(wait)
+    measured = table.group_by(_KIND).aggregate([(name, "list") for name in _MEASURED]).sort_by(in_order)
+    rows = []
+    for seq, kind, *lists in zip(*(measured[name] for name in measured.column_names), strict=True):
+        medians = dict(zip(("duration", "transfer", "bytes", "busbw"), map(_median, lists), strict=True))
+        of_kind = waits[seq.as_py(), kind.as_py()]
+        rows.append({"collective": kind.as_py(), "seq": seq.as_py(), "wait": dict(sorted(of_kind.items())), **medians})
+    return rows, kinds.num_rows
 
 
-def _longest_kinds(rows: pa.Table, firsts: list[int], lengths: Int64) -> list[int]:
-    """Return the groups with the longest mean duration, in their order: medians of all would take long."""
-    duration = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
-    mean = np.add.reduceat(duration, firsts) / lengths
-    kept = np.argsort(-mean, kind="stable")[:MOST_COLLECTIVES]
-    return sorted(int(at) for at in kept)
-
-
-def _firsts(*columns: Int64) -> list[int]:
-    changes = np.zeros(columns[0].size, np.bool_)
-    changes[0] = True
-    for column in columns:
-        changes[1:] |= column[1:] != column[:-1]
-    return [int(at) for at in np.flatnonzero(changes)]
-
-
-def _medians(rows: pa.Table) -> dict[str, Any]:
-    """Return the medians of one collective; its rows are sorted by rank."""
-    rank = rows["rank"].to_numpy()
-    duration = rows["end_ns"].to_numpy() - rows["start_ns"].to_numpy()
-    firsts = _firsts(rank)
-    lasts = [*firsts[1:], rank.size]
-    wait = rows["wait_ns"].combine_chunks()
-    return {
-        "duration": float(np.median(duration)),
-        "wait": {int(rank[a]): _median(wait[a:b]) for a, b in zip(firsts, lasts, strict=True)},
-        "transfer": _median(rows["transfer_ns"].combine_chunks()),
-        "bytes": _median(rows["message_bytes"].combine_chunks()),
-        "busbw": _median(rows["busbw_bytes_per_s"].combine_chunks()),
-    }
-
-
-def _median(values: pa.Array) -> float | None:
+def _median(values: pa.ListScalar) -> float | None:
     """Return the median of what is known; None if nothing is."""
-    known = values.drop_null()
+    known = values.values.drop_null()
     return float(np.median(known.to_numpy())) if len(known) else None
