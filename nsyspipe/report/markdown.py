@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.model.text import printable
-from nsyspipe.report.blocks import Facts, Heading, Items, Sentence, Table, Troubles, words_of
+from nsyspipe.report.blocks import Facts, Heading, Items, Notes, Sentence, Table, Troubles, left_out, words_of
 from nsyspipe.report.files import head_of
 from nsyspipe.report.host_steps import PARTS, capture_text, host_cells, host_notes, slowest_first
 from nsyspipe.report.text import link_text
@@ -106,7 +106,7 @@ def as_markdown(blocks: Iterable[Block], head: Sequence[str], command: str) -> s
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _lines(block: Block) -> list[str]:
+def _lines(block: Block) -> list[str]:  # noqa: PLR0911 - one per kind of block
     match block:
         case Sentence():
             return [f"**{escaped(block.text)}**" if "bold" in block.style else prose(block.text)]
@@ -118,19 +118,29 @@ def _lines(block: Block) -> list[str]:
         case Items():
             return [f"- {prose(text)}" for text in block.texts]
         case Troubles():
-            return [trouble_line(*row) for row in block.rows]
+            rest = left_out(block.rows, block.n_shown)
+            lines = [trouble_line(*row) for row in block.rows[: block.n_shown]]
+            return [*lines, *([f"- {prose(rest)}"] if rest else [])]
+        case Notes():
+            return [prose(text) + "<br>" for text in block.texts]
+        case Table(rows=[]) if block.note:
+            return [prose(f"{block.caption}: {block.note}")]
         case Table():
-            is_word = [column.kind != "number" for column in block.columns]
+            kinds = [column.kind for column in block.columns]
             cells = [
-                [
-                    prose(words_of(cell)) if word else _unparted(escaped(words_of(cell)))
-                    for cell, word in zip(row, is_word, strict=True)
-                ]
-                for row in block.rows
+                [_cell(words_of(cell), kind) for cell, kind in zip(row, kinds, strict=True)]
+                for row in block.rows[: block.n_shown]
             ]
-            marks = ["---" if word else "--:" for word in is_word]
-            lines = [[column.heading for column in block.columns], marks, *cells]
-            return [*map(_row, lines), *(["", prose(block.note)] if block.note else [])]
+            marks = ["--:" if kind == "number" else "---" for kind in kinds]
+            headings = [escaped(column.heading.replace("\n", " ")) for column in block.columns]
+            below = [prose(text) for text in (left_out(block.rows, block.n_shown), block.note) if text]
+            return [*map(_row, [headings, marks, *cells]), *(["", *below] if below else [])]
+
+
+def _cell(text: str, kind: str) -> str:
+    if kind == "number":
+        return _unparted(escaped(text))
+    return escaped(text, _LONGEST_NAME) if kind == "name" else prose(text)
 
 
 def trouble_line(severity: str, message: str, place: str, fix: str | None) -> str:
