@@ -18,7 +18,7 @@ from nsyspipe.cli.options import (
     with_options,
 )
 from nsyspipe.cli.outputs import ScoreboardOutputs
-from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.cli.terminal import progress, text_of, write_stdout
 
 
 @with_options
@@ -85,13 +85,9 @@ def compare(
             force=outputs.force,
             settings_file=shown_path(rules),
         )
-        from nsyspipe.report.scoreboard import identity_of, scoreboard_formats
+        from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
         inputs = [path for side in board.sides for run in side.runs for path in run.inputs]
         outputs.write(scoreboard_formats(board), inputs, identity_of(board))
         if not (running.quiet or outputs.takes_stdout):
-            from rich.console import Console
-
-            from nsyspipe.report.scoreboard import scoreboard_text
-
-            write_stdout(scoreboard_text(board, Console()))
+            write_stdout(text_of(scoreboard_blocks(board)))

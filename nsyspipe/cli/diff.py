@@ -18,7 +18,7 @@ from nsyspipe.cli.options import (
     with_options,
 )
 from nsyspipe.cli.outputs import DifferenceOutputs
-from nsyspipe.cli.terminal import progress, write_stdout
+from nsyspipe.cli.terminal import progress, text_of, write_stdout
 from nsyspipe.comparison.gate import (
     ANY_CHANGE,
     GateSettings,
@@ -118,22 +118,16 @@ def _answer(difference: RunDifference, outputs: DifferenceOutputs, settings: Gat
     """Write and print everything, then end as the gate says."""
     judged = gate(difference, settings.fail_on) if settings.fail_on else None
     path = shown_path(settings)
-    from nsyspipe.report.difference import difference_formats, identity_of
+    from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
 
     sides = (difference.baseline, difference.candidate)
     inputs = [path for side in sides for run in side.runs for path in run.inputs]
     formats = difference_formats(difference, judged, settings_file=path)
     outputs.write(formats, inputs, identity_of(difference))
     if not (quiet or outputs.takes_stdout):
-        from rich.console import Console
-
-        from nsyspipe.report.difference import difference_text
-
-        write_stdout(difference_text(difference, Console(), judged, settings_file=path))
+        write_stdout(text_of(difference_blocks(difference, judged, settings_file=path)))
     if judged is None or not judged.exit_code:
         return
-    from nsyspipe.report.difference_words import gate_text
-
     typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
     raise typer.Exit(judged.exit_code)
 

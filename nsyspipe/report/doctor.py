@@ -36,7 +36,6 @@ _TASKS = {
 }
 _CAPTURE, _GPU = "capture", "cuda_driver"
 _ON_CPUS = "on its CPUs only (--cpu)"
-
 Rows = list[tuple[str, str, str, str]]
 Fixes = list[tuple[str, str]]
 
@@ -60,8 +59,8 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     yield Heading("Not used by nsyspipe, but shown by Nsight Systems:", "dim")
     yield _table("Shown by Nsight Systems", _rows(others), widest, is_close=True)
     yield from _fix_list([(_words(one.name), _fix(one)) for one in found.capabilities if one.fix])
-    for one in found.problems:
-        yield Troubles([(one.severity, one.message, one.report or "", one.fix)])
+    if found.problems:
+        yield Troubles([(one.severity, one.message, one.report or "", one.fix) for one in found.problems])
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:

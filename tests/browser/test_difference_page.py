@@ -200,8 +200,8 @@ def test_names_add_no_elements_and_run_nothing(written, open_page):
     assert opened.dialogs == []
     assert page.locator("body img, body iframe, body object, body form, body link").count() == 0
     assert page.locator("script").count() == 2 + page.locator("script[type='application/json']").count()  # fmt: skip
-    assert '<script>window.attacked=9</script>"' in page.locator(".sides").inner_text()
-    assert HOSTILE[3] in page.locator("#provenance").inner_text()
+    assert '<script>window.attacked=9</script>"' in page.locator(".head").inner_text()
+    assert HOSTILE[3] in page.locator("main").inner_text()
 
 
 def test_without_scripts_the_words_and_tables_are_there(written, open_page):
@@ -210,7 +210,7 @@ def test_without_scripts_the_words_and_tables_are_there(written, open_page):
     for chart in (WATERFALL, TIMELINES):
         page.locator(f"#{chart} summary").click()
         assert page.locator(f"#{chart} table").is_visible()
-    assert page.locator("#figures .interval").first.is_visible()
+    assert page.locator(".track-area .interval").first.is_visible()
 
 
 def test_paper_is_light_and_a_few_sheets(written, open_page, screenshot):

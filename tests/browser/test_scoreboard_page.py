@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nsyspipe.api import compare
-from nsyspipe.report.html.scoreboard_page import scoreboard_page
+from nsyspipe.report.scoreboard import scoreboard_page
 from tests.browser.chromium import DESKTOP, PHONE
 from tests.browser.test_run_page import OVERFLOW, PAINTED
 from tests.build.hostile import HOSTILE
@@ -96,4 +96,4 @@ def test_it_is_accessible(name, written, open_page, check_accessible):
 
 def test_without_scripts_the_table_has_the_figures(written, open_page):
     page = open_page(written("one-kind"), java_script_enabled=False).page
-    assert "1.297x" in page.locator("#runs").inner_text()
+    assert "1.297x" in page.locator("main").inner_text()

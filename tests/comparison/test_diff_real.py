@@ -6,8 +6,7 @@ import pytest
 
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
-from nsyspipe.report.difference import difference_document_text
-from nsyspipe.report.difference_words import verdict_text
+from nsyspipe.report.difference import difference_document, verdict_text
 from nsyspipe.store.write import save
 
 
@@ -103,7 +102,7 @@ def test_swapped_sides_negate_every_difference(change, runs):
 def test_reports_and_the_saved_runs_give_the_same_json(change, runs, store):
     ids = [runs[name].header.run_id for name in ("before", "after")]
     saved = diff(*(store / "runs" / f"run_id={run_id}" for run_id in ids))
-    assert difference_document_text(saved) == difference_document_text(change)
+    assert difference_document(saved) == difference_document(change)
 
 
 def test_one_step_is_too_few_and_more_are_asked_for(captures):

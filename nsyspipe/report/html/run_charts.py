@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-
 # Parts of a step that sum to its wall time: category of the palette, words, and meaning.
 _PARTS = (
     ("compute", "compute alone", "compute without communication under way"),

@@ -10,15 +10,11 @@ from nsyspipe.api import diff
 from nsyspipe.comparison.difference import RunDifference, Side
 from nsyspipe.comparison.gate import gate
 from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.report.as_text import as_text
 from nsyspipe.report.difference import (
+    difference_blocks,
     difference_document,
-    difference_markdown,
-    difference_text,
-    identity_of_document,
-    identity_of_markdown,
-)
-from nsyspipe.report.difference_words import (
-    delta_text,
+    difference_formats,
     gate_text,
     interval_cell,
     interval_text,
@@ -26,10 +22,19 @@ from nsyspipe.report.difference_words import (
     percent_change,
     verdict_text,
 )
+from nsyspipe.report.units import delta_text
 from tests.build.changed_run import Changed
 from tests.build.plain_steps import plain_run, write_run
 
 MS = 10**6
+
+
+def text_of(difference, width=100, gate=None):
+    return as_text(difference_blocks(difference, gate), Console(width=width, no_color=True))
+
+
+def markdown_of(*given, **options):
+    return difference_formats(*given, **options)["markdown"].text()
 
 
 def steps(compute, n=12):
@@ -141,13 +146,13 @@ def test_what_has_no_direction_is_never_called_better_or_worse(runs, tmp_path):
     found = diff(runs["slow"], chatty, metrics=["comm", "collectives"])
     assert found.verdict == "inconclusive"
     text = verdict_text(found)
-    assert text.startswith("Inconclusive: comm 20.00 ms -> 40.00 ms (+100.0 %), 95 % interval ")
-    assert text.endswith("; comm is neither better lower nor higher; collectives: no change")
+    assert text.startswith("Inconclusive: comm in all 20.00 ms -> 40.00 ms (+100.0 %), 95 % interval ")
+    assert text.endswith("; comm in all is neither better lower nor higher; collectives: no change")
     assert [row["verdict"] for row in found.judged_rows] == ["change", "no change"]
     mixed = diff(runs["slow"], chatty, metrics=["comm", "compute"])
     assert mixed.verdict == "no change"
     assert verdict_text(mixed).startswith("No change: compute 101.0 ms -> 101.0 ms")
-    assert verdict_text(mixed).endswith("; comm: change")
+    assert verdict_text(mixed).endswith("; comm in all: change")
 
 
 def test_notes_say_what_the_interval_leaves_out_and_where_thresholds_come_from(runs, change):
@@ -173,14 +178,11 @@ def test_a_gate_says_in_one_line_why_it_did_not_pass(runs, change):
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_the_text_leads_with_the_verdict_and_fits(change, width):
-    text = difference_text(change, Console(width=width, no_color=True))
-    lines = text.splitlines()
+    lines = text_of(change, width).splitlines()
     assert lines[0].startswith("Improvement: step time 131.0 ms -> 101.0 ms")
     assert max(map(len, lines)) <= min(width, 100)
-    figures = text.split("median over steps")[1]
-    assert "mean step time" in text
-    assert ("95 % interval" in figures) == (width > 80)
-    assert ("Left out, for want of width: interval" in figures) == (width <= 80)
+    (heading,) = [line for line in lines if line.startswith("median over steps")]
+    assert ("95 % interval" in heading) == (width > 80)
 
 
 @pytest.fixture(scope="module")
@@ -198,75 +200,80 @@ def much(runs, tmp_path_factory):
     return RunDifference(Side("a", (old,)), Side("b", (new,)))
 
 
-@pytest.mark.parametrize("width", [60, 80, 100])
-def test_no_figure_is_cut_and_what_has_no_room_is_named(much, width):
-    text = difference_text(much, Console(width=width, no_color=True))
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (
+            45,
+            {
+                "baseline, candidate.",
+                "baseline, candidate, 95 % interval, verdict.",
+                "baseline, candidate, phase, status.",
+                "change.",
+            },
+        ),
+        (60, {"baseline, candidate, 95 % interval.", "phase, status.", "change."}),
+        (80, {"95 % interval."}),
+        (100, set()),
+    ],
+)
+def test_no_figure_is_cut_and_what_has_no_room_is_named(much, width, left_out):
+    text = text_of(much, width)
     assert "\N{HORIZONTAL ELLIPSIS}" not in text
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
-    (row,) = [line for line in lines if line.startswith("step time ")]
+    rows = [line for line in lines if line.startswith("step time ")]
     figure = much.metrics.to_pylist()[0]
-    assert percent_change(figure).removesuffix(" %") in row.split()
-    assert delta_text("ns", figure["delta"]) in row
-    assert ("regression" in row) == (width >= 60)
-    assert ("131.0 ms" in row) == (width >= 80)
-    left_out = {line.partition(": ")[2] for line in lines if line.startswith("Left out")}
-    assert left_out == {
-        60: {"interval, baseline, candidate.", "phase, status.", "change."},
-        80: {"interval."},
-        100: set(),
-    }[width]  # fmt: skip
-    # Values of settings are cut with dots that say so, and the sides stay.
+    assert percent_change(figure).removesuffix(" %") in rows[0].split()
+    assert delta_text("ns", figure["delta"]) in rows[0]
+    assert ("regression" in rows[0]) == (width >= 60)
+    assert ("131.0 ms" in rows[0]) == (width >= 80)
+    told = " ".join(text.split()).split("Left out, for want of width: ")[1:]
+    assert {f"{one.partition('.')[0]}." for one in told} == left_out
+    # Names and values of settings are cut with dots that say so, and the sides stay.
     assert any(line.startswith("NCCL_DEBUG ") and "not set" in line for line in lines)
+    assert "vvvv..vvvv" in text
 
 
-def test_on_a_very_narrow_terminal_verdicts_go_too(much):
-    text = difference_text(much, Console(width=45, no_color=True))
-    (row,) = [line for line in text.splitlines() if line.startswith("step time ")]
-    assert row.endswith(percent_change(much.metrics.to_pylist()[0]).removesuffix(" %"))
-    assert "candidate, verdict." in " ".join(text.split())
-
-
-def test_the_text_of_a_run_and_itself_shows_no_changes(runs):
-    text = difference_text(diff(runs["slow"], runs["slow"]), Console(width=100))
+def test_of_a_run_and_itself_it_is_said_that_nothing_changed(runs):
+    text = " ".join(text_of(diff(runs["slow"], runs["slow"])).split())
     assert text.startswith("No change: step time 131.0 ms -> 131.0 ms (0.0 %)")
-    assert "what else changed" not in text
-    assert "kernels, per" not in text
+    assert "What else changed: nothing that was recorded" in text
+    assert "Kernels that changed most: none appeared, vanished, or changed" in text
 
 
-def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs, tmp_path):
-    evil = Side("a\x1b[31m|<b>\n", (runs["slow"],))
-    found = diff(evil, runs["fast"])
-    assert "\x1b" not in difference_text(found, Console(width=100))
-    page = difference_markdown(found)
-    assert "<b>" not in page
-    assert "\x1b" not in page
+def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
+    found = diff(Side("a\x1b[31m|<b>\n", (runs["slow"],)), runs["fast"])
+    assert "\x1b" not in text_of(found) + markdown_of(found)
+    assert "<b>" not in markdown_of(found)
 
 
-def test_the_markdown_has_the_marker_the_gate_and_all_tables(runs, change, tmp_path):
-    page = difference_markdown(change, gate(change, "any-change"), settings_file="x.toml")
-    lines = page.splitlines()
-    assert lines[0] == "<!-- nsyspipe:diff -->"
-    assert "**Improvement: step time 131.0 ms -&gt; 101.0 ms (-22.9 %)" in page
-    assert "Gate failed: --fail-on any-change" in page
-    assert len(lines) < 70
-    for heading in ("mean on the slowest rank", "median over steps", "kernel, per rank and step"):
-        assert f"{heading} |" in page
-    path = tmp_path / "x.md"
-    path.write_text(page)
+def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change, tmp_path):
+    judged = gate(change, "any-change")
+    formats = difference_formats(change, judged, settings_file="x.toml")
+    why = "Gate failed: --fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms"
+    assert why in text_of(change, gate=judged)
+    page = formats["markdown"].text()
+    assert page.startswith("<!-- nsyspipe:diff -->")
+    assert len(page.splitlines()) < 80
+    for part in (
+        "**Improvement: step time 131.0 ms -&gt; 101.0 ms (-22.9 %)", "Gate failed: `--fail-on`",
+        "mean on the slowest rank |", "median over steps |", "kernels, per rank and step |", "| gemm | ",
+    ):  # fmt: skip
+        assert part in page
     ids = [[runs["slow"].header.run_id], [runs["fast"].header.run_id]]
-    assert identity_of_markdown(path) == ids
-    assert identity_of_document(path) is None
-    path.write_text("something else")
-    assert identity_of_markdown(path) is None
+    for name, chosen in formats.items():
+        path = tmp_path / name
+        path.write_text(chosen.text(), encoding="utf-8")
+        assert {other: formats[other].identity_of(path) for other in formats} == dict.fromkeys(formats) | {name: ids}
+        path.write_text("something else")
+        assert chosen.identity_of(path) is None
 
 
 def test_the_document_keeps_what_the_contract_says(change, runs):
     found = difference_document(change)
-    assert found["schema_version"] == 1
-    assert found["tool_version"] == nsyspipe.__version__
-    assert found["verdict"] == "improvement"
-    assert found["comparable"] is True
+    assert (found["schema_version"], found["tool_version"]) == (1, nsyspipe.__version__)
+    assert (found["verdict"], found["comparable"], found["gate"]) == ("improvement", True, None)
     assert found["problems"]
     assert found["baseline"]["run_id"] == runs["slow"].header.run_id
     keys = {
@@ -274,39 +281,28 @@ def test_the_document_keeps_what_the_contract_says(change, runs):
         "n_candidate", "method", "verdict",
     }  # fmt: skip
     assert all(keys <= set(row) for row in found["metrics"])
-    row = found["metrics"][0]
-    assert (row["metric"], row["baseline"], row["delta"], row["n_baseline"]) == (
-        "step_time",
-        131e6,
-        -30e6,
-        12,
-    )
-    assert [one["part"] for one in found["step_time_parts"]] == [
-        "compute",
-        "exposed_comm",
-        "exposed_memory",
-        "idle",
-    ]
-    assert found["gate"] is None
+    first = found["metrics"][0]
+    assert [first[key] for key in ("metric", "baseline", "delta", "n_baseline")] == ["step_time", 131e6, -30e6, 12]
+    parts = ["compute", "exposed_comm", "exposed_memory", "idle"]
+    assert [row["part"] for row in found["step_time_parts"]] == parts
 
 
 def test_what_speaks_against_a_comparison_is_said_before_the_figures(runs, tmp_path):
     wide = plain_run(tmp_path / "wide", [steps(70, 2)] * 3)
     found = diff(runs["slow"], wide)
-    text = difference_text(found, Console(width=100))
+    text = text_of(found)
     assert text.index("not comparable  world size: baseline 2, candidate 3") < text.index("mean on")
     assert "warning         too few summary steps: baseline 12, candidate 2" in text
     assert verdict_text(found).endswith("; not comparable: world-size (--force to go on)")
-    page = difference_markdown(found)
-    assert "- **not comparable**: world size: baseline 2, candidate 3" in page
+    assert "- **not comparable**: world size: baseline 2, candidate 3" in markdown_of(found)
 
 
 def test_many_changes_are_counted_where_they_are_not_shown(runs):
     names = [f"NCCL_{number:02d}" for number in range(30)]
     old, new = (Changed(runs["slow"], nccl=NcclFacts("2.21", dict.fromkeys(names, value), nvls=None)) for value in "01")
     found = RunDifference(Side("a", (old,)), Side("b", (new,)))
-    assert "and 10 more; --json has all" in difference_text(found, Console(width=100))
-    assert "Left out: 18 more" in difference_markdown(found)
+    assert "and 10 more; --json has all" in text_of(found)
+    assert "and 10 more; `--json` has all" in markdown_of(found)
     rows = difference_document(found)["changes"]
     assert len(rows) == 30
     assert rows[0] == {
@@ -315,16 +311,13 @@ def test_many_changes_are_counted_where_they_are_not_shown(runs):
 
 
 def test_kernels_that_came_and_went_are_listed_with_their_phase(runs, tmp_path):
-    other = plain_run(tmp_path / "other", [steps(100)] * 2, kernel="k" * 200)
-    found = diff(runs["slow"], other)
+    found = diff(runs["slow"], plain_run(tmp_path / "other", [steps(100)] * 2, kernel="k" * 200))
     for width in (60, 80, 100):
-        lines = difference_text(found, Console(width=width)).splitlines()
-        (line,) = [line for line in lines if line.startswith("kkk")]
+        (line,) = [line for line in text_of(found, width).splitlines() if line.startswith("kkk")]
         assert "0 ms" in line
         assert ("backward  appeared" in line) == (width > 60)
         assert len(line) <= width
-    page = difference_markdown(found)
-    assert "| gemm | backward | vanished |" in page
+    assert "| backward | vanished |" in markdown_of(found)
 
 
 def test_throughput_is_judged_as_step_time_is(tmp_path, change):
@@ -353,9 +346,9 @@ def test_captures_without_steps_show_all_shares_and_say_what_is_not_compared(tmp
         for name, compute in (("one", 100), ("two", 70))
     ]
     found = diff(*sides)
-    text = difference_text(found, Console(width=100))
+    text = text_of(found)
     for name in (
-        "comm in all",
+        "comm share",
         "exposed comm share",
         "hidden by compute",
         "idle share",
