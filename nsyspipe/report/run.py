@@ -313,17 +313,7 @@ def _short_ms(ns: float | None) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding as words.
-
-    Attributes
-    ----------
-    share
-        Of the step time, 0 to 1: length of the bar; 0 without a bound.
-    expected
-        What a replay expects; None where there was none.
-    evidence
-        Pairs of name and value.
-    """
+    """One finding as words."""
 
     id: str
     severity: str
@@ -331,9 +321,9 @@ class Finding:
     title: str
     advice: str
     saving: str
-    share: float
+    share: float  # of the step time, 0 to 1; 0 without a bound
     share_text: str
-    expected: str | None
+    expected: str | None  # by a replay; None where there was none
     evidence: list[tuple[str, str]]
 
     @property

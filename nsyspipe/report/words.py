@@ -16,7 +16,7 @@ from nsyspipe.model.text import printable
 from nsyspipe.report.units import absent, bandwidth_text, ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
     import pyarrow as pa
 
@@ -327,7 +327,9 @@ _UNKNOWN_COMM = {
     "no-comm-kernels": "Communication is not known: no kernel of several ranks is known to communicate. "
     "Name yours with --comm-kernel REGEX.",
 }
-_MIXED = ("different-runs", "more-ranks-than-world")
+_MIXED = {"different-runs", "more-ranks-than-world"}
+# Where ranks are missing, waiting for them looks like transfer.
+_MISSING = {"ranks-missing", "ranks-not-captured"}
 
 
 def verdict(
@@ -341,20 +343,29 @@ def verdict(
     evenness: Evenness | None = None,
 ) -> str:
     """Return the sentence for a run's figures, and on lines of their own what goes with it."""
-    rows = list(problems)
-    text = _sentences(
-        summary,
-        n_ranks,
-        findings,
-        has_host_steps=has_host_steps,
-        of_what="the capture" if is_capture else "step time",
-        codes=[row["code"] for row in rows],
-        errors=[row["code"] for row in rows if row["severity"] == "error"],
-    )
-    lines = [text]
+    severities = {row["code"]: row["severity"] for row in problems}
+    of_what = "the capture" if is_capture else "step time"
+    if not n_ranks:
+        lines = [_WITH_HOST_STEPS if has_host_steps else _NO_VERDICT]
+    elif not summary["n_summary_steps"] and not is_capture:
+        lines = ["No step has a window on every rank, so there are no figures for the run."]
+    elif summary["comm_share"] is None:
+        what = "the time of the capture" if is_capture else "the steps' time"
+        unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
+        known_causes = (_UNKNOWN_COMM[code] for code in _UNKNOWN_COMM if severities.get(code) == "error")
+        lines = [next(known_causes, unknown)]
+    elif summary["comm_share"] == 0:
+        lines = [_without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in severities)]
+    else:
+        lines = [_with_comm(summary, of_what, severities.keys())]
+        lines += [
+            f"{row['action'].capitalize()}: {ms_text(row['saving_ns_per_step'])} per step."
+            for row in findings
+            if row["id"] == "straggler"
+        ]
     if evenness is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
-    if any(row["code"] in _MIXED for row in rows):
+    if _MIXED & severities.keys():
         lines.append(_CAUTION)
     return "\n".join(lines)
 
@@ -372,48 +383,22 @@ def verdict_of(run: Run) -> str:
     )
 
 
-# Where ranks are missing, waiting for them looks like transfer.
-_MISSING = {"ranks-missing", "ranks-not-captured"}
-
-
-def _sentences(
-    summary: Mapping[str, Any],
-    n_ranks: int,
-    findings: Sequence[Mapping[str, Any]],
-    *,
-    has_host_steps: bool,
-    of_what: str,
-    codes: Sequence[str],
-    errors: Sequence[str],
-) -> str:
-    if not n_ranks:
-        return _WITH_HOST_STEPS if has_host_steps else _NO_VERDICT
-    if not summary["n_summary_steps"] and of_what == "step time":
-        return "No step has a window on every rank, so there are no figures for the run."
-    if summary["comm_share"] is None:
-        return _not_known(of_what, errors)
-    if summary["comm_share"] == 0:
-        return _without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in codes)
-    share, exposed = _percent(summary["comm_share"]), _percent(summary["exposed_comm_share"])
+def _with_comm(summary: Mapping[str, Any], of_what: str, codes: Set[str]) -> str:
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         hidden, where = summary["overlap_ratio"], f"compute ({_why_no_backward(of_what, codes)})"
     elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
         hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} under backward's"
-    share = f"{share} of {of_what}"
+    share = f"{_percent(summary['comm_share'])} of {of_what}"
     waiting = summary["wait_share"] or 0.0
     if waiting >= _MUCH_WAITING * summary["comm_share"]:
-        least = "at least " if _MISSING.intersection(codes) else ""
+        least = "at least " if _MISSING & codes else ""
         share = f"{share} ({least}{_percent(waiting)} waiting for other ranks)"
-    text = f"Communication is {share}, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
-    late = next((row for row in findings if row["id"] == "straggler"), None)
-    if late is None:
-        return text
-    cost = ms_text(late["saving_ns_per_step"])
-    return f"{text}\n{late['action'].capitalize()}: {cost} per step."
+    exposed = _percent(summary["exposed_comm_share"])
+    return f"Communication is {share}, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
 
 
-def _why_no_backward(of_what: str, codes: Sequence[str]) -> str:
+def _why_no_backward(of_what: str, codes: Set[str]) -> str:
     if of_what != "step time":
         return "there are no steps to look for backward in"
     if "no-launches" in codes:
@@ -428,13 +413,6 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, *, hides_idle: bool)
     if summary["idle_share"] is not None and not hides_idle:
         parts.append(f"idle {_percent(summary['idle_share'])}")
     return f"No communication: {', '.join(parts)}."
-
-
-def _not_known(of_what: str, errors: Sequence[str]) -> str:
-    """Return what stands in the verdict's place where communication is not known."""
-    text = next((_UNKNOWN_COMM[code] for code in _UNKNOWN_COMM if code in errors), None)
-    what = "the steps' time" if of_what == "step time" else "the time of the capture"
-    return text or f"What {what} goes to is not known: kernels or their names were not recorded."
 
 
 def _percent(ratio: float | None) -> str:

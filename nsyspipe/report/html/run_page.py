@@ -211,9 +211,7 @@ def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
     bars = rank_chart(run.breakdown(), drawn, caption=note, is_capture=run.is_capture, has_comm=has_comm)
     if bars:
         split = "Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        over = (
-            "from its first operation to the end of its last" if run.is_capture else "mean of the steps in the figures"
-        )
+        over = "first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
         yield Sentence(f"Where the time of {whole} goes per rank, {over}. {split if has_comm else ''}".strip())
         yield bars
     else:
@@ -231,13 +229,9 @@ def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
             "in the figures."
         )
         yield steps
-    elif run.is_capture:
-        yield Sentence("There are no steps: the figures are of the capture as a whole.")
     else:
-        is_host = bool(run.host_steps().num_rows)
-        yield Sentence(
-            "No step has GPU activity; how long they took is under Host steps." if is_host else "No step was found."
-        )
+        rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
+        yield Sentence(f"There are no steps{rest}")
     yield Heading("Collectives")
     if has_comm:
         yield Sentence(
@@ -250,8 +244,7 @@ def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
 
 
 def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Block | Chart | MoreRanks]:
-    others = [rank for rank in run.ranks["rank"].to_pylist() if rank not in first]
-    data = timeline_data(run.timeline(), run.steps(), first, others)
+    data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
     if data is None:
         yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
         return

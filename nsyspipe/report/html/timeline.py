@@ -72,7 +72,7 @@ def timeline_data(
 def _that_fit(counts: dict[int, int], first: Sequence[int], others: Sequence[int]) -> list[int]:
     kept = [rank for rank in first if rank in counts]
     room = MOST_BARS - sum(counts[rank] for rank in kept)
-    for rank in others:
+    for rank in (rank for rank in others if rank not in first):
         room -= counts.get(rank, 0)
         if room < 0:
             break

@@ -56,7 +56,6 @@ _NS_PER_S = 10**9
 def perfetto(
     run: Run,
     file: BinaryIO,
-    *,
     steps: tuple[int, int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
