@@ -1,4 +1,4 @@
-"""The page of a store as text: whose it is, what it carries, and that no name in it is more than text."""
+"""The page of a store: groups, series, facets, figures that are null, links; whose it is, and that names are only text."""
 
 # ruff: noqa: RUF001 - the multiplication sign is what pages show
 
@@ -7,18 +7,196 @@ from __future__ import annotations
 import json
 import os
 import re
+from datetime import UTC, datetime
 
 import pytest
 
 import nsyspipe
 from nsyspipe.errors import OutputError
 from nsyspipe.report.files import identity_of_page
-from nsyspipe.report.html.dashboard_page import DASHBOARD, STORE, dashboard_page, write_pages
-from nsyspipe.report.html.page import run_id_of_page
+from nsyspipe.report.html.dashboard_page import (
+    DASHBOARD,
+    FOLLOWED,
+    STORE,
+    _text,
+    dashboard_page,
+    dashboard_runs,
+    facets,
+    group_name,
+    page_links,
+    series_of,
+    write_pages,
+)
+from nsyspipe.report.html.page import RUN_ID, run_id_of_page
 from nsyspipe.store.saved_run import Unreadable, stored_runs
 from nsyspipe.store.write import save
 from tests.build.hostile import HOSTILE
-from tests.dashboard_store import add_run, add_series, days, file_of, finding_row
+from tests.dashboard_store import add_run, add_series, days, file_of, finding_row, run_row
+
+FIGURES = {figure.label: figure for figure in FOLLOWED}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "4 × H200"),
+        ({"gpu_names": "NVIDIA A100-SXM4-80GB, NVIDIA H200"}, "4 × A100-SXM4-80GB, H200"),
+        ({"gpu_names": "AMD MI300X"}, "4 × AMD MI300X"),
+        ({"gpu_names": ""}, "4 × GPU not recorded"),
+        ({"world_size": None}, "4 × H200, world size not recorded"),
+        ({"n_ranks": 3}, "3 of 4 ranks × H200"),
+    ],
+)
+def test_a_group_is_the_world_size_and_the_gpu_model(changes, name):
+    assert group_name(run_row("a", **changes)) == name
+
+
+def series(*pairs):
+    """Return the labels of the series of runs, given as (label, world size)."""
+    rows = [run_row("a", label=label, n_ranks=n, world_size=n) for label, n in pairs]
+    return [one.label for one in series_of(rows)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "labels"),
+    [
+        # A label that comes again is a series; those that are there once are none.
+        ([("a", 4), ("b", 4), ("a", 4), ("b", 4)], ["a", "b", "a", "b"]),
+        ([("a", 4), ("b", 4), ("c", 4)], [None] * 3),
+        # Two of four runs share theirs; then one more run has its own, and two of five is less than half.
+        ([("a", 4), ("a", 4), ("b", 4), ("c", 4)], ["a", "a", "b", "c"]),
+        ([("a", 4), ("a", 4), ("b", 4), ("c", 4), ("d", 4)], [None] * 5),
+        # Each group decides for itself.
+        ([("a", 4), ("a", 4), ("a", 8), ("b", 8)], ["a", "a", None, None]),
+    ],
+)
+def test_labels_that_half_of_a_group_share_are_series(pairs, labels):
+    assert series(*pairs) == labels
+
+
+def test_facets_hold_the_values_in_their_own_order():
+    rows = [
+        run_row("1", label="b", world_size=16, hosts="n0, n1", link_kind="shm"),
+        run_row("2", label="a", world_size=8, hosts="n0", link_kind=None),
+        run_row("3", label="b", world_size=None, hosts="", link_kind="unknown", gpu_names="L4"),
+    ]
+    found = {one.name: (list(one.values), list(one.codes)) for one in facets(rows)}
+    assert found == {
+        "label": (["b", "a"], [0, 1, 0]),  # b has two runs
+        "world": (["8", "16", "not recorded"], [1, 0, 2]),
+        "gpu": (["H200", "L4"], [0, 0, 1]),
+        "hosts": (["not recorded", "1", "2"], [2, 1, 0]),
+        "link": (["host memory", "not recorded"], [0, 1, 1]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "text"),
+    [
+        ("step time", {}, "100.0 ms"),
+        ("throughput", {}, "10.00 steps/s"),
+        ("exposed comm", {"exposed_comm_share": 0.0}, "0.0 %"),
+        ("step time", {"step_time_ns": None}, "not recorded"),
+        ("waits for others", {"wait_share": None}, "not recorded"),
+        ("waits for others", {"wait_share": None, "n_ranks": 1}, "one rank"),
+        ("waits for others", {"wait_share": None, "comm_share": 0.0}, "no communication"),
+        ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": 0.0}, "no communication"),
+        ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": None}, "not recorded"),
+        ("idle", {"idle_share": float("nan")}, "not recorded"),
+        ("comm in all", {"comm_share": float("inf")}, "not recorded"),
+    ],
+)
+def test_a_figure_is_a_number_a_zero_or_says_why_not(figure, changes, text):
+    assert _text(run_row("a", **changes), FIGURES[figure]) == text
+
+
+def one_run(store, **changes):
+    add_run(store, "a", **changes)
+    return dashboard_runs(stored_runs(store), {})[0]
+
+
+@pytest.mark.parametrize(
+    ("captured", "words"),
+    [
+        (datetime(2026, 3, 1, 4, 30, 59, tzinfo=UTC), "1 Mar 2026 04:30"),
+        (datetime(1970, 1, 1, tzinfo=UTC), "1 Jan 1970 00:00"),
+        (None, "not recorded"),
+        (datetime(1969, 12, 31, tzinfo=UTC), "not recorded"),  # no clock of a capture
+    ],
+)
+def test_a_time_of_capture_is_in_utc_and_the_same_everywhere(tmp_path, captured, words):
+    assert one_run(tmp_path, captured_at_utc=captured).captured == words
+
+
+def test_milliseconds_of_capture_are_kept_for_the_axis(tmp_path):
+    captured = datetime(1970, 1, 2, 0, 0, 0, 7999, tzinfo=UTC)
+    assert one_run(tmp_path, captured_at_utc=captured).captured_ms == 86_400_007
+
+
+@pytest.mark.parametrize(
+    ("findings", "text"),
+    [
+        ([], "none"),
+        ([finding_row()], "single-bucket, up to 12.30 ms"),
+        ([finding_row(saving_ns_per_step=None)], "single-bucket"),
+        (
+            [finding_row(saving_ns_per_step=float("nan"))],
+            "not recorded",
+        ),  # no finding has that: damaged
+    ],
+)
+def test_the_first_finding_says_what_it_could_bring(tmp_path, findings, text):
+    assert one_run(tmp_path, findings=findings).finding_text == text
+
+
+def test_findings_that_cannot_be_read_are_not_none(tmp_path):
+    add_run(tmp_path, "a")
+    file_of(tmp_path, "findings", "a").write_bytes(b"")
+    assert dashboard_runs(stored_runs(tmp_path), {})[0].finding_text == "not recorded"
+
+
+def page_of(path, run_id):
+    """Write the head of a run's page."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="{RUN_ID}" content="{run_id}">',
+        encoding="utf-8",
+    )
+
+
+def links(tmp_path, *, pages=None, run_ids=("a",)):
+    return page_links(tmp_path / "store", run_ids, tmp_path / "site", pages)
+
+
+def test_pages_are_looked_for_in_order(tmp_path):
+    wanted = [
+        (tmp_path / "store" / "pages" / "a.html", "./../store/pages/a.html"),
+        (tmp_path / "site" / "a.html", "./a.html"),
+        (tmp_path / "site" / "pages" / "a.html", "./pages/a.html"),
+        (tmp_path / "given" / "a.html", "./../given/a.html"),
+    ]
+    assert links(tmp_path) == {}
+    for path, url in wanted:
+        page_of(path, "a")
+        assert links(tmp_path, pages=tmp_path / "given")["a"] == url
+
+
+def test_a_page_of_another_run_or_of_anything_else_is_not_linked(tmp_path):
+    page_of(tmp_path / "site" / "a.html", "b")
+    (tmp_path / "site" / "c.html").write_text("<html>")
+    assert links(tmp_path, run_ids=("a", "c")) == {}
+
+
+def test_urls_are_relative_and_encoded(tmp_path):
+    pages = tmp_path / 'p 100%"?#é'
+    page_of(pages / "a.html", "a")
+    assert links(tmp_path, pages=pages)["a"] == "./../p%20100%25%22%3F%23%C3%A9/a.html"
+
+
+def test_a_place_whose_name_is_no_text_is_linked_too(tmp_path):
+    pages = tmp_path / os.fsdecode(b"p\xff")
+    page_of(pages / "a.html", "a")
+    assert links(tmp_path, pages=pages)["a"] == "./../p%FF/a.html"
 
 
 @pytest.fixture
@@ -53,18 +231,13 @@ def test_the_page_says_that_it_is_a_dashboard(store, tmp_path):
     assert run_id_of_page(path) is None
 
 
-def test_the_same_store_gives_the_same_bytes(store):
-    add_series(store, "nightly", [100, 101, 99])
-    assert page(store) == page(store)
-
-
 def test_the_table_holds_every_run_newest_first_without_any_script(store):
     add_run(store, "old", label="first", wait_share=None, n_ranks=1, world_size=1)
     add_run(store, "new", label="second", captured_at_utc=days(1), findings=[finding_row()])
     assert rows(page(store)) == [
-        ["2 Mar 2026 04:30", "second new", "4 × H200", "10", "100.0 ms", "", "10.00 steps/s", "10.0 %", "20.0 %",
+        ["2 Mar 2026 04:30", "second new", "4 × H200", "10", "100.0 ms", "", "10.00 steps/s", "20.0 %", "10.0 %",
          "50.0 %", "5.0 %", "2.0 %", "single-bucket up to 12.30 ms"],
-        ["1 Mar 2026 04:30", "first old", "1 × H200", "10", "100.0 ms", "", "10.00 steps/s", "10.0 %", "20.0 %",
+        ["1 Mar 2026 04:30", "first old", "1 × H200", "10", "100.0 ms", "", "10.00 steps/s", "20.0 %", "10.0 %",
          "50.0 %", "one rank", "2.0 %", "none"],
     ]  # fmt: skip
 
