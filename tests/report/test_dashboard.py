@@ -125,12 +125,10 @@ def one_run(store, **changes):
     ],
 )
 def test_a_time_of_capture_is_in_utc_and_the_same_everywhere(tmp_path, captured, words):
-    assert one_run(tmp_path, captured_at_utc=captured).captured == words
-
-
-def test_milliseconds_of_capture_are_kept_for_the_axis(tmp_path):
-    captured = datetime(1970, 1, 2, 0, 0, 0, 7999, tzinfo=UTC)
-    assert one_run(tmp_path, captured_at_utc=captured).captured_ms == 86_400_007
+    run = one_run(tmp_path, captured_at_utc=captured)
+    assert run.captured == words
+    is_known = words != "not recorded"
+    assert run.captured_ms == (int(captured.timestamp()) * 1000 if is_known else None)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +145,6 @@ def test_milliseconds_of_capture_are_kept_for_the_axis(tmp_path):
 )
 def test_the_first_finding_says_what_it_could_bring(tmp_path, findings, text):
     assert one_run(tmp_path, findings=findings).finding_text == text
-
-
-def test_findings_that_cannot_be_read_are_not_none(tmp_path):
-    add_run(tmp_path, "a")
     file_of(tmp_path, "findings", "a").write_bytes(b"")
     assert dashboard_runs(stored_runs(tmp_path), {})[0].finding_text == "not recorded"
 
@@ -181,22 +175,19 @@ def test_pages_are_looked_for_in_order(tmp_path):
         assert links(tmp_path, pages=tmp_path / "given")["a"] == url
 
 
+@pytest.mark.parametrize(
+    ("name", "url"), [(os.fsencode('p 100%"?#é'), "p%20100%25%22%3F%23%C3%A9"), (b"p\xff", "p%FF")]
+)
+def test_urls_are_relative_and_encoded_whether_names_are_text_or_not(name, url, tmp_path):
+    pages = tmp_path / os.fsdecode(name)
+    page_of(pages / "a.html", "a")
+    assert links(tmp_path, pages=pages)["a"] == f"./../{url}/a.html"
+
+
 def test_a_page_of_another_run_or_of_anything_else_is_not_linked(tmp_path):
     page_of(tmp_path / "site" / "a.html", "b")
     (tmp_path / "site" / "c.html").write_text("<html>")
     assert links(tmp_path, run_ids=("a", "c")) == {}
-
-
-def test_urls_are_relative_and_encoded(tmp_path):
-    pages = tmp_path / 'p 100%"?#é'
-    page_of(pages / "a.html", "a")
-    assert links(tmp_path, pages=pages)["a"] == "./../p%20100%25%22%3F%23%C3%A9/a.html"
-
-
-def test_a_place_whose_name_is_no_text_is_linked_too(tmp_path):
-    pages = tmp_path / os.fsdecode(b"p\xff")
-    page_of(pages / "a.html", "a")
-    assert links(tmp_path, pages=pages)["a"] == "./../p%FF/a.html"
 
 
 @pytest.fixture
@@ -223,12 +214,16 @@ def rows(text):
     ]  # fmt: skip
 
 
-def test_the_page_says_that_it_is_a_dashboard(store, tmp_path):
-    add_run(store, "a")
+def test_the_page_is_a_dashboard_and_has_a_column_of_pages_where_there_are_any(store, tmp_path):
+    add_run(store, "a", label="A & B")
+    text = page(store)
     path = tmp_path / "page.html"
-    path.write_text(page(store), encoding="utf-8")
-    assert identity_of_page(path, STORE) == DASHBOARD
-    assert run_id_of_page(path) is None
+    path.write_text(text, encoding="utf-8")
+    assert (identity_of_page(path, STORE), run_id_of_page(path)) == (DASHBOARD, None)
+    assert 'class="text page"' not in text
+    assert 'id="problems"' not in text
+    link = '<a href="./pages/a.html" aria-label="page of A &amp; B, a">page</a>'
+    assert link in page(store, pages={"a": "./pages/a.html"})
 
 
 def test_the_table_holds_every_run_newest_first_without_any_script(store):
@@ -240,13 +235,6 @@ def test_the_table_holds_every_run_newest_first_without_any_script(store):
         ["1 Mar 2026 04:30", "first old", "1 × H200", "10", "100.0 ms", "", "10.00 steps/s", "20.0 %", "10.0 %",
          "50.0 %", "one rank", "2.0 %", "none"],
     ]  # fmt: skip
-
-
-def test_a_column_of_pages_is_there_when_there_are_any(store):
-    add_run(store, "a", label="A & B")
-    assert 'class="text page"' not in page(store)
-    text = page(store, pages={"a": "./pages/a.html"})
-    assert '<a href="./pages/a.html" aria-label="page of A &amp; B, a">page</a>' in text
 
 
 def test_charts_get_one_value_per_run_and_null_where_there_is_none(store):
@@ -267,12 +255,8 @@ def test_runs_of_other_world_sizes_and_gpus_are_other_series(store):
     assert found["groups"] == ["4 × A100", "4 × H200", "8 × H200"]
     labels = [found["series"][at]["label"] for at in found["runs"]["series"]]
     assert labels == found["runs"]["label"]
-
-
-def test_only_what_differs_can_be_filtered(store):
-    add_series(store, "a", [1, 1])
-    add_series(store, "b", [1, 1])
-    assert [one["name"] for one in data(page(store))["facets"]] == ["label"]
+    # Only what differs can be filtered.
+    assert [facet["name"] for facet in found["facets"]] == ["label", "world", "gpu"]
 
 
 def test_many_labels_are_a_few_buttons_and_the_text_field(store):
@@ -293,11 +277,6 @@ def test_runs_that_cannot_be_read_are_told_with_what_mends_them(store):
     assert "<code>good</code>: page cannot be made" in problems
     assert "Fix: <code>--out</code> again" in problems
     assert '<a href="#problems">' in text
-
-
-def test_a_store_without_problems_has_no_such_section(store):
-    add_run(store, "a")
-    assert 'id="problems"' not in page(store)
 
 
 def test_no_name_is_more_than_text(store):
@@ -334,17 +313,12 @@ def saved(steady, store):
     return store
 
 
-def test_pages_of_runs_are_written_from_the_store(saved, tmp_path):
+def test_a_page_is_written_from_the_store_and_anew_only_when_it_is_older_than_its_run(saved, tmp_path):
     seen = []
-    failed = write_pages(saved, ["mine"], tmp_path / "deep" / "pages", on_progress=lambda *at: seen.append(at))  # fmt: skip
-    assert (failed, seen) == ([], [(1, 1)])
-    assert run_id_of_page(tmp_path / "deep" / "pages" / "mine.html") == "mine"
-
-
-def test_a_page_is_written_anew_only_when_it_is_older_than_its_run(saved, tmp_path):
-    write_pages(saved, ["mine"], tmp_path / "pages")
+    assert write_pages(saved, ["mine"], tmp_path / "pages", on_progress=lambda *at: seen.append(at)) == []
     path = tmp_path / "pages" / "mine.html"
     text = path.read_text()
+    assert (seen, run_id_of_page(path)) == ([(1, 1)], "mine")
     path.write_text(text + "kept")
     write_pages(saved, ["mine"], tmp_path / "pages")
     assert path.read_text() == text + "kept"

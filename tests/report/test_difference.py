@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 from rich.console import Console
 
@@ -187,6 +189,8 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
     formats = difference_formats(change, judged, settings_file="x.toml")
     why = "Gate failed: --fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms"
     assert why in text_of(change, gate=judged)
+    assert "Gate passed: --fail-on regression" in text_of(change, gate=gate(change, "regression"))
+    assert "Gate" not in text_of(change)
     page = formats["markdown"].text()
     assert page.startswith("<!-- nsyspipe:diff -->")
     assert len(page.splitlines()) < 80
@@ -200,8 +204,13 @@ def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change
         path = tmp_path / name
         path.write_text(chosen.text(), encoding="utf-8")
         assert {other: formats[other].identity_of(path) for other in formats} == dict.fromkeys(formats) | {name: ids}
-        path.write_text("something else")
-        assert chosen.identity_of(path) is None
+        for content in ("", "nothing", "7", "[", "null", '{"a": 1}'):
+            meta = f'<meta name="nsyspipe-diff-runs" content="{html.escape(content)}">'
+            page = f'<!doctype html><html lang="en"><head><meta charset="utf-8">{meta}'
+            for text in (content, page):
+                path.write_text(text, encoding="utf-8")
+                assert chosen.identity_of(path) is None
+        assert chosen.identity_of(tmp_path / "missing") is None
 
 
 def test_the_document_keeps_what_the_contract_says(change, runs):
