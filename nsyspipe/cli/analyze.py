@@ -75,6 +75,6 @@ def analyze(
 def _print_summary(run: Run, n_findings: int | None) -> None:
     from rich.console import Console
 
-    from nsyspipe.report.text import summary_text
+    from nsyspipe.report.run import summary_text
 
     write_stdout(summary_text(run, Console(), n_findings=n_findings))

@@ -12,12 +12,24 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from nsyspipe.model.text import printable
-from nsyspipe.report.blocks import Facts, Heading, Items, Notes, Sentence, Table, Troubles, Word, left_out, words_of
+from nsyspipe.report.blocks import (
+    Facts,
+    Heading,
+    Items,
+    Notes,
+    Sentence,
+    Table,
+    Tiles,
+    Troubles,
+    Word,
+    left_out,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nsyspipe.report.blocks import Block, Cell, Column
+    from nsyspipe.report.blocks import Block, Cell, Column, Tile
 
 MAX_WIDTH = 100
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -107,9 +119,27 @@ def _drawn(block: Block, width: int) -> RenderableType:  # noqa: PLR0911 - one p
             return apart(Group(marked(block.rows[: block.n_shown]), *([dim([below])] if below else [])))
         case Notes():
             return apart(dim(block.texts))
+        case Tiles():
+            return apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1))
         case Table():
             table = _table(block, min(width, MAX_WIDTH))
             return table if block.is_close else apart(table)
+
+
+# So wide are two key figures beside each other.
+_TWO_TILES = 79
+
+
+def _tiles(tiles: Sequence[Tile], n_beside: int) -> Grid:
+    """Return key figures, name and value."""
+    table = grid(has_headings=False)
+    for _ in range(n_beside):
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+    for at in range(0, len(tiles), n_beside):
+        first, *more = tiles[at : at + n_beside]
+        table.add_row(first.name, first.text, *(cell for tile in more for cell in (f"  {tile.name}", tile.text)))
+    return table
 
 
 def _table(block: Table, width: int) -> RenderableType:

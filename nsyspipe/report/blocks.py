@@ -155,7 +155,32 @@ class Table:
     strong: frozenset[int] = frozenset()  # rows that a page points out
 
 
-Block = Sentence | Facts | Heading | Items | Troubles | Notes | Table
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One key figure as words."""
+
+    name: str
+    value: str
+    unit: str
+    meaning: str
+    # instead of a figure: ``not recorded``, or a dash where there is nothing to record; `meaning` then says why
+    missing: str | None = None
+    category: str | None = None  # of the palette
+
+    @property
+    def text(self) -> str:
+        """The figure with its unit."""
+        return f"{self.value} {self.unit}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Key figures: large on a page, two in a row on the terminal, one row in Markdown."""
+
+    tiles: Sequence[Tile]
+
+
+Block = Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles
 
 
 def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:

@@ -43,7 +43,23 @@ class Format:
 
 def format_named(name: str) -> Format:
     """Return a format; what makes it is imported now, since few are asked for."""
-    return _FORMATS[name]()
+    if name == "perfetto":
+        from nsyspipe.report.perfetto.trace import perfetto, run_id_of_trace
+
+        return Format(run_id_of_trace, perfetto)
+    if name == "html":
+        from nsyspipe.report.html.page import run_id_of_page
+        from nsyspipe.report.html.run_page import run_page
+
+        return _text(run_id_of_page, run_page)
+    if name == "markdown":
+        from nsyspipe.report.markdown import markdown, run_id_of_markdown
+
+        return _text(run_id_of_markdown, markdown)
+    from nsyspipe.report.document import document_text
+    from nsyspipe.report.files import run_id_of_document
+
+    return _text(run_id_of_document, document_text)
 
 
 def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[[Run], str]) -> Format:
@@ -52,43 +68,6 @@ def _text(run_id_of: Callable[[Path], str | None], text_of: Callable[[Run], str]
         file.write(text_of(run).encode("utf-8", errors="replace"))
 
     return Format(run_id_of, write)
-
-
-def _json() -> Format:
-    from nsyspipe.report.document import document_text
-    from nsyspipe.report.files import run_id_of_document
-
-    return _text(run_id_of_document, document_text)
-
-
-def _markdown() -> Format:
-    from nsyspipe.report.markdown import markdown, run_id_of_markdown
-
-    return _text(run_id_of_markdown, markdown)
-
-
-def _html() -> Format:
-    from nsyspipe.report.html.page import run_id_of_page
-    from nsyspipe.report.html.run_page import run_page
-
-    return _text(run_id_of_page, run_page)
-
-
-def _perfetto() -> Format:
-    from nsyspipe.report.perfetto.trace import perfetto, run_id_of_trace
-
-    def write(run: Run, file: BinaryIO, steps: Steps, on_progress: OnProgress) -> None:
-        perfetto(run, file, steps=steps, on_progress=on_progress)
-
-    return Format(run_id_of_trace, write)
-
-
-_FORMATS: dict[str, Callable[[], Format]] = {
-    "json": _json,
-    "markdown": _markdown,
-    "html": _html,
-    "perfetto": _perfetto,
-}
 
 
 def write(run: Run, path: str | os.PathLike[str], *, steps: Steps = None, force: bool = False) -> None:

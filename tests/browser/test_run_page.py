@@ -25,7 +25,7 @@ def test_a_page_loads_alone_and_draws_every_chart(name, written, open_page):
     opened.draw()
     page = opened.page
     figures = page.locator("figure[data-chart]").evaluate_all("all => all.map(one => one.id)")
-    assert {"chart-time", "chart-timeline", "chart-steps"} <= set(figures)
+    assert {"chart-step-bars", "chart-timeline", "chart-step-columns"} <= set(figures)
     assert ("chart-collectives" in figures) == (name != "one-rank")
     for figure in figures:
         assert opened.chart("chart.getOption().series.length", figure) > 0
@@ -39,7 +39,7 @@ def test_the_first_screen_says_what_is_wrong_and_what_to_do(written, open_page, 
     first = page.locator(".finding").first
     assert first.locator("h3").inner_text() == "Unset NCCL_P2P_DISABLE: data goes over host memory"
     screenshot(page, "ddp-4gpu-shm")
-    for selector in ("h1", ".tiles", ".finding >> nth=2", "#chart-time .chart-area"):
+    for selector in ("h1", ".tiles", ".finding >> nth=2", "#chart-step-bars .chart-area"):
         box = page.locator(selector).bounding_box()
         assert box["y"] + box["height"] <= DESKTOP[1], selector
 
@@ -83,13 +83,13 @@ def test_without_scripts_the_words_and_tables_are_there(written, open_page):
     opened = open_page(written("ddp-4gpu-shm"), java_script_enabled=False)
     text = opened.page.locator("body").inner_text()
     assert "Charts need JavaScript" in text
-    opened.page.locator("#chart-time summary").click()
-    assert opened.page.locator("#chart-time table").is_visible()
+    opened.page.locator("#chart-step-bars summary").click()
+    assert opened.page.locator("#chart-step-bars table").is_visible()
 
 
 def test_the_page_of_another_size_is_redrawn(written, open_page):
     opened = open_page(written("steady"))
     opened.page.set_viewport_size({"width": 900, "height": 900})
-    width = "document.querySelector('#chart-time canvas').clientWidth"
+    width = "document.querySelector('#chart-step-bars canvas').clientWidth"
     opened.wait(f"{width} < 860")
-    assert opened.chart("chart.getWidth()", "chart-time") == opened.page.evaluate(width)
+    assert opened.chart("chart.getWidth()", "chart-step-bars") == opened.page.evaluate(width)

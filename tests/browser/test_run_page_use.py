@@ -29,7 +29,7 @@ def timeline(straggler):
 
 def test_pointing_at_a_rank_shows_its_times_to_the_nanosecond(straggler):
     rank = straggler.page.evaluate("nsyspipe.data('step-bars').ranks[0]")
-    straggler.page.mouse.move(*straggler.point("chart-time", 200, 20))
+    straggler.page.mouse.move(*straggler.point("chart-step-bars", 200, 20))
     text = straggler.tooltip()
     assert "rank 0: 127.2 ms" in text
     for name in ("hidden", "exposed"):
@@ -174,7 +174,7 @@ def test_tab_reaches_everything_in_the_order_of_the_page(straggler):
     kinds = list(dict.fromkeys(reached))
     assert kinds[:5] == ["skip", "brand", "nav", "theme", "evidence"]
     assert kinds.index("zoom of chart-timeline") < kinds.index("chart chart-timeline")
-    assert "chart-time" in kinds
+    assert "chart-step-bars" in kinds
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert page.evaluate(outline) == "solid"
 
@@ -189,12 +189,12 @@ def test_the_theme_button_changes_page_and_charts(straggler, screenshot):
     page = straggler.page
     ground = "getComputedStyle(document.body).backgroundColor"
     colour = "chart.getOption().series[0].itemStyle.color"
-    light = page.evaluate(ground), straggler.chart(colour, "chart-time")
+    light = page.evaluate(ground), straggler.chart(colour, "chart-step-bars")
     button = page.locator("button.theme")
     assert button.get_attribute("aria-pressed") == "false"
     button.click()
     assert button.get_attribute("aria-pressed") == "true"
-    dark = page.evaluate(ground), straggler.chart(colour, "chart-time")
+    dark = page.evaluate(ground), straggler.chart(colour, "chart-step-bars")
     assert light[0] != dark[0]
     assert light[1] != dark[1]
     screenshot(page, "ddp-2gpu-straggler-dark-first")
@@ -208,8 +208,8 @@ def test_the_bar_marks_the_section_that_is_read(straggler):
 
 def test_a_table_says_what_the_chart_shows(straggler):
     page = straggler.page
-    page.locator("#chart-time summary").click()
-    cells = page.locator("#chart-time tbody tr").first.locator("td").all_inner_texts()
+    page.locator("#chart-step-bars summary").click()
+    cells = page.locator("#chart-step-bars tbody tr").first.locator("td").all_inner_texts()
     assert cells[:2] == ["0", "127.2 ms"]
 
 
@@ -221,11 +221,11 @@ def test_paper_is_light_complete_and_without_furniture(written, open_page, scree
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.locator(".bar").is_visible()
     assert page.locator(".finding details").evaluate_all("all => all.every(one => one.open)")
-    colour = opened.chart("chart.getOption().series[0].itemStyle.color", "chart-time")
+    colour = opened.chart("chart.getOption().series[0].itemStyle.color", "chart-step-bars")
     screenshot(page, "ddp-2gpu-straggler-print", full_page=True)
     page.emulate_media(media="screen", color_scheme="dark")
     opened.wait("!document.documentElement.dataset.theme")
-    assert opened.chart("chart.getOption().series[0].itemStyle.color", "chart-time") != colour
+    assert opened.chart("chart.getOption().series[0].itemStyle.color", "chart-step-bars") != colour
     assert page.locator(".finding details").evaluate_all("all => all.every(one => !one.open)")
 
 

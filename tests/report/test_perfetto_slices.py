@@ -9,17 +9,10 @@ from hypothesis import given, strategies as st
 
 from nsyspipe.analysis.intervals import union
 from nsyspipe.model import schema
-from nsyspipe.report.perfetto.packets import disjoint_lanes, nested_lanes, shown, values_of
-from nsyspipe.report.perfetto.tracks import (
-    bin_edges,
-    busy_percent,
-    busy_time,
-    exposed_time,
-    waiting_time,
-    windows,
-)
+from nsyspipe.report.perfetto.packets import coded, disjoint_lanes, nested_lanes, shown, values_of
+from nsyspipe.report.perfetto.trace import _waiting_time, _windows, bin_edges, busy_percent
 from tests.build.make import ints
-from tests.build.make_perfetto import collective, comm, op, step_row
+from tests.build.make_perfetto import collective, step_row
 
 
 def disjoint(*times, ties=None):
@@ -109,7 +102,7 @@ def test_nested_lanes_hold_each_slice_once_and_nothing_that_crosses(found):
 
 
 def read(column):
-    found = values_of(column)
+    found = values_of(coded(column))
     numbers = found.numbers.tolist()
     values = numbers if found.texts is None else [found.texts[at] for at in numbers]
     return [value if known else None for value, known in zip(values, found.is_known, strict=True)]
@@ -126,7 +119,7 @@ def read(column):
 )
 def test_a_column_keeps_its_values_and_its_nulls(values, kind, expected):
     if expected is None:
-        assert not values_of(pa.chunked_array([values], kind)).is_known.any()
+        assert not values_of(coded(pa.chunked_array([values], kind))).is_known.any()
         return
     assert read(pa.chunked_array([values], kind)) == expected
     assert read(pa.chunked_array([values[:1], values[1:]], kind)) == expected
@@ -134,9 +127,8 @@ def test_a_column_keeps_its_values_and_its_nulls(values, kind, expected):
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.bool_()])
 def test_a_column_without_chunks_is_empty(kind):
-    found = values_of(pa.chunked_array([], kind))
+    found = values_of(coded(pa.chunked_array([], kind)))
     assert (found.numbers.size, found.is_known.size) == (0, 0)
-    assert found.take(ints(-1)).is_known.tolist() == [False]
 
 
 def test_bytes_that_are_no_text_are_replaced():
@@ -173,20 +165,8 @@ def test_windows_are_those_whose_figure_is_known_and_touching_ones_are_one():
         step_row(20, 30, 2),
         step_row(30, 40, 3, wait_ns=1),
     )
-    assert pairs(windows(table, "wait_ns")) == [(0, 20), (30, 40)]
-    assert pairs(windows(table, "comm_ns")) == []
-
-
-def test_busy_time_is_the_union_of_a_category():
-    events = schema.EVENTS.from_rows([op(0, 10), op(5, 15), comm(20, 30), op(40, 41, "memory")])
-    assert pairs(busy_time(events, "compute")) == [(0, 15)]
-    assert pairs(busy_time(events, "comm")) == [(20, 30)]
-
-
-def test_exposed_is_communication_beside_no_compute_inside_the_windows():
-    # Communication [0, 100), compute [20, 30) and [90, 120), windows [10, 95).
-    found = exposed_time(times((20, 30), (90, 120)), times((0, 100)), times((10, 95)))
-    assert pairs(found) == [(10, 20), (30, 90)]
+    assert pairs(_windows(table, "wait_ns")) == [(0, 20), (30, 40)]
+    assert pairs(_windows(table, "comm_ns")) == []
 
 
 def test_waiting_runs_from_the_own_start_to_the_last_start_or_the_own_end():
@@ -197,12 +177,12 @@ def test_waiting_runs_from_the_own_start_to_the_last_start_or_the_own_end():
         collective(100, 120, 3, is_matched=False),
         collective(130, 150, 4),  # matched, but there is no common clock
     )
-    assert pairs(waiting_time(table, times((5, 200)))) == [(5, 10), (60, 65)]
+    assert pairs(_waiting_time(table, times((5, 200)))) == [(5, 10), (60, 65)]
 
 
 def test_waiting_at_two_communicators_at_once_counts_once():
     table = collectives(collective(0, 50, 0, wait_ns=20), collective(10, 60, 1, wait_ns=20))
-    assert pairs(waiting_time(table, times((0, 100)))) == [(0, 30)]
+    assert pairs(_waiting_time(table, times((0, 100)))) == [(0, 30)]
 
 
 # --- counters --------------------------------------------------------------------------------
@@ -247,14 +227,3 @@ def test_a_bin_counts_as_far_as_it_lies_in_windows():
 
 def test_percent_are_to_the_nearest():
     assert busy([(0, 1), (3, 5)], [(0, 6)], 0, 3, 6) == [(0, 33), (3, 67), (6, 0)]
-
-
-def test_without_windows_there_is_no_counter():
-    assert busy([(0, 1)], [], 0, 3, 6) == []
-
-
-def test_a_window_without_length_counts_nothing():
-    edges = bin_edges(steps(step_row(5, 5, comm_ns=0)))
-    inside = windows(steps(step_row(5, 5, comm_ns=0)), "comm_ns")
-    assert len(inside) == 0
-    assert busy_percent(times((0, 9)), inside, edges)[0].dtype == np.int64

@@ -16,7 +16,7 @@ from nsyspipe.errors import DatasetError, OptionError
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.document import document_text
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.text import summary_text
+from nsyspipe.report.run import summary_text
 from nsyspipe.run.run import RUN_TABLES
 from nsyspipe.store.layout import is_saved
 from nsyspipe.store.parquet_size import check_size

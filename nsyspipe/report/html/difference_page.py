@@ -15,7 +15,19 @@ import pyarrow.compute as pc
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.metrics import METRICS as BY_NAME
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.report.blocks import Column, Field, Sentence, Table, Track, Troubles, Word, table_of, with_column
+from nsyspipe.report.blocks import (
+    Column,
+    Field,
+    Sentence,
+    Table,
+    Tile,
+    Tiles,
+    Track,
+    Troubles,
+    Word,
+    table_of,
+    with_column,
+)
 from nsyspipe.report.difference import (
     CHANGES,
     DIFF_RUNS,
@@ -31,10 +43,9 @@ from nsyspipe.report.difference import (
     percent_change,
     settle_text,
 )
-from nsyspipe.report.html.page import PART_LEGEND, Chart, Tiles, blocks_page, cut
-from nsyspipe.report.html.run_boards import troubles
-from nsyspipe.report.html.run_page import Tile, provenance
-from nsyspipe.report.html.run_steps import timeline_data, timeline_table
+from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
+from nsyspipe.report.html.run_page import provenance
+from nsyspipe.report.html.timeline import timeline_data, timeline_table
 from nsyspipe.report.units import (
     absent,
     count_text,
@@ -45,6 +56,7 @@ from nsyspipe.report.units import (
     percent_text,
     value_text,
 )
+from nsyspipe.report.words import troubles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -73,7 +85,7 @@ def difference_page(difference: RunDifference, gate: Gate | None = None, *, sett
     )
 
 
-def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart | Tiles]:
+def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart]:
     """Yield what is said of a difference, with what only a page has room for."""
     for block in difference_blocks(difference, gate, settings_file=settings_file):
         match block:
@@ -95,7 +107,7 @@ def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | N
         (severity, f"{side}: {message}", place, fix)
         for side in SIDES
         for severity, message, place, fix in troubles(
-            difference.problems.filter(pc.equal(difference.problems["side"], side))
+            difference.problems.filter(pc.equal(difference.problems["side"], side)).to_pylist()
         )
     ]
     if found:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from nsyspipe.report.blocks import Block
-
 
 LIBRARY = "echarts.min.js"
 SHELL_STYLES = ("tokens.css", "base.css", "parts.css", "charts.css", "print.css")
@@ -241,23 +239,22 @@ class Chart:
 PART_LEGEND = tuple((part.category or "", part.label) for part in STEP_PARTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """Key figures, large."""
-
-    tiles: Sequence[Any]  # of `run_page.Tile`
-
-
 def blocks_page(
-    blocks: Iterable[Block | Chart | Tiles],
+    blocks: Iterable[Any],
     title: str,
     identity: tuple[str, str],
     *,
     scripts: tuple[str, ...] = (),
     styles: tuple[str, ...] = (),
+    brand: str | None = None,
+    n_beside: int = 0,
 ) -> str:
-    """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table."""
-    parts: list[tuple[str, list[tuple[str, Block | Chart | Tiles]]]] = [("", [])]
+    """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
+
+    The first `n_beside` sections stand beside each other where there is room. A block that only one subject has is drawn
+    by its name in the template, as the others are.
+    """
+    parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
     charts = []
     for block in blocks:
         section = _section(block)
@@ -272,8 +269,10 @@ def blocks_page(
             title=title,
             identity=identity,
             context={
+                "brand": brand or title,
+                "n_beside": n_beside,
                 "head": head,
-                "sections": [(f"part-{at}", name) for at, (name, _) in enumerate(rest)],
+                "sections": [(_anchor(name), name) for name, _ in rest],
                 "parts": [part for _, part in rest],
             },
             data={chart.name: chart.data for chart in charts},
@@ -284,7 +283,11 @@ def blocks_page(
     )
 
 
-def _section(block: Block | Chart | Tiles) -> str | None:
+def _anchor(name: str) -> str:
+    return re.sub(r"\W+", "-", name.lower()).strip("-")
+
+
+def _section(block: object) -> str | None:
     """Return what a section is called that begins with a block; None if none does."""
     match block:
         case Heading():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nsyspipe.model import schema
-from nsyspipe.report.html import run_steps as module
-from nsyspipe.report.html.run_steps import timeline_data, timeline_table
+from nsyspipe.report.html import timeline as module
+from nsyspipe.report.html.timeline import timeline_data, timeline_table
 
 TO = "\N{EN DASH}"
 
