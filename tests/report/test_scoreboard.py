@@ -25,7 +25,6 @@ from nsyspipe.report.scoreboard import (
     scoreboard_document,
     scoreboard_formats,
     scoreboard_page,
-    speedup_text,
     troubles,
 )
 from nsyspipe.store.write import save
@@ -59,64 +58,43 @@ def markdown(board):
     return scoreboard_formats(board)["markdown"].text()
 
 
-def test_the_fastest_and_its_speedup_come_first(board):
-    # 131 / 101 = 1.297
-    (said,) = headlines(board("slow", "fast", "again"))
-    assert said.startswith("fast is the fastest of 3 runs: 1.30x of slow (1.2")
-    assert text(board("slow", "fast", "again")).startswith(f"{said}\n")
+# The steps of slow and again take 131 ms, of fast 101: 131 / 101 = 1.297, 101 / 131 = 0.771. Short has two steps only.
+@pytest.mark.parametrize(
+    ("names", "options", "beginnings", "end"),
+    [
+        ("slow fast again", {}, ["fast is the fastest of 3 runs: 1.30x of slow (1.2"], ""),
+        # Of the others the next is named where the reference is the fastest.
+        ("fast slow", {}, ["fast is the fastest of 2 runs: slow is 0.77x of it (0.7"], ""),
+        ("slow again", {}, ["slow is the fastest of 2 runs, level with again in step time."], ""),
+        # Who is not told apart is neither level nor slower.
+        ("slow again short", {}, ["Which of 3 runs is fastest is open: slow has the shortest mean step time, not told apart from short"],
+         "by these steps, level with again in step time."),
+        ("slow fast short", {}, ["Which of 3 runs is fastest is open: fast is 1.30x of slow (1.2"], "not told apart from short by these steps."),
+        # An undecided run may be faster where the best is no change.
+        ("slow fast short", {"min_effect_pct": 50}, ["Whether any run of 3 runs is faster than slow is open: fast is 1.30x of slow"],
+         "no change; short not told apart from it by these steps."),
+        ("slow fast", {"min_effect_pct": 50}, ["No run of 2 runs is faster than slow by what counts: fast is 1.30x of slow"], ""),
+        # Each kind of several runs has a sentence, the largest first.
+        ("wide slow wider fast again", {}, ["fast is the fastest on 2 ranks, NVIDIA H200: 1.30x of slow",
+         "wider is the fastest on 3 ranks, NVIDIA H200: 1.09x of wide"], ""),
+        ("slow wide", {}, ["No two of 2 runs can be compared: they differ in world size."], ""),
+        ("slow", {}, ["slow is the only run: there is nothing to compare it with."], ""),
+        ("short fast", {}, ["Which of 2 runs is fastest cannot be said: short: 2 steps, needs 3."], ""),
+    ],
+)  # fmt: skip
+def test_who_is_fastest_and_how_sure_that_is(board, names, options, beginnings, end):
+    found = board(*names.split(), **options)
+    sentences = headlines(found)
+    assert [sentence[: len(start)] for sentence, start in zip(sentences, beginnings, strict=True)] == beginnings
+    assert sentences[-1].endswith(end)
+    assert " ".join(text(found).split()).startswith(sentences[0])
 
 
-def test_when_the_reference_is_the_fastest_the_next_is_named(board):
-    # 101 / 131 = 0.771
-    (said,) = headlines(board("fast", "slow"))
-    assert said.startswith("fast is the fastest of 2 runs: slow is 0.77x of it (0.7")
-
-
-def test_a_tie_is_called_one(board):
-    assert headlines(board("slow", "again")) == ["slow is the fastest of 2 runs, level with again in step time."]
-
-
-def test_who_is_not_told_apart_is_neither_level_nor_slower(board):
-    (said,) = headlines(board("slow", "again", "short"))
-    assert said == (
-        "Which of 3 runs is fastest is open: slow has the shortest mean step time, not told apart from short by these "
-        "steps, level with again in step time."
-    )
-    (said,) = headlines(board("slow", "fast", "short"))
-    assert said.startswith("Which of 3 runs is fastest is open: fast is 1.30x of slow (1.2")
-    assert said.endswith("not told apart from short by these steps.")
-
-
-def test_an_undecided_run_may_be_faster_where_the_best_is_no_change(board):
-    (said,) = headlines(board("slow", "fast", "short", min_effect_pct=50))
-    assert said.startswith("Whether any run of 3 runs is faster than slow is open: fast is 1.30x of slow")
-    assert said.endswith("no change; short not told apart from it by these steps.")
-
-
-def test_less_than_what_counts_is_not_faster(board):
-    (said,) = headlines(board("slow", "fast", min_effect_pct=50))
-    assert said.startswith("No run of 2 runs is faster than slow by what counts: fast is 1.30x of slow")
-
-
-def test_each_kind_of_several_runs_has_a_sentence_the_largest_kind_first(board):
-    said = headlines(board("wide", "slow", "wider", "fast", "again"))
-    assert said[0].startswith("fast is the fastest on 2 ranks, NVIDIA H200: 1.30x of slow")
-    assert said[1].startswith("wider is the fastest on 3 ranks, NVIDIA H200: 1.09x of wide")
-    assert len(said) == 2
-
-
-def test_runs_of_which_no_two_can_be_compared_say_so(board):
-    assert headlines(board("slow", "wide")) == ["No two of 2 runs can be compared: they differ in world size."]
-
-
-def test_one_run_has_nothing_to_be_compared_with(board):
-    assert headlines(board("slow")) == ["slow is the only run: there is nothing to compare it with."]
-
-
-def test_a_reference_with_too_few_steps_decides_nothing(board, empty):
-    assert headlines(board("short", "fast")) == ["Which of 2 runs is fastest cannot be said: short: 2 steps, needs 3."]
+def test_runs_without_steps_decide_nothing_and_say_why_once(empty):
     found = compare({"none": empty, "none too": empty})
     assert headlines(found) == ["Which of 2 runs is fastest cannot be said: none has no step times."]
+    assert troubles(found)[0][2] == "none and none too"
+    assert "no step has a window on every rank" in troubles(found)[0][1]
 
 
 def test_one_capture_against_several_says_whose_spread_it_takes(runs):
@@ -127,13 +105,9 @@ def test_one_capture_against_several_says_whose_spread_it_takes(runs):
     )
 
 
-def test_a_run_that_is_not_decided_says_why(board):
+def test_what_is_not_decided_or_does_not_block_is_told_of_the_runs_that_it_concerns(board):
     assert doubts(board("slow", "short", "fast")) == ["not decided: short (short: 2 steps, needs 3)"]
-
-
-def test_what_does_not_block_is_told_of_the_runs_that_it_concerns(board):
-    said = doubts(board("slow", "wide", force=True))
-    assert said[0] == "world size: slow 2; wide 3"
+    assert doubts(board("slow", "wide", force=True))[0] == "world size: slow 2; wide 3"
 
 
 def test_notes_say_what_a_step_of_more_ranks_means_where_there_are_some(board, runs):
@@ -141,17 +115,6 @@ def test_notes_say_what_a_step_of_more_ranks_means_where_there_are_some(board, r
     assert any("scaling efficiency" in one for one in notes(board("slow", "wide")))
     several = compare([Side("a", (runs["slow"], runs["again"])), Side("b", (runs["fast"],))])
     assert not any("One capture" in one for one in notes(several))
-
-
-def test_problems_of_several_runs_are_told_once(empty):
-    found = troubles(compare({"a": empty, "b": empty}))
-    assert found[0][2] == "a and b"
-    assert "no step has a window on every rank" in found[0][1]
-
-
-@pytest.mark.parametrize("value", [None, 1.0, 12.3456])
-def test_a_speedup_has_three_digits(value):
-    assert speedup_text(value) == {None: "-", 1.0: "1.000x", 12.3456: "12.346x"}[value]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
