@@ -6,7 +6,7 @@ import pytest
 
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.findings.slow_link import LACKING, LinkVerdict
-from nsyspipe.report.text import link_text
+from nsyspipe.report.words import link_text
 
 
 def verdict(*, nominal=63e9, text="SHM through host memory", n_edges=4, **reached):
