@@ -55,7 +55,7 @@ def analyze(
     if is_summary_asked:
         from rich.console import Console
 
-        from nsyspipe.report.text import summary_text
+        from nsyspipe.report.run import summary_text
 
         write_stdout(summary_text(run, Console(), n_findings=n_findings))
     grave = [row["code"] for row in run.problems.to_pylist() if row["severity"] != "info"]

@@ -18,7 +18,7 @@ from nsyspipe.cli.options import (
     thresholds,
     with_options,
 )
-from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs, write_stdout
+from nsyspipe.cli.outputs import ComparisonOutputs, ScoreboardOutputs, text_of, write_stdout
 from nsyspipe.comparison.gate import ANY_CHANGE, GateSettings, check_can_fail, check_gate, gate, parse_metrics
 from nsyspipe.errors import OptionError
 from nsyspipe.model.text import printable
@@ -109,22 +109,16 @@ def _answer(difference: RunDifference, outputs: ComparisonOutputs, settings: Gat
     """Write and print everything, then end as the gate says."""
     judged = gate(difference, settings.fail_on) if settings.fail_on else None
     path = shown_path(settings)
-    from nsyspipe.report.difference import difference_formats, identity_of
+    from nsyspipe.report.difference import difference_blocks, difference_formats, gate_text, identity_of
 
     sides = (difference.baseline, difference.candidate)
     inputs = [path for side in sides for run in side.runs for path in run.inputs]
     formats = difference_formats(difference, judged, settings_file=path)
     outputs.write(formats, inputs, identity_of(difference))
     if not (quiet or outputs.takes_stdout):
-        from rich.console import Console
-
-        from nsyspipe.report.difference import difference_text
-
-        write_stdout(difference_text(difference, Console(), judged, settings_file=path))
+        write_stdout(text_of(difference_blocks(difference, judged, settings_file=path)))
     if judged is None or not judged.exit_code:
         return
-    from nsyspipe.report.difference_words import gate_text
-
     typer.echo(printable(f"error: {gate_text(judged)}"), err=True)
     raise typer.Exit(judged.exit_code)
 
@@ -199,11 +193,9 @@ def compare(
 
         sides = [Side(*one) for one in opened]
         board = compared(sides, sort=sort, **thresholds(rules), force=outputs.force, settings_file=path)
-        from nsyspipe.report.scoreboard import identity_of, scoreboard_formats, scoreboard_text
+        from nsyspipe.report.scoreboard import identity_of, scoreboard_blocks, scoreboard_formats
 
         inputs = [path for side in board.sides for run in side.runs for path in run.inputs]
         outputs.write(scoreboard_formats(board), inputs, identity_of(board))
         if not (running.quiet or outputs.takes_stdout):
-            from rich.console import Console
-
-            write_stdout(scoreboard_text(board, Console()))
+            write_stdout(text_of(scoreboard_blocks(board)))

@@ -73,7 +73,7 @@ def dashboard(
 
 def _page(store: Path, target: Path | None, pages: Path | None, stage: Stage, *, force: bool) -> tuple[int, str]:
     """Return how many runs it is over, and the page."""
-    from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, page_places, write_pages
+    from nsyspipe.report.html.dashboard_page import dashboard_page, page_links, write_pages
     from nsyspipe.store.saved_run import stored_runs
 
     found = stored_runs(store, on_progress=stage("reading runs"))
@@ -84,7 +84,7 @@ def _page(store: Path, target: Path | None, pages: Path | None, stage: Stage, *,
     for one in (*found.unreadable, *failed):
         typer.echo(printable(f"warning: {one.run_id}: {one.table} {one.message}"), err=True)
     beside = Path() if target is None else target.parent
-    links = page_links(run_ids, page_places(store, beside, pages), beside)
+    links = page_links(store, run_ids, beside, pages)
     page = dashboard_page(found, title=_name(store), pages=links, problems=failed)
     return found.runs.num_rows, page
 

@@ -5,18 +5,31 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
 from nsyspipe.model.text import printable
-from nsyspipe.report.blocks import Facts, Heading, Items, Sentence, Table, Troubles, Word, words_of
+from nsyspipe.report.blocks import (
+    Facts,
+    Heading,
+    Items,
+    Notes,
+    Sentence,
+    Table,
+    Tiles,
+    Troubles,
+    Word,
+    left_out,
+    words_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from nsyspipe.report.blocks import Block, Cell, Column
+    from nsyspipe.report.blocks import Block, Cell, Column, Tile
 
 MAX_WIDTH = 100
 SEVERITIES = {"error": "bold red", "warning": "yellow", "info": "dim"}
@@ -29,10 +42,13 @@ _KINDS: dict[str, dict[str, Any]] = {
     "number": {"justify": "right", "no_wrap": True},
     "word": {"no_wrap": True},
     "text": {"overflow": "fold"},
-    "name": {"overflow": "fold"},
+    "name": {"no_wrap": True},
     "prose": {"overflow": "fold", "ratio": 1},
     "long": {"overflow": "fold", "ratio": 2},
 }
+# Cells of these kinds are cut or broken where they must; so much of them has room, whatever the width.
+_FLEXIBLE = ("text", "prose", "long", "name")
+_LEAST, _GAP = 12, 2
 
 
 def as_text(blocks: Iterable[Block], console: Console) -> str:
@@ -85,39 +101,100 @@ def marked(rows: Iterable[tuple[str, str, str, str | None]]) -> Grid:
     return table
 
 
-def _drawn(block: Block, width: int) -> RenderableType:
+def _drawn(block: Block, width: int) -> RenderableType:  # noqa: PLR0911 - one per kind of block
     match block:
         case Sentence():
-            text = Text(printable(block.text), style=block.style)
+            style = f"{block.style} {VERDICTS.get(block.verdict, '')}".strip()
+            text = Text(printable(block.text), style=style)
             return text if block.is_close else apart(text)
         case Facts():
-            return dim([" | ".join(block.parts)])
+            about = f"{block.about}: " if block.is_of_several else ""
+            return dim([about + " | ".join(block.parts)])
         case Heading():
             return apart(Text(printable(block.text), style=block.style))
         case Items():
             return Group(*(Text(f"- {printable(text)}") for text in block.texts))
         case Troubles():
-            return apart(Group(*(_trouble(*row, block.indent) for row in block.rows)))
+            below = left_out(block.rows, block.n_shown)
+            return apart(Group(marked(block.rows[: block.n_shown]), *([dim([below])] if below else [])))
+        case Notes():
+            return apart(dim(block.texts))
+        case Tiles():
+            return apart(_tiles(block.tiles, 2 if width >= _TWO_TILES else 1))
         case Table():
-            table = _table(block, width)
+            table = _table(block, min(width, MAX_WIDTH))
             return table if block.is_close else apart(table)
 
 
-def _trouble(severity: str, message: str, place: str, fix: str | None, indent: str) -> Text:
-    text = Text(f"{severity}: ", style=SEVERITIES[severity])
-    text.append(printable(f"{message} ({place})" if place else message), style="default")
-    return text.append(f"\n{indent}fix: {fix}", style="dim") if fix else text
+# So wide are two key figures beside each other.
+_TWO_TILES = 79
+
+
+def _tiles(tiles: Sequence[Tile], n_beside: int) -> Grid:
+    """Return key figures, name and value."""
+    table = grid(has_headings=False)
+    for _ in range(n_beside):
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+    for at in range(0, len(tiles), n_beside):
+        first, *more = tiles[at : at + n_beside]
+        table.add_row(first.name, first.text, *(cell for tile in more for cell in (f"  {tile.name}", tile.text)))
+    return table
 
 
 def _table(block: Table, width: int) -> RenderableType:
-    shown = [at for at, column in enumerate(block.columns) if width >= column.from_width]
+    if not block.rows and block.note:
+        return dim([f"{block.caption}: {block.note}"])
+    rows = [[_cell(cell) for cell in row] for row in block.rows[: block.n_shown]]
+    cells = [[Text(column.heading), *(row[at] for row in rows)] for at, column in enumerate(block.columns)]
+    widths = [max(cell_len(line) for cell in column for line in cell.plain.split("\n")) for column in cells]
+    shown, narrow = _fitting(block.columns, widths, width)
     table = grid(has_headings=block.has_headings)
+    is_broken = any("\n" in column.heading for column in block.columns)
     for at in shown:
         column = block.columns[at]
-        table.add_column(column.heading, min_width=column.least, max_width=column.most, **_kind(column))
-    for row in block.rows:
-        table.add_row(*(_cell(row[at]) for at in shown))
-    return Group(table, dim([block.note])) if block.note else table
+        table.add_column(
+            column.heading, min_width=column.least, max_width=column.most, vertical="bottom" if is_broken else "top",
+            **_kind(column),
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*(_cut(row[at], narrow[at]) if at in narrow else row[at] for at in shown))
+    gone = [column.heading.replace("\n", " ") for at, column in enumerate(block.columns) if at not in shown]
+    below = [left_out(block.rows, block.n_shown), block.note]
+    if gone and block.has_headings:
+        below.append(f"Left out, for want of width: {', '.join(filter(None, gone))}.")
+    lines = [line for line in below if line]
+    return Group(table, dim(lines)) if lines else table
+
+
+def _fitting(columns: Sequence[Column], widths: Sequence[int], width: int) -> tuple[list[int], dict[int, int]]:
+    """Return which columns a terminal has room for, and how wide names may be: figures and words are never cut."""
+    least, wanted = [], []
+    for column, size in zip(columns, widths, strict=True):
+        heading = max(map(len, column.heading.split("\n")))
+        flexible = min(size, max(heading, _LEAST))
+        wanted.append(min(size, column.most or size) if column.kind == "name" else size)
+        least.append(flexible if column.kind in _FLEXIBLE else size)
+    shown = [at for at, column in enumerate(columns) if column.from_width <= width]
+    while sum(least[at] + _GAP for at in shown) - _GAP > width and any(columns[at].from_width for at in shown):
+        most = max(columns[at].from_width for at in shown)
+        shown = [at for at in shown if columns[at].from_width < most]
+    names = [at for at in shown if columns[at].kind == "name"]
+    spare = width + _GAP - sum((wanted if at in names else least)[at] + _GAP for at in shown)
+    narrow = {}
+    for at in names:
+        narrow[at] = max(wanted[at] + min(spare, 0), least[at])
+        spare += wanted[at] - narrow[at]
+    return shown, narrow
+
+
+def _cut(text: Text, longest: int) -> Text:
+    """Cut in the middle: names often differ at their ends."""
+    name = text.plain
+    if len(name) <= longest:
+        return text
+    tail = (longest - 2) // 2
+    return Text(f"{name[: longest - 2 - tail]}..{name[len(name) - tail :]}", style=text.style)
 
 
 def _kind(column: Column) -> dict[str, Any]:
@@ -126,5 +203,4 @@ def _kind(column: Column) -> dict[str, Any]:
 
 
 def _cell(cell: Cell) -> Text:
-    style = cell.style if isinstance(cell, Word) else ""
-    return Text(printable(words_of(cell)), style=style)
+    return Text(printable(words_of(cell)), style=VERDICTS.get(cell.text, "") if isinstance(cell, Word) else "")

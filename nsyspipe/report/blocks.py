@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.report.units import absent, ms_text
@@ -18,14 +18,16 @@ class Sentence:
     text: str
     style: str = ""
     is_close: bool = True
+    verdict: str = ""  # a word whose colour it has
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a subject is, in a line of parts; `about` begins it where another text may not."""
+    """What a subject is, in a line of parts; `about` begins it in Markdown, and if it is one of several, everywhere."""
 
     parts: Sequence[str]
     about: str
+    is_of_several: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,18 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """What is wrong: severity, message, where, and what would mend it; `indent` of the last on the terminal."""
+    """What is wrong: severity, message, where, and what would mend it. On a page they are a section unless close."""
 
     rows: Sequence[tuple[str, str, str, str | None]]
-    indent: str = ""
+    n_shown: int | None = None  # but on pages
+    is_close: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Sentences that say how to read all above."""
+
+    texts: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +67,12 @@ class Column:
 
     heading: str
     # ``number``: right-aligned, digits below digits. ``text``: words, ``word``: one that is never broken, ``prose``:
-    # sentences, which take what room there is, ``long`` twice of it. ``name``: a name from a trace, which may break
-    # anywhere. ``track``: a drawing on a page.
+    # sentences, which take what room there is, ``long`` twice of it. ``name``: a name from a trace, cut in the middle
+    # where a terminal has no room for it; on a page it may break anywhere. ``track``: a drawing on a page.
     kind: str = "number"
     hint: str | None = None  # what the column means, where the heading is not enough
-    from_width: int = 0  # how wide a terminal has room for it
+    # how wide a terminal has room for it; where cells are wide, the column that needs most goes first. 0 never goes
+    from_width: int = 0
     # its width there
     least: int | None = None
     most: int | None = None
@@ -78,18 +89,58 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word with a colour of its own on the terminal."""
+    """A verdict or status, which has a colour of its own; a page says why too."""
 
     text: str
-    style: str
+    why: str | None = None
 
 
-Cell = str | Bar | Word
+@dataclass(frozen=True, slots=True)
+class Track:
+    """On a page: a difference as shares of a track whose middle is zero, -1 is its left end, 1 its right one."""
+
+    at: float | None = None  # where the difference is; None draws nothing
+    # ends of its interval; None without one
+    low: float | None = None
+    high: float | None = None
+    # from here on, either way, it is more than no change; None leaves it out
+    band: float | None = None
+    text = ""
+
+    @property
+    def bar(self) -> tuple[float, float]:
+        """Left end and width of the bar from zero, per cent of the track."""
+        return _place(min(self.at or 0, 0), max(self.at or 0, 0))
+
+    @property
+    def whisker(self) -> tuple[float, float] | None:
+        """Left end and width of the interval."""
+        return None if self.low is None or self.high is None else _place(self.low, self.high)
+
+    @property
+    def no_change(self) -> tuple[float, float] | None:
+        """Left end and width of the band."""
+        return None if self.band is None else _place(-self.band, self.band)
+
+    @property
+    def beyond(self) -> str | None:
+        """``left`` or ``right`` where the difference lies outside of the track."""
+        if self.at is None or abs(self.at) <= 1:
+            return None
+        return "right" if self.at > 0 else "left"
+
+
+def _place(low: float, high: float) -> tuple[float, float]:
+    left, right = (50 * (1 + min(max(end, -1), 1)) for end in (low, high))
+    return left, right - left
+
+
+Cell = str | Bar | Word | Track
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows of cells; `note` stands below: which rows were left out, and where all are.
+    """Columns and rows of cells; `note` stands below, or says why there are no rows.
 
     On the terminal a table without headings, or one close to what stands above it, saves lines.
     """
@@ -100,9 +151,42 @@ class Table:
     note: str | None = None
     has_headings: bool = True
     is_close: bool = False
+    n_shown: int | None = None  # rows; pages have all
+    strong: frozenset[int] = frozenset()  # rows that a page points out
 
 
-Block = Sentence | Facts | Heading | Items | Troubles | Table
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One key figure as words."""
+
+    name: str
+    value: str
+    unit: str
+    meaning: str
+    # instead of a figure: ``not recorded``, or a dash where there is nothing to record; `meaning` then says why
+    missing: str | None = None
+    category: str | None = None  # of the palette
+
+    @property
+    def text(self) -> str:
+        """The figure with its unit."""
+        return f"{self.value} {self.unit}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Key figures: large on a page, two in a row on the terminal, one row in Markdown."""
+
+    tiles: Sequence[Tile]
+
+
+Block = Sentence | Facts | Heading | Items | Troubles | Notes | Table | Tiles
+
+
+def left_out(rows: Sequence[object], n_shown: int | None) -> str | None:
+    """Return how many rows are not shown, and where they are; None if all are."""
+    more = 0 if n_shown is None else len(rows) - n_shown
+    return f"and {more} more; --json has all" if more > 0 else None
 
 
 def bars(values: Sequence[float | None], texts: Sequence[str], category: str) -> list[Cell]:
@@ -122,6 +206,8 @@ class Field:
     cell: Callable[[Any], Cell]
     kind: str = "number"
     hint: str | None = None
+    from_width: int = 0
+    most: int | None = None
 
 
 def of(name: str, write: Callable[[Any], str] = str) -> Callable[[Mapping[str, Any]], str]:
@@ -143,10 +229,19 @@ def barred(
     return Field(heading, cell, hint=hint)
 
 
-def table_of(caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None) -> Table:
+def table_of(
+    caption: str, rows: Sequence[Any], fields: Sequence[Field], note: str | None = None, **layout: Any  # noqa: ANN401 - of `Table`
+) -> Table:  # fmt: skip
     """Return a table of rows by what each column shows of them."""
-    columns = [Column(one.heading, one.kind, one.hint) for one in fields]
-    return Table(caption, columns, [[one.cell(row) for one in fields] for row in rows], note)
+    columns = [Column(one.heading, one.kind, one.hint, one.from_width, most=one.most) for one in fields]
+    return Table(caption, columns, [[one.cell(row) for one in fields] for row in rows], note, **layout)
+
+
+def with_column(table: Table, at: int, column: Column, cells: Sequence[Cell]) -> Table:
+    """Return a table with one more column."""
+    columns = [*table.columns[:at], column, *table.columns[at:]]
+    rows = [[*row[:at], cell, *row[at:]] for row, cell in zip(table.rows, cells, strict=True)]
+    return replace(table, columns=columns, rows=rows)
 
 
 def words_of(cell: Cell) -> str:

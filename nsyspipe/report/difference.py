@@ -1,205 +1,342 @@
-"""A difference as text for the terminal, as JSON and as Markdown: verdict first, then where it comes from."""
+"""A difference: what it says in words and as blocks, verdict first, then where it comes from; and its documents."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
-from rich.text import Text
-
 from nsyspipe.comparison.changes import top_kernels
+from nsyspipe.comparison.gate import REGRESSION
+from nsyspipe.comparison.metrics import INCONCLUSIVE, NEITHER, NO_CHANGE
+from nsyspipe.comparison.statistics import MEAN, MEDIAN
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.model.text import printable
-from nsyspipe.report.as_text import MAX_WIDTH, VERDICTS, apart, dim, grid, marked, rendered
-from nsyspipe.report.difference_words import (
-    change_cells,
-    delta_text,
-    figure_heading,
-    gate_text,
-    interval_cell,
-    interval_text,
-    notes,
-    part_cells,
-    part_rows,
-    percent_change,
-    shown_metrics,
-    shown_name,
-    side_text,
-    value_text,
-    verdict_text,
-)
+from nsyspipe.report.blocks import Facts, Field, Notes, Sentence, Troubles, Word, of, table_of
 from nsyspipe.report.document import dumps
 from nsyspipe.report.files import Format, identity_of_page, json_of
-from nsyspipe.report.markdown import escaped, marked_as, marker, prose, table
-from nsyspipe.report.units import percent_text
+from nsyspipe.report.markdown import as_markdown, marked_as, marker
+from nsyspipe.report.units import (
+    POINTS,
+    absent,
+    decimals,
+    delta_text,
+    metric_figure,
+    metric_label,
+    percent_text,
+    signed,
+    value_text,
+)
+from nsyspipe.report.words import subject_parts, uneven_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
-
-    from rich.console import Console, RenderableType
-    from rich.table import Table
 
     from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate
+    from nsyspipe.report.blocks import Block, Table
 
 
-_SIDES = ("baseline", "candidate")
-_LONGEST_FACT, _LONGEST_VALUE = 40, 20
-# A narrower terminal gets fewer columns rather than cut numbers: of the figures' table these go first.
-_LESS_NEEDED = (("interval",), _SIDES, ("verdict",))
-_WORDS_WIDTH, _LEAST_NAME, _GAP = 79, 16, 2
-_SHOWN_CHANGES = 20
+SIDES = ("baseline", "candidate")
+# How wide a terminal has room for intervals, both sides and verdicts of figures, and for what kernels and changes can do without.
+_INTERVAL, _BOTH, _VERDICT, _WORDS = 95, 65, 50, 79
+_SHOWN_CHANGES, _LONGEST_FACT, _LONGEST_VALUE = 20, 40, 20
+# Captions of the tables, by which a page knows them.
+PARTS, METRICS = "Where the change in step time comes from", "Figures of both sides"
+KERNELS, CHANGES = "Kernels that changed most", "What else changed"
 
 
-def difference_text(
-    difference: RunDifference,
-    console: Console,
-    gate: Gate | None = None,
-    *,
-    settings_file: str | None = None,
-) -> str:
-    """Return a difference as text for a console, at most 100 columns wide."""
-    return rendered(Group(*_sections(difference, console.width, gate, settings_file)), console)
-
-
-def _sections(
-    difference: RunDifference, width: int, gate: Gate | None, settings_file: str | None
-) -> Iterable[RenderableType]:
-    style = VERDICTS.get(difference.verdict, "")
-    yield Text(printable(verdict_text(difference, gate)), style=f"bold {style}".strip())
-    for name, side in zip(_SIDES, (difference.baseline, difference.candidate), strict=True):
-        yield Text(printable(f"{name:<9}  {side_text(side)}"), style="dim")
+def difference_blocks(
+    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
+) -> Iterator[Block]:
+    """Yield the verdict and its gate, both sides, doubts, where the step time changed, figures, kernels, facts and notes."""
+    yield Sentence(verdict_text(difference, gate), "bold", verdict=difference.verdict)
+    if gate is not None:
+        why = gate_text(gate) or f"--fail-on {gate.fail_on}"
+        yield Sentence(f"Gate {gate.outcome}: {why}", verdict=gate.outcome)
+    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
+        yield Facts(_subject(side), name, is_of_several=True)
     if checks := difference.comparability.to_pylist():
-        words = (("not comparable" if row["blocks"] else "warning", row["message"], "", None) for row in checks)
-        yield apart(marked(words))
-    if difference.mean_step_time[2] is not None:
-        yield apart(_parts(difference, width))
-    yield apart(Group(*_metrics(shown_metrics(difference), width)))
-    if kernels := top_kernels(difference.kernels).to_pylist():
-        yield apart(_kernels(kernels, width))
-    if changes := difference.changes.to_pylist():
-        yield apart(_changes(changes, width))
-    if said := notes(difference, settings_file):
-        yield apart(dim(said))
+        doubts = [("not comparable" if row["blocks"] else "warning", row["message"], "", None) for row in checks]
+        yield Troubles(doubts, is_close=True)
+    yield _parts(difference)
+    yield _metrics(difference)
+    yield _kernels(difference)
+    yield _changes(difference)
+    yield Notes(notes(difference, settings_file))
 
 
-def _parts(difference: RunDifference, width: int) -> Table:
-    heading = "mean on the slowest rank" if width >= _WORDS_WIDTH else "slowest rank"
-    table = _grid(heading, *_SIDES, "change")
-    for name, row in part_rows(difference):
-        table.add_row(name, *part_cells(row))
-    return table
+def _subject(side: Side) -> list[str]:
+    run = side.runs[0]
+    _, *rest = subject_parts(run, run.summary().to_pylist()[0])
+    return [side.name, *rest, *([f"the first of {len(side.runs)} captures"] if len(side.runs) > 1 else [])]
 
 
-def _metrics(rows: Sequence[dict[str, Any]], width: int) -> Iterable[RenderableType]:
-    names = ["figure", *_SIDES, "change", "%", "interval", "verdict"]
-    if all(row["ci_low"] is None for row in rows):
-        names.remove("interval")
-    cells = [_metric_cells(row) for row in rows]
-    headings = dict(zip(names, names, strict=True)) | {
-        "figure": figure_heading(rows),
-        "interval": f"{percent_text(rows[0]['confidence'], 0)} interval",
-    }
-    left_out: list[str] = []
-    for group in _LESS_NEEDED:
-        columns = [[headings[name], *(row[name] for row in cells)] for name in names]
-        if _width(columns) <= min(width, MAX_WIDTH):
-            break
-        left_out += [name for name in group if name in names]
-        names = [name for name in names if name not in group]
-    table = _grid(*(headings[name] for name in names), n_words=1 if "verdict" in names else 0)
-    for row in cells:
-        style = VERDICTS.get(row["verdict"], "")
-        table.add_row(*(Text(row[name], style=style if name == "verdict" else "") for name in names))
-    yield table
-    if left_out:
-        yield _left_out(*left_out)
+def part_rows(difference: RunDifference) -> list[dict[str, Any]]:
+    """Return the parts of the mean step time, idle with the causes that a side has some of, and their sum."""
+    rows = []
+    for part in difference.step_time_parts.to_pylist():
+        rows.append({"name": metric_label(part["part"]), **part})
+        causes = difference.idle_causes.to_pylist() if part["part"] == "idle" else []
+        some = (cause for cause in causes if cause["baseline_ns"] or cause["candidate_ns"])
+        rows += [{"name": f"of it {cause['cause']}", **cause} for cause in some]
+    times = dict(zip(("baseline_ns", "candidate_ns", "delta_ns"), difference.mean_step_time, strict=True))
+    return [*rows, {"name": "mean step time", **times}]
 
 
-def _metric_cells(row: dict[str, Any], *, is_short: bool = True) -> dict[str, str]:
-    short = _short if is_short else str
-    percent = percent_change(row)
-    return {
-        "figure": shown_name(row),
-        **{side: short(value_text(row["unit"], row[side])) for side in _SIDES},
-        "change": short(delta_text(row["unit"], row["delta"])),
-        "%": percent.removesuffix(" %") if is_short else percent,
-        "interval": interval_cell(row) if is_short else interval_text(row),
-        "verdict": row["verdict"],
-    }
+def _parts(difference: RunDifference) -> Table:
+    is_known = difference.mean_step_time[2] is not None
+    rows = part_rows(difference) if is_known else []
+    note = None if is_known else "a side has no step with a window on every rank, so there is nothing to split"
+    return table_of(PARTS, rows, [Field("mean on the\nslowest rank", of("name"), "word"), *_times("_ns")], note)
 
 
-def _width(columns: Sequence[Sequence[str]]) -> int:
-    return sum(max(map(len, column)) + _GAP for column in columns) - _GAP
+def _times(suffix: str) -> list[Field]:
+    sides = [Field(side, of(side + suffix, partial(value_text, "ns")), from_width=_VERDICT) for side in SIDES]
+    return [*sides, Field("change", of(f"delta{suffix}", partial(delta_text, "ns")))]
 
 
-def _short(text: str) -> str:
-    return text.replace(" steps/s", " /s")
+def metric_rows(difference: RunDifference) -> tuple[list[dict[str, Any]], int]:
+    """Return all figures, the judged ones first, then the main ones that both sides have; and how many these are.
+
+    Of a capture without steps all that it has is one of these: shares and bandwidths.
+    """
+    rows = difference.metrics.to_pylist()
+    is_capture = difference.has_capture_without_steps
+
+    def place(row: Mapping[str, Any]) -> int:
+        is_main = (is_capture or metric_figure(row["metric"])) and row["baseline"] is not None
+        return 0 if row["metric"] in difference.judged else 1 if is_main else 2
+
+    rows.sort(key=place)  # stable
+    return rows, sum(place(row) < 2 for row in rows)  # noqa: PLR2004 - those that stand first
 
 
-def _kernels(rows: Sequence[dict[str, Any]], width: int) -> Group:
-    is_wide = width >= _WORDS_WIDTH
-    headings = [*_SIDES, "change", *(["phase", ""] if is_wide else [])]
-    cells = [
-        [
-            *_kernel_times(row),
-            row["phase"] or "",
-            "" if row["status"] == "changed" else row["status"],
-        ][: len(headings)]
-        for row in rows
+def _metrics(difference: RunDifference) -> Table:
+    rows, n_shown = metric_rows(difference)
+    statistics = {row["statistic"] for row in rows[:n_shown]}
+    heading = "of the capture" if statistics == {None} else "over steps" if MEAN in statistics else "median over steps"
+    sure = f"{percent_text(difference.confidence, 0)} interval"
+    interval = Field(sure, interval_cell, hint="of the change, in its unit", from_width=_INTERVAL)
+    fields = [
+        Field(heading, shown_name, "word"),
+        *(Field(side, partial(_metric, name=side, write=value_text), from_width=_BOTH) for side in SIDES),
+        Field("change", partial(_metric, name="delta", write=delta_text)),
+        Field("%", lambda row: percent_change(row).removesuffix(" %"), hint="of the baseline; ratios have points"),
+        *([interval] if any(row["ci_low"] is not None for row in rows[:n_shown]) else []),
+        Field("verdict", lambda row: Word(row["verdict"]), "word", from_width=_VERDICT),
+    ]  # fmt: skip
+    strong = frozenset(range(len(difference.judged)))
+    return table_of(METRICS, rows, fields, n_shown=n_shown, strong=strong)
+
+
+def _metric(row: Mapping[str, Any], name: str, write: Callable[[str, float | None], str]) -> str:
+    return write(row["unit"], row[name]).replace(" steps/s", " /s")
+
+
+def _kernels(difference: RunDifference) -> Table:
+    rows = top_kernels(difference.kernels).to_pylist()
+    fields = [
+        Field("kernels,\nper rank and step", of("name"), "name"),
+        *_times("_ns_per_step"),
+        Field("phase", of("phase"), "word", from_width=_WORDS),
+        Field("status", of("status"), "word", from_width=_WORDS),
     ]
-    # Names of kernels can be as long as they like; figures are never cut for them.
-    taken = _width(list(zip(headings, *cells, strict=True)))
-    longest = max(min(width, MAX_WIDTH) - taken - _GAP, _LEAST_NAME)
-    table = _grid("kernels, per rank and step", *headings, n_words=len(headings) - 3)
-    for row, others in zip(rows, cells, strict=True):
-        table.add_row(Text(_cut(row["name"], longest)), *others)
-    return Group(table, *([] if is_wide else [_left_out("phase", "status")]))
+    n_same = difference.kernels.num_rows - len(rows)
+    note = f"{n_same} more changed less, or not." if n_same else None
+    if difference.mean_step_time[2] is None:
+        note = "not known: a side has no step to count kernels by"
+    elif not rows:
+        note = "none appeared, vanished, or changed by more than the smallest change that counts"
+    return table_of(KERNELS, rows, fields, note)
 
 
-def _kernel_times(row: dict[str, Any]) -> list[str]:
-    sides = [value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES]
-    return [*sides, delta_text("ns", row["delta_ns_per_step"])]
+def _changes(difference: RunDifference) -> Table:
+    rows = difference.changes.to_pylist()
+    fields = [
+        Field("what else changed", of("what"), "name", most=_LONGEST_FACT),
+        *(Field(side, partial(_fact, side=side), "name", most=_LONGEST_VALUE) for side in SIDES),
+        Field("change", lambda row: "" if row["delta"] is None else _metric(row, "delta", delta_text), from_width=_WORDS),
+    ]  # fmt: skip
+    note = None if rows else "nothing that was recorded: collectives, copies, link, versions and settings are the same"
+    return table_of(CHANGES, rows, fields, note, n_shown=_SHOWN_CHANGES)
 
 
-def _changes(rows: Sequence[dict[str, Any]], width: int) -> Group:
-    is_wide = width >= _WORDS_WIDTH
-    cells = [change_cells(row) for row in rows[:_SHOWN_CHANGES]]
-    shown = [[_cut(cell, _LONGEST_VALUE) for cell in row[1:]] for row in cells]
-    headings = [*_SIDES, "change"] if is_wide else list(_SIDES)
-    columns = [[heading, *column] for heading, column in zip(headings, zip(*shown, strict=True), strict=False)]
-    longest = min(max(min(width, MAX_WIDTH) - _width(columns) - _GAP, _LEAST_NAME), _LONGEST_FACT)
-    table = _grid("what else changed", *headings)
-    for (what, *_), others in zip(cells, shown, strict=True):
-        table.add_row(Text(_cut(what, longest)), *map(Text, others[: len(headings)]))
-    below = [] if is_wide else [_left_out("change")]
-    if len(rows) > _SHOWN_CHANGES:
-        more = f"and {len(rows) - _SHOWN_CHANGES} more; --json has all"
-        below.append(Text(more, style="dim"))
-    return Group(table, *below)
+def _fact(row: Mapping[str, Any], side: str) -> str:
+    return (row[side] or "not set") if row["delta"] is None else value_text(row["unit"], row[f"{side}_value"])
 
 
-def _left_out(*columns: str) -> Text:
-    return Text(f"Left out, for want of width: {', '.join(columns)}.", style="dim")
+def percent_change(row: Mapping[str, Any]) -> str:
+    """Return the relative difference with its sign; nothing of ratios, which have points."""
+    if row["delta_pct"] is None or row["unit"] == "ratio":
+        return absent
+    return f"{signed(row['delta_pct'], row.get('min_effect_pct'))} %"
 
 
-def _cut(text: str, longest: int) -> str:
-    text = printable(text)
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+def change_text(row: Mapping[str, Any]) -> str:
+    """Return the difference in per cent, and where that says nothing, in its unit."""
+    relative = percent_change(row)
+    return delta_text(row["unit"], row["delta"]) if relative == absent else relative
 
 
-def _grid(*headings: str, n_words: int = 0) -> Table:
-    """Return a table whose first column and last `n_words` hold words, the others figures."""
-    table = grid()
-    for at, heading in enumerate(headings):
-        is_word = at == 0 or at >= len(headings) - n_words
-        # What is too long is cut: of all columns only names can be.
-        table.add_column(heading, justify="left" if is_word else "right", no_wrap=True)
-    return table
+def _from_to(row: Mapping[str, Any]) -> str:
+    return " -> ".join(value_text(row["unit"], row[side]) for side in SIDES)
+
+
+def interval_text(row: Mapping[str, Any]) -> str:
+    """Return the interval of a metric's difference, ``-74.15 .. -71.61 ms``; one unit where both ends have it."""
+    if row["ci_low"] is None:
+        return absent
+    low, high = (delta_text(row["unit"], row[name]) for name in ("ci_low", "ci_high"))
+    return f"{low.removesuffix(f' {unit}') if (unit := _unit(high)) else low} .. {high}"
+
+
+def interval_cell(row: Mapping[str, Any]) -> str:
+    """Return the same without the unit, where the cell of the difference has that too."""
+    units = {_unit(delta_text(row["unit"], row[name])) for name in ("delta", "ci_low", "ci_high")}
+    return interval_text(row).removesuffix(f" {units.pop()}") if len(units) == 1 else interval_text(row)
+
+
+def _unit(text: str) -> str:
+    return text.rpartition(" ")[2] if " " in text else ""
+
+
+def shown_name(row: Mapping[str, Any]) -> str:
+    """Return a figure's name, and that it is a mean where that is so."""
+    name = metric_label(row["metric"])
+    return f"{name}, mean" if row["statistic"] == MEAN else name
+
+
+def verdict_text(difference: RunDifference, gate: Gate | None = None) -> str:
+    """Return one sentence: what became of the judged metric that decides, by how much, how sure that is.
+
+    What became of the other judged ones stands behind it.
+    """
+    rows = difference.judged_rows
+    # Of those that know no better, one that is not the same.
+    with_direction = [row for row in rows if row["better"] != NEITHER]
+    deciding = next(
+        (row for row in with_direction or rows if row["verdict"] == difference.verdict),
+        next((row for row in rows if row["verdict"] != NO_CHANGE), rows[0]),
+    )
+    others = [f"{metric_label(row['metric'])}: {row['verdict']}" for row in rows if row["metric"] != deciding["metric"]]
+    text = f"{difference.verdict.capitalize()}: {_decided(deciding, gate)}"
+    return "; ".join([text, ", ".join(others)]) if others else text
+
+
+def _decided(row: Mapping[str, Any], gate: Gate | None) -> str:
+    name = metric_label(row["metric"])
+    if row["baseline"] is None or row["candidate"] is None:
+        return f"no {name} ({row['why']})"
+    of_mean = "mean " if row["statistic"] == MEAN else ""
+    text = f"{of_mean}{name} {_from_to(row)} ({change_text(row)})"
+    if row["ci_low"] is None:
+        return f"{text}; {_reason(row)}"
+    text += f", {percent_text(row['confidence'], 0)} interval {interval_text(row)}"
+    if row["verdict"] == INCONCLUSIVE:
+        is_gated = gate is not None and gate.fail_on == REGRESSION
+        hint = settle_text(row, "gate" if is_gated else "settle")
+        if is_gated and row["no_regression"]:
+            hint = "a regression that counts is excluded, and the gate passes"
+        return "; ".join(filter(None, [text, _reason(row), hint]))
+    if row["better"] == NEITHER and row["verdict"] != NO_CHANGE:
+        text += f"; {name} is neither better lower nor higher"
+    return text
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    why: str = row["why"] or "not decided"
+    if why.startswith("not comparable"):
+        return f"{why} (--force to go on)"
+    if "without steps" in why:
+        return f"{why}; name the steps with --step REGEX"
+    if row["ci_low"] is None:
+        return f"{why}; capture more steps" if "step" in why else why
+    if row["baseline_mean"] is not None and "differ in sign" in why:
+        sides = ((f"baseline_{name}", f"candidate_{name}") for name in (MEAN, MEDIAN))
+        apart = (delta_text(row["unit"], row[after] - row[before]) for before, after in sides)
+        return "mean and median differ in sign ({}, {})".format(*apart)
+    base, least = row["baseline"], row["min_effect"]
+    if least is None or not (base or row["unit"] == "ratio"):
+        return why
+    # In per cent of the baseline, of ratios in points.
+    unit, word = (1, POINTS) if row["unit"] == "ratio" else (abs(base), "%")
+    counts = 100 * least / unit
+    low, high = (signed(100 * row[name] / unit, counts) for name in ("ci_low", "ci_high"))
+    return f"it may be {low} to {high} {word}, and {decimals(counts)} {word} counts"
+
+
+def settle_text(row: Mapping[str, Any], what: str = "settle") -> str:
+    """Return about how many more steps or captures would settle an inconclusive row; nothing if that is not known."""
+    steps, captures = row[f"{what}_steps"], row[f"{what}_captures"]
+    n = max(row["n_baseline"] or 0, row["n_candidate"] or 0)
+    by_steps = f"about {_round(steps)} steps per capture ({n} now)" if steps else ""
+    by_captures = f"about {captures} captures on each side" if captures else ""
+    aim = "settle it" if what == "settle" else "settle the gate"
+    if not steps and not captures:
+        is_open = row["verdict"] == INCONCLUSIVE and row["ci_low"] is not None
+        is_close = is_open and "interval" in (row["why"] or "") and what == "settle"
+        return "too close to what counts for more steps to settle it" if is_close else ""
+    if steps and captures:
+        both = [by_steps, f"{by_captures} like these"]
+        cheaper, other = reversed(both) if captures * n < steps else both
+        return f"{cheaper} would {aim}, or {other}"
+    return f"{by_steps or by_captures} would {aim}"
+
+
+def _round(steps: int) -> int:
+    """Round up to two digits: more is not known."""
+    unit: int = 10 ** max(len(str(steps)) - 2, 0)
+    return -(-steps // unit) * unit
+
+
+def notes(difference: RunDifference, settings_file: str | None = None) -> list[str]:
+    """Return what to know of the figures: the method, what the interval leaves out, which file set thresholds."""
+    method = next((row["method"] for row in difference.metrics.to_pylist() if row["method"]), None)
+    texts = []
+    if difference.has_capture_without_steps:
+        texts.append(
+            "A capture without steps: shares and bandwidths of it as a whole are compared, without intervals; step time, "
+            "times per step and a verdict need steps: name them with --step REGEX, or mark them with NVTX ranges."
+        )
+    elif method:
+        uneven = [
+            f"{name.capitalize()}: {uneven_text(first)}."
+            for name, captures in zip(SIDES, difference.evenness, strict=True)
+            if (first := next((capture for capture in captures if capture.is_uneven), None))
+        ]
+        times = "; times are judged on means, since steps are uneven" if uneven else ""
+        texts += uneven
+        texts.append(
+            f"Figures are medians over steps{times}; intervals of their difference: {method}; no change: all of the "
+            f"interval within {percent_text(difference.min_effect)}."
+        )
+        if not difference.has_spread_between_captures:
+            texts.append(
+                "One capture per side: the spread between captures is not in the interval; name several as LABEL=REPORTS."
+            )
+    if settings_file is not None:
+        texts.append(f"Thresholds from {settings_file}.")
+    return texts
+
+
+def gate_text(gate: Gate) -> str | None:
+    """Return why a gate did not pass, in one line; None if it did."""
+    if gate.failed:
+        named = (f"{row['metric']} {row['verdict']}, {_from_to(row)} ({change_text(row)})" for row in gate.failed)
+        return f"--fail-on {gate.fail_on}: {'; '.join(named)}"
+    if gate.undecided:
+        return (
+            f"--fail-on {gate.fail_on} cannot be decided: {'; '.join(_undecided(row, gate) for row in gate.undecided)}"
+        )
+    return None
+
+
+def _undecided(row: Mapping[str, Any], gate: Gate) -> str:
+    hint = settle_text(row, "gate" if gate.fail_on == REGRESSION else "settle")
+    return "; ".join(filter(None, [f"{row['metric']} is {row['verdict']} ({_reason(row)})", hint]))
 
 
 def difference_document(
@@ -212,7 +349,7 @@ def difference_document(
     idle, exactly. ``kernels`` are the ten largest differences.
     """
     before, after, delta = difference.mean_step_time
-    changes = difference.changes.to_pylist()
+    evenness = zip(SIDES, difference.evenness, strict=True)
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
@@ -220,10 +357,7 @@ def difference_document(
         "judged": list(difference.judged),
         "min_effect_pct": round(100 * difference.min_effect, 12),
         "statistic": difference.statistic,
-        "evenness": {
-            name: [asdict(one) for one in captures]
-            for name, captures in zip(("baseline", "candidate"), difference.evenness, strict=True)
-        },
+        "evenness": {name: [asdict(capture) for capture in captures] for name, captures in evenness},
         "confidence": difference.confidence,
         "settings_file": settings_file,
         "has_spread_between_captures": difference.has_spread_between_captures,
@@ -237,39 +371,17 @@ def difference_document(
         "step_time_parts": difference.step_time_parts.to_pylist(),
         "idle_causes": difference.idle_causes.to_pylist(),
         "kernels": top_kernels(difference.kernels).to_pylist(),
-        "changes": [_change(row) for row in changes],
+        "changes": [_change(row) for row in difference.changes.to_pylist()],
         "problems": difference.problems.to_pylist(),
     }
 
 
-def difference_document_text(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
-) -> str:
-    """Return the document as JSON."""
-    return dumps(difference_document(difference, gate, settings_file=settings_file))
-
-
-def identity_of(difference: RunDifference) -> list[list[str]]:
-    """Return what tells differences apart: the run ids of both sides."""
-    return [_ids(side) for side in (difference.baseline, difference.candidate)]
-
-
-def identity_of_document(path: Path) -> list[list[str]] | None:
-    """Return the same of a JSON document; None for any other file."""
-    found = json_of(path)
-    try:
-        return [list(map(str, found[side]["captures"])) for side in ("baseline", "candidate")]
-    except (KeyError, TypeError):
-        return None
+def _side(side: Side) -> dict[str, Any]:
+    return {**asdict(side.runs[0].header), "label": side.label, "captures": _ids(side)}
 
 
 def _ids(side: Side) -> list[str]:
     return [run.header.run_id for run in side.runs]
-
-
-def _side(side: Side) -> dict[str, Any]:
-    header = asdict(side.runs[0].header)
-    return {**header, "label": side.label, "captures": _ids(side)}
 
 
 def _gate(gate: Gate) -> dict[str, Any]:
@@ -288,37 +400,13 @@ def _change(row: dict[str, Any]) -> dict[str, Any]:
     return row | ({} if before is None else {"baseline": before, "candidate": after})
 
 
-# Name of the meta element that says which runs a page compares.
-DIFF_RUNS = "nsyspipe-diff-runs"
-_SHOWN_KERNELS, _MARKDOWN_CHANGES, _LONGEST_NAME = 5, 12, 60
+# The command, as a comment in Markdown says it, and the meta element of a page that says which runs it compares.
+_COMMAND, DIFF_RUNS = "diff", "nsyspipe-diff-runs"
 
 
-def difference_markdown(
-    difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None
-) -> str:
-    """Return a difference in GitHub's Markdown: the same for the same runs.
-
-    The first lines are comments, which are not shown: `marker`.
-    """
-    why = gate_text(gate) if gate else None
-    sides = zip(_SIDES, (difference.baseline, difference.candidate), strict=True)
-    blocks = [
-        marker("diff", "runs", json.dumps(identity_of(difference))),
-        [f"**{escaped(verdict_text(difference, gate))}**"],
-        [f"Gate {gate.outcome}: {escaped(why)}"] if gate and why else [],
-        [f"- {name}: {escaped(side_text(side))}" for name, side in sides],
-        [_check(row) for row in difference.comparability.to_pylist()],
-    ]
-    if difference.mean_step_time[2] is not None:
-        headings = ["mean on the slowest rank", *_SIDES, "change"]
-        parts = [[name.replace("  ", "of it "), *part_cells(row)] for name, row in part_rows(difference)]
-        blocks.append(table(headings, parts))
-    blocks.append(_markdown_metrics(shown_metrics(difference)))
-    blocks += _markdown_kernels(top_kernels(difference.kernels, _SHOWN_KERNELS).to_pylist())
-    blocks += _markdown_changes(difference.changes.to_pylist())
-    blocks.append([prose(note) + "<br>" for note in notes(difference, settings_file)])
-    blocks.append([f"nsyspipe {__version__}: `nsyspipe diff BASELINE CANDIDATE` shows more."])
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+def identity_of(difference: RunDifference) -> list[list[str]]:
+    """Return what tells differences apart: the run ids of both sides."""
+    return [_ids(side) for side in (difference.baseline, difference.candidate)]
 
 
 def difference_formats(
@@ -326,29 +414,32 @@ def difference_formats(
 ) -> dict[str, Format]:
     """Return how a difference is written in each format, and how a file of it says which runs it is of."""
 
+    def markdown() -> str:
+        head = marker(_COMMAND, "runs", json.dumps(identity_of(difference)))
+        blocks = difference_blocks(difference, gate, settings_file=settings_file)
+        return as_markdown(blocks, head, "nsyspipe diff BASELINE CANDIDATE")
+
     def page() -> str:
         from nsyspipe.report.html.difference_page import difference_page
 
         return difference_page(difference, gate, settings_file=settings_file)
 
-    def text_by(write: Callable[..., str]) -> Callable[[], str]:
-        return lambda: write(difference, gate, settings_file=settings_file)
+    def document() -> str:
+        return dumps(difference_document(difference, gate, settings_file=settings_file))
 
     return {
-        "json": Format(text_by(difference_document_text), identity_of_document),
-        "markdown": Format(text_by(difference_markdown), identity_of_markdown),
-        "html": Format(page, identity_of_difference_page),
+        "json": Format(document, _sides_of_document),
+        "markdown": Format(markdown, lambda path: _sides_of(marked_as(path, _COMMAND, "runs"))),
+        "html": Format(page, lambda path: _sides_of(identity_of_page(path, DIFF_RUNS))),
     }
 
 
-def identity_of_markdown(path: Path) -> list[list[str]] | None:
-    """Return the run ids of both sides of a file of `difference_markdown`; None if it is no such file."""
-    return _sides_of(marked_as(path, "diff", "runs"))
-
-
-def identity_of_difference_page(path: Path) -> list[list[str]] | None:
-    """Return the run ids of both sides of a page of a difference; None for any other file."""
-    return _sides_of(identity_of_page(path, DIFF_RUNS))
+def _sides_of_document(path: Path) -> list[list[str]] | None:
+    document = json_of(path)
+    try:
+        return [list(map(str, document[side]["captures"])) for side in SIDES]
+    except (KeyError, TypeError):
+        return None
 
 
 def _sides_of(text: str | None) -> list[list[str]] | None:
@@ -357,39 +448,3 @@ def _sides_of(text: str | None) -> list[list[str]] | None:
     except (ValueError, RecursionError):
         return None
     return sides if isinstance(sides, list) else None
-
-
-def _check(row: dict[str, Any]) -> str:
-    word = "not comparable" if row["blocks"] else "warning"
-    return f"- **{word}**: {escaped(row['message'])}"
-
-
-def _markdown_metrics(rows: Sequence[dict[str, Any]]) -> list[str]:
-    headings = [figure_heading(rows), *_SIDES, "change", "%", "interval of change", "verdict"]
-    cells = [[*_metric_cells(row, is_short=False).values()] for row in rows]
-    return table(headings, cells, n_words=1)
-
-
-def _markdown_kernels(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    if not rows:
-        return []
-    cells = [
-        [
-            *_kernel_times(row),
-            escaped(row["name"], _LONGEST_NAME),
-            row["phase"] or "",
-            row["status"],
-        ]
-        for row in rows
-    ]
-    headings = [*_SIDES, "change", "kernel, per rank and step", "phase", ""]
-    return [table(headings, cells, n_words=3)]
-
-
-def _markdown_changes(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
-    if not rows:
-        return []
-    cells = [[escaped(cell, _LONGEST_NAME) for cell in change_cells(row)] for row in rows[:_MARKDOWN_CHANGES]]
-    found = [table(["what else changed", *_SIDES, "change"], cells, n_words=4)]
-    more = len(rows) - _MARKDOWN_CHANGES
-    return found + ([[f"Left out: {more} more (`--json` has all)."]] if more > 0 else [])

@@ -36,11 +36,6 @@ _TASKS = {
 }
 _CAPTURE, _GPU = "capture", "cuda_driver"
 _ON_CPUS = "on its CPUs only (--cpu)"
-_COLOURS = {
-    "ok": "green", "warning": "yellow", "missing": "red", "unknown": "magenta",
-    "yes": "green", "partly": "yellow", "no": "red",
-}  # fmt: skip
-
 Rows = list[tuple[str, str, str, str]]
 Fixes = list[tuple[str, str]]
 
@@ -64,8 +59,8 @@ def reports_blocks(found: Examination) -> Iterator[Block]:
     yield Heading("Not used by nsyspipe, but shown by Nsight Systems:", "dim")
     yield _table("Shown by Nsight Systems", _rows(others), widest, is_close=True)
     yield from _fix_list([(_words(one.name), _fix(one)) for one in found.capabilities if one.fix])
-    for one in found.problems:
-        yield Troubles([(one.severity, one.message, one.report or "", one.fix)])
+    if found.problems:
+        yield Troubles([(one.severity, one.message, one.report or "", one.fix) for one in found.problems])
 
 
 def machine_document(checks: Iterable[Check]) -> dict[str, Any]:
@@ -163,7 +158,7 @@ def _table(caption: str, rows: Rows, name_width: int | None = None, *, is_close:
         Column("found", "prose"),
         Column("what for", "prose", from_width=_FULL_WIDTH, most=_USE_WIDTH),
     ]
-    cells: list[list[Cell]] = [[Word(status, _COLOURS[status]), *others] for status, *others in rows]
+    cells: list[list[Cell]] = [[Word(status), *others] for status, *others in rows]
     return Table(caption, columns, cells, has_headings=False, is_close=is_close)
 
 

@@ -79,10 +79,7 @@ def _html() -> Format:
 def _perfetto() -> Format:
     from nsyspipe.report.perfetto.trace import perfetto, run_id_of_trace
 
-    def write(run: Run, file: BinaryIO, steps: Steps, on_progress: OnProgress) -> None:
-        perfetto(run, file, steps=steps, on_progress=on_progress)
-
-    return Format(run_id_of_trace, write)
+    return Format(run_id_of_trace, perfetto)
 
 
 FORMATS: dict[str, RunFormat] = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nsyspipe.model.text import decoded, printable
 from nsyspipe.redact.copy import UNKNOWN
+from nsyspipe.report.words import few
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from nsyspipe.redact.copy import Amount
@@ -39,20 +39,17 @@ def redaction_text(done: Redaction, out: Path) -> str:
 
 
 def _removed(amounts: Iterable[Amount]) -> list[str]:
+    groups: dict[tuple[str, str], list[Amount]] = {}
+    for one in sorted(amounts, key=lambda one: (one.kind, one.unit, one.place)):
+        groups.setdefault((one.kind, one.unit), []).append(one)
     rows = [
         (kind, f"{sum(one.n for one in group):,} {unit}", _places(kind, group))
-        for (kind, unit), group in _groups(amounts)
+        for (kind, unit), group in groups.items()
     ]
     if not rows:
         return ["  nothing: the report holds only what analysis needs"]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     return [f"  {kind:<{widths[0]}}  {n:>{widths[1]}}  {where}" for kind, n, where in rows]
-
-
-def _groups(amounts: Iterable[Amount]) -> Iterator[tuple[tuple[str, str], list[Amount]]]:
-    ordered = sorted(amounts, key=lambda one: (one.kind, one.unit, one.place))
-    for key, group in groupby(ordered, key=lambda one: (one.kind, one.unit)):
-        yield key, list(group)
 
 
 def _places(kind: str, amounts: list[Amount]) -> str:
@@ -67,9 +64,11 @@ def _places(kind: str, amounts: list[Amount]) -> str:
         table if not own else f"{table}.{own[0]}" if len(own) == 1 else f"{table} ({len(own)} columns)"
         for table, own in columns.items()
     ]
-    shown = [printable(name) for name in names[:_MOST_PLACES]]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    return _few(names)
+
+
+def _few(names: Sequence[str]) -> str:
+    return few([*map(printable, names)], _MOST_PLACES)
 
 
 def _notes(done: Redaction) -> Iterator[str]:
@@ -87,12 +86,7 @@ def _notes(done: Redaction) -> Iterator[str]:
     if any(one.kind in UNKNOWN for one in done.removed.amounts()):
         yield "what is unknown was left out: a later nsyspipe may read answers from it"
     if done.beside:
-        names = ", ".join(map(printable, done.beside[:_MOST_PLACES]))
-        more = len(done.beside) - _MOST_PLACES
-        yield (
-            f"not copied, though analyze reads them beside the reports: {names}"
-            + (f" and {more} more" if more > 0 else "")
-        )
+        yield f"not copied, though analyze reads them beside the reports: {_few(done.beside)}"
     if done.beside or done.has_others_beside:
         yield (
             "logs of NCCL, topologies and sidecars beside the reports name hosts, addresses and commands: look at them "

@@ -1,4 +1,4 @@
-"""A scoreboard as text for the terminal, as JSON, CSV and Markdown: who is fastest, then the runs side by side."""
+"""A scoreboard: what it says in words and as blocks, who is fastest first; its JSON, CSV and page."""
 
 from __future__ import annotations
 
@@ -6,169 +6,277 @@ import csv
 import hashlib
 import io
 import json
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from dataclasses import asdict
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group
-from rich.text import Text
-
+from nsyspipe.comparison.scoreboard import REFERENCE
+from nsyspipe.comparison.tables import SCOREBOARD
 from nsyspipe.model.table import SCHEMA_VERSION
-from nsyspipe.model.text import printable
-from nsyspipe.report.as_text import MAX_WIDTH, VERDICTS, apart, dim, grid, marked, rendered
+from nsyspipe.model.text import listed, printable
+from nsyspipe.report.blocks import Facts, Field, Heading, Notes, Sentence, Table, Troubles, Word, of, table_of
 from nsyspipe.report.document import dumps
 from nsyspipe.report.files import Format, identity_of_page, json_of
-from nsyspipe.report.markdown import escaped, marked_as, marker, prose, table, trouble_line
-from nsyspipe.report.scoreboard_words import (
-    doubts,
-    headlines,
-    kind_text,
-    notes,
-    rows_by_kind,
-    shown_figures,
-    speedup_interval,
-    speedup_text,
-    step_texts,
-    troubles,
-    verdict_word,
-)
-from nsyspipe.report.units import percent_text
+from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page
+from nsyspipe.report.markdown import as_markdown, marked_as, marker
+from nsyspipe.report.units import FIGURES, STEP_PARTS, absent, ms_text, percent_text, rate_text
+from nsyspipe.report.words import uneven_text
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from rich.console import Console, RenderableType
-    from rich.table import Table
+    from nsyspipe.comparison.scoreboard import Kind, Scoreboard
+    from nsyspipe.report.blocks import Block
 
-    from nsyspipe.comparison.scoreboard import Scoreboard
-
-
-_GAP = 2
-# So much of a label stays, whatever the width; more where there is room for all columns.
-_LEAST_NAME, _SHOWN_TROUBLES = 12, 6
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column: the higher `rank`, the sooner a narrow terminal goes without it."""
-
-    heading: str
-    cells: Sequence[Text]
-    rank: int = 0
-    is_word: bool = False
-
-    @property
-    def width(self) -> int:
-        return max([len(line) for line in self.heading.split("\n")] + [one.cell_len for one in self.cells])  # fmt: skip
+Row = dict[str, Any]
+# Names in a list before the rest is counted; and problems, but on pages.
+_SHOWN, _SHOWN_TROUBLES = 4, 8
+# How wide a terminal has room for the columns of results; of figures each needs so much more.
+_INTERVAL, _OVER, _STEPS, _RATE, _RANKS, _VERDICT, _TIME = 75, 73, 70, 68, 60, 46, 45
+_FIGURE = 10
+_listed = partial(listed, most=_SHOWN)
+_DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 
 
-def scoreboard_text(board: Scoreboard, console: Console) -> str:
-    """Return a scoreboard as text for a console, at most 100 columns wide."""
-    return rendered(Group(*_sections(board, min(console.width, MAX_WIDTH))), console)
-
-
-def _sections(board: Scoreboard, width: int) -> Iterable[RenderableType]:
+def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
+    """Yield who is fastest, the runs of each kind with their speed-ups, what steps go to, doubts and notes."""
     first, *others = headlines(board)
-    yield Text(printable(first), style="bold")
-    for sentence in others:
-        yield Text(printable(sentence))
+    yield Sentence(first, "bold")
+    yield from map(Sentence, others)
     kinds = rows_by_kind(board)
-    rows = [row for _, own in kinds for row in own]
-    heads = [kind_text(own) for _, own in kinds] if len(kinds) > 1 else []
-    sizes = [len(own) for _, own in kinds]
-    yield apart(_grid(_results(board, rows), rows, width, heads, sizes))
-    yield apart(_grid(_figures(rows), rows, width, [], [len(rows)]))
-    if said := doubts(board):
-        yield apart(marked(("warning", one, "", None) for one in said))
-    if found := troubles(board):
-        yield apart(marked(found[:_SHOWN_TROUBLES]))
-        if (more := len(found) - _SHOWN_TROUBLES) > 0:
-            yield Text(f"and {more} more problems; --json has all", style="dim")
-    yield apart(dim(notes(board)))
+    number = f"{len(board.sides)} run{'' if len(board.sides) == 1 else 's'}"
+    common = [kind_text(kinds[0][1])] if len(kinds) == 1 else []
+    yield Facts([number, *common, f"reference: {board.reference}"], "Runs")
+    for _, rows in kinds:
+        if len(kinds) > 1:
+            yield Heading(kind_text(rows), "dim")
+        yield _results(board, rows)
+    yield _figures([row for _, rows in kinds for row in rows])
+    problems = [("warning", doubt, "", None) for doubt in doubts(board)] + troubles(board)
+    if problems:
+        yield Troubles(problems, _SHOWN_TROUBLES)
+    yield Notes(notes(board))
 
 
-def _results(board: Scoreboard, rows: Sequence[dict[str, Any]]) -> list[_Column]:
-    times, rates = zip(*map(step_texts, rows), strict=True)
-    sure = percent_text(board.rules.confidence, 0)
-    found = [
-        _plain("steps", [str(row["n_summary_steps"]) for row in rows], 5),
-        _plain("step time", times),
-        _plain("steps/s", [one.removesuffix(" steps/s") for one in rates], 3),
-        _plain("speed-up", [speedup_text(row["peer_speedup"]) for row in rows]),
-        _plain(f"{sure} interval", [speedup_interval(row) for row in rows], 2),
-        _Column("verdict", [_verdict(row) for row in rows], is_word=True),
+def _results(board: Scoreboard, rows: Sequence[Row]) -> Table:
+    has_kinds = len(board.kinds) > 1
+    ranks = Field("ranks", lambda row: str(row["world_size"] or row["n_ranks"]), from_width=_RANKS)
+    over = Field("over the\nfirst", lambda row: speedup_text(row["speedup"]), hint=_DOCS["speedup"], from_width=_OVER)
+    fields = [
+        Field("run", of("label"), "name"),
+        *([] if has_kinds else [ranks]),
+        Field("steps", of("n_summary_steps"), hint=_DOCS["n_summary_steps"], from_width=_STEPS),
+        Field("step time", of("step_time_ns", ms_text), hint=_DOCS["step_time_ns"], from_width=_TIME),
+        Field("steps/s", lambda row: rate_text(row["throughput_steps_per_s"]).removesuffix(" steps/s"), hint=_DOCS["throughput_steps_per_s"], from_width=_RATE),
+        Field("speed-up", lambda row: speedup_text(row["peer_speedup"]), hint=_DOCS["peer_speedup"]),
+        Field(f"{percent_text(board.rules.confidence, 0)} interval", speedup_interval, from_width=_INTERVAL),
+        *([over] if has_kinds else []),
+        Field("verdict", lambda row: Word(verdict_word(row), row["peer_why"]), "word", _DOCS["peer_verdict"], _VERDICT),
+    ]  # fmt: skip
+    return table_of("Runs and their speed", rows, fields, is_close=has_kinds)
+
+
+def _figures(rows: Sequence[Row]) -> Table:
+    shown = [
+        figure
+        for figure in FIGURES.values()
+        if figure.on_boards == "always"
+        or (figure.on_boards == "if known" and any(row[figure.name] is not None for row in rows))
     ]
-    if len(board.kinds) > 1:
-        over = _plain("over the\nfirst", [speedup_text(row["speedup"]) for row in rows], 4)
-        found.insert(-1, over)
-    elif len({row["n_ranks"] for row in rows}) > 1:
-        found.insert(0, _plain("ranks", [str(row["n_ranks"]) for row in rows], 1))
-    return found
-
-
-def _figures(rows: Sequence[dict[str, Any]]) -> list[_Column]:
-    return [
-        _plain(one.heading, [one.text(row[one.column]) for row in rows], rank)
-        for rank, one in enumerate(shown_figures(rows))
+    fields = [
+        Field(figure.heading, of(figure.name, figure.text), hint=figure.column.doc, from_width=_FIGURE * (at + 2))
+        for at, figure in enumerate(shown)
     ]
+    return table_of("What steps go to", rows, [Field("run", of("label"), "name"), *fields])
 
 
-def _plain(heading: str, cells: Iterable[str], rank: int = 0) -> _Column:
-    return _Column(heading, [Text(one) for one in cells], rank)
+def speedup_text(value: float | None, digits: int = 3) -> str:
+    """Return a speed-up, ``1.128x``."""
+    return absent if value is None else f"{value:.{digits}f}x"
 
 
-def _verdict(row: dict[str, Any]) -> Text:
-    word = verdict_word(row)
-    return Text(word, style=VERDICTS.get(word, ""))
+def speedup_interval(row: Row) -> str:
+    """Return the interval of a run's speed-up over its peer, ``1.121 .. 1.135``; nothing of a reference."""
+    low, high = row["peer_speedup_low"], row["peer_speedup_high"]
+    return absent if low is None or row["peer"] == row["label"] else f"{low:.3f} .. {high:.3f}"
 
 
-def _grid(
-    columns: Sequence[_Column],
-    rows: Sequence[dict[str, Any]],
-    width: int,
-    heads: Sequence[str],
-    sizes: Sequence[int],
-) -> Table:
-    """Return a table with a name before each row; what a narrow terminal has no room for is left out, never cut."""
-    names = [printable(row["label"]) for row in rows]
-    indent = 1 if heads else 0
-    wanted = max(indent + max(map(len, names)), *map(len, heads), len("run"))
-    least = min(wanted, max(_LEAST_NAME, width // 4))
-    shown = list(columns)
-    while len(shown) > 1 and _room(shown, width) < least:
-        shown.remove(max(shown, key=lambda column: column.rank))
-    longest = max(_room(shown, width), least)
-    table = grid()
-    table.add_column("run", no_wrap=True, vertical="bottom")
-    for column in shown:
-        table.add_column(
-            column.heading,
-            justify="left" if column.is_word else "right",
-            no_wrap=True,
-            vertical="bottom",
+def rows_by_kind(board: Scoreboard) -> list[tuple[Kind, list[Row]]]:
+    """Return the rows of each kind of runs that can be compared with each other, in the order of the table."""
+    rows = {row["label"]: row for row in board.table.to_pylist()}
+    return [(kind, [rows[label] for label in kind.labels]) for kind in board.kinds]
+
+
+def kind_text(rows: Sequence[Row]) -> str:
+    """Return what runs of a kind have in common: ``4 ranks, NVIDIA H200``."""
+    row = rows[0]
+    size = row["world_size"] or row["n_ranks"]
+    missing = f" of {size}" if row["n_ranks"] != size else ""
+    ranks = f"{row['n_ranks']}{missing} rank{'' if size == 1 else 's'}"
+    return f"{ranks}, {row['gpu_names']}" if row["gpu_names"] else ranks
+
+
+def headlines(board: Scoreboard) -> list[str]:
+    """Return a sentence for each kind of several runs, the one with most runs first; one sentence at least."""
+    kinds = rows_by_kind(board)
+    main = max(board.kinds, key=lambda kind: len(kind.labels))  # of equal ones the one that was named first
+    ordered = sorted(kinds, key=lambda pair: pair[0] is not main)
+    several = [pair for pair in ordered if len(pair[0].labels) > 1]
+    if len(board.sides) > 1 and not several:
+        checks = dict.fromkeys(row["message"].partition(": ")[0] for row in board.checks.to_pylist() if row["blocks"])
+        return [f"No two of {len(board.sides)} runs can be compared: they differ in {_listed(checks)}."]
+    return [_headline(board, kind, rows, of_kind=len(kinds) > 1) for kind, rows in several or ordered[:1]]
+
+
+def _headline(board: Scoreboard, kind: Kind, rows: Sequence[Row], *, of_kind: bool) -> str:
+    by_label = {row["label"]: row for row in rows}
+    among = f" on {kind_text(rows)}" if of_kind else ""
+    if len(board.sides) == 1:
+        return f"{kind.peer} is the only run: there is nothing to compare it with."
+    if kind.best is None:
+        return f"Which of {len(rows)} runs{among} is fastest cannot be said: {_undecided(kind.peer, rows)}."
+    best = by_label[kind.best]
+    level = f", level with {_listed(kind.level_with)} in step time" if kind.level_with else ""
+    of_all = among or f" of {len(rows)} runs"
+    if best["label"] != kind.peer and best["peer_verdict"] != "improvement":
+        return f"{_not_sure(best, kind.peer, of_all, rows)}."
+    if kind.not_told_from:
+        return _open(kind, best, f"{len(rows)} runs{among}", level)
+    if best["label"] != kind.peer:
+        return f"{best['label']} is the fastest{of_all}: {_speed(best, kind.peer)}{level}."
+    others = [row for row in rows if row is not best and row["peer_speedup"] is not None]
+    if not level and others:
+        second = max(others, key=lambda row: row["peer_speedup"])
+        level = f": {second['label']} is {_speed(second, 'it')}"
+    return f"{kind.peer} is the fastest{of_all}{level}."
+
+
+def _open(kind: Kind, best: Row, runs: str, level: str) -> str:
+    """Return whom these steps do not tell the best from, so that none is called the fastest."""
+    is_peer = best["label"] == kind.peer
+    speed = "has the shortest mean step time" if is_peer else f"is {_speed(best, kind.peer)}"
+    apart = f"not told apart from {_listed(kind.not_told_from)} by these steps"
+    return f"Which of {runs} is fastest is open: {best['label']} {speed}, {apart}{level}."
+
+
+def _not_sure(best: Row, peer: str, of_all: str, rows: Sequence[Row]) -> str:
+    """Return that the run with the largest speed-up is not judged faster, and why."""
+    speed = f"{best['label']} is {_speed(best, peer)}"
+    undecided = [row["label"] for row in rows if row["peer_verdict"] == "inconclusive"]
+    if best["peer_verdict"] == "no change" and undecided:
+        apart = f"{_listed(undecided)} not told apart from it by these steps"
+        return f"Whether any run{of_all} is faster than {peer} is open: {speed}, no change; {apart}"
+    if best["peer_verdict"] == "no change":
+        return f"No run{of_all} is faster than {peer} by what counts: {speed}, no change"
+    why = f"; {_why(best)}" if _why(best) else ""
+    low = best["peer_speedup_low"]
+    if low is not None and low > 1:
+        # Means say so, and the verdict is of medians, or asks for more than a speed-up above 1.
+        of = f"its {best['peer_statistic'] or 'median'} step time is {best['peer_verdict']}"
+        return f"{speed}, but {of}{why}"
+    return f"Whether any run{of_all} is faster than {peer} is open: {speed}{why}"
+
+
+def _why(row: Row) -> str:
+    """Return why a run is not decided, and about how many more steps or captures would settle that where it is known."""
+    steps, captures = row["peer_settle_steps"], row["peer_settle_captures"]
+    hints = [f"about {steps} steps per capture"] if steps else []
+    if captures:
+        is_fewer = steps and captures * row["n_summary_steps"] < steps
+        hints.insert(0 if is_fewer else len(hints), f"about {captures} captures of each")
+    hint = f"{', or '.join(hints)} would settle it" if hints else ""
+    return "; ".join(filter(None, [row["peer_why"], hint]))
+
+
+def _speed(row: Row, peer: str) -> str:
+    """Return a speed-up with its interval, in as many digits as tell its ends apart: ``1.12x of ddp (1.11 to 1.13)``."""
+    low, high = row["peer_speedup_low"], row["peer_speedup_high"]
+    digits = 3 if low is not None and f"{low:.2f}" == f"{high:.2f}" else 2
+    text = f"{speedup_text(row['peer_speedup'], digits)} of {peer}"
+    return text if low is None else f"{text} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def _undecided(peer: str, rows: Sequence[Row]) -> str:
+    """Return why nobody can be measured against the first: it has too few steps."""
+    if any(row["label"] == peer and row["peer_speedup"] is None for row in rows):
+        return f"{peer} has no step times"
+    return next((row["peer_why"] for row in rows if row["peer_why"]), f"{peer} has too few steps")
+
+
+def verdict_word(row: Row) -> str:
+    """Return a run's verdict within its kind."""
+    return REFERENCE if row["peer"] == row["label"] else str(row["peer_verdict"])
+
+
+def notes(board: Scoreboard) -> list[str]:
+    """Return what to know of the figures: formulas, what a step of more ranks means, what the intervals leave out."""
+    rows = board.table.to_pylist()
+    effect, sure = percent_text(board.rules.min_effect), percent_text(board.rules.confidence, 0)
+    over = "of the first run of its kind" if len(board.kinds) > 1 else f"of {board.reference}"
+    speed = (
+        f"Speed-up: mean step time {over} / that of the run, with its {sure} interval; verdict: as nsyspipe diff "
+        f"judges the step time (median; mean where steps are uneven), no change: all of its interval within {effect}."
+    )
+    texts = [speed]
+    for label, captures in board.evenness.items():
+        texts += [f"{label}: {uneven_text(capture)}." for capture in captures if capture.is_uneven][:1]
+    if len({row["world_size"] or row["n_ranks"] for row in rows}) > 1:
+        texts.append(
+            "Runs differ in ranks: speed-ups compare steps, whatever a step processes. With one batch size per rank, "
+            "that over a run of one rank is the scaling efficiency, and steps/s x ranks the throughput in samples."
         )
-    at = 0
-    for place, size in enumerate(sizes):
-        if heads:
-            table.add_row(Text(_cut(printable(heads[place]), longest), style="dim"))
-        for row in range(at, at + size):
-            name = Text(" " * indent + _cut(names[row], longest - indent))
-            table.add_row(name, *(column.cells[row] for column in shown))
-        at += size
-    return table
+    if board.rules.settings_file is not None:
+        texts.append(f"Thresholds from {board.rules.settings_file}.")
+    single = [side.label for side in board.sides if len(side.runs) == 1]
+    if 1 < len(single) == len(board.sides):
+        texts.append(
+            "One capture per run: the spread between captures is not in the intervals; several captures of a run share "
+            "a LABEL=."
+        )
+    elif 0 < len(single) < len(board.sides):
+        verb = "has one capture" if len(single) == 1 else "have one capture each"
+        texts.append(
+            f"{_listed(single)} {verb}: against a run of several, the spread between captures is taken from that run."
+        )
+    return texts
 
 
-def _room(columns: Sequence[_Column], width: int) -> int:
-    return width - sum(column.width + _GAP for column in columns) - _GAP
+def doubts(board: Scoreboard) -> list[str]:
+    """Return what makes comparisons doubtful or undecided, each reason once with the runs that it concerns."""
+    undecided, copies, differ = (defaultdict[Any, list[str]](list) for _ in range(3))
+    for row in board.table.to_pylist():
+        if row["peer_why"] and row["peer_speedup"] is not None:
+            undecided[_why(row)].append(row["label"])
+    is_named = set(chain(*undecided.values())).__contains__
+    for row in board.checks.to_pylist():
+        if row["check"] == "same-capture":
+            copies[row["against"]].append(row["label"])
+        elif not (row["check"] == "few-steps" and is_named(row["label"])) and not (
+            row["blocks"] and len(board.kinds) > 1
+        ):
+            # Else it is told, or the table is parted by it.
+            what = row["message"].partition(": ")[0]
+            differ[what, row["against"], row["reference_value"]].append(f"{row['label']} {row['value']}")
+    return [
+        *(f"not decided: {_listed(labels)} ({why})" for why, labels in undecided.items()),
+        *(f"{_listed([first, *labels])} are the same capture" for first, labels in copies.items()),
+        *(f"{what}: {against} {value}; {_listed(others)}" for (what, against, value), others in differ.items()),
+    ]
 
 
-def _cut(text: str, longest: int) -> str:
-    """Cut in the middle: names of variants often differ at their ends."""
-    if len(text) <= longest:
-        return text
-    kept = longest - 2
-    return f"{text[: kept - kept // 2]}..{text[len(text) - kept // 2 :]}"
+def troubles(board: Scoreboard) -> list[tuple[str, str, str, str | None]]:
+    """Return errors and warnings of the runs, equal ones once: severity, message, the runs, fix."""
+    where = defaultdict[tuple[str, str, str | None], list[str]](list)
+    for row in board.problems.to_pylist():
+        if row["severity"] != "info":
+            where[row["severity"], row["message"], row["fix"]].append(row["label"])
+    return [
+        (severity, message, _listed(dict.fromkeys(labels)), fix) for (severity, message, fix), labels in where.items()
+    ]
 
 
 # What a spreadsheet takes for a formula at the start of a cell.
@@ -179,7 +287,6 @@ _LARGEST_FILE = 2**26
 def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
     """Return the document as plain Python values, in a fixed order; ``captures`` are the run ids of a run."""
     captures = {side.label: [run.header.run_id for run in side.runs] for side in board.sides}
-    rows = board.table.to_pylist()
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": __version__,
@@ -191,25 +298,12 @@ def scoreboard_document(board: Scoreboard) -> dict[str, Any]:
         "settings_file": board.rules.settings_file,
         "runs": [
             {key: value for key, value in row.items() if key != "run_ids"} | {"captures": captures[row["label"]]}
-            for row in rows
+            for row in board.table.to_pylist()
         ],
-        "kinds": [
-            asdict(kind)
-            | {
-                "labels": list(kind.labels),
-                "level_with": list(kind.level_with),
-                "not_told_from": list(kind.not_told_from),
-            }
-            for kind in board.kinds
-        ],
+        "kinds": [asdict(kind) for kind in board.kinds],
         "comparability": board.checks.to_pylist(),
         "problems": board.problems.to_pylist(),
     }
-
-
-def scoreboard_document_text(board: Scoreboard) -> str:
-    """Return the document as JSON."""
-    return dumps(scoreboard_document(board))
 
 
 def scoreboard_csv(board: Scoreboard) -> str:
@@ -230,7 +324,7 @@ def identity_of(board: Scoreboard) -> str:
     return _hashed([run.header.run_id for run in side.runs] for side in board.sides)
 
 
-def identity_of_document(path: Path) -> str | None:
+def _identity_of_document(path: Path) -> str | None:
     """Return the same of a JSON document; None for any other file."""
     found = json_of(path)
     try:
@@ -240,17 +334,14 @@ def identity_of_document(path: Path) -> str | None:
         return None
 
 
-def identity_of_csv(path: Path, board: Scoreboard) -> str | None:
+def _identity_of_csv(path: Path, board: Scoreboard) -> str | None:
     """Return the identity of a board if a CSV file is of the same runs; None if it is not."""
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            return None
-        rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+        text = path.read_text(encoding="utf-8") if path.stat().st_size <= _LARGEST_FILE else ""
+        there = sorted(str(row.get("run_ids")) for row in csv.DictReader(io.StringIO(text)))
     except (OSError, ValueError, csv.Error):
         return None
-    ours = sorted(_cell(ids) for ids in board.table["run_ids"].to_pylist())
-    there = sorted(str(row.get("run_ids")) for row in rows)
-    return identity_of(board) if there == ours else None
+    return identity_of(board) if there == sorted(map(_cell, board.table["run_ids"].to_pylist())) else None
 
 
 def _cell(value: object) -> str:
@@ -265,85 +356,90 @@ def _hashed(captures: Iterable[Iterable[str]]) -> str:
     return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
 
 
-# The meta element by which the page of the same runs is known: a hash of their ids.
-RUNS = "nsyspipe-compare"
-_LONGEST_NAME, _MARKDOWN_TROUBLES = 60, 8
+# The columns that a page defines.
+_DEFINED = (
+    "step_time_ns", "throughput_steps_per_s", "rank_steps_per_s", "speedup", "peer", "peer_speedup", "verdict",
+    "mean_step_time_ns", "comm_share", "exposed_comm_share", "overlap_ratio", "backward_overlap_ratio", "wait_share",
+    "dtod_ns_per_step", "message_bytes_per_step",
+)  # fmt: skip
+_ROW_HEIGHT, _FRAME_HEIGHT = 30, 62
 
 
-def scoreboard_markdown(board: Scoreboard) -> str:
-    """Return a scoreboard in GitHub's Markdown: the same for the same runs.
+def scoreboard_page(board: Scoreboard) -> str:
+    """Return a scoreboard as one HTML file: complete, offline, the same bytes for the same runs."""
+    blocks = [*scoreboard_blocks(board)]
+    at = next(at for at, block in enumerate(blocks) if isinstance(block, Heading | Table))
+    formulas = table_of(
+        "How figures are made", _DEFINED, [Field("column", str, "name"), Field("formula", _DOCS.__getitem__, "text")]
+    )
+    title = f"{len(board.sides)} runs against {board.reference}: nsyspipe compare"
+    return blocks_page(
+        [*blocks[:at], _chart(board), *blocks[at:], formulas],
+        title,
+        (RUNS, identity_of(board)),
+        scripts=("scoreboard.js",),
+    )
 
-    The first lines are comments, which are not shown: `marker`.
-    """
+
+def _chart(board: Scoreboard) -> Chart:
+    """Return the chart, from top to bottom: runs, and above each kind of several a heading."""
+    drawn: list[Row] = []
     kinds = rows_by_kind(board)
-    first, *others = headlines(board)
-    blocks = [
-        marker("compare", "runs", identity_of(board)),
-        [f"**{escaped(first)}**"],
-        *([escaped(sentence)] for sentence in others),
-    ]
-    for _, rows in kinds:
-        heading = [f"### {escaped(kind_text(rows))}"] if len(kinds) > 1 else []
-        blocks += [heading, _markdown_results(board, rows)]
-    blocks.append(_markdown_figures([row for _, rows in kinds for row in rows]))
-    blocks.append([f"- **warning**: {escaped(one)}" for one in doubts(board)])
-    blocks.append(_troubles(board))
-    blocks.append([prose(note) + "<br>" for note in notes(board)])
-    blocks.append([f"nsyspipe {__version__}: `nsyspipe compare RUN RUN ...`"])
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    for kind, rows in kinds:
+        if len(kinds) > 1:
+            drawn.append({"heading": kind_text(rows)})
+        drawn += [_bar(row, is_best=row["label"] == kind.best and len(rows) > 1) for row in rows]
+    over = f"over {board.reference}" if len(kinds) == 1 else "over the first of its kind"
+    return Chart(
+        "scoreboard",
+        "Time and speed",
+        "Step time of each run by what it goes to, and its speed-up",
+        _FRAME_HEIGHT + _ROW_HEIGHT * len(drawn),
+        {"rows": drawn, "over": over},
+        _parts_table([row for _, rows in kinds for row in rows]),
+        "Bars: mean of the steps in the figures, on the slowest rank of each. Dots: speed-up; the line through a dot is its "
+        "interval, no line where steps are too few; filled where the verdict is an improvement or a regression.",
+        PART_LEGEND,
+    )
+
+
+def _bar(row: Row, *, is_best: bool) -> Row:
+    parts = {part.category: row[f"{part.metric}_ns"] for part in STEP_PARTS}
+    names = {"speedup": "peer_speedup", "low": "peer_speedup_low", "high": "peer_speedup_high", "why": "peer_why"}
+    names |= {"label": "label", "peer": "peer", "wall": "mean_step_time_ns", "n_steps": "n_summary_steps"}
+    drawn = {name: row[column] for name, column in names.items()}
+    return drawn | {
+        "parts": None if None in parts.values() else parts, "verdict": verdict_word(row), "is_best": is_best,
+    }  # fmt: skip
+
+
+def _parts_table(rows: Sequence[Row]) -> Table:
+    def part(row: Row, column: str) -> str:
+        time, whole = row[column], row["mean_step_time_ns"]
+        return absent if time is None or not whole else f"{ms_text(time)} ({percent_text(time / whole)})"
+
+    fields = [
+        Field("run", of("label"), "name"),
+        Field("mean step time", of("mean_step_time_ns", ms_text)),
+        *(Field(figure.label, partial(part, column=f"{figure.metric}_ns")) for figure in STEP_PARTS),
+    ]  # fmt: skip
+    return table_of("Where each run's mean step time goes", rows, fields)
+
+
+# The command, as a comment in Markdown says it, and the meta element of a page: a hash of the runs' ids.
+_COMMAND, RUNS = "compare", "nsyspipe-compare"
 
 
 def scoreboard_formats(board: Scoreboard) -> dict[str, Format]:
     """Return how a scoreboard is written in each format, and how a file of it says which runs it is of."""
 
-    def page() -> str:
-        from nsyspipe.report.html.scoreboard_page import scoreboard_page
-
-        return scoreboard_page(board)
+    def markdown() -> str:
+        head = marker(_COMMAND, "runs", identity_of(board))
+        return as_markdown(scoreboard_blocks(board), head, "nsyspipe compare RUN RUN ...")
 
     return {
-        "json": Format(lambda: scoreboard_document_text(board), identity_of_document),
-        "markdown": Format(lambda: scoreboard_markdown(board), identity_of_markdown),
-        "csv": Format(lambda: scoreboard_csv(board), lambda path: identity_of_csv(path, board)),
-        "html": Format(page, lambda path: identity_of_page(path, RUNS)),
+        "json": Format(lambda: dumps(scoreboard_document(board)), _identity_of_document),
+        "markdown": Format(markdown, lambda path: marked_as(path, _COMMAND, "runs")),
+        "csv": Format(lambda: scoreboard_csv(board), lambda path: _identity_of_csv(path, board)),
+        "html": Format(lambda: scoreboard_page(board), lambda path: identity_of_page(path, RUNS)),
     }
-
-
-def identity_of_markdown(path: Path) -> str | None:
-    """Return the identity of the runs of a file of `scoreboard_markdown`; None if it is no such file."""
-    return marked_as(path, "compare", "runs")
-
-
-def _markdown_results(board: Scoreboard, rows: Sequence[dict[str, Any]]) -> list[str]:
-    has_over = len(board.kinds) > 1
-    over = [f"over {escaped(board.reference, _LONGEST_NAME)}"] if has_over else []
-    sure = percent_text(board.rules.confidence, 0)
-    cells = [
-        [
-            escaped(row["label"], _LONGEST_NAME),
-            *([] if has_over else [str(row["world_size"] or row["n_ranks"])]),
-            str(row["n_summary_steps"]),
-            *step_texts(row),
-            speedup_text(row["peer_speedup"]),
-            speedup_interval(row),
-            *([speedup_text(row["speedup"])] if has_over else []),
-            verdict_word(row),
-        ]
-        for row in rows
-    ]
-    headings = ["run", *([] if has_over else ["ranks"]), "steps", "step time", "throughput", "speed-up"]  # fmt: skip
-    return table([*headings, f"{sure} interval", *over, "verdict"], cells, n_words=1)
-
-
-def _markdown_figures(rows: Sequence[dict[str, Any]]) -> list[str]:
-    figures = shown_figures(rows)
-    headings = [one.heading.replace("\n", " ") for one in figures]
-    cells = [[escaped(row["label"], _LONGEST_NAME), *(one.text(row[one.column]) for one in figures)] for row in rows]
-    return table(["run", *headings], cells)
-
-
-def _troubles(board: Scoreboard) -> list[str]:
-    found = troubles(board)
-    lines = [trouble_line(*one) for one in found[:_MARKDOWN_TROUBLES]]
-    more = len(found) - _MARKDOWN_TROUBLES
-    return lines + ([f"- and {more} more (`--json` has all)"] if more > 0 else [])

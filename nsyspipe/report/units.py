@@ -1,10 +1,19 @@
-"""From base units to words: the only place that converts or rounds."""
+"""From base units to words, the only place that converts or rounds; and what figures are called wherever they are shown."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-_NS_PER_MS = 1e6
+from nsyspipe.comparison.tables import SCOREBOARD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsyspipe.model.table import Column
+
+_NS_PER_MS, _NS_PER_US = 1e6, 1e3
 _SMALLEST_MS = 0.001
 # From here on two decimals round up to the next unit.
 _ROUNDS_UP = 0.999995
@@ -67,3 +76,125 @@ def count_text(count: float | None) -> str:
     if count is None:
         return absent
     return f"{count:.0f}" if count == round(count) else _significant(count)
+
+
+_SHORT_NS = 1e5
+_MOST_DIGITS = 3
+# What a difference of ratios is in.
+POINTS = "points"
+
+
+def _time_text(ns: float | None) -> str:
+    """Return milliseconds, and what is much shorter in microseconds or nanoseconds."""
+    if ns is None or not 0 < abs(ns) < _SHORT_NS:
+        return ms_text(ns)
+    return f"{ns / _NS_PER_US:.4g} us" if abs(ns) >= _NS_PER_US else f"{ns:.4g} ns"
+
+
+# Of each unit of a column: its words, and of those of a small difference the unit, its size, and below which it is small.
+_UNITS: dict[str, tuple[Callable[[float | None], str], str, float, float]] = {
+    "ns": (_time_text, "ns", 1.0, 1.0),
+    "1/s": (rate_text, "steps/s", 1.0, 1e-3),
+    "ratio": (percent_text, POINTS, 1.0, 0.0),
+    "count": (count_text, "", 1.0, 1e-3),
+    "bytes": (bytes_text, "B", 1.0, 1.0),
+    "bytes/s": (bandwidth_text, "GB/s", 1e9, 1e6),
+}
+
+
+def value_text(unit: str | None, value: float | None) -> str:
+    """Return a figure with its unit."""
+    return _UNITS[unit or "count"][0](value)
+
+
+def delta_text(unit: str | None, delta: float | None) -> str:
+    """Return a difference with sign and unit; of ratios in percentage points."""
+    if delta is None:
+        return absent
+    size = abs(delta)
+    sign = "+" if delta > 0 else "-" if delta < 0 else ""
+    if unit == "ratio":
+        return f"{sign}{decimals(100 * size)} {POINTS}"
+    _, name, scale, least = _UNITS[unit or "count"]
+    if 0 < size < least:
+        return f"{sign}{size / scale:.2g} {name}".rstrip()
+    return f"{sign}{value_text(unit, size)}"
+
+
+def signed(value: float, told_from: float | None = None) -> str:
+    """Return a number as `decimals` does, with its sign."""
+    return f"{'+' if value > 0 else '-' if value < 0 else ''}{decimals(abs(value), told_from)}"
+
+
+def decimals(size: float, told_from: float | None = None) -> str:
+    """Write with one decimal, or as many as tell it from zero and from another number; at last with an exponent."""
+    if not size:
+        return "0.0"
+    for digits in range(1, _MOST_DIGITS + 1):
+        text = f"{size:.{digits}f}"
+        is_told = told_from is None or math.isclose(size, told_from) or text != f"{told_from:.{digits}f}"
+        if float(text) and is_told:
+            return text
+    return f"{size:.0e}" if size < 10**-_MOST_DIGITS else f"{size:.{_MOST_DIGITS + 3}g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a run's summary: its column of `comparison.tables.SCOREBOARD`, and its words wherever it is shown."""
+
+    name: str
+    heading: str  # of two lines where columns are narrow
+    metric: str  # what `diff` calls it, of a step; empty where that tells nothing
+    category: str | None = None  # of the palette; None for figures that have no colour of their own
+    is_followed: bool = False  # on the dashboard
+    on_boards: str | None = None  # scoreboards: ``always``, or ``if known`` of any run
+
+    @property
+    def label(self) -> str:
+        """Its heading in one line."""
+        return self.heading.replace("\n", " ")
+
+    @property
+    def column(self) -> Column:
+        """Its column, with unit and formula."""
+        return next(column for column in SCOREBOARD.columns if column.name == self.name)
+
+    def text(self, value: float | None) -> str:
+        """Return a value of it with its unit."""
+        return ms_text(value) if self.column.unit == "ns" else value_text(self.column.unit, value)
+
+
+# In the order of the scoreboard: first those that a study of optimizations asks for.
+FIGURES = {
+    figure.name: figure
+    for figure in (
+        Figure("step_time_ns", "step time", "step_time", is_followed=True),
+        Figure("throughput_steps_per_s", "throughput", "throughput", is_followed=True),
+        Figure("comm_share", "comm\nin all", "comm", is_followed=True, on_boards="always"),
+        Figure("exposed_comm_share", "exposed\ncomm", "exposed_comm", "exposed", is_followed=True, on_boards="always"),
+        Figure("overlap_ratio", "hidden by\ncompute", "overlap_ratio", on_boards="always"),
+        Figure("backward_overlap_ratio", "hidden by\nbackward", "backward_overlap_ratio", "hidden", is_followed=True, on_boards="always"),
+        Figure("wait_share", "waits for\nothers", "wait", "waiting", is_followed=True, on_boards="always"),
+        Figure("dtod_ns_per_step", "DtoD\ncopies", "dtod", on_boards="always"),
+        Figure("message_bytes_per_step", "message\nbytes", "message_bytes", on_boards="always"),
+        Figure("compute_share", "compute", "compute", "compute"),
+        Figure("exposed_memory_share", "exposed\ncopies", "exposed_memory", "copies"),
+        Figure("idle_share", "idle", "idle", "idle", is_followed=True, on_boards="if known"),
+        Figure("collectives_per_step", "collectives\nper step", "", on_boards="if known"),
+        Figure("busbw_bytes_per_s", "bus\nbandwidth", "busbw", on_boards="if known"),
+    )
+}  # fmt: skip
+_BY_METRIC = {figure.metric: figure for figure in FIGURES.values()}
+# What the mean step time is the sum of.
+STEP_PARTS = tuple(_BY_METRIC[name] for name in ("compute", "exposed_comm", "exposed_memory", "idle"))
+
+
+def metric_figure(name: str) -> Figure | None:
+    """Return the figure of a metric of `diff`; None of those that a run's summary does not have."""
+    return _BY_METRIC.get(name)
+
+
+def metric_label(name: str) -> str:
+    """Return a metric of `diff` in words."""
+    figure = _BY_METRIC.get(name)
+    return figure.label if figure else name.replace("_", " ")

@@ -118,7 +118,7 @@ def whatif_blocks(found: WhatIf, run: Run) -> Iterator[Block]:
         yield Sentence("What each rests on: --json -", "dim", is_close=bool(bounds))
     grave = [one for one in same_problems(found.problems) if one.severity != "info"]
     if grave and answered:  # without what is only worth knowing
-        yield Troubles([(one.severity, one.message, "", one.fix) for one in grave], "  ")
+        yield Troubles([(one.severity, one.message, "", one.fix) for one in grave])
 
 
 def _subject(found: WhatIf, run: Run) -> list[str]:

@@ -1,58 +1,41 @@
-"""What the summaries of a run say alike, whatever they are written in: verdict, subject, columns, idle causes, problems."""
+"""What is said of a run in words, whatever it is written in: verdict, subject, link, idle causes, savings, problems."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.summary import MUCH_RATIO, fastest_and_slowest, longest_between, uneven_backward
 from nsyspipe.model.schema import IDLE_CAUSES
 from nsyspipe.model.text import printable
-from nsyspipe.report.units import absent, ms_text, percent_text
+from nsyspipe.report.units import absent, bandwidth_text, ms_text, percent_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence, Set
 
     import pyarrow as pa
 
-    from nsyspipe.analysis.summary import Evenness
+    from nsyspipe.analysis.summary import Evenness, HostFigures
+    from nsyspipe.findings.slow_link import LinkVerdict
+    from nsyspipe.model.sidecar import RunCapture
     from nsyspipe.run.run import Run
-
-
-# Heading (of two lines where it is narrow) and figure; the parts of the step come first and sum to it.
-RANK_COLUMNS = (
-    ("compute", "compute_share"),
-    ("exposed\ncomm", "exposed_comm_share"),
-    ("exposed\ncopies", "exposed_memory_share"),
-    ("idle", "idle_share"),
-    ("comm\nin all", "comm_share"),
-    ("hidden\nby compute", "overlap_ratio"),
-    ("hidden by\nbackward", "backward_overlap_ratio"),
-    ("waits for\nothers", "wait_share"),
-)
-
-
-@dataclass(frozen=True)
-class SameProblem:
-    """A problem that several ranks or reports have alike."""
-
-    severity: str
-    message: str
-    fix: str | None
-    ranks: tuple[int, ...]
-    reports: tuple[str, ...]
 
 
 def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return which run, how many ranks, on what, and which steps count; as recorded, not escaped."""
     header = run.header
-    of_world = f" of {header.world_size}" if header.world_size not in (None, header.n_ranks) else ""
-    plural = "" if header.n_ranks == 1 and not of_world else "s"
     host_steps = run.host_steps()
     if host_steps.num_rows:  # then there are no ranks
-        return [header.label, *_host_parts(host_steps, run.step_family, header.world_size)]
-    parts = [header.label, f"{header.n_ranks}{of_world} rank{plural}", *header.gpu_names]
+        n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
+        family = f" {run.step_family!r}" if run.step_family else ""
+        processes = f"{_of_world(n_processes, header.world_size, 'process', 'es')} without GPU activity"
+        return [header.label, processes, f"{host_steps.num_rows} host steps{family}"]
+    parts = [header.label, _of_world(header.n_ranks, header.world_size, "rank", "s"), *header.gpu_names]
     if run.is_capture:
         parts.append("a capture without steps")
     elif header.n_ranks:
@@ -64,39 +47,86 @@ def subject_parts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-def _host_parts(host_steps: pa.Table, family: str | None, world_size: int | None) -> list[str]:
-    n_processes = len({(row["report"], row["pid"]) for row in host_steps.to_pylist()})
-    what = f" {family!r}" if family else ""
-    of_world = f" of {world_size}" if world_size not in (None, n_processes) else ""
-    plural = "" if n_processes == 1 and not of_world else "es"
-    return [
-        f"{n_processes}{of_world} process{plural} without GPU activity",
-        f"{host_steps.num_rows} host steps{what}",
-    ]
+def _of_world(n: int, world_size: int | None, noun: str, plural: str) -> str:
+    """Return ``4 ranks``, or ``1 of 4 ranks`` where some are missing."""
+    if world_size not in (None, n):
+        return f"{n} of {world_size} {noun}{plural}"
+    return f"{n} {noun}{'' if n == 1 else plural}"
 
 
-def capture_lengths(run: Run) -> dict[int, int]:
-    """Return how long each rank of a capture without steps was captured, ns."""
-    rows = run.breakdown().select(["rank", "wall_ns"]).to_pylist()
-    return {row["rank"]: row["wall_ns"] for row in rows}
+# Two lines of a terminal, less what breaking between words costs.
+_LINK_LENGTH = 185
 
 
-def uneven_text(one: Evenness) -> str:
+def link_text(verdict: LinkVerdict | None) -> str | None:
+    """Return what communication crosses, on which edges, and how much of its bandwidth the run reached; in two lines.
+
+    None when the link is not known. A bandwidth that was estimated has an ``about``.
+    """
+    if verdict is None or verdict.slowest is None:
+        return None
+    link = verdict.slowest
+    rest = f"; {link.edges}"
+    nominal = link.nominal_bytes_per_s
+    if verdict.busbw_bytes_per_s is not None:
+        about = "about " if verdict.is_estimate else ""
+        rest += f"; bus bandwidth {about}{bandwidth_text(verdict.busbw_bytes_per_s)}"
+        rest += f" of {bandwidth_text(nominal)} nominal" if nominal else ""
+    elif nominal:
+        rest += f"; nominal {bandwidth_text(nominal)}"
+    room = _LINK_LENGTH - len(rest)
+    text = printable(f"link: {link.text}")
+    return (text if len(text) <= room else f"{text[: room - 3].rstrip()}...") + rest
+
+
+_SHOWN_DIGITS, _LONGEST_COMMAND = 10, 500
+
+
+def capture_rows(capture: RunCapture | None) -> list[tuple[str, str]]:
+    """Return what sidecars say of a capture, as pairs."""
+    if capture is None:
+        return []
+    command = shlex.join(capture.command) if capture.command else None
+    if command and len(command) > _LONGEST_COMMAND:
+        command = f"{command[:_LONGEST_COMMAND]} \N{HORIZONTAL ELLIPSIS}"
+    commit = capture.git_commit and ", ".join(digits[:_SHOWN_DIGITS] for digits in capture.git_commit.split(", "))
+    known = (
+        ("command", command),
+        ("torch", capture.torch_version),
+        ("NCCL", capture.nccl_version),
+        ("CUDA", capture.cuda_version),
+        ("driver", capture.driver_version),
+        ("commit", f"{commit} with changes" if commit and capture.git_is_dirty else commit),
+    )
+    return [(name, value) for name, value in known if value]
+
+
+def capture_text(capture: RunCapture | None) -> str | None:
+    """Return versions and commit in one line; None when no sidecar says any."""
+    shown = [f"{name} {value}" for name, value in capture_rows(capture) if name not in {"command", "CUDA"}]
+    return ", ".join(shown) or None
+
+
+_TWO = 2
+_ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
+
+
+def uneven_text(evenness: Evenness) -> str:
     """Return ``steps are uneven``, with mean and median, whether any step is like the median, and the pattern."""
-    text = f"steps are uneven: mean {ms_text(one.mean)}, median {ms_text(one.median)}"
-    if one.is_median_nobodys:
+    text = f"steps are uneven: mean {ms_text(evenness.mean)}, median {ms_text(evenness.median)}"
+    if evenness.is_median_nobodys:
         text += ", which no step takes"
-    if one.levels is None or one.n_long is None:
+    if evenness.levels is None or evenness.n_long is None:
         return text
-    levels = short, long = ms_text(one.levels[0]), ms_text(one.levels[1])
-    if one.period == _TWO:
+    levels = short, long = ms_text(evenness.levels[0]), ms_text(evenness.levels[1])
+    if evenness.period == _TWO:
         return f"{text}; {short} and {long} in turn"
-    if not one.period:
-        return f"{text}; two levels, {short} and {long} ({one.n_long} of {one.n_steps} steps)"
-    is_long_rarer = 2 * one.n_long <= one.n_steps
+    if not evenness.period:
+        return f"{text}; two levels, {short} and {long} ({evenness.n_long} of {evenness.n_steps} steps)"
+    is_long_rarer = 2 * evenness.n_long <= evenness.n_steps
     rare, usual = reversed(levels) if is_long_rarer else levels
-    every = f"every {_ORDINALS.get(one.period, f'{one.period}th')} step"
-    return f"{text}; {every} {_compared(*one.levels, is_longer=is_long_rarer)} ({rare} instead of {usual})"
+    every = f"every {_ORDINALS.get(evenness.period, f'{evenness.period}th')} step"
+    return f"{text}; {every} {_compared(*evenness.levels, is_longer=is_long_rarer)} ({rare} instead of {usual})"
 
 
 def _compared(short: float, long: float, *, is_longer: bool) -> str:
@@ -108,10 +138,9 @@ def _compared(short: float, long: float, *, is_longer: bool) -> str:
     return f"takes about {long / short:.1f} times as long" if short > 0 else "is longer"
 
 
-def left_out(headings: Sequence[str], shown: Sequence[str]) -> list[str]:
-    """Return the line that names the columns for which a terminal is too narrow; none if all are shown."""
-    missing = [" ".join(one.split()) for one in headings if one not in shown]
-    return [f"Left out for the width: {', '.join(missing)}."] if missing else []
+_NS_PER_S = 1e9
+# Less than this is shown as nothing, without a sign.
+_NOTHING = 0.0005
 
 
 def mean_step_ns(summary: Mapping[str, Any]) -> float | None:
@@ -127,19 +156,33 @@ def saving_texts(saving: float | None, step_time_ns: float | None) -> tuple[str,
     return ms_text(saving), percent_text(saving / step_time_ns if step_time_ns else None)
 
 
-_NS_PER_S = 1e9
-_TWO = 2
-_ORDINALS = dict(enumerate(["third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"], start=3))
-# Less than this is shown as nothing, without a sign.
-_NOTHING = 0.0005
-
-
 def expected_text(expected: float | None, step_time_ns: float | None) -> str:
     """Return what a replay expects of a change, as a share of the step time."""
     if expected is None or not step_time_ns:
         return absent
     share = expected / step_time_ns
     return f"~ {percent_text(0.0 if abs(share) < _NOTHING else share)}"
+
+
+@dataclass(frozen=True)
+class SameProblem:
+    """A problem that several ranks or reports have alike."""
+
+    severity: str
+    message: str
+    fix: str | None
+    ranks: tuple[int, ...]
+    reports: tuple[str, ...]
+
+    def place(self, most: int | None = None) -> str:
+        """Return the ranks, else the reports, that it concerns; of many the first."""
+        return f"rank {few([*map(str, self.ranks)], most)}" if self.ranks else few(self.reports, most)
+
+
+def few(names: Sequence[str], most: int | None) -> str:
+    """Return names, and how many more there are."""
+    more = 0 if most is None else len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:
@@ -150,11 +193,31 @@ def same_problems(problems: Iterable[Mapping[str, Any]]) -> list[SameProblem]:
     return [
         SameProblem(
             *same,
-            ranks=tuple(sorted({row["rank"] for row in rows if row["rank"] is not None})),
-            reports=tuple(sorted({row["report"] for row in rows if row["report"] is not None})),
+            tuple(sorted({row["rank"] for row in rows if row["rank"] is not None})),
+            tuple(sorted({row["report"] for row in rows if row["report"] is not None})),
         )
         for same, rows in where.items()
     ]
+
+
+_DIGITS, _MOST_ALIKE = re.compile(r"\d+"), 4
+
+
+def troubles(problems: Iterable[Mapping[str, Any]], most_places: int = 12) -> list[tuple[str, str, str, str | None]]:
+    """Return the problems, those of several ranks once: severity, message, where, fix.
+
+    Of many that differ in nothing but numbers the first is told, and how many there are.
+    """
+    alike: dict[tuple[str, str, str | None], list[SameProblem]] = {}
+    for problem in same_problems(problems):
+        alike.setdefault((problem.severity, _DIGITS.sub("#", problem.message), problem.fix), []).append(problem)
+    rows: list[tuple[str, str, str, str | None]] = []
+    for (severity, _, fix), group in alike.items():
+        if len(group) > _MOST_ALIKE:
+            rows.append((severity, f"{group[0].message}; {len(group) - 1} more alike", "", fix))
+        else:
+            rows += [(severity, problem.message, problem.place(most_places), fix) for problem in group]
+    return rows
 
 
 _LEAST_SHARE, _LEAST_PART = 0.02, 0.001
@@ -167,35 +230,86 @@ def idle_text(steps: pa.Table, calls: pa.Table) -> str | None:
 
     None where less than 2 % is idle, or where it is not known. Causes under 0.1 % are left out.
     """
-    wall, idle = _total(steps, "wall_ns"), _total(steps, "idle_ns")
+    names = ("wall_ns", "idle_ns", *IDLE_CAUSES)
+    wall, idle, *of_causes = (pc.sum(steps[name], skip_nulls=False, min_count=1).as_py() for name in names)
     if not wall or idle is None or idle / wall < _LEAST_SHARE:
         return None
-    parts = {_word(name): _total(steps, name) for name in IDLE_CAUSES}
-    known = {word: part for word, part in parts.items() if part is not None}
+    parts = dict(zip(map(idle_cause, IDLE_CAUSES), of_causes, strict=True))
+    known = {cause: part for cause, part in parts.items() if part is not None}
     if len(known) < len(parts):  # the other causes are still told apart
-        known[" or ".join(word for word in parts if word not in known)] = idle - sum(known.values())
-    shown = sorted(known.items(), key=lambda pair: -pair[1])
+        known[" or ".join(cause for cause in parts if cause not in known)] = idle - sum(known.values())
+    call = f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})" if calls.num_rows else ""
     texts = [
-        f"{word} {percent_text(part / wall)}{_longest_call(calls) if word == 'blocked' else ''}"
-        for word, part in shown
+        f"{cause} {percent_text(part / wall)}{call if cause == 'blocked' else ''}"
+        for cause, part in sorted(known.items(), key=lambda pair: -pair[1])
         if part / wall >= _LEAST_PART
     ]
     return f"idle {percent_text(idle / wall)}: {', '.join(texts)}"
 
 
-def _total(steps: pa.Table, column: str) -> int | None:
-    total: int | None = pc.sum(steps[column], skip_nulls=False, min_count=1).as_py()
-    return total
-
-
-def _word(column: str) -> str:
+def idle_cause(column: str) -> str:
+    """Return the cause that a column is of: ``launch`` of ``idle_launch_ns``."""
     return column.removeprefix("idle_").removesuffix("_ns")
 
 
-def _longest_call(calls: pa.Table) -> str:
-    if not calls.num_rows:
-        return ""
-    return f" ({printable(calls['call'][0].as_py())[:_LONGEST_NAME]})"
+# Between these, two decimals say enough of what varies from step to step.
+_TWO_DECIMALS_NS = range(10_000, 10_000_000)
+_WAITING = "There ranks wait for each other:"
+
+
+def host_notes(figures: Sequence[HostFigures], n_shown: int) -> list[str]:
+    """Return what stands below the table, sentence by sentence: the slowest, what was left out, names not known."""
+    notes = []
+    if pair := fastest_and_slowest(figures):
+        notes.append(_slowest(*pair))
+    elif pair := uneven_backward(figures):
+        least, most = pair
+        notes.append(
+            f"Steps take equally long on all (within {percent_text(MUCH_RATIO, 0)}), but backward takes "
+            f"{host_ms(most.phase_ns['backward'])} on {_name(most)} and {host_ms(least.phase_ns['backward'])} on "
+            f"{_name(least)}. {_WAITING} {_name(least)} may be the one that is waited for."
+        )
+    if loading := longest_between(figures):
+        where = f" on {_name(loading)}" if len(figures) > 1 else ""
+        notes.append(
+            f"Between two steps {host_ms(loading.between_ns)} pass (median){where}, outside of every step: probably in "
+            "the data loader."
+        )
+    if n_open := sum(one.n_open for one in figures):
+        what, they = ("range", "it is") if n_open == 1 else ("ranges", "they are")
+        notes.append(f"{n_open} step {what} had not ended when the capture did; {they} in no figure here.")
+    if any(one.rank is None for one in figures):
+        notes.append("Which process is which rank was not recorded; --rank-map says it.")
+    if len(figures) > n_shown:
+        notes.append(f"These are the {n_shown} slowest of {len(figures)} processes; --json has all.")
+    return notes
+
+
+def _slowest(fast: HostFigures, slow: HostFigures) -> str:
+    """Name the slowest process, unless it may only be the one that waits."""
+    fastest, slowest = fast.median_ns or 0, slow.median_ns or 0
+    more = slowest - fastest
+    share = f" ({percent_text(more / fastest)})" if fastest else ""
+    longer = f"its median step takes {host_ms(more)}{share} longer than that of {_name(fast)}"
+    backward = [one.phase_ns["backward"] or 0 for one in (fast, slow)]
+    if 2 * (backward[1] - backward[0]) < more:
+        return f"Slowest: {_name(slow)}, {longer}."
+    return f"Longest: {_name(slow)}, {longer}, most of it in backward. {_WAITING} {_name(slow)} may only wait."
+
+
+def host_ms(ns: float | None) -> str:
+    """Return a time on the host, with few digits where it varies from step to step."""
+    return ms_text(ns) if ns is None or ns not in _TWO_DECIMALS_NS else f"{ns / 1e6:.2f} ms"
+
+
+def _name(one: HostFigures) -> str:
+    return report_name(one) if one.rank is None else f"rank {one.rank}"
+
+
+def report_name(one: HostFigures) -> str:
+    """Return a process's report as --rank-map names it: of several processes with the pid."""
+    stem = PurePath(one.report).stem
+    return stem if one.is_alone else f"{stem}:{one.pid}"
 
 
 # From this share of communication on, waiting is worth a word.
@@ -213,7 +327,9 @@ _UNKNOWN_COMM = {
     "no-comm-kernels": "Communication is not known: no kernel of several ranks is known to communicate. "
     "Name yours with --comm-kernel REGEX.",
 }
-_MIXED = ("different-runs", "more-ranks-than-world")
+_MIXED = {"different-runs", "more-ranks-than-world"}
+# Where ranks are missing, waiting for them looks like transfer.
+_MISSING = {"ranks-missing", "ranks-not-captured"}
 
 
 def verdict(
@@ -227,20 +343,29 @@ def verdict(
     evenness: Evenness | None = None,
 ) -> str:
     """Return the sentence for a run's figures, and on lines of their own what goes with it."""
-    rows = list(problems)
-    text = _sentences(
-        summary,
-        n_ranks,
-        findings,
-        has_host_steps=has_host_steps,
-        of_what="the capture" if is_capture else "step time",
-        codes=[row["code"] for row in rows],
-        errors=[row["code"] for row in rows if row["severity"] == "error"],
-    )
-    lines = [text]
+    severities = {row["code"]: row["severity"] for row in problems}
+    of_what = "the capture" if is_capture else "step time"
+    if not n_ranks:
+        lines = [_WITH_HOST_STEPS if has_host_steps else _NO_VERDICT]
+    elif not summary["n_summary_steps"] and not is_capture:
+        lines = ["No step has a window on every rank, so there are no figures for the run."]
+    elif summary["comm_share"] is None:
+        what = "the time of the capture" if is_capture else "the steps' time"
+        unknown = f"What {what} goes to is not known: kernels or their names were not recorded."
+        known_causes = (_UNKNOWN_COMM[code] for code in _UNKNOWN_COMM if severities.get(code) == "error")
+        lines = [next(known_causes, unknown)]
+    elif summary["comm_share"] == 0:
+        lines = [_without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in severities)]
+    else:
+        lines = [_with_comm(summary, of_what, severities.keys())]
+        lines += [
+            f"{row['action'].capitalize()}: {ms_text(row['saving_ns_per_step'])} per step."
+            for row in findings
+            if row["id"] == "straggler"
+        ]
     if evenness is not None and evenness.is_uneven:
         lines.append(f"S{uneven_text(evenness)[1:]}.")
-    if any(row["code"] in _MIXED for row in rows):
+    if _MIXED & severities.keys():
         lines.append(_CAUTION)
     return "\n".join(lines)
 
@@ -258,48 +383,22 @@ def verdict_of(run: Run) -> str:
     )
 
 
-# Where ranks are missing, waiting for them looks like transfer.
-_MISSING = {"ranks-missing", "ranks-not-captured"}
-
-
-def _sentences(
-    summary: Mapping[str, Any],
-    n_ranks: int,
-    findings: Sequence[Mapping[str, Any]],
-    *,
-    has_host_steps: bool,
-    of_what: str,
-    codes: Sequence[str],
-    errors: Sequence[str],
-) -> str:
-    if not n_ranks:
-        return _WITH_HOST_STEPS if has_host_steps else _NO_VERDICT
-    if not summary["n_summary_steps"] and of_what == "step time":
-        return "No step has a window on every rank, so there are no figures for the run."
-    if summary["comm_share"] is None:
-        return _not_known(of_what, errors)
-    if summary["comm_share"] == 0:
-        return _without_comm(summary, of_what, hides_idle="graphs-as-a-whole" in codes)
-    share, exposed = _percent(summary["comm_share"]), _percent(summary["exposed_comm_share"])
+def _with_comm(summary: Mapping[str, Any], of_what: str, codes: Set[str]) -> str:
     hidden, where = summary["backward_overlap_ratio"], "backward"
     if hidden is None:
         hidden, where = summary["overlap_ratio"], f"compute ({_why_no_backward(of_what, codes)})"
     elif (summary["overlap_ratio"] or 0.0) > hidden + _OTHER_COMPUTE:
         hidden, where = summary["overlap_ratio"], f"compute, {_percent(hidden)} under backward's"
-    share = f"{share} of {of_what}"
+    share = f"{_percent(summary['comm_share'])} of {of_what}"
     waiting = summary["wait_share"] or 0.0
     if waiting >= _MUCH_WAITING * summary["comm_share"]:
-        least = "at least " if _MISSING.intersection(codes) else ""
+        least = "at least " if _MISSING & codes else ""
         share = f"{share} ({least}{_percent(waiting)} waiting for other ranks)"
-    text = f"Communication is {share}, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
-    late = next((row for row in findings if row["id"] == "straggler"), None)
-    if late is None:
-        return text
-    cost = ms_text(late["saving_ns_per_step"])
-    return f"{text}\n{late['action'].capitalize()}: {cost} per step."
+    exposed = _percent(summary["exposed_comm_share"])
+    return f"Communication is {share}, {exposed} exposed; {_percent(hidden)} of it hides under {where}."
 
 
-def _why_no_backward(of_what: str, codes: Sequence[str]) -> str:
+def _why_no_backward(of_what: str, codes: Set[str]) -> str:
     if of_what != "step time":
         return "there are no steps to look for backward in"
     if "no-launches" in codes:
@@ -314,13 +413,6 @@ def _without_comm(summary: Mapping[str, Any], of_what: str, *, hides_idle: bool)
     if summary["idle_share"] is not None and not hides_idle:
         parts.append(f"idle {_percent(summary['idle_share'])}")
     return f"No communication: {', '.join(parts)}."
-
-
-def _not_known(of_what: str, errors: Sequence[str]) -> str:
-    """Return what stands in the verdict's place where communication is not known."""
-    text = next((_UNKNOWN_COMM[code] for code in _UNKNOWN_COMM if code in errors), None)
-    what = "the steps' time" if of_what == "step time" else "the time of the capture"
-    return text or f"What {what} goes to is not known: kernels or their names were not recorded."
 
 
 def _percent(ratio: float | None) -> str:

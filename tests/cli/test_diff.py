@@ -58,7 +58,7 @@ def test_two_runs_give_a_verdict_and_exit_with_0(run):
 def test_every_way_to_name_a_run(run):
     done = run("base=slow/run_*.sqlite", "store/fast")
     assert done.exit_code == 0
-    assert "baseline   base | 2 ranks" in done.stdout
+    assert "baseline: base | 2 ranks" in done.stdout
     assert run("slow/run_0.sqlite", "fast/run_0.sqlite", "--json", "-").exit_code == 0
 
 
@@ -117,8 +117,8 @@ def test_reports_and_the_saved_runs_give_the_same_json(run):
 
 def test_sides_of_one_label_are_told_apart_by_their_arguments(run):
     text = run("slow", "fast").stdout
-    assert "baseline   slow | 2 ranks" in text
-    assert "candidate  fast | 2 ranks" in text
+    assert "baseline: slow | 2 ranks" in text
+    assert "candidate: fast | 2 ranks" in text
     # The document says what the runs say of themselves.
     found = document(run("slow", "fast", "--json", "-"))
     assert (found["baseline"]["label"], found["candidate"]["label"]) == ("run", "run")

@@ -6,8 +6,7 @@ import pytest
 
 from nsyspipe.api import diff
 from nsyspipe.comparison.difference import Side
-from nsyspipe.report.difference import difference_document_text
-from nsyspipe.report.difference_words import verdict_text
+from nsyspipe.report.difference import difference_document, verdict_text
 from nsyspipe.store.write import save
 
 
@@ -35,7 +34,7 @@ def test_reports_and_the_saved_runs_give_the_same_json(runs, tmp_path):
     for run in runs.values():
         save(run, tmp_path)
     saved = diff(*(tmp_path / "runs" / f"run_id={run.header.run_id}" for run in runs.values()))
-    assert difference_document_text(saved) == difference_document_text(diff(*runs.values()))
+    assert difference_document(saved) == difference_document(diff(*runs.values()))
 
 
 def test_one_step_is_too_few_and_more_are_asked_for(captures):

@@ -48,7 +48,7 @@ def test_console_examples_are_real_output(printed, example):
     program, *arguments = shlex.split(command.removeprefix("$ "))
     assert program == "nsyspipe"
     assert printed(arguments) == expected
-    assert len(expected.splitlines()) <= 25
+    assert len(expected.splitlines()) <= 26
 
 
 def test_the_main_jobs_command_runs_in_this_environment(printed):

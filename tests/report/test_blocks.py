@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from rich.console import Console
 
 from nsyspipe.report.as_text import as_text
@@ -12,50 +13,84 @@ from nsyspipe.report.blocks import (
     Facts,
     Heading,
     Items,
+    Notes,
     Sentence,
     Table,
+    Track,
     Troubles,
+    Word,
     barred,
     of,
 )
 from nsyspipe.report.files import identity_of_page
-from nsyspipe.report.html.page import blocks_page
+from nsyspipe.report.html.page import Chart, blocks_page
 from nsyspipe.report.markdown import as_markdown, marked_as, marker
 
-COLUMNS = [Column("what", "text"), Column("time"), Column("note", "prose", from_width=80)]
+COLUMNS = [
+    Column("what", "name"), Column("step\ntime"), Column("verdict", "word", from_width=30), Column("note", "prose", from_width=80),
+]  # fmt: skip
 BLOCKS = [
     Sentence("It is so.", "bold"),
     Facts(["<b>run</b>", "2 ranks"], "Run"),
-    Table("Figures", COLUMNS, [["a|b", "1 ms", "x_y"]], "Left out: 3."),
+    Facts(["x"], "other", is_of_several=True),
+    Troubles([("not comparable", "sizes", "", None)], is_close=True),
+    Table("Figures", COLUMNS, [["a|b", "1 ms", Word("improvement", "it is less"), "x_y"], ["c", "2 ms", "", ""]], "3 rest.", n_shown=1),
+    Table("Kernels", COLUMNS, [], "none changed"),
     Heading("This rests on:", "dim"),
     Items(["--link shm"]),
     Sentence("More.", is_close=False),
-    Troubles([("warning", "clock is *off*", "rank 1", "--rank-map")], "  "),
-]
+    Troubles([("warning", "clock is *off*", "rank 1", "--rank-map"), ("info", "b", "", None)], 1),
+    Notes(["Read it."]),
+]  # fmt: skip
 
 
-def text(width):
-    return as_text(BLOCKS, Console(width=width)).splitlines()
+def text(width, blocks=BLOCKS):
+    return as_text(blocks, Console(width=width)).splitlines()
 
 
-def test_on_a_terminal_they_stand_apart_and_a_narrow_one_does_without_some_columns():
+def test_on_a_terminal_they_stand_apart_and_a_narrow_one_says_which_columns_it_goes_without():
     assert text(60) == [
         "It is so.",
         "<b>run</b> | 2 ranks",
+        "other: x",
         "",
-        "what  time",
-        "a|b   1 ms",
-        "Left out: 3.",
+        "not comparable  sizes",
+        "",
+        "      step",
+        "what  time  verdict",
+        "a|b   1 ms  improvement",
+        "and 1 more; --json has all",
+        "3 rest.",
+        "Left out, for want of width: note.",
+        "",
+        "Kernels: none changed",
         "",
         "This rests on:",
         "- --link shm",
         "",
         "More.",
         "",
-        "warning: clock is *off* (rank 1)",
-        "  fix: --rank-map",
+        "warning  clock is *off* (rank 1)",
+        "         fix: --rank-map",
+        "and 1 more; --json has all",
+        "",
+        "Read it.",
     ]
-    assert text(80)[3:5] == ["what  time  note", "a|b   1 ms  x_y"]
+    assert text(80)[7:9] == ["what  time  verdict      note", "a|b   1 ms  improvement  x_y"]
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (80, "kkkkkkkkkkkkkkkkkkkk-end  1 ms  improvement"),
+        (35, "kkkkkkk..kkk-end  1 ms  improvement"),
+        (29, "kkkkkkkkkkk..kkkkkk-end  1 ms"),
+        (18, "kkkkk..k-end  1 ms"),
+    ],
+)
+def test_names_are_cut_in_the_middle_and_columns_go_before_a_figure_is_cut(width, line):
+    table = Table("x", COLUMNS[:3], [["k" * 20 + "-end", "1 ms", "improvement"]])
+    assert line in text(width, [table])
 
 
 def test_in_markdown_every_column_is_there_and_no_name_is_markup():
@@ -64,32 +99,67 @@ def test_in_markdown_every_column_is_there_and_no_name_is_markup():
         "<!-- a -->",
         "**It is so.**",
         "Run: &lt;b&gt;run&lt;/b&gt;, 2 ranks",
-        "| what | time | note |",
-        "| --- | --: | --- |",
-        "| a&#124;b | 1\N{NO-BREAK SPACE}ms | `x_y` |",
-        "Left out: 3.",
+        "other: x",
+        "- **not comparable**: sizes.",
+        "| what | step time | verdict | note |",
+        "| --- | --: | --- | --- |",
+        "| a&#124;b | 1\N{NO-BREAK SPACE}ms | improvement | `x_y` |",
+        "and 1 more; `--json` has all",
+        "3 rest.",
+        "Kernels: none changed",
         "### This rests on",
         "- `--link` shm",
         "More.",
         "- **warning** (rank 1): clock is \\*off\\*. Fix: `--rank-map`.",
+        "- and 1 more; `--json` has all",
+        "Read it.<br>",
     ]
     # What stands right below a table would be a row of it.
-    assert lines[lines.index("Left out: 3.") - 1] == ""
+    assert lines[lines.index("and 1 more; `--json` has all") - 1] == ""
 
 
-def test_a_page_has_a_section_for_each_heading_and_table(tmp_path):
+def test_a_page_has_a_section_for_each_heading_and_table_and_all_rows(tmp_path):
     page = blocks_page(BLOCKS, "x", ("nsyspipe-x", "id"))
-    assert re.findall(r"<h[12][^>]*>(.*)</h[12]>", page) == [
-        "It is so.",
-        "Figures",
-        "This rests on",
-        "Problems",
-    ]
+    headings = ["It is so.", "Figures", "Kernels", "This rests on", "Problems", "How to read it"]
+    assert re.findall(r"<h[12][^>]*>(.*)</h[12]>", page) == headings
     assert "&lt;b&gt;run&lt;/b&gt;" in page
     assert "<b>run</b>" not in page
+    assert '<b class="word" data-word="improvement">improvement</b><span class="word-why">it is less</span>' in page
+    assert page.index(">not comparable<") < page.index("<h2")
+    assert "2 ms" in page
+    # Without a chart nothing is said of charts.
+    assert "Apache ECharts" not in page
+    assert "Charts need" not in page
     path = tmp_path / "x.html"
     path.write_text(page, encoding="utf-8")
     assert identity_of_page(path, "nsyspipe-x") == "id"
+
+
+def test_a_chart_brings_its_data_its_table_and_what_draws_it():
+    chart = Chart(
+        "waterfall", "Time", "Bars", 100, [1, 2], Table("As table", COLUMNS, []), "It falls.", [("idle", "idle")]
+    )
+    page = blocks_page([BLOCKS[0], chart], "x", ("nsyspipe-x", "id"))
+    assert '<script type="application/json" id="data-waterfall">[1,2]</script>' in page
+    for part in (
+        "Charts by Apache ECharts",
+        "Charts need JavaScript",
+        "It falls.",
+        "Show as table",
+        'data-category="idle"',
+    ):
+        assert part in page
+
+
+def test_bars_and_intervals_of_a_track_are_placed_around_the_middle_and_cut_at_its_ends():
+    track = Track(0.5, 0.25, 0.75, 0.1)
+    assert (track.bar, track.whisker, track.beyond) == ((50, 25), (62.5, 25), None)
+    assert track.no_change == pytest.approx((45, 10))
+    assert (Track(-0.5).bar, Track(-0.5).whisker) == ((25, 25), None)
+    assert Track(3.0, 0.5, 7.0).whisker == (75, 25)
+    assert (Track(3.0).bar, Track(3.0).beyond) == ((50, 50), "right")
+    assert (Track(-3.0).bar, Track(-3.0).beyond) == ((0, 50), "left")
+    assert Track(1.0).beyond is None
 
 
 def test_a_file_says_whose_it_is_and_no_id_ends_its_comment(tmp_path):

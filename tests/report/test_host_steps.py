@@ -8,7 +8,9 @@ import pytest
 from nsyspipe.analysis.steps import STEP_OPTION, Candidate, choose_host
 from nsyspipe.analysis.summary import fastest_and_slowest, host_figures
 from nsyspipe.model import schema
-from nsyspipe.report.host_steps import host_cells, host_notes, slowest_first
+from nsyspipe.report.blocks import words_of
+from nsyspipe.report.run import host_blocks
+from nsyspipe.report.words import host_notes
 
 
 def table(*rows):
@@ -24,6 +26,11 @@ def table(*rows):
     )  # fmt: skip
 
 
+def cells(host_steps, n_shown=16):
+    """Return the rows of the table, in words."""
+    return [[words_of(cell) for cell in row] for row in next(iter(host_blocks(host_steps, n_shown))).rows]
+
+
 def test_the_median_of_an_even_number_is_floored_and_the_first_of_the_slowest_counts():
     (one,) = host_figures(table((0, 0, 7, 1), (0, 1, 4, 2), (0, 2, 3, 0), (0, 3, 7, 9)))
     assert (one.n_steps, one.median_ns) == (4, 5)  # (4 + 7) / 2 = 5.5
@@ -34,9 +41,10 @@ def test_the_median_of_an_even_number_is_floored_and_the_first_of_the_slowest_co
 def test_a_step_that_was_never_closed_is_counted_apart():
     (one,) = host_figures(table((0, 0, 5, 1), (0, 1, -900, 3)))
     assert (one.n_steps, one.n_open, one.median_ns, one.slowest_ns) == (1, 1, 5, 5)
-    (nothing,) = host_figures(table((0, 1, -900, 3)))
+    unended = table((0, 1, -900, 3))
+    (nothing,) = host_figures(unended)
     assert (nothing.n_steps, nothing.median_ns, nothing.slowest_step) == (0, None, None)
-    assert host_cells(nothing)[2:6] == ["0", "-", "-", "-"]
+    assert cells(unended)[0][2:6] == ["0", "-", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -51,16 +59,7 @@ def test_a_step_that_was_never_closed_is_counted_apart():
         ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)),
         ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
     ],
-    ids=[
-        "lowest-of-equals",
-        "equal",
-        "one",
-        "one-is-open",
-        "zero",
-        "below-5-percent",
-        "5-percent",
-        "all-zero",
-    ],
+    ids=["lowest-of-equals", "equal", "one", "one-is-open", "zero", "below-5-percent", "5-percent", "all-zero"],
 )
 def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
     figures = host_figures(table(*rows))
@@ -81,11 +80,9 @@ def with_backward(*rows):
 
 
 def test_the_rest_of_a_step_is_in_no_phase_and_unknown_where_there_is_no_phase():
-    (one,) = host_figures(with_backward((100, 60)))
-    assert one.other_ns == 40 * MS
-    assert host_cells(one)[-3:] == ["60.00 ms", "-", "40.00 ms"]  # backward, optimizer, other
-    (none,) = host_figures(table((0, 0, 5, None)))
-    assert (none.other_ns, host_cells(none)[-1]) == (None, "-")
+    (row,) = cells(with_backward((100, 60)))
+    assert row[-3:] == ["60.00", "-", "40.00"]  # backward, optimizer, other; ms
+    assert cells(table((0, 0, 5, None)))[0][-1] == "-"
 
 
 @pytest.mark.parametrize(
@@ -120,10 +117,10 @@ def test_a_rank_that_waits_in_backward_is_not_called_the_slowest(rows, says):
 
 
 def test_of_many_processes_the_slowest_are_shown_in_their_order():
-    figures = host_figures(table((0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 6, 1), (3, 0, 9, 1)))
-    assert [one.rank for one in slowest_first(figures, 2)] == [1, 3]
-    assert [one.rank for one in slowest_first(figures, 3)] == [1, 2, 3]
-    assert host_notes(figures, 2)[-1] == ("These are the 2 slowest of 4 processes; --json has all.")
+    rows = table((0, 0, 5, 1), (1, 0, 9, 1), (2, 0, 6, 1), (3, 0, 9, 1))
+    assert [row[0] for row in cells(rows, 2)] == ["1", "3"]
+    assert [row[0] for row in cells(rows, 3)] == ["1", "2", "3"]
+    assert host_notes(host_figures(rows), 2)[-1] == ("These are the 2 slowest of 4 processes; --json has all.")
 
 
 # --- which family --------------------------------------------------------------------------------

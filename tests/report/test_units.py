@@ -1,93 +1,76 @@
-"""From base units to words."""
+"""From base units to words, and what figures are called."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from nsyspipe.report.units import absent, bytes_text, count_text, ms_text, percent_text, rate_text
+from nsyspipe.comparison.metrics import METRICS
+from nsyspipe.report.units import (
+    FIGURES,
+    absent,
+    bytes_text,
+    count_text,
+    delta_text,
+    ms_text,
+    percent_text,
+    rate_text,
+    signed,
+)
 
-
-@pytest.mark.parametrize("text", [ms_text, percent_text, bytes_text, rate_text, count_text])
-def test_what_was_not_recorded_is_a_dash_and_never_0(text):
-    assert text(None) == absent == "-"
-    assert text(0) != absent
+MS = 10**6
+TEXTS = {
+    ms_text: {
+        0: "0 ms", 1_234_567: "1.235 ms", 12_340_000: "12.34 ms", 123_400_000: "123.4 ms", 99_990_000: "99.99 ms",
+        100_000_000: "100.0 ms", 10_000_000: "10.00 ms", 500_000.5: "0.5000 ms", 100: "<0.001 ms", 99_996_000: "100.0 ms",
+        12_345_600_000: "12346 ms",
+    },
+    percent_text: {
+        0: "0.0 %", 0.1234: "12.3 %", 1: "100.0 %", 0.0004: "<0.1 %", 0.0006: "0.1 %", 1.5: "150.0 %",
+    },
+    partial(percent_text, digits=0): {0.126: "13 %", 0.004: "<1 %"},
+    partial(percent_text, digits=2): {0.00004: "<0.01 %"},
+    bytes_text: {
+        0: "0 B", 999: "999 B", 1000: "1.00 kB", 1024: "1.02 kB", 1_500_000: "1.50 MB", 999_999: "1.00 MB",
+        1_700_000_000: "1.70 GB", 2.5e12: "2.50 TB", 5e15: "5000.00 TB",
+    },
+    rate_text: {
+        1.5512: "1.551 steps/s", 12.0: "12.00 steps/s", 0.0123: "0.01230 steps/s", 1234.5: "1234 steps/s",
+    },
+    count_text: {0: "0", 12.0: "12", 12.5: "12.50", 1 / 3: "0.3333", 1234567: "1234567"},
+    # A difference has a sign, and a unit in which it is seen; of ratios points.
+    partial(delta_text, "ns"): {
+        -72.88 * MS: "-72.88 ms", 1.5 * MS: "+1.500 ms", 0.0: "0 ms", -20.0: "-20 ns", 0.25: "+0.25 ns",
+        12_345.0: "+12.35 us", -100_000.0: "-0.1000 ms",
+    },
+    partial(delta_text, "ratio"): {
+        -0.021: "-2.1 points", 0.0: "0.0 points", 0.0004: "+0.04 points", -0.000000004: "-4e-07 points",
+    },
+    partial(delta_text, "bytes"): {-1.23e9: "-1.23 GB", 0.3: "+0.3 B"},
+    partial(delta_text, "bytes/s"): {-20.0: "-2e-08 GB/s"},
+    partial(delta_text, "count"): {36.0: "+36"},
+    partial(delta_text, "1/s"): {0.25: "+0.2500 steps/s"},
+    signed: {-11.3: "-11.3", 0.04: "+0.04", -0.0006: "-0.001", -0.0: "0.0"},
+    # As many digits as tell it from what counts.
+    partial(signed, told_from=2.0): {2.04: "+2.04", 2.0: "+2.0", -1.996: "-1.996"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("ns", "text"),
-    [
-        (0, "0 ms"),
-        (1_234_567, "1.235 ms"),
-        (12_340_000, "12.34 ms"),
-        (123_400_000, "123.4 ms"),
-        (99_990_000, "99.99 ms"),
-        (100_000_000, "100.0 ms"),
-        (10_000_000, "10.00 ms"),
-        (500_000.5, "0.5000 ms"),
-        (100, "<0.001 ms"),
-        (99_996_000, "100.0 ms"),
-        (12_345_600_000, "12346 ms"),
-    ],
+    ("write", "value", "text"),
+    [(write, value, text) for write, texts in TEXTS.items() for value, text in texts.items()],
 )
-def test_times_are_milliseconds_with_four_digits(ns, text):
-    assert ms_text(ns) == text
+def test_a_value_has_its_unit_and_as_many_digits_as_tell_it(write, value, text):
+    assert write(value) == text
 
 
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [
-        (0, "0.0 %"),
-        (0.0, "0.0 %"),
-        (0.1234, "12.3 %"),
-        (1, "100.0 %"),
-        (0.0004, "<0.1 %"),
-        (0.0006, "0.1 %"),
-        (1.5, "150.0 %"),
-    ],
-)
-def test_ratios_are_per_cent_and_a_small_one_is_not_0(ratio, text):
-    assert percent_text(ratio) == text
+@pytest.mark.parametrize("write", [ms_text, percent_text, bytes_text, rate_text, count_text, partial(delta_text, "ns")])
+def test_what_was_not_recorded_is_a_dash_and_never_0(write):
+    assert write(None) == absent == "-"
+    assert write(0) != absent
 
 
-@pytest.mark.parametrize(("ratio", "digits", "text"), [(0.126, 0, "13 %"), (0.004, 0, "<1 %"), (0.00004, 2, "<0.01 %")])
-def test_digits_can_be_chosen(ratio, digits, text):
-    assert percent_text(ratio, digits) == text
-
-
-@pytest.mark.parametrize(
-    ("n_bytes", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1.00 kB"),
-        (1024, "1.02 kB"),
-        (1_500_000, "1.50 MB"),
-        (999_999, "1.00 MB"),
-        (1_700_000_000, "1.70 GB"),
-        (2.5e12, "2.50 TB"),
-        (5e15, "5000.00 TB"),
-    ],
-)
-def test_bytes_are_in_decimal_units(n_bytes, text):
-    assert bytes_text(n_bytes) == text
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [
-        (1.5512, "1.551 steps/s"),
-        (12.0, "12.00 steps/s"),
-        (0.0123, "0.01230 steps/s"),
-        (1234.5, "1234 steps/s"),
-    ],
-)
-def test_rates_are_steps_per_second(rate, text):
-    assert rate_text(rate) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0"), (12.0, "12"), (12.5, "12.50"), (1 / 3, "0.3333"), (1234567, "1234567")],
-)
-def test_counts_have_no_needless_decimals(count, text):
-    assert count_text(count) == text
+def test_every_figure_has_a_column_and_a_metric_that_are_there():
+    assert all(figure.column.doc and figure.text(None) == absent for figure in FIGURES.values())
+    assert {figure.metric for figure in FIGURES.values()} - {""} <= set(METRICS)

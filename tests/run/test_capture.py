@@ -12,7 +12,7 @@ import nsyspipe
 from nsyspipe.report.document import document_text
 from nsyspipe.report.html.run_page import run_page
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.text import summary_text
+from nsyspipe.report.run import summary_text
 from tests.build.trace import NVTX, TraceBuilder, steady_rank
 
 OF_A_STEP = ("step_time_ns", "throughput_steps_per_s")

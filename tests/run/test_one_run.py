@@ -13,7 +13,7 @@ from rich.console import Console
 import nsyspipe
 from nsyspipe.errors import RankConflictError
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.text import summary_text
+from nsyspipe.report.run import summary_text
 from tests.build.tools import STEADY, codes, figures, one_report, problem_of, shift
 from tests.build.trace import TraceBuilder, schemas, steady_rank
 from tests.conftest import SAMPLES

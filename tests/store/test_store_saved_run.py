@@ -16,7 +16,7 @@ from nsyspipe.model.schema import RUN_TABLES
 from nsyspipe.model.table import SCHEMA_VERSION
 from nsyspipe.report.document import document_text
 from nsyspipe.report.markdown import markdown
-from nsyspipe.report.text import summary_text
+from nsyspipe.report.run import summary_text
 from nsyspipe.store.layout import is_saved
 from nsyspipe.store.read import read_run_files
 from nsyspipe.store.write import save

@@ -1,4 +1,4 @@
-"""The page of a store: whether runs get better or worse, since which one, with links to the runs' own pages."""
+"""The page of a store: whether runs get better or worse, since which one, and by which runs and figures that is told."""
 
 from __future__ import annotations
 
@@ -7,27 +7,19 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from nsyspipe.errors import DatasetError, OptionError, OutputError
+from nsyspipe.model.figures import METRICS
+from nsyspipe.model.schema import RUNS
 from nsyspipe.report.files import write_text
-from nsyspipe.report.html.dashboard_series import (
-    FIGURES,
-    NOT_RECORDED,
-    Facet,
-    facets,
-    group_name,
-    missing_text,
-    series_of,
-    value_of,
-    value_text,
-)
 from nsyspipe.report.html.page import Page, cut, render, run_id_of_page
 from nsyspipe.report.html.run_page import run_page
-from nsyspipe.report.units import ms_text
+from nsyspipe.report.units import FIGURES, ms_text
 from nsyspipe.store.layout import RUNS_FILE, published
 from nsyspipe.store.saved_run import Unreadable, open_saved
 
@@ -35,85 +27,120 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from nsyspipe.report.units import Figure
     from nsyspipe.store.saved_run import StoredRuns
 
 
-def write_pages(
-    store: Path,
-    run_ids: Sequence[str],
-    pages: Path,
-    *,
-    force: bool = False,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> list[Unreadable]:
-    """Write the page of each run as ``<run id>.html``; one that is newer than its run stays as it is.
+_VENDOR = "NVIDIA "
+_LINKS = {
+    "nvlink": "NVLink",
+    "p2p": "P2P",
+    "p2p_pcie": "P2P over PCIe",
+    "shm": "host memory",
+    "net": "network",
+}
+NOT_RECORDED = "not recorded"
 
-    Returns
-    -------
-    list
-        The runs of which there is no page, because a table of theirs cannot be read.
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Runs that one line joins."""
+
+    group: str  # world size and GPU model
+    label: str | None  # None where labels say nothing: most runs of the group have one of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Facet:
+    """One property that runs are filtered by: its distinct values in order, and which one each run has."""
+
+    name: str
+    title: str
+    values: Sequence[str]
+    codes: Sequence[int]
+
+
+def _gpu_name(run: Mapping[str, Any]) -> str:
+    """Return the GPU models of a run, without the vendor that all of them share."""
+    names = [name.removeprefix(_VENDOR) for name in run["gpu_names"].split(", ") if name]
+    return ", ".join(names) or "GPU not recorded"
+
+
+def group_name(run: Mapping[str, Any]) -> str:
+    """Return how many ranks on what: runs that differ in it cannot be compared."""
+    n_ranks, world_size = run["n_ranks"], run["world_size"]
+    if world_size is None:
+        return f"{n_ranks} \N{MULTIPLICATION SIGN} {_gpu_name(run)}, world size not recorded"
+    if world_size != n_ranks:
+        return f"{n_ranks} of {world_size} ranks \N{MULTIPLICATION SIGN} {_gpu_name(run)}"
+    return f"{n_ranks} \N{MULTIPLICATION SIGN} {_gpu_name(run)}"
+
+
+def series_of(runs: Sequence[Mapping[str, Any]]) -> list[Series]:
+    """Return the series of each run.
+
+    In a group where most runs share their label with another, a label is a series (a nightly job). Where most
+    labels are there once (a commit's id, the variants of a study), the group is.
     """
-    _make(pages)
-    failed = []
-    for n_done, run_id in enumerate(run_ids, start=1):
-        path = pages / f"{run_id}.html"
-        if force or not _is_fresh(path, store, run_id):
-            try:
-                text = run_page(open_saved(store, run_id))
-            except (DatasetError, OptionError) as error:
-                failed.append(Unreadable(run_id, "page", error.problem, error.fix))
-            else:
-                may_replace = _asker(path, run_id, force=force)
-                write_text(path, text, (), may_replace=may_replace, is_named=False)
-        if on_progress:
-            on_progress(n_done, len(run_ids))
-    return failed
+    groups = [group_name(run) for run in runs]
+    n_runs = Counter(groups)
+    pairs = Counter((group, run["label"]) for group, run in zip(groups, runs, strict=True))
+    n_sharing = Counter[str]()
+    for (group, _), n in pairs.items():
+        n_sharing[group] += n if n > 1 else 0
+    return [
+        Series(group, run["label"] if 2 * n_sharing[group] >= n_runs[group] else None)
+        for group, run in zip(groups, runs, strict=True)
+    ]
 
 
-def _make(pages: Path) -> None:
-    try:
-        pages.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"cannot be made ({error.strerror})"
-        raise OutputError(str(pages), problem, fix="--pages with another directory") from error
+def facets(runs: Sequence[Mapping[str, Any]]) -> list[Facet]:
+    """Return what runs can be filtered by; of a facet with one value there is nothing to choose.
 
-
-def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
-    """Tell whether a page of the run is there and not older than what was saved of it."""
-    if path.is_symlink() or run_id_of_page(path) != run_id:
-        return False
-    try:
-        saved = (store / published(RUNS_FILE, run_id)).lstat().st_mtime_ns
-        return path.lstat().st_mtime_ns >= saved
-    except OSError:  # replaced at this moment
-        return False
-
-
-def _asker(path: Path, run_id: str, *, force: bool) -> Callable[[], bool]:
-    return lambda: force or run_id_of_page(path) == run_id
-
-
-def page_places(store: Path, beside: Path, pages: Path | None) -> list[Path]:
-    """Return the directories that may hold pages of runs, in the order in which they are asked."""
-    given = [] if pages is None else [pages]
-    return [*given, beside / "pages", beside, store / "pages"]
-
-
-def page_links(run_ids: Iterable[str], places: Sequence[Path], beside: Path) -> dict[str, str]:
-    """Return the relative URL of each run's page, of those that have one.
-
-    A file counts only if it says itself that it is the page of that run.
+    Labels come by their number of runs, the rest in their own order.
     """
-    found = {}
-    for run_id in run_ids:
-        pages = (place / f"{run_id}.html" for place in places)
-        page = next((page for page in pages if run_id_of_page(page) == run_id), None)
-        if page is not None:
-            # Bytes, since names of files need not be text; "./" so that none is ever taken for a scheme.
-            url = f"./{quote(os.fsencode(os.path.relpath(page, beside)))}"
-            if cut(url) == url:  # half a URL leads nowhere
-                found[run_id] = url
-    return found
+    n_by_label = Counter(run["label"] for run in runs)
+    sizes = [(run["world_size"] is None, run["world_size"] or 0) for run in runs]
+    hosts = [len([host for host in run["hosts"].split(", ") if host]) for run in runs]
+    return [
+        _facet("label", "Label", [((-n_by_label[run["label"]], run["label"]), run["label"]) for run in runs]),
+        _facet("world", "World size", [(key, NOT_RECORDED if key[0] else str(key[1])) for key in sizes]),
+        _facet("gpu", "GPU", [(_gpu_name(run), _gpu_name(run)) for run in runs]),
+        _facet("hosts", "Hosts", [(n, str(n) if n else NOT_RECORDED) for n in hosts]),
+        _facet("link", "Slowest link", [_link(run["link_kind"]) for run in runs]),
+    ]  # fmt: skip
+
+
+def _link(kind: str | None) -> tuple[Any, str]:
+    words = _LINKS.get(kind or "", NOT_RECORDED if kind in (None, "unknown") else str(kind))
+    return (words == NOT_RECORDED, words), words
+
+
+def _facet(name: str, title: str, found: Sequence[tuple[Any, str]]) -> Facet:
+    """Return a facet of one (sort key, words) per run."""
+    keys = sorted({key for key, _ in found})
+    words = dict(found)
+    codes = {key: at for at, key in enumerate(keys)}
+    return Facet(name, title, [words[key] for key in keys], [codes[key] for key, _ in found])
+
+
+FOLLOWED = tuple(figure for figure in FIGURES.values() if figure.is_followed)
+_BETTER = {"lower": -1, "higher": 1, "neither": 0}
+
+
+def value_of(run: Mapping[str, Any], figure: Figure) -> float | None:
+    """Return a figure of a row of `schema.RUNS`; a damaged one, which no page can carry, is null."""
+    value = run[figure.name]
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def missing_text(run: Mapping[str, Any], figure: Figure) -> str:
+    """Return why a figure is null, as far as the run's own figures tell."""
+    if figure.name == "wait_share" and run["n_ranks"] == 1:
+        return "one rank"
+    if figure.name in {"wait_share", "backward_overlap_ratio"} and run["comm_share"] == 0:
+        return "no communication"
+    return NOT_RECORDED
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -122,35 +149,22 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 @dataclass(frozen=True, slots=True)
-class FirstFinding:
-    """What to change first in a run: the rule's id, the most that it could bring, and the change in a few words."""
-
-    name: str
-    most: str | None = None
-    hint: str | None = None
-
-    @property
-    def text(self) -> str:
-        """Both in one line."""
-        return f"{self.name}, {self.most}" if self.most else self.name
-
-
-@dataclass(frozen=True, slots=True)
 class DashboardRun:
-    """One run of the dashboard."""
+    """One run of the dashboard, with what to change first in it: the rule, the most that it could bring, and how."""
 
     row: Mapping[str, Any]  # of `schema.RUNS`, without the time of capture
+    group: str
     captured_ms: int | None  # milliseconds since 1970, UTC; None when not recorded
     captured: str
-    finding: FirstFinding
-    # URL of the run's own page, relative to the dashboard; None when there is none
-    page: str | None
+    finding: str
+    most: str | None
+    hint: str | None
+    page: str | None  # URL of the run's own page, relative to the dashboard; None when there is none
 
     @property
-    def run_id(self) -> str:
-        """The run's id: its address in the store."""
-        run_id: str = self.row["run_id"]
-        return run_id
+    def finding_text(self) -> str:
+        """The rule and what it could bring, in one line."""
+        return f"{self.finding}, {self.most}" if self.most else self.finding
 
 
 def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[DashboardRun]:
@@ -158,35 +172,25 @@ def dashboard_runs(stored: StoredRuns, pages: Mapping[str, str]) -> list[Dashboa
     microseconds = stored.runs["captured_at_utc"].cast(pa.int64()).to_pylist()
     rows = stored.runs.drop_columns(["captured_at_utc", "details"]).to_pylist()
     firsts = {row["run_id"]: row for row in stored.findings.to_pylist()}
-    unknown = {one.run_id for one in stored.unreadable}
-    found = []
+    unknown = {damaged.run_id for damaged in stored.unreadable}
+    runs = []
     for row, captured_us in zip(rows, microseconds, strict=True):
         run_id = row["run_id"]
-        known = captured_us is not None and 0 <= captured_us <= _MOST_US
-        found.append(
-            DashboardRun(
-                row,
-                captured_us // 1000 if known else None,
-                _moment(captured_us) if known else NOT_RECORDED,
-                _finding(firsts.get(run_id), is_known=run_id not in unknown),
-                pages.get(run_id),
-            )
-        )
-    return found
+        is_known = captured_us is not None and 0 <= captured_us <= _MOST_US
+        none = {"id": NOT_RECORDED if run_id in unknown else "none", "saving_ns_per_step": None, "action": None}
+        first = firsts.get(run_id, none)
+        saving = first["saving_ns_per_step"]
+        most = f"up to {ms_text(saving)}" if saving and math.isfinite(saving) else None
+        captured_ms, captured = (captured_us // 1000, _moment(captured_us)) if is_known else (None, NOT_RECORDED)
+        page = pages.get(run_id)
+        runs.append(DashboardRun(row, group_name(row), captured_ms, captured, first["id"], most, first["action"], page))
+    return runs
 
 
 def _moment(microseconds: int) -> str:
     """Return a time as ``20 Nov 2026 22:17``, whatever the locale."""
     at = _EPOCH + timedelta(microseconds=microseconds)
     return f"{at.day} {_MONTHS[at.month - 1]} {at.year} {at:%H:%M}"
-
-
-def _finding(row: Mapping[str, Any] | None, *, is_known: bool) -> FirstFinding:
-    if row is None:
-        return FirstFinding("none" if is_known else NOT_RECORDED)
-    saving = row["saving_ns_per_step"]
-    most = f"up to {ms_text(saving)}" if saving and math.isfinite(saving) else None
-    return FirstFinding(row["id"], most, row["action"])
 
 
 # The meta element by which a dashboard is known for one, whatever its runs: it may be replaced by a newer one.
@@ -218,92 +222,148 @@ def dashboard_page(
 ) -> str:
     """Return the page over all runs of a store as one HTML file: complete, offline, the same bytes for the same store."""
     runs = dashboard_runs(stored, pages or {})
-    found = [one for one in facets([run.row for run in runs]) if len(one.values) > 1]
+    choices = [facet for facet in facets([run.row for run in runs]) if len(facet.values) > 1]
+    unreadable = [*stored.unreadable, *problems]
+    sections = [("trend", "Trend"), ("shares", "Shares"), ("runs", "Runs")]
+    if unreadable:
+        sections.append(("problems", "Problems"))
+    texts = [[(_text(run.row, figure), value_of(run.row, figure) is None) for figure in FOLLOWED] for run in runs]
     return render(
         Page(
             template="dashboard.html.j2",
             title=f"{title}: nsyspipe dashboard",
             identity=(STORE, DASHBOARD),
-            context=_context(runs, found, title, [*stored.unreadable, *problems]),
-            data={"dashboard": _data(runs, found)},
+            context={
+                "sections": [*sections, ("reading", "How to read it")],
+                "store": title,
+                "figures": FOLLOWED,
+                "facets": choices,
+                "n_few": _FEW,
+                "n_most": _MOST,
+                "rows": [*zip(range(len(runs)), runs, texts, strict=True)][::-1],
+                "has_pages": any(run.page for run in runs),
+                "unreadable": unreadable,
+                "formulas": {column.name: column.doc for column in RUNS.columns},
+            },
+            data={"dashboard": _data(runs, choices)},
             scripts=_SCRIPTS,
             styles=_STYLES,
         )
     )
 
 
-def _context(
-    runs: Sequence[DashboardRun],
-    found: Sequence[Facet],
-    title: str,
-    unreadable: Sequence[Unreadable],
-) -> dict[str, Any]:
-    sections = [("trend", "Trend"), ("shares", "Shares"), ("runs", "Runs")]
-    if unreadable:
-        sections.append(("problems", "Problems"))
-    return {
-        "sections": [*sections, ("reading", "How to read it")],
-        "store": title,
-        "figures": FIGURES,
-        "facets": found,
-        "n_few": _FEW,
-        "n_most": _MOST,
-        "rows": [_cells(place, run) for place, run in reversed([*enumerate(runs)])],
-        "has_pages": any(run.page for run in runs),
-        "unreadable": unreadable,
-    }
+def _text(row: Mapping[str, Any], figure: Figure) -> str:
+    value = value_of(row, figure)
+    return missing_text(row, figure) if value is None else figure.text(value)
 
 
-def _cells(place: int, run: DashboardRun) -> dict[str, Any]:
-    """Return one row of the table of runs, as words."""
-    row = run.row
-    return {
-        "place": place,
-        "run_id": run.run_id,
-        "label": row["label"],
-        "captured": run.captured,
-        "group": group_name(row),
-        "n_steps": row["n_summary_steps"],
-        "figures": [(value_text(row, one), value_of(row, one) is None) for one in FIGURES],
-        "finding": run.finding,
-        "page": run.page,
-    }
-
-
-def _data(runs: Sequence[DashboardRun], found: Sequence[Facet]) -> dict[str, Any]:
+def _data(runs: Sequence[DashboardRun], choices: Sequence[Facet]) -> dict[str, Any]:
     """Return what the scripts draw and filter: one array per property, one entry per run."""
     rows = [run.row for run in runs]
     by_run = series_of(rows)
-    series = sorted(set(by_run), key=lambda one: (one.group, one.label or ""))
-    n_runs = Counter(one.group for one in by_run)
+    series = sorted(set(by_run), key=lambda line: (line.group, line.label or ""))
+    n_runs = Counter(line.group for line in by_run)
     groups = sorted(n_runs, key=lambda group: (-n_runs[group], group))
+    values = {figure.name: [value_of(row, figure) for row in rows] for figure in FOLLOWED}
     return {
         "figures": [
             {
-                "name": one.name,
-                "title": one.title,
-                "kind": one.kind,
-                "better": one.better,
-                "category": one.category,
+                "name": figure.name,
+                "kind": figure.column.unit,
+                "better": _BETTER[METRICS[figure.metric].better],
+                "category": figure.category,
             }
-            for one in FIGURES
+            for figure in FOLLOWED
         ],
         "groups": groups,
-        "series": [{"group": groups.index(one.group), "label": one.label} for one in series],
-        "facets": [{"name": one.name, "codes": one.codes} for one in found],
+        "series": [{"group": groups.index(line.group), "label": line.label} for line in series],
+        "facets": [{"name": facet.name, "codes": facet.codes} for facet in choices],
         "runs": {
-            "id": [run.run_id for run in runs],
+            "id": [row["run_id"] for row in rows],
             "label": [row["label"] for row in rows],
             "captured": [run.captured for run in runs],
             "time": [run.captured_ms for run in runs],
-            "series": [series.index(one) for one in by_run],
+            "series": [series.index(line) for line in by_run],
             "n_steps": [row["n_summary_steps"] for row in rows],
-            "finding": [run.finding.text for run in runs],
+            "finding": [run.finding_text for run in runs],
             "page": [run.page for run in runs],
         },
-        "values": {one.name: [value_of(row, one) for row in rows] for one in FIGURES},
+        "values": values,
         "missing": {
-            one.name: {str(at): missing_text(row, one) for at, row in enumerate(rows) if value_of(row, one) is None}
-            for one in FIGURES
+            figure.name: {
+                str(at): missing_text(row, figure) for at, row in enumerate(rows) if values[figure.name][at] is None
+            }
+            for figure in FOLLOWED
         },
     }
+
+
+def write_pages(
+    store: Path,
+    run_ids: Sequence[str],
+    pages: Path,
+    *,
+    force: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Unreadable]:
+    """Write the page of each run as ``<run id>.html``; one that is newer than its run stays as it is.
+
+    Returns
+    -------
+    list
+        The runs of which there is no page, because a table of theirs cannot be read.
+    """
+    try:
+        pages.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"cannot be made ({error.strerror})"
+        raise OutputError(str(pages), problem, fix="--pages with another directory") from error
+    failed = []
+    for n_done, run_id in enumerate(run_ids, start=1):
+        path = pages / f"{run_id}.html"
+        if force or not _is_fresh(path, store, run_id):
+            try:
+                text = run_page(open_saved(store, run_id))
+            except (DatasetError, OptionError) as error:
+                failed.append(Unreadable(run_id, "page", error.problem, error.fix))
+            else:
+                may_replace = partial(_may_replace, path, run_id, force=force)
+                write_text(path, text, (), may_replace=may_replace, is_named=False)
+        if on_progress:
+            on_progress(n_done, len(run_ids))
+    return failed
+
+
+def _may_replace(path: Path, run_id: str, *, force: bool) -> bool:
+    return force or run_id_of_page(path) == run_id
+
+
+def _is_fresh(path: Path, store: Path, run_id: str) -> bool:
+    """Tell whether a page of the run is there and not older than what was saved of it."""
+    if path.is_symlink() or run_id_of_page(path) != run_id:
+        return False
+    try:
+        saved = (store / published(RUNS_FILE, run_id)).lstat().st_mtime_ns
+        return path.lstat().st_mtime_ns >= saved
+    except OSError:  # replaced at this moment
+        return False
+
+
+def page_links(
+    store: Path, run_ids: Iterable[str], beside: Path, pages: Path | None = None
+) -> dict[str, str]:  # fmt: skip
+    """Return the URL of each run's page, relative to a directory, of those that have one in one of a few directories.
+
+    A file counts only if it says itself that it is the page of that run.
+    """
+    places = [*([] if pages is None else [pages]), beside / "pages", beside, store / "pages"]
+    links = {}
+    for run_id in run_ids:
+        files = (place / f"{run_id}.html" for place in places)
+        page = next((file for file in files if run_id_of_page(file) == run_id), None)
+        if page is not None:
+            # Bytes, since names of files need not be text; "./" so that none is ever taken for a scheme.
+            url = f"./{quote(os.fsencode(os.path.relpath(page, beside)))}"
+            if cut(url) == url:  # half a URL leads nowhere
+                links[run_id] = url
+    return links

@@ -1,102 +1,387 @@
-"""The page of a difference: its tables (figures, kernels, what else changed, provenance) and the page itself."""
+"""The page of a difference: what it says in blocks, with step time part by part, one step of each side, and tracks."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsyspipe.comparison.changes import top_kernels
 from nsyspipe.comparison.statistics import MEAN, MEDIAN
-from nsyspipe.model.figures import METRICS
-from nsyspipe.report.blocks import Column, Field, Table, of, table_of
-from nsyspipe.report.difference import DIFF_RUNS, identity_of
-from nsyspipe.report.difference_words import (
-    change_cells,
-    delta_text,
-    gate_text,
+from nsyspipe.model.figures import METRICS as BY_NAME
+from nsyspipe.report.blocks import (
+    Column,
+    Field,
+    Sentence,
+    Table,
+    Tile,
+    Tiles,
+    Track,
+    Troubles,
+    Word,
+    table_of,
+    with_column,
+)
+from nsyspipe.report.difference import (
+    CHANGES,
+    DIFF_RUNS,
+    KERNELS,
+    METRICS,
+    PARTS,
+    SIDES,
+    difference_blocks,
+    identity_of,
     interval_text,
-    metric_name,
-    notes,
+    metric_rows,
+    part_rows,
     percent_change,
     settle_text,
-    shown_name,
-    side_text,
+)
+from nsyspipe.report.html.page import PART_LEGEND, Chart, blocks_page, cut
+from nsyspipe.report.html.run_page import provenance
+from nsyspipe.report.html.timeline import timeline_data, timeline_table
+from nsyspipe.report.units import (
+    absent,
+    count_text,
+    delta_text,
+    metric_figure,
+    metric_label,
+    ms_text,
+    percent_text,
     value_text,
-    verdict_text,
 )
-from nsyspipe.report.html.difference_charts import (
-    Cell,
-    DeltaCell,
-    DeltaTable,
-    Judged,
-    Scale,
-    timelines,
-    waterfall,
-    waterfall_table,
-)
-from nsyspipe.report.html.page import Page, cut, render
-from nsyspipe.report.html.run_boards import troubles
-from nsyspipe.report.html.run_page import Tile, provenance
-from nsyspipe.report.units import absent, count_text, ms_text, percent_text
+from nsyspipe.report.words import troubles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
-    from nsyspipe.comparison.difference import RunDifference
+    from nsyspipe.comparison.difference import RunDifference, Side
     from nsyspipe.comparison.gate import Gate
-    from nsyspipe.report.html.run_boards import Trouble
+    from nsyspipe.report.blocks import Block
+
+_SCRIPTS = (
+    "difference_waterfall.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "difference_timelines.js",
+)  # fmt: skip
+_LANES = (
+    ("hidden", "communication beside compute"), ("exposed", "exposed communication"), ("waiting", "waiting in it"),
+    ("transfer", "transfer"),
+)  # fmt: skip
 
 
-_SIDES = ("baseline", "candidate")
-# As long as names of kernels are on the page of a run.
-_LONGEST_NAME = 160
+def difference_page(difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None) -> str:
+    """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
+    before, after = (cut(side.name) for side in (difference.baseline, difference.candidate))
+    return blocks_page(
+        _blocks(difference, gate, settings_file),
+        f"{before} -> {after}: nsyspipe diff",
+        (DIFF_RUNS, json.dumps(identity_of(difference))),
+        scripts=_SCRIPTS,
+    )
 
 
-def figure_table(difference: RunDifference) -> DeltaTable:
-    """Return all figures with verdicts, the judged ones first, each with its difference and interval beside zero.
+def _blocks(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> Iterator[Block | Chart]:
+    """Yield what is said of a difference, with what only a page has room for."""
+    for block in difference_blocks(difference, gate, settings_file=settings_file):
+        match block:
+            case Table(caption=caption) if caption == PARTS:
+                rows = {row["metric"]: row for row in difference.judged_rows}
+                yield from (Tiles(_tiles(rows[name])) for name in difference.judged)
+                yield _waterfall_chart(difference, block) or block
+                yield from _timeline_charts(difference)
+            case Table(caption=caption) if caption == METRICS:
+                yield figure_table(difference, block)
+            case Table(caption=caption) if caption == KERNELS and block.rows:
+                yield kernel_table(difference, block)
+            case Table(caption=caption) if caption == CHANGES and block.rows:
+                topics = [row["topic"] for row in difference.changes.to_pylist()]
+                yield with_column(block, 0, Column("about", "text"), topics)
+            case _:
+                yield block
+    found = [
+        (severity, f"{side}: {message}", place, fix)
+        for side in SIDES
+        for severity, message, place, fix in troubles(
+            difference.problems.filter(pc.equal(difference.problems["side"], side)).to_pylist()
+        )
+    ]
+    if found:
+        yield Troubles(found)
+    yield formula_table()
+    yield provenance_table(difference)
+
+
+def _tiles(row: Mapping[str, Any]) -> list[Tile]:
+    """Return a judged figure as tiles: both sides, their difference, how sure it is."""
+    name, unit, why = metric_label(row["metric"]), row["unit"], row["why"] or "not decided"
+    relative = percent_change(row)
+    below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
+    sure = f"{percent_text(row['confidence'], 0)} interval"
+    return [
+        *(
+            _tile(f"{name.capitalize()}, {side}", row[side], value_text(unit, row[side]), _over(row, side), why)
+            for side in SIDES
+        ),
+        _tile("Change", row["delta"], delta_text(unit, row["delta"]), below, why),
+        _tile(sure, row["ci_low"], interval_text(row), "of the change", why),
+    ]
+
+
+def _tile(name: str, value: float | None, text: str, meaning: str, why: str) -> Tile:
+    number, _, unit = text.rpartition(" ")
+    if value is None:
+        return Tile(name, "", "", why, "not recorded" if "interval" not in name else "none")
+    return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
+
+
+def _over(row: Mapping[str, Any], side: str) -> str:
+    n_steps = row[f"n_{side}"]
+    return "of one step" if n_steps == 1 else f"{row['statistic'] or MEDIAN} of {n_steps} steps"
+
+
+# A part that a side did not record; and a colour that stands for no part.
+_REST, _NEUTRAL = "not split", "ink3"
+# What changed has at least this share of the axis.
+_LEAST_SHARE = 0.25
+
+
+def _waterfall_chart(difference: RunDifference, table: Table) -> Chart | None:
+    bars = waterfall(difference)
+    if bars is None:
+        return None
+    exactly = [_exact(row["delta_ns"]) for row in part_rows(difference)]
+    about = "Mean over the steps of the figures, on each step's slowest rank. The parts add up exactly."
+    if difference.statistic != MEAN:
+        about += " The verdict above is about medians, so its figures may differ a little."
+    if bars["from"]:
+        about += f" The axis begins at {ms_text(bars['from'])}: on a whole one the changes would be too small to see."
+    return Chart(
+        "waterfall",
+        PARTS,
+        "From the mean step time of the baseline to that of the candidate, by part",
+        32 * len(bars["bars"]) + 28,
+        bars,
+        with_column(table, 4, Column("change, exactly"), exactly),
+        about,
+        PART_LEGEND,
+    )
+
+
+def waterfall(difference: RunDifference) -> dict[str, Any] | None:
+    """Return the bars of the chart.
+
+    Returns
+    -------
+    dict or None
+        ``from``: where the axis begins, ns; above 0 where what changed could not be seen on a whole one. ``bars``: each
+        with ``name``, ``category``, ``start`` and ``end`` (ns; those of a part are the sum so far without and with it),
+        ``baseline``, ``candidate`` and ``delta``. The first is the baseline, the last the candidate, and between them
+        every bar begins where the one before ends, exactly. A part that a side did not record is in the bar
+        ``not split``. None where a side has no steps.
+    """
+    before, after, delta = difference.mean_step_time
+    if before is None or after is None or delta is None:
+        return None
+    bars, at = [_bar("baseline", _NEUTRAL, 0.0, before)], before
+    for name, category, row in _parts(difference):
+        bars.append(_bar(name, category, at, at + row["delta_ns"], row))
+        at = bars[-1]["end"]
+    if at != after or difference.step_time_parts["delta_ns"].null_count:
+        bars.append(_bar(_REST, _NEUTRAL, at, after, {"delta_ns": after - at}))
+    bars.append(_bar("candidate", _NEUTRAL, 0.0, after))
+    return {"from": _axis_start([bar["end"] for bar in bars]), "bars": bars}
+
+
+def _bar(
+    name: str, category: str, start: float, end: float, row: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:  # fmt: skip
+    sides = {side: row.get(f"{side}_ns") for side in (*SIDES, "delta")}
+    return {"name": name, "category": category, "start": start, "end": end} | sides
+
+
+def _parts(difference: RunDifference) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return name, colour and row of each part that both sides recorded; idle by cause, if causes are known."""
+    rows = [row for row in part_rows(difference)[:-1] if row["delta_ns"] is not None]
+    has_causes = any("cause" in row for row in rows)
+    found = []
+    for row in rows:
+        figure = metric_figure(row.get("part", "idle"))
+        name = f"idle: {row['cause']}" if "cause" in row else row["name"]
+        if not (has_causes and row.get("part") == "idle"):
+            found.append((name, figure.category if figure and figure.category else _NEUTRAL, row))
+    return found
+
+
+def _axis_start(ends: list[float]) -> float:
+    """Return where the axis begins: at 0, unless what changed is too little of it to be seen."""
+    lowest, highest = min(ends), max(ends)
+    span = highest - lowest
+    if not span or span >= _LEAST_SHARE * highest:
+        return 0.0
+    unit = 10.0 ** math.floor(math.log10(span))
+    return max(unit * math.floor((lowest - span / 2) / unit), 0.0)
+
+
+def _exact(ns: float | None) -> str:
+    if ns is None:
+        return absent
+    text = f"{ns:+,.3f}".replace(",", " ").removesuffix(".000")
+    return f"{text if ns else '0'} ns"
+
+
+_LONGEST_LABEL = 60
+
+
+def _timeline_charts(difference: RunDifference) -> Iterator[Block | Chart]:
+    """Yield the representative step of each side, on the rank whose window of it is the longest (tie: the lowest).
+
+    Of several captures of a side the first one's. Times count from the start of that rank's window, so that both sides
+    begin together.
+    """
+    sides = zip(SIDES, (difference.baseline, difference.candidate), strict=True)
+    found = {name: _drawn(name, side, at) for at, (name, side) in enumerate(sides)}
+    drawn = [step for step in found.values() if step is not None]
+    chart = _timeline_chart(difference, drawn) if drawn else None
+    if chart:
+        yield chart
+    for name, step in found.items():
+        if step is None or chart is None:
+            yield Sentence(
+                f"There is no timeline of the {name}: it was saved without one, or no step has a window on every rank."
+            )
+
+
+def _timeline_chart(difference: RunDifference, drawn: Sequence[_Drawn]) -> Chart | None:
+    bars = pa.concat_tables([step.timeline for step in drawn]).combine_chunks()
+    windows = pa.concat_tables([step.window for step in drawn]).combine_chunks()
+    data = timeline_data(bars, windows, windows["rank"].to_pylist(), [])
+    if data is None:
+        return None
+    names = [f"{step.rank} of the {step.name}" for step in drawn]
+    ranks = [row | {"rank": name} for row, name in zip(data["ranks"], names, strict=True)]
+    table = timeline_table(bars, windows)
+    rows = [[step.name, str(step.step), str(step.rank), *row[1:]] for step, row in zip(drawn, table.rows, strict=True)]
+    columns = [Column("side", "text"), Column("step number"), Column("rank"), *table.columns[1:]]
+    has_comm = any("comm" in row["lanes"] for row in ranks)
+    first = ", in its first capture" if difference.has_spread_between_captures else ""
+    both = "; both share one axis and one zoom" if len(drawn) == len(SIDES) else ""
+    return Chart(
+        "timelines",
+        "One step of each side",
+        "Timelines of one step of each side",
+        120,
+        data | {"titles": [step.title for step in drawn], "ranks": ranks},
+        Table("Timelines of both sides", columns, rows),
+        f"Of each side the step whose step time is closest to the median, on the rank that takes longest for it{first}. Time "
+        f"0 is where that rank begins the step{both}. Operations too close together to tell apart are drawn as one bar; its "
+        "tooltip says how many, and how long it is busy, exposed and waiting, to the nanosecond.",
+        [
+            ("compute", "compute"),
+            *(_LANES if has_comm else ()),
+            ("copies", "copies"),
+            ("backward", "phases, as the device ran them"),
+        ],
+        has_zoom=True,
+    )
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """The step of one side: its bars and its window, both from the start of that window, and a line above them."""
+
+    name: str
+    title: str
+    step: int
+    rank: int
+    timeline: pa.Table
+    window: pa.Table
+
+
+def _drawn(name: str, side: Side, place: int) -> _Drawn | None:
+    """Return what to draw of a side, which takes the place of a rank; None without a timeline."""
+    run = side.runs[0]
+    bars = run.timeline()
+    if not bars.num_rows:
+        return None
+    steps = run.steps().filter(pc.equal(run.steps()["step"], bars["step"][0]))
+    steps = steps.append_column("length", pc.subtract(steps["end_ns"], steps["start_ns"]))
+    windows = steps.filter(pc.is_in(steps["rank"], pc.unique(bars["rank"])))
+    window = windows.sort_by([("length", "descending"), ("rank", "ascending")]).slice(0, 1)
+    rank, step, start, length = (window[column][0].as_py() for column in ("rank", "step", "start_ns", "length"))
+    return _Drawn(
+        name=name,
+        # The label comes last: where there is no room, it is cut.
+        title=f"{name}: {ms_text(length)}, step {step} on rank {rank}, {cut(side.name, _LONGEST_LABEL)}",
+        step=step,
+        rank=rank,
+        timeline=_moved(bars.filter(pc.equal(bars["rank"], rank)), start, place),
+        window=_moved(window.drop_columns("length"), start, place),
+    )
+
+
+def _moved(table: pa.Table, start: int, place: int) -> pa.Table:
+    """Return a table whose times count from a start, and whose rank and step say which side it is."""
+    columns = {
+        "start_ns": pc.subtract(table["start_ns"], start),
+        "end_ns": pc.subtract(table["end_ns"], start),
+        "rank": pa.array([place] * table.num_rows, table.schema.field("rank").type),
+        "step": pa.array([0] * table.num_rows, table.schema.field("step").type),
+    }
+    for name, column in columns.items():
+        table = table.set_column(table.column_names.index(name), table.schema.field(name), column)
+    return table
+
+
+# Ends of a scale, so that ticks are numbers that one reads at a glance.
+_NICE = (1, 2, 5, 10, 20, 50, 100)
+
+
+def scale_around(judged: Iterable[float], others: Iterable[float]) -> float:
+    """Return the smallest of a few round ends that holds what it must and half of the others; else the largest.
+
+    All of them would be too many: what changed tenfold would leave no room to see the rest.
+    """
+    sizes = sorted(map(abs, others))
+    most = max([*map(abs, judged), *sizes[: (len(sizes) + 1) // 2]], default=0)
+    return next((end for end in _NICE if most <= end), _NICE[-1])
+
+
+def figure_table(difference: RunDifference, table: Table) -> Table:
+    """Return the table of figures with each difference and its interval beside zero, and why it is inconclusive.
 
     The track is in per cent of the baseline, of ratios in points: as the words beside it.
     """
-    rows = sorted(difference.metrics.to_pylist(), key=lambda row: row["metric"] not in difference.judged)
+    rows, _ = metric_rows(difference)
     shares = [_in_percent(row) for row in rows]
-    scale = _scale(rows, shares, difference.judged)
-    mostly = _shared_reason(rows)
-    cells: list[Sequence[Cell]] = [
-        [
-            shown_name(row),
-            _change_text(row),
-            DeltaCell(**{name: scale.share(value) for name, value in share.items()}),
-            Judged(row["verdict"], _why(row, mostly)),
-            *(value_text(row["unit"], row[side]) for side in _SIDES),
-            delta_text(row["unit"], row["delta"]),
-            interval_text(row),
-            _numbers(row),
-        ]
-        for row, share in zip(rows, shares, strict=True)
+    reach = [max((abs(share[name] or 0) for name in ("at", "low", "high")), default=0) for share in shares]
+    n_judged = len(difference.judged)
+    limit = scale_around(reach[:n_judged], filter(None, reach[n_judged:]))
+    tracks = [
+        Track(**{name: None if value is None else value / limit for name, value in share.items()}) for share in shares
     ]
-    columns = [
-        Column("figure of a step", "text"),
-        Column("change", hint="per cent of the baseline; of ratios in points"),
-        Column(f"-{scale.limit:g} to +{scale.limit:g} %", "track"),
-        Column("verdict", "text"),
-        *(Column(side, hint="median (or mean, where said) over summary steps") for side in _SIDES),
-        Column("difference", hint="candidate - baseline"),
-        Column(f"{percent_text(difference.confidence, 0)} interval", hint="of the difference"),
-        Column("steps", hint="summary steps that have the figure: baseline, candidate"),
+    reasons = Counter(row["why"] for row in rows if row["why"]).most_common(1)
+    mostly = reasons[0][0] if reasons and reasons[0][1] > len(rows) / 2 else None
+    verdicts = [
+        [replace(cell, why=_why(row, mostly)) if isinstance(cell, Word) else cell for cell in cells]
+        for cells, row in zip(table.rows, rows, strict=True)
     ]
-    strong = frozenset(at for at, row in enumerate(rows) if row["metric"] in difference.judged)
     note = (
         "Bar: the change in per cent of the baseline, of ratios in points; line across it: its interval; grey: less than "
         "the smallest change that counts; an arrow: further than the scale. Bold: what the verdict rests on."
     )
     if mostly:
         note += f" Inconclusive for no reason told beside it: {mostly}."
-    return DeltaTable("Figures of a step, both sides", columns, cells, strong, note)
+    at = len(table.columns) - 1
+    table = with_column(
+        replace(table, rows=verdicts, note=note), at, Column(f"-{limit:g} to +{limit:g} %", "track"), tracks
+    )
+    steps = Column("steps", hint="summary steps that have the figure: baseline, candidate")
+    return with_column(table, len(table.columns), steps, [_numbers(row) for row in rows])
 
 
 def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -108,100 +393,37 @@ def _in_percent(row: Mapping[str, Any]) -> dict[str, float | None]:
     return {name: None if value is None or unit is None else 100 * value / unit for name, value in values.items()}
 
 
-def _scale(
-    rows: Sequence[Mapping[str, Any]],
-    shares: Sequence[Mapping[str, float | None]],
-    judged: Sequence[str],
-) -> Scale:
-    """Return the scale on which judged figures can be read with their intervals, and most others."""
-    reach = [
-        max((abs(one) for one in map(share.get, ("at", "low", "high")) if one is not None), default=0)
-        for share in shares
-    ]  # fmt: skip
-    is_held = [row["metric"] in judged for row in rows]
-    return Scale.around(
-        [one for one, held in zip(reach, is_held, strict=True) if held],
-        [one for one, held in zip(reach, is_held, strict=True) if one and not held],
-    )
-
-
-def _change_text(row: Mapping[str, Any]) -> str:
-    relative = percent_change(row)
-    return delta_text(row["unit"], row["delta"]) if relative == absent else relative
-
-
 def _numbers(row: Mapping[str, Any]) -> str:
-    before, after = (count_text(row[f"n_{side}"]) for side in _SIDES)
+    before, after = (count_text(row[f"n_{side}"]) for side in SIDES)
     return before if before == after else f"{before}, {after}"
 
 
 def _why(row: Mapping[str, Any], mostly: str | None) -> str | None:
     """Return why a figure is inconclusive, if that is not told for most, and what would settle it."""
-    said = [
-        None if row["why"] == mostly else row["why"],
-        settle_text(row) if row["settle_steps"] or row["settle_captures"] else None,
-    ]
-    return "; ".join(one for one in said if one) or None
+    why = None if row["why"] == mostly else row["why"]
+    return (
+        "; ".join(filter(None, [why, settle_text(row) if row["settle_steps"] or row["settle_captures"] else None]))
+        or None
+    )
 
 
-def _shared_reason(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return why most figures are inconclusive, to be told once; None where there is no such reason."""
-    reasons = Counter(row["why"] for row in rows if row["why"])
-    reason, number = max(reasons.items(), key=lambda one: one[1], default=(None, 0))
-    return reason if number > len(rows) / 2 else None
-
-
-def kernel_table(difference: RunDifference) -> DeltaTable | None:
-    """Return the ten kernels that changed most, with their sign; None where none did."""
+def kernel_table(difference: RunDifference, table: Table) -> Table:
+    """Return the table of kernels with the sign of each difference drawn, and how often each runs."""
     rows = top_kernels(difference.kernels).to_pylist()
-    if not rows:
-        return None
     most = max(abs(row["delta_ns_per_step"]) for row in rows) or 1
-    cells: list[Sequence[Cell]] = [
-        [
-            cut(row["name"], _LONGEST_NAME),
-            delta_text("ns", row["delta_ns_per_step"]),
-            DeltaCell(row["delta_ns_per_step"] / most),
-            *(value_text("ns", row[f"{side}_ns_per_step"]) for side in _SIDES),
-            row["phase"] or absent,
-            row["status"],
-            *(count_text(round(row[f"{side}_n_per_step"], 2)) for side in _SIDES),
-        ]
-        for row in rows
-    ]
-    columns = [
-        Column("kernel", "name"),
-        Column("change"),
-        Column("less, more", "track"),
-        *(Column(side, hint="per rank and summary step") for side in _SIDES),
-        Column("phase", "text"),
-        Column("status", "text"),
-        *(Column(f"number, {side}", hint="per rank and summary step") for side in _SIDES),
-    ]
-    n_same = difference.kernels.num_rows - len(rows)
-    note = f"{n_same} more changed less, or not." if n_same else None
-    return DeltaTable("Kernels that changed most", columns, cells, note=note)
-
-
-def change_table(difference: RunDifference) -> Table | None:
-    """Return every fact around the runs that differs; None without any."""
-    rows = difference.changes.to_pylist()
-    if not rows:
-        return None
-    fields = [
-        Field("about", of("topic"), "text"),
-        Field("what", lambda row: cut(change_cells(row)[0]), "text"),
-        Field("baseline", lambda row: cut(change_cells(row)[1]), "name"),
-        Field("candidate", lambda row: cut(change_cells(row)[2]), "name"),
-        Field("change", lambda row: cut(change_cells(row)[3])),
-    ]
-    return table_of("What else changed", rows, fields)
+    tracks = [Track(row["delta_ns_per_step"] / most) for row in rows]
+    table = with_column(table, 4, Column("less, more", "track"), tracks)
+    for side in SIDES:
+        numbers = [count_text(round(row[f"{side}_n_per_step"], 2)) for row in rows]
+        column = Column(f"number, {side}", hint="per rank and summary step")
+        table = with_column(table, len(table.columns), column, numbers)
+    return table
 
 
 def provenance_table(difference: RunDifference) -> Table:
     """Return what identifies the captures, one column per capture."""
     headings, captures = [], []
-    for name, side in zip(_SIDES, (difference.baseline, difference.candidate), strict=True):
+    for name, side in zip(SIDES, (difference.baseline, difference.candidate), strict=True):
         for at, run in enumerate(side.runs):
             number = f", capture {at + 1} of {len(side.runs)}" if len(side.runs) > 1 else ""
             headings.append(f"{name} {side.name}{number}")
@@ -217,129 +439,10 @@ def formula_table() -> Table:
     """Return how each figure of a step is made."""
     better = {"lower": "less", "higher": "more", "neither": "neither by itself"}
     fields = [
-        Field("figure", lambda one: metric_name(one.name), "text"),
+        Field("figure", lambda one: metric_label(one.name), "text"),
         Field("name", lambda one: one.name, "name", "as --metric takes it"),
         Field("unit", lambda one: one.unit, "text"),
         Field("better is", lambda one: better[one.better], "text"),
         Field("of a step", lambda one: one.formula, "text"),
     ]
-    return table_of("How each figure is made", [*METRICS.values()], fields)
-
-
-_SECTIONS = (
-    ("step-time", "Step time"),
-    ("timelines", "Timelines"),
-    ("figures", "Figures"),
-    ("kernels", "Kernels"),
-    ("changes", "What else changed"),
-    ("problems", "Problems"),
-    ("definitions", "Definitions"),
-    ("provenance", "Provenance"),
-)
-_SCRIPTS = (
-    "difference_waterfall.js",
-    "timeline_layout.js",
-    "timeline_draw.js",
-    "timeline.js",
-    "difference_timelines.js",
-)
-
-
-def difference_page(difference: RunDifference, gate: Gate | None = None, *, settings_file: str | None = None) -> str:
-    """Return the page of a difference as one HTML file: complete, offline, the same bytes for the same runs."""
-    drawn, bars = timelines(difference), waterfall(difference)
-    data = {"waterfall": bars, "timelines": drawn.data}
-    labels = [cut(side.name) for side in (difference.baseline, difference.candidate)]
-    context = {
-        "sections": _SECTIONS,
-        "labels": labels,
-        **_head(difference, gate, settings_file),
-        "waterfall": bars,
-        "waterfall_table": waterfall_table(difference) if bars else None,
-        "is_of_means": difference.statistic == MEAN,
-        "axis_note": _axis_note(bars),
-        "timelines": drawn,
-        "of_first_capture": ", in its first capture" if difference.has_spread_between_captures else "",
-        "has_comm": _has_comm(drawn.data),
-        "figure_table": figure_table(difference),
-        "kernel_table": kernel_table(difference),
-        "change_table": change_table(difference),
-        "troubles": [(name, *one) for name in _SIDES for one in _troubles(difference.problems, name)],
-        "formula_table": formula_table(),
-        "provenance_table": provenance_table(difference),
-    }  # fmt: skip
-    return render(
-        Page(
-            template="difference.html.j2",
-            title=f"{labels[0]} -> {labels[1]}: nsyspipe diff",
-            identity=(DIFF_RUNS, json.dumps(identity_of(difference))),
-            context=context,
-            data={name: chart for name, chart in data.items() if chart is not None},
-            scripts=_SCRIPTS,
-            styles=("run.css", "difference.css"),
-        )
-    )
-
-
-def _head(difference: RunDifference, gate: Gate | None, settings_file: str | None) -> dict[str, Any]:
-    """Return the first screen: the verdict, how sure it is, what it compares, and what makes it doubtful."""
-    rows = {row["metric"]: row for row in difference.metrics.to_pylist()}
-    sides = zip(_SIDES, (difference.baseline, difference.candidate), strict=True)
-    return {
-        "verdict": difference.verdict,
-        "sentence": verdict_text(difference, gate),
-        "gate": _gate_line(gate),
-        "sides": [(name, side_text(side)) for name, side in sides],
-        "checks": difference.comparability.to_pylist(),
-        "judged": [_tiles(rows[name]) for name in difference.judged],
-        "notes": notes(difference, settings_file),
-    }
-
-
-def _gate_line(gate: Gate | None) -> dict[str, str] | None:
-    if gate is None:
-        return None
-    why = gate_text(gate) or f"--fail-on {gate.fail_on}"
-    return {"outcome": gate.outcome, "text": f"Gate {gate.outcome}: {why}"}
-
-
-def _tiles(row: Mapping[str, Any]) -> list[Tile]:
-    """Return a judged figure as tiles: both sides, their difference, how sure it is."""
-    name, unit = metric_name(row["metric"]), row["unit"]
-    why = row["why"] or "not decided"
-    over = [_over(row[f"n_{side}"], row["statistic"] or MEDIAN) for side in _SIDES]
-    relative = percent_change(row)
-    below = "candidate - baseline" if relative == absent else f"{relative} of the baseline"
-    sure = f"{percent_text(row['confidence'], 0)} interval"
-    named = [f"{name.capitalize()}, {side}" for side in _SIDES]
-    return [
-        _tile(named[0], row["baseline"], value_text(unit, row["baseline"]), over[0], why),
-        _tile(named[1], row["candidate"], value_text(unit, row["candidate"]), over[1], why),
-        _tile("Change", row["delta"], delta_text(unit, row["delta"]), below, why),
-        _tile(sure, row["ci_low"], interval_text(row), "of the change", why),
-    ]
-
-
-def _tile(name: str, value: float | None, text: str, meaning: str, why: str) -> Tile:
-    number, _, unit = text.rpartition(" ")
-    if value is None:
-        return Tile(name, "", "", why, "not recorded" if "interval" not in name else "none")
-    return Tile(name, number, unit, meaning) if number else Tile(name, unit, "", meaning)
-
-
-def _over(n_steps: int | None, statistic: str) -> str:
-    return "of one step" if n_steps == 1 else f"{statistic} of {n_steps} steps"
-
-
-def _axis_note(bars: Mapping[str, Any] | None) -> str | None:
-    if bars is None or not bars["from"]:
-        return None
-    return f"The axis begins at {ms_text(bars['from'])}: on a whole one the changes would be too small to see."
-
-
-def _has_comm(data: Mapping[str, Any] | None) -> bool:
-    return data is not None and any("comm" in one["lanes"] for one in data["ranks"])
-
-
-def _troubles(problems: pa.Table, side: str) -> Sequence[Trouble]:
-    return troubles(problems.filter(pc.equal(problems["side"], side)))
+    return table_of("How each figure is made", [*BY_NAME.values()], fields)

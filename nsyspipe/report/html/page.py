@@ -12,18 +12,17 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from nsyspipe.model.text import printable
-from nsyspipe.report.blocks import Heading, Table, Troubles
+from nsyspipe.report.blocks import Heading, Notes, Table, Troubles
 from nsyspipe.report.files import identity_of_page
+from nsyspipe.report.units import STEP_PARTS
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from jinja2 import Environment
     from markupsafe import Markup
-
-    from nsyspipe.report.blocks import Block
 
 
 LIBRARY = "echarts.min.js"
@@ -152,6 +151,7 @@ def render(page: Page) -> str:
             title=page.title,
             identity=page.identity,
             tool_version=__version__,
+            has_charts=page.has_charts,
             csp=csp((library, own)),
             styles=markup(styles(page.styles)),
             data={name: markup(as_json(value)) for name, value in page.data.items()},
@@ -220,37 +220,84 @@ def _code(text: str) -> Markup:
     return parts + text[at:]
 
 
-def blocks_page(blocks: Iterable[Block], title: str, identity: tuple[str, str]) -> str:
-    """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table."""
-    head: list[Block] = []
-    sections: list[tuple[str, list[Block]]] = []
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What a page draws, by its name in `data`, the builder of that name in the scripts, and the same as a table."""
+
+    name: str
+    section: str
+    label: str
+    height: int
+    data: object
+    table: Table | None
+    caption: str = ""
+    legend: Sequence[tuple[str, str]] = ()  # category of the palette, and words
+    has_zoom: bool = False
+
+
+# Of the parts of a step: categories of the palette, and words.
+PART_LEGEND = tuple((part.category or "", part.label) for part in STEP_PARTS)
+
+
+def blocks_page(
+    blocks: Iterable[Any],
+    title: str,
+    identity: tuple[str, str],
+    *,
+    scripts: tuple[str, ...] = (),
+    styles: tuple[str, ...] = (),
+    brand: str | None = None,
+    n_beside: int = 0,
+) -> str:
+    """Return the page of what is told in blocks: sentences and facts first, then a section for each heading or table.
+
+    The first `n_beside` sections stand beside each other where there is room. A block that only one subject has is drawn
+    by its name in the template, as the others are.
+    """
+    parts: list[tuple[str, list[tuple[str, Any]]]] = [("", [])]
+    charts = []
     for block in blocks:
-        caption = _caption(block)
-        if caption is not None:
-            sections.append((caption, [block]))
-        else:
-            (sections[-1][1] if sections else head).append(block)
+        section = _section(block)
+        if section and section != parts[-1][0]:
+            parts.append((section, []))
+        parts[-1][1].append((type(block).__name__, block))
+        charts += [block] if isinstance(block, Chart) else []
+    (_, head), *rest = parts
     return render(
         Page(
             template="blocks.html.j2",
             title=title,
             identity=identity,
             context={
-                "head": [(type(block).__name__, block) for block in head],
-                "sections": [(f"part-{at}", name) for at, (name, _) in enumerate(sections)],
-                "blocks": [[(type(one).__name__, one) for one in part] for _, part in sections],
+                "brand": brand or title,
+                "n_beside": n_beside,
+                "head": head,
+                "sections": [(_anchor(name), name) for name, _ in rest],
+                "parts": [part for _, part in rest],
             },
-            data={},
-            styles=("run.css",),
-            has_charts=False,
+            data={chart.name: chart.data for chart in charts},
+            scripts=scripts,
+            styles=("run.css", "blocks.css", *styles),
+            has_charts=bool(charts),
         )
     )
 
 
-def _caption(block: Block) -> str | None:
+def _anchor(name: str) -> str:
+    return re.sub(r"\W+", "-", name.lower()).strip("-")
+
+
+def _section(block: object) -> str | None:
     """Return what a section is called that begins with a block; None if none does."""
-    if isinstance(block, Heading):
-        return block.text.rstrip(":")
-    if isinstance(block, Troubles):
-        return "Problems"
-    return block.caption if isinstance(block, Table) and not block.is_close else None
+    match block:
+        case Heading():
+            return block.text.rstrip(":")
+        case Troubles(is_close=False):
+            return "Problems"
+        case Notes():
+            return "How to read it"
+        case Table(is_close=False):
+            return block.caption
+        case Chart():
+            return block.section
+    return None

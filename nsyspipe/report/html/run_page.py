@@ -2,199 +2,410 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
-from nsyspipe.model.schema import DESCRIBED, TIMELINE
-from nsyspipe.report.blocks import Column, Field, Table, of, table_of
-from nsyspipe.report.host_steps import capture_rows
-from nsyspipe.report.html.page import RUN_ID, Page, render
-from nsyspipe.report.html.run_boards import (
-    findings_list,
-    host_table,
-    idle_call_table,
-    idle_table,
-    kernel_table,
-    link_table,
-    nccl_facts,
-    phase_table,
-    straggler_table,
-    troubles,
-)
-from nsyspipe.report.html.run_collectives import (
-    by_order,
-    by_size,
-    chosen_ranks,
+from nsyspipe.model.schema import DESCRIBED, IDLE_CAUSES, TIMELINE
+from nsyspipe.report.blocks import Column, Facts, Field, Heading, Sentence, Table, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.html.page import RUN_ID, Chart, blocks_page, cut
+from nsyspipe.report.html.run_charts import (
+    collective_charts,
     collective_medians,
     collective_note,
-    collective_table,
-    left_out_note,
-)
-from nsyspipe.report.html.run_steps import (
-    SHOWN_RANKS,
-    TIMELINE_RANKS,
-    rank_parts,
-    rank_parts_table,
+    legend,
+    rank_chart,
+    step_chart,
     step_rows,
-    step_series,
-    step_table,
-    timeline_data,
-    timeline_table,
 )
-from nsyspipe.report.text import link_text
-from nsyspipe.report.units import absent, count_text, ms_text, percent_text, rate_text
-from nsyspipe.report.words import idle_text, subject_parts, verdict_of
+from nsyspipe.report.html.timeline import timeline_data, timeline_table
+from nsyspipe.report.run import (
+    SHARES,
+    chosen_ranks,
+    findings_of,
+    host_blocks,
+    key_figures,
+    left_out_note,
+    phase_table,
+    rank_rows,
+)
+from nsyspipe.report.units import absent, bandwidth_text, count_text, ms_text, percent_text
+from nsyspipe.report.words import (
+    capture_rows,
+    few,
+    idle_cause,
+    idle_text,
+    link_text,
+    subject_parts,
+    troubles,
+    verdict_of,
+)
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
+
+    from nsyspipe.model.fabric import NcclFacts
     from nsyspipe.model.table import TableSchema
-    from nsyspipe.report.html.run_collectives import Medians
+    from nsyspipe.report.blocks import Block
+    from nsyspipe.report.run import Finding
     from nsyspipe.run.run import Run
 
 
-# Which problems explain that a figure is null, the most telling first.
-_NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
-_CAUSES = {
-    "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
-    "comm_share": _NO_COMM,
-    "exposed_comm_share": _NO_COMM,
-    "backward_overlap_ratio": (
-        "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
-    ),
-    "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
-    "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
-    "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
-}  # fmt: skip
-_LONGEST_REASON = 90
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What to change, each with its bound and its evidence; `step_time` is what the bounds are shares of."""
+
+    findings: Sequence[Finding]
+    step_time: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoreRanks:
+    """A button that shows the ranks of a timeline that are not drawn at first."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """A table under its name, to be opened."""
+
+    name: str
+    about: str
+    table: Table
+
+
+_SCRIPTS = (
+    "step_bars.js", "timeline_layout.js", "timeline_draw.js", "timeline.js", "step_columns.js", "collectives.js",
+)  # fmt: skip
+# Ranks that charts draw, and those of a timeline that are drawn at once; a button shows the others.
+SHOWN_RANKS, TIMELINE_RANKS, _SHOWN_HOSTS = 12, 8, 64
+_FIGURES = ("step_time_ns", "throughput_steps_per_s", *SHARES, "exposed_memory_share")
 # From this share of step time on, idle time is worth a line on the first screen.
 _MUCH_IDLE = 0.05
 _ONE_STEP = "these figures rest on one step: capture ten or more before trusting small differences"
 
 
-@dataclass(frozen=True)
-class Tile:
-    """One key figure as words."""
-
-    name: str
-    value: str
-    unit: str
-    meaning: str
-    # instead of a figure: ``not recorded``, or a dash where there is nothing to record; `meaning` then says why
-    missing: str | None = None
-    category: str | None = None  # of the palette
+def run_page(run: Run) -> str:
+    """Return the page of a run as one HTML file: complete, offline, the same bytes for the same run."""
+    title, identity = f"{run.header.label}: nsyspipe", (RUN_ID, run.header.run_id)
+    n_beside = 0 if run.host_steps().num_rows else 2  # what to change, and beside it where time goes
+    return blocks_page(_blocks(run), title, identity, brand=run.header.label, scripts=_SCRIPTS, n_beside=n_beside)
 
 
-def verdict_lines(run: Run) -> list[str]:
-    """Return the verdict, a sentence per line, as the terminal says it."""
-    return verdict_of(run).split("\n")
+def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details]:
+    """Yield the page, section by section."""
+    summary = run.summary().to_pylist()[0]
+    tiles = key_figures(run, _FIGURES)
+    whole = "the capture" if run.is_capture else "a step"
+    yield Sentence(verdict_of(run).replace("\n", " "), "bold")
+    yield Facts(_facts(run, summary), "Run")
+    yield from (Sentence(text) for text in _why(run, summary))
+    yield Tiles(tiles)
+    if run.host_steps().num_rows:
+        yield Heading("Host steps")
+        yield Sentence(
+            "How long each NVTX step range lasted on the host, per process. There is no device to compare it with: all "
+            "figures of the device are not recorded."
+        )
+        yield from host_blocks(run.host_steps(), _SHOWN_HOSTS)
+    yield Heading("What to change first")
+    if findings := findings_of(run):
+        yield Sentence("By the most that each could give back per step. Bounds overlap: they do not add up.")
+        yield Findings(findings, tiles[0].text)
+    else:
+        nothing = "Nothing found to change: no rule fired."
+        if run.is_capture:
+            nothing = "Nothing was judged: what a change saves is a part of a step, and there are no steps."
+        yield Sentence(f"{nothing} What could not be judged is under Problems.")
+    yield from _charts(run, whole)
+    yield Heading("Stragglers")
+    yield straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]) or Sentence(
+        "One rank: there is nobody to wait for." if run.header.n_ranks == 1
+        else "Not known: no collective could be matched across ranks, or there is none."
+    )  # fmt: skip
+    yield Heading("Phases")
+    phases = phase_table(run.phase_summary())
+    yield (
+        replace(phases, is_close=True) if phases else Sentence("No NVTX range inside the steps is named like a phase.")
+    )
+    yield idle_table(summary) or Sentence("Idle time by cause is not known, or there is none.")
+    if calls := idle_call_table(run.idle_calls()):
+        yield calls
+    yield Heading("Kernels")
+    yield kernel_table(run.kernels()) or Sentence("No kernels were recorded.")
+    yield Heading("Link")
+    yield link_table(run.links()) or Sentence(
+        "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
+    )
+    if run.nccl is not None:
+        yield _pairs("NCCL, as its log says", _nccl(run.nccl))
+    rows = troubles(run.problems.to_pylist())
+    yield Heading("Problems")
+    yield Sentence(
+        "What could not be read or answered, and what would bring it back." if rows
+        else "None: everything that was asked for could be answered."
+    )  # fmt: skip
+    if rows:
+        yield Troubles(rows, is_close=True)
+    yield Heading("Definitions")
+    yield Sentence(
+        "How each number is defined. C, M and P are the unions of a rank's compute, communication and memory operations, "
+        "clipped to the step's window. compute + exposed communication + exposed copies + idle = step, exactly."
+    )
+    yield from (_definition(DESCRIBED[name]) for name in _DEFINED if name in DESCRIBED)
+    yield _definition(TIMELINE)
+    yield Heading("Provenance")
+    yield _pairs("Provenance", provenance(run))
+    yield report_table(run)
 
 
-def why_lines(run: Run) -> list[str]:
+def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
+    return Table(caption, [Column("what", "text"), Column(caption, "name")], rows, is_close=True)
+
+
+def _why(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return what stands behind the verdict: the link, why devices idle, and that one step is not much."""
     texts = [link_text(run.link)]
-    if (run.summary()["idle_share"][0].as_py() or 0.0) >= _MUCH_IDLE:
+    if (summary["idle_share"] or 0.0) >= _MUCH_IDLE:
         texts.append(idle_text(run.breakdown(), run.idle_calls()))
-    if run.summary()["n_summary_steps"][0].as_py() == 1:
+    if summary["n_summary_steps"] == 1:
         texts.append(_ONE_STEP)
     return [f"{text[0].upper()}{text[1:]}." for text in texts if text]
 
 
-def facts(run: Run) -> list[str]:
+def _facts(run: Run, summary: Mapping[str, Any]) -> list[str]:
     """Return which run this is, on what, captured when, and which steps count."""
-    _, *parts = subject_parts(run, run.summary().to_pylist()[0])
-    hosts = run.header.hosts
+    hosts, captured = run.header.hosts, run.header.captured_at_utc
     more = [f"{len(hosts)} hosts" if len(hosts) > 2 else ", ".join(hosts)] if hosts else []  # noqa: PLR2004 - two fit
-    captured = run.header.captured_at_utc
-    if captured:
-        more.append(f"captured {captured[:10]} {captured[11:16]} UTC")
-    return [*parts, *more]
+    more += [f"captured {captured[:10]} {captured[11:16]} UTC"] if captured else []
+    return [*subject_parts(run, summary), *more]
 
 
-def key_figures(run: Run) -> list[Tile]:
-    """Return the figures of the first screen; one that is null says why."""
-    summary = run.summary().to_pylist()[0]
-    reasons = _reasons(run)
-    n_steps = summary["n_summary_steps"]
-    of_what = "the capture" if run.is_capture else "step time"
-    over = f"slowest rank, median of {n_steps} steps" if n_steps > 1 else "slowest rank of the step"
+# --- charts ----------------------------------------------------------------------------------
 
-    def tile(name: str, figure: str, text: str, meaning: str, category: str | None = None) -> Tile:
-        value, _, unit = text.rpartition(" ")
-        if summary[figure] is not None:
-            return Tile(name, value, unit, meaning, None, category)
-        if nothing := _why_nothing(figure, run, summary):
-            return Tile(name, value, unit, nothing, "\N{EN DASH}", category)
-        why = _why_null(figure, summary, reasons)
-        return Tile(name, value, unit, why, "not recorded", category)
+_COMM_LANES = [
+    ("hidden", "communication beside compute"), ("exposed", "exposed communication"), ("waiting", "waiting in it"),
+    ("transfer", "transfer"),
+]  # fmt: skip
 
-    def share(name: str, figure: str, meaning: str, category: str | None = None) -> Tile:
-        return tile(name, figure, percent_text(summary[figure]), meaning, category)
 
-    dtod = pc.sum(run.breakdown()["dtod_ns"], skip_nulls=False, min_count=1).as_py()
-    dtod = dtod if run.is_capture else summary["dtod_ns_per_step"]
-    copies = f"DtoD, exposed or not: {ms_text(dtod)}"
-    pooled = ", all ranks pooled" if run.header.n_ranks > 1 else ""
-    return [
-        tile("Step time", "step_time_ns", ms_text(summary["step_time_ns"]), over),
-        tile("Throughput", "throughput_steps_per_s", rate_text(summary["throughput_steps_per_s"]), "1 / mean step time"),
-        share("Communication", "comm_share", f"of {of_what}{pooled}"),
-        share("Exposed", "exposed_comm_share", f"of {of_what}, beside no compute", "exposed"),
-        share("Hidden", "backward_overlap_ratio", "of communication, by backward", "hidden"),
-        share("Waiting", "wait_share", f"of {of_what}, for late ranks", "waiting"),
-        share("Idle", "idle_share", f"of {of_what}{pooled}", "idle"),
-        share("Exposed copies", "exposed_memory_share", f"of {of_what}; {copies}", "copies"),
+def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
+    """Yield the sections with charts: where time goes, the timeline, steps, collectives."""
+    ranks, rows = run.ranks["rank"].to_pylist(), rank_rows(run)
+    medians = collective_medians(run.collectives())
+    collectives = collective_charts(medians)
+    has_comm = bool(collectives)
+    drawn = chosen_ranks(rows, SHOWN_RANKS)
+    note = left_out_note(len(drawn), len(ranks))
+    yield Heading("Time")
+    bars = rank_chart(run.breakdown(), drawn, caption=note, is_capture=run.is_capture, has_comm=has_comm)
+    if bars:
+        split = "Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
+        over = (
+            "from the first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
+        )
+        yield Sentence(f"Where the time of {whole} goes per rank, {over}. {split if has_comm else ''}".strip())
+        yield bars
+    else:
+        yield Sentence("No step has a window on every rank, so there is nothing to split.")
+    yield Heading("Timeline")
+    yield from _timeline(run, chosen_ranks(rows, TIMELINE_RANKS), has_comm=has_comm)
+    yield Heading("Steps")
+    steps = step_chart(
+        [] if run.is_capture else step_rows(run.steps(), run.skipped_steps, len(ranks)), has_comm=has_comm
+    )
+    if steps:
+        column = "the slowest of some consecutive steps" if steps.caption else "a step"
+        yield Sentence(
+            f"Each column is {column} on its slowest rank; the mark in it is the fastest rank. Striped columns are not "
+            "in the figures."
+        )
+        yield steps
+    else:
+        rest = ": the figures are of the capture as a whole." if run.is_capture else " with GPU activity."
+        yield Sentence(f"There are no steps{rest}")
+    yield Heading("Collectives")
+    if has_comm:
+        yield Sentence(
+            f"In the order of {whole}: transfer with all ranks there, and the longest that a rank waits in it for the "
+            f"others. {collective_note(medians)}"
+        )
+        yield from collectives
+    else:
+        yield Sentence("There is no communication in the steps of the figures.")
+
+
+def _timeline(run: Run, first: Sequence[int], *, has_comm: bool) -> Iterator[Block | Chart | MoreRanks]:
+    data = timeline_data(run.timeline(), run.steps(), first, run.ranks["rank"].to_pylist())
+    if data is None:
+        yield Sentence("There is no timeline: the run was saved without one, or no step has a window on every rank.")
+        return
+    which = "" if run.is_capture else f"Step {data['step']}: the one whose step time is closest to the median. "
+    yield Sentence(f"{which}Times count from the first rank's start; ranks share one clock.")
+    n_kept, n_ranks = len(data["ranks"]), data["n_ranks"]
+    if n_more := n_kept - data["n_shown"]:
+        yield MoreRanks(n_more)
+    left_out = f" {n_kept} of {n_ranks} ranks are in this file; --perfetto writes all." if n_kept < n_ranks else ""
+    yield Chart(
+        name="timeline",
+        section="Timeline",
+        label="Timeline of the capture" if run.is_capture else f"Timeline of step {data['step']}",
+        height=120,
+        data=data,
+        table=timeline_table(run.timeline(), run.steps(), is_capture=run.is_capture),
+        caption="Operations too close together to tell apart are drawn as one bar, with the gaps between them; its tooltip "
+        "says how many. How long a bar is busy, exposed and waiting is summed from the operations, to the nanosecond, as "
+        f"in the table.{left_out}",
+        legend=[
+            legend(has_comm=False)[0], *(_COMM_LANES if has_comm else []), ("copies", "copies"),
+            ("backward", "phases, as the device ran them"),
+        ],
+        has_zoom=True,
+    )  # fmt: skip
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+_SHOWN_CALLS = 8
+_IDLE_MEANINGS = {
+    "input": "the host was in the data phase",
+    "launch": "the host launched late, for any other reason",
+    "blocked": "the host was blocked in a synchronisation or memory call",
+    "dependency": "launched in time: waited for another stream, or for the device to start it",
+    "unknown": "no launch was recorded",
+}
+
+
+def straggler_table(stragglers: pa.Table, rank_summary: pa.Table, n_steps: int) -> Table | None:
+    """Return how the others waited for each rank, per step, the latest first; None for one rank, or where nothing could be matched."""
+    rows = sorted(stragglers.to_pylist(), key=lambda row: (-(row["lateness_ns"] or 0), row["rank"]))
+    if len(rows) < 2 or not n_steps or all(row["lateness_ns"] is None for row in rows):  # noqa: PLR2004 - two ranks
+        return None
+    times = {row["rank"]: row["step_time_ns"] for row in rank_summary.to_pylist()}
+
+    def per_step(name: str) -> Callable[[Mapping[str, Any]], float | None]:
+        return lambda row: None if row[name] is None else row[name] / n_steps
+
+    fields = [
+        Field("rank", of("rank")),
+        Field("step time", lambda row: ms_text(times.get(row["rank"])), hint="median of the rank's windows"),
+        barred(rows, "late per step", per_step("lateness_ns"), "accent", "how long all others waited for it, at most, mean per step"),
+        Field("arrived last", of("n_arrived_last"), hint="collectives in which it arrived last, alone"),
+        Field("wait caused per step", lambda row: ms_text(per_step("wait_caused_ns")(row)), hint="summed over collectives: one delay counts in every bucket behind it"),
+        barred(rows, "waits itself per step", per_step("wait_ns"), "waiting", "for other ranks, inside communication"),
     ]  # fmt: skip
+    note = (
+        "Late per step: the largest lead of all others over the rank that arrived last, once per step. It is what a saving "
+        "is derived from; wait caused counts one delay again in every collective behind it."
+    )
+    return table_of("Who the others wait for", rows, fields, note, is_close=True)
 
 
-def _reasons(run: Run) -> dict[str, str]:
-    return {row["code"]: row["message"] for row in reversed(run.problems.to_pylist())}
+def idle_table(summary: Mapping[str, Any]) -> Table | None:
+    """Return idle time per step by cause, the largest first; None where it is not known."""
+    causes = [(idle_cause(name), summary[f"{name}_per_step"]) for name in IDLE_CAUSES]
+    rows = sorted(((cause, ns) for cause, ns in causes if ns), key=lambda row: -row[1])
+    idle, share = sum(ns for _, ns in rows), summary["idle_share"]
+    fields = [
+        Field("cause", itemgetter(0), "text"),
+        barred(rows, "idle per step", itemgetter(1), "idle"),
+        Field("of step time", lambda row: percent_text(share * row[1] / idle if share and idle else None)),
+        Field("meaning", lambda row: _IDLE_MEANINGS[row[0]], "text"),
+    ]
+    return table_of("Idle by cause, mean per step", rows, fields, is_close=True) if rows else None
 
 
-def _why_nothing(figure: str, run: Run, summary: Mapping[str, Any]) -> str | None:
-    """Return why there is nothing that could have been recorded; None if there is."""
-    if figure == "wait_share" and run.header.n_ranks == 1:
-        return "one rank: there is nobody to wait for"
-    if figure in {"wait_share", "backward_overlap_ratio"} and summary["comm_share"] == 0:
-        return "there is no communication"
-    return None
+def idle_call_table(idle_calls: pa.Table) -> Table | None:
+    """Return the calls that hosts were blocked in while devices idled; None without any."""
+    rows = idle_calls.to_pylist()[:_SHOWN_CALLS]
+    fields = [Field("call", itemgetter("call"), "name"), Field("idle per step", of("blocked_ns_per_step", ms_text))]
+    return table_of("Calls that hosts were blocked in", rows, fields, is_close=True) if rows else None
 
 
-def _why_null(figure: str, summary: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
-    if not summary["n_summary_steps"] and "no-steps" not in reasons:
-        figure = "step_time_ns"
-    codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
-    text = next((reasons[code] for code in codes if code in reasons), "see Problems")
-    text = text.partition(": ")[0]  # what is missing; which answers that costs is seen
-    return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
+SHOWN_KERNELS = 15
+# Longer names differ in their template arguments, which nobody reads in a table.
+_LONGEST_NAME = 160
+_SUMMED = ("n_kernels", "total_ns", "overlapped_ns", "n_slowed", "slowed_ns", "free_ns")
+
+
+def kernel_table(kernels: pa.Table) -> Table | None:
+    """Return the kernels with most time over all ranks and the whole capture, by phase; None without kernels."""
+    if not kernels.num_rows:
+        return None
+    of_names = (
+        kernels.group_by(["phase", "name"])
+        .aggregate([(name, "sum") for name in _SUMMED])
+        .sort_by([("total_ns_sum", "descending"), ("name", "ascending"), ("phase", "ascending")])
+    )
+    whole = pc.sum(kernels["total_ns"]).as_py()
+    rows = of_names.slice(0, SHOWN_KERNELS).to_pylist()
+
+    def ratio(part: float, whole: float) -> float | None:
+        return part / whole if whole else None
+
+    def slowdown(row: Mapping[str, Any]) -> str:
+        n, slowed, free = (row[f"{name}_sum"] for name in ("n_slowed", "slowed_ns", "free_ns"))
+        return f"{percent_text(slowed / free - 1)} ({n})" if n and free else absent
+
+    fields = [
+        Field("kernel", lambda row: cut(row["name"], _LONGEST_NAME), "name"),
+        Field("phase", of("phase"), "text"),
+        Field("number", of("n_kernels_sum", count_text)),
+        barred(rows, "total", itemgetter("total_ns_sum"), "accent", "sum of durations over all ranks and the whole capture, its cut-off steps included"),
+        Field("of all kernels", lambda row: percent_text(ratio(row["total_ns_sum"], whole))),
+        Field("mean", lambda row: ms_text(row["total_ns_sum"] / row["n_kernels_sum"])),
+        barred(rows, "beside comm", lambda row: ratio(row["overlapped_ns_sum"], row["total_ns_sum"]), "hidden", "share of its time with communication under way", write=percent_text),
+        Field("slower beside comm", slowdown, hint="against equal kernels that ran beside none; how many were compared"),
+    ]  # fmt: skip
+    left = of_names.num_rows - len(rows)
+    rest = percent_text(1 - sum(row["total_ns_sum"] for row in rows) / whole) if left else ""
+    note = f"{left} more names take {rest} of kernel time." if left else None
+    return table_of("Top kernels", rows, fields, note, is_close=True)
+
+
+_SHOWN_EDGES = 12
+_ALIKE = ("comm_id", "transport", "path", "kind", "nominal_bytes_per_s", "nominal_source")
+
+
+def link_table(links: pa.Table) -> Table | None:
+    """Return the edges between ranks, those that are alike in one row; None where nothing is known of them."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for row in links.to_pylist():
+        edge = f"{row['from_rank']}\N{RIGHTWARDS ARROW}{row['to_rank']}"
+        groups.setdefault(tuple(row[name] for name in _ALIKE), []).append(edge)
+    rows = [dict(zip(_ALIKE, group, strict=True)) | {"edges": edges} for group, edges in groups.items()]
+    fields = [
+        Field("kind", of("kind"), "text"),
+        Field("transport", of("transport"), "text", "what NCCL set up, in its words"),
+        Field("path", of("path"), "text", "what lies between the GPUs, by nvidia-smi topo -m"),
+        Field("nominal", of("nominal_bytes_per_s", bandwidth_text), hint="what the data sheet promises per direction"),
+        Field("source", of("nominal_source"), "text"),
+        Field("edges", lambda row: str(len(row["edges"]))),
+        Field("from and to rank", lambda row: few(row["edges"], _SHOWN_EDGES), "text"),
+    ]
+    return table_of("Links between ranks", rows, fields, is_close=True) if rows else None
+
+
+def _nccl(nccl: NcclFacts) -> list[tuple[str, str]]:
+    nvls = {True: "set up", False: "not set up", None: "not said"}[nccl.nvls]
+    return [("version", nccl.version or absent), ("NVLink SHARP", nvls), *sorted(nccl.settings.items())]
 
 
 _DEFINED = ("summary", "steps", "phases", "collectives", "stragglers", "kernels", "idle_calls", "links", "findings")  # fmt: skip
 _NS_PER_US = 1000
 
 
-@dataclass(frozen=True)
-class Definition:
-    """One table of `nsyspipe.model.schema`: its name, its grain, and its columns."""
-
-    name: str
-    doc: str
-    table: Table
-
-
-def definitions() -> list[Definition]:
-    """Return the tables that the page shows, with every column's unit and formula."""
-    known = [DESCRIBED[name] for name in _DEFINED if name in DESCRIBED]
-    return [_definition(schema) for schema in [*known, TIMELINE]]
-
-
-def _definition(schema: TableSchema) -> Definition:
-    columns = [Column("column", "name"), Column("unit", "text"), Column("meaning", "text"), Column("source", "text")]  # fmt: skip
+def _definition(schema: TableSchema) -> Details:
+    """Return a table that the page shows, with every column's unit and formula."""
+    columns = [Column("column", "name"), *(Column(name, "text") for name in ("unit", "meaning", "source"))]
     rows = [[one.name, one.unit, one.doc, one.source or absent] for one in schema.columns]
-    return Definition(schema.name, schema.doc, Table(f"Columns of {schema.name}", columns, rows))
+    return Details(schema.name, schema.doc, Table(f"Columns of {schema.name}", columns, rows, is_close=True))
 
 
 def provenance(run: Run) -> list[tuple[str, str]]:
@@ -216,8 +427,12 @@ def provenance(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def rank_table(run: Run) -> Table:
+def report_table(run: Run) -> Table:
     """Return which report and process each rank is, and how well its clock fits the others'."""
+
+    def us(ns: int) -> str:
+        return f"{ns / _NS_PER_US:.1f} \N{MICRO SIGN}s"
+
     fields = [
         Field("rank", of("rank")),
         Field("report", of("report"), "name"),
@@ -228,146 +443,7 @@ def rank_table(run: Run) -> Table:
         Field("rank known by", of("rank_source"), "text"),
         Field("kernels", of("n_kernels", count_text)),
         Field("of them communication", of("n_comm", count_text)),
-        Field("clock offset", of("clock_offset_ns", _us)),
-        Field("clock error", of("clock_error_ns", _us)),
+        Field("clock offset", of("clock_offset_ns", us)),
+        Field("clock error", of("clock_error_ns", us)),
     ]
-    return table_of("Ranks and their reports", run.ranks.to_pylist(), fields)
-
-
-def _us(ns: int) -> str:
-    return f"{ns / _NS_PER_US:.1f} \N{MICRO SIGN}s"
-
-
-_SECTIONS = (
-    ("changes", "Changes"),
-    ("time", "Time"),
-    ("timeline", "Timeline"),
-    ("steps", "Steps"),
-    ("collectives", "Collectives"),
-    ("stragglers", "Stragglers"),
-    ("phases", "Phases"),
-    ("kernels", "Kernels"),
-    ("link", "Link"),
-    ("problems", "Problems"),
-    ("definitions", "Definitions"),
-    ("provenance", "Provenance"),
-)
-_HOST_STEPS = ("host-steps", "Host steps")  # of a run without GPU activity
-_SCRIPTS = (
-    "step_bars.js",
-    "timeline_layout.js",
-    "timeline_draw.js",
-    "timeline.js",
-    "step_columns.js",
-    "collectives.js",
-)
-
-
-def run_page(run: Run) -> str:
-    """Return the page of a run as one HTML file: complete, offline, the same bytes for the same run."""
-    ranks = run.ranks["rank"].to_pylist()
-    steps = [] if run.is_capture else step_rows(run.steps(), run.skipped_steps, len(ranks))
-    medians = collective_medians(run.collectives())
-    drawn = chosen_ranks(run.rank_summary(), run.stragglers(), SHOWN_RANKS)
-    charts = _charts(run, drawn, steps, medians)
-    hosts = host_table(run.host_steps())
-    context = {
-        "sections": ((_HOST_STEPS, *_SECTIONS) if hosts else _SECTIONS),
-        "host_table": hosts,
-        "n_ranks": len(ranks),
-        "is_capture": run.is_capture,
-        "has": {name: chart is not None for name, chart in charts.items()},
-        "bars_note": left_out_note(len(drawn), len(ranks)),
-        **_head(run),
-        **_beside_charts(run, charts, steps, medians),
-        **_boards(run),
-    }
-    return render(
-        Page(
-            template="run.html.j2",
-            title=f"{run.header.label}: nsyspipe",
-            identity=(RUN_ID, run.header.run_id),
-            context=context,
-            data={name: chart for name, chart in charts.items() if chart is not None},
-            scripts=_SCRIPTS,
-            styles=("run.css",),
-        )
-    )
-
-
-def _charts(run: Run, drawn: Sequence[int], steps: Sequence[dict[str, Any]], medians: Medians) -> dict[str, Any]:
-    """Return what each chart draws; None where there is nothing to draw."""
-    first = chosen_ranks(run.rank_summary(), run.stragglers(), TIMELINE_RANKS)
-    others = [rank for rank in run.ranks["rank"].to_pylist() if rank not in first]
-    return {
-        "step-bars": rank_parts(run.breakdown(), drawn, is_capture=run.is_capture),
-        "timeline": timeline_data(run.timeline(), run.steps(), first, others),
-        "steps": step_series(steps),
-        "collectives": by_order(medians),
-        "sizes": by_size(medians),
-    }
-
-
-def _head(run: Run) -> dict[str, Any]:
-    """Return the first screen: what this run is, what is wrong, and what to do."""
-    return {
-        "label": run.header.label,
-        "verdict": verdict_lines(run),
-        "why": why_lines(run),
-        "facts": facts(run),
-        "tiles": key_figures(run),
-        "findings": findings_list(run),
-    }
-
-
-def _beside_charts(
-    run: Run, charts: Mapping[str, Any], steps: Sequence[dict[str, Any]], medians: Medians
-) -> dict[str, Any]:
-    """Return what stands beside the charts: the same in tables, captions, and the numbers that these need."""
-    bars, timeline, series = (charts[name] for name in ("step-bars", "timeline", "steps"))
-    return {
-        "n_drawn": len(bars["ranks"]) if bars else 0,
-        "bars_table": rank_parts_table(run.breakdown(), is_capture=run.is_capture),
-        "timeline_facts": _timeline_facts(timeline),
-        "timeline_table": timeline_table(run.timeline(), run.steps(), is_capture=run.is_capture) if timeline else None,
-        "steps_table": step_table(steps),
-        "n_steps": len(steps),
-        "per_column": series["per_column"] if series else 1,
-        "collectives_note": collective_note(medians),
-        "collectives_table": collective_table(medians),
-    }
-
-
-def _boards(run: Run) -> dict[str, Any]:
-    """Return the sections without charts."""
-    summary = run.summary().to_pylist()[0]
-    return {
-        "straggler_table": straggler_table(run.stragglers(), run.rank_summary(), summary["n_summary_steps"]),
-        "phase_table": phase_table(run.phase_summary()),
-        "idle_table": idle_table(summary),
-        "idle_calls": idle_call_table(run.idle_calls()),
-        "kernel_table": kernel_table(run.kernels()),
-        "link_line": _link_line(run),
-        "link_table": link_table(run.links()),
-        "nccl": nccl_facts(run.nccl),
-        "troubles": troubles(run.problems),
-        "definitions": definitions(),
-        "provenance": provenance(run),
-        "rank_table": rank_table(run),
-    }
-
-
-def _link_line(run: Run) -> str | None:
-    text = link_text(run.link)
-    return f"{text[0].upper()}{text[1:]}." if text else None
-
-
-def _timeline_facts(timeline: dict[str, Any] | None) -> dict[str, Any]:
-    if timeline is None:
-        return {}
-    return {
-        "step": timeline["step"],
-        "n_ranks": timeline["n_ranks"],
-        "n_shown": timeline["n_shown"],
-        "n_kept": len(timeline["ranks"]),
-    }
+    return table_of("Ranks and their reports", run.ranks.to_pylist(), fields, is_close=True)

@@ -1,11 +1,11 @@
-"""What is drawn on a Perfetto track, and how it is written: packets, by the `perfetto` package's protobuf messages."""
+"""How tracks of slices and counters are written for Perfetto: packets, by the `perfetto` package's protobuf messages."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.model.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from types import ModuleType
 
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
@@ -22,63 +22,9 @@ if TYPE_CHECKING:
     from nsyspipe.model.types import Flags, Int64
 
 
-@dataclass(frozen=True)
-class Values:
-    """A column: numbers, or places in `texts`; `is_known` is false where nothing was recorded."""
-
-    numbers: Int64
-    is_known: Flags
-    texts: tuple[str, ...] | None = None
-
-    def take(self, rows: Int64) -> Values:
-        """Return the values of some rows; -1 stands for a row that is not there."""
-        if not self.numbers.size:
-            return Values(np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_), self.texts)
-        return Values(self.numbers[rows], self.is_known[rows] & (rows >= 0), self.texts)
-
-    def compact(self) -> Values:
-        """Return the same with no text that no row has."""
-        if self.texts is None:
-            return self
-        is_used = np.bincount(self.numbers, minlength=len(self.texts)) > 0
-        texts = tuple(text for text, used in zip(self.texts, is_used, strict=True) if used)
-        return Values((np.cumsum(is_used) - 1)[self.numbers], self.is_known, texts)
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Slices of one track in order of start, outer ones first; each ends before the next or holds it."""
-
-    # aligned time, ns
-    starts: Int64
-    ends: Int64
-    # texts
-    names: Values
-    category: Values
-    # what else is told of each slice, by name
-    notes: Mapping[str, Values] = field(default_factory=dict)
-    # slices with the same number are linked by arrows, in order of start; None for no arrows
-    flows: Values | None = None
-
-    def __len__(self) -> int:
-        return int(self.starts.size)
-
-    def take(self, rows: Int64) -> Slices:
-        """Return some of them, in that order."""
-        return Slices(
-            self.starts[rows],
-            self.ends[rows],
-            self.names.take(rows),
-            self.category.take(rows),
-            {name: values.take(rows) for name, values in self.notes.items()},
-            None if self.flows is None else self.flows.take(rows),
-        )
-
-    def compact(self) -> Slices:
-        """Return the same with nothing that no slice has: texts, notes."""
-        known = {name: one.compact() for name, one in self.notes.items() if one.is_known.any()}
-        names, category = self.names.compact(), self.category.compact()
-        return Slices(self.starts, self.ends, names, category, known, self.flows)
+# Columns of a table of slices, in order of start, outer ones first: each ends before the next or holds it. Times are
+# aligned times, ns; slices with the same flow are linked by arrows, in order of start. Every other column is a note.
+START, END, NAME, CATEGORY, FLOW = NOT_NOTES = ("start", "end", "name", "category", "flow")
 
 
 def shown(text: str) -> str:
@@ -86,23 +32,34 @@ def shown(text: str) -> str:
     return printable(text.encode("utf-8", "replace").decode("utf-8"))
 
 
-def values_of(column: pa.ChunkedArray) -> Values:
-    """Turn an Arrow column of integers, flags or texts into `Values`; flags become texts."""
+def coded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column with each of its texts told once; flags become texts."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.string())
-    known = pc.is_valid(column).to_numpy().astype(np.bool_)
-    if not pa.types.is_string(column.type):
-        return Values(pc.fill_null(column, 0).to_numpy().astype(np.int64, copy=False), known)
     # As bytes, since nothing proves that what an export calls text is UTF-8.
-    coded = column.cast(pa.binary()).combine_chunks().dictionary_encode()
-    texts = tuple(shown(raw.decode("utf-8", "replace")) for raw in coded.dictionary.to_pylist())
-    places = pc.fill_null(coded.indices, 0).to_numpy(zero_copy_only=False)
-    return Values(places.astype(np.int64), known, texts)
+    return column.cast(pa.binary()).dictionary_encode() if pa.types.is_string(column.type) else column
 
 
-def same_text(text: str, size: int) -> Values:
-    """Return a column that says the same on every row."""
-    return Values(np.zeros(size, np.int64), np.ones(size, np.bool_), (text,))
+class Values(NamedTuple):
+    """A column: integers, or places in `texts`; `is_known` is false where nothing was recorded."""
+
+    numbers: Int64
+    is_known: Flags
+    texts: tuple[str, ...] | None
+
+
+def values_of(column: pa.ChunkedArray) -> Values:
+    """Turn a column of `coded` into numbers, with no text that no row has."""
+    column = column.combine_chunks()
+    known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), np.bool_)
+    places = column.indices if pa.types.is_dictionary(column.type) else column
+    numbers = (pc.fill_null(places, 0) if column.null_count else places).to_numpy(zero_copy_only=False)
+    numbers = numbers.astype(np.int64, copy=False)
+    if places is column:
+        return Values(numbers, known, None)
+    is_used = np.bincount(numbers[known] if column.null_count else numbers, minlength=len(column.dictionary)) > 0
+    texts = tuple(shown(raw.decode("utf-8", "replace")) for raw in column.dictionary.filter(is_used).to_pylist())
+    return Values(np.where(known, np.append(np.cumsum(is_used) - 1, 0)[numbers], 0), known, texts)
 
 
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
@@ -141,12 +98,11 @@ def nested_lanes(starts: Int64, ends: Int64, depth: Int64) -> list[Int64]:
     lanes: list[tuple[list[int], list[int]]] = []  # rows, and the ends of those still open
     columns = (order.tolist(), starts[order].tolist(), ends[order].tolist())
     for row, begin, finish in zip(*columns, strict=True):
-        found = next((lane for lane in lanes if _holds(lane[1], begin, finish)), None)
-        if found is None:
-            found = ([], [])
-            lanes.append(found)
-        found[0].append(row)
-        found[1].append(finish)
+        lane = next((lane for lane in lanes if _holds(lane[1], begin, finish)), None)
+        if lane is None:
+            lanes.append(lane := ([], []))
+        lane[0].append(row)
+        lane[1].append(finish)
     return [np.array(rows, np.int64) for rows, _ in lanes]
 
 
@@ -157,78 +113,16 @@ def _holds(open_ends: list[int], begin: int, finish: int) -> bool:
     return not open_ends or open_ends[-1] >= finish
 
 
-class Packets:
-    """Makes packets. A file is their concatenation, each wrapped in a `Trace` of its own."""
+@functools.cache
+def protos() -> ModuleType:
+    """Return the messages; loading them costs 50 ms, and only this output needs them."""
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
-    @cached_property
-    def protos(self) -> ModuleType:
-        """The messages; loading them costs 50 ms, and only this output needs them."""
-        from perfetto.protos.perfetto.trace import perfetto_trace_pb2
-
-        found: ModuleType = perfetto_trace_pb2
-        return found
-
-    def plain(self, **fields: object) -> bytes:
-        """Return a packet that belongs to no sequence."""
-        packet: bytes = self.protos.Trace(packet=[fields]).SerializeToString()
-        return packet
-
-    def first(self, sequence: int, **fields: object) -> bytes:
-        """Return the first packet of a sequence, whose events are on the track of the same number unless they say."""
-        flags = self.protos.TracePacket
-        return self.plain(
-            trusted_packet_sequence_id=sequence,
-            first_packet_on_sequence=True,
-            sequence_flags=flags.SEQ_INCREMENTAL_STATE_CLEARED | flags.SEQ_NEEDS_INCREMENTAL_STATE,
-            trace_packet_defaults={"track_event_defaults": {"track_uuid": sequence}},
-            **fields,
-        )
-
-    def event(self, sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
-        """Return a message of one event, and the event in it: both serve again for each event like it."""
-        message = self.protos.Trace()
-        packet = message.packet.add(
-            trusted_packet_sequence_id=sequence,
-            sequence_flags=self.protos.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE,
-        )
-        packet.track_event.type = kind
-        return message, packet
-
-    def pens(self, sequence: int, slices: Slices, notes: Sequence[Values]) -> tuple[list[Pen], Int64]:
-        """Return a pen for each combination of category and known notes, and which one each slice takes."""
-        columns = [*notes] if slices.flows is None else [*notes, slices.flows]
-        shape = slices.category.numbers << len(columns)
-        for place, values in enumerate(columns):
-            shape = shape | (values.is_known.astype(np.int64) << place)
-        shapes, pen_of = np.unique(shape, return_inverse=True)
-        pens = []
-        for one in shapes.tolist():
-            message, packet = self.event(sequence, self.protos.TrackEvent.TYPE_SLICE_BEGIN)
-            known = [place for place in range(len(columns)) if one >> place & 1]
-            packet.track_event.category_iids.append((one >> len(columns)) + 1)
-            pens.append(Pen(message, packet, notes, known))
-        return pens, pen_of
-
-    def interned(self, slices: Slices, notes: dict[str, Values]) -> tuple[dict[str, object], list[Values]]:
-        """Return the texts that a sequence refers to, and its notes with texts as references; ids begin with 1."""
-        ids: dict[str, int] = {}
-        coded = []
-        for values in notes.values():
-            numbers = values.numbers
-            if values.texts is not None:
-                own = [ids.setdefault(text, len(ids) + 1) for text in values.texts]
-                numbers = np.array(own, np.int64)[numbers]
-            coded.append(Values(numbers, values.is_known, values.texts))
-        names = {
-            "event_names": _numbered(slices.names.texts or ()),
-            "event_categories": _numbered(slices.category.texts or ()),
-            "debug_annotation_names": _numbered(notes),
-            "debug_annotation_string_values": [{"iid": number, "str": text.encode()} for text, number in ids.items()],
-        }
-        return {"interned_data": names}, coded
+    messages: ModuleType = perfetto_trace_pb2
+    return messages
 
 
-class Pen:
+class _Pen:
     """Writes the begins of slices of which the same is known: one message, in which only values are replaced.
 
     Building each message anew would cost four times as much.
@@ -237,16 +131,13 @@ class Pen:
     def __init__(self, message: Trace, packet: TracePacket, notes: Sequence[Values], known: Sequence[int]) -> None:
         self._message, self._packet, self._event = message, packet, packet.track_event
         add = self._event.debug_annotations.add
-        self._numbers, self._texts = [], []
         self._flow_ids = None
-        for place in known:
-            if place == len(notes):
-                self._event.flow_ids.append(0)
-                self._flow_ids = self._event.flow_ids
-            elif notes[place].texts is None:
-                self._numbers.append((place, add(name_iid=place + 1)))
-            else:
-                self._texts.append((place, add(name_iid=place + 1)))
+        if len(notes) in known:
+            self._event.flow_ids.append(0)
+            self._flow_ids = self._event.flow_ids
+        known = [place for place in known if place < len(notes)]
+        self._numbers = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is None]
+        self._texts = [(place, add(name_iid=place + 1)) for place in known if notes[place].texts is not None]
 
     def begin(self, start: int, name: int, flow: int, values: Sequence[int]) -> bytes:
         """Return the packet of a slice's begin; times and values as the trace counts them."""
@@ -289,91 +180,118 @@ class Track:
 class TraceWriter:
     """Writes tracks one after the other; of their packets it holds one batch at most.
 
-    Every track is a packet sequence of its own, with its own interned names. Its number is both its
-    uuid and the id of its sequence.
+    A file is a concatenation of packets, each wrapped in a `Trace` of its own. Every track is a packet sequence of its
+    own, with its own interned names. Its number is both its uuid and the id of its sequence.
     """
 
     def __init__(self, file: BinaryIO, shift_ns: int) -> None:
         self._file = file
         self._shift_ns = shift_ns
         self._n_tracks = 0
-        self._packets = Packets()
+
+    def _write(self, **fields: object) -> None:
+        self._file.write(protos().Trace(packet=[fields]).SerializeToString())
 
     def write_order(self) -> None:
         """Let processes and threads stand in the order of their tracks, not of their names or ids."""
-        kinds = self._packets.protos.TrackDescriptor
-        root = {
-            "uuid": 0,
+        kinds = protos().TrackDescriptor
+        orders = {
             "process_ordering": kinds.PROCESS_ORDERING_EXPLICIT,
             "thread_ordering": kinds.THREAD_ORDERING_EXPLICIT,
         }
-        self._file.write(self._packets.plain(track_descriptor=root))
+        self._write(track_descriptor={"uuid": 0, **orders})
 
     def write_track(self, track: Track) -> int:
         """Describe a track that has no slices of its own, and return its number."""
         self._n_tracks += 1
         number, name = self._n_tracks, shown(track.name)
-        found: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place}
+        fields: dict[str, object] = {"uuid": number, "sibling_order_rank": track.place}
         if track.parent is not None:
-            found["parent_uuid"] = track.parent
+            fields["parent_uuid"] = track.parent
         if track.about is not None:
-            found["description"] = shown(track.about)
+            fields["description"] = shown(track.about)
         if track.is_thread:
-            thread = _FIRST_THREAD + number
-            found["thread"] = {"pid": track.process, "tid": thread, "thread_name": name}
+            fields["thread"] = {"pid": track.process, "tid": _FIRST_THREAD + number, "thread_name": name}
         elif track.process is not None:
-            found["process"] = {"pid": track.process, "process_name": name}
+            fields["process"] = {"pid": track.process, "process_name": name}
         else:
-            found["name"] = name
-            found["child_ordering"] = self._packets.protos.TrackDescriptor.EXPLICIT
+            fields |= {"name": name, "child_ordering": protos().TrackDescriptor.EXPLICIT}
         if track.unit is not None:
-            found["counter"] = {"unit_name": track.unit}
-        self._file.write(self._packets.plain(track_descriptor=found))
+            fields["counter"] = {"unit_name": track.unit}
+        self._write(track_descriptor=fields)
         return number
 
-    def write_slices(self, track: Track, slices: Slices) -> int:
+    def write_slices(self, track: Track, slices: pa.Table) -> int:
         """Write a track with its slices and return its number; each slice tells its aligned start too."""
         number = self.write_track(track)
-        slices = slices.compact()
-        start = Values(slices.starts, np.ones(len(slices), np.bool_))
-        names, coded = self._packets.interned(slices, {"start_ns": start, **slices.notes})
-        self._file.write(self._packets.first(number, **names))
-        self._write_events(number, slices, coded)
+        shown_names = [
+            name for name in slices.column_names if name in NOT_NOTES or slices[name].null_count < slices.num_rows
+        ]
+        columns = {name: values_of(slices[name]) for name in shown_names}
+        notes = {"start_ns": columns[START]} | {name: columns[name] for name in shown_names if name not in NOT_NOTES}
+        ids: dict[str, int] = {}
+        numbered = []
+        for values in notes.values():
+            numbers = values.numbers
+            if values.texts is not None:
+                of_texts = [ids.setdefault(text, len(ids) + 1) for text in values.texts]
+                numbers = np.array([*of_texts, 0], np.int64)[numbers]  # a column may have no text at all
+            numbered.append(values._replace(numbers=numbers))
+        names = {
+            "event_names": _numbered(columns[NAME].texts or ()),
+            "event_categories": _numbered(columns[CATEGORY].texts or ()),
+            "debug_annotation_names": _numbered(notes),
+            "debug_annotation_string_values": [{"iid": iid, "str": text.encode()} for text, iid in ids.items()],
+        }
+        self._write_first(number, interned_data=names)
+        self._write_events(number, columns, numbered)
         return number
 
     def write_counter(self, track: Track, times: Int64, values: Int64) -> int:
         """Write a counter and return its track's number: the value from each time on, times in order."""
         number = self.write_track(track)
-        self._file.write(self._packets.first(number))
-        message, packet = self._packets.event(number, self._packets.protos.TrackEvent.TYPE_COUNTER)
-        event = packet.track_event
+        self._write_first(number)
+        message, packet = _event(number, protos().TrackEvent.TYPE_COUNTER)
         packets = []
         for time, value in zip(self._trace_time(times), values.tolist(), strict=True):
-            packet.timestamp, event.counter_value = time, value
+            packet.timestamp, packet.track_event.counter_value = time, value
             packets.append(message.SerializeToString())
         self._file.write(b"".join(packets))
         return number
 
-    def _trace_time(self, times: Int64) -> list[int]:
-        found: list[int] = np.maximum(times + self._shift_ns, 0).tolist()
-        return found
+    def _write_first(self, sequence: int, **fields: object) -> None:
+        """Write the first packet of a sequence, whose events are on the track of the same number unless they say."""
+        flags = protos().TracePacket
+        self._write(
+            trusted_packet_sequence_id=sequence,
+            first_packet_on_sequence=True,
+            sequence_flags=flags.SEQ_INCREMENTAL_STATE_CLEARED | flags.SEQ_NEEDS_INCREMENTAL_STATE,
+            trace_packet_defaults={"track_event_defaults": {"track_uuid": sequence}},
+            **fields,
+        )
 
-    def _write_events(self, number: int, slices: Slices, notes: Sequence[Values]) -> None:
+    def _trace_time(self, times: Int64) -> list[int]:
+        shifted: list[int] = np.maximum(times + self._shift_ns, 0).tolist()
+        return shifted
+
+    def _write_events(self, number: int, columns: dict[str, Values], notes: Sequence[Values]) -> None:
         """Write begins and ends in order of time: what ends when another begins ends first."""
-        kind = self._packets.protos.TrackEvent.TYPE_SLICE_END
-        ending, end_packet = self._packets.event(number, kind)
-        pens, pen_of = self._packets.pens(number, slices, notes)
+        ending, end_packet = _event(number, protos().TrackEvent.TYPE_SLICE_END)
+        flows = columns.get(FLOW)
+        pens, pen_of = _pens(number, columns[CATEGORY], notes, flows)
+        starts, ends, names = (columns[name].numbers for name in (START, END, NAME))
         open_ends: list[int] = []
-        for at in range(0, len(slices), _BATCH):
+        for at in range(0, starts.size, _BATCH):
             rows = slice(at, at + _BATCH)
             packets = []
             for start, end, pen, name, values, flow in zip(
-                self._trace_time(slices.starts[rows]),
-                self._trace_time(slices.ends[rows]),
+                self._trace_time(starts[rows]),
+                self._trace_time(ends[rows]),
                 pen_of[rows].tolist(),
-                (slices.names.numbers[rows] + 1).tolist(),
+                (names[rows] + 1).tolist(),
                 zip(*(column.numbers[rows].tolist() for column in notes), strict=True),
-                _unsigned(slices.flows, rows),
+                # as the unsigned integers that a trace counts flows by
+                itertools.repeat(0) if flows is None else flows.numbers[rows].view(np.uint64).tolist(),
                 strict=False,  # no flows are zeros without end
             ):
                 while open_ends and open_ends[-1] <= start:
@@ -387,6 +305,26 @@ class TraceWriter:
             self._file.write(ending.SerializeToString())
 
 
-def _unsigned(flows: Values | None, rows: slice) -> Iterable[int]:
-    """Return flow ids as the unsigned integers that the trace counts them by."""
-    return itertools.repeat(0) if flows is None else flows.numbers[rows].view(np.uint64).tolist()
+def _event(sequence: int, kind: TrackEvent.Type) -> tuple[Trace, TracePacket]:
+    """Return a message of one event, and the event in it: both serve again for each event like it."""
+    message = protos().Trace()
+    packet = message.packet.add(
+        trusted_packet_sequence_id=sequence, sequence_flags=protos().TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+    )
+    packet.track_event.type = kind
+    return message, packet
+
+
+def _pens(sequence: int, category: Values, notes: Sequence[Values], flows: Values | None) -> tuple[list[_Pen], Int64]:
+    """Return a pen for each combination of category and known notes, and which one each slice takes."""
+    columns = [*notes] if flows is None else [*notes, flows]
+    shape = category.numbers << len(columns)
+    for place, values in enumerate(columns):
+        shape = shape | (values.is_known.astype(np.int64) << place)
+    shapes, pen_of = np.unique(shape, return_inverse=True)
+    pens = []
+    for bits in shapes.tolist():
+        message, packet = _event(sequence, protos().TrackEvent.TYPE_SLICE_BEGIN)
+        packet.track_event.category_iids.append((bits >> len(columns)) + 1)
+        pens.append(_Pen(message, packet, notes, [place for place in range(len(columns)) if bits >> place & 1]))
+    return pens, pen_of

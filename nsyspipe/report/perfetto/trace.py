@@ -1,4 +1,4 @@
-"""A run as a Perfetto trace: a process track per rank on one clock, with steps, derived tracks and streams."""
+"""A run as a Perfetto trace: a process track per rank on one clock, with steps, what is derived of them, and streams."""
 
 from __future__ import annotations
 
@@ -9,164 +9,46 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.report.perfetto import tracks as derived
+from nsyspipe.analysis.collectives import waited_until
+from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.report.perfetto.packets import (
-    Packets,
-    Slices,
+    CATEGORY,
+    END,
+    FLOW,
+    NAME,
+    START,
     TraceWriter,
     Track,
-    Values,
+    coded,
     disjoint_lanes,
     nested_lanes,
-    same_text,
+    protos,
     shown,
-    values_of,
 )
-from nsyspipe.report.perfetto.tracks import CollectiveDetails, Operations, bin_edges, with_last_rank
 from nsyspipe.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from nsyspipe.analysis.intervals import IntervalSet
-    from nsyspipe.model.types import Int64
+    from nsyspipe.model.types import Flags, Int64
     from nsyspipe.run.run import Run, RunHeader
 
 
+# What is told of each slice.
 _STEP_NOTES = (
     "step", "wall_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
     "overlap_compute_ns", "overlap_backward_ns", "wait_ns", "transfer_ns", "n_collectives", "message_bytes",
     "is_complete", "in_summary",
 )  # fmt: skip
 _RANGE_NOTES = ("step", "n_operations")
+_OPERATION_NOTES = ("step", "phase", "launch_ns", "correlation_id", "bytes", "collective", "seq")
+_COLLECTIVE_NOTES = (
+    "comm_id", "datatype", "algorithm", "message_bytes", "n_ranks", "arrival_skew_ns", "wait_ns", "transfer_ns",
+    "last_rank",
+)  # fmt: skip
 # Tracks below the steps, from top to bottom; each may need more than one.
 _DEVICE_PHASES, _EXPOSED, _WAITING, _COMPUTE, _COMM, _HOST = range(0, 6_000, 1_000)
-
-
-def process_track(rank: Mapping[str, object], place: int) -> Track:
-    """Describe the track of a rank.
-
-    Processes of several hosts may have the same id, so the one in the trace is the rank's place from 1.
-    """
-    parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
-    about = (
-        f"report {rank['report']}, process {rank['pid']}, devices {rank['device_ids']}; report time "
-        f"+ {rank['clock_shift_ns']} ns = aligned time, of which clock offset {rank['clock_offset_ns']} ns"
-    )
-    name = " · ".join(str(part) for part in parts if part is not None)
-    return Track(name, place=place, about=about, process=place + 1)
-
-
-@dataclass(frozen=True)
-class RankTracks:
-    """Writes what stands below the track of a rank."""
-
-    writer: TraceWriter
-    # the number of that track, and its process's id
-    parent: int
-    process: int | None
-    steps: pa.Table  # rows of `schema.STEPS` of this rank that are shown, in order of start
-    step_names: pa.ChunkedArray  # what to call them
-    collectives: pa.Table  # all rows of this rank, as `tracks.with_last_rank` gives them
-    edges: Int64  # of the counters' bins
-
-    def write(self, events: pa.Table, ranges: pa.Table) -> None:
-        """Write all tracks."""
-        about = "windows on the device: from a step's first kernel to the next step's first"
-        group = self.writer.write_slices(Track("steps", self.parent, about=about), self._windows())
-        self._write_ranges(group, ranges)
-        self._write_derived(group, events)
-        operations = Operations(events, CollectiveDetails(self.collectives))
-        place = 0
-        for name, lanes in operations.lanes():
-            thread = Track(name, self.parent, place, process=self.process, is_thread=True)
-            for track, rows in _numbered(thread, lanes):
-                self.writer.write_slices(track, operations.slices(rows))
-            place += len(lanes)
-
-    def _windows(self) -> Slices:
-        starts, ends = _times(self.steps, "start_ns", "end_ns")
-        notes = {name: values_of(self.steps[name]) for name in _STEP_NOTES}
-        names = values_of(self.step_names)
-        return Slices(starts, ends, names, same_text("step", starts.size), notes)
-
-    def _write_ranges(self, group: int, ranges: pa.Table) -> None:
-        """Write the ranges of the host, and from where to where the device ran what was launched in phases."""
-        step_names = pc.binary_join_element_wise("step", ranges["step"].cast(pa.string()), " ")
-        names = values_of(pc.coalesce(ranges["phase"], step_names))
-        notes = {name: values_of(ranges[name]) for name in _RANGE_NOTES}
-        starts, ends = _times(ranges, "start_ns", "end_ns")
-        is_phase = values_of(ranges["phase"]).is_known
-        host = Slices(starts, ends, names, same_text("host", starts.size), notes)
-        lanes = nested_lanes(starts, ends, is_phase.astype(np.int64))
-        self._write_lanes(Track("phases on host", group, _HOST), host, lanes)
-
-        first, last = (values_of(ranges[name]) for name in ("device_start_ns", "device_end_ns"))
-        rows = np.flatnonzero(is_phase & first.is_known & last.is_known)
-        category = same_text("phase", starts.size)
-        device = Slices(first.numbers, last.numbers, names, category, notes)
-        lanes = [rows[lane] for lane in disjoint_lanes(device.starts[rows], device.ends[rows])]
-        about = "from the start of the first operation launched in it to the end of the last"
-        self._write_lanes(Track("phases on device", group, _DEVICE_PHASES, about), device, lanes)
-
-    def _write_lanes(self, track: Track, slices: Slices, lanes: list[Int64]) -> None:
-        for lane, rows in _numbered(track, lanes):
-            self.writer.write_slices(lane, slices.take(rows))
-
-    def _write_derived(self, group: int, events: pa.Table) -> None:
-        """Write exposed communication, waiting and the counters, each where it is known.
-
-        A track without slices is a true zero; what was not recorded has no track.
-        """
-        compute, comm = (derived.busy_time(events, category) for category in ("compute", "comm"))
-        inside = derived.windows(self.steps, "exposed_comm_ns")
-        if len(inside):
-            about = "communication beside no computation"
-            track = Track("exposed communication", group, _EXPOSED, about)
-            self._write_times(track, derived.exposed_time(compute, comm, inside))
-        inside = derived.windows(self.steps, "wait_ns")
-        if len(inside):
-            about = "communication before the last rank of the collective was there"
-            track = Track("waiting in communication", group, _WAITING, about)
-            self._write_times(track, derived.waiting_time(self.collectives, inside))
-        self._write_busy(Track("compute busy", group, _COMPUTE), compute, "compute_ns")
-        self._write_busy(Track("communication busy", group, _COMM), comm, "comm_ns")
-
-    def _write_times(self, track: Track, times: IntervalSet) -> None:
-        (starts,) = _times(self.steps, "start_ns")
-        at = np.searchsorted(starts, times.starts, side="right") - 1
-        notes = {"step": values_of(self.steps["step"]).take(at)}
-        names, category = (same_text(text, len(times)) for text in (track.name, "derived"))
-        self.writer.write_slices(track, Slices(times.starts, times.ends, names, category, notes))
-
-    def _write_busy(self, track: Track, busy: IntervalSet, figure: str) -> None:
-        inside = derived.windows(self.steps, figure)
-        if len(inside):
-            about = f"share of each {self.edges[1] - self.edges[0]} ns"
-            times, percents = derived.busy_percent(busy, inside, self.edges)
-            self.writer.write_counter(replace(track, about=about, unit="%"), times, percents)
-
-
-def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
-    return tuple(table[name].to_numpy() for name in names)
-
-
-def _numbered(track: Track, lanes: list[Int64]) -> list[tuple[Track, Int64]]:
-    """Return a track for each lane: the first has its own name, further ones a number behind it."""
-    return [
-        (
-            replace(
-                track,
-                name=f"{track.name} ({number + 1})" if number else track.name,
-                place=track.place + number,
-            ),
-            rows,
-        )
-        for number, rows in enumerate(lanes)
-    ]
-
-
 _HEAD = "nsyspipe run_id="
 _NS_PER_S = 10**9
 
@@ -174,16 +56,21 @@ _NS_PER_S = 10**9
 def perfetto(
     run: Run,
     file: BinaryIO,
-    *,
     steps: tuple[int, int] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write a run as a Perfetto trace; see `write_trace`."""
     table = run.steps()
     if steps is not None:
-        first, last = steps
         number = table["step"]
-        table = table.filter(pc.and_(pc.greater_equal(number, first), pc.less_equal(number, last)))
+        table = table.filter(pc.and_(pc.greater_equal(number, steps[0]), pc.less_equal(number, steps[1])))
+
+    def operations() -> Iterator[tuple[int, pa.Table, pa.Table]]:
+        for n_done, of_rank in enumerate(run.operations(steps), start=1):
+            if on_progress:
+                on_progress(n_done, run.ranks.num_rows)
+            yield of_rank
+
     write_trace(
         file,
         header=run.header,
@@ -191,18 +78,8 @@ def perfetto(
         steps=table,
         step_family=run.step_family,
         collectives=run.collectives(),
-        operations=_counted(run, steps, on_progress),
+        operations=operations(),
     )
-
-
-def _counted(
-    run: Run, steps: tuple[int, int] | None, on_progress: Callable[[int, int], None] | None
-) -> Iterator[tuple[int, pa.Table, pa.Table]]:
-    n_ranks = run.ranks.num_rows
-    for n_done, found in enumerate(run.operations(steps), start=1):
-        if on_progress:
-            on_progress(n_done, n_ranks)
-        yield found
 
 
 def write_trace(
@@ -221,7 +98,7 @@ def write_trace(
 
     - ``steps``: the windows on the device. Below them ``phases on device``, ``exposed communication`` (``M \ C``),
       ``waiting in communication`` (W), ``compute busy`` and ``communication busy`` (percent of each bin, see
-      `tracks.bin_edges`), ``phases on host``. Exposed, waiting and busy are clipped to the windows: what
+      `bin_edges`), ``phases on host``. Exposed, waiting and busy are clipped to the windows: what
       lies in a window sums to the figure of its step exactly. A track without slices is a true zero; what was not
       recorded has no track.
     - a thread for each (device, stream) with all operations. What overlaps on a stream stands on further threads.
@@ -234,35 +111,277 @@ def write_trace(
     -----
     Holds the columns of one rank and the packets of some thousand slices. Costs about 5 us per operation.
     """
-    shift = _shift(ranks)
+    # The whole seconds that bring the start of every rank's clock to 0 or later.
+    shift = -min((pc.min(ranks["clock_shift_ns"]).as_py() or 0) // _NS_PER_S, 0) * _NS_PER_S
     writer = TraceWriter(file, shift)
     writer.write_slices(Track(f"{_HEAD}{header.run_id}"), _run_slice(header, steps, shift))
     writer.write_order()
-    edges, collectives = bin_edges(steps), with_last_rank(collectives)
+    edges, collectives = bin_edges(steps), _with_last_rank(collectives)
     rows = {row["rank"]: (place, row) for place, row in enumerate(ranks.to_pylist())}
     for rank, events, ranges in operations:
         place, row = rows[rank]
-        track = process_track(row, place)
+        track = _process_track(row, place)
         shown_steps = steps.filter(pc.equal(steps["rank"], rank))
-        RankTracks(
-            writer=writer,
-            parent=writer.write_track(track),
-            process=track.process,
-            steps=shown_steps,
-            step_names=_names(shown_steps["step"], step_family),
-            collectives=collectives.filter(pc.equal(collectives["rank"], rank)),
-            edges=edges,
-        ).write(events, ranges)
+        of_rank = collectives.filter(pc.equal(collectives["rank"], rank))
+        _RankTracks(writer, writer.write_track(track), track.process, shown_steps, edges).write(
+            events, ranges, of_rank, _step_names(shown_steps["step"], step_family)
+        )
 
 
-def run_id_of_trace(path: Path) -> str | None:
-    """Return the id of the run that a trace was written of; None for any other file. Reads its first packet only."""
-    try:
-        with path.open("rb") as file:
-            name = _track_name_at_head(file)
-    except OSError:
-        return None
-    return name.removeprefix(_HEAD) if name is not None and name.startswith(_HEAD) else None
+def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> pa.Table:
+    """Return one slice over all windows that tells what the trace is of."""
+    notes = {
+        "run_id": shown(header.run_id), "captured_at_utc": header.captured_at_utc, "nsyspipe": __version__,
+        "n_ranks": header.n_ranks, "world_size": header.world_size, "time_shift_ns": shift,
+    }  # fmt: skip
+    table = pa.table({name: [value] for name, value in notes.items() if value is not None})
+    first, last = pc.min(steps["start_ns"]).as_py() or 0, pc.max(steps["end_ns"]).as_py() or 0
+    return _slices(np.array([first]), np.array([last]), shown(header.label), "run", table)
+
+
+def _process_track(rank: Mapping[str, object], place: int) -> Track:
+    """Describe the track of a rank.
+
+    Processes of several hosts may have the same id, so the one in the trace is the rank's place from 1.
+    """
+    parts = (f"rank {rank['rank']}", rank["gpu_name"], rank["host"])
+    about = (
+        f"report {rank['report']}, process {rank['pid']}, devices {rank['device_ids']}; report time "
+        f"+ {rank['clock_shift_ns']} ns = aligned time, of which clock offset {rank['clock_offset_ns']} ns"
+    )
+    name = " · ".join(str(part) for part in parts if part is not None)
+    return Track(name, place=place, about=about, process=place + 1)
+
+
+def _step_names(steps: pa.ChunkedArray, family: str | None) -> pa.ChunkedArray:
+    numbers = steps.cast(pa.string())
+    if family is None:
+        return pc.if_else(pc.is_valid(numbers), "whole capture", numbers)
+    return pc.binary_join_element_wise("step", numbers, " ")
+
+
+def _slices(
+    starts: Int64, ends: Int64, names: pa.ChunkedArray | str, category: pa.ChunkedArray | str, notes: pa.Table
+) -> pa.Table:
+    """Return a table of slices: their times, names and categories (or the one of all), and what else is told of each."""
+    columns = {START: pa.array(starts), END: pa.array(ends), NAME: names, CATEGORY: category}
+    texts = {name: pa.repeat(one, len(starts)) if isinstance(one, str) else one for name, one in columns.items()}
+    texts |= {name: notes[name] for name in notes.column_names}
+    return pa.table({name: coded(pa.chunked_array([one]) if isinstance(one, pa.Array) else one) for name, one in texts.items()})  # fmt: skip
+
+
+def _times(table: pa.Table, *names: str) -> tuple[Int64, ...]:
+    return tuple(table[name].to_numpy() for name in names)
+
+
+@dataclass(frozen=True)
+class _RankTracks:
+    """Writes what stands below the track of a rank."""
+
+    writer: TraceWriter
+    # the number of that track, and its process's id
+    parent: int
+    process: int | None
+    steps: pa.Table  # rows of `schema.STEPS` of this rank that are shown, in order of start
+    edges: Int64  # of the counters' bins
+
+    def write(self, events: pa.Table, ranges: pa.Table, collectives: pa.Table, step_names: pa.ChunkedArray) -> None:
+        """Write all tracks; the collectives are those of this rank, as `_with_last_rank` returns them."""
+        about = "windows on the device: from a step's first kernel to the next step's first"
+        starts, ends = _times(self.steps, "start_ns", "end_ns")
+        windows = _slices(starts, ends, step_names, "step", self.steps.select(_STEP_NOTES))
+        group = self.writer.write_slices(Track("steps", self.parent, about=about), windows)
+        self._write_ranges(group, ranges)
+        self._write_derived(group, events, collectives)
+        operations = _operations(events, collectives)
+        place = 0
+        for name, lanes in _streams(events):
+            self._write_lanes(Track(name, self.parent, place, process=self.process, is_thread=True), operations, lanes)
+            place += len(lanes)
+
+    def _write_lanes(self, track: Track, slices: pa.Table, lanes: Iterable[Int64]) -> None:
+        """Write a track for each lane: the first has its own name, further ones a number behind it."""
+        for at, rows in enumerate(lanes):
+            name = f"{track.name} ({at + 1})" if at else track.name
+            self.writer.write_slices(replace(track, name=name, place=track.place + at), slices.take(pa.array(rows)))
+
+    def _write_ranges(self, group: int, ranges: pa.Table) -> None:
+        """Write the ranges of the host, and from where to where the device ran what was launched in phases."""
+        step_names = pc.binary_join_element_wise("step", ranges["step"].cast(pa.string()), " ")
+        names, notes = pc.coalesce(ranges["phase"], step_names), ranges.select(_RANGE_NOTES)
+        starts, ends = _times(ranges, "start_ns", "end_ns")
+        is_phase = pc.is_valid(ranges["phase"])
+        lanes = nested_lanes(starts, ends, is_phase.cast(pa.int64()).to_numpy())
+        host = _slices(starts, ends, names, "host", notes)
+        self._write_lanes(Track("phases on host", group, _HOST), host, lanes)
+
+        device = ranges.append_column("name", names).filter(pc.and_(is_phase, pc.is_valid(ranges["device_start_ns"])))
+        starts, ends = _times(device, "device_start_ns", "device_end_ns")
+        about = "from the start of the first operation launched in it to the end of the last"
+        phases = _slices(starts, ends, device["name"], "phase", device.select(_RANGE_NOTES))
+        self._write_lanes(Track("phases on device", group, _DEVICE_PHASES, about), phases, disjoint_lanes(starts, ends))
+
+    def _write_derived(self, group: int, events: pa.Table, collectives: pa.Table) -> None:
+        """Write exposed communication, waiting and the counters, each where it is known.
+
+        A track without slices is a true zero; what was not recorded has no track.
+        """
+        compute, comm = (_busy_time(events, category) for category in ("compute", "comm"))
+        inside = _windows(self.steps, "exposed_comm_ns")
+        if len(inside):
+            track = Track("exposed communication", group, _EXPOSED, "communication beside no computation")
+            # M \ C in the windows: its length in one is the step's `exposed_comm_ns`.
+            self._write_times(track, comm.intersect(inside).without(compute))
+        inside = _windows(self.steps, "wait_ns")
+        if len(inside):
+            about = "communication before the last rank of the collective was there"
+            track = Track("waiting in communication", group, _WAITING, about)
+            self._write_times(track, _waiting_time(collectives, inside))
+        for name, place, busy, figure in (
+            ("compute busy", _COMPUTE, compute, "compute_ns"),
+            ("communication busy", _COMM, comm, "comm_ns"),
+        ):
+            inside = _windows(self.steps, figure)
+            if len(inside):
+                about = f"share of each {self.edges[1] - self.edges[0]} ns"
+                track = Track(name, group, place, about, unit="%")
+                self.writer.write_counter(track, *busy_percent(busy, inside, self.edges))
+
+    def _write_times(self, track: Track, times: IntervalSet) -> None:
+        (starts,) = _times(self.steps, "start_ns")
+        at = np.searchsorted(starts, times.starts, side="right") - 1
+        notes = self.steps.select(["step"]).take(pa.array(at))
+        self.writer.write_slices(track, _slices(times.starts, times.ends, track.name, "derived", notes))
+
+
+def _windows(steps: pa.Table, figure: str) -> IntervalSet:
+    """Return the time of one rank's windows in which a figure is known; windows that touch are one."""
+    known = steps.filter(pc.is_valid(steps[figure]))
+    return union(*_times(known, "start_ns", "end_ns"))
+
+
+def _busy_time(events: pa.Table, category: str) -> IntervalSet:
+    """Return the union of one rank's operations of a category, aligned time."""
+    return union(*_times(events.filter(pc.equal(events["category"], category)), "start_ns", "end_ns"))
+
+
+def _waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
+    """Return ``W n windows``, W = the union of [own start, min(last start, own end)).
+
+    Its length in a window is the step's ``wait_ns``.
+    """
+    matched = collectives.filter(pc.and_(collectives["is_matched"], pc.is_valid(collectives["wait_ns"])))
+    starts, ends, waits = _times(matched, "start_ns", "end_ns", "wait_ns")
+    return union(starts, waited_until(starts, ends, waits)).intersect(inside)
+
+
+# So many bins show the shape of one step; of a long run they are as many as one can tell apart.
+_BINS_PER_STEP = 200
+_MOST_BINS = 4_000
+
+
+def bin_edges(steps: pa.Table) -> Int64:
+    """Return the edges of the counters' bins, the same for all ranks, ns.
+
+    Bins are equally long, a 200th of the mean window or longer: at most 4000 cover all windows.
+
+    Returns
+    -------
+    numpy.ndarray
+        One more than bins; empty without windows.
+    """
+    if not steps.num_rows:
+        return np.empty(0, np.int64)
+    first, last = pc.min(steps["start_ns"]).as_py(), pc.max(steps["end_ns"]).as_py()
+    n_most = min(_BINS_PER_STEP * pc.count_distinct(steps["step"]).as_py(), _MOST_BINS)
+    width = max(-(-(last - first) // n_most), 1)
+    edges: Int64 = first + width * np.arange(-(-(last - first) // width) + 1, dtype=np.int64)
+    return edges
+
+
+def busy_percent(busy: IntervalSet, inside: IntervalSet, edges: Int64) -> tuple[Int64, Int64]:
+    """Return how busy a rank is in each bin, without repeating equal values; there are windows.
+
+    Returns
+    -------
+    times, percents
+        From each time on that value holds; percent to the nearest whole one. The last one is 0.
+    """
+    edges = edges[: np.searchsorted(edges, inside.ends[-1]) + 1]
+    starts, ends = edges[:-1], edges[1:]
+    length = inside.lengths(starts, ends)
+    covered = busy.intersect(inside).lengths(starts, ends)
+    percent = np.append((200 * covered + length) // np.maximum(2 * length, 1), 0)
+    is_new = np.append(True, percent[1:] != percent[:-1])
+    return edges[is_new], percent[is_new]
+
+
+# Collectives of a step are fewer than this.
+_SEQ_BITS = 24
+_NOT_KNOWN = np.iinfo(np.int64).max  # stands after all ids
+
+
+def _flow_ids(steps: Int64, seqs: Int64) -> Int64:
+    """Return the number of the arrows that link the ranks of a collective, as its 64 bits.
+
+    Of one run they differ, as long as steps differ by less than 2**40.
+    """
+    ids: Int64 = (steps << _SEQ_BITS) + seqs + 1
+    return ids
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    return np.asarray(column.to_numpy(), np.bool_)
+
+
+def _with_last_rank(collectives: pa.Table) -> pa.Table:
+    """Add which rank the others waited for: null where nobody came last alone, or nothing is matched."""
+    distinct, place = np.unique(_flow_ids(*_times(collectives, "step", "seq")), return_inverse=True)
+    is_late = _flags(pc.greater(pc.fill_null(collectives["late_by_ns"], 0), 0))
+    last = np.full(distinct.size, -1)
+    last[place[is_late]] = collectives["rank"].to_numpy()[is_late]
+    found = last[place]
+    unknown = (found < 0) | ~_flags(collectives["is_matched"])
+    return collectives.append_column("last_rank", pa.array(found, pa.int64(), mask=unknown))
+
+
+def _operations(events: pa.Table, collectives: pa.Table) -> pa.Table:
+    """Return one rank's operations as slices; communication tells of its collective, and is linked to the other ranks."""
+    keys = _flow_ids(*_times(collectives, "step", "seq"))
+    order = np.argsort(keys, kind="stable")
+    asked = _flow_ids(*(pc.fill_null(events[name], -1).to_numpy() for name in ("step", "seq")))
+    at = np.searchsorted(keys[order], asked)
+    is_found = _flags(pc.and_(pc.is_valid(events["step"]), pc.is_valid(events["seq"]))) & (at < keys.size)
+    is_found[is_found] = keys[order][at[is_found]] == asked[is_found]
+    rows = np.zeros(at.size, np.int64)
+    rows[is_found] = order[at[is_found]]
+    flows = pa.array(keys, mask=~_flags(collectives["is_matched"]))
+    found = collectives.select(_COLLECTIVE_NOTES).append_column(FLOW, flows).take(pa.array(rows, mask=~is_found))
+    notes = events.select(_OPERATION_NOTES)
+    for name in found.column_names:
+        notes = notes.append_column(name, found[name])
+    starts, ends = _times(events, "start_ns", "end_ns")
+    return _slices(starts, ends, events["name"], events["category"], notes)
+
+
+def _streams(events: pa.Table) -> Iterator[tuple[str, list[Int64]]]:
+    """Yield each stream in order of (device, stream): its name, and the rows of each of its tracks.
+
+    On a track operations stand in order of (start, end, correlation id) and none overlaps another.
+    """
+    names = ("device_id", "stream_id", "correlation_id")
+    devices, streams, ids = (pc.fill_null(events[name], _NOT_KNOWN).to_numpy() for name in names)
+    starts, ends = _times(events, "start_ns", "end_ns")
+    order = np.lexsort((streams, devices))
+    edges = np.union1d(*(run_starts(numbers[order]) for numbers in (devices, streams)))
+    for of_stream in np.split(order, edges[1:]) if order.size else ():
+        rows = np.sort(of_stream)
+        lanes = disjoint_lanes(starts[rows], ends[rows], ids[rows])
+        name = " ".join(
+            f"unknown {kind}" if number == _NOT_KNOWN else f"{kind} {number}"
+            for kind, number in (("device", devices[rows[0]]), ("stream", streams[rows[0]]))
+        )
+        yield name, [rows[lane] for lane in lanes]
 
 
 # The first packet names the run, which takes a line at most.
@@ -271,19 +390,20 @@ _TAG = b"\x0a"  # field 1 of Trace: a packet
 _LOW_BITS, _N_LOW_BITS, _MOST_BYTES = 0x7F, 7, 3
 
 
-def _track_name_at_head(file: BinaryIO) -> str | None:
-    """Return the name of the track that a trace's first packet describes; None if the file begins otherwise."""
+def run_id_of_trace(path: Path) -> str | None:
+    """Return the id of the run that a trace was written of; None for any other file. Reads its first packet only."""
     from google.protobuf.message import DecodeError
 
-    size = _size(file) if file.read(1) == _TAG else None
-    if size is None or size > _LONGEST_HEAD:
-        return None
     try:
-        packet = Packets().protos.TracePacket.FromString(file.read(size))
-    except DecodeError:
+        with path.open("rb") as file:
+            size = _size(file) if file.read(1) == _TAG else None
+            if size is None or size > _LONGEST_HEAD:
+                return None
+            packet = protos().TracePacket.FromString(file.read(size))
+    except (OSError, DecodeError):
         return None
     name: str = packet.track_descriptor.name
-    return name or None
+    return name.removeprefix(_HEAD) if name.startswith(_HEAD) else None
 
 
 def _size(file: BinaryIO) -> int | None:
@@ -295,33 +415,3 @@ def _size(file: BinaryIO) -> int | None:
         if byte <= _LOW_BITS:
             return size
     return None
-
-
-def _names(steps: pa.ChunkedArray, family: str | None) -> pa.ChunkedArray:
-    numbers = steps.cast(pa.string())
-    if family is None:
-        return pc.if_else(pc.is_valid(numbers), "whole capture", numbers)
-    return pc.binary_join_element_wise("step", numbers, " ")
-
-
-def _shift(ranks: pa.Table) -> int:
-    """Return the whole seconds, in ns, that bring the start of every rank's clock to 0 or later."""
-    earliest = pc.min(ranks["clock_shift_ns"]).as_py() or 0
-    return -min(earliest // _NS_PER_S, 0) * _NS_PER_S
-
-
-def _run_slice(header: RunHeader, steps: pa.Table, shift: int) -> Slices:
-    """Return one slice over all windows that tells what the trace is of."""
-    first, last = pc.min(steps["start_ns"]).as_py() or 0, pc.max(steps["end_ns"]).as_py() or 0
-    texts = {
-        "run_id": header.run_id,
-        "captured_at_utc": header.captured_at_utc,
-        "nsyspipe": __version__,
-    }
-    numbers = {"n_ranks": header.n_ranks, "world_size": header.world_size, "time_shift_ns": shift}
-    notes = {name: same_text(shown(text), 1) for name, text in texts.items() if text is not None}
-    notes |= {
-        name: Values(np.array([number]), np.ones(1, np.bool_)) for name, number in numbers.items() if number is not None
-    }
-    label, category = same_text(shown(header.label), 1), same_text("run", 1)
-    return Slices(np.array([first]), np.array([last]), label, category, notes)

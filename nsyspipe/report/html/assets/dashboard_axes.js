@@ -3,7 +3,7 @@
  */
 nsyspipe.axes = (() => {
   const { board, words } = nsyspipe;
-  const SCALES = { ns: 1e-6, per_s: 1, ratio: 100 };
+  const SCALES = { ns: 1e-6, "1/s": 1, ratio: 100 };
   const LETTER = 6.4;
   const MOST_LINES = 3;
 

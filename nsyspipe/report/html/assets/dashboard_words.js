@@ -11,7 +11,7 @@ nsyspipe.words = (() => {
 
   const write = {
     ns: nsyspipe.ms,
-    per_s: (rate) => `${nsyspipe.significant(rate)} steps/s`,
+    "1/s": (rate) => `${nsyspipe.significant(rate)} steps/s`,
     ratio: (ratio) => nsyspipe.percent(ratio),
   };
 

@@ -1,0 +1,373 @@
+"""The charts of a run's page, each with the same figures as a table: where time goes, steps over time, collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nsyspipe.report.blocks import Field, Table, of, table_of
+from nsyspipe.report.html.page import Chart
+from nsyspipe.report.units import FIGURES, absent, bandwidth_text, bytes_text, ms_text, percent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+# Parts of a step that sum to its wall time: category of the palette, words, and meaning.
+_PARTS = (
+    ("compute", "compute alone", "compute without communication under way"),
+    ("hidden", "hides communication", "compute with communication under way"),
+    ("exposed", "exposed communication", "communication beside no compute"),
+    ("copies", "exposed copies", "copies beside neither"),
+    ("idle", "idle", "nothing runs"),
+)
+_WITHOUT_COMM = [("compute", "compute"), ("copies", "exposed copies"), ("idle", "idle")]
+_COMM = [("waiting", "waiting"), ("transfer", "transfer")]
+_SUMMED = (
+    "wall_ns", "compute_ns", "overlap_compute_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns",
+    "comm_ns", "wait_ns", "transfer_ns",
+)  # fmt: skip
+_ZOOMED_FROM = 12
+
+
+def legend(*, has_comm: bool) -> list[tuple[str, str]]:
+    """Return the parts of a step that a run has: category of the palette, and words."""
+    return [(category, words) for category, words, _ in _PARTS] if has_comm else _WITHOUT_COMM
+
+
+def parts_of(row: Mapping[str, Any]) -> dict[str, int] | None:
+    """Split a wall time exactly: compute alone, compute with communication beside it, exposed comm, copies, idle.
+
+    None where one of them was not recorded, since a bar of the others would say that it was nothing.
+    """
+    compute, hidden = row["compute_ns"], row["overlap_compute_ns"]
+    exposed, copies, idle = row["exposed_comm_ns"], row["exposed_memory_ns"], row["idle_ns"]
+    if None in {compute, hidden, exposed, copies, idle}:
+        return None
+    return {"compute": compute - hidden, "hidden": hidden, "exposed": exposed, "copies": copies, "idle": idle}
+
+
+def rank_chart(
+    steps: pa.Table, ranks: Sequence[int], *, caption: str = "", is_capture: bool = False, has_comm: bool = True
+) -> Chart | None:
+    """Return where the time of summary steps goes, per rank: of these ranks drawn, of all in the table.
+
+    The data are sums over the steps in ns, to be divided by their number: ``n_steps``, ``whole`` (what a bar is of), and
+    ``ranks``: ``wall``, ``parts`` (see `parts_of`), ``comm``, ``wait``, ``transfer``. None without summary steps.
+    """
+    options = pc.ScalarAggregateOptions(skip_nulls=False, min_count=1)
+    summed = steps.group_by("rank").aggregate([(name, "sum", options) for name in _SUMMED])
+    names = [name.removesuffix("_sum") for name in summed.column_names]
+    rows = summed.rename_columns(names).sort_by("rank").to_pylist()
+    drawn = [row for row in rows if row["rank"] in set(ranks)]
+    if not drawn:
+        return None
+    n_steps = pc.count_distinct(steps["step"]).as_py()
+    label = "Where the time of the capture goes, per rank" if is_capture else "Where each step's time goes, per rank"
+    return Chart(
+        name="step-bars",
+        section="Time",
+        label=label,
+        height=36 + 46 * len(drawn),
+        data={
+            "n_steps": n_steps,
+            "whole": "capture" if is_capture else "step",
+            "ranks": [
+                {
+                    "rank": row["rank"],
+                    "wall": row["wall_ns"],
+                    "parts": parts_of(row),
+                    **{name: row[f"{name}_ns"] for name in ("comm", "wait", "transfer")},
+                }
+                for row in drawn
+            ],
+        },
+        table=_rank_table(label, rows, n_steps, "capture" if is_capture else "step"),
+        caption=caption,
+        legend=[*legend(has_comm=has_comm), *(_COMM if has_comm else [])],
+    )
+
+
+def _rank_table(title: str, rows: Sequence[Mapping[str, Any]], n_steps: int, whole: str) -> Table:
+    def mean(total: int | None) -> str:
+        return ms_text(None if total is None else total / n_steps)
+
+    def part(name: str) -> Callable[[Mapping[str, Any]], str]:
+        def cell(row: Mapping[str, Any]) -> str:
+            time = (parts_of(row) or {}).get(name)
+            return (
+                f"{mean(time)} ({percent_text(None if time is None or not row['wall_ns'] else time / row['wall_ns'])})"
+            )
+
+        return cell
+
+    fields = [
+        Field("rank", of("rank")),
+        Field(whole, lambda row: mean(row["wall_ns"])),
+        *(Field(words, part(name), hint=hint) for name, words, hint in _PARTS),
+        Field("communication in all", lambda row: mean(row["comm_ns"])),
+        Field("of it waiting", lambda row: mean(row["wait_ns"])),
+        Field("of it transfer", lambda row: mean(row["transfer_ns"])),
+    ]
+    return table_of(title, rows, fields)
+
+
+# More columns than that are narrower than a pixel or two.
+MOST_COLUMNS = 400
+
+
+def step_rows(steps: pa.Table, skipped: Sequence[int], n_ranks: int) -> list[dict[str, Any]]:
+    """Return one row per step, in order of time: the slowest rank's row of `schema.STEPS`, the fastest rank, and a mark.
+
+    Returns
+    -------
+    list of dict
+        The columns of the slowest rank (tie: the lowest), ``fastest_rank``, ``fastest_wall_ns``, ``begin_ns``, and
+        ``mark``: ``""`` for a step in the figures, else ``skipped``, ``cut off`` or ``not on every rank``.
+    """
+    if not steps.num_rows:
+        return []
+    step, wall, rank, start = (np.asarray(steps[name].to_numpy()) for name in ("step", "wall_ns", "rank", "start_ns"))
+    order = np.lexsort((rank, -wall, step))
+    first = np.flatnonzero(np.diff(step[order], prepend=step[order[0]] - 1))
+    last = np.append(first[1:], step.size) - 1
+    on_ranks = np.diff(np.append(first, step.size))
+    begins = np.minimum.reduceat(start[order], first)
+    slowest = steps.take(pa.array(order[first])).to_pylist()
+    rows = [
+        {
+            **row,
+            "fastest_rank": int(rank[order[at]]),
+            "fastest_wall_ns": int(wall[order[at]]),
+            "begin_ns": int(begin),
+            "mark": _mark(row, skipped, is_everywhere=n == n_ranks),
+        }
+        for row, at, n, begin in zip(slowest, last, on_ranks, begins, strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row["begin_ns"], row["step"]))
+
+
+def _mark(row: dict[str, Any], skipped: Sequence[int], *, is_everywhere: bool) -> str:
+    if row["step"] in skipped:
+        return "skipped"
+    if row["in_summary"]:
+        return ""
+    return "cut off" if is_everywhere else "not on every rank"
+
+
+def _reduced(rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the slowest of each few steps that follow, as many as there are columns, and of how many."""
+    per_column = max(-(-len(rows) // MOST_COLUMNS), 1)
+    shown = [max(rows[at : at + per_column], key=lambda row: row["wall_ns"]) for at in range(0, len(rows), per_column)]
+    return shown, per_column
+
+
+def step_chart(rows: Sequence[dict[str, Any]], *, has_comm: bool = True) -> Chart | None:
+    """Return the chart of `step_rows`; of more than `MOST_COLUMNS` the slowest of each few that follow.
+
+    ``per_column`` says how many steps one column stands for. None without steps.
+    """
+    if not rows:
+        return None
+    shown, per_column = _reduced(rows)
+    parts = [parts_of(row) for row in shown]
+    columns = {
+        "step": "step", "wall": "wall_ns", "rank": "rank", "fastest": "fastest_wall_ns",
+        "fastestRank": "fastest_rank", "mark": "mark",
+    }  # fmt: skip
+    shares = ("compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "wait_share")
+    fields = [
+        Field("step", of("step")),
+        Field("step time", of("wall_ns", ms_text)),
+        Field("slowest rank", of("rank")),
+        *(Field(FIGURES[name].label, of(name, percent_text)) for name in shares),
+        Field("fastest rank", of("fastest_rank")),
+        Field("its time", of("fastest_wall_ns", ms_text)),
+        Field("in the figures", lambda row: row["mark"] or "yes", "text"),
+    ]
+    is_reduced = per_column > 1
+    note = f"The slowest of each {per_column} steps; --json has all." if is_reduced else None
+    return Chart(
+        name="step-columns",
+        section="Steps",
+        label="Step time over steps",
+        height=260,
+        data={
+            "per_column": per_column,
+            "n_steps": len(rows),
+            **{name: [row[column] for row in shown] for name, column in columns.items()},
+            "parts": {name: [row[name] if row else None for row in parts] for name, _, _ in _PARTS},
+        },
+        table=table_of("Steps over time, shares of the slowest rank", shown, fields, note),
+        caption=f"{len(rows)} steps in {len(shown)} columns." if is_reduced else "",
+        legend=legend(has_comm=has_comm),
+        has_zoom=len(rows) > _ZOOMED_FROM,
+    )
+
+
+# So many ranks have a column of their own in the table.
+_RANK_COLUMNS = 8
+
+
+def collective_charts(medians: Medians) -> list[Chart]:
+    """Return the collectives in order, and message size against bus bandwidth where sizes are known; none without any."""
+    rows = medians.rows
+    if not rows:
+        return []
+
+    def column(name: str, of_rows: Sequence[Mapping[str, Any]] = rows) -> list[Any]:
+        return [row[name] for row in of_rows]
+
+    in_order = {name: column(name) for name in ("seq", "collective", "transfer", "duration")}
+    waits = [[row["wait"].get(rank) for rank in medians.ranks] for row in rows]
+    order = Chart(
+        name="collectives",
+        section="Collectives",
+        label="Collectives in the order of a step",
+        height=260,
+        data={**in_order, "ranks": medians.ranks, "wait": waits},
+        table=_collective_table(medians),
+        legend=[("transfer", "transfer"), ("waiting", "longest wait of a rank")],
+        has_zoom=len(rows) > _ZOOMED_FROM,
+    )
+    sized = [row for row in rows if row["bytes"] and row["busbw"]]
+    sizes = Chart(
+        name="sizes",
+        section="Collectives",
+        label="Message size against bus bandwidth of each collective",
+        height=260,
+        data={name: column(name, sized) for name in ("seq", "collective", "bytes", "busbw", "transfer")},
+        table=None,
+        caption="Message size against bus bandwidth. The same figures are in the table above.",
+    )
+    return [order, sizes] if sized else [order]
+
+
+def collective_note(medians: Medians) -> str:
+    """Return what the figures are medians over, what is left out, and what could not be matched."""
+    if medians.n_used < medians.n_steps:
+        note = f"Medians over {medians.n_used} of {medians.n_steps} steps of the figures"
+    elif medians.n_steps > 1:
+        note = f"Medians over the {medians.n_steps} steps of the figures"
+    else:
+        note = "The one step of the figures"
+    if len(medians.rows) < medians.n_all:
+        note += f"; the {len(medians.rows)} longest of {medians.n_all} collectives"
+    if not medians.n_matched and medians.n_used:
+        note += "; transfer and waiting are not known, as none could be matched across ranks"
+    elif medians.n_complete < medians.n_used:
+        which = "that" if medians.n_complete == medians.n_matched else "of which some"
+        note += f"; transfer and waiting: the {medians.n_matched} {which} could be matched"
+    return f"{note}."
+
+
+def _collective_table(medians: Medians) -> Table:
+    """Return the collectives in words: of few ranks the wait of each, of many the longest."""
+
+    def wait_of(rank: int) -> Callable[[Mapping[str, Any]], str]:
+        return lambda row: ms_text(row["wait"].get(rank))
+
+    ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
+    has_bytes = any(row["bytes"] for row in medians.rows)
+    sizes = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
+    fields = [
+        Field("place", of("seq")),
+        Field("collective", of("collective"), "text"),
+        Field("duration", of("duration", ms_text)),
+        Field("transfer", of("transfer", ms_text)),
+        Field("longest wait", lambda row: ms_text(_longest(row["wait"])[0])),
+        Field("waiting rank", lambda row: absent if (rank := _longest(row["wait"])[1]) is None else str(rank)),
+        *(Field(f"rank {rank} waits", wait_of(rank)) for rank in ranks),
+        *(sizes if has_bytes else []),
+    ]  # fmt: skip
+    return table_of("Collectives in the order of a step", medians.rows, fields, collective_note(medians))
+
+
+def _longest(waits: dict[int, float | None]) -> tuple[float | None, int | None]:
+    known = [(wait, -rank) for rank, wait in waits.items() if wait is not None]
+    if not known:
+        return None, None
+    wait, rank = max(known)
+    return wait, -rank if wait else None
+
+
+# Columns of a chart; a step may have thousands of collectives, most of them short.
+MOST_COLLECTIVES = 240
+# Medians need no more rows than this; of longer runs steps are taken evenly.
+_MOST_ROWS = 400_000
+_KIND = ["seq", "collective"]
+_MEASURED = ("duration_ns", "transfer_ns", "message_bytes", "busbw_bytes_per_s")
+
+
+@dataclass(frozen=True)
+class Medians:
+    """One row per collective of a step that is drawn, in order."""
+
+    # ``seq``, ``collective``, ``duration`` (ns, median over ranks and steps), ``transfer`` (the same; None unless
+    # matched), ``wait`` (by rank, median over steps), ``bytes``, ``busbw``
+    rows: list[dict[str, Any]]
+    ranks: list[int]
+    n_all: int  # collectives of a step, with those left out
+    # summary steps, and those that the medians are taken over
+    n_steps: int
+    n_used: int
+    # of the latter those in which any, and in which every operation is matched: transfer and waits rest on them
+    n_matched: int
+    n_complete: int
+
+
+def collective_medians(collectives: pa.Table) -> Medians:
+    """Return the collectives of summary steps; of more than `MOST_COLLECTIVES` those that take most time."""
+    table = collectives.filter(collectives["in_summary"])
+    steps = table["step"].unique().to_pylist()
+    n_used = len(steps)
+    if table.num_rows > _MOST_ROWS:
+        n_used = max(len(steps) * _MOST_ROWS // table.num_rows, 1)
+        used = [steps[at * len(steps) // n_used] for at in range(n_used)]
+        table = table.filter(pc.is_in(table["step"], pa.array(used, pa.int64())))
+    matched = set(table["step"].filter(table["is_matched"]).unique().to_pylist())
+    unmatched = set(table["step"].filter(pc.invert(table["is_matched"])).unique().to_pylist())
+    rows, n_all = _rows(table) if table.num_rows else ([], 0)
+    return Medians(
+        rows=rows,
+        ranks=sorted(table["rank"].unique().to_pylist()),
+        n_all=n_all,
+        n_steps=len(steps),
+        n_used=n_used,
+        n_matched=len(matched),
+        n_complete=len(matched - unmatched),
+    )
+
+
+def _rows(table: pa.Table) -> tuple[list[dict[str, Any]], int]:
+    """Return one row per (place in the step, collective), and how many there are with those left out.
+
+    The same place may hold another kind of collective in another step. Medians of all would take long.
+    """
+    durations = pc.subtract(table["end_ns"], table["start_ns"])
+    table = table.select([*_KIND, "rank", "wait_ns", *_MEASURED[1:]]).append_column(_MEASURED[0], durations)
+    in_order = [(name, "ascending") for name in _KIND]
+    kinds = table.group_by(_KIND).aggregate([(_MEASURED[0], "mean")])
+    longest = kinds.sort_by([(f"{_MEASURED[0]}_mean", "descending"), *in_order]).slice(0, MOST_COLLECTIVES)
+    table = table.join(longest.select(_KIND), _KIND, join_type="left semi")
+    waits: dict[tuple[int, str], dict[int, float | None]] = {}
+    of_ranks = table.group_by([*_KIND, "rank"]).aggregate([("wait_ns", "list")])
+    for seq, kind, rank, wait in zip(*(of_ranks[name] for name in (*_KIND, "rank", "wait_ns_list")), strict=True):
+        waits.setdefault((seq.as_py(), kind.as_py()), {})[rank.as_py()] = _median(wait)
+    measured = table.group_by(_KIND).aggregate([(name, "list") for name in _MEASURED]).sort_by(in_order)
+    rows = []
+    for seq, kind, *lists in zip(*(measured[name] for name in measured.column_names), strict=True):
+        medians = dict(zip(("duration", "transfer", "bytes", "busbw"), map(_median, lists), strict=True))
+        of_kind = waits[seq.as_py(), kind.as_py()]
+        rows.append({"collective": kind.as_py(), "seq": seq.as_py(), "wait": dict(sorted(of_kind.items())), **medians})
+    return rows, kinds.num_rows
+
+
+def _median(values: pa.ListScalar) -> float | None:
+    """Return the median of what is known; None if nothing is."""
+    known = values.values.drop_null()
+    return float(np.median(known.to_numpy())) if len(known) else None

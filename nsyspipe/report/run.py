@@ -1,0 +1,436 @@
+"""A run as blocks: verdict first, then what it is, its figures, a row per rank, what to change, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from nsyspipe.analysis.summary import host_figures
+from nsyspipe.model.options import DEFAULT_FINDINGS
+from nsyspipe.report.as_text import as_text
+from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
+from nsyspipe.report.units import FIGURES, absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
+from nsyspipe.report.words import (
+    capture_text,
+    expected_text,
+    host_ms,
+    host_notes,
+    idle_text,
+    link_text,
+    mean_step_ns,
+    report_name,
+    saving_texts,
+    subject_parts,
+    troubles,
+    verdict_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from rich.console import Console
+
+    from nsyspipe.analysis.summary import HostFigures
+    from nsyspipe.report.blocks import Block
+    from nsyspipe.run.run import Run
+
+
+# As in a training loop.
+LOOP = ("data", "forward", "backward", "optimizer")
+_STEPS = ("step_time_ns", "throughput_steps_per_s")
+_SIZES = ("collectives_per_step", "dtod_ns_per_step", "message_bytes_per_step", "busbw_bytes_per_s")
+SHARES = ("comm_share", "exposed_comm_share", "backward_overlap_ratio", "wait_share", "idle_share")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much of a run is told: which figures, of how many ranks, and how many findings and problems; None for all."""
+
+    figures: Sequence[str]
+    n_ranks: int
+    n_findings: int | None
+    n_problems: int | None = None
+    is_brief: bool = False  # of findings what to change, in a few words
+    is_comment: bool = False  # a few dozen lines, without problems that are only worth knowing
+    has_phases: bool = False
+
+
+COMMENT = Extent((*_STEPS, *SHARES, "grad_copy_ns"), 8, 8, 8, is_comment=True)
+
+
+def summary_text(run: Run, console: Console, *, n_findings: int | None = DEFAULT_FINDINGS) -> str:
+    """Return a run's summary as text for a console, at most `as_text.MAX_WIDTH` columns wide."""
+    is_whole = n_findings is None
+    extent = Extent((*_STEPS, *_SIZES), 16, n_findings, is_brief=not is_whole, has_phases=is_whole)
+    return as_text(run_blocks(run, extent), console)
+
+
+def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
+    """Yield what a run says, the verdict first."""
+    summary = run.summary().to_pylist()[0]
+    yield from (Sentence(line, "bold") for line in verdict_of(run).split("\n"))
+    yield Facts(subject_parts(run, summary), "Run")
+    yield from (Sentence(text, "dim") for text in (capture_text(run.header.capture), link_text(run.link)) if text)
+    if summary["n_summary_steps"] or run.is_capture:
+        if tiles := key_figures(run, extent.figures):
+            yield Tiles(tiles)
+        if idle := idle_text(run.breakdown(), run.idle_calls()):
+            yield Sentence(idle)
+        yield rank_table(run, extent.n_ranks)
+    yield from host_blocks(run.host_steps(), extent.n_ranks)
+    if extent.has_phases and (phases := phase_table(run.phase_summary())):
+        yield phases
+    if extent.n_findings != 0:
+        yield from _changes(findings_of(run), extent)
+    yield from _problems(run.problems.to_pylist(), extent)
+    if extent.is_comment:
+        yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+# Which problems explain that a figure is null, the most telling first.
+_NO_COMM = ("comm-in-graphs", "no-comm-kernels", "no-kernels", "no-kernel-names")
+_CAUSES = {
+    "step_time_ns": ("no-steps", "no-common-step", "no-gpu-activity", "captured-without-gpu"),
+    "comm_share": _NO_COMM,
+    "exposed_comm_share": _NO_COMM,
+    "backward_overlap_ratio": (
+        "comm-in-graphs", "no-comm-kernels", "no-backward", "no-steps", "no-nvtx", "no-launches", "no-kernels",
+    ),
+    "wait_share": ("different-runs", "unmatched-collectives", "no-common-clock", *_NO_COMM),
+    "idle_share": ("no-kernels", "no-memcpy", "no-memset"),
+    "exposed_memory_share": ("no-memcpy", "no-memset", "no-kernels"),
+}  # fmt: skip
+_LONGEST_REASON = 90
+
+
+def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
+    """Return figures of the run; one that is null says why. Those of steps, and of sizes of messages, need these."""
+    summary = run.summary().to_pylist()[0]
+    n_steps = summary["n_summary_steps"]
+    whole = "of the capture" if run.is_capture else "of step time"
+    of_all = f"{whole}{', all ranks pooled' if run.header.n_ranks > 1 else ''}"
+    dtod = pc.sum(run.breakdown()["dtod_ns"], skip_nulls=False, min_count=1).as_py()
+    dtod = dtod if run.is_capture else summary["dtod_ns_per_step"]
+    meanings = {
+        "step_time_ns": f"slowest rank, median of {n_steps} steps" if n_steps > 1 else "slowest rank of the step",
+        "throughput_steps_per_s": "1 / mean step time",
+        "comm_share": of_all,
+        "exposed_comm_share": f"{whole}, beside no compute",
+        "backward_overlap_ratio": "of communication",
+        "wait_share": f"{whole}, for late ranks",
+        "idle_share": of_all,
+        "exposed_memory_share": f"{whole}; DtoD, exposed or not: {ms_text(dtod)}",
+    }
+    texts = {name: FIGURES[name].text(summary[name]) for name in names if name in FIGURES}
+    texts["dtod_ns_per_step"] = f"{ms_text(summary['dtod_ns_per_step'])}, {bytes_text(summary['dtod_bytes_per_step'])}"
+    texts["grad_copy_ns"] = ms_text(pc.mean(run.breakdown()["grad_copy_ns"], skip_nulls=False).as_py())
+    reasons = {row["code"]: row["message"] for row in reversed(run.problems.to_pylist())}
+    tiles = []
+    for name in names:
+        if (run.is_capture and not name.endswith(("_share", "_ratio"))) or (
+            name in _SIZES[2:] and not summary["message_bytes_per_step"]
+        ):
+            continue
+        figure = FIGURES.get(name)
+        label, category = (figure.label, figure.category) if figure else ("gradient copies", None)
+        if name.endswith("_per_step") and not label.endswith("per step"):
+            label += " per step"
+        meaning, missing = meanings.get(name, ""), None
+        if name in meanings and summary[name] is None:
+            nothing = _why_nothing(name, run, summary)
+            missing = "\N{EN DASH}" if nothing else "not recorded"
+            meaning = nothing or _why_null(name, summary, reasons)
+        value, _, unit = texts[name].rpartition(" ")
+        tiles.append(Tile(label, value, unit, meaning, missing, category) if value else Tile(label, unit, "", meaning, missing, category))  # fmt: skip
+    return tiles
+
+
+def _why_nothing(figure: str, run: Run, summary: Mapping[str, Any]) -> str | None:
+    """Return why there is nothing that could have been recorded; None if there is."""
+    if figure == "wait_share" and run.header.n_ranks == 1:
+        return "one rank: there is nobody to wait for"
+    if figure in {"wait_share", "backward_overlap_ratio"} and summary["comm_share"] == 0:
+        return "there is no communication"
+    return None
+
+
+def _why_null(figure: str, summary: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    if not summary["n_summary_steps"] and "no-steps" not in reasons:
+        figure = "step_time_ns"
+    codes = _CAUSES.get(figure, _CAUSES["step_time_ns"])
+    text = next((reasons[code] for code in codes if code in reasons), "see Problems")
+    text = text.partition(": ")[0]  # what is missing; which answers that costs is seen
+    return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3].rstrip()}..."
+
+
+# --- ranks -----------------------------------------------------------------------------------
+
+# The parts of the step come first and sum to it.
+_OF_RANKS = (
+    "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share", "comm_share", "overlap_ratio",
+    "backward_overlap_ratio", "wait_share",
+)  # fmt: skip
+_ALWAYS, _FULL_WIDTH, _WIDE, _WIDEST = ("compute_share", "exposed_comm_share", "wait_share"), 79, 92, 100
+_LENGTH, _LATENESS = "length_ns", "lateness_ns_per_step"
+
+
+def rank_rows(run: Run) -> list[dict[str, Any]]:
+    """Return each rank's figures, how long its step or its capture is, and how late the others wait for it per step."""
+    n_steps = run.summary()["n_summary_steps"][0].as_py()
+    lateness = {row["rank"]: row["lateness_ns"] for row in run.stragglers().to_pylist()}
+    walls = {row["rank"]: row["wall_ns"] for row in run.breakdown().to_pylist()} if run.is_capture else {}
+    return [
+        row
+        | {_LENGTH: walls.get(row["rank"], row["step_time_ns"])}
+        | {_LATENESS: late / n_steps if n_steps and (late := lateness.get(row["rank"])) is not None else None}
+        for row in run.rank_summary().to_pylist()
+    ]
+
+
+def rank_table(run: Run, n_shown: int) -> Table:
+    """Return a row per rank, of many ranks only for those that tell most."""
+    rows = rank_rows(run)
+    known = {name for name in (*_OF_RANKS, _LATENESS) if any(row[name] is not None for row in rows)}
+    # As in the verdict: what hides under compute is said where backward was not marked.
+    unneeded = "overlap_ratio" if "backward_overlap_ratio" in known else "backward_overlap_ratio"
+    fields = [
+        Field("rank", of("rank")),
+        Field("capture" if run.is_capture else "step\ntime", of(_LENGTH, ms_text)),
+        *(
+            Field(
+                FIGURES[name].label.replace(" ", "\n"),
+                of(name, percent_text),
+                from_width=0 if name in _ALWAYS else _WIDE if name == unneeded else _FULL_WIDTH,
+            )
+            for name in _OF_RANKS
+            if name != "wait_share" or name in known
+        ),
+        *([Field("others\nwait\nfor it", of(_LATENESS, ms_text), from_width=_WIDEST)] if _LATENESS in known else []),
+    ]
+    shown = set(chosen_ranks(rows, n_shown))
+    note = left_out_note(len(shown), len(rows))
+    rows = [row for row in rows if row["rank"] in shown]
+    return table_of("Ranks", rows, fields, f"{note} --json has all." if note else None)
+
+
+def chosen_ranks(rows: Sequence[Mapping[str, Any]], most: int) -> list[int]:
+    """Return the ranks of `rank_rows` that tell most about a run: all if they are few.
+
+    Returns
+    -------
+    list of int
+        Sorted. Of many in turn the most waited for, the slowest, the most exposed and the fastest, then those
+        that lie evenly between.
+    """
+    ranks = [row["rank"] for row in rows]
+    if len(ranks) <= most:
+        return ranks
+    orders = [
+        [row["rank"] for row in sorted(rows, key=lambda row: (sign * (row[name] or 0), row["rank"]))]
+        for name, sign in ((_LATENESS, -1), (_LENGTH, -1), ("exposed_comm_share", -1), (_LENGTH, 1))
+    ]
+    extremes = chain.from_iterable(zip_longest(*(order[: most // 6 + 1] for order in orders)))
+    evenly = [ranks[at * len(ranks) // most] for at in range(most)]
+    return sorted(list(dict.fromkeys(chain(extremes, evenly, ranks)))[:most])
+
+
+def left_out_note(n_shown: int, n_all: int) -> str:
+    """Return which ranks are shown; nothing if all are."""
+    if n_shown == n_all:
+        return ""
+    which = "the most waited for, the slowest, the most exposed, the fastest, and some between"
+    return f"{n_shown} of {n_all} ranks: {which}."
+
+
+def phase_table(phase_summary: pa.Table) -> Table | None:
+    """Return what each phase takes per step, in the order of a training loop; None without phases."""
+    rows = sorted(phase_summary.to_pylist(), key=lambda row: LOOP.index(row["phase"]))
+    fields = [
+        Field("phase", of("phase"), "word"),
+        Field("host", of("host_ns_per_step", ms_text), hint="the host is in the phase's ranges"),
+        barred(rows, "device", itemgetter("device_ns_per_step"), "compute", "operations launched in the phase run"),
+        Field("compute", of("compute_ns_per_step", ms_text)),
+        Field("communication", of("comm_ns_per_step", ms_text)),
+        barred(rows, "exposed\ncomm", itemgetter("exposed_comm_ns_per_step"), "exposed", "communication of the phase beside no compute of any"),
+        barred(rows, "idle before", itemgetter("idle_ns_per_step"), "idle", "idle time that an operation of this phase ends"),
+    ]  # fmt: skip
+    return table_of("Phases, mean per step", rows, fields) if rows else None
+
+
+# --- host steps of a run without GPU activity ------------------------------------------------
+
+
+def host_blocks(host_steps: pa.Table, n_shown: int) -> Iterator[Block]:
+    """Yield a row per process, of many those with the slowest median steps, and what is to be said of them."""
+    figures = host_figures(host_steps)
+    if not figures:
+        return
+    slowest = sorted(range(len(figures)), key=lambda at: (-(figures[at].median_ns or 0), at))[:n_shown]
+    shown = [figures[at] for at in sorted(slowest)]
+    # One name is enough where there is little room: the rank where every process has one, else the report.
+    of_rank, ofreport_name = (0, _WIDE) if all(one.rank is not None for one in figures) else (_WIDE, 0)
+
+    def phase(name: str) -> Callable[[HostFigures], str]:
+        return lambda one: _short_ms(one.phase_ns[name])
+
+    fields = [
+        Field("rank", lambda one: absent if one.rank is None else str(one.rank), from_width=of_rank),
+        Field("report", report_name, "name", from_width=ofreport_name),
+        Field("steps", lambda one: str(one.n_steps), hint="step ranges that were closed", from_width=_FULL_WIDTH),
+        barred(shown, "median\nstep", lambda one: one.median_ns, "accent", "from the start to the end of the NVTX range, on the host", write=_short_ms),
+        Field("slowest\nstep", lambda one: _short_ms(one.slowest_ns), from_width=_FULL_WIDTH),
+        Field("at\nstep", lambda one: absent if one.slowest_step is None else str(one.slowest_step), hint="number of the slowest step", from_width=_WIDE),
+        *(Field(name, phase(name), hint="median on the host, inside the step", from_width=0 if name == "backward" else _FULL_WIDTH) for name in LOOP),
+        Field("other", lambda one: _short_ms(one.other_ns), hint="median of the rest of the step"),
+    ]  # fmt: skip
+    yield table_of("Host steps", shown, fields, "Times in ms; of phases and the rest (other) the median.")
+    yield from map(Sentence, host_notes(figures, n_shown))
+
+
+def _short_ms(ns: float | None) -> str:
+    return host_ms(ns).removesuffix(" ms")
+
+
+# --- findings and problems -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding as words."""
+
+    id: str
+    severity: str
+    action: str
+    title: str
+    advice: str
+    saving: str
+    share: float  # of the step time, 0 to 1; 0 without a bound
+    share_text: str
+    expected: str | None  # by a replay; None where there was none
+    evidence: list[tuple[str, str]]
+
+    @property
+    def headline(self) -> str:
+        """The action, as a sentence begins."""
+        return _sentence(self.action)
+
+
+def findings_of(run: Run) -> list[Finding]:
+    """Return the findings as `run.findings` ranks them."""
+    step_time = mean_step_ns(run.summary().to_pylist()[0])
+    return [_finding(row, step_time) for row in run.findings().to_pylist()]
+
+
+def _finding(row: Mapping[str, Any], step_time_ns: float | None) -> Finding:
+    saving = row["saving_ns_per_step"]
+    text, share_text = saving_texts(saving, step_time_ns)
+    is_replayed = row["expected_ns_per_step"] is not None and step_time_ns
+    return Finding(
+        id=row["id"],
+        severity=row["severity"],
+        action=row["action"],
+        title=_sentence(row["title"]),
+        advice=_sentence(row["advice"]),
+        saving=text,
+        share=min(saving / step_time_ns, 1.0) if saving and step_time_ns else 0.0,
+        share_text=share_text,
+        expected=expected_text(row["expected_ns_per_step"], step_time_ns) if is_replayed else None,
+        evidence=list(evidence_rows(json.loads(row["evidence"]))),
+    )
+
+
+# A word that is typed as it is keeps its first letter.
+_CODE_WORD = re.compile(r"^\S*[_=()\d]")
+
+
+def _sentence(text: str) -> str:
+    return text if _CODE_WORD.match(text) else f"{text[:1].upper()}{text[1:]}"
+
+
+# Suffix of a figure's name, and what writes it. The first that fits counts.
+_UNITS = (
+    ("_bytes_per_s", bandwidth_text),
+    ("_ns", ms_text),
+    ("_bytes", bytes_text),
+    ("_share", percent_text),
+    ("_ratio", percent_text),
+    ("", count_text),
+)
+_PER_STEP = "_per_step"
+
+
+def evidence_rows(evidence: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """Return name and value of each figure of a finding's evidence, in words; what is null is left out."""
+    for key, value in evidence.items():
+        if isinstance(value, dict):
+            yield from evidence_rows({f"{before}{key}: {name}": of_name for name, of_name in value.items()})
+        elif value is not None:
+            yield _words(key, value)
+
+
+def _words(key: str, value: object) -> tuple[str, str]:
+    head, colon, name = key.partition(": ")
+    head = head.replace("_by_phase", "").replace("_by_kernel", "")
+    stem = head.removesuffix(_PER_STEP)
+    suffix, write = next((suffix, write) for suffix, write in _UNITS if stem.endswith(suffix))
+    label = stem.removesuffix(suffix).removeprefix("n_").replace("_", " ") + (" per step" if stem != head else "")
+    if isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, int | float):
+        text = write(value)
+    else:
+        text = (", ".join(map(str, value)) or absent) if isinstance(value, list) else str(value)
+    return f"{label}{f', {name}' if colon else ''}", text
+
+
+def _changes(findings: Sequence[Finding], extent: Extent) -> Iterator[Block]:
+    """Yield what to change first, each with the most that it could bring."""
+    if not findings:
+        return
+    shown = findings[: extent.n_findings]
+    is_replayed = any(one.expected for one in shown)
+    # Where there is a replay and room is short, the shares alone.
+    has_times = not (is_replayed and extent.is_brief)
+
+    def at_most(one: Finding) -> str:
+        most = one.saving if has_times else one.share_text
+        return most if most == absent else f"<= {most}"
+
+    def what(one: Finding) -> str:
+        return f"{one.id}: {one.action if extent.is_brief else f'{one.title}. {one.advice}'}"
+
+    fields = [
+        Field("at most", at_most),
+        *([Field("of step time", lambda one: one.share_text)] if has_times else []),
+        *([Field("in a replay", lambda one: one.expected or absent)] if is_replayed else []),
+        Field("what to change", what, "prose"),
+    ]
+    n_more = len(findings) - len(shown)
+    hint = "; " + ", and ".join([f"{n_more} more"] * bool(n_more) + ["why"] * extent.is_brief)
+    hint = f"{hint}: --findings all" if n_more or extent.is_brief else ""
+    replay = ", ~ in a replay" if is_replayed else ""
+    yield Heading(f"What to change first (most it gives back per step{replay}{hint})", "bold")
+    yield table_of("Findings", shown, fields, has_headings=False, is_close=True)
+
+
+def _problems(problems: Sequence[Mapping[str, Any]], extent: Extent) -> Iterator[Block]:
+    rows = troubles(problems, 4 if extent.is_comment else 12)
+    if not extent.is_comment:
+        yield from [Troubles(rows)] if rows else []
+        return
+    grave = [row for row in rows if row[0] != "info"]
+    if grave:
+        yield Heading("Problems")
+        yield Troubles(grave, extent.n_problems, is_close=True)
+    if n_infos := len(rows) - len(grave):
+        what = f"{n_infos} of severity info" if grave else f"No errors or warnings; {n_infos} of severity info"
+        yield Sentence(f"{what} left out: nsyspipe analyze shows all.")

@@ -1,0 +1,355 @@
+"""The page of a store: groups, series, facets, figures that are null, links; whose it is, and that names are only text."""
+
+# ruff: noqa: RUF001 - the multiplication sign is what pages show
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import UTC, datetime
+
+import pytest
+
+import nsyspipe
+from nsyspipe.errors import OutputError
+from nsyspipe.report.files import identity_of_page
+from nsyspipe.report.html.dashboard_page import (
+    DASHBOARD,
+    FOLLOWED,
+    STORE,
+    _text,
+    dashboard_page,
+    dashboard_runs,
+    facets,
+    group_name,
+    page_links,
+    series_of,
+    write_pages,
+)
+from nsyspipe.report.html.page import RUN_ID, run_id_of_page
+from nsyspipe.store.saved_run import Unreadable, stored_runs
+from nsyspipe.store.write import save
+from tests.build.hostile import HOSTILE
+from tests.dashboard_store import add_run, add_series, days, file_of, finding_row, run_row
+
+FIGURES = {figure.label: figure for figure in FOLLOWED}
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "4 × H200"),
+        ({"gpu_names": "NVIDIA A100-SXM4-80GB, NVIDIA H200"}, "4 × A100-SXM4-80GB, H200"),
+        ({"gpu_names": "AMD MI300X"}, "4 × AMD MI300X"),
+        ({"gpu_names": ""}, "4 × GPU not recorded"),
+        ({"world_size": None}, "4 × H200, world size not recorded"),
+        ({"n_ranks": 3}, "3 of 4 ranks × H200"),
+    ],
+)
+def test_a_group_is_the_world_size_and_the_gpu_model(changes, name):
+    assert group_name(run_row("a", **changes)) == name
+
+
+def series(*pairs):
+    """Return the labels of the series of runs, given as (label, world size)."""
+    rows = [run_row("a", label=label, n_ranks=n, world_size=n) for label, n in pairs]
+    return [one.label for one in series_of(rows)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "labels"),
+    [
+        # A label that comes again is a series; those that are there once are none.
+        ([("a", 4), ("b", 4), ("a", 4), ("b", 4)], ["a", "b", "a", "b"]),
+        ([("a", 4), ("b", 4), ("c", 4)], [None] * 3),
+        # Two of four runs share theirs; then one more run has its own, and two of five is less than half.
+        ([("a", 4), ("a", 4), ("b", 4), ("c", 4)], ["a", "a", "b", "c"]),
+        ([("a", 4), ("a", 4), ("b", 4), ("c", 4), ("d", 4)], [None] * 5),
+        # Each group decides for itself.
+        ([("a", 4), ("a", 4), ("a", 8), ("b", 8)], ["a", "a", None, None]),
+    ],
+)
+def test_labels_that_half_of_a_group_share_are_series(pairs, labels):
+    assert series(*pairs) == labels
+
+
+def test_facets_hold_the_values_in_their_own_order():
+    rows = [
+        run_row("1", label="b", world_size=16, hosts="n0, n1", link_kind="shm"),
+        run_row("2", label="a", world_size=8, hosts="n0", link_kind=None),
+        run_row("3", label="b", world_size=None, hosts="", link_kind="unknown", gpu_names="L4"),
+    ]
+    found = {one.name: (list(one.values), list(one.codes)) for one in facets(rows)}
+    assert found == {
+        "label": (["b", "a"], [0, 1, 0]),  # b has two runs
+        "world": (["8", "16", "not recorded"], [1, 0, 2]),
+        "gpu": (["H200", "L4"], [0, 0, 1]),
+        "hosts": (["not recorded", "1", "2"], [2, 1, 0]),
+        "link": (["host memory", "not recorded"], [0, 1, 1]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "text"),
+    [
+        ("step time", {}, "100.0 ms"),
+        ("throughput", {}, "10.00 steps/s"),
+        ("exposed comm", {"exposed_comm_share": 0.0}, "0.0 %"),
+        ("step time", {"step_time_ns": None}, "not recorded"),
+        ("waits for others", {"wait_share": None}, "not recorded"),
+        ("waits for others", {"wait_share": None, "n_ranks": 1}, "one rank"),
+        ("waits for others", {"wait_share": None, "comm_share": 0.0}, "no communication"),
+        ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": 0.0}, "no communication"),
+        ("hidden by backward", {"backward_overlap_ratio": None, "comm_share": None}, "not recorded"),
+        ("idle", {"idle_share": float("nan")}, "not recorded"),
+        ("comm in all", {"comm_share": float("inf")}, "not recorded"),
+    ],
+)
+def test_a_figure_is_a_number_a_zero_or_says_why_not(figure, changes, text):
+    assert _text(run_row("a", **changes), FIGURES[figure]) == text
+
+
+def one_run(store, **changes):
+    add_run(store, "a", **changes)
+    return dashboard_runs(stored_runs(store), {})[0]
+
+
+@pytest.mark.parametrize(
+    ("captured", "words"),
+    [
+        (datetime(2026, 3, 1, 4, 30, 59, tzinfo=UTC), "1 Mar 2026 04:30"),
+        (datetime(1970, 1, 1, tzinfo=UTC), "1 Jan 1970 00:00"),
+        (None, "not recorded"),
+        (datetime(1969, 12, 31, tzinfo=UTC), "not recorded"),  # no clock of a capture
+    ],
+)
+def test_a_time_of_capture_is_in_utc_and_the_same_everywhere(tmp_path, captured, words):
+    run = one_run(tmp_path, captured_at_utc=captured)
+    assert run.captured == words
+    is_known = words != "not recorded"
+    assert run.captured_ms == (int(captured.timestamp()) * 1000 if is_known else None)
+
+
+@pytest.mark.parametrize(
+    ("findings", "text"),
+    [
+        ([], "none"),
+        ([finding_row()], "single-bucket, up to 12.30 ms"),
+        ([finding_row(saving_ns_per_step=None)], "single-bucket"),
+        (
+            [finding_row(saving_ns_per_step=float("nan"))],
+            "not recorded",
+        ),  # no finding has that: damaged
+    ],
+)
+def test_the_first_finding_says_what_it_could_bring(tmp_path, findings, text):
+    assert one_run(tmp_path, findings=findings).finding_text == text
+    file_of(tmp_path, "findings", "a").write_bytes(b"")
+    assert dashboard_runs(stored_runs(tmp_path), {})[0].finding_text == "not recorded"
+
+
+def page_of(path, run_id):
+    """Write the head of a run's page."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="{RUN_ID}" content="{run_id}">',
+        encoding="utf-8",
+    )
+
+
+def links(tmp_path, *, pages=None, run_ids=("a",)):
+    return page_links(tmp_path / "store", run_ids, tmp_path / "site", pages)
+
+
+def test_pages_are_looked_for_in_order(tmp_path):
+    wanted = [
+        (tmp_path / "store" / "pages" / "a.html", "./../store/pages/a.html"),
+        (tmp_path / "site" / "a.html", "./a.html"),
+        (tmp_path / "site" / "pages" / "a.html", "./pages/a.html"),
+        (tmp_path / "given" / "a.html", "./../given/a.html"),
+    ]
+    assert links(tmp_path) == {}
+    for path, url in wanted:
+        page_of(path, "a")
+        assert links(tmp_path, pages=tmp_path / "given")["a"] == url
+
+
+@pytest.mark.parametrize(
+    ("name", "url"), [(os.fsencode('p 100%"?#é'), "p%20100%25%22%3F%23%C3%A9"), (b"p\xff", "p%FF")]
+)
+def test_urls_are_relative_and_encoded_whether_names_are_text_or_not(name, url, tmp_path):
+    pages = tmp_path / os.fsdecode(name)
+    page_of(pages / "a.html", "a")
+    assert links(tmp_path, pages=pages)["a"] == f"./../{url}/a.html"
+
+
+def test_a_page_of_another_run_or_of_anything_else_is_not_linked(tmp_path):
+    page_of(tmp_path / "site" / "a.html", "b")
+    (tmp_path / "site" / "c.html").write_text("<html>")
+    assert links(tmp_path, run_ids=("a", "c")) == {}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return tmp_path / "store"
+
+
+def page(store, **options):
+    return dashboard_page(stored_runs(store), title="store", **options)
+
+
+def data(text):
+    found = re.search(r'<script type="application/json" id="data-dashboard">(.*?)</script>', text)
+    return json.loads(found[1])
+
+
+def rows(text):
+    """Return the cells of each row of the table of runs, without tags and what is hidden."""
+    body = re.sub(r"<[^>]* hidden>[^<]*", "", text[text.index('<table id="table">') :])
+    body = body[body.index("<tbody>") : body.index("</tbody>")]
+    return [
+        [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+        for row in re.findall(r"<tr[^>]*>(.*?)</tr>", body, re.DOTALL)
+    ]  # fmt: skip
+
+
+def test_the_page_is_a_dashboard_and_has_a_column_of_pages_where_there_are_any(store, tmp_path):
+    add_run(store, "a", label="A & B")
+    text = page(store)
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    assert (identity_of_page(path, STORE), run_id_of_page(path)) == (DASHBOARD, None)
+    assert 'class="text page"' not in text
+    assert 'id="problems"' not in text
+    link = '<a href="./pages/a.html" aria-label="page of A &amp; B, a">page</a>'
+    assert link in page(store, pages={"a": "./pages/a.html"})
+
+
+def test_the_table_holds_every_run_newest_first_without_any_script(store):
+    add_run(store, "old", label="first", wait_share=None, n_ranks=1, world_size=1)
+    add_run(store, "new", label="second", captured_at_utc=days(1), findings=[finding_row()])
+    assert rows(page(store)) == [
+        ["2 Mar 2026 04:30", "second new", "4 × H200", "10", "100.0 ms", "", "10.00 steps/s", "20.0 %", "10.0 %",
+         "50.0 %", "5.0 %", "2.0 %", "single-bucket up to 12.30 ms"],
+        ["1 Mar 2026 04:30", "first old", "1 × H200", "10", "100.0 ms", "", "10.00 steps/s", "20.0 %", "10.0 %",
+         "50.0 %", "one rank", "2.0 %", "none"],
+    ]  # fmt: skip
+
+
+def test_charts_get_one_value_per_run_and_null_where_there_is_none(store):
+    add_series(store, "nightly", [100, None, 90])
+    add_run(store, "unknown", captured_at_utc=None, step_time_ns=None)
+    found = data(page(store))
+    assert found["runs"]["id"] == ["unknown", "nightly-000", "nightly-001", "nightly-002"]
+    assert found["values"]["step_time_ns"] == [None, 100e6, None, 90e6]
+    assert found["missing"]["step_time_ns"] == {"0": "not recorded", "2": "not recorded"}
+    assert found["runs"]["time"][0] is None
+
+
+def test_runs_of_other_world_sizes_and_gpus_are_other_series(store):
+    add_series(store, "a", [1, 1])
+    add_series(store, "b", [1, 1], world_size=8, n_ranks=8)
+    add_series(store, "c", [1, 1], gpu_names="NVIDIA A100")
+    found = data(page(store))
+    assert found["groups"] == ["4 × A100", "4 × H200", "8 × H200"]
+    labels = [found["series"][at]["label"] for at in found["runs"]["series"]]
+    assert labels == found["runs"]["label"]
+    # Only what differs can be filtered.
+    assert [facet["name"] for facet in found["facets"]] == ["label", "world", "gpu"]
+
+
+def test_many_labels_are_a_few_buttons_and_the_text_field(store):
+    for at in range(50):
+        add_run(store, f"r{at}", label=f"label {at:02}")
+    text = page(store)
+    assert text.count('class="chip extra"') == 34  # 40 less the 6 that are shown
+    assert "10 more: type in the field" in text
+
+
+def test_runs_that_cannot_be_read_are_told_with_what_mends_them(store):
+    add_run(store, "good")
+    add_run(store, "bad")
+    file_of(store, "runs", "bad").write_bytes(b"")
+    text = page(store, problems=[Unreadable("good", "page", "cannot be made", "--out again")])
+    problems = text[text.index('<section id="problems"') :]
+    assert "<code>bad</code>: runs cannot be read" in problems
+    assert "<code>good</code>: page cannot be made" in problems
+    assert "Fix: <code>--out</code> again" in problems
+    assert '<a href="#problems">' in text
+
+
+def test_no_name_is_more_than_text(store):
+    for at, name in enumerate(HOSTILE):
+        add_run(
+            store, f"{at}{name}".replace("/", "_"), label=name, gpu_names=name, hosts=name, link_kind=name,
+            findings=[finding_row(id=name, action=name)],
+        )  # fmt: skip
+    pages = {run_id: f"./{name}.html" for run_id in stored_runs(store).runs["run_id"].to_pylist() for name in HOSTILE}
+    text = dashboard_page(stored_runs(store), title="".join(HOSTILE), pages=pages)
+    # The page of runs with harmless names has the same elements, with the same attributes.
+    harmless = store.with_name("harmless")
+    for at in range(len(HOSTILE)):
+        names = dict.fromkeys(("label", "gpu_names", "hosts", "link_kind"), f"name {at}")
+        add_run(harmless, f"r{at}", findings=[finding_row()], **names)
+    ours = dashboard_page(stored_runs(harmless), title="a", pages={"r0": "./a.html"})
+    assert tags(text) == tags(ours)
+    shown = [name.replace("\u202e", "\ufffd") for name in HOSTILE[:8]]
+    assert set(shown) < set(data(text)["runs"]["label"])
+
+
+def tags(text):
+    """Return the names of a page's elements and of their attributes."""
+    markup = re.sub(r"<(script|style)[^>]*>.*?</\1>", "", text, flags=re.DOTALL)
+    return sorted({
+        (name, *sorted(re.findall(r'\s([a-z-]+)=', re.sub(r'"[^"]*"', '""', attributes))))
+        for name, attributes in re.findall(r'<([a-z0-9]+)((?:[^<>"]|"[^"]*")*)>', markup)
+    })  # fmt: skip
+
+
+@pytest.fixture
+def saved(steady, store):
+    save(nsyspipe.load(steady, run_id="mine"), store)
+    return store
+
+
+def test_a_page_is_written_from_the_store_and_anew_only_when_it_is_older_than_its_run(saved, tmp_path):
+    seen = []
+    assert write_pages(saved, ["mine"], tmp_path / "pages", on_progress=lambda *at: seen.append(at)) == []
+    path = tmp_path / "pages" / "mine.html"
+    text = path.read_text()
+    assert (seen, run_id_of_page(path)) == ([(1, 1)], "mine")
+    path.write_text(text + "kept")
+    write_pages(saved, ["mine"], tmp_path / "pages")
+    assert path.read_text() == text + "kept"
+    write_pages(saved, ["mine"], tmp_path / "pages", force=True)
+    assert path.read_text() == text
+    path.write_text(text + "old")
+    os.utime(path, ns=(0, 0))
+    write_pages(saved, ["mine"], tmp_path / "pages")
+    assert path.read_text() == text
+
+
+def test_a_file_that_is_no_page_of_the_run_stays(saved, tmp_path):
+    path = tmp_path / "pages" / "mine.html"
+    path.parent.mkdir()
+    path.write_text("notes")
+    with pytest.raises(OutputError, match="exists"):
+        write_pages(saved, ["mine"], path.parent)
+    assert path.read_text() == "notes"
+    write_pages(saved, ["mine"], path.parent, force=True)
+    assert run_id_of_page(path) == "mine"
+
+
+def test_a_run_whose_tables_are_damaged_has_no_page_and_the_others_have(saved, steady, tmp_path):
+    save(nsyspipe.load(steady, run_id="other"), saved)
+    file_of(saved, "steps", "mine").resolve().write_bytes(b"")
+    (told,) = write_pages(saved, ["mine", "other"], tmp_path / "pages")
+    assert (told.run_id, told.table) == ("mine", "page")
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["other.html"]
+
+
+def test_pages_where_no_directory_can_be_are_refused(saved, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be made"):
+        write_pages(saved, ["mine"], tmp_path / "file" / "pages")

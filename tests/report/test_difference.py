@@ -1,0 +1,306 @@
+"""A difference in words: units, signs, sentences; and its text and Markdown."""
+
+from __future__ import annotations
+
+import html
+
+import pytest
+from rich.console import Console
+
+import nsyspipe
+from nsyspipe.api import diff
+from nsyspipe.comparison.difference import RunDifference, Side
+from nsyspipe.comparison.gate import gate
+from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.report.as_text import as_text
+from nsyspipe.report.difference import (
+    difference_blocks,
+    difference_document,
+    difference_formats,
+    gate_text,
+    interval_cell,
+    interval_text,
+    notes,
+    percent_change,
+    verdict_text,
+)
+from nsyspipe.report.units import delta_text
+from tests.build.changed_run import Changed
+from tests.build.plain_steps import plain_run, write_run
+
+MS = 10**6
+
+
+def text_of(difference, width=100, gate=None):
+    return as_text(difference_blocks(difference, gate), Console(width=width, no_color=True))
+
+
+def markdown_of(*given, **options):
+    return difference_formats(*given, **options)["markdown"].text()
+
+
+def steps(compute, n=12):
+    """Return steps that vary a little, so that there is an interval."""
+    return [((compute + number % 3) * MS, 20 * MS, 4 * MS, 6 * MS) for number in range(n)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    chatty = [(one, 2 * comm, *rest) for one, comm, *rest in steps(100)]
+    return {"chatty": plain_run(folder / "chatty", [chatty] * 2)} | {
+        name: plain_run(folder / name, [steps(compute, n)] * 2, start=10**18 + at * 10**12)
+        for at, (name, compute, n) in enumerate(
+            [("slow", 100, 12), ("fast", 70, 12), ("short", 70, 2), ("again", 100, 12)]
+        )
+    }
+
+
+@pytest.fixture(scope="module")
+def change(runs):
+    return diff(runs["slow"], runs["fast"])
+
+
+@pytest.mark.parametrize(
+    ("unit", "low", "delta", "high", "text", "cell"),
+    [
+        ("ns", -74.15 * MS, -73 * MS, -71.61 * MS, "-74.15 .. -71.61 ms", "-74.15 .. -71.61"),
+        # However small it is, both signs are there.
+        ("ns", -335.2, 30.0, 395.2, "-335.2 .. +395.2 ns", "-335.2 .. +395.2"),
+        ("ratio", -0.0004, 0.0, 0.0003, "-0.04 .. +0.03 points", "-0.04 .. +0.03"),
+        # Where the units of the ends differ, neither is lost.
+        ("ns", -900.0, 1300.0, 2500.0, "-900 ns .. +2.5 us", "-900 ns .. +2.5 us"),
+        ("bytes", -2000.0, -995.0, 10.0, "-2.00 kB .. +10 B", "-2.00 kB .. +10 B"),
+        ("ns", None, 1.0, None, "-", "-"),
+    ],
+)
+def test_an_interval_says_its_unit_once(unit, low, delta, high, text, cell):
+    row = {"unit": unit, "ci_low": low, "delta": delta, "ci_high": high}
+    assert (interval_text(row), interval_cell(row)) == (text, cell)
+
+
+def test_a_ratio_has_points_and_no_per_cent():
+    assert percent_change({"unit": "ratio", "delta_pct": 12.0}) == "-"
+    assert percent_change({"unit": "ns", "delta_pct": None}) == "-"
+    assert percent_change({"unit": "ns", "delta_pct": -11.3}) == "-11.3 %"
+
+
+# Medians: slow has 101 ms of compute and fast 71, both 30 ms of all else; short has two steps of 100 and 101 ms.
+@pytest.mark.parametrize(
+    ("before", "after", "metrics", "start", "end"),
+    [
+        ("slow", "fast", "step_time", "Improvement: step time 131.0 ms -> 101.0 ms (-22.9 %), 95 % interval -", " ms"),
+        ("short", "fast", "step_time", "Inconclusive: step time 100.5 ms -> 101.0 ms (", "2 steps, needs 3; capture more steps"),
+        ("slow", "fast", "busbw", "Inconclusive: no bus bandwidth (both: message sizes were not recorded", ")"),
+        # What decides leads, and the others are named; what is better leads over what is as it was.
+        ("fast", "slow", "idle,compute,step_time", "Regression: compute 71.00 ms -> 101.0 ms (+42.3 %), 95 % interval ",
+         "; idle: no change, step time: regression"),
+        ("slow", "fast", "idle,compute,step_time", "Improvement: compute 101.0 ms -> 71.00 ms (-29.7 %)", "step time: improvement"),
+        # Communication takes 40 ms instead of 20: what has no direction is never called better or worse.
+        ("slow", "chatty", "comm,collectives", "Inconclusive: comm in all 20.00 ms -> 40.00 ms (+100.0 %), 95 % interval ",
+         "; comm in all is neither better lower nor higher; collectives: no change"),
+        ("slow", "chatty", "comm,compute", "No change: compute 101.0 ms -> 101.0 ms", "; comm in all: change"),
+    ],
+)  # fmt: skip
+def test_the_verdict_leads_with_the_figure_that_decides(runs, before, after, metrics, start, end):
+    text = verdict_text(diff(runs[before], runs[after], metrics=metrics.split(",")))
+    assert text[: len(start)] == start
+    assert text.endswith(end)
+
+
+def test_notes_say_what_the_interval_leaves_out_and_where_thresholds_come_from(runs, change):
+    said = notes(change, "ci/nsyspipe.toml")
+    assert any("spread between captures is not in the interval" in note for note in said)
+    assert said[-1] == "Thresholds from ci/nsyspipe.toml."
+    several = diff(Side("slow", (runs["slow"], runs["again"])), runs["fast"])
+    assert several.has_spread_between_captures
+    assert not any("spread between captures is not" in note for note in notes(several))
+
+
+def test_a_gate_says_in_one_line_why_it_did_not_pass(runs, change):
+    assert gate_text(gate(change, "regression")) is None
+    assert gate_text(gate(change, "any-change")) == (
+        "--fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms (-22.9 %)"
+    )
+    undecided = gate(diff(runs["short"], runs["fast"]), "regression")
+    assert gate_text(undecided) == (
+        "--fail-on regression cannot be decided: step_time is inconclusive "
+        "(baseline: 2 steps, needs 3; capture more steps)"
+    )
+
+
+@pytest.fixture(scope="module")
+def much(runs, tmp_path_factory):
+    """Return a difference of long figures: 2013.5 % more, and of settings with long names and values."""
+    folder = tmp_path_factory.mktemp("much")
+    compute = 131 * 21.135 - 30
+    slow = plain_run(
+        folder,
+        [[(int((compute + n % 3) * MS), *rest) for n, (_, *rest) in enumerate(steps(0))]] * 2,
+    )
+    names = {f"NCCL_A_SETTING_WITH_A_LONG_NAME_{at}": "v" * 30 for at in range(2)}
+    old = Changed(runs["slow"], nccl=NcclFacts("2.21", {"NCCL_DEBUG": "x"}, nvls=None))
+    new = Changed(slow, nccl=NcclFacts("2.22", names, nvls=None))
+    return RunDifference(Side("a", (old,)), Side("b", (new,)))
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (45, {"baseline, candidate", "baseline, candidate, 95 % interval, verdict", "baseline, candidate, phase, status", "change"}),
+        (60, {"baseline, candidate, 95 % interval", "phase, status", "change"}),
+        (80, {"95 % interval"}),
+        (100, set()),
+        (200, set()),
+    ],
+)  # fmt: skip
+def test_no_figure_is_cut_and_what_has_no_room_is_named(much, width, left_out):
+    text = text_of(much, width)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= min(width, 100)
+    row = next(line for line in lines if line.startswith("step time "))
+    figure = much.metrics.to_pylist()[0]
+    assert percent_change(figure).removesuffix(" %") in row.split()
+    assert delta_text("ns", figure["delta"]) in row
+    assert ("regression" in row, "131.0 ms" in row) == (width >= 60, width >= 80)
+    told = " ".join(text.split()).split("Left out, for want of width: ")[1:]
+    assert {part.partition(".")[0] for part in told} == left_out
+    # Names and values of settings are cut with dots that say so, and the sides stay.
+    assert any(line.startswith("NCCL_DEBUG ") and "not set" in line for line in lines)
+    assert "vvvv..vvvv" in text
+
+
+def test_of_a_run_and_itself_it_is_said_that_nothing_changed(runs):
+    text = " ".join(text_of(diff(runs["slow"], runs["slow"])).split())
+    assert text.startswith("No change: step time 131.0 ms -> 131.0 ms (0.0 %)")
+    assert "What else changed: nothing that was recorded" in text
+    assert "Kernels that changed most: none appeared, vanished, or changed" in text
+
+
+def test_a_name_cannot_drive_the_terminal_nor_break_the_markdown(runs):
+    found = diff(Side("a\x1b[31m|<b>\n", (runs["slow"],)), runs["fast"])
+    assert "\x1b" not in text_of(found) + markdown_of(found)
+    assert "<b>" not in markdown_of(found)
+
+
+def test_all_formats_say_what_became_of_the_gate_and_whose_they_are(runs, change, tmp_path):
+    judged = gate(change, "any-change")
+    formats = difference_formats(change, judged, settings_file="x.toml")
+    why = "Gate failed: --fail-on any-change: step_time improvement, 131.0 ms -> 101.0 ms"
+    assert why in text_of(change, gate=judged)
+    assert "Gate passed: --fail-on regression" in text_of(change, gate=gate(change, "regression"))
+    assert "Gate" not in text_of(change)
+    page = formats["markdown"].text()
+    assert page.startswith("<!-- nsyspipe:diff -->")
+    assert len(page.splitlines()) < 80
+    for part in (
+        "**Improvement: step time 131.0 ms -&gt; 101.0 ms (-22.9 %)", "Gate failed: `--fail-on`",
+        "mean on the slowest rank |", "median over steps |", "kernels, per rank and step |", "| gemm | ",
+    ):  # fmt: skip
+        assert part in page
+    ids = [[runs["slow"].header.run_id], [runs["fast"].header.run_id]]
+    for name, chosen in formats.items():
+        path = tmp_path / name
+        path.write_text(chosen.text(), encoding="utf-8")
+        assert {other: formats[other].identity_of(path) for other in formats} == dict.fromkeys(formats) | {name: ids}
+        for content in ("", "nothing", "7", "[", "null", '{"a": 1}'):
+            meta = f'<meta name="nsyspipe-diff-runs" content="{html.escape(content)}">'
+            page = f'<!doctype html><html lang="en"><head><meta charset="utf-8">{meta}'
+            for text in (content, page):
+                path.write_text(text, encoding="utf-8")
+                assert chosen.identity_of(path) is None
+        assert chosen.identity_of(tmp_path / "missing") is None
+
+
+def test_the_document_keeps_what_the_contract_says(change, runs):
+    found = difference_document(change)
+    assert (found["schema_version"], found["tool_version"]) == (1, nsyspipe.__version__)
+    assert (found["verdict"], found["comparable"], found["gate"]) == ("improvement", True, None)
+    assert found["problems"]
+    assert found["baseline"]["run_id"] == runs["slow"].header.run_id
+    keys = {
+        "metric", "unit", "baseline", "candidate", "delta", "delta_pct", "ci_low", "ci_high", "confidence", "n_baseline",
+        "n_candidate", "method", "verdict",
+    }  # fmt: skip
+    assert all(keys <= set(row) for row in found["metrics"])
+    first = found["metrics"][0]
+    assert [first[key] for key in ("metric", "baseline", "delta", "n_baseline")] == ["step_time", 131e6, -30e6, 12]
+    parts = ["compute", "exposed_comm", "exposed_memory", "idle"]
+    assert [row["part"] for row in found["step_time_parts"]] == parts
+
+
+def test_what_speaks_against_a_comparison_is_said_before_the_figures(runs, tmp_path):
+    wide = plain_run(tmp_path / "wide", [steps(70, 2)] * 3)
+    found = diff(runs["slow"], wide)
+    text = text_of(found)
+    assert text.index("not comparable  world size: baseline 2, candidate 3") < text.index("mean on")
+    assert "warning         too few summary steps: baseline 12, candidate 2" in text
+    assert verdict_text(found).endswith("; not comparable: world-size (--force to go on)")
+    assert "- **not comparable**: world size: baseline 2, candidate 3" in markdown_of(found)
+
+
+def test_many_changes_are_counted_where_they_are_not_shown(runs):
+    names = [f"NCCL_{number:02d}" for number in range(30)]
+    old, new = (Changed(runs["slow"], nccl=NcclFacts("2.21", dict.fromkeys(names, value), nvls=None)) for value in "01")
+    found = RunDifference(Side("a", (old,)), Side("b", (new,)))
+    assert "and 10 more; --json has all" in text_of(found)
+    assert "and 10 more; `--json` has all" in markdown_of(found)
+    rows = difference_document(found)["changes"]
+    assert len(rows) == 30
+    assert rows[0] == {
+        "topic": "link", "what": "NCCL_00", "unit": None, "baseline": "0", "candidate": "1", "delta": None,
+    }  # fmt: skip
+
+
+def test_kernels_that_came_and_went_are_listed_with_their_phase(runs, tmp_path):
+    found = diff(runs["slow"], plain_run(tmp_path / "other", [steps(100)] * 2, kernel="k" * 200))
+    for width in (60, 80, 100):
+        (line,) = [line for line in text_of(found, width).splitlines() if line.startswith("kkk")]
+        assert "0 ms" in line
+        assert ("backward  appeared" in line) == (width > 60)
+        assert len(line) <= width
+    assert "| backward | vanished |" in markdown_of(found)
+
+
+def test_throughput_is_judged_as_step_time_is(tmp_path, change):
+    # 2 % of 100 ms count; -1.96 % of step time is +2.00 % of throughput, and no more than it.
+    before = [(98 * MS, 0, 0, 2 * MS)] * 6
+    after = [(98 * MS, 0, 0, 40_000)] * 6
+    one = plain_run(tmp_path / "one", [before] * 2)
+    found = diff(one, plain_run(tmp_path / "two", [after] * 2, start=10**18 + 10**12))
+    for rows in ({row["metric"]: row for row in each.metrics.to_pylist()} for each in (found, change)):
+        time, rate = rows["step_time"], rows["throughput"]
+        assert rate["verdict"] == time["verdict"]
+        assert rate["baseline"] == pytest.approx(1e9 / time["baseline"])
+        assert rate["delta"] == pytest.approx(1e9 / time["candidate"] - 1e9 / time["baseline"])
+        per_ns = 1e9 / time["baseline"] / time["candidate"]
+        assert rate["ci_low"] == pytest.approx(-time["ci_high"] * per_ns)
+        assert rate["min_effect"] == pytest.approx(time["min_effect"] * per_ns)
+    rows = {row["metric"]: row for row in found.metrics.to_pylist()}
+    assert rows["step_time"]["delta_pct"] == pytest.approx(-1.96)
+    assert rows["throughput"]["delta_pct"] == pytest.approx(100 * 1.96 / 98.04)
+    assert rows["throughput"]["verdict"] == "no change"
+
+
+def test_captures_without_steps_show_all_shares_and_say_what_is_not_compared(tmp_path):
+    sides = [
+        nsyspipe.load(write_run(tmp_path / name, [steps(compute, 3)] * 2), step="none", jobs=1)
+        for name, compute in (("one", 100), ("two", 70))
+    ]
+    found = diff(*sides)
+    text = text_of(found)
+    for name in (
+        "comm share",
+        "exposed comm share",
+        "hidden by compute",
+        "idle share",
+        "compute share",
+    ):
+        assert f"\n{name} " in text
+    assert "of the capture" in text
+    assert "median" not in text
+    said = gate_text(gate(found, fail_on="regression"))
+    assert said is not None
+    assert "a capture without steps; name the steps with --step REGEX" in said
+    assert "shares and bandwidths of it as a whole are compared, without intervals" in " ".join(text.split())

@@ -1,0 +1,259 @@
+"""The page of a run as text: the same for the same run, complete, and closed to what names hold."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nsyspipe import load
+from nsyspipe.model import schema
+from nsyspipe.model.fabric import NcclFacts
+from nsyspipe.report.blocks import Bar
+from nsyspipe.report.html.page import LIBRARY, _code, _unbroken, read_asset, run_id_of_page
+from nsyspipe.report.html.run_page import _nccl, idle_table, kernel_table, link_table, run_page, straggler_table
+from nsyspipe.report.run import chosen_ranks, evidence_rows, left_out_note, phase_table
+from nsyspipe.report.words import troubles
+from nsyspipe.store.write import save
+from tests.build.hostile import HOSTILE, hostile_log, write_hostile_run
+from tests.build.trace import TraceBuilder, steady_rank
+
+
+def without_library(text):
+    return text.replace(read_asset(LIBRARY), "")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("steady")
+    return [steady_rank(rank).write(folder / f"steady_{rank}.sqlite") for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def text(reports):
+    return run_page(load(reports, run_id='a"<b>'))
+
+
+def test_the_same_run_gives_the_same_bytes_saved_or_not(reports, tmp_path):
+    run = load(reports)
+    save(run, tmp_path / "store")
+    assert run_page(load(tmp_path / "store")) == run_page(run) == run_page(load(reports))
+
+
+def test_the_page_says_which_run_it_is_of(text, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    assert run_id_of_page(path) == 'a"<b>'
+
+
+def test_the_page_is_complete_small_and_fetches_nothing(text):
+    assert len(text.encode()) < 1_400_000
+    text = without_library(text)
+    links = re.findall(r'<li><a href="#([a-z-]+)">', text)
+    assert len(links) == 12
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert set(links) < set(ids)
+    assert len(ids) == len(set(ids))
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', text)
+    assert text.count("<link") == 1
+    sources = set(re.findall(r'data-source="([a-z-]+)"', text))
+    assert sources == {"step-bars", "timeline", "step-columns", "collectives"}
+    for source in sources:
+        assert f'<script type="application/json" id="data-{source}">' in text
+    # Every column's unit and formula.
+    assert "start of the step's first compute or comm kernel" in text.replace("&#39;", "'")
+
+
+def test_hostile_names_are_escaped_everywhere(tmp_path):
+    log = hostile_log(tmp_path / "nccl.log")
+    run = load(write_hostile_run(tmp_path), nccl_log=log, label=HOSTILE[0], run_id=HOSTILE[3])
+    text = without_library(run_page(run))
+    for name in HOSTILE[:4]:
+        assert name not in text
+    assert "&lt;script&gt;window.attacked=1" in text
+    assert text.count("<script") == text.count("</script>") == 2 + text.count("<script type=")
+    # Neither templates in names are run, nor long names repeated at full length.
+    assert "{{7*7}}" in text
+    assert "long_name_" * 50 not in text
+
+
+def of_one_rank():
+    return [steady_rank(0, world_size=1)], ["One rank: there is nobody to wait for."]
+
+
+def without_steps():
+    return [TraceBuilder().kernel(10, 50, launch=1).kernel(60, 90, launch=2)], [
+        "there are no steps (no family of NVTX ranges qualifies on every rank)",
+        "Where the time of the capture goes",
+        "Timeline of the capture",
+        "There are no steps: the figures are of the capture as a whole.",
+    ]
+
+
+def without_gpu_activity():
+    return [TraceBuilder().range(0, 10, "step 1")], ["No GPU activity was recorded", "not recorded"]
+
+
+def without_backward():
+    builders = [steady_rank(rank) for rank in range(2)]
+    for builder in builders:
+        backward = builder.string("backward")
+        builder.rows["NVTX_EVENTS"] = [row for row in builder.rows["NVTX_EVENTS"] if row["textId"] != backward]
+    return builders, [
+        '<dt>hidden by backward</dt> <dd class="figure">not recorded</dd> <dd class="meaning">no backward range'
+    ]
+
+
+@pytest.mark.parametrize("make", [of_one_rank, without_steps, without_gpu_activity, without_backward])
+def test_what_a_run_does_not_have_is_said(make, tmp_path):
+    builders, says = make()
+    for rank, builder in enumerate(builders):
+        builder.write(tmp_path / f"r_{rank}.sqlite")
+    text = re.sub(r"\s+", " ", without_library(run_page(load(tmp_path))))
+    for part in says:
+        assert part in text
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rows"),
+    [
+        ("exposed_comm_ns_per_step", 1_500_000.0, [("exposed comm per step", "1.500 ms")]),
+        ("overlap_ratio", 0.25, [("overlap", "25.0 %")]),
+        ("busbw_bytes_per_s", 25e9, [("busbw", "25.00 GB/s")]),
+        ("grad_copy_bytes_per_step", 2e6, [("grad copy per step", "2.00 MB")]),
+        ("n_arrived_last", 11, [("arrived last", "11")]),
+        ("link", "SHM", [("link", "SHM")]),
+        ("is_estimate", True, [("is estimate", "yes")]),
+        ("ranks", [0, 3], [("ranks", "0, 3")]),
+        ("exposed_comm_ns_per_step_by_phase", {"backward": 2e6}, [("exposed comm per step, backward", "2.000 ms")]),
+        ("link", None, []),
+    ],
+)
+def test_evidence_is_written_in_words_by_its_unit(key, value, rows):
+    assert list(evidence_rows({key: value})) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        ("unset NCCL_P2P_DISABLE <b>", "unset <code>NCCL_P2P_DISABLE</code> &lt;b&gt;"),
+        ("lower DDP(bucket_cap_mb=...)", "lower <code>DDP(bucket_cap_mb=...)</code>"),
+        ("or pass --ipc=host", "or pass <code>--ipc=host</code>"),
+        (
+            "avoid .item() and set A_CONF=expandable_segments:True.",
+            "avoid <code>.item()</code> and set <code>A_CONF=expandable_segments:True</code>.",
+        ),
+    ],
+)
+def test_what_is_to_be_typed_is_code(text, marked):
+    assert str(_code(text)) == marked
+
+
+def test_a_number_keeps_its_unit_on_its_line():
+    assert str(_unbroken("45 % of <b> 3.5 ms per step")) == "45&nbsp;% of &lt;b&gt; 3.5&nbsp;ms per step"
+
+
+def test_a_straggler_board_counts_per_step():
+    rows = [
+        {"rank": 0, "n_arrived_last": 0, "wait_caused_ns": 0, "lateness_ns": 0, "wait_ns": 8_000_000},
+        {"rank": 1, "n_arrived_last": 5, "wait_caused_ns": 9_000_000, "lateness_ns": 6_000_000, "wait_ns": 0},
+    ]  # fmt: skip
+    times = [{"rank": rank, "step_time_ns": 7_000_000} for rank in (0, 1)]
+    table = straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(times), 2)
+    # Two steps: 6 ms late in all are 3 ms per step; 8 ms of waiting are 4 ms.
+    assert table.rows == [
+        ["1", "7.000 ms", Bar("3.000 ms", 1.0, "accent"), "5", "4.500 ms", "0 ms"],
+        ["0", "7.000 ms", "0 ms", "0", "0 ms", Bar("4.000 ms", 1.0, "waiting")],
+    ]
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2])
+def test_one_rank_and_ranks_that_could_not_be_matched_have_no_straggler_board(n_ranks):
+    rows = [{"rank": rank} for rank in range(n_ranks)]
+    assert straggler_table(schema.STRAGGLERS.from_rows(rows), schema.RANK_SUMMARY.from_rows(rows), 2) is None
+
+
+def test_phases_are_in_the_order_of_a_training_loop():
+    rows = [{"phase": phase} for phase in ("backward", "data", "forward", "optimizer")]
+    table = phase_table(schema.PHASE_SUMMARY.from_rows(rows))
+    assert [row[0] for row in table.rows] == ["data", "forward", "backward", "optimizer"]
+    assert phase_table(schema.PHASE_SUMMARY.empty()) is None
+
+
+def test_causes_of_idle_time_are_sorted_and_zeros_left_out():
+    causes = dict.fromkeys((f"{name}_per_step" for name in schema.IDLE_CAUSES), 0.0)
+    found = idle_table(causes | {"idle_launch_ns_per_step": 1e6, "idle_input_ns_per_step": 3e6, "idle_share": 0.2})
+    # 4 ms are 20 % of the step: 3 ms are 15 %, 1 ms is 5 %.
+    assert [(row[0], row[2]) for row in found.rows] == [("input", "15.0 %"), ("launch", "5.0 %")]
+    assert idle_table(causes | {"idle_share": 0.0}) is None
+
+
+def test_kernels_are_summed_over_ranks_and_the_longest_stands_first():
+    def kernel(rank, name, total, **more):
+        zeros = dict.fromkeys(("overlapped_ns", "n_slowed", "slowed_ns", "free_ns"), 0)
+        return {"rank": rank, "phase": "forward", "name": name, "n_kernels": 2, "total_ns": total} | zeros | more  # fmt: skip
+
+    rows = [
+        kernel(0, "a", 1_000_000),
+        kernel(1, "a", 1_000_000),
+        kernel(0, "b", 6_000_000, overlapped_ns=3_000_000, n_slowed=4, slowed_ns=3, free_ns=2),
+    ]
+    table = kernel_table(schema.KERNEL_COSTS.from_rows(rows))
+    assert table.rows[0] == [
+        "b", "forward", "2", Bar("6.000 ms", 1.0, "accent"), "75.0 %", "3.000 ms", Bar("50.0 %", 1.0, "hidden"), "50.0 % (4)",
+    ]  # fmt: skip
+    assert table.rows[1][:3] == ["a", "forward", "4"]
+    assert kernel_table(schema.KERNEL_COSTS.empty()) is None
+
+
+def test_links_that_are_alike_are_one_row():
+    rows = [
+        {"from_rank": at, "to_rank": at + 1, "transport": "SHM", "kind": "shm", "path": "NV18", "nominal_bytes_per_s": 63e9}
+        for at in range(20)
+    ]  # fmt: skip
+    (row,) = link_table(schema.LINKS.from_rows(rows)).rows
+    assert row[:4] == ["shm", "SHM", "NV18", "63.00 GB/s"]
+    assert row[5] == "20"
+    assert row[6].startswith("0\N{RIGHTWARDS ARROW}1, 1\N{RIGHTWARDS ARROW}2, ")
+    assert row[6].endswith("and 8 more")
+
+
+def test_what_nccl_says_is_listed_by_name():
+    facts = NcclFacts("2.28.9", {"NCCL_B": "1", "NCCL_A": "0"}, nvls=None)
+    assert _nccl(facts) == [("version", "2.28.9"), ("NVLink SHARP", "not said"), ("NCCL_A", "0"), ("NCCL_B", "1")]
+
+
+def problem(message, rank=None, severity="warning", fix=None):
+    return {"severity": severity, "message": message, "rank": rank, "report": None, "fix": fix}
+
+
+def test_problems_of_several_ranks_and_those_that_differ_in_numbers_are_told_once():
+    rows = [problem("no strings", rank, fix="mend") for rank in range(20)]
+    assert troubles(rows) == [("warning", "no strings", "rank 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more", "mend")]
+    rows = [problem(f"step {number} is late") for number in range(9)]
+    assert troubles(rows) == [("warning", "step 0 is late; 8 more alike", "", None)]
+    rows = [problem(f"step {number} is late", number) for number in range(2)]
+    assert troubles(rows) == [(*("warning", f"step {at} is late"), f"rank {at}", None) for at in range(2)]
+
+
+def ranks_of(times, late=()):
+    names = ("rank", "length_ns", "lateness_ns_per_step", "exposed_comm_share")
+    return [
+        dict(zip(names, (rank, time, 9.0 if rank in late else 0.0, 0.0), strict=True))
+        for rank, time in enumerate(times)
+    ]
+
+
+def test_of_many_ranks_stragglers_slowest_and_fastest_are_chosen():
+    assert chosen_ranks(ranks_of([5, 5, 5]), 3) == [0, 1, 2]
+    times = [50] * 64
+    times[17], times[40] = 90, 10
+    chosen = chosen_ranks(ranks_of(times, late=(33,)), 8)
+    assert len(chosen) == 8
+    assert {17, 33, 40} < set(chosen)
+    assert chosen == sorted(chosen)
+    assert left_out_note(4, 4) == ""
+    assert left_out_note(8, 64).startswith("8 of 64 ranks")
