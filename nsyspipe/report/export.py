@@ -22,13 +22,7 @@ Steps: TypeAlias = "tuple[int, int] | None"
 # Called with (done, in all).
 OnProgress: TypeAlias = "Callable[[int, int], None] | None"
 
-SUFFIXES = {
-    ".json": "json",
-    ".md": "markdown",
-    ".html": "html",
-    ".pftrace": "perfetto",
-    ".perfetto-trace": "perfetto",
-}
+SUFFIXES = {".json": "json", ".md": "markdown", ".html": "html", ".pftrace": "perfetto", ".perfetto-trace": "perfetto"}
 
 
 @dataclass(frozen=True)

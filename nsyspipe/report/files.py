@@ -68,12 +68,7 @@ _PARQUET = b"PAR1"  # how such a file begins
 
 
 def write_text(
-    path: Path,
-    text: str,
-    inputs: Iterable[Path],
-    *,
-    may_replace: Callable[[], bool],
-    is_named: bool = True,
+    path: Path, text: str, inputs: Iterable[Path], *, may_replace: Callable[[], bool], is_named: bool = True
 ) -> None:
     """Write a text file, as `writing` does."""
     with writing(path, inputs, may_replace=may_replace, is_named=is_named) as file:

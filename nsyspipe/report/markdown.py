@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from nsyspipe.model.text import printable
-from nsyspipe.report.blocks import (
-    Facts,
-    Heading,
-    Items,
-    Notes,
-    Sentence,
-    Table,
-    Tiles,
-    Troubles,
-    left_out,
-    words_of,
-)
+from nsyspipe.report.blocks import Facts, Heading, Items, Notes, Sentence, Table, Tiles, Troubles, left_out, words_of
 from nsyspipe.report.files import head_of
 from nsyspipe.version import __version__
 
@@ -35,8 +24,7 @@ _BREAK = "\N{ZERO WIDTH SPACE}"
 # What GitHub turns into mentions, references, links and emoji after Markdown is done, so that a
 # backslash does not help: @name, #1, GH-1, http://, www. and :name:.
 _LINKED = re.compile(
-    r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)",
-    re.IGNORECASE,
+    r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=\bGH)(?=-\d)|(?<=:)(?=//)|(?<=\bwww)(?=\.)|(?<=:)(?=[\w+-]+:)", re.IGNORECASE
 )
 # An underscore between two letters never means emphasis.
 _SYNTAX = re.compile(r"[\\`*\[\]~&<>|$\u200b]|(?<![^\W_])_|_(?![^\W_])")

@@ -14,19 +14,7 @@ import pyarrow.compute as pc
 from nsyspipe.analysis.summary import host_figures
 from nsyspipe.model.options import DEFAULT_FINDINGS
 from nsyspipe.report.as_text import as_text
-from nsyspipe.report.blocks import (
-    Facts,
-    Field,
-    Heading,
-    Sentence,
-    Table,
-    Tile,
-    Tiles,
-    Troubles,
-    barred,
-    of,
-    table_of,
-)
+from nsyspipe.report.blocks import Facts, Field, Heading, Sentence, Table, Tile, Tiles, Troubles, barred, of, table_of
 from nsyspipe.report.units import FIGURES, absent, bandwidth_text, bytes_text, count_text, ms_text, percent_text
 from nsyspipe.report.words import (
     capture_text,
@@ -102,6 +90,8 @@ def run_blocks(run: Run, extent: Extent) -> Iterator[Block]:
     if extent.n_findings != 0:
         yield from _changes(findings_of(run), extent)
     yield from _problems(run.problems.to_pylist(), extent)
+    if extent.is_comment:
+        yield Sentence(f"Run {run.header.run_id}. What the figures mean: nsyspipe schema.")
 
 
 # --- figures ---------------------------------------------------------------------------------
@@ -152,6 +142,8 @@ def key_figures(run: Run, names: Sequence[str]) -> list[Tile]:
             continue
         figure = FIGURES.get(name)
         label, category = (figure.label, figure.category) if figure else ("gradient copies", None)
+        if name.endswith("_per_step") and not label.endswith("per step"):
+            label += " per step"
         meaning, missing = meanings.get(name, ""), None
         if name in meanings and summary[name] is None:
             nothing = _why_nothing(name, run, summary)

@@ -36,9 +36,8 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
-def open_page(browser):
-    """Return a function that opens a page; what it complained about fails the test when it ends."""
+def _opening(browser):
+    """Yield a function that opens a page; what it complained about fails the test when it ends."""
     contexts, pages = [], []
 
     def opened(path, *, size=DESKTOP, dark=False, **options):
@@ -60,6 +59,18 @@ def open_page(browser):
         context.close()
     assert not complaints
     assert not asked
+
+
+@pytest.fixture
+def open_page(browser):
+    """Return a function that opens a page for one test."""
+    yield from _opening(browser)
+
+
+@pytest.fixture(scope="module")
+def keep_page(browser):
+    """Return a function that opens a page for all tests of a file, which leave it as they found it."""
+    yield from _opening(browser)
 
 
 @pytest.fixture(scope="session")

@@ -59,16 +59,7 @@ def test_a_step_that_was_never_closed_is_counted_apart():
         ([(0, 0, 100, 1), (1, 0, 105, 1)], (0, 1)),
         ([(0, 0, 0, 0), (1, 0, 0, 0)], None),
     ],
-    ids=[
-        "lowest-of-equals",
-        "equal",
-        "one",
-        "one-is-open",
-        "zero",
-        "below-5-percent",
-        "5-percent",
-        "all-zero",
-    ],
+    ids=["lowest-of-equals", "equal", "one", "one-is-open", "zero", "below-5-percent", "5-percent", "all-zero"],
 )
 def test_the_slowest_and_the_fastest_are_named_only_if_they_differ(rows, pair):
     figures = host_figures(table(*rows))

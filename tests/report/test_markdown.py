@@ -50,6 +50,8 @@ Idle 76.0 %: launch 65.0 %, input 10.0 %, dependency 1.0 %
 | 0 | 0.001000 ms | {shares} | 0 ms |
 | 1 | 0.001000 ms | {shares} | 0 ms |
 
+Run r1. What the figures mean: nsyspipe schema.
+
 nsyspipe {nsyspipe.__version__}: `nsyspipe analyze REPORTS --html report.html`
 """
     source = markdown(Changed(run, findings=[], problems=[]))
@@ -142,18 +144,18 @@ def test_a_run_without_gpu_activity_has_no_tables(tmp_path):
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """Return a run of 20 ranks, three of which stand out.
+    """Return a run of 12 ranks, three of which stand out.
 
     Per step a kernel hides [400, 500) of the all-reduce [400, 520): 20 are exposed. Rank 3 arrives at 450, and the
     others wait 50 for it. Rank 7 lacks that kernel: 120 are exposed. Step 3 of rank 11 starts 30 later than on the
     others, so that its step 2 takes 1030 instead of 1000.
     """
-    found = reports(20)
+    found = reports(12)
     for rank, builder in enumerate(found):
         for at in range(0, 4000, 1000) if rank != 7 else ():
             builder.kernel(at + 400, at + 500, launch=at + 15)
     found[11].rows[KERNEL][3]["start"] += 30
-    every_step(found, *(450 if rank == 3 else 400 for rank in range(20)), end=520)
+    every_step(found, *(450 if rank == 3 else 400 for rank in range(12)), end=520)
     return load(found, tmp_path_factory.mktemp("many"))
 
 
@@ -164,7 +166,7 @@ def test_of_many_ranks_those_that_matter_are_shown(many):
     # The most waited for by 50 ns, the most exposed, and the slowest.
     assert (rows["3"][-1], rows["7"][3]) == ("<0.001 ms", "12.0 %")
     assert "11" in rows
-    assert any(text.startswith("8 of 20 ranks: the most waited for, the slowest,") for text in page.texts)
+    assert any(text.startswith("8 of 12 ranks: the most waited for, the slowest,") for text in page.texts)
 
 
 def test_the_longest_page_has_less_than_60_lines_and_says_what_it_left_out(many, tmp_path):

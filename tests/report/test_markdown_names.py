@@ -43,22 +43,7 @@ def test_hostile_names_stay_text(tmp_path):
 
 @pytest.mark.parametrize(
     "run_id",
-    [
-        "r1",
-        "20261120T2215-38",
-        "a b",
-        "-->",
-        "--!>",
-        "->",
-        ">",
-        "---",
-        "a--",
-        "<!--",
-        "%2D",
-        "é\n\t",
-        "\udce9",
-        "",
-    ],
+    ["r1", "20261120T2215-38", "a b", "-->", "--!>", "->", ">", "---", "a--", "<!--", "%2D", "é\n\t", "\udce9", ""],
 )
 def test_a_run_id_is_found_again_and_cannot_end_its_comment(run, tmp_path, run_id):
     text = markdown(Changed(run, header=replace(run.header, run_id=run_id)))

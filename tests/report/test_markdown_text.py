@@ -44,16 +44,7 @@ def test_hostile_text_is_shown_as_it_is(write, text, frame):
 
 
 PIECES = st.sampled_from(
-    [
-        *"\\`*_~[]()<>&|$@#:!-+=.^{}'\" ab1\n\t",
-        "www.",
-        "http://",
-        "GH-",
-        "&#64;",
-        "a_b",
-        "x=1",
-        "f()",
-    ]
+    [*"\\`*_~[]()<>&|$@#:!-+=.^{}'\" ab1\n\t", "www.", "http://", "GH-", "&#64;", "a_b", "x=1", "f()"]
 )
 
 

@@ -11,7 +11,6 @@ import nsyspipe
 from nsyspipe.errors import OptionError
 from nsyspipe.report.perfetto.trace import perfetto
 from tests.build.across import every_step, load, reports
-from tests.conftest import SAMPLES
 from tests.perfetto_reading import ReadTrace
 
 
@@ -78,10 +77,7 @@ def check_steps(track, shown, shift):
     """Windows, and in each the exposed communication and the waiting of the steps table."""
     steps = track.child("steps")
     assert steps.times == [(row["start_ns"] + shift, row["end_ns"] + shift) for row in shown]
-    for name, figure in (
-        ("exposed communication", "exposed_comm_ns"),
-        ("waiting in communication", "wait_ns"),
-    ):
+    for name, figure in (("exposed communication", "exposed_comm_ns"), ("waiting in communication", "wait_ns")):
         known = [row for row in shown if row[figure] is not None]
         assert (name in steps.names) == bool(known)
         if not known:
@@ -112,9 +108,6 @@ def check_flows(found):
         assert len({rank_of[id(one)] for one in slices}) == len(slices)
 
 
-# --- built runs ------------------------------------------------------------------------------
-
-
 def test_a_steady_run_shows_what_was_built(steady):
     found = check(nsyspipe.load(steady))
     rank = found.ranks[1]
@@ -122,11 +115,7 @@ def test_a_steady_run_shows_what_was_built(steady):
     # session of rank 1 starts 1 ns late, but its all-reduces end with the others': that is its clock's offset.
     assert rank.name == "rank 1 · NVIDIA H200 · node0"
     compute, comm = rank.threads
-    assert compute.bars[3:6] == [
-        (1100, 1200, "gemm"),
-        (1200, 1300, "gemm"),
-        (1340, 1350, "memcpy DtoD"),
-    ]
+    assert compute.bars[3:6] == [(1100, 1200, "gemm"), (1200, 1300, "gemm"), (1340, 1350, "memcpy DtoD")]
     assert comm.times[1] == (1270, 1330)
     steps = rank.child("steps")
     assert steps.child("exposed communication").times[1] == (1300, 1330)
@@ -136,10 +125,7 @@ def test_a_steady_run_shows_what_was_built(steady):
         (1060, 1160, "backward"),
     ]
     # Launched in forward: the first kernel; in backward: the second, the all-reduce and the copy.
-    assert steps.child("phases on device").bars[2:4] == [
-        (1100, 1200, "forward"),
-        (1200, 1350, "backward"),
-    ]
+    assert steps.child("phases on device").bars[2:4] == [(1100, 1200, "forward"), (1200, 1350, "backward")]
     # Four collectives, each on both ranks.
     assert [len(slices) for slices in found.flows().values()] == [2, 2, 2, 2]
 
@@ -197,30 +183,14 @@ def test_the_same_run_gives_the_same_bytes(steady):
     assert first.getvalue() == again.getvalue()
 
 
-# --- real runs -------------------------------------------------------------------------------
-
-
-def test_a_step_of_the_sample():
-    run = nsyspipe.load(f"{SAMPLES}/ddp-4gpu-after_*.sqlite")
-    step = run.breakdown()["step"].to_pylist()[0]
-    found = check(run, (step, step))
-    assert len(found.ranks) == 4
-    assert {len(slices) for slices in found.flows().values()} == {4}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        "ddp-1gpu_*",
-        "ddp-2gpu-straggler_*",
-        "ddp-2gpu-bucket100-nsys2025_*",
-        "ddp-4gpu-onefile*",
-        "ddp-4gpu-shm-powersgd_*",
-        "fsdp-4gpu_*",
-        "baseline*",
+        "ddp-1gpu_*", "ddp-2gpu-straggler_*", "ddp-2gpu-bucket100-nsys2025_*", "ddp-4gpu-onefile*",
+        "ddp-4gpu-shm-powersgd_*", "fsdp-4gpu_*", "baseline*",
     ],
-)
+)  # fmt: skip
 def test_real_runs_show_their_own_numbers(real, name):
     run = nsyspipe.load(f"{real}/{name}.sqlite")
     check(run)

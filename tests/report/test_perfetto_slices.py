@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from nsyspipe.analysis.intervals import union
 from nsyspipe.model import schema
 from nsyspipe.report.perfetto.packets import coded, disjoint_lanes, nested_lanes, shown, values_of
-from nsyspipe.report.perfetto.trace import _waiting_time, _windows, bin_edges, busy_percent
+from nsyspipe.report.perfetto.trace import _waiting_time, bin_edges, busy_percent
 from tests.build.make import ints
 from tests.build.make_perfetto import collective, step_row
 
@@ -25,48 +25,38 @@ def nested(*times, depth=None):
     return [lane.tolist() for lane in nested_lanes(starts, ends, ints(*(depth or [0] * len(times))))]
 
 
-# --- tracks of streams -----------------------------------------------------------------------
-
-
-def test_slices_one_after_the_other_need_one_track_whatever_the_rows_order():
-    assert disjoint((20, 30), (0, 10), (10, 20)) == [[1, 2, 0]]
-
-
-def test_no_slices_need_no_track():
-    assert disjoint() == []
-    assert nested() == []
-
-
-def test_a_slice_that_overlaps_takes_the_next_track_and_later_ones_the_first_again():
-    assert disjoint((0, 10), (5, 8), (10, 12), (11, 15)) == [[0, 2], [1, 3]]
-
-
-def test_a_slice_inside_another_is_not_its_child_on_a_stream():
-    assert disjoint((0, 10), (2, 4)) == [[0], [1]]
-
-
-def test_a_slice_without_length_stands_before_one_that_starts_then_and_beside_one_that_runs():
-    assert disjoint((5, 8), (5, 5), (8, 8)) == [[1, 0, 2]]
-    assert disjoint((5, 8), (6, 6)) == [[0], [1]]
+@pytest.mark.parametrize(
+    ("slices", "lanes"),
+    [
+        ([(20, 30), (0, 10), (10, 20)], [[1, 2, 0]]),
+        ([], []),
+        ([(0, 10), (5, 8), (10, 12), (11, 15)], [[0, 2], [1, 3]]),
+        ([(0, 10), (2, 4)], [[0], [1]]),
+        ([(5, 8), (5, 5), (8, 8)], [[1, 0, 2]]),
+        ([(5, 8), (6, 6)], [[0], [1]]),
+    ],
+    ids=["in-turn", "none", "next-track-and-back", "inside-is-no-child", "without-length", "without-length-inside"],
+)
+def test_slices_of_a_stream_take_the_first_track_that_is_free(slices, lanes):
+    assert disjoint(*slices) == lanes
 
 
 def test_equal_times_are_in_order_of_the_tie():
     assert disjoint((5, 5), (5, 5), (5, 5), ties=(3, 1, 2)) == [[1, 2, 0]]
 
 
-# --- tracks of host ranges -------------------------------------------------------------------
-
-
-def test_ranges_inside_a_range_stand_on_its_track_behind_it():
-    assert nested((2, 4), (0, 10), (4, 10)) == [[1, 0, 2]]
-
-
-def test_of_equal_ranges_the_lower_depth_is_the_outer():
-    assert nested((0, 10), (0, 10), depth=(1, 0)) == [[1, 0]]
-
-
-def test_ranges_that_cross_stand_on_two_tracks():
-    assert nested((0, 10), (5, 15), (6, 14), (15, 20)) == [[0, 3], [1, 2]]
+@pytest.mark.parametrize(
+    ("ranges", "depth", "lanes"),
+    [
+        ([(2, 4), (0, 10), (4, 10)], None, [[1, 0, 2]]),
+        ([(0, 10), (0, 10)], (1, 0), [[1, 0]]),
+        ([(0, 10), (5, 15), (6, 14), (15, 20)], None, [[0, 3], [1, 2]]),
+        ([], None, []),
+    ],
+    ids=["inside-stands-behind", "lower-depth-is-outer", "crossing-stands-on-two", "none"],
+)
+def test_ranges_of_a_host_stand_inside_each_other(ranges, depth, lanes):
+    assert nested(*ranges, depth=depth) == lanes
 
 
 TIMES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=30)
@@ -98,14 +88,12 @@ def test_nested_lanes_hold_each_slice_once_and_nothing_that_crosses(found):
                 assert ends[inner] <= ends[outer] or starts[inner] >= ends[outer]
 
 
-# --- columns ---------------------------------------------------------------------------------
-
-
 def read(column):
     found = values_of(coded(column))
     numbers = found.numbers.tolist()
-    values = numbers if found.texts is None else [found.texts[at] for at in numbers]
-    return [value if known else None for value, known in zip(values, found.is_known, strict=True)]
+    known = found.is_known.tolist()
+    values = [found.texts[at] if found.texts and ok else at for at, ok in zip(numbers, known, strict=True)]
+    return [value if ok else None for value, ok in zip(values, known, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -113,22 +101,15 @@ def read(column):
     [
         ([3, None, 2**62], pa.int64(), [3, None, 2**62]),
         (["b", None, "a", "b"], pa.string(), ["b", None, "a", "b"]),
-        ([None, None], pa.string(), None),
+        ([None, None], pa.string(), [None, None]),
+        ([], pa.string(), []),
+        ([], pa.int64(), []),
         ([True, False, None], pa.bool_(), ["true", "false", None]),
     ],
 )
 def test_a_column_keeps_its_values_and_its_nulls(values, kind, expected):
-    if expected is None:
-        assert not values_of(coded(pa.chunked_array([values], kind))).is_known.any()
-        return
     assert read(pa.chunked_array([values], kind)) == expected
     assert read(pa.chunked_array([values[:1], values[1:]], kind)) == expected
-
-
-@pytest.mark.parametrize("kind", [pa.int64(), pa.string(), pa.bool_()])
-def test_a_column_without_chunks_is_empty(kind):
-    found = values_of(coded(pa.chunked_array([], kind)))
-    assert (found.numbers.size, found.is_known.size) == (0, 0)
 
 
 def test_bytes_that_are_no_text_are_replaced():
@@ -158,17 +139,6 @@ def collectives(*rows):
     return schema.COLLECTIVES.from_rows(list(rows))
 
 
-def test_windows_are_those_whose_figure_is_known_and_touching_ones_are_one():
-    table = steps(
-        step_row(0, 10, 0, wait_ns=0),
-        step_row(10, 20, 1, wait_ns=3),
-        step_row(20, 30, 2),
-        step_row(30, 40, 3, wait_ns=1),
-    )
-    assert pairs(_windows(table, "wait_ns")) == [(0, 20), (30, 40)]
-    assert pairs(_windows(table, "comm_ns")) == []
-
-
 def test_waiting_runs_from_the_own_start_to_the_last_start_or_the_own_end():
     table = collectives(
         collective(0, 50, 0, wait_ns=10),
@@ -185,22 +155,21 @@ def test_waiting_at_two_communicators_at_once_counts_once():
     assert pairs(_waiting_time(table, times((0, 100)))) == [(0, 30)]
 
 
-# --- counters --------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("windows", "bins"),
+    [
+        ([(1000, 2000, 0, 0), (900, 2900, 0, 1)], (900, 2900, 201)),  # two hundred of a step, over all ranks
+        ([(1000 * i, 1000 * i + 1000, i, 0) for i in range(100)], (0, 100_000, 4001)),  # never more than 4000
+        ([(5, 8, 0, 0)], (5, 8, 4)),  # never shorter than a ns
+        ([(5, 5, 0, 0)], (5, 5, 1)),
+    ],
+)
+def test_bins_are_as_many_as_can_be_told_apart(windows, bins):
+    edges = bin_edges(steps(*(step_row(*window) for window in windows)))
+    assert (edges[0], edges[-1], edges.size) == bins
 
 
-def test_a_step_has_two_hundred_bins_over_the_windows_of_all_ranks():
-    edges = bin_edges(steps(step_row(1000, 2000, rank=0), step_row(900, 2900, rank=1)))
-    assert (edges[0], edges[-1], edges.size) == (900, 2900, 201)
-
-
-def test_long_runs_have_four_thousand_bins():
-    edges = bin_edges(steps(*(step_row(1000 * i, 1000 * i + 1000, i) for i in range(100))))
-    assert (edges.size, edges[1]) == (4001, 25)
-
-
-def test_bins_are_never_shorter_than_a_ns():
-    assert bin_edges(steps(step_row(5, 8))).tolist() == [5, 6, 7, 8]
-    assert bin_edges(steps(step_row(5, 5))).tolist() == [5]
+def test_without_steps_there_are_no_bins():
     assert bin_edges(steps()).tolist() == []
 
 
@@ -209,21 +178,16 @@ def busy(found, inside, *edges):
     return list(zip(at.tolist(), percents.tolist(), strict=True))
 
 
-def test_busy_is_the_share_of_each_bin_and_equal_values_are_told_once():
-    # Bins of 10: all, half, half, none, all.
-    found = busy([(0, 15), (20, 25), (40, 50)], [(0, 50)], 0, 10, 20, 30, 40, 50)
-    assert found == [(0, 100), (10, 50), (30, 0), (40, 100), (50, 0)]
-
-
-def test_a_bin_counts_as_far_as_it_lies_in_windows():
-    # The window [5, 25): of its part of the first bin 5 of 5, of the last 1 of 5; [30, 40) lies in none.
-    assert busy([(0, 10), (22, 23)], [(5, 25)], 0, 10, 20, 30, 40) == [
-        (0, 100),
-        (10, 0),
-        (20, 20),
-        (30, 0),
-    ]
-
-
-def test_percent_are_to_the_nearest():
-    assert busy([(0, 1), (3, 5)], [(0, 6)], 0, 3, 6) == [(0, 33), (3, 67), (6, 0)]
+@pytest.mark.parametrize(
+    ("found", "inside", "edges", "percents"),
+    [
+        # Bins of 10: all, half, half, none, all; equal values are told once.
+        ([(0, 15), (20, 25), (40, 50)], [(0, 50)], range(0, 60, 10), [(0, 100), (10, 50), (30, 0), (40, 100), (50, 0)]),
+        # The window [5, 25): of its part of the first bin 5 of 5, of the last 1 of 5; [30, 40) lies in none.
+        ([(0, 10), (22, 23)], [(5, 25)], range(0, 50, 10), [(0, 100), (10, 0), (20, 20), (30, 0)]),
+        # To the nearest.
+        ([(0, 1), (3, 5)], [(0, 6)], range(0, 9, 3), [(0, 33), (3, 67), (6, 0)]),
+    ],
+)
+def test_busy_is_the_share_of_each_bin_that_lies_in_windows(found, inside, edges, percents):
+    assert busy(found, inside, *edges) == percents

@@ -36,17 +36,10 @@ BELOW_STEPS = [
 KNOWN = {"compute_ns": 0, "comm_ns": 0, "exposed_comm_ns": 0, "wait_ns": 0}
 
 
-# --- ranks -----------------------------------------------------------------------------------
-
-
 def test_each_rank_has_a_process_track_and_they_are_in_order():
     ranks = [rank_row(0), rank_row(2, host=None), rank_row(11, gpu=None, host=None)]
     found = trace([op(0, 1, rank=11), op(0, 1, rank=0)], ranks=ranks)
-    assert [one.name for one in found.ranks] == [
-        "rank 0 · NVIDIA H200 · node0",
-        "rank 2 · NVIDIA H200",
-        "rank 11",
-    ]
+    assert [one.name for one in found.ranks] == ["rank 0 · NVIDIA H200 · node0", "rank 2 · NVIDIA H200", "rank 11"]
     assert found.root.process_ordering == TrackDescriptor.PROCESS_ORDERING_EXPLICIT
     assert found.root.thread_ordering == TrackDescriptor.THREAD_ORDERING_EXPLICIT
 
@@ -74,38 +67,22 @@ def test_the_first_track_tells_what_the_trace_is_of():
     }
 
 
-# --- streams ---------------------------------------------------------------------------------
-
-
-def test_each_stream_is_a_thread_with_its_operations():
+def test_each_stream_is_a_thread_with_its_operations_and_those_not_known_come_last():
     ops = [
-        op(30, 40, stream=7),
-        op(0, 10, stream=7, name="first"),
-        op(0, 5, stream=13, name="memcpy DtoH", category="memory"),
-        op(2, 3, stream=1, device=1),
-    ]
+        op(30, 40, stream=7), op(0, 10, stream=7, name="first"), op(2, 3, stream=1, device=1),
+        op(0, 5, stream=13, name="memcpy DtoH", category="memory"), op(4, 5, stream=None),
+        op(6, 7, device=None, stream=2), op(8, 9, device=None, stream=None),
+    ]  # fmt: skip
     rank = only_rank(ops)
-    assert [one.name for one in rank.threads] == [
-        "device 0 stream 7",
-        "device 0 stream 13",
-        "device 1 stream 1",
-    ]
-    assert [one.bars for one in rank.threads] == [
-        [(0, 10, "first"), (30, 40, "gemm")],
-        [(0, 5, "memcpy DtoH")],
-        [(2, 3, "gemm")],
+    assert [(one.name, one.bars) for one in rank.threads] == [
+        ("device 0 stream 7", [(0, 10, "first"), (30, 40, "gemm")]),
+        ("device 0 stream 13", [(0, 5, "memcpy DtoH")]),
+        ("device 0 unknown stream", [(4, 5, "gemm")]),
+        ("device 1 stream 1", [(2, 3, "gemm")]),
+        ("unknown device stream 2", [(6, 7, "gemm")]),
+        ("unknown device unknown stream", [(8, 9, "gemm")]),
     ]
     assert [one.category for one in rank.threads[1].slices] == ["memory"]
-
-
-def test_streams_and_devices_that_are_not_known_come_last():
-    ops = [op(0, 1, stream=None), op(2, 3, stream=9), op(4, 5, device=None, stream=2), op(6, 7, device=None, stream=None)]  # fmt: skip
-    assert [one.name for one in only_rank(ops).threads] == [
-        "device 0 stream 9",
-        "device 0 unknown stream",
-        "unknown device stream 2",
-        "unknown device unknown stream",
-    ]
 
 
 def test_operations_that_overlap_on_a_stream_stand_on_further_threads():
@@ -152,9 +129,6 @@ def test_more_operations_than_a_batch_are_all_there_in_order():
     assert stream.bars == [(10 * i, 10 * i + 7, f"k{i % 3}") for i in range(40_000)]
 
 
-# --- collectives -----------------------------------------------------------------------------
-
-
 def linked():
     """Return two ranks with two collectives: rank 1 is last at the first by 30 ns, rank 0 at the second by 5."""
     ops = [
@@ -186,15 +160,11 @@ def test_an_arrow_has_the_same_number_whatever_else_is_shown():
     assert set(part.flows()) < set(whole.flows())
 
 
-def test_what_is_not_matched_has_no_arrow_even_at_the_same_place_of_its_step():
+def test_what_is_not_matched_or_outside_of_steps_has_no_arrow():
     ops, rows = linked()
-    rows = [row | {"is_matched": row["seq"] == 0} for row in rows]
-    assert flows(trace(ops, collectives=rows)) == [[(100, 150), (130, 152)]]
-
-
-def test_communication_outside_of_steps_has_no_arrow():
-    ops = [one | {"step": None, "seq": None} for one in linked()[0]]
-    assert trace(ops, collectives=linked()[1]).flows() == {}
+    matched = [row | {"is_matched": row["seq"] == 0} for row in rows]
+    assert flows(trace(ops, collectives=matched)) == [[(100, 150), (130, 152)]]
+    assert trace([one | {"step": None, "seq": None} for one in ops], collectives=rows).flows() == {}
 
 
 def test_communication_tells_of_its_collective_and_who_came_last():
@@ -217,14 +187,8 @@ def test_nobody_came_last_where_two_did():
         assert not any("last_rank" in one.notes for one in rank.threads[0].slices)
 
 
-# --- steps and phases ------------------------------------------------------------------------
-
-
 def test_steps_are_windows_one_after_the_other_with_their_figures():
-    steps = steps_of(
-        [],
-        steps=[step_row(100, 250, 4, exposed_comm_ns=7), step_row(250, 300, 5, is_complete=False)],
-    )
+    steps = steps_of([], steps=[step_row(100, 250, 4, exposed_comm_ns=7), step_row(250, 300, 5, is_complete=False)])
     assert steps.bars == [(100, 250, "step 4"), (250, 300, "step 5")]
     assert steps.slices[0].notes == {
         "start_ns": 100, "step": 4, "wall_ns": 150, "exposed_comm_ns": 7, "is_complete": "true", "in_summary": "true",
@@ -273,9 +237,6 @@ def test_phases_of_the_device_run_from_their_first_operation_to_their_last():
     assert steps.child("phases on device (2)").bars == [(80, 200, "backward")]
 
 
-# --- derived tracks --------------------------------------------------------------------------
-
-
 def test_tracks_below_the_steps_are_in_order():
     ranges = [host_range(0, 9, "forward", device=(0, 9))]
     assert steps_of([comm(0, 9)], steps=[step_row(0, 9, **KNOWN)], ranges=ranges).names == BELOW_STEPS
@@ -283,25 +244,9 @@ def test_tracks_below_the_steps_are_in_order():
 
 def test_exposed_communication_stands_in_its_step():
     # Windows [0, 100) and [100, 200); communication [80, 130) with compute [90, 110): exposed [80, 90) and [110, 130).
-    steps = steps_of(
-        [comm(80, 130), op(90, 110)],
-        steps=[step_row(0, 100, 0, **KNOWN), step_row(100, 200, 1, **KNOWN)],
-    )
+    steps = steps_of([comm(80, 130), op(90, 110)], steps=[step_row(0, 100, 0, **KNOWN), step_row(100, 200, 1, **KNOWN)])
     exposed = steps.child("exposed communication")
-    assert [(one.start, one.end, one.notes["step"]) for one in exposed.slices] == [
-        (80, 90, 0),
-        (110, 130, 1),
-    ]
-
-
-def test_waiting_stands_inside_communication():
-    ops, rows = linked()
-    windows = [step_row(0, 300, 3, rank, **KNOWN) for rank in (0, 1)]
-    found = [
-        rank.child("steps").child("waiting in communication").times
-        for rank in trace(ops, collectives=rows, steps=windows).ranks
-    ]
-    assert found == [[(100, 130)], [(200, 205)]]
+    assert [(one.start, one.end, one.notes["step"]) for one in exposed.slices] == [(80, 90, 0), (110, 130, 1)]
 
 
 def test_what_was_not_recorded_has_no_track_and_a_true_zero_an_empty_one():
@@ -319,9 +264,6 @@ def test_counters_say_how_busy_each_bin_is():
     assert steps.child("communication busy").values == [(0, 0)]
     counter = steps.child("compute busy").descriptor
     assert (counter.counter.unit_name, counter.description) == ("%", "share of each 2 ns")
-
-
-# --- times -----------------------------------------------------------------------------------
 
 
 def test_times_are_aligned_times_where_every_clock_starts_at_0_or_later():
@@ -350,19 +292,10 @@ def test_what_lies_before_all_clocks_is_drawn_from_0_and_tells_its_start():
     ]
 
 
-# --- the file --------------------------------------------------------------------------------
-
-
 def test_nothing_at_all_is_a_trace():
     found = trace([])
     assert found.run.bars == [(0, 0, "baseline")]
     assert [one.name for one in found.ranks[0].children] == ["steps"]
-
-
-def test_the_same_tables_give_the_same_bytes():
-    ops, rows = linked()
-    tables = {"collectives": rows, "steps": [step_row(0, 300, 3, rank, **KNOWN) for rank in (0, 1)]}
-    assert trace_bytes(ops, **tables) == trace_bytes(ops, **tables)
 
 
 def test_the_order_of_rows_does_not_matter():

@@ -172,10 +172,7 @@ def test_transfer_is_the_median_over_ranks_and_steps():
 
 def test_two_kinds_at_one_place_are_two_rows():
     found = medians(row(0, 0, 0), row(1, 0, 0, kind="broadcast"))
-    assert [(one["seq"], one["collective"]) for one in found.rows] == [
-        (0, "all_reduce"),
-        (0, "broadcast"),
-    ]
+    assert [(one["seq"], one["collective"]) for one in found.rows] == [(0, "all_reduce"), (0, "broadcast")]
 
 
 def test_an_unmatched_collective_has_its_duration_only():

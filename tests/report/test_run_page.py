@@ -78,9 +78,7 @@ def test_hostile_names_are_escaped_everywhere(tmp_path):
 
 
 def of_one_rank():
-    return [steady_rank(0, world_size=1)], [
-        "One rank: there is nobody to wait for.",
-    ]
+    return [steady_rank(0, world_size=1)], ["One rank: there is nobody to wait for."]
 
 
 def without_steps():

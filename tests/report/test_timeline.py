@@ -32,10 +32,7 @@ def drawn(*bars, spans=((1000, 1100),), first=(0,), others=()):
 
 def test_times_count_from_the_first_start_of_the_step():
     found = drawn(
-        bar("compute", 1010, 1030),
-        bar("compute", 1050, 1070, rank=1),
-        spans=((1010, 1100), (1000, 1090)),
-        first=(0, 1),
+        bar("compute", 1010, 1030), bar("compute", 1050, 1070, rank=1), spans=((1010, 1100), (1000, 1090)), first=(0, 1)
     )
     assert (found["step"], found["end"]) == (4, 100)
     assert [one["window"] for one in found["ranks"]] == [[10, 100], [0, 90]]
@@ -84,11 +81,7 @@ def test_other_ranks_are_kept_while_there_is_room(monkeypatch):
     monkeypatch.setattr(module, "MOST_BARS", 3)
     bars = [bar("compute", 1000, 1010, rank=rank) for rank in range(5)]
     found = drawn(*bars, spans=((1000, 1100),) * 5, first=(2,), others=(0, 1, 3, 4))
-    assert [(one["rank"], one["isFirst"]) for one in found["ranks"]] == [
-        (0, False),
-        (1, False),
-        (2, True),
-    ]
+    assert [(one["rank"], one["isFirst"]) for one in found["ranks"]] == [(0, False), (1, False), (2, True)]
     assert (found["n_ranks"], found["n_shown"]) == (5, 1)
 
 
@@ -101,8 +94,7 @@ def test_the_table_says_when_phases_run_and_how_long_lanes_are_busy():
     ]
     known = {"compute_ns": 1, "comm_ns": 0, "exposed_comm_ns": 0, "wait_ns": 0, "exposed_memory_ns": 0}  # fmt: skip
     table = timeline_table(
-        schema.TIMELINE.from_rows(rows),
-        windows((1_000_000, 9_000_000), (2_000_000, 8_000_000), **known),
+        schema.TIMELINE.from_rows(rows), windows((1_000_000, 9_000_000), (2_000_000, 8_000_000), **known)
     )
     assert [one.heading for one in table.columns][-1] == "forward, from and to"
     # 1.5 ms and 1 ms busy; forward from the window's start to 5 ms later; rank 1 has no bars, and did nothing.

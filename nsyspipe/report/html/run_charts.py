@@ -273,10 +273,7 @@ def _collective_table(medians: Medians) -> Table:
 
     ranks = medians.ranks if len(medians.ranks) <= _RANK_COLUMNS else []
     has_bytes = any(row["bytes"] for row in medians.rows)
-    sizes = [
-        Field("message", of("bytes", bytes_text)),
-        Field("bus bandwidth", of("busbw", bandwidth_text)),
-    ]
+    sizes = [Field("message", of("bytes", bytes_text)), Field("bus bandwidth", of("busbw", bandwidth_text))]
     fields = [
         Field("place", of("seq")),
         Field("collective", of("collective"), "text"),

@@ -72,13 +72,6 @@ class MoreRanks:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
-    """Names and values."""
-
-    rows: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Details:
     """A table under its name, to be opened."""
 
@@ -105,7 +98,7 @@ def run_page(run: Run) -> str:
     return blocks_page(_blocks(run), title, identity, brand=run.header.label, scripts=_SCRIPTS, n_beside=n_beside)
 
 
-def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Pairs | Details]:
+def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Details]:
     """Yield the page, section by section."""
     summary = run.summary().to_pylist()[0]
     tiles = key_figures(run, _FIGURES)
@@ -151,8 +144,7 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Pairs |
         "Not known. Pass --nccl-log (from a run with NCCL_DEBUG=INFO) and --topology (nvidia-smi topo -m)."
     )
     if run.nccl is not None:
-        yield Sentence("NCCL, as its log says:")
-        yield Pairs(_nccl(run.nccl))
+        yield _pairs("NCCL, as its log says", _nccl(run.nccl))
     rows = troubles(run.problems.to_pylist())
     yield Heading("Problems")
     yield Sentence(
@@ -169,8 +161,12 @@ def _blocks(run: Run) -> Iterator[Block | Chart | Findings | MoreRanks | Pairs |
     yield from (_definition(DESCRIBED[name]) for name in _DEFINED if name in DESCRIBED)
     yield _definition(TIMELINE)
     yield Heading("Provenance")
-    yield Pairs(provenance(run))
+    yield _pairs("Provenance", provenance(run))
     yield report_table(run)
+
+
+def _pairs(caption: str, rows: Sequence[tuple[str, str]]) -> Table:
+    return Table(caption, [Column("what", "text"), Column(caption, "name")], rows, is_close=True)
 
 
 def _why(run: Run, summary: Mapping[str, Any]) -> list[str]:
@@ -211,7 +207,9 @@ def _charts(run: Run, whole: str) -> Iterator[Block | Chart | MoreRanks]:
     bars = rank_chart(run.breakdown(), drawn, caption=note, is_capture=run.is_capture, has_comm=has_comm)
     if bars:
         split = "Thin bar: communication, hidden or not, split into waiting for late ranks and transfer."
-        over = "first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
+        over = (
+            "from the first operation to the end of the last" if run.is_capture else "mean of the steps in the figures"
+        )
         yield Sentence(f"Where the time of {whole} goes per rank, {over}. {split if has_comm else ''}".strip())
         yield bars
     else:

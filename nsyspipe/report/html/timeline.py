@@ -88,11 +88,7 @@ def _lanes(table: pa.Table, origin: int) -> dict[str, dict[str, list[int]]]:
 
 def _bars(rows: pa.Table, origin: int) -> dict[str, list[int]]:
     start, end = _ints(rows, "start_ns"), _ints(rows, "end_ns")
-    found = {
-        "start": (start - origin).tolist(),
-        "length": (end - start).tolist(),
-        "name": _ints(rows, "name").tolist(),
-    }
+    found = {"start": (start - origin).tolist(), "length": (end - start).tolist(), "name": _ints(rows, "name").tolist()}
     # Mostly bars are single operations, which need no more words.
     busy, n, seq = (_ints(rows, name) for name in ("busy_ns", "n_operations", "seq"))
     if (busy != end - start).any():

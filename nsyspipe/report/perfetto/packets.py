@@ -52,13 +52,14 @@ def values_of(column: pa.ChunkedArray) -> Values:
     """Turn a column of `coded` into numbers, with no text that no row has."""
     column = column.combine_chunks()
     known = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), np.bool_)
-    if not pa.types.is_dictionary(column.type):
-        return Values(pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64, copy=False), known, None)
-    places = pc.fill_null(column.indices, 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    is_used = np.bincount(places[known], minlength=len(column.dictionary)) > 0
+    places = column.indices if pa.types.is_dictionary(column.type) else column
+    numbers = (pc.fill_null(places, 0) if column.null_count else places).to_numpy(zero_copy_only=False)
+    numbers = numbers.astype(np.int64, copy=False)
+    if places is column:
+        return Values(numbers, known, None)
+    is_used = np.bincount(numbers[known] if column.null_count else numbers, minlength=len(column.dictionary)) > 0
     texts = tuple(shown(raw.decode("utf-8", "replace")) for raw in column.dictionary.filter(is_used).to_pylist())
-    places[known] = (np.cumsum(is_used) - 1)[places[known]]
-    return Values(np.where(known, places, 0), known, texts)
+    return Values(np.where(known, np.append(np.cumsum(is_used) - 1, 0)[numbers], 0), known, texts)
 
 
 def disjoint_lanes(starts: Int64, ends: Int64, ties: Int64 | None = None) -> list[Int64]:
@@ -223,9 +224,11 @@ class TraceWriter:
     def write_slices(self, track: Track, slices: pa.Table) -> int:
         """Write a track with its slices and return its number; each slice tells its aligned start too."""
         number = self.write_track(track)
-        columns = {name: values_of(slices[name]) for name in slices.column_names}
-        known = {name: values for name, values in columns.items() if values.is_known.any() and name not in NOT_NOTES}
-        notes = {"start_ns": columns[START], **known}
+        shown_names = [
+            name for name in slices.column_names if name in NOT_NOTES or slices[name].null_count < slices.num_rows
+        ]
+        columns = {name: values_of(slices[name]) for name in shown_names}
+        notes = {"start_ns": columns[START]} | {name: columns[name] for name in shown_names if name not in NOT_NOTES}
         ids: dict[str, int] = {}
         numbered = []
         for values in notes.values():
