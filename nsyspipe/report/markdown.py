@@ -84,8 +84,9 @@ def as_markdown(blocks: Iterable[Block], head: Sequence[str], command: str) -> s
 def _lines(block: Block) -> list[str]:  # noqa: PLR0911 - a case for each kind
     match block:
         case Sentence():
-            text = f"{block.text[:1].upper()}{block.text[1:]}"
-            return [f"**{escaped(text)}**" if "bold" in block.style else prose(text)]
+            if "bold" in block.style:  # it may begin with a name
+                return [f"**{escaped(block.text)}**"]
+            return [prose(f"{block.text[:1].upper()}{block.text[1:]}")]
         case Facts():
             parts = ", ".join(escaped(part, _LONGEST_NAME) for part in block.parts)
             return [f"{block.about}: {parts}"]

@@ -44,9 +44,7 @@ _DOCS = {column.name: column.doc for column in SCOREBOARD.columns}
 
 def scoreboard_blocks(board: Scoreboard) -> Iterator[Block]:
     """Yield who is fastest, the runs of each kind with their speed-ups, what steps go to, doubts and notes."""
-    first, *others = headlines(board)
-    yield Sentence(first, "bold")
-    yield from map(Sentence, others)
+    yield from (Sentence(line, "bold") for line in headlines(board))
     kinds = rows_by_kind(board)
     number = f"{len(board.sides)} run{'' if len(board.sides) == 1 else 's'}"
     common = [kind_text(kinds[0][1])] if len(kinds) == 1 else []

@@ -88,6 +88,7 @@ def test_who_is_fastest_and_how_sure_that_is(board, names, options, beginnings, 
     assert [sentence[: len(start)] for sentence, start in zip(sentences, beginnings, strict=True)] == beginnings
     assert sentences[-1].endswith(end)
     assert " ".join(text(found).split()).startswith(sentences[0])
+    assert f"\n**{sentences[0][:8]}" in markdown(found)
 
 
 def test_runs_without_steps_decide_nothing_and_say_why_once(empty):
