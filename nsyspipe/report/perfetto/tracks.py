@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.report.perfetto.packets import Slices, Values, disjoint_lanes, values_of
@@ -101,7 +102,7 @@ def busy_time(events: pa.Table, category: str) -> IntervalSet:
 
 def exposed_time(compute: IntervalSet, comm: IntervalSet, inside: IntervalSet) -> IntervalSet:
     r"""Return ``(M \ C) n windows``: its length in a window is the step's ``exposed_comm_ns``."""
-    return comm.intersect(inside).without(compute)
+    return exposed_comm(comm.intersect(inside), compute)
 
 
 def waiting_time(collectives: pa.Table, inside: IntervalSet) -> IntervalSet:
