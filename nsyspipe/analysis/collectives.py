@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nsyspipe.analysis.intervals import run_starts, union
+from nsyspipe.analysis.intervals import run_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsyspipe.analysis.intervals import IntervalSet
     from nsyspipe.model.types import Flags, Float64, Int64
 
 
@@ -155,11 +154,6 @@ def waited_until(starts: Int64, ends: Int64, wait_ns: Int64) -> Int64:
     """Return until when an operation waits, from its start on: ``min(last start, own end)``, which is what waiting is."""
     until: Int64 = np.minimum(ends, starts + wait_ns)
     return until
-
-
-def waiting_time(starts: Int64, ends: Int64, wait_ns: Int64) -> IntervalSet:
-    """Return W, when any of some operations waits: the union of ``[own start, min(last start, own end))``."""
-    return union(starts, np.maximum(waited_until(starts, ends, wait_ns), starts))
 
 
 def held_up_by_step(collectives: pa.Table, steps: pa.Table) -> pa.Table:

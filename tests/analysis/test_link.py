@@ -362,9 +362,8 @@ def test_edges_are_those_that_the_text_holds_for(transports, edges):
 
 
 def test_paths_that_differ_are_told_apart():
-    log = one_log(ring(*["P2P/IPC"] * 4))
     topo = topology(g01="PIX", g12="SYS", g23="PIX", g30="SYS")
-    found = slowest(links(log, topo, dict.fromkeys(range(4), H200)))
+    found = slowest(links(one_log(ring(*["P2P/IPC"] * 4)), topo, dict.fromkeys(range(4), H200)))
     assert (found.text.count("PIX"), found.edges) == (1, "2 of 4 edges, rank 0 to 1 first")
 
 
@@ -372,8 +371,7 @@ def test_without_a_log_they_are_pairs():
     topo = topology(g01="NV18", g02="SYS", g12="SYS")
     found = slowest(links(None, topo, dict.fromkeys(range(3), H200), local_ranks={0: 0, 1: 1, 2: 2}))
     assert (found.text[-3:], found.edges) == ("SYS", "2 of 3 pairs, rank 0 to 2 first")
-    one = slowest(links(None, topo, {}, local_ranks={0: 0, 1: 1}))
-    assert one.edges == "rank 0 to 1"
+    assert slowest(links(None, topo, {}, local_ranks={0: 0, 1: 1})).edges == "rank 0 to 1"
 
 
 # --- of this run, of this machine -----------------------------------------------------------------

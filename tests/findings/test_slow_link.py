@@ -8,7 +8,7 @@ import pytest
 
 from nsyspipe.analysis.links import SlowestLink
 from nsyspipe.findings.slow_link import LACKING, LinkVerdict, slow_link
-from nsyspipe.report.text import link_text
+from nsyspipe.report.words import link_text
 from tests.findings.make import FIRES, answers, case, collective, evidence, link, step, steps, threshold
 
 SHM = link("shm", "SHM/direct/direct", "NV18", nominal=63e9)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nsyspipe.analysis.breakdown import exposed_comm
 from nsyspipe.analysis.collectives import waited_until
 from nsyspipe.analysis.intervals import IntervalSet, run_starts, union
 from nsyspipe.report.perfetto.packets import (
@@ -231,7 +232,7 @@ class _RankTracks:
         if len(inside):
             track = Track("exposed communication", group, _EXPOSED, "communication beside no computation")
             # M \ C in the windows: its length in one is the step's `exposed_comm_ns`.
-            self._write_times(track, comm.intersect(inside).without(compute))
+            self._write_times(track, exposed_comm(comm.intersect(inside), compute))
         inside = _windows(self.steps, "wait_ns")
         if len(inside):
             about = "communication before the last rank of the collective was there"
